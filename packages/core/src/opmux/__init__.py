@@ -1,0 +1,104 @@
+"""One API for the operators of language-model inference and training; many backends; the best one chosen at call time.
+
+Ops are functions of this module. `explain` says which implementation takes a call and why, `trace` what ran,
+`policy` what the process prefers. Ops that plugins define become attributes once the plugins are loaded.
+"""
+
+from typing import Any
+
+from opmux import log as _log
+from opmux import policy
+from opmux import rope_frequencies as rope
+from opmux.__about__ import __version__
+from opmux.arch import fp8_dtype
+from opmux.explanation import explain
+from opmux.faults import quarantine_clear, quarantined
+from opmux.observe import trace
+from opmux.ops.activation import (
+    gelu_and_mul,
+    gelu_and_mul_backward,
+    gelu_mul,
+    gelu_mul_backward,
+    silu_and_mul,
+    silu_and_mul_backward,
+    silu_mul,
+    silu_mul_backward,
+)
+from opmux.ops.attention import attention, attention_backward, attention_lse, merge_attention_states
+from opmux.ops.attention_varlen import attention_varlen, attention_varlen_backward, attention_varlen_lse
+from opmux.ops.gemm import linear, linear_backward
+from opmux.ops.kv_cache import block_table_from_csr, write_kv_cache
+from opmux.ops.norm import (
+    add_layer_norm,
+    add_layer_norm_backward,
+    add_rms_norm,
+    add_rms_norm_,
+    add_rms_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+)
+from opmux.ops.paged_attention import paged_attention, paged_attention_lse
+from opmux.ops.quantization import quantize
+from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
+
+__all__ = [
+    "__version__",
+    "add_layer_norm",
+    "add_layer_norm_backward",
+    "add_rms_norm",
+    "add_rms_norm_",
+    "add_rms_norm_backward",
+    "apply_rope",
+    "apply_rope_",
+    "apply_rope_backward",
+    "attention",
+    "attention_backward",
+    "attention_lse",
+    "attention_varlen",
+    "attention_varlen_backward",
+    "attention_varlen_lse",
+    "block_table_from_csr",
+    "explain",
+    "fp8_dtype",
+    "gelu_and_mul",
+    "gelu_and_mul_backward",
+    "gelu_mul",
+    "gelu_mul_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "linear",
+    "linear_backward",
+    "merge_attention_states",
+    "paged_attention",
+    "paged_attention_lse",
+    "policy",
+    "quantize",
+    "quarantine_clear",
+    "quarantined",
+    "rms_norm",
+    "rms_norm_backward",
+    "rope",
+    "silu_and_mul",
+    "silu_and_mul_backward",
+    "silu_mul",
+    "silu_mul_backward",
+    "trace",
+    "write_kv_cache",
+]
+
+_log.configure()
+
+
+def __getattr__(name: str) -> Any:
+    """Ops that are not the core's own: generated backwards, and what plugins define."""
+    from opmux.loading import ensure_loaded
+    from opmux.op import OPS
+
+    if not name.startswith("_"):
+        if name not in OPS:
+            ensure_loaded()
+        if name in OPS:
+            return OPS[name].public
+    raise AttributeError(f"module 'opmux' has no attribute {name!r}; see `opmux ops` for the ops")

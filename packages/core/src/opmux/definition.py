@@ -1,0 +1,299 @@
+"""`define_op`: from one definition to the public function, its registration, its gradient and its first implementation."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+import torch
+from torch.autograd import forward_ad
+
+from opmux import __about__, autograd, codegen, dispatch, routing, torch_library
+from opmux.implementation import Implementation, Priority
+from opmux.op import OPS, Op
+from opmux.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
+
+Result = TypeVar("Result", covariant=True)
+
+__all__ = ["GENERATED", "REFUSED", "Accumulated", "OpFunction", "define_op"]
+
+
+class OpFunction(Protocol, Generic[Result]):
+    """An op as users see it: a function with a few attributes."""
+
+    op: Op
+    reference: Callable[..., Result]
+    __name__: str
+    __doc__: str | None
+
+    def __call__(self, *tensors: Any, **options: Any) -> Result:
+        """Run the best implementation here and now."""
+
+    def bind(self, *tensors: Any, backend: str | None = None, **options: Any) -> Callable[..., Result]:
+        """Plan for these arguments and return the planned target with its options fixed.
+
+        The returned function takes tensors like the given ones and adds no validation, gradient, quarantine or
+        compile support.
+        """
+
+
+@overload
+def define_op(fn: Callable[..., Result], /) -> OpFunction[Result]: ...
+@overload
+def define_op(**declaration: Any) -> Callable[[Callable[..., Result]], OpFunction[Result]]: ...
+
+
+def define_op(fn: Callable[..., Any] | None = None, /, **declaration: Any) -> Any:
+    """Define an op from its reference: annotated signature, docstring, body in plain PyTorch.
+
+    Args:
+        fn: the reference. Tensors are positional and annotated with shapes (``Real[Tensor, "*tokens hidden"]``),
+            options are keyword-only.
+        **declaration: what the signature cannot say; see `_define`.
+
+    Returns:
+        The public function.
+
+    Raises:
+        TypeError: where the definition is not one that the machinery can carry.
+    """
+    if fn is None:
+        return lambda function: _define(function, **declaration)
+    return _define(fn)
+
+
+def _define(
+    fn: Callable[..., Any],
+    *,
+    outputs: tuple[str, ...] = ("out",),
+    out_dtype: Mapping[str, OutputDtype] | None = None,
+    out_strides: Mapping[str, Callable[..., tuple[int, ...]]] | None = None,
+    require: tuple[tuple[str, str], ...] = (),
+    same_dtype: tuple[tuple[str, ...], ...] = (),
+    mutates: tuple[str, ...] = (),
+    in_place_of: str | None = None,
+    gradient: str = REFUSED,
+    gradient_through: str | None = None,
+    check_data: Callable[..., None] | None = None,
+    flops: str | None = None,
+    capturable: bool = True,
+) -> Any:
+    """Make an op.
+
+    Args:
+        outputs: names of the outputs, in order.
+        out_dtype: dtype of outputs that do not have the first tensor's: an argument's name, an option's name that
+            holds a dtype, `Accumulated`, or a ``torch.dtype``.
+        out_strides: for outputs that are not contiguous, a function of (shape, options).
+        require: (expression over dims, options and the presence of tensors, what it means).
+        same_dtype: groups of tensors that must agree in dtype.
+        mutates: tensors that are written; the op then returns nothing.
+        in_place_of: the functional op whose outputs are written into ``mutates``, in order; the body is then not used.
+        gradient: the backward op's name, ``GENERATED`` or ``REFUSED``.
+        gradient_through: the op run in its place when a gradient is due.
+        check_data: reads index data on the device and raises `InvalidArgument`.
+        flops: floating-point operations, an expression over dims.
+        capturable: the reference reads no data on the host.
+    """
+    name = fn.__name__
+    if name in OPS:
+        raise TypeError(f"{name}: an op of that name is defined already, by {OPS[name].reference.__module__}")
+    python_signature = inspect.signature(fn)
+    signature = read_signature(
+        name,
+        python_signature,
+        outputs=outputs,
+        out_dtype=out_dtype,
+        out_strides=out_strides,
+        require=require,
+        same_dtype=same_dtype,
+        mutates=mutates,
+    )
+    reference = fn if in_place_of is None else _copying(OPS[in_place_of].reference, signature)
+    op = Op(
+        name,
+        fn.__module__.rpartition(".")[2],
+        signature,
+        reference,
+        inspect.cleandoc(fn.__doc__ or ""),
+        f"{name}_backward" if gradient == GENERATED else gradient,
+        gradient_through,
+        in_place_of,
+        check_data,
+        flops,
+        capturable,
+        on_miss=dispatch.plan_and_run,
+    )
+    public = _publish(op, python_signature, fn.__module__)
+    if gradient == GENERATED:
+        _define_generated_backward(op, python_signature)
+    return public
+
+
+def _copying(functional: Callable[..., Any], signature: Signature) -> Callable[..., None]:
+    """The in-place form of a function: its results, copied into what is mutated."""
+    places = [i for i, t in enumerate(signature.tensors) if t.name in signature.mutates]
+
+    def in_place(*tensors: Any, **options: Any) -> None:
+        results = functional(*tensors, **options)
+        for place, result in zip(places, results if isinstance(results, tuple) else (results,), strict=True):
+            tensors[place].copy_(result)
+
+    return in_place
+
+
+def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
+    """Compile the call path, register with torch, add the core's own implementations."""
+
+    def slow(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+        return routing.call(op, tensors, options, backend, out)
+
+    def recover(error: Exception, *tensors: Any, **options: Any) -> Any:
+        return dispatch.recover(op, error, tensors, options, None)
+
+    op.namespace.update(
+        torch=torch,
+        _PLAIN=routing.PLAIN,
+        _compiling=torch.compiler.is_dynamo_compiling,
+        _dispatch_modes=torch._C._len_torch_dispatch_stack,
+        _function_modes=torch._C._has_torch_function_unary,
+        _functorch_level=torch._C._functorch.peek_interpreter_stack,
+        _forward_ad=forward_ad,
+        _grad_enabled=torch.is_grad_enabled,
+        _deterministic=torch.are_deterministic_algorithms_enabled,
+        _ops=torch.ops.opmux,
+        _prod=_product,
+        _recover=recover,
+        _slow=_with_out(op.signature, slow),
+    )
+    codegen.compile_function("_traced", codegen.traced_source(op.signature), op.namespace)
+    OPS[op.name] = op
+    op.set_implementations(_own_implementations(op))
+    torch_library.register(op)
+    public: Any = op.public
+    public.op = op
+    public.reference = op.reference
+    public.bind = _binder(op)
+    public.__module__ = module
+    public.__doc__ = f"{op.doc}\n\n{_COMMON_OUT if op.signature.takes_out else ''}{_COMMON_BACKEND}"
+    public.__signature__ = _public_signature(op, python_signature)
+    public.__annotations__ = {p.name: p.annotation for p in public.__signature__.parameters.values()}
+    return public
+
+
+_COMMON_OUT = "``out=`` takes the tensor (a tuple for several outputs) to write into; it has no autograd.\n"
+_COMMON_BACKEND = (
+    '``backend=`` takes a backend or implementation by name ("triton", "triton:rows"): that one or an error.'
+)
+
+
+def _public_signature(op: Op, written: inspect.Signature) -> inspect.Signature:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter("backend", keyword, default=None, annotation=str | None)]
+    if op.signature.takes_out:
+        extra.append(inspect.Parameter("out", keyword, default=None, annotation=Any))
+    return written.replace(parameters=[*written.parameters.values(), *extra])
+
+
+def _with_out(signature: Signature, handler: torch_library.Handler) -> Callable[..., Any]:
+    """Gather the op's parameters, ``backend`` and ``out``."""
+    tensors = "".join(f"{t.name}, " for t in signature.tensors)
+    options = ", ".join(f"{o.name!r}: {o.name}" for o in signature.options)
+    extra, out = (["out=None"], "out") if signature.takes_out else ([], "None")
+    parameters = codegen.parameters(signature, ["backend=None", *extra])
+    source = f"def gathered({parameters}):\n    return _handler(({tensors}), {{{options}}}, backend, {out})\n"
+    return codegen.compile_function("gathered", source, {"_handler": handler, "torch": torch})
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _own_implementations(op: Op) -> tuple[Implementation, ...]:
+    """The reference, and for an in-place op the functional one and a copy."""
+    reference = Implementation(
+        op=op.name,
+        target=op.reference,
+        priority=Priority.REFERENCE,
+        backend="reference",
+        capturable=op.capturable,
+        deterministic=True,
+        distribution="opmux",
+        version=__about__.__version__,
+    )
+    if op.in_place_of is None:
+        return (reference,)
+    functional = OPS[op.in_place_of].public
+
+    def made_for(backend: str | None) -> Callable[..., None]:
+        return _copying(lambda *t, **o: functional(*t, **o, backend=backend), op.signature)
+
+    through = Implementation(
+        op=op.name,
+        target=made_for,
+        name=dispatch.FUNCTIONAL,
+        priority=Priority.REFERENCE + 1,
+        backend="opmux",
+        capturable=True,
+        torch_ops=False,
+        deterministic=True,
+        distribution="opmux",
+        version=__about__.__version__,
+    )
+    return (reference, through)
+
+
+def _binder(op: Op) -> Callable[..., Any]:
+    def bind(*tensors: Any, backend: str | None = None, **options: Any) -> Callable[..., Any]:
+        """Plan for these arguments and return the planned target with its options fixed.
+
+        The function takes tensors like the given ones; it adds no validation, gradient, quarantine or compile
+        support, and stays on its target when the policy changes.
+        """
+        return dispatch.bind(op, tensors, options, backend)
+
+    return bind
+
+
+def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
+    """A backward op that runs the reference's autograd, for ops whose gradient nobody wrote out."""
+    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    returned = forward.return_annotation
+    annotations = returned.__args__ if len(op.signature.outputs) > 1 else (returned,)
+    grads = [
+        inspect.Parameter(f"grad_{output.name}", positional, annotation=annotation)
+        for output, annotation in zip(op.signature.outputs, annotations, strict=True)
+    ]
+    tensors = [forward.parameters[t.name] for t in op.signature.tensors]
+    options = [forward.parameters[o.name] for o in op.signature.options]
+    wants = (True,) * len(tensors)
+    mask = inspect.Parameter("output_mask", keyword, default=wants, annotation=tuple[(bool,) * len(wants)])
+    results = tuple[tuple(_shape_of(p) for p in tensors)]
+    ordered = [*grads, *(p for p in tensors if p.default is p.empty), *(p for p in tensors if p.default is not p.empty)]
+    signature = inspect.Signature([*ordered, *options, mask], return_annotation=results)
+    tensor_names = [p.name for p in ordered]
+
+    def reference(*arguments: Any, output_mask: tuple[bool, ...] = wants, **given: Any) -> Any:
+        named = {**dict(zip(tensor_names, arguments, strict=True)), **given}
+        return autograd.run_reference_backward(op, named, output_mask)
+
+    reference.__name__ = f"{op.name}_backward"
+    reference.__module__ = op.reference.__module__
+    reference.__doc__ = (
+        f"Gradients of `{op.name}`, by the autograd of its reference.\n\n"
+        "``output_mask`` says which are wanted; the others are empty."
+    )
+    reference.__signature__ = signature  # type: ignore[attr-defined]
+    _define(
+        reference,
+        outputs=tuple(f"grad_{p.name}" for p in tensors),
+        out_dtype={f"grad_{p.name}": p.name for p in tensors},
+        capturable=op.capturable,
+    )
+
+
+def _shape_of(parameter: inspect.Parameter) -> Any:
+    annotation = parameter.annotation
+    return next((a for a in getattr(annotation, "__args__", ()) if hasattr(a, "dim_str")), annotation)

@@ -1,0 +1,510 @@
+"""The call path behind the generated one: checks that explain, routes, plans, first runs, faults.
+
+A call comes here when it is not plain (`call`), when its key has no plan yet (`plan_and_run`), or when something was
+raised on the direct way (`recover`).
+"""
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux import codegen, faults, loading, observe, policy, resolver, tuning
+from opmux.arch import Arch, arch_of
+from opmux.errors import (
+    BackendFault,
+    BuildFailed,
+    CaptureRefused,
+    GradientRefused,
+    InvalidArgument,
+    OpmuxError,
+    UnknownBackend,
+    UnsupportedCall,
+)
+from opmux.implementation import Call, Implementation, Priority
+from opmux.log import announce_once
+from opmux.op import DETERMINISTIC, OPS, Op, OpState, PlanTable
+from opmux.report import describe_call, refusal_text
+from opmux.validation import check_call, describe
+
+FUNCTIONAL = "functional"
+"""The name under which an in-place op runs the functional one and copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """A plan key with the caller's ``backend=``."""
+
+    backend: str
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a plan table remembers beside the callable: the choice, its config, and the callable that takes ``out=``."""
+
+    implementation: Implementation
+    arch: Arch
+    config: Any
+    fallback: bool
+    with_out: Callable[..., Any] | None
+
+
+def circumstances(op: Op, call: Call, key: tuple[Any, ...], forced: str | None) -> resolver.Circumstances:
+    """What the choice for this call depends on beside the call."""
+    return resolver.Circumstances(
+        policy=policy.current(),
+        quarantined=faults.quarantined_for(op.name, call.arch.name, key),
+        deterministic=resolver.deterministic_mode(),
+        forced=forced,
+        tuned=tuning.lookup(op, call),
+    )
+
+
+def make_call(op: Op, state: OpState, tensors: Sequence[Any], options: Mapping[str, Any], arch: Arch | None) -> tuple[
+    Call, tuple[Any, ...]
+]:  # fmt: skip
+    """Check a call and put it as constraints see it, with its key.
+
+    Raises:
+        InvalidArgument: where it breaks the signature.
+    """
+    named = op.names(tuple(tensors))
+    dims, normal = check_call(op.signature, named, options)
+    key = state.key_of(*tensors, **normal)
+    features = {label: key[place] for label, place in state.layout.items()}
+    where = arch if arch is not None else arch_of(tensors[0].device)
+    return Call(op.signature, where, named, normal, dims, features), key
+
+
+def execute(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None) -> Any:
+    """Run a checked call on real tensors, no gradient: one lookup, then the plan's callable."""
+    state, table = op.state, op.table
+    key: Any = state.key_of(*tensors, **options)
+    if backend is not None:
+        key = Forced(backend, key)
+    try:
+        if out is None:
+            return table[key](*tensors, **options)
+        return _run_into(table, key, tensors, options, out)
+    except Exception as error:
+        return recover(op, error, tensors, options, backend, out)
+
+
+def _run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
+    """Write the results into the caller's tensors: by the target itself where it can, else by a copy."""
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    planned: Planned | None = table.plans.get(key)
+    aliased = any(_share_memory(o, t) for o in outs for t in tensors if t is not None)
+    if planned is not None and planned.with_out is not None and not aliased:
+        planned.with_out(*tensors, **options, out=out)
+    else:
+        results = table[key](*tensors, **options)
+        for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
+            target.copy_(result)
+        return out
+    for target in outs:
+        torch.autograd.graph.increment_version(target)
+    return out
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def check_out(
+    op: Op, out: Any, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Hold ``out=`` to the outputs' number, shapes, dtypes and device.
+
+    Raises:
+        InvalidArgument: where it does not fit.
+    """
+    wanted = op.signature.outputs
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    if len(outs) != len(wanted) or (len(wanted) > 1 and not isinstance(out, (tuple, list))):
+        names = ", ".join(o.name for o in wanted)
+        raise InvalidArgument(
+            f"{op.name}: `out` expected {len(wanted)} tensors ({names}), got {len(outs)}; pass a tuple of that length"
+        )
+    device = tensors[op.signature.tensors[0].name].device
+    expected = zip(op.signature.output_shapes(dims, options), op.signature.output_dtypes(tensors, options), strict=True)
+    for value, (shape, dtype), output in zip(outs, expected, wanted, strict=True):
+        label = "out" if len(wanted) == 1 else f"out[{output.name}]"
+        good = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+        if not isinstance(value, Tensor):
+            raise InvalidArgument(f"{op.name}: `{label}` expected {good}, got a {type(value).__name__}; pass a tensor")
+        if tuple(value.shape) != tuple(shape) or value.dtype != dtype or value.device != device:
+            raise InvalidArgument(
+                f"{op.name}: `{label}` expected {good}, got {describe(value)} on {value.device}; "
+                "make it with torch.empty of that shape, dtype and device"
+            )
+        if any(s == 0 and n > 1 for s, n in zip(value.stride(), value.shape, strict=True)):
+            raise InvalidArgument(
+                f"{op.name}: `{label}` expected a tensor whose elements do not overlap, got strides "
+                f"{list(value.stride())}; pass a tensor that is not expanded"
+            )
+        if value.requires_grad and torch.is_grad_enabled():
+            raise InvalidArgument(
+                f"{op.name}: `{label}` expected a tensor that requires no gradient, got one that does; "
+                "out= has no autograd: pass out.detach(), or leave out= away"
+            )
+
+
+def unknown_backend(op: Op, backend: str) -> UnknownBackend | None:
+    """The complaint about a backend that nobody registered for this op, if so."""
+    if any(resolver.is_named(i, backend) for i in op.implementations):
+        return None
+    if op.in_place_of is not None and any(resolver.is_named(i, backend) for i in OPS[op.in_place_of].implementations):
+        return None
+    here = ", ".join(dict.fromkeys(n for i in op.implementations for n in (i.backend, i.full_name)))
+    known = sorted(set(loading.known_names()))
+    failed = [f for f in loading.failed_plugins() if f.name == backend.split(":")[0]]
+    if failed:
+        return UnknownBackend(
+            f"{op.name}: `backend` expected one of {here}, got {backend!r}, whose plugin failed to load: "
+            f"{failed[0].reason}; mend it and see `opmux doctor`"
+        )
+    if backend in known:
+        return UnknownBackend(
+            f"{op.name}: `backend` expected one of {here}, got {backend!r}, which does not implement this op; "
+            "leave backend= away to let the best one be chosen"
+        )
+    return UnknownBackend(
+        f"{op.name}: `backend` expected one of {here}, got {backend!r}, which no installed plugin registers; "
+        f"pip install opmux-{backend.split(':')[0]}, or see `opmux backends`"
+    )
+
+
+def plan_and_run(table: PlanTable, key: Any, *tensors: Any, **options: Any) -> Any:
+    """The first call of a key: check it, choose, import, run, check what came back, remember."""
+    op = table.state.op
+    forced = key.backend if isinstance(key, Forced) else None
+    bare_key = key.key if isinstance(key, Forced) else key
+    if faults.capturing():
+        raise CaptureRefused(
+            f"{op.name}: no plan is made during graph capture, and this call has none yet\n"
+            f"  call:      {describe_call(op, tensors, options)}\n"
+            f"  try:       run the call once before the capture"
+        )
+    named = op.names(tensors)
+    dims, normal = check_call(op.signature, named, options)
+    refuse_gradient_into_mutated(op, named)
+    if tensors[0].is_meta:
+        empty = op.signature.empty_outputs(named, dims, normal)
+        return _as_returned(empty)
+    if loading.ensure_loaded() or op.state is not table.state:
+        return execute(op, tensors, normal, forced)
+    if forced is not None and (complaint := unknown_backend(op, forced)):
+        raise complaint
+    if policy.current().check and op.check_data is not None:
+        op.check_data(**op.names(tuple(tensors)), **normal)
+    call, _ = make_call(op, table.state, tensors, normal, None)
+    while True:
+        resolution = resolver.resolve(call, op.implementations, circumstances(op, call, bare_key, forced))
+        run, planned, recorded = _choose(op, call, resolution, bare_key, forced)
+        if run is None:
+            continue
+        try:
+            results = recorded(*tensors, **normal)
+            if not op.signature.mutates:
+                _check_results(op, planned.implementation, results, named, dims, normal)
+        except Exception as error:
+            judge_fault(op, error, planned.implementation, call.arch, bare_key, forced, tensors, normal)
+            continue
+        table.store(key, recorded, planned)
+        return results
+
+
+def _as_returned(results: tuple[Tensor, ...]) -> Any:
+    if not results:
+        return None
+    return results[0] if len(results) == 1 else results
+
+
+def refuse_gradient_with_out(op: Op, tensors: Sequence[Any]) -> None:
+    """``out=`` has no autograd.
+
+    Raises:
+        GradientRefused: where an argument requires a gradient and gradients are on.
+    """
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        raise GradientRefused(
+            f"{op.name}: out= has no autograd, and an argument requires a gradient; "
+            "leave out= away, or call it under torch.no_grad()"
+        )
+
+
+def refuse_gradient_into_mutated(op: Op, named: Mapping[str, Any]) -> None:
+    """A tensor that is written in place must not require a gradient.
+
+    Raises:
+        InvalidArgument: names the tensor.
+    """
+    if op.signature.mutates and torch.is_grad_enabled():
+        for name in op.signature.mutates:
+            if named[name].requires_grad:
+                raise InvalidArgument(
+                    f"{op.name}: `{name}` expected a tensor that requires no gradient, since it is written in place, "
+                    f"got one that does; pass {name}.detach(), or call it under torch.no_grad()"
+                )
+
+
+def _choose(
+    op: Op, call: Call, resolution: resolver.Resolution, key: Any, forced: str | None
+) -> tuple[Callable[..., Any] | None, Any, Any]:
+    """Take the first taker whose target can be imported; its import fault quarantines it and (None, ...) is returned."""
+    takers = resolution.accepted
+    strict = policy.current().strict
+    only_reference = call.arch.is_gpu and all(v.implementation.priority == Priority.REFERENCE for v in takers)
+    if not takers or (only_reference and forced is None and strict):
+        why = ", and the policy is strict" if takers else f" for backend={forced!r}" if forced else ""
+        raise UnsupportedCall(refusal_text(op, call, resolution, why, strict=bool(takers)))
+    if only_reference and forced is None and not op.in_place_of:
+        announce_once(
+            ("only the reference", op.name, call.arch.name),
+            logging.WARNING,
+            "%s",
+            refusal_text(op, call, resolution, "; the reference runs", strict=False),
+        )
+    chosen = takers[0].implementation
+    try:
+        target = load_target(op, chosen, forced)
+        config, _ = config_of(op, chosen, call, resolution)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if forced is not None or strict:
+            raise BackendFault(
+                f"{op.name}: {chosen.full_name} ({chosen.distribution} {chosen.version}) cannot be loaded: {reason}; "
+                f"mend its installation, or leave backend= away"
+            ) from error
+        faults.quarantine(op.name, chosen, call.arch.name, faults.ARCH, reason)
+        return None, None, None
+    ranked_before = [v for v in resolution.verdicts if v.status == resolver.QUARANTINED]
+    fallback = bool(ranked_before) or (only_reference and forced is None)
+    run = make_run(op, chosen, target, config)
+    with_out = make_run(op, chosen, target, config) if chosen.takes_out else None
+    planned = Planned(chosen, call.arch, config, fallback, with_out)
+    return run, planned, observe.observed(op, planned, run)
+
+
+def load_target(op: Op, implementation: Implementation, forced: str | None = None) -> Callable[..., Any]:
+    """Import the target; of the functional form of an in-place op, make it.
+
+    Raises:
+        Exception: whatever the import raises.
+    """
+    target = implementation.target
+    if callable(target):
+        if implementation.name == FUNCTIONAL and op.in_place_of is not None:
+            inner = forced if forced != implementation.full_name and forced != implementation.backend else None
+            made: Callable[..., Any] = target(inner)
+            return made
+        return target
+    module, _, function = target.partition(":")
+    loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return loaded
+
+
+def config_of(op: Op, chosen: Implementation, call: Call, resolution: resolver.Resolution) -> tuple[Any, str]:
+    """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``."""
+    tuned = resolution.tuned
+    if tuned is not None and tuned.backend == chosen.full_name and tuned.config is not None:
+        return dict(tuned.config), "tuned"
+    if chosen.config is None:
+        return None, "default"
+    function: Any = chosen.config
+    if isinstance(function, str):
+        module, _, name = function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+    labels = [rule.feature(op.signature).label for rule in chosen.features]
+    return function(call.arch, {label: call.features[label] for label in labels}), "heuristic"
+
+
+def make_run(op: Op, implementation: Implementation, target: Callable[..., Any], config: Any) -> Callable[..., Any]:
+    """Wrap a target only where something must be done around it: config, autocast, capture, versions, checks."""
+    run = target
+    if config is not None:
+        inner = run
+
+        def run(*tensors: Any, **options: Any) -> Any:
+            return inner(*tensors, **options, config=config)
+
+    if implementation.torch_ops:
+        run = _without_autocast(run)
+    if not implementation.capturable:
+        run = _refusing_capture(op, implementation, run)
+    if op.signature.mutates:
+        run = _bumping_versions(op, run)
+    if policy.current().check:
+        run = _checked(op, implementation, run)
+    return run
+
+
+def _without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
+    any_autocast = torch._C._is_any_autocast_enabled
+    autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutocastCUDA
+    )
+
+    def without_autocast(*tensors: Any, **options: Any) -> Any:
+        if not any_autocast():
+            return run(*tensors, **options)
+        with torch._C._ExcludeDispatchKeyGuard(autocast_keys):
+            return run(*tensors, **options)
+
+    return without_autocast
+
+
+def _refusing_capture(op: Op, implementation: Implementation, run: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing_capture(*tensors: Any, **options: Any) -> Any:
+        if faults.capturing():
+            raise CaptureRefused(
+                f"{op.name}: {implementation.full_name} cannot run during graph capture (it declares capturable=False)\n"
+                f"  call:      {describe_call(op, tensors, options)}\n"
+                f"  try:       a backend that can (see opmux.explain), or capture around this call"
+            )
+        return run(*tensors, **options)
+
+    return refusing_capture
+
+
+def _bumping_versions(op: Op, run: Callable[..., Any]) -> Callable[..., Any]:
+    places = [i for i, t in enumerate(op.signature.tensors) if t.name in op.signature.mutates]
+
+    def bumping_versions(*tensors: Any, **options: Any) -> None:
+        run(*tensors, **options)
+        for place in places:
+            if not tensors[place].is_inference():
+                torch.autograd.graph.increment_version(tensors[place])
+
+    return bumping_versions
+
+
+def _checked(op: Op, implementation: Implementation, run: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*tensors: Any, **options: Any) -> Any:
+        named = op.names(tensors)
+        dims, normal = check_call(op.signature, named, options)
+        if op.check_data is not None and not faults.capturing():
+            op.check_data(**op.names(tuple(tensors)), **normal)
+        results = run(*tensors, **options)
+        if not op.signature.mutates:
+            _check_results(op, implementation, results, named, dims, normal)
+        return results
+
+    return checked
+
+
+def _check_results(
+    op: Op,
+    implementation: Implementation,
+    results: Any,
+    named: Mapping[str, Any],
+    dims: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Hold what a target returned to the signature.
+
+    Raises:
+        BackendFault: where the number, a type, a shape, a dtype or a device is not the op's.
+    """
+    outputs = op.signature.outputs
+    given = results if isinstance(results, tuple) else (results,)
+    shapes, dtypes = op.signature.output_shapes(dims, options), op.signature.output_dtypes(named, options)
+    device = named[op.signature.tensors[0].name].device
+    who = f"{op.name}: {implementation.full_name} ({implementation.distribution} {implementation.version})"
+    if len(given) != len(outputs):
+        raise BackendFault(f"{who} returned {len(given)} results, expected {len(outputs)}; report it to its authors")
+    for output, value, shape, dtype in zip(outputs, given, shapes, dtypes, strict=True):
+        good = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+        if not isinstance(value, Tensor) or (tuple(value.shape), value.dtype, value.device) != (shape, dtype, device):
+            where = f" on {value.device}" if isinstance(value, Tensor) else ""
+            raise BackendFault(
+                f"{who} returned {describe(value)}{where} as `{output.name}`, expected {good}; report it to its authors"
+            )
+
+
+def is_last_resort(implementation: Implementation) -> bool:
+    """The core's own: the reference, and the functional form of an in-place op, whose inner call has been judged."""
+    return implementation.priority == Priority.REFERENCE or implementation.backend == "opmux"
+
+
+def judge_fault(
+    op: Op,
+    error: Exception,
+    implementation: Implementation,
+    arch: Arch,
+    key: Any,
+    forced: str | None,
+    tensors: Sequence[Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Decide whose fault an exception is; returns where the next choice may run, raises where it may not."""
+    if isinstance(error, OpmuxError) and not isinstance(error, BackendFault):
+        raise error
+    if faults.is_nobodys_fault(error) or is_last_resort(implementation):
+        raise error
+    if op.check_data is not None and not faults.capturing():
+        op.check_data(**op.names(tuple(tensors)), **options)
+    reason = str(error) if isinstance(error, BackendFault) else f"{type(error).__name__}: {error}"
+    who = f"{implementation.full_name} ({implementation.distribution} {implementation.version})"
+    built = not isinstance(error, BuildFailed)
+    if faults.capturing():
+        raise CaptureRefused(
+            f"{op.name}: {who} failed during graph capture, where nothing may take its place: {reason}; "
+            "run the call once before the capture"
+        ) from error
+    if forced is not None or policy.current().strict:
+        why = f"backend={forced!r} was asked for" if forced is not None else "the policy is strict"
+        raise BackendFault(
+            f"{op.name}: {who} failed, and {why}: {reason}\n"
+            f"  call:      {describe_call(op, tensors, options)}\n"
+            f"  try:       another backend (see opmux.explain), or report it to its authors"
+        ) from error
+    faults.quarantine(op.name, implementation, arch.name, faults.PLAN if built else faults.ARCH, reason, key)
+    if op.signature.mutates and built:
+        written = ", ".join(f"`{name}`" for name in op.signature.mutates)
+        raise BackendFault(
+            f"{op.name}: {who} failed while it was writing {written}, which may hold anything now: {reason}\n"
+            f"  call:      {describe_call(op, tensors, options)}\n"
+            f"  try:       restore {written} and call again: the next choice will run"
+        ) from error
+
+
+def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None) -> Callable[..., Any]:
+    """Plan for these arguments; return the planned target with its options fixed, and nothing else around it."""
+    from opmux.explanation import bind_arguments
+
+    loading.ensure_loaded()
+    if backend is not None and (complaint := unknown_backend(op, backend)):
+        raise complaint
+    arguments, filled = bind_arguments(op, tensors, dict(options))
+    call, key = make_call(op, op.state, arguments, filled, None)
+    while True:
+        resolution = resolver.resolve(call, op.implementations, circumstances(op, call, key, backend))
+        run, planned, _ = _choose(op, call, resolution, key, backend)
+        if run is not None:
+            present = frozenset(n for n, t in call.tensors.items() if t is not None)
+            return codegen.make_bound(op.signature, run, dict(call.options), present)
+
+
+def recover(
+    op: Op, error: Exception, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None
+) -> Any:
+    """Something was raised on the direct way: the caller's bad data, or the target's fault."""
+    if isinstance(error, OpmuxError) and not isinstance(error, BackendFault):
+        raise error
+    named = op.names(tuple(tensors))
+    dims, normal = check_call(op.signature, named, options)
+    key = op.state.key_of(*tensors, **normal)
+    found: Planned | None = op.table.plans.get(key if backend is None else Forced(backend, key))
+    if found is None:
+        # Raised before a plan was stored (then it has been judged), or the plans were dropped meanwhile.
+        raise error
+    judge_fault(op, error, found.implementation, found.arch, key, backend, tensors, normal)
+    op.drop_plans()
+    return execute(op, tensors, normal, backend, out)

@@ -1,0 +1,49 @@
+"""Every exception class of opmux, in one tree.
+
+A message names the op first, then the argument in backticks, what was expected, what was given, and what to do.
+"""
+
+
+class OpmuxError(Exception):
+    """The root of everything opmux raises on purpose."""
+
+
+class InvalidArgument(OpmuxError, ValueError):
+    """An argument breaks the op's signature: type, rank, dim, dtype, device, layout or a relation between them."""
+
+
+class UnsupportedCall(OpmuxError, NotImplementedError):
+    """The call is valid, but no implementation that may run accepts it."""
+
+
+class GradientRefused(OpmuxError, NotImplementedError):
+    """A gradient was asked for that the op does not define: unsupported, second-order or forward-mode."""
+
+
+class UnknownBackend(OpmuxError, LookupError):
+    """A backend or implementation was named that is not registered."""
+
+
+class BackendFault(OpmuxError, RuntimeError):
+    """An implementation failed where no other may take its place, or a target reports a failed build."""
+
+
+class BuildFailed(BackendFault):
+    """A target raises this when its kernel could not be built and nothing was launched: the next choice may run."""
+
+
+class CaptureRefused(OpmuxError, RuntimeError):
+    """Something was asked for during CUDA/HIP graph capture that may only happen outside of it."""
+
+
+class PluginError(OpmuxError):
+    """A plugin is broken: at import, in a hook, or in what it declares."""
+
+
+class TunedRecordError(OpmuxError, ValueError):
+    """A tuned record, or a file of them, is malformed or impossible."""
+
+
+def invalid(op: str, argument: str, expected: str, got: str, remedy: str) -> InvalidArgument:
+    """The one form of a complaint about an argument: op, argument, expected, got, what to do."""
+    return InvalidArgument(f"{op}: `{argument}` expected {expected}, got {got}; {remedy}")

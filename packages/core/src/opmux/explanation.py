@@ -1,0 +1,204 @@
+"""`opmux.explain`: the plan of a call as data, with every candidate, taken or the reason not."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from opmux import arch as archs
+from opmux import dispatch, loading, resolver
+from opmux.dtypes import short_name_of
+from opmux.errors import InvalidArgument
+from opmux.op import Op
+from opmux.report import describe_call
+from opmux.tables import text_table
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One implementation that was looked at.
+
+    Attributes:
+        status: chosen, accepted, rejected, disabled, quarantined or unavailable.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which implementation takes a call, and why; prints as a table.
+
+    Attributes:
+        call: the call in words.
+        key: dtypes, flags and features that all calls of this plan share.
+        chosen: one of the candidates, or None where none accepts the call.
+        config: what the target will get as ``config=``.
+        config_source: ``tuned``, ``heuristic`` or ``default``.
+    """
+
+    op: str
+    arch: str
+    call: str
+    key: str
+    chosen: Candidate | None
+    config: dict[str, Any] | None
+    config_source: str
+    candidates: tuple[Candidate, ...]
+    failed_plugins: tuple[loading.FailedPlugin, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data, ``chosen`` by name."""
+        return {
+            "op": self.op,
+            "arch": self.arch,
+            "call": self.call,
+            "key": self.key,
+            "chosen": self.chosen.name if self.chosen else None,
+            "config": self.config,
+            "config_source": self.config_source,
+            "candidates": [asdict(c) for c in self.candidates],
+            "failed_plugins": [
+                {"name": f.name, "distribution": f.distribution, "version": f.version, "reason": f.reason}
+                for f in self.failed_plugins
+            ],
+        }
+
+    def rows(self) -> list[list[str]]:
+        """The candidates as cells: rank, name, package, status, reason."""
+        rows, rank = [], 0
+        for candidate in self.candidates:
+            taken = candidate.status in (resolver.CHOSEN, resolver.ACCEPTED)
+            rank += taken
+            package = f"{candidate.distribution} {candidate.version}"
+            rows.append([str(rank) if taken else "-", candidate.name, package, candidate.status, candidate.reason])
+        return rows
+
+    def __str__(self) -> str:
+        title = f"{self.op} on {self.arch} -> {self.chosen.name if self.chosen else 'nothing'}"
+        lines = [title.ljust(53) + f" plan key: {self.key}"]
+        table = text_table([], self.rows())
+        lines += ["  " + line for line in table.splitlines()]
+        if self.failed_plugins:
+            lines.append("plugins that failed to load")
+            failed = text_table([], [[f.name, f"{f.distribution} {f.version}", f.reason] for f in self.failed_plugins])
+            lines += ["  " + line for line in failed.splitlines()]
+        if self.chosen is not None and archs.parse_arch(self.arch).is_gpu and self.chosen.name == "reference":
+            lines.append(f"nothing but the reference takes this call: install a backend for {self.arch}")
+        return "\n".join(lines)
+
+
+def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None = None, **options: Any) -> Plan:
+    """Say which implementation would take a call, and why not the others.
+
+    Args:
+        op: the op, as ``opmux.rms_norm``.
+        *tensors: the op's tensors; meta tensors will do.
+        arch: reason as if on this arch (``gfx942``); by default the tensors' own device decides.
+            ``OPMUX_ARCH`` replaces that default.
+        backend: as in the op's own ``backend=``.
+        **options: the op's options, and tensors given by name.
+
+    Returns:
+        The plan, as data; ``print`` shows it as a table.
+
+    Raises:
+        InvalidArgument: where the call breaks the op's signature, or ``arch`` names none.
+        UnknownBackend: where ``backend`` names none.
+    """
+    definition = getattr(op, "op", None)
+    if not isinstance(definition, Op):
+        raise InvalidArgument(f"explain: `op` expected an op, as opmux.rms_norm, got {op!r}; see `opmux ops`")
+    loading.ensure_loaded()
+    if backend is not None and (complaint := dispatch.unknown_backend(definition, backend)):
+        raise complaint
+    arguments, filled = bind_arguments(definition, tensors, options)
+    where = archs.parse_arch(arch) if arch is not None else _default_arch(arguments)
+    state = definition.state
+    call, key = dispatch.make_call(definition, state, arguments, filled, where)
+    around = dispatch.circumstances(definition, call, key, backend)
+    resolution = resolver.resolve(call, definition.implementations, around)
+    return plan_of(definition, call, resolution, _key_text(definition, call, key))
+
+
+def _default_arch(tensors: Sequence[Any]) -> archs.Arch | None:
+    import os
+
+    if os.environ.get("OPMUX_ARCH") or (isinstance(tensors[0], torch.Tensor) and tensors[0].is_meta):
+        return archs.assumed_arch()
+    return None
+
+
+def bind_arguments(op: Op, tensors: Sequence[Any], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Fill in defaults as the public function would.
+
+    Raises:
+        TypeError: for missing or unknown arguments, as Python says it.
+    """
+    bound = op.public.__signature__.bind(*tensors, **options)  # type: ignore[attr-defined]
+    bound.apply_defaults()
+    values = bound.arguments
+    return (
+        tuple(values[t.name] for t in op.signature.tensors),
+        {o.name: values[o.name] for o in op.signature.options},
+    )
+
+
+def _key_text(op: Op, call: Any, key: tuple[Any, ...]) -> str:
+    dtypes = [short_name_of(t.dtype) if t is not None else "-" for t in call.tensors.values()]
+    flags = [f"{o.name}={_flag(call.options[o.name])}" for o in op.signature.options if o.is_flag]
+    features = [f"{label} {_holds(value)}" for label, value in call.features.items() if label in _labels(op)]
+    return " | ".join(part for part in (" ".join(dtypes), " ".join(flags), ", ".join(features)) if part)
+
+
+def _labels(op: Op) -> set[str]:
+    return {f.label for f in op.state.features}
+
+
+def _flag(value: Any) -> str:
+    return short_name_of(value) if isinstance(value, torch.dtype) else str(value).lower()
+
+
+def _holds(value: Any) -> str:
+    return {True: "yes", False: "no"}.get(value, f"= {value}") if isinstance(value, bool) else f"= {value}"
+
+
+def plan_of(op: Op, call: Any, resolution: resolver.Resolution, key: str) -> Plan:
+    """The plan of a resolution; the chosen one's config is asked for, a failure of that is shown."""
+    config, source, note = None, "default", ""
+    if resolution.accepted:
+        chosen = resolution.accepted[0].implementation
+        try:
+            config, source = dispatch.config_of(op, chosen, call, resolution)
+            note = _config_note(config, source, call.arch.name, resolution)
+        except Exception as error:  # the config function is a plugin's code, and this only explains
+            note = f"its config function raised {type(error).__name__}: {error}"
+    candidates = tuple(
+        Candidate(
+            v.name,
+            v.implementation.distribution,
+            v.implementation.version,
+            v.status,
+            f"{v.reason}; {note}" if v.status == resolver.CHOSEN and note else v.reason,
+        )
+        for v in resolution.verdicts
+    )
+    chosen_candidate = candidates[0] if resolution.accepted else None
+    words = describe_call(op, list(call.tensors.values()), call.options)
+    return Plan(
+        op.name, call.arch.name, words, key, chosen_candidate, config, source, candidates, loading.failed_plugins()
+    )
+
+
+def _config_note(config: Any, source: str, arch: str, resolution: resolver.Resolution) -> str:
+    if config is None:
+        return ""
+    text = ", ".join(f"{name} {value}" for name, value in config.items())
+    if source == "tuned" and resolution.tuned is not None:
+        return f"{text} ({resolution.tuned.note})"
+    return f"{text} (heuristic: no tuned record for {arch})"

@@ -1,0 +1,119 @@
+"""Faults: what failed, when and why; how far the failure reaches; which errors are not an implementation's fault."""
+
+import datetime
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opmux.implementation import Implementation
+from opmux.log import announce_once, forget
+
+ARCH, PLAN = "arch", "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """An implementation that is not chosen any more.
+
+    Attributes:
+        scope: ``arch``: for every call on that arch (import and build faults); ``plan``: for the calls of one plan.
+        key: the plan's key where the scope is one plan.
+    """
+
+    op: str
+    name: str
+    distribution: str
+    version: str
+    arch: str
+    scope: str
+    reason: str
+    when: datetime.datetime
+    key: Any = None
+
+
+_lock = threading.Lock()
+_records: dict[tuple[str, str, str, Any], Quarantined] = {}
+
+
+def quarantine(op: str, implementation: Implementation, arch: str, scope: str, reason: str, key: Any = None) -> None:
+    """Record a fault and announce it once, with its reason."""
+    key = key if scope == PLAN else None
+    record = Quarantined(
+        op,
+        implementation.full_name,
+        implementation.distribution,
+        implementation.version,
+        arch,
+        scope,
+        reason,
+        datetime.datetime.now(datetime.UTC),
+        key,
+    )
+    with _lock:
+        _records[op, implementation.full_name, arch, key] = record
+    announce_once(
+        ("quarantined", op, implementation.full_name, arch, key),
+        logging.WARNING,
+        "%s: %s (%s %s) is quarantined on %s%s: %s; the next choice runs",
+        op,
+        implementation.full_name,
+        implementation.distribution,
+        implementation.version,
+        arch,
+        "" if scope == ARCH else " for calls like this one",
+        reason,
+    )
+
+
+def quarantined_for(op: str, arch: str, key: Any) -> dict[str, str]:
+    """Full name -> reason, of what must not be chosen for this op, arch and key."""
+    if not _records:
+        return {}
+    with _lock:
+        records = list(_records.values())
+    return {r.name: r.reason for r in records if r.op == op and r.arch == arch and (r.scope == ARCH or r.key == key)}
+
+
+def quarantined() -> tuple[Quarantined, ...]:
+    """Everything in quarantine, oldest first."""
+    with _lock:
+        return tuple(_records.values())
+
+
+def quarantine_clear() -> None:
+    """Let everything be tried again."""
+    from opmux.op import drop_all_plans
+
+    with _lock:
+        for op, name, arch, key in _records:
+            forget(("quarantined", op, name, arch, key))
+        _records.clear()
+    drop_all_plans()
+
+
+def capturing() -> bool:
+    """Whether the current stream is capturing a CUDA/HIP graph; does not initialise a device."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def is_nobodys_fault(error: BaseException) -> bool:
+    """Out of memory, and device errors that stick to the process: raised as what they are, never fallen back from."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return _device_is_lost(error)
+
+
+def _device_is_lost(error: BaseException) -> bool:
+    """A sticky error (an illegal access, a failed device assert) makes every later call fail: probe for that."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return False
+    if not isinstance(error, RuntimeError) or capturing():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

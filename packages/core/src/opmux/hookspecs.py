@@ -1,0 +1,61 @@
+"""The hooks of a plugin. Each is called once per plugin, when plugins are loaded; never per call of an op."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from opmux.implementation import Implementation
+
+if TYPE_CHECKING:
+    from opmux.tuning.records import RecordReader
+
+hookspec = pluggy.HookspecMarker("opmux")
+hookimpl = pluggy.HookimplMarker("opmux")
+
+
+@hookspec
+def opmux_implementations() -> Iterable[Implementation]:
+    """Yield what the backend implements.
+
+    Called when plugins are loaded: at the first call of an op, or by a command. Must import no toolchain and touch
+    no device. Backend, distribution and version of each record are filled in from the entry point.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def opmux_ops() -> Iterable[Any]:
+    """Return new ops, functions made by ``define_op``; they become attributes of ``opmux``.
+
+    Called before `opmux_implementations`.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def opmux_commands() -> Iterable[tuple[str, Any]]:
+    """Return commands for the command line: ``(name, function)``, the function as typer takes it.
+
+    Called when the command line starts. Import nothing heavy in the module that defines them.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def opmux_tuned_records() -> Iterable[str]:
+    """Return paths of files of tuned records shipped with the plugin, the lowest layer of them.
+
+    Called when plugins are loaded.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def opmux_record_readers() -> "Iterable[tuple[str, RecordReader]]":
+    """Return readers of other formats of tuned records: ``(file suffix, reader)``.
+
+    A reader takes a path and yields rows as dicts, with the columns of opmux's own CSV. Called when plugins are
+    loaded, before any file of records is read.
+    """
+    raise NotImplementedError

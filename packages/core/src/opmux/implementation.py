@@ -1,0 +1,364 @@
+"""Implementations and their constraints: what a backend declares, as data.
+
+From this data come the plan key, the reasons in explain, and the docs table. A constraint's verdict depends only on
+the features it declares, so one verdict holds for every call of a plan; its reason may quote the call at hand.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import torch
+
+from opmux.arch import Arch
+from opmux.dtypes import name_of
+from opmux.errors import PluginError
+from opmux.features import Feature, FeatureRule, size_source, tensor_source
+from opmux.signature import Signature
+from opmux.validation import numel
+
+
+class Priority(IntEnum):
+    """Bands of preference; within a band the name decides."""
+
+    EXPERIMENTAL = -1
+    """Chosen only when asked for by name."""
+    REFERENCE = 0
+    PORTABLE = 10
+    VENDOR = 20
+    SPECIALISED = 30
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of an op, as constraints see it.
+
+    Attributes:
+        features: the value of every feature in the op's key, by label.
+    """
+
+    signature: Signature
+    arch: Arch
+    tensors: Mapping[str, Any]
+    options: Mapping[str, Any]
+    dims: Mapping[str, Any]
+    features: Mapping[str, Any] = field(default_factory=dict)
+
+    def size(self, name: str) -> Any:
+        """A dim's size (a star dim's product) or an option's value."""
+        return numel(self.dims, name) if name in self.dims else self.options[name]
+
+
+class Constraint:
+    """Something that must hold of a call for an implementation to take it."""
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        """What it reads, beyond dtypes, presence and flags, which every key holds.
+
+        Raises:
+            PluginError: where it names an argument that the op does not have.
+        """
+        return ()
+
+    def check(self, call: Call) -> str | None:
+        """The reason why it does not hold, or None."""
+        raise NotImplementedError
+
+    def _read(self, call: Call) -> Any:
+        """The value of the one feature of a constraint that has one."""
+        return call.features[self.features(call.signature)[0].label]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTensor(Constraint):
+    argument: str
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        tensor_source(signature, self.argument, "")
+        return ()
+
+
+class Dtype(Constraint):
+    """The tensor argument (or dtype option) has one of these dtypes, by name."""
+
+    def __init__(self, argument: str, *dtypes: str) -> None:
+        self.argument, self.dtypes = argument, dtypes
+
+    def __repr__(self) -> str:
+        return f"Dtype({self.argument!r}, {', '.join(map(repr, self.dtypes))})"
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        if not any(o.name == self.argument and o.kind == "dtype" for o in signature.options):
+            tensor_source(signature, self.argument, "")
+        unknown = [d for d in self.dtypes if not isinstance(getattr(torch, d, None), torch.dtype)]
+        if unknown and not all(d.startswith("float") for d in unknown):
+            raise PluginError(f"{signature.name}: {unknown} are no dtypes of torch {torch.__version__}")
+        return ()
+
+    def check(self, call: Call) -> str | None:
+        value = call.options.get(self.argument, call.tensors.get(self.argument))
+        if value is None:
+            return None
+        given = name_of(value if isinstance(value, torch.dtype) else value.dtype)
+        if given in self.dtypes:
+            return None
+        return f"{self.argument} is {given}, takes {', '.join(self.dtypes)}"
+
+
+class SameDtype(Constraint):
+    """The tensor arguments that are present have one dtype."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        for argument in self.arguments:
+            tensor_source(signature, argument, "")
+        return ()
+
+    def check(self, call: Call) -> str | None:
+        given = {n: name_of(t.dtype) for n in self.arguments if (t := call.tensors[n]) is not None}
+        if len(set(given.values())) <= 1:
+            return None
+        return "dtypes differ: " + ", ".join(f"{n} {d}" for n, d in given.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Present(_OfTensor):
+    """The optional tensor is given."""
+
+    def check(self, call: Call) -> str | None:
+        return f"{self.argument} is absent" if call.tensors[self.argument] is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent(_OfTensor):
+    """The optional tensor is not given."""
+
+    def check(self, call: Call) -> str | None:
+        return None if call.tensors[self.argument] is None else f"{self.argument} is not supported"
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSize(Constraint):
+    name: str
+    bound: int
+    _relation: ClassVar[str]
+    _otherwise: ClassVar[str]
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        relation = self._relation.format(self.bound)
+        return (Feature(f"{self.name} {relation}", f"{size_source(signature, self.name)} {relation}"),)
+
+    def check(self, call: Call) -> str | None:
+        if self._read(call):
+            return None
+        return f"{self.name} = {call.size(self.name)} {self._otherwise.format(self.bound)}"
+
+
+class MultipleOf(_OfSize):
+    """The dim (or int option) is a multiple of ``bound``."""
+
+    _relation, _otherwise = "% {} == 0", "is not a multiple of {}"
+
+
+class AtMost(_OfSize):
+    """The dim (or number option) is at most ``bound``."""
+
+    _relation, _otherwise = "<= {}", "is more than {}"
+
+
+class AtLeast(_OfSize):
+    """The dim (or number option) is at least ``bound``."""
+
+    _relation, _otherwise = ">= {}", "is less than {}"
+
+
+class OneOf(Constraint):
+    """The dim or option has one of these values."""
+
+    def __init__(self, name: str, *values: Any) -> None:
+        self.name, self.values = name, values
+
+    def __repr__(self) -> str:
+        return f"OneOf({self.name!r}, {', '.join(map(repr, self.values))})"
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        label = f"{self.name} in {self.values!r}"
+        return (Feature(label, f"{size_source(signature, self.name)} in {self.values!r}"),)
+
+    def check(self, call: Call) -> str | None:
+        if self._read(call):
+            return None
+        return f"{self.name} = {call.size(self.name)!r} is not {' or '.join(map(repr, self.values))}"
+
+
+class _OfLayout(Constraint):
+    _what: ClassVar[str]
+    _source: ClassVar[str]
+    _otherwise: ClassVar[str]
+
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.arguments))})"
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        return tuple(
+            Feature(self._what.format(a), tensor_source(signature, a, self._source, absent="True"))
+            for a in self.arguments
+        )
+
+    def check(self, call: Call) -> str | None:
+        for argument in self.arguments:
+            if not call.features[self._what.format(argument)]:
+                return self._otherwise.format(argument, list(call.tensors[argument].stride()))
+        return None
+
+
+class Contiguous(_OfLayout):
+    """The tensors are contiguous."""
+
+    _what, _source, _otherwise = "contiguous({})", "{}.is_contiguous()", "{} is not contiguous: strides {}"
+
+
+class UnitStride(_OfLayout):
+    """The last dim of the tensors has stride 1 (or size 1)."""
+
+    _what = "unit_stride({})"
+    _source = "({0}.stride(-1) == 1 or {0}.size(-1) <= 1)"
+    _otherwise = "the last stride of {} is not 1: strides {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned(Constraint):
+    """The tensor's address, and every stride but a unit one, is a multiple of ``bytes``."""
+
+    argument: str
+    bytes: int = 16
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        read = f"_aligned({{}}, {self.bytes})"
+        return (
+            Feature(f"aligned({self.argument}, {self.bytes})", tensor_source(signature, self.argument, read, "True")),
+        )
+
+    def check(self, call: Call) -> str | None:
+        return None if self._read(call) else f"{self.argument} is not aligned to {self.bytes} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class MaxNumel(Constraint):
+    """The tensor spans at most ``bound`` elements, gaps between its strides included: the reach of 32-bit indices."""
+
+    argument: str
+    bound: int = 2**31 - 1
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        read = f"_span({{}}) <= {self.bound}"
+        return (
+            Feature(f"span({self.argument}) <= {self.bound}", tensor_source(signature, self.argument, read, "True")),
+        )
+
+    def check(self, call: Call) -> str | None:
+        return None if self._read(call) else f"{self.argument} spans more than {self.bound} elements"
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleBlock(Constraint):
+    """The scale of a tensor has one value per ``block`` (-1: the whole dim). Where two blocks coincide, both hold."""
+
+    argument: str
+    block: tuple[int, ...]
+    scale: str = ""
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        scale = self.scale or f"{self.argument}_scale"
+        tensor_source(signature, self.argument, "")
+        read = f"_has_blocks({self.argument}, {{}}, {self.block!r})"
+        return (Feature(f"blocks({scale}) = {self.block}", tensor_source(signature, scale, read, "False")),)
+
+    def check(self, call: Call) -> str | None:
+        scale = self.scale or f"{self.argument}_scale"
+        if self._read(call):
+            return None
+        given = call.tensors[scale]
+        shape = "absent" if given is None else list(given.shape)
+        return f"{scale} is {shape}, takes one scale per {list(self.block)} block of {self.argument}"
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate(Constraint):
+    """For what data cannot say: a function of the declared features that returns a reason or None.
+
+    An exception in it is caught, recorded, and counts as a refusal.
+    """
+
+    function: Callable[[Mapping[str, Any]], str | None]
+    reads: tuple[FeatureRule, ...]
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        return tuple(rule.feature(signature) for rule in self.reads)
+
+    def check(self, call: Call) -> str | None:
+        labels = [f.label for f in self.features(call.signature)]
+        return self.function({label: call.features[label] for label in labels})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """One way to compute one op.
+
+    Attributes:
+        op: the op's name.
+        target: ``"package.module:function"``, imported when first chosen, or the callable itself. It takes the
+            op's own arguments: tensors positional, options by keyword; ``config=`` if ``config`` is given;
+            ``out=`` (a tensor, or a tuple for several outputs) if ``takes_out``.
+        name: tells apart several implementations of one backend; empty for the only one.
+        archs: patterns, as ``gfx942``, ``sm_80+``, ``gfx9*``, ``cpu``, ``*``.
+        priority: the band.
+        when: constraints, all of which must hold.
+        features: what ``config`` reads of a call.
+        config: maps ``(arch, {feature label: value})`` to the config that the target then gets as ``config=``.
+        requires: importable module names without which it cannot run; looked up, not imported.
+        capturable: may run in a CUDA/HIP graph capture once it has run outside of one.
+        deterministic: gives equal bits for equal inputs; others are no candidates in torch's deterministic mode.
+        takes_out: the target takes ``out=``.
+        torch_ops: the target computes with torch ops, so autocast must be kept off around it.
+        numerics: says how its numerics differ from the op's own; it is then chosen only when asked for by name.
+        backend, distribution, version: filled in from the plugin that registers it.
+    """
+
+    op: str
+    target: str | Callable[..., Any]
+    name: str = ""
+    archs: tuple[str, ...] = ("*",)
+    priority: int = Priority.PORTABLE
+    when: tuple[Constraint, ...] = ()
+    features: tuple[FeatureRule, ...] = ()
+    config: str | Callable[..., Any] | None = None
+    requires: tuple[str, ...] = ()
+    capturable: bool = False
+    deterministic: bool = False
+    takes_out: bool = False
+    torch_ops: bool = True
+    numerics: str | None = None
+    backend: str = ""
+    distribution: str = ""
+    version: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """``backend`` or ``backend:name``."""
+        return f"{self.backend}:{self.name}" if self.name else self.backend
+
+    def key_features(self, signature: Signature) -> tuple[Feature, ...]:
+        """Every feature it adds to the op's key, from its constraints and its config.
+
+        Raises:
+            PluginError: where a constraint or feature names an argument that the op does not have.
+        """
+        declared = [f for constraint in self.when for f in constraint.features(signature)]
+        return (*declared, *(rule.feature(signature) for rule in self.features))

@@ -1,0 +1,30 @@
+"""What constraints ask of a tensor's memory."""
+
+from typing import Any
+
+from torch import Tensor
+
+
+def aligned(tensor: Tensor, alignment: int) -> bool:
+    """Whether the address and every stride but a unit one are multiples of ``alignment`` bytes."""
+    size = tensor.element_size()
+    return tensor.data_ptr() % alignment == 0 and all(
+        stride == 1 or length <= 1 or stride * size % alignment == 0
+        for stride, length in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+
+
+def span(tensor: Tensor) -> int:
+    """The number of elements from the first to the last, gaps between strides included."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def has_blocks(tensor: Tensor, scale: Any, block: tuple[int, ...]) -> bool:
+    """Whether ``scale`` holds one value per ``block`` of ``tensor``; -1 is the whole dim."""
+    if scale is None or scale.dim() != tensor.dim():
+        return False
+    trailing = tensor.shape[tensor.dim() - len(block) :]
+    expected = [min(n, 1) if b == -1 else -(-n // b) for n, b in zip(trailing, block, strict=True)]
+    return list(scale.shape[scale.dim() - len(block) :]) == expected

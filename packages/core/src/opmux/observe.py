@@ -1,0 +1,128 @@
+"""`opmux.trace()`: what ran, how often, for how long.
+
+While a trace is open the plan tables hold timed callables; when none is, nothing is added to a call.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opmux import faults
+from opmux.op import Op, drop_all_plans
+
+if TYPE_CHECKING:
+    from opmux.dispatch import Planned
+
+
+@dataclass(slots=True)
+class TraceRow:
+    """One op on one backend.
+
+    Attributes:
+        calls: how often it ran.
+        fallbacks: how many of these ran because something better had failed, or because a GPU had only the reference.
+        host_us: time in the calls on the host, in microseconds, inner ops included.
+        device_us: time on the GPU between the calls' start and end, in microseconds; 0 on the CPU.
+    """
+
+    op: str
+    arch: str
+    backend: str
+    calls: int = 0
+    fallbacks: int = 0
+    host_us: float = 0.0
+    device_us: float = 0.0
+
+
+@dataclass
+class Trace:
+    """What `opmux.trace` collects; prints as a table. ``rows`` is complete once the ``with`` block has ended."""
+
+    _rows: dict[tuple[str, str, str], TraceRow] = field(default_factory=dict)
+    _events: list[tuple[TraceRow, Any, Any]] = field(default_factory=list, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def rows(self) -> list[TraceRow]:
+        """The rows, in order of op and backend."""
+        self._settle()
+        return [self._rows[key] for key in sorted(self._rows)]
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """The rows as plain data."""
+        return [{name: getattr(row, name) for name in TraceRow.__dataclass_fields__} for row in self.rows]
+
+    def __enter__(self) -> "Trace":
+        _open.append(self)
+        drop_all_plans()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _open.remove(self)
+        drop_all_plans()
+        self._settle()
+
+    def __str__(self) -> str:
+        from opmux.tables import text_table
+
+        header = ["op", "arch", "backend", "calls", "fallbacks", "host_us", "device_us"]
+        cells = [
+            [r.op, r.arch, r.backend, str(r.calls), str(r.fallbacks), f"{r.host_us:.1f}", f"{r.device_us:.1f}"]
+            for r in self.rows
+        ]
+        return text_table(header, cells, right={3, 4, 5, 6})
+
+    def record(self, op: str, planned: "Planned", host_us: float, events: tuple[Any, Any] | None) -> None:
+        """Count one call."""
+        name, arch = planned.implementation.full_name, planned.arch.name
+        with self._lock:
+            row = self._rows.setdefault((op, arch, name), TraceRow(op, arch, name))
+            row.calls += 1
+            row.fallbacks += planned.fallback
+            row.host_us += host_us
+            if events is not None:
+                self._events.append((row, *events))
+
+    def _settle(self) -> None:
+        """Turn pairs of device events into time; waits for the device."""
+        with self._lock:
+            events, self._events = self._events, []
+        for row, start, end in events:
+            end.synchronize()
+            row.device_us += start.elapsed_time(end) * 1e3
+
+
+_open: list[Trace] = []
+
+
+def trace() -> Trace:
+    """Record what runs inside a ``with`` block: ``with opmux.trace() as t: ...; print(t)``."""
+    return Trace()
+
+
+def observed(op: Op, planned: "Planned", run: Callable[..., Any]) -> Callable[..., Any]:
+    """The callable to remember for a plan: timed while a trace is open, else ``run`` itself."""
+    if not _open:
+        return run
+    traces = tuple(_open)
+    on_gpu = planned.arch.is_gpu
+
+    def timed(*tensors: Any, **options: Any) -> Any:
+        events = None
+        if on_gpu and not faults.capturing():
+            events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            events[0].record()
+        started = time.perf_counter_ns()
+        results = run(*tensors, **options)
+        host_us = (time.perf_counter_ns() - started) / 1e3
+        if events is not None:
+            events[1].record()
+        for open_trace in traces:
+            open_trace.record(op.name, planned, host_us, events)
+        return results
+
+    return timed

@@ -1,0 +1,93 @@
+"""Matrix products: the linear layer and its gradients.
+
+Products are accumulated in float32, in float64 for float64 tensors, and rounded once. On a GPU the float32
+product follows torch's own setting, `torch.set_float32_matmul_precision`; float16 and bfloat16 operands are
+exact either way.
+"""
+
+import math
+
+from torch import Tensor
+
+from opmux.definition import define_op
+from opmux.dtypes import Real, accumulation_dtype
+
+
+@define_op(same_dtype=(("x", "w", "bias"),), gradient="linear_backward", flops="2 * tokens * n * k")
+def linear(
+    x: Real[Tensor, "*tokens k"],
+    w: Real[Tensor, "n k"],
+    bias: Real[Tensor, "n"] | None = None,
+) -> Real[Tensor, "*tokens n"]:
+    """Multiply each row by the transposed weight, and add a bias.
+
+    ``out[t, j] = bias[j] + sum over i of x[t, i] * w[j, i]``, accumulated in float32 (in float64 for float64)
+    and rounded once, after the bias.
+
+    Args:
+        x: The rows, ``(*tokens, k)``.
+        w: The weight, ``(n, k)`` as in `torch.nn.Linear`, in x's dtype.
+        bias: Added to each column of the result, ``(n,)``, in x's dtype; None adds nothing.
+
+    Returns:
+        out: ``(*tokens, n)`` in x's dtype. With ``k = 0`` it is the bias, or zeros.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        `torch.nn.functional.linear`.
+    """
+    acc = accumulation_dtype(x.dtype)
+    out = x.to(acc) @ w.to(acc).T
+    if bias is not None:
+        out = out + bias.to(acc)
+    return out.to(x.dtype).contiguous()
+
+
+@define_op(
+    outputs=("grad_x", "grad_w", "grad_bias"),
+    same_dtype=(("grad_out", "x", "w"),),
+    flops="4 * tokens * n * k",
+)
+def linear_backward(
+    grad_out: Real[Tensor, "*tokens n"],
+    x: Real[Tensor, "*tokens k"],
+    w: Real[Tensor, "n k"],
+    *,
+    output_mask: tuple[bool, ...] = (True, True, True),
+) -> tuple[Real[Tensor, "*tokens k"], Real[Tensor, "n k"], Real[Tensor, "n"]]:
+    """Compute the gradients of `linear`.
+
+    ``grad_x = grad_out @ w``, ``grad_w = grad_out.T @ x`` and ``grad_bias = sum over tokens of grad_out``,
+    accumulated in float32 (in float64 for float64) and rounded once.
+
+    Args:
+        grad_out: The gradient of out, ``(*tokens, n)``, in x's dtype.
+        x: The rows given to `linear`, ``(*tokens, k)``.
+        w: The weight given to `linear`, ``(n, k)``, in x's dtype.
+        output_mask: Which of (grad_x, grad_w, grad_bias) are wanted.
+
+    Returns:
+        grad_x: ``(*tokens, k)`` in x's dtype; ``(0,)`` where masked out.
+        grad_w: ``(n, k)`` in x's dtype; ``(0,)`` where masked out.
+        grad_bias: ``(n,)`` in x's dtype; ``(0,)`` where masked out.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        The chain rule on `linear`.
+    """
+    acc = accumulation_dtype(x.dtype)
+    n, k = w.shape
+    tokens = math.prod(x.shape[:-1])
+    grad = grad_out.to(acc).reshape(tokens, n)
+    grad_x, grad_w, grad_bias = x.new_empty(0), w.new_empty(0), w.new_empty(0)
+    if output_mask[0]:
+        grad_x = (grad @ w.to(acc)).to(x.dtype).reshape(x.shape).contiguous()
+    if output_mask[1]:
+        grad_w = (grad.T @ x.to(acc).reshape(tokens, k)).to(w.dtype).contiguous()
+    if output_mask[2]:
+        grad_bias = grad.sum(dim=0).to(w.dtype)
+    return grad_x, grad_w, grad_bias

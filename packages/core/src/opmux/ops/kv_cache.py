@@ -1,0 +1,151 @@
+"""The paged KV cache: writing keys and values into its slots, and its page lists.
+
+A page holds ``page_size`` tokens; slot ``page * page_size + offset`` is one token's place in it.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from opmux.definition import define_op
+from opmux.dtypes import Int64, Real, name_of
+from opmux.errors import InvalidArgument
+
+
+def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
+    """Raise if a slot lies outside of the cache; reads slot_mapping, and so synchronises."""
+    slots = k_cache.shape[0] * k_cache.shape[1]
+    outside = (slot_mapping < -1) | (slot_mapping >= slots)
+    if not bool(outside.any()):
+        return
+    index = int(outside.nonzero()[0])
+    raise InvalidArgument(
+        f"write_kv_cache: `slot_mapping` holds {int(slot_mapping[index])} at {index}, expected -1 or a slot"
+        f" below pages * page_size = {slots}; check the allocator that gave the slots"
+    )
+
+
+@define_op(
+    mutates=("k_cache", "v_cache"),
+    require=(
+        ("page_size == 1 or page_size % 16 == 0", "a page holds one token or a multiple of 16"),
+        ('layout == "nhd"', "the only layout defined so far is nhd: pages, page_size, kv_heads, head_dim"),
+    ),
+    check_data=_check_slots,
+    capturable=False,
+)
+def write_kv_cache(
+    k: Real[Tensor, "tokens kv_heads head_dim"],
+    v: Real[Tensor, "tokens kv_heads value_dim"],
+    k_cache: Real[Tensor, "pages page_size kv_heads head_dim"],
+    v_cache: Real[Tensor, "pages page_size kv_heads value_dim"],
+    slot_mapping: Int64[Tensor, "tokens"],
+    *,
+    layout: str = "nhd",
+) -> None:
+    """Write keys and values into their slots of a paged cache.
+
+    ``k_cache[slot // page_size, slot % page_size] = k[t]`` with ``slot = slot_mapping[t]``, and likewise for
+    v, each value converted to its cache's dtype. A token whose slot is -1 is skipped; a slot that no token
+    names keeps what it holds. Slots should be distinct: of tokens with one slot, which one is kept is
+    undefined.
+
+    The reference reads the slots, and so synchronises.
+
+    Args:
+        k: The keys, ``(tokens, kv_heads, head_dim)``.
+        v: The values, ``(tokens, kv_heads, value_dim)``.
+        k_cache: The cache of the keys, ``(pages, page_size, kv_heads, head_dim)``; written to. It may be a
+            slice of a larger tensor.
+        v_cache: The cache of the values, ``(pages, page_size, kv_heads, value_dim)``; written to. It may be a
+            slice of a larger tensor.
+        slot_mapping: The slot of each token, ``(tokens,)`` int64, below ``pages * page_size``; -1 skips the
+            token.
+        layout: The order of the caches' dims; ``"nhd"`` is the only one so far.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature, page_size is neither 1 nor a
+            multiple of 16, the layout is unknown, a slot lies outside of the cache, or a cache requires grad.
+
+    Source:
+        Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
+        https://arxiv.org/abs/2309.06180.
+    """
+    _check_slots(k_cache=k_cache, slot_mapping=slot_mapping)
+    kept = slot_mapping >= 0
+    slots = slot_mapping[kept]
+    page_size = k_cache.shape[1]
+    pages, offsets = slots // page_size, slots % page_size
+    k_cache[pages, offsets] = k[kept].to(k_cache.dtype)
+    v_cache[pages, offsets] = v[kept].to(v_cache.dtype)
+
+
+def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: int | None = None) -> Tensor:
+    """Make a block table from compressed page lists (CSR, as FlashInfer has them).
+
+    ``block_table[b, i] = page_indices[page_indptr[b] + i]`` for i below
+    ``page_indptr[b + 1] - page_indptr[b]``; the entries after it are 0.
+
+    Without max_pages the lists are checked, and the longest is measured: this reads page_indptr, and so
+    synchronises. With max_pages nothing is read on the host, as graph capture needs it: the offsets are taken
+    on trust, and of a list longer than max_pages the first max_pages are kept.
+
+    Args:
+        page_indptr: Where each sequence's pages begin in page_indices, and at last where they end,
+            ``(batch + 1,)`` int32.
+        page_indices: The pages of the first sequence, of the second, and so on, ``(entries,)`` int32.
+        max_pages: The width of the table; None makes it as wide as the longest list.
+
+    Returns:
+        The block table, ``(batch, max_pages)`` int32, contiguous.
+
+    Raises:
+        InvalidArgument: If a tensor is not one-dimensional int32, page_indptr is empty, the devices differ,
+            max_pages is negative, or, without max_pages, page_indptr falls or leaves page_indices.
+
+    Source:
+        FlashInfer, "KV-Cache Layout", https://docs.flashinfer.ai/tutorials/kv_layout.html.
+    """
+    for name, tensor in (("page_indptr", page_indptr), ("page_indices", page_indices)):
+        if tensor.ndim != 1 or tensor.dtype != torch.int32:
+            raise InvalidArgument(
+                f"block_table_from_csr: `{name}` is {name_of(tensor.dtype)}{list(tensor.shape)}, expected"
+                " int32 with one dim; convert it with .to(torch.int32), or flatten it"
+            )
+    if page_indptr.device != page_indices.device:
+        raise InvalidArgument(
+            f"block_table_from_csr: `page_indices` is on {page_indices.device}, expected it on"
+            f" {page_indptr.device} like `page_indptr`; move one of them"
+        )
+    if page_indptr.shape[0] == 0:
+        raise InvalidArgument(
+            "block_table_from_csr: `page_indptr` is empty, expected batch + 1 offsets; begin it with 0"
+        )
+    if max_pages is None:
+        max_pages = _longest_list(page_indptr, page_indices)
+    elif max_pages < 0:
+        raise InvalidArgument(
+            f"block_table_from_csr: `max_pages` is {max_pages}, expected 0 or more; leave it out to have the"
+            " longest list measured"
+        )
+    first, end = page_indptr[:-1, None], page_indptr[1:, None]
+    source = first + torch.arange(max_pages, dtype=torch.int32, device=page_indptr.device)
+    if page_indices.shape[0] == 0:
+        return torch.zeros_like(source)
+    # Entries past a list's end are read from within page_indices and then dropped.
+    pages = page_indices[source.clamp(0, page_indices.shape[0] - 1).to(torch.int64)]
+    return torch.where(source < end, pages, 0)
+
+
+def _longest_list(page_indptr: Tensor, page_indices: Tensor) -> int:
+    """Check the offsets, and return the length of the longest list; synchronises once."""
+    offsets = page_indptr.tolist()
+    entries = page_indices.shape[0]
+    for i, (previous, offset) in enumerate(zip([0, *offsets[:-1]], offsets, strict=True)):
+        if not previous <= offset <= entries:
+            raise InvalidArgument(
+                f"block_table_from_csr: `page_indptr` holds {offset} at {i}, expected from {previous}, the"
+                f" offset before, to {entries}, the length of `page_indices`; check how the lists were joined"
+            )
+    return max((end - first for first, end in pairwise(offsets)), default=0)

@@ -1,0 +1,470 @@
+"""Norms: RMS norm and layer norm, alone or after a residual sum, with their gradients.
+
+Everything is accumulated in float32, in float64 as soon as one of the tensors is float64, and rounded once.
+"""
+
+import torch
+from torch import Tensor
+
+from opmux.definition import define_op
+from opmux.dtypes import Real, accumulation_dtype
+
+
+def _accumulation_dtype_of(*tensors: Tensor) -> torch.dtype:
+    """Return float64 if one of the tensors is, else float32: x, residual and weight may differ in dtype."""
+    dtypes = {accumulation_dtype(tensor.dtype) for tensor in tensors}
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def _rms_normalised(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x / rms(x), and 1 / rms(x) as a column."""
+    inverse_rms = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps)
+    return x * inverse_rms, inverse_rms
+
+
+def _rms_grad_input(grad: Tensor, normalised: Tensor, inverse_rms: Tensor) -> Tensor:
+    """Return the gradient of `_rms_normalised` towards x, for the gradient of what it returned."""
+    return inverse_rms * (grad - normalised * (grad * normalised).mean(dim=-1, keepdim=True))
+
+
+def _standardised(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return (x - mean(x)) / std(x), and 1 / std(x) as a column; the variance is the biased one."""
+    centred = x - x.mean(dim=-1, keepdim=True)
+    inverse_std = torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + eps)
+    return centred * inverse_std, inverse_std
+
+
+def _standard_grad_input(grad: Tensor, normalised: Tensor, inverse_std: Tensor) -> Tensor:
+    """Return the gradient of `_standardised` towards x, for the gradient of what it returned."""
+    grad_mean = grad.mean(dim=-1, keepdim=True)
+    return inverse_std * (grad - grad_mean - normalised * (grad * normalised).mean(dim=-1, keepdim=True))
+
+
+def _bias_gradient(grad_y: Tensor, acc: torch.dtype, weight: Tensor) -> Tensor:
+    """Return the bias's gradient, in weight's dtype: a copy, as the sum of a single row is the row itself."""
+    return grad_y.to(acc).sum_to_size(weight.shape).to(weight.dtype, copy=True)
+
+
+@define_op(outputs=("y",), gradient="rms_norm_backward")
+def rms_norm(
+    x: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+) -> Real[Tensor, "*tokens hidden"]:
+    """Scale each row by the reciprocal of its root mean square.
+
+    ``y = x * rsqrt(mean(x**2) + eps) * (weight + weight_offset)``, accumulated in float32 (in float64 where x
+    or weight is float64) and rounded once, to x's dtype.
+
+    A row that holds an infinity gives NaN there and zeros elsewhere; one that holds a NaN is all NaN.
+
+    Args:
+        x: The rows, ``(*tokens, hidden)``.
+        weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
+        eps: Added to the mean square, in the unit of ``x**2``.
+        weight_offset: Added to the weight before it is used; 1.0 in Gemma, which stores weights around 0.
+
+    Returns:
+        y: The normalised rows, ``(*tokens, hidden)``, in x's dtype.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467.
+    """
+    acc = _accumulation_dtype_of(x, weight)
+    normalised, _ = _rms_normalised(x.to(acc), eps)
+    return (normalised * (weight.to(acc) + weight_offset)).to(x.dtype).contiguous()
+
+
+@define_op(
+    outputs=("grad_x", "grad_weight"),
+    out_dtype={"grad_x": "x", "grad_weight": "weight"},
+    same_dtype=(("grad_y", "x"),),
+)
+def rms_norm_backward(
+    grad_y: Real[Tensor, "*tokens hidden"],
+    x: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    output_mask: tuple[bool, ...] = (True, True),
+) -> tuple[Real[Tensor, "*tokens hidden"], Real[Tensor, "hidden"]]:
+    """Compute the gradients of `rms_norm`.
+
+    With ``r = rsqrt(mean(x**2) + eps)``, ``n = x * r`` and ``g = grad_y * (weight + weight_offset)``:
+    ``grad_x = r * (g - n * mean(g * n))`` and ``grad_weight = sum over tokens of grad_y * n``, accumulated in
+    float32 (in float64 where x or weight is float64) and rounded once.
+
+    Args:
+        grad_y: The gradient of y, ``(*tokens, hidden)``, in x's dtype.
+        x: The rows given to `rms_norm`, ``(*tokens, hidden)``.
+        weight: The gain given to `rms_norm`, ``(hidden,)``.
+        eps: As given to `rms_norm`.
+        weight_offset: As given to `rms_norm`.
+        output_mask: Which of (grad_x, grad_weight) are wanted.
+
+    Returns:
+        grad_x: ``(*tokens, hidden)`` in x's dtype; ``(0,)`` where masked out.
+        grad_weight: ``(hidden,)`` in weight's dtype; ``(0,)`` where masked out.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        The chain rule on `rms_norm`.
+    """
+    acc = _accumulation_dtype_of(x, weight)
+    normalised, inverse_rms = _rms_normalised(x.to(acc), eps)
+    grad_x, grad_weight = x.new_empty(0), weight.new_empty(0)
+    if output_mask[0]:
+        grad = grad_y.to(acc) * (weight.to(acc) + weight_offset)
+        grad_x = _rms_grad_input(grad, normalised, inverse_rms).to(x.dtype).contiguous()
+    if output_mask[1]:
+        grad_weight = (grad_y.to(acc) * normalised).sum_to_size(weight.shape).to(weight.dtype)
+    return grad_x, grad_weight
+
+
+@define_op(
+    outputs=("y", "residual_out"),
+    out_dtype={"residual_out": "residual"},
+    gradient="add_rms_norm_backward",
+)
+def add_rms_norm(
+    x: Real[Tensor, "*tokens hidden"],
+    residual: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+) -> tuple[Real[Tensor, "*tokens hidden"], Real[Tensor, "*tokens hidden"]]:
+    """Add a residual to each row, then scale by the reciprocal of the sum's root mean square.
+
+    ``residual_out = x + residual``, taken in float32 and rounded to residual's dtype; then
+    ``y = residual_out * rsqrt(mean(residual_out**2) + eps) * (weight + weight_offset)`` of the rounded sum,
+    accumulated in float32 and rounded once, to x's dtype. Where one of the tensors is float64, float64 takes
+    float32's place.
+
+    Args:
+        x: The output of the layer before, ``(*tokens, hidden)``.
+        residual: The residual stream, ``(*tokens, hidden)``; its dtype may be wider than x's.
+        weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
+        eps: Added to the mean square, in the unit of ``x**2``.
+        weight_offset: Added to the weight before it is used; 1.0 in Gemma, which stores weights around 0.
+
+    Returns:
+        y: The normalised sum, ``(*tokens, hidden)``, in x's dtype.
+        residual_out: The sum, ``(*tokens, hidden)``, in residual's dtype.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467.
+    """
+    acc = _accumulation_dtype_of(x, residual, weight)
+    residual_out = (x.to(acc) + residual.to(acc)).to(residual.dtype).contiguous()
+    normalised, _ = _rms_normalised(residual_out.to(acc), eps)
+    y = (normalised * (weight.to(acc) + weight_offset)).to(x.dtype)
+    return y, residual_out
+
+
+@define_op(mutates=("x", "residual"), in_place_of="add_rms_norm")
+def add_rms_norm_(
+    x: Real[Tensor, "*tokens hidden"],
+    residual: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+) -> None:
+    """Do what `add_rms_norm` does, in place: x becomes y, and residual becomes the sum.
+
+    Args:
+        x: The output of the layer before, ``(*tokens, hidden)``; overwritten with the normalised sum.
+        residual: The residual stream, ``(*tokens, hidden)``; overwritten with the sum.
+        weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
+        eps: Added to the mean square, in the unit of ``x**2``.
+        weight_offset: Added to the weight before it is used; 1.0 in Gemma, which stores weights around 0.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature, or x or residual requires grad.
+
+    Source:
+        Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467.
+    """
+    ...
+
+
+@define_op(
+    outputs=("grad_x", "grad_residual", "grad_weight"),
+    out_dtype={"grad_x": "grad_y", "grad_residual": "residual_out", "grad_weight": "weight"},
+    same_dtype=(("grad_residual_out", "residual_out"),),
+)
+def add_rms_norm_backward(
+    grad_y: Real[Tensor, "*tokens hidden"],
+    grad_residual_out: Real[Tensor, "*tokens hidden"],
+    residual_out: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    output_mask: tuple[bool, ...] = (True, True, True),
+) -> tuple[Real[Tensor, "*tokens hidden"], Real[Tensor, "*tokens hidden"], Real[Tensor, "hidden"]]:
+    """Compute the gradients of `add_rms_norm`.
+
+    With ``s = residual_out``, ``r = rsqrt(mean(s**2) + eps)``, ``n = s * r`` and
+    ``g = grad_y * (weight + weight_offset)``: the gradient of the sum is
+    ``r * (g - n * mean(g * n)) + grad_residual_out``, and both x and residual receive it, each in its dtype;
+    ``grad_weight = sum over tokens of grad_y * n``. The rounding of the sum counts as the identity.
+    Accumulated in float32 (in float64 where one of the tensors is float64) and rounded once.
+
+    Args:
+        grad_y: The gradient of y, ``(*tokens, hidden)``, in x's dtype.
+        grad_residual_out: The gradient of residual_out, ``(*tokens, hidden)``, in residual's dtype.
+        residual_out: The sum that `add_rms_norm` returned, ``(*tokens, hidden)``.
+        weight: The gain given to `add_rms_norm`, ``(hidden,)``.
+        eps: As given to `add_rms_norm`.
+        weight_offset: As given to `add_rms_norm`.
+        output_mask: Which of (grad_x, grad_residual, grad_weight) are wanted.
+
+    Returns:
+        grad_x: ``(*tokens, hidden)`` in grad_y's dtype; ``(0,)`` where masked out.
+        grad_residual: ``(*tokens, hidden)`` in residual_out's dtype; ``(0,)`` where masked out.
+        grad_weight: ``(hidden,)`` in weight's dtype; ``(0,)`` where masked out.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        The chain rule on `add_rms_norm`.
+    """
+    acc = _accumulation_dtype_of(grad_y, residual_out, weight)
+    normalised, inverse_rms = _rms_normalised(residual_out.to(acc), eps)
+    grad_x, grad_residual, grad_weight = grad_y.new_empty(0), residual_out.new_empty(0), weight.new_empty(0)
+    if output_mask[0] or output_mask[1]:
+        grad = grad_y.to(acc) * (weight.to(acc) + weight_offset)
+        grad_sum = _rms_grad_input(grad, normalised, inverse_rms) + grad_residual_out.to(acc)
+        grad_sum = grad_sum.contiguous()
+        if output_mask[0]:
+            grad_x = grad_sum.to(grad_y.dtype, copy=True)  # a copy: the two gradients must not share memory
+        if output_mask[1]:
+            grad_residual = grad_sum.to(residual_out.dtype)
+    if output_mask[2]:
+        grad_weight = (grad_y.to(acc) * normalised).sum_to_size(weight.shape).to(weight.dtype)
+    return grad_x, grad_residual, grad_weight
+
+
+@define_op(outputs=("y",), same_dtype=(("weight", "bias"),), gradient="layer_norm_backward")
+def layer_norm(
+    x: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    bias: Real[Tensor, "hidden"] | None = None,
+    *,
+    eps: float = 1e-5,
+) -> Real[Tensor, "*tokens hidden"]:
+    """Shift each row to mean zero and scale it to variance one.
+
+    ``y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias`` with the biased variance
+    ``var(x) = mean((x - mean(x))**2)``, accumulated in float32 (in float64 where x or weight is float64) and
+    rounded once, to x's dtype.
+
+    A row that holds an infinity or a NaN is all NaN.
+
+    Args:
+        x: The rows, ``(*tokens, hidden)``.
+        weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
+        bias: Added to each column, ``(hidden,)``, in weight's dtype; None adds nothing.
+        eps: Added to the variance, in the unit of ``x**2``.
+
+    Returns:
+        y: The normalised rows, ``(*tokens, hidden)``, in x's dtype.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        Ba, Kiros and Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450.
+    """
+    acc = _accumulation_dtype_of(x, weight)
+    normalised, _ = _standardised(x.to(acc), eps)
+    y = normalised * weight.to(acc)
+    if bias is not None:
+        y = y + bias.to(acc)
+    return y.to(x.dtype).contiguous()
+
+
+@define_op(
+    outputs=("grad_x", "grad_weight", "grad_bias"),
+    out_dtype={"grad_x": "x", "grad_weight": "weight", "grad_bias": "weight"},
+    same_dtype=(("grad_y", "x"),),
+)
+def layer_norm_backward(
+    grad_y: Real[Tensor, "*tokens hidden"],
+    x: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    *,
+    eps: float = 1e-5,
+    output_mask: tuple[bool, ...] = (True, True, True),
+) -> tuple[Real[Tensor, "*tokens hidden"], Real[Tensor, "hidden"], Real[Tensor, "hidden"]]:
+    """Compute the gradients of `layer_norm`.
+
+    With ``r = rsqrt(var(x) + eps)``, ``n = (x - mean(x)) * r`` and ``g = grad_y * weight``:
+    ``grad_x = r * (g - mean(g) - n * mean(g * n))``, ``grad_weight = sum over tokens of grad_y * n`` and
+    ``grad_bias = sum over tokens of grad_y``, accumulated in float32 (in float64 where x or weight is
+    float64) and rounded once.
+
+    Args:
+        grad_y: The gradient of y, ``(*tokens, hidden)``, in x's dtype.
+        x: The rows given to `layer_norm`, ``(*tokens, hidden)``.
+        weight: The gain given to `layer_norm`, ``(hidden,)``.
+        eps: As given to `layer_norm`.
+        output_mask: Which of (grad_x, grad_weight, grad_bias) are wanted.
+
+    Returns:
+        grad_x: ``(*tokens, hidden)`` in x's dtype; ``(0,)`` where masked out.
+        grad_weight: ``(hidden,)`` in weight's dtype; ``(0,)`` where masked out.
+        grad_bias: ``(hidden,)`` in weight's dtype, which is the bias's too; ``(0,)`` where masked out.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        The chain rule on `layer_norm`.
+    """
+    acc = _accumulation_dtype_of(x, weight)
+    grad_x, grad_weight, grad_bias = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
+    if output_mask[0] or output_mask[1]:
+        normalised, inverse_std = _standardised(x.to(acc), eps)
+        if output_mask[0]:
+            grad = grad_y.to(acc) * weight.to(acc)
+            grad_x = _standard_grad_input(grad, normalised, inverse_std).to(x.dtype).contiguous()
+        if output_mask[1]:
+            grad_weight = (grad_y.to(acc) * normalised).sum_to_size(weight.shape).to(weight.dtype)
+    if output_mask[2]:
+        grad_bias = _bias_gradient(grad_y, acc, weight)
+    return grad_x, grad_weight, grad_bias
+
+
+@define_op(
+    outputs=("y", "residual_out"),
+    out_dtype={"residual_out": "residual"},
+    same_dtype=(("weight", "bias"),),
+    gradient="add_layer_norm_backward",
+)
+def add_layer_norm(
+    x: Real[Tensor, "*tokens hidden"],
+    residual: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    bias: Real[Tensor, "hidden"] | None = None,
+    *,
+    eps: float = 1e-5,
+) -> tuple[Real[Tensor, "*tokens hidden"], Real[Tensor, "*tokens hidden"]]:
+    """Add a residual to each row, then shift the sum to mean zero and scale it to variance one.
+
+    ``s = x + residual``, taken in float32 and rounded to residual's dtype, is residual_out; then
+    ``y = (s - mean(s)) * rsqrt(var(s) + eps) * weight + bias`` of the rounded sum, with the biased variance
+    ``var(s) = mean((s - mean(s))**2)``, accumulated in float32 and rounded once, to x's dtype. Where one of
+    the tensors is float64, float64 takes float32's place.
+
+    Args:
+        x: The output of the layer before, ``(*tokens, hidden)``.
+        residual: The residual stream, ``(*tokens, hidden)``; its dtype may be wider than x's.
+        weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
+        bias: Added to each column, ``(hidden,)``, in weight's dtype; None adds nothing.
+        eps: Added to the variance, in the unit of ``x**2``.
+
+    Returns:
+        y: The normalised sum, ``(*tokens, hidden)``, in x's dtype.
+        residual_out: The sum, ``(*tokens, hidden)``, in residual's dtype.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        Ba, Kiros and Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450.
+    """
+    acc = _accumulation_dtype_of(x, residual, weight)
+    residual_out = (x.to(acc) + residual.to(acc)).to(residual.dtype).contiguous()
+    normalised, _ = _standardised(residual_out.to(acc), eps)
+    y = normalised * weight.to(acc)
+    if bias is not None:
+        y = y + bias.to(acc)
+    return y.to(x.dtype), residual_out
+
+
+@define_op(
+    outputs=("grad_x", "grad_residual", "grad_weight", "grad_bias"),
+    out_dtype={
+        "grad_x": "grad_y",
+        "grad_residual": "residual_out",
+        "grad_weight": "weight",
+        "grad_bias": "weight",
+    },
+    same_dtype=(("grad_residual_out", "residual_out"),),
+)
+def add_layer_norm_backward(
+    grad_y: Real[Tensor, "*tokens hidden"],
+    grad_residual_out: Real[Tensor, "*tokens hidden"],
+    residual_out: Real[Tensor, "*tokens hidden"],
+    weight: Real[Tensor, "hidden"],
+    *,
+    eps: float = 1e-5,
+    output_mask: tuple[bool, ...] = (True, True, True, True),
+) -> tuple[
+    Real[Tensor, "*tokens hidden"],
+    Real[Tensor, "*tokens hidden"],
+    Real[Tensor, "hidden"],
+    Real[Tensor, "hidden"],
+]:
+    """Compute the gradients of `add_layer_norm`.
+
+    With ``s = residual_out``, ``r = rsqrt(var(s) + eps)``, ``n = (s - mean(s)) * r`` and
+    ``g = grad_y * weight``: the gradient of the sum is
+    ``r * (g - mean(g) - n * mean(g * n)) + grad_residual_out``, and both x and residual receive it, each in
+    its dtype; ``grad_weight = sum over tokens of grad_y * n`` and
+    ``grad_bias = sum over tokens of grad_y``. The rounding of the sum counts as the identity. Accumulated in
+    float32 (in float64 where one of the tensors is float64) and rounded once.
+
+    Args:
+        grad_y: The gradient of y, ``(*tokens, hidden)``, in x's dtype.
+        grad_residual_out: The gradient of residual_out, ``(*tokens, hidden)``, in residual's dtype.
+        residual_out: The sum that `add_layer_norm` returned, ``(*tokens, hidden)``.
+        weight: The gain given to `add_layer_norm`, ``(hidden,)``.
+        eps: As given to `add_layer_norm`.
+        output_mask: Which of (grad_x, grad_residual, grad_weight, grad_bias) are wanted.
+
+    Returns:
+        grad_x: ``(*tokens, hidden)`` in grad_y's dtype; ``(0,)`` where masked out.
+        grad_residual: ``(*tokens, hidden)`` in residual_out's dtype; ``(0,)`` where masked out.
+        grad_weight: ``(hidden,)`` in weight's dtype; ``(0,)`` where masked out.
+        grad_bias: ``(hidden,)`` in weight's dtype, which is the bias's too; ``(0,)`` where masked out.
+
+    Raises:
+        InvalidArgument: If a shape, dtype or device breaks the signature.
+
+    Source:
+        The chain rule on `add_layer_norm`.
+    """
+    acc = _accumulation_dtype_of(grad_y, residual_out, weight)
+    grad_x, grad_residual = grad_y.new_empty(0), residual_out.new_empty(0)
+    grad_weight, grad_bias = weight.new_empty(0), weight.new_empty(0)
+    if any(output_mask[:3]):
+        normalised, inverse_std = _standardised(residual_out.to(acc), eps)
+        if output_mask[0] or output_mask[1]:
+            grad = grad_y.to(acc) * weight.to(acc)
+            grad_sum = _standard_grad_input(grad, normalised, inverse_std) + grad_residual_out.to(acc)
+            grad_sum = grad_sum.contiguous()
+            if output_mask[0]:
+                grad_x = grad_sum.to(grad_y.dtype, copy=True)  # a copy: the two must not share memory
+            if output_mask[1]:
+                grad_residual = grad_sum.to(residual_out.dtype)
+        if output_mask[2]:
+            grad_weight = (grad_y.to(acc) * normalised).sum_to_size(weight.shape).to(weight.dtype)
+    if output_mask[3]:
+        grad_bias = _bias_gradient(grad_y, acc, weight)
+    return grad_x, grad_residual, grad_weight, grad_bias

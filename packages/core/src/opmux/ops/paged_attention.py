@@ -1,0 +1,224 @@
+"""Attention over a paged KV cache: prefill, chunked prefill and decode in one."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from torch import Tensor
+
+from opmux.definition import REFUSED, Accumulated, define_op
+from opmux.dtypes import Int32, Real, Statistic, accumulation_dtype
+from opmux.ops._blockwise import INF, REQUIRED, Scoring, forward
+from opmux.ops._sequences import check_block_table, read_lengths, read_offsets
+
+_REQUIRED = (
+    *REQUIRED,
+    ("page_size == 1 or (page_size > 0 and page_size % 16 == 0)", "a page holds 1 token or a multiple of 16"),
+    ("layout == 'nhd'", "the caches are (pages, page_size, kv_heads, head_dim)"),
+)
+
+
+def _read(
+    op: str,
+    q: Tensor,
+    k_cache: Tensor,
+    cu_seqlens_q: Tensor,
+    seq_lens: Tensor,
+    block_table: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+) -> list[tuple[slice, int]]:
+    """Each sequence's new tokens and its length in all."""
+    pages, page_size = k_cache.shape[:2]
+    starts = read_offsets(op, "q", cu_seqlens_q, tokens=q.shape[0], longest=max_seqlen_q)
+    capacity = block_table.shape[1] * page_size
+    lengths = read_lengths(op, seq_lens, starts, capacity=capacity, longest=max_seqlen_k)
+    check_block_table(op, block_table, lengths, pages=pages, page_size=page_size)
+    return [(slice(*new), length) for new, length in zip(pairwise(starts), lengths, strict=True)]
+
+
+def _check(op: str) -> Callable[..., None]:
+    """The check of an op's index data, given its arguments by name."""
+
+    def check(
+        *,
+        q: Tensor,
+        k_cache: Tensor,
+        cu_seqlens_q: Tensor,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        **_: object,
+    ) -> None:
+        _read(op, q, k_cache, cu_seqlens_q, seq_lens, block_table, max_seqlen_q, max_seqlen_k)
+
+    return check
+
+
+def _gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
+    """A sequence's part of a cache, ``(1, length, kv_heads, dim)``; only the pages it needs are read."""
+    used = pages[: -(-length // cache.shape[1])]
+    return cache.index_select(0, used).flatten(0, 1)[None, :length]
+
+
+def _forward(
+    sequences: list[tuple[slice, int]],
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    sinks: Tensor | None,
+    scoring: Scoring,
+) -> tuple[Tensor, Tensor]:
+    """`paged_attention_lse`, the sequences being read."""
+    tokens, heads, _ = q.shape
+    out = q.new_zeros((tokens, heads, v_cache.shape[3]))
+    lse = q.new_full((heads, tokens), -INF, dtype=accumulation_dtype(q.dtype))
+    for (new, length), pages in zip(sequences, block_table, strict=True):
+        if new.start == new.stop:
+            continue
+        keys, values = _gathered(k_cache, pages, length), _gathered(v_cache, pages, length)
+        one_out, one_lse = forward(q[None, new], keys, values, sinks, scoring)
+        out[new], lse[:, new] = one_out[0], one_lse[0]
+    return out, lse
+
+
+@define_op(
+    outputs=("out",),
+    same_dtype=(("q", "k_cache", "v_cache"),),
+    require=_REQUIRED,
+    gradient=REFUSED,
+    check_data=_check("paged_attention"),
+    capturable=False,
+)
+def paged_attention(
+    q: Real[Tensor, "tokens heads head_dim"],
+    k_cache: Real[Tensor, "pages page_size kv_heads head_dim"],
+    v_cache: Real[Tensor, "pages page_size kv_heads value_dim"],
+    cu_seqlens_q: Int32[Tensor, "batch+1"],
+    seq_lens: Int32[Tensor, "batch"],
+    block_table: Int32[Tensor, "batch max_pages"],
+    sinks: Real[Tensor, "heads"] | None = None,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    scale: float | None = None,
+    causal: bool = True,
+    window: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    layout: str = "nhd",
+) -> Real[Tensor, "tokens heads value_dim"]:
+    """Attend from the new tokens of each sequence to all of its tokens in a paged KV cache.
+
+    Key ``j`` of sequence ``b`` is ``k_cache[block_table[b, j // page_size], j % page_size]``, for ``j`` below
+    ``seq_lens[b]``; its queries are ``q[cu_seqlens_q[b]]`` to ``q[cu_seqlens_q[b + 1]]``, the last positions
+    of the sequence. Over them, the result is that of `attention` (bottom-right). The keys and values of the
+    new tokens are read from the cache too: write them first (`write_kv_cache`). One query a sequence is
+    decode, as many as ``seq_lens`` is prefill, anything between is chunked prefill; a batch may mix them.
+    Table entries past a sequence are never read, and what lies in a page past its end never reaches the
+    result, NaN included. Accumulates in float32 (float64 for float64), rounds once, at the end.
+
+    Args:
+        q: Queries of the new tokens, ``(tokens, heads, head_dim)``.
+        k_cache: Keys, ``(pages, page_size, kv_heads, head_dim)``, q's dtype, any strides. ``page_size`` is a
+            multiple of 16, or 1. Query head ``h`` reads kv head ``h // (heads / kv_heads)``.
+        v_cache: Values, ``(pages, page_size, kv_heads, value_dim)``, q's dtype, any strides.
+        cu_seqlens_q: Offsets of the sequences in q in tokens, int32 ``(batch + 1,)``: starts with 0, does not
+            decrease.
+        seq_lens: Length of each sequence in tokens, the new ones counted in, int32 ``(batch,)``.
+        block_table: The pages of each sequence in order, int32 ``(batch, max_pages)``.
+        sinks: One logit per head, ``(heads,)``, of any real dtype, neither scaled nor capped: it joins the
+            denominator of every query of that head, and carries no value.
+        max_seqlen_q: Upper bound of the number of new tokens of a sequence.
+        max_seqlen_k: Upper bound of ``seq_lens``.
+        scale: Factor on the scores; None is ``1 / sqrt(head_dim)``.
+        causal: Whether a query sees no key past its own position.
+        window: How many keys (left, right) of its own position a query sees, both ends included; -1 is open.
+        softcap: Bound on the absolute value of the scores; 0.0 is off.
+        layout: Order of the caches' dims; ``"nhd"`` is the one above.
+
+    Returns:
+        The averaged values, ``(tokens, heads, value_dim)``, in q's dtype. A query that attends to nothing,
+        and a token past the last sequence, gives 0.
+
+    Raises:
+        InvalidArgument: If ``heads`` is no multiple of ``kv_heads``, the page size is neither 1 nor a
+            multiple of 16, a window side is below -1, softcap is negative, or the layout unknown; where the
+            data is checked: if the offsets are unsound, a sequence has fewer tokens than new ones, more than
+            its row of the table can hold or than the bounds say, or an entry that is needed is no page.
+
+    Source:
+        Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention (2023).
+    """
+    op, scoring = "paged_attention", Scoring(scale, causal, window, softcap)
+    sequences = _read(op, q, k_cache, cu_seqlens_q, seq_lens, block_table, max_seqlen_q, max_seqlen_k)
+    out, _ = _forward(sequences, q, k_cache, v_cache, block_table, sinks, scoring)
+    return out
+
+
+@define_op(
+    outputs=("out", "lse"),
+    out_dtype={"lse": Accumulated("q")},
+    same_dtype=(("q", "k_cache", "v_cache"),),
+    require=_REQUIRED,
+    gradient=REFUSED,
+    check_data=_check("paged_attention_lse"),
+    capturable=False,
+)
+def paged_attention_lse(
+    q: Real[Tensor, "tokens heads head_dim"],
+    k_cache: Real[Tensor, "pages page_size kv_heads head_dim"],
+    v_cache: Real[Tensor, "pages page_size kv_heads value_dim"],
+    cu_seqlens_q: Int32[Tensor, "batch+1"],
+    seq_lens: Int32[Tensor, "batch"],
+    block_table: Int32[Tensor, "batch max_pages"],
+    sinks: Real[Tensor, "heads"] | None = None,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    scale: float | None = None,
+    causal: bool = True,
+    window: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    layout: str = "nhd",
+) -> tuple[Real[Tensor, "tokens heads value_dim"], Statistic[Tensor, "heads tokens"]]:
+    """Compute `paged_attention` and the log-sum-exp of its scores.
+
+    ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``, over the scaled, capped and masked scores ``s`` of
+    query ``i`` with the cached keys of its own sequence, as in `attention_lse`; `merge_attention_states`
+    joins it with a result over other keys (a shared prefix, say). Accumulates in float32 (float64 for
+    float64), rounds once, at the end.
+
+    Args:
+        q: Queries of the new tokens, ``(tokens, heads, head_dim)``.
+        k_cache: Keys, ``(pages, page_size, kv_heads, head_dim)``, q's dtype, any strides. ``page_size`` is a
+            multiple of 16, or 1.
+        v_cache: Values, ``(pages, page_size, kv_heads, value_dim)``, q's dtype, any strides.
+        cu_seqlens_q: Offsets of the sequences in q in tokens, int32 ``(batch + 1,)``: starts with 0, does not
+            decrease.
+        seq_lens: Length of each sequence in tokens, the new ones counted in, int32 ``(batch,)``.
+        block_table: The pages of each sequence in order, int32 ``(batch, max_pages)``.
+        sinks: One logit per head, ``(heads,)``, of any real dtype, neither scaled nor capped.
+        max_seqlen_q: Upper bound of the number of new tokens of a sequence.
+        max_seqlen_k: Upper bound of ``seq_lens``.
+        scale: Factor on the scores; None is ``1 / sqrt(head_dim)``.
+        causal: Whether a query sees no key past its own position.
+        window: How many keys (left, right) of its own position a query sees, both ends included; -1 is open.
+        softcap: Bound on the absolute value of the scores; 0.0 is off.
+        layout: Order of the caches' dims; ``"nhd"`` is the one above.
+
+    Returns:
+        The averaged values, ``(tokens, heads, value_dim)``, in q's dtype; the lse in natural log,
+        ``(heads, tokens)``, in float32 (float64 for float64). A query that attends to nothing has output 0
+        and lse -inf, or the sink where there is one. A token past the last sequence has output 0 and lse
+        -inf, sink or not.
+
+    Raises:
+        InvalidArgument: As `paged_attention`.
+
+    Source:
+        Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention (2023).
+    """
+    op, scoring = "paged_attention_lse", Scoring(scale, causal, window, softcap)
+    sequences = _read(op, q, k_cache, cu_seqlens_q, seq_lens, block_table, max_seqlen_q, max_seqlen_k)
+    return _forward(sequences, q, k_cache, v_cache, block_table, sinks, scoring)

@@ -1,0 +1,56 @@
+"""What a plugin author imports. Importing it loads no toolchain and touches no device."""
+
+from opmux.definition import define_op
+from opmux.errors import BackendFault, BuildFailed
+from opmux.features import Alignment, Bucket, Exact, FeatureRule, StrideOrder
+from opmux.hookspecs import hookimpl
+from opmux.implementation import (
+    Absent,
+    Aligned,
+    AtLeast,
+    AtMost,
+    Constraint,
+    Contiguous,
+    Dtype,
+    Implementation,
+    MaxNumel,
+    MultipleOf,
+    OneOf,
+    Predicate,
+    Present,
+    Priority,
+    SameDtype,
+    ScaleBlock,
+    UnitStride,
+)
+from opmux.loading import API_VERSION
+
+__all__ = [
+    "API_VERSION",
+    "Absent",
+    "Aligned",
+    "Alignment",
+    "AtLeast",
+    "AtMost",
+    "BackendFault",
+    "Bucket",
+    "BuildFailed",
+    "Constraint",
+    "Contiguous",
+    "Dtype",
+    "Exact",
+    "FeatureRule",
+    "Implementation",
+    "MaxNumel",
+    "MultipleOf",
+    "OneOf",
+    "Predicate",
+    "Present",
+    "Priority",
+    "SameDtype",
+    "ScaleBlock",
+    "StrideOrder",
+    "UnitStride",
+    "define_op",
+    "hookimpl",
+]

@@ -1,0 +1,212 @@
+"""The policy: what the process prefers, disables, and refuses to bend on.
+
+One immutable snapshot, replaced whole; never a ContextVar, which would break ``torch.compile(fullgraph=True)``. It
+therefore holds for every thread. The environment is read once, when opmux is imported.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from opmux.errors import InvalidArgument, UnknownBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Disabled:
+    """A backend or implementation ruled out, for all ops or some."""
+
+    name: str
+    ops: frozenset[str] | None
+    by: str
+
+    def rules_out(self, op: str, backend: str, full_name: str) -> bool:
+        return self.name in (backend, full_name) and (self.ops is None or op in self.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A snapshot of the policy.
+
+    Attributes:
+        prefer: backends or implementations, the most wanted first.
+        disabled: what is ruled out and by whom.
+        strict: a fault, or a GPU call that finds nothing but the reference, raises.
+        check: index data is checked before each call and outputs after it.
+    """
+
+    prefer: tuple[str, ...] = ()
+    disabled: tuple[Disabled, ...] = ()
+    strict: bool = False
+    check: bool = False
+
+    def preference(self, backend: str, full_name: str) -> int:
+        """The rank by preference: 0 is the most wanted; as large as the list where it is not named."""
+        for rank, name in enumerate(self.prefer):
+            if name in (backend, full_name):
+                return rank
+        return len(self.prefer)
+
+
+ENVIRONMENT: dict[str, str] = {
+    "OPMUX_PREFER": "backends or implementations to prefer, the most wanted first, comma-separated",
+    "OPMUX_DISABLE": "backends or implementations to rule out, comma-separated",
+    "OPMUX_STRICT": "1: a fault, or a GPU call that finds nothing but the reference, raises",
+    "OPMUX_CHECK": "1: index data is checked before each call and outputs after it",
+    "OPMUX_PLUGINS": "allow-list of plugins to load, by entry-point name, comma-separated",
+    "OPMUX_ARCH": "the arch that explain reasons for; a real call always uses its tensors' device",
+    "OPMUX_TUNED": "a folder of tuned records, over the user's and the plugins' own",
+    "OPMUX_LOG": "level of the `opmux` logger: debug, info, warning or error",
+}
+"""Every environment variable that opmux reads, and what it says."""
+
+
+def split_names(text: str | None) -> tuple[str, ...]:
+    """``"a, b"`` -> ``("a", "b")``."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _truth(variable: str) -> bool:
+    value = os.environ.get(variable, "").strip().lower()
+    if value in ("", "0", "false", "off", "no"):
+        return False
+    if value in ("1", "true", "on", "yes"):
+        return True
+    raise InvalidArgument(f"policy: `{variable}` expected 0 or 1, got {value!r}; unset it or set it to 1")
+
+
+def from_environment() -> Policy:
+    """The policy that the environment asks for.
+
+    Raises:
+        InvalidArgument: where a variable has no meaning.
+    """
+    return Policy(
+        split_names(os.environ.get("OPMUX_PREFER")),
+        tuple(Disabled(n, None, "OPMUX_DISABLE") for n in split_names(os.environ.get("OPMUX_DISABLE"))),
+        _truth("OPMUX_STRICT"),
+        _truth("OPMUX_CHECK"),
+    )
+
+
+_lock = threading.RLock()
+_current = from_environment()
+_listeners: list[Callable[[], None]] = []
+_known_names: list[Callable[[], Iterable[str]]] = []
+_known_ops: list[Callable[[], Iterable[str]]] = []
+
+
+def current() -> Policy:
+    """The snapshot in force."""
+    return _current
+
+
+def subscribe(listener: Callable[[], None]) -> None:
+    """Have ``listener`` called after each change (the dispatcher drops its plans)."""
+    _listeners.append(listener)
+
+
+def validate_with(names: Callable[[], Iterable[str]], ops: Callable[[], Iterable[str]]) -> None:
+    """Tell the policy how to find out which backends, implementations and ops exist."""
+    _known_names[:] = [names]
+    _known_ops[:] = [ops]
+
+
+def _install(new: Policy) -> None:
+    global _current
+    with _lock:
+        _current = new
+        for listener in _listeners:
+            listener()
+
+
+def _check_names(function: str, names: Iterable[str]) -> None:
+    known = sorted({name for source in _known_names for name in source()})
+    for name in names:
+        if name not in known:
+            raise UnknownBackend(
+                f"policy.{function}: no backend `{name}` is registered; known: {', '.join(known)}; "
+                "see `opmux backends` and, for plugins that failed to load, `opmux doctor`"
+            )
+
+
+def _check_ops(ops: Iterable[str]) -> frozenset[str]:
+    if isinstance(ops, str):
+        raise InvalidArgument(f"policy.disable: `ops` expected a list of op names, got the str {ops!r}; pass [{ops!r}]")
+    known = {name for source in _known_ops for name in source()}
+    for op in ops:
+        if op not in known:
+            raise InvalidArgument(f"policy.disable: `ops` expected names of ops, got {op!r}; see `opmux ops`")
+    return frozenset(ops)
+
+
+def prefer(*names: str) -> None:
+    """Prefer these backends or implementations (``triton``, ``triton:gluon``), the most wanted first.
+
+    Replaces what was preferred before; without names, nothing is.
+
+    Raises:
+        UnknownBackend: where a name is not registered.
+    """
+    _check_names("prefer", names)
+    _install(replace(_current, prefer=names))
+
+
+def disable(*names: str, ops: Iterable[str] | None = None) -> None:
+    """Rule out backends or implementations, for all ops or for ``ops``; adds to what is ruled out.
+
+    Raises:
+        UnknownBackend: where a name is not registered.
+        InvalidArgument: where ``ops`` names no op.
+    """
+    _check_names("disable", names)
+    scope = None if ops is None else _check_ops(ops)
+    added = tuple(Disabled(name, scope, "policy.disable") for name in names)
+    _install(replace(_current, disabled=_current.disabled + added))
+
+
+def strict(on: bool = True) -> None:
+    """Make a fault, or a GPU call that finds nothing but the reference, raise instead of fall back."""
+    _install(replace(_current, strict=bool(on)))
+
+
+def check(on: bool = True) -> None:
+    """Check index data before each call and outputs after it (reads the device: for debugging)."""
+    _install(replace(_current, check=bool(on)))
+
+
+def reset() -> None:
+    """Go back to what the environment asks for."""
+    _install(from_environment())
+
+
+@contextmanager
+def override(
+    *,
+    prefer: Iterable[str] | None = None,
+    disable: Iterable[str] | None = None,
+    strict: bool | None = None,
+    check: bool | None = None,
+) -> Iterator[Policy]:
+    """Change the policy of the whole process for a while; the former one is restored at the end.
+
+    Raises:
+        UnknownBackend: where a name is not registered.
+    """
+    before = _current
+    preferred = before.prefer if prefer is None else tuple(prefer)
+    ruled_out = () if disable is None else tuple(disable)
+    _check_names("override", (*(preferred if prefer is not None else ()), *ruled_out))
+    _install(
+        Policy(
+            preferred,
+            before.disabled + tuple(Disabled(name, None, "policy.override") for name in ruled_out),
+            before.strict if strict is None else strict,
+            before.check if check is None else check,
+        )
+    )
+    try:
+        yield _current
+    finally:
+        _install(before)

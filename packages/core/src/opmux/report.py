@@ -1,0 +1,60 @@
+"""Calls and refusals in words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from opmux.dtypes import name_of
+from opmux.implementation import Call
+from opmux.op import Op
+from opmux.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution
+
+
+def describe_call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) -> str:
+    """``x bfloat16[64, 7000], weight bfloat16[7000], eps=1e-06``: tensors, then the options that are not defaults."""
+    parts = [
+        f"{argument.name} {name_of(value.dtype)}[{', '.join(map(str, value.shape))}]"
+        for argument, value in zip(op.signature.tensors, tensors, strict=False)
+        if isinstance(value, Tensor)
+    ]
+    parts += [
+        f"{o.name}={options[o.name]!r}" for o in op.signature.options if options.get(o.name, o.default) != o.default
+    ]
+    return ", ".join(parts)
+
+
+def refusal_text(op: Op, call: Call, resolution: Resolution, why: str, strict: bool) -> str:
+    """No backend took a call: the call, every rejection with its reason, and what to do."""
+    rows = []
+    for verdict in resolution.verdicts:
+        reason = verdict.reason
+        if verdict.status in (CHOSEN, ACCEPTED):
+            reason = "not taken under strict unless asked for" if strict else "the implementation of last resort"
+        i = verdict.implementation
+        rows.append((i.full_name, f"({i.distribution} {i.version})", reason))
+    widths = [max((len(row[c]) for row in rows), default=0) for c in (0, 1)]
+    lines = [f"{n.ljust(widths[0])}  {d.ljust(widths[1])}  {r}" for n, d, r in rows]
+    text = [
+        f"{op.name}: no backend accepts this call on {call.arch}{why}",
+        f"  call:      {describe_call(op, list(call.tensors.values()), call.options)}",
+    ]
+    text += [f"  {'rejected:' if i == 0 else '':<10} {line}" for i, line in enumerate(lines)]
+    text.append(f"  try:       {_remedy(op, call, resolution)}")
+    return "\n".join(text)
+
+
+def _remedy(op: Op, call: Call, resolution: Resolution) -> str:
+    from opmux.implementation import MultipleOf
+
+    for verdict in resolution.verdicts:
+        if verdict.status != REJECTED or not any(call.arch.matches(p) for p in verdict.implementation.archs):
+            continue
+        for constraint in verdict.implementation.when:
+            if isinstance(constraint, MultipleOf) and constraint.check(call):
+                size = call.size(constraint.name)
+                padded = -(-size // constraint.bound) * constraint.bound
+                return f'pad {constraint.name} to {padded}, or pass backend="reference"'
+    if len({v.implementation.backend for v in resolution.verdicts}) <= 1:
+        return f'install a backend for {call.arch} (see `opmux backends`), or pass backend="reference"'
+    return 'change what the reasons name, or pass backend="reference"'

@@ -1,0 +1,168 @@
+"""From candidates to a plan: pure functions of the call, what is registered, the policy and what is quarantined."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opmux.implementation import Call, Implementation, Priority
+from opmux.policy import Policy
+
+CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"
+DISABLED, QUARANTINED, UNAVAILABLE = "disabled", "quarantined", "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class TunedChoice:
+    """What the tuned records say of a call.
+
+    Attributes:
+        backend: full name of the implementation that was fastest.
+        config: its config, or None where it has none.
+        picks: the record compared two or more backends, so it may pick one; else it only gives a config.
+        note: which record it is and how it was matched, for explain.
+    """
+
+    backend: str
+    config: Mapping[str, Any] | None
+    picks: bool
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One candidate of a call, and what became of it."""
+
+    implementation: Implementation
+    status: str
+    reason: str
+    order: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.implementation.full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Every candidate in the order of the choice: the takers first, then the rest by name."""
+
+    verdicts: tuple[Verdict, ...]
+    tuned: TunedChoice | None = None
+    forced: str | None = None
+
+    @property
+    def accepted(self) -> tuple[Verdict, ...]:
+        return tuple(v for v in self.verdicts if v.status in (CHOSEN, ACCEPTED))
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the choice depends on beside the call.
+
+    Attributes:
+        quarantined: full name -> reason, for this op, arch and key.
+        deterministic: torch's deterministic mode is on.
+        forced: the caller's ``backend=``.
+    """
+
+    policy: Policy
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = False
+    forced: str | None = None
+    tuned: TunedChoice | None = None
+
+
+def is_named(implementation: Implementation, name: str) -> bool:
+    """Whether ``name`` means this implementation: its backend, or its full name."""
+    return name in (implementation.backend, implementation.full_name)
+
+
+def resolve(call: Call, implementations: Sequence[Implementation], around: Circumstances) -> Resolution:
+    """Judge every implementation and put the takers in order.
+
+    The order is total and does not depend on the order of installation: forced by the caller, preferred by policy,
+    tuned record, priority band, name.
+    """
+    takers: list[Verdict] = []
+    others: list[Verdict] = []
+    for implementation in implementations:
+        status, reason = _judge(call, implementation, around)
+        if status == ACCEPTED:
+            takers.append(Verdict(implementation, status, reason, _order(implementation, around)))
+        else:
+            others.append(Verdict(implementation, status, reason))
+    takers.sort(key=lambda v: v.order)
+    others.sort(key=lambda v: v.name)
+    if takers:
+        first = takers[0]
+        takers[0] = Verdict(first.implementation, CHOSEN, _why(first.implementation, around), first.order)
+    return Resolution((*takers, *others), around.tuned, around.forced)
+
+
+def _order(implementation: Implementation, around: Circumstances) -> tuple[Any, ...]:
+    tuned = around.tuned
+    picked = tuned is not None and tuned.picks and tuned.backend == implementation.full_name
+    return (
+        around.policy.preference(implementation.backend, implementation.full_name),
+        not picked,
+        -implementation.priority,
+        implementation.backend,
+        implementation.name,
+    )
+
+
+def _why(implementation: Implementation, around: Circumstances) -> str:
+    if around.forced is not None:
+        return f"asked for by backend={around.forced!r}"
+    if around.policy.preference(implementation.backend, implementation.full_name) < len(around.policy.prefer):
+        return "preferred by policy"
+    if around.tuned and around.tuned.picks and around.tuned.backend == implementation.full_name:
+        return f"tuned record: {around.tuned.note}"
+    return f"priority {int(implementation.priority)}"
+
+
+def _judge(call: Call, implementation: Implementation, around: Circumstances) -> tuple[str, str]:
+    name = implementation.full_name
+    if around.forced is not None and not is_named(implementation, around.forced):
+        return REJECTED, f"not asked for: backend={around.forced!r}"
+    if not any(call.arch.matches(pattern) for pattern in implementation.archs):
+        return REJECTED, f"archs: {', '.join(implementation.archs)}, this is {call.arch}"
+    if around.forced is None:
+        for entry in around.policy.disabled:
+            if entry.rules_out(call.signature.name, implementation.backend, name):
+                return DISABLED, f"disabled by {entry.by}"
+    if name in around.quarantined and around.forced is None:
+        return QUARANTINED, around.quarantined[name]
+    missing = [module for module in implementation.requires if not _importable(module)]
+    if missing:
+        return UNAVAILABLE, f"needs {', '.join(missing)}, not installed: pip install {' '.join(missing)}"
+    if around.deterministic and not implementation.deterministic:
+        return REJECTED, "not deterministic, and torch.use_deterministic_algorithms is on"
+    asked = around.forced is not None or name in around.policy.prefer
+    if implementation.numerics is not None and not asked:
+        return REJECTED, f"different numerics ({implementation.numerics}): only when asked for by name"
+    if implementation.priority == Priority.EXPERIMENTAL and not asked:
+        return REJECTED, "experimental: only when asked for by name"
+    for constraint in implementation.when:
+        try:
+            reason = constraint.check(call)
+        except Exception as error:  # a predicate is a plugin's code: what it raises is a refusal, and is shown
+            return REJECTED, f"{type(constraint).__name__} raised {type(error).__name__}: {error}"
+        if reason is not None:
+            return REJECTED, reason
+    return ACCEPTED, f"priority {int(implementation.priority)}"
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def deterministic_mode() -> bool:
+    """Whether torch's deterministic mode is on (its warn-only form does not count: torch itself goes on then)."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()

@@ -1,0 +1,291 @@
+"""Signatures as data: what an op takes, what it returns, what must hold, read from its definition once."""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opmux.dims import Affine, Shape, parse_shape
+from opmux.dtypes import accumulation_dtype
+
+REFUSED = "refused"
+GENERATED = "generated"
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulated:
+    """An output dtype: the accumulation dtype of the named argument (float32; float64 for float64)."""
+
+    argument: str
+
+
+OutputDtype = str | torch.dtype | Accumulated
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """A tensor of the signature; all are positional, the optional ones default to None."""
+
+    name: str
+    shape: Shape
+    dtypes: frozenset[torch.dtype]
+    group: str
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A keyword-only argument that is no tensor.
+
+    ``kind`` is one of float, int, bool, str, dtype, ints, bools; ``choices`` closes a str.
+    """
+
+    name: str
+    kind: str
+    nullable: bool = False
+    choices: tuple[str, ...] = ()
+    length: int | None = None
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def is_flag(self) -> bool:
+        """Flags are part of every plan key; numbers are only where an implementation declares a feature of them."""
+        return self.kind in ("bool", "str", "dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that the op returns. ``gradient_of`` names the position in ``output_mask`` that wants it."""
+
+    name: str
+    shape: Shape
+    dtype: OutputDtype
+    strides: Callable[[tuple[int, ...], Mapping[str, Any]], tuple[int, ...]] | None = None
+    mask_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A relation that no shape can say: a Python expression over dims, options and the presence of tensors."""
+
+    expression: str
+    meaning: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(re.findall(r"\b[a-z_]\w*\b", re.sub(r"(['\"]).*?\1", "", self.expression))))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Everything that validation, schemas, fakes, gradients, docs and test cases are generated from."""
+
+    name: str
+    tensors: tuple[TensorArgument, ...]
+    options: tuple[Option, ...]
+    outputs: tuple[Output, ...]
+    require: tuple[Requirement, ...] = ()
+    same_dtype: tuple[tuple[str, ...], ...] = ()
+    mutates: tuple[str, ...] = ()
+    binders: Mapping[str, str] = field(default_factory=dict)
+    """dim name -> the tensor that binds it (by a bare occurrence where there is one)."""
+
+    @property
+    def required(self) -> tuple[TensorArgument, ...]:
+        return tuple(t for t in self.tensors if not t.optional)
+
+    def tensor(self, name: str) -> TensorArgument:
+        return next(t for t in self.tensors if t.name == name)
+
+    @property
+    def takes_out(self) -> bool:
+        """Whether the op has an ``out=`` form: it returns something, and no argument of its own is called ``out``."""
+        return not self.mutates and all(t.name != "out" for t in self.tensors)
+
+    @property
+    def stars(self) -> frozenset[str]:
+        return frozenset(t.shape.star for t in self.tensors if t.shape.star)
+
+    def output_dtypes(self, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[torch.dtype, ...]:
+        """The dtype of each output for these arguments."""
+        return tuple(_output_dtype(o.dtype, tensors, options) for o in self.outputs)
+
+    def output_shapes(self, dims: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
+        """The shape of each output; one that `output_mask` does not want is empty, of shape (0,)."""
+        mask = options.get("output_mask")
+        return tuple(
+            (0,) if mask is not None and o.mask_index is not None and not mask[o.mask_index]
+            else o.shape.value(dims, options)
+            for o in self.outputs
+        )  # fmt: skip
+
+    def empty_outputs(
+        self, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, ...]:
+        """Unfilled tensors as the op would return them: what fake functions return and kernels may fill."""
+        first = tensors[self.tensors[0].name]
+        results = []
+        dtypes = self.output_dtypes(tensors, options)
+        for output, shape, dtype in zip(self.outputs, self.output_shapes(dims, options), dtypes, strict=True):
+            if output.strides is None or shape == (0,):
+                results.append(first.new_empty(shape, dtype=dtype))
+            else:
+                results.append(first.new_empty_strided(shape, output.strides(shape, options), dtype=dtype))
+        return tuple(results)
+
+
+def _output_dtype(rule: OutputDtype, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> torch.dtype:
+    if isinstance(rule, torch.dtype):
+        return rule
+    if isinstance(rule, Accumulated):
+        return accumulation_dtype(tensors[rule.argument].dtype)
+    if rule in options:
+        dtype: torch.dtype = options[rule]
+        return dtype
+    if tensors[rule] is None:  # the masked gradient of an absent argument: empty, of the first tensor's dtype
+        rule = next(iter(tensors))
+    dtype = tensors[rule].dtype
+    return dtype
+
+
+def _shaped(annotation: Any) -> tuple[Shape, frozenset[torch.dtype], str]:
+    dtypes = frozenset(getattr(torch, name) for name in annotation.dtypes if hasattr(torch, name))
+    return parse_shape(annotation.dim_str), dtypes, annotation.dtype.__name__
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """(X | None) -> (X, True)."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        inner = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return inner[0], True
+    return annotation, False
+
+
+_SIMPLE_KINDS = {float: "float", int: "int", bool: "bool", str: "str", torch.dtype: "dtype"}
+
+
+def _option(parameter: inspect.Parameter) -> Option:
+    annotation, nullable = _without_none(parameter.annotation)
+    choices: tuple[str, ...] = ()
+    length: int | None = None
+    if typing.get_origin(annotation) is typing.Literal:
+        kind, choices = "str", typing.get_args(annotation)
+    elif typing.get_origin(annotation) is tuple:
+        of = typing.get_args(annotation)
+        kind = "bools" if of[0] is bool else "ints"
+        if of[-1] is not Ellipsis:
+            length = len(of)
+        elif isinstance(parameter.default, tuple):
+            length = len(parameter.default)
+    elif annotation in _SIMPLE_KINDS:
+        kind = _SIMPLE_KINDS[annotation]
+    else:
+        raise TypeError(f"option `{parameter.name}` has an annotation that no schema can say: {annotation!r}")
+    return Option(parameter.name, kind, nullable, choices, length, parameter.default)
+
+
+def _binders(tensors: tuple[TensorArgument, ...]) -> dict[str, str]:
+    """Which tensor binds each dim: the first bare occurrence in a required tensor, else an affine one."""
+    found: dict[str, str] = {}
+    required = [t for t in tensors if not t.optional]
+    for bare in (True, False):
+        for tensor in required:
+            if tensor.shape.star:
+                found.setdefault(tensor.shape.star, tensor.name)
+            for dim in tensor.shape.dims:
+                if isinstance(dim, Affine) and dim.name is not None and (dim.is_bare or not bare):
+                    found.setdefault(dim.name, tensor.name)
+    return found
+
+
+def read_signature(
+    name: str,
+    signature: inspect.Signature,
+    *,
+    outputs: tuple[str, ...] = ("out",),
+    out_dtype: Mapping[str, OutputDtype] | None = None,
+    out_strides: Mapping[str, Any] | None = None,
+    require: tuple[tuple[str, str], ...] = (),
+    same_dtype: tuple[tuple[str, ...], ...] = (),
+    mutates: tuple[str, ...] = (),
+) -> Signature:
+    """Read a definition's Python signature and declarations into data, and check that they make sense together.
+
+    Raises:
+        TypeError: where the definition is not one that the machinery can carry; the message says what to change.
+    """
+    tensors: list[TensorArgument] = []
+    options: list[Option] = []
+    for parameter in signature.parameters.values():
+        annotation, optional = _without_none(parameter.annotation)
+        if hasattr(annotation, "dim_str"):
+            if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+                raise TypeError(f"{name}: tensor `{parameter.name}` must be positional")
+            if optional != (parameter.default is None):
+                raise TypeError(f"{name}: optional tensor `{parameter.name}` must be `... | None = None`")
+            tensors.append(TensorArgument(parameter.name, *_shaped(annotation), optional))
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            options.append(_option(parameter))
+        else:
+            raise TypeError(f"{name}: `{parameter.name}` is neither a shaped tensor nor a keyword-only option")
+    if not tensors or tensors[0].optional:
+        raise TypeError(f"{name}: the first argument must be a required tensor")
+
+    returned: list[Any] = []
+    if signature.return_annotation not in (None, type(None), inspect.Signature.empty):
+        several = typing.get_origin(signature.return_annotation) is tuple
+        returned = list(typing.get_args(signature.return_annotation)) if several else [signature.return_annotation]
+    if mutates:
+        outputs = ()
+    if len(returned) != len(outputs):
+        raise TypeError(f"{name}: {len(outputs)} output names for {len(returned)} returned tensors")
+    dtype_of, strides_of = dict(out_dtype or {}), dict(out_strides or {})
+    masked = any(o.name == "output_mask" for o in options)
+    results = tuple(
+        Output(
+            output,
+            _shaped(annotation)[0],
+            dtype_of.pop(output, tensors[0].name),
+            strides_of.pop(output, None),
+            index if masked else None,
+        )
+        for index, (output, annotation) in enumerate(zip(outputs, returned, strict=True))
+    )
+    if dtype_of or strides_of:
+        raise TypeError(f"{name}: out_dtype or out_strides names no output: {[*dtype_of, *strides_of]}")
+
+    made = Signature(
+        name,
+        tuple(tensors),
+        tuple(options),
+        results,
+        tuple(Requirement(*r) for r in require),
+        same_dtype,
+        mutates,
+        _binders(tuple(tensors)),
+    )
+    _check_names(made)
+    return made
+
+
+def _check_names(signature: Signature) -> None:
+    arguments = {t.name for t in signature.tensors} | {o.name for o in signature.options}
+    clash = arguments & set(signature.binders)
+    if clash:
+        raise TypeError(f"{signature.name}: {sorted(clash)} name both a dim and an argument")
+    for shape in [t.shape for t in signature.tensors] + [o.shape for o in signature.outputs]:
+        for used in shape.names():
+            if used not in signature.binders:
+                raise TypeError(f"{signature.name}: no required tensor binds dim `{used}` of {shape.text!r}")
+    for name in (*signature.mutates, *(n for group in signature.same_dtype for n in group)):
+        if name not in arguments:
+            raise TypeError(f"{signature.name}: `{name}` is no argument")

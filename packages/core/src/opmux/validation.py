@@ -1,0 +1,243 @@
+"""Validation that explains: every rule of a signature checked in turn, the first broken one told in full.
+
+The call path runs the same rules as straight-line code (`codegen`) and comes here when one of them fails, on a
+plan's first call, and wherever speed does not matter. The fake functions run it too, so dims may be symbolic.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.dims import Affine
+from opmux.dtypes import name_of
+from opmux.errors import InvalidArgument, invalid
+from opmux.signature import Option, Signature, TensorArgument
+
+
+def check_call(
+    signature: Signature, tensors: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check a whole call.
+
+    Args:
+        signature: the op's signature.
+        tensors: every tensor argument by name, None for an absent optional one.
+        options: every option by name.
+
+    Returns:
+        The bound dims (a star dim is bound to a tuple) and the options, normalised (lists become tuples).
+
+    Raises:
+        InvalidArgument: names the op, the argument, what was expected, what was given and what to do.
+    """
+    normalised = {
+        option.name: check_option(signature.name, option, options[option.name]) for option in signature.options
+    }
+    for argument in signature.tensors:
+        _check_tensor(signature.name, argument, tensors[argument.name])
+    _check_agreement(signature, tensors)
+    dims = bind_dims(signature, tensors, normalised)
+    _check_requirements(signature, tensors, dims, normalised)
+    return dims, normalised
+
+
+def check_option(op: str, option: Option, value: Any) -> Any:
+    """Check one option's value and return it in its normal form.
+
+    Raises:
+        InvalidArgument: where the value is of another kind, length or choice.
+    """
+    if value is None and option.nullable:
+        return None
+    expected = _EXPECTED[option.kind] + (" or None" if option.nullable else "")
+    remedy = f"pass {option.name}=..." if option.required else f"the default is {option.default!r}"
+    good = value
+    match option.kind:
+        case "float":
+            ok = isinstance(value, (int, float)) and not isinstance(value, bool)
+            good = float(value) if ok else value
+        case "int":
+            ok = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+        case "bool":
+            ok = isinstance(value, bool)
+        case "dtype":
+            ok = isinstance(value, torch.dtype)
+        case "str":
+            ok = isinstance(value, str) and (not option.choices or value in option.choices)
+            if option.choices:
+                expected = " or ".join(repr(c) for c in option.choices)
+        case _:
+            element = bool if option.kind == "bools" else (int, torch.SymInt)
+            ok = isinstance(value, (tuple, list)) and all(isinstance(v, element) for v in value)
+            good = tuple(value) if ok else value
+            if option.length is not None:
+                expected = f"{option.length} {expected.removeprefix('a tuple of ')}"
+                ok = ok and len(value) == option.length
+    if not ok:
+        raise invalid(op, option.name, expected, f"{value!r} ({type(value).__name__})", remedy)
+    return good
+
+
+_EXPECTED = {
+    "float": "a float",
+    "int": "an int",
+    "bool": "a bool",
+    "str": "a str",
+    "dtype": "a torch.dtype",
+    "ints": "a tuple of ints",
+    "bools": "a tuple of bools",
+}
+
+
+def describe(tensor: Any) -> str:
+    """``float32[4, 8]`` for a tensor, the type's name for anything else."""
+    if not isinstance(tensor, Tensor):
+        return f"a {type(tensor).__name__}"
+    return f"{name_of(tensor.dtype)}[{', '.join(str(s) for s in tensor.shape)}]"
+
+
+def _check_tensor(op: str, argument: TensorArgument, value: Any) -> None:
+    if value is None and argument.optional:
+        return
+    if not isinstance(value, Tensor):
+        expected = "a torch.Tensor" + (" or None" if argument.optional else "")
+        raise invalid(op, argument.name, expected, describe(value), "convert it with torch.as_tensor")
+    if value.layout != torch.strided:
+        raise invalid(op, argument.name, "a strided tensor", f"layout {value.layout}", "call .to_dense() on it first")
+    if value.dtype not in argument.dtypes:
+        names = sorted(name_of(d) for d in argument.dtypes)
+        expected = f"dtype {names[0]}" if len(names) == 1 else f"a dtype of {argument.group} ({', '.join(names)})"
+        raise invalid(op, argument.name, expected, name_of(value.dtype), f"cast it with .to(torch.{names[0]})")
+    rank, given = len(argument.shape.dims), value.dim()
+    if given < rank or (argument.shape.star is None and given != rank):
+        least = "at least " if argument.shape.star else ""
+        raise invalid(
+            op,
+            argument.name,
+            f"{least}rank {rank} ({argument.shape.text})",
+            f"rank {given}, shape {list(value.shape)}",
+            "reshape it",
+        )
+
+
+def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
+    """Devices, and the dtypes that must be equal."""
+    first = signature.tensors[0].name
+    device = tensors[first].device
+    for argument in signature.tensors[1:]:
+        value = tensors[argument.name]
+        if value is not None and value.device != device:
+            raise invalid(
+                signature.name,
+                argument.name,
+                f"device {device}, where `{first}` is",
+                str(value.device),
+                "move one of them with .to(device)",
+            )
+    for group in signature.same_dtype:
+        present = [name for name in group if tensors[name] is not None]
+        for name in present[1:]:
+            leader = tensors[present[0]].dtype
+            if tensors[name].dtype != leader:
+                raise invalid(
+                    signature.name,
+                    name,
+                    f"{name_of(leader)}, the dtype of `{present[0]}`",
+                    name_of(tensors[name].dtype),
+                    f"cast one of them with .to(torch.{name_of(leader)})",
+                )
+
+
+def bind_dims(signature: Signature, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Bind every dim by its binder and hold all other occurrences to it.
+
+    Raises:
+        InvalidArgument: where two shapes do not fit together.
+    """
+    dims: dict[str, Any] = {}
+    for name, binder in signature.binders.items():
+        shape = signature.tensor(binder).shape
+        sizes = tensors[binder].shape
+        trailing = len(shape.dims)
+        if name == shape.star:
+            dims[name] = tuple(sizes[: len(sizes) - trailing])
+            continue
+        for position, dim in enumerate(shape.dims, start=len(sizes) - trailing):
+            if isinstance(dim, Affine) and dim.name == name:
+                dims[name] = _solve(signature, binder, dim, sizes[position], tensors[binder])
+                if dim.is_bare:
+                    break
+    for argument in signature.tensors:
+        value = tensors[argument.name]
+        if value is None:
+            continue
+        expected = argument.shape.value(dims, options)
+        if len(expected) != value.dim() or any(a != b for a, b in zip(expected, value.shape, strict=True)):
+            raise invalid(
+                signature.name,
+                argument.name,
+                f"shape [{argument.shape.text}] = {list(expected)}",
+                f"shape {list(value.shape)}",
+                _where_dims_come_from(signature, argument, dims, tensors),
+            )
+    return dims
+
+
+def _solve(signature: Signature, binder: str, dim: Affine, size: Any, tensor: Tensor) -> Any:
+    quotient, rest = (size - dim.offset) // dim.coefficient, (size - dim.offset) % dim.coefficient
+    if rest != 0 or quotient < 0:
+        raise invalid(
+            signature.name,
+            binder,
+            f"a dim of the form {dim.source()}",
+            f"{size} in shape {list(tensor.shape)}",
+            "slice or pad it",
+        )
+    return quotient
+
+
+def _where_dims_come_from(
+    signature: Signature, argument: TensorArgument, dims: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> str:
+    sources = []
+    for name in dict.fromkeys(argument.shape.names()):
+        binder = signature.binders[name]
+        if binder != argument.name:
+            value = list(dims[name]) if isinstance(dims[name], tuple) else dims[name]
+            sources.append(f"{name} = {value} comes from `{binder}` {describe(tensors[binder])}")
+    return ", ".join(sources) or "reshape it"
+
+
+def _check_requirements(
+    signature: Signature, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    for requirement in signature.require:
+        names: dict[str, Any] = {**tensors, **dims, **options}
+        try:
+            # The expression is the definition's own text, never a caller's.
+            holds = eval(requirement.expression, {"__builtins__": {}}, names)
+        except (TypeError, ZeroDivisionError) as error:
+            holds, names = False, {**names, "error": error}
+        if not holds:
+            got = ", ".join(
+                f"{n} = {names[n]!r}"
+                if n in dims or n in options
+                else f"`{n}` {'absent' if names[n] is None else 'given'}"
+                for n in requirement.names
+                if n in names
+            )
+            blamed = next((n for n in requirement.names if n in options or n in tensors), None)
+            blamed = blamed or next(signature.binders[n] for n in requirement.names if n in dims)
+            raise invalid(signature.name, blamed, requirement.expression, got, requirement.meaning)
+
+
+def numel(dims: Mapping[str, Any], name: str) -> int:
+    """The size of a dim, or the product of a star dim's sizes."""
+    value = dims[name]
+    return math.prod(value) if isinstance(value, tuple) else int(value)
+
+
+__all__ = ["InvalidArgument", "bind_dims", "check_call", "check_option", "describe", "numel"]
