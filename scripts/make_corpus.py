@@ -27,12 +27,8 @@ def corpus(root: Path) -> str:
 def main() -> int:
     """Write or check the file; return the exit code."""
     parser = argparse.ArgumentParser(description="Makes the text that opmux demo trains on.")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 where the file is out of date"
-    )
-    parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository (default: that of this script)"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the file is out of date")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: that of this script)")
     arguments = parser.parse_args()
     text, target = corpus(arguments.root), arguments.root / CORPUS
     if not arguments.check:

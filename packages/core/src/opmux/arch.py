@@ -17,7 +17,7 @@ _SM = re.compile(r"^sm_(\d+)(\d)([a-z]?)$")
 _GFX = re.compile(r"^gfx(\d+)([0-9a-f])([0-9a-f])$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arch:
     """A compilation target.
 

@@ -50,22 +50,10 @@ def _optional(argument: TensorArgument, read: str, absent: str) -> str:
     return f"({absent} if {argument.name} is None else {expression})" if argument.optional else expression
 
 
-def _plain_guard(signature: Signature) -> list[str]:
-    """True for plain tensors, in eager mode, with no gradient due."""
+def stand_ins(signature: Signature) -> str:
+    """The tensors as a guard takes them: the first one stands for an absent optional one, whose absence is in the key."""
     first = signature.tensors[0].name
-    conditions = [
-        f"{t.name}.__class__ in _PLAIN" if not t.optional else f"({t.name} is None or {t.name}.__class__ in _PLAIN)"
-        for t in signature.tensors
-    ]
-    needs_grad = " or ".join(_optional(t, "{}.requires_grad", "False") for t in signature.tensors)
-    return [
-        *conditions,
-        "not _dispatch_modes()",
-        "_functorch_level() is None",
-        "_forward_ad._current_level < 0",
-        f"not _function_modes({first})",
-        f"not (_grad_enabled() and ({needs_grad}))",
-    ]
+    return ", ".join(f"{first} if {t.name} is None else {t.name}" if t.optional else t.name for t in signature.tensors)
 
 
 def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str], list[str]]:
@@ -99,7 +87,9 @@ def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str]
         else:
             _bind_trailing(shape, size, binds, bound, lines, conditions)
             if shape.star in binds:
-                if shape.star in sized or sum(t.shape.star == shape.star for t in signature.tensors) > 1:
+                if shape.star in sized or any(
+                    t.shape.star == shape.star and t.shape.text != shape.text for t in signature.tensors
+                ):
                     lines.append(f"{shape.star} = {size}[:{-len(shape.dims) or None}]")
                 bound.add(shape.star)
             elif shape.star:
@@ -159,14 +149,22 @@ def _matches(read: str, shape: Shape, bound: set[str], seen: dict[str, str]) -> 
 def _key(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> str:
     """The plan key: dtypes, devices, flags, ambient state, features."""
     tensors = signature.tensors
-    cpu = _all(f"{t.name}.is_cpu" if not t.optional else f"({t.name} is None or {t.name}.is_cpu)" for t in tensors)
-    devices = ", ".join(_optional(t, "{}.get_device()", "None") for t in tensors)
+    devices = ", ".join(_optional(t, "{}.device", "None") for t in tensors)
     parts = [_optional(t, "{}.dtype", "None") for t in tensors]
-    # get_device() is -1 for both cpu and meta, hence the two-step answer; it is one call dearer on a GPU only.
-    parts.append(f"{cpu} or ({devices}, {tensors[0].name}.is_meta)")
-    parts += [o.name for o in signature.options if o.is_flag]
-    parts += [*ambient, *(f.source for f in features)]
-    return ", ".join(parts) + ("," if len(parts) == 1 else "")
+    parts += [f"({devices},)", *_varying(signature, features, ambient)]
+    return ", ".join(parts)
+
+
+def _varying(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> list[str]:
+    """The part of the key that a guard does not settle: flags, ambient state, features."""
+    return [*(o.name for o in signature.options if o.is_flag), *ambient, *(f.source for f in features)]
+
+
+def _front_key(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> str:
+    """The key among the plans behind one guard: presence, flags, ambient state, features."""
+    parts = [f"{t.name} is None" for t in signature.tensors if t.optional]
+    parts += _varying(signature, features, ambient)
+    return ", ".join(parts) if parts else "None"
 
 
 def key_layout(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> dict[str, int]:
@@ -177,9 +175,13 @@ def key_layout(signature: Signature, features: Iterable[Feature], ambient: Itera
 
 
 def entry_source(
-    signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...], table: str, doc: str
+    signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...], version: int, doc: str
 ) -> str:
-    """The public function. ``table`` is the global name of the plan table that this key belongs to."""
+    """The public function and ``_traced``, which it calls under Dynamo.
+
+    ``version`` tells the globals of this code from those of the code before: keys of one must not meet plans of the
+    other.
+    """
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
     no_extras = "out is backend is None" if signature.takes_out else "backend is None"
     sized = frozenset(s for s in signature.stars if any(s in f.source for f in features))
@@ -187,19 +189,26 @@ def entry_source(
     lines, conditions = _shape_lines(signature, frozenset(sized))
     conditions += [f"({r.expression})" for r in signature.require]
     out = ", out=out" if signature.takes_out else ""
-    rest = forwarded(signature)
-    indent = "            "
-    return "\n".join(
+    rest, tensors = forwarded(signature), stand_ins(signature)
+    indent = " " * 16
+    # What the guard does not see: dispatch modes (FakeTensorMode among them), forward AD, function modes.
+    plain = f"not _dispatch_modes() and _forward_ad._current_level < 0 and not _function_modes({signature.tensors[0].name})"
+    return traced_source(signature) + "\n".join(
         [
+            "",
             f"def {signature.name}({parameters(signature, extra)}):",
             f"    {doc!r}",
             "    if _compiling():",
             f"        return _traced({rest}, backend=backend{out})",
-            f"    if {no_extras} and {_all(_plain_guard(signature))}:",
+            f"    if {no_extras} and {plain}:",
             "        try:",
+            f"            same, runs = _front_{version}",
+            f"            if not same({tensors}):",
+            f"                runs = _other_front_{version}({tensors})",
+            "            if runs is not None:",
             *(indent + line for line in lines),
             f"{indent}if {_all(conditions)}:",
-            f"{indent}    return {table}[{_key(signature, features, ambient)}]({rest})",
+            f"{indent}    return runs[{_front_key(signature, features, ambient)}]({rest})",
             "        except Exception as error:",
             f"            return _recover(error, {rest})",
             f"    return _slow({rest}, backend=backend{out})",
@@ -217,6 +226,24 @@ def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tup
             f"def _key_of({parameters(signature)}):",
             *(f"    {line}" for line in lines),
             f"    return ({_key(signature, features, ambient)})",
+            "",
+        ]
+    )
+
+
+def fits_source(signature: Signature) -> str:
+    """``_fits``: whether the shapes of a call are the signature's; `check_call` explains where they are not."""
+    sized = frozenset(s for s in signature.stars if any(s in r.names for r in signature.require))
+    lines, conditions = _shape_lines(signature, sized)
+    conditions += [f"({r.expression})" for r in signature.require]
+    return "\n".join(
+        [
+            f"def _fits({parameters(signature)}):",
+            "    try:",
+            *(f"        {line}" for line in lines),
+            f"        return {_all(conditions)}",
+            "    except Exception:",
+            "        return False",
             "",
         ]
     )

@@ -70,6 +70,7 @@ def _define(
     require: tuple[tuple[str, str], ...] = (),
     same_dtype: tuple[tuple[str, ...], ...] = (),
     mutates: tuple[str, ...] = (),
+    option_dtypes: Mapping[str, Any] | None = None,
     in_place_of: str | None = None,
     gradient: str = REFUSED,
     gradient_through: str | None = None,
@@ -87,6 +88,7 @@ def _define(
         require: (expression over dims, options and the presence of tensors, what it means).
         same_dtype: groups of tensors that must agree in dtype.
         mutates: tensors that are written; the op then returns nothing.
+        option_dtypes: dtype options and the groups that they are of.
         in_place_of: the functional op whose outputs are written into ``mutates``, in order; the body is then not used.
         gradient: the backward op's name, ``GENERATED`` or ``REFUSED``.
         gradient_through: the op run in its place when a gradient is due.
@@ -107,6 +109,7 @@ def _define(
         require=require,
         same_dtype=same_dtype,
         mutates=mutates,
+        option_dtypes=option_dtypes,
     )
     reference = fn if in_place_of is None else _copying(OPS[in_place_of].reference, signature)
     op = Op(
@@ -144,7 +147,7 @@ def _copying(functional: Callable[..., Any], signature: Signature) -> Callable[.
 def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
     """Compile the call path, register with torch, add the core's own implementations."""
 
-    def slow(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+    def slow(*tensors: Any, backend: str | None, out: Any = None, **options: Any) -> Any:
         return routing.call(op, tensors, options, backend, out)
 
     def recover(error: Exception, *tensors: Any, **options: Any) -> Any:
@@ -152,20 +155,16 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
 
     op.namespace.update(
         torch=torch,
-        _PLAIN=routing.PLAIN,
         _compiling=torch.compiler.is_dynamo_compiling,
         _dispatch_modes=torch._C._len_torch_dispatch_stack,
         _function_modes=torch._C._has_torch_function_unary,
-        _functorch_level=torch._C._functorch.peek_interpreter_stack,
         _forward_ad=forward_ad,
-        _grad_enabled=torch.is_grad_enabled,
         _deterministic=torch.are_deterministic_algorithms_enabled,
         _ops=torch.ops.opmux,
         _prod=_product,
         _recover=recover,
-        _slow=_with_out(op.signature, slow),
+        _slow=slow,
     )
-    codegen.compile_function("_traced", codegen.traced_source(op.signature), op.namespace)
     OPS[op.name] = op
     op.set_implementations(_own_implementations(op))
     torch_library.register(op)
@@ -192,16 +191,6 @@ def _public_signature(op: Op, written: inspect.Signature) -> inspect.Signature:
     if op.signature.takes_out:
         extra.append(inspect.Parameter("out", keyword, default=None, annotation=Any))
     return written.replace(parameters=[*written.parameters.values(), *extra])
-
-
-def _with_out(signature: Signature, handler: torch_library.Handler) -> Callable[..., Any]:
-    """Gather the op's parameters, ``backend`` and ``out``."""
-    tensors = "".join(f"{t.name}, " for t in signature.tensors)
-    options = ", ".join(f"{o.name!r}: {o.name}" for o in signature.options)
-    extra, out = (["out=None"], "out") if signature.takes_out else ([], "None")
-    parameters = codegen.parameters(signature, ["backend=None", *extra])
-    source = f"def gathered({parameters}):\n    return _handler(({tensors}), {{{options}}}, backend, {out})\n"
-    return codegen.compile_function("gathered", source, {"_handler": handler, "torch": torch})
 
 
 def _product(sizes: tuple[int, ...]) -> int:
@@ -235,7 +224,7 @@ def _own_implementations(op: Op) -> tuple[Implementation, ...]:
         target=made_for,
         name=dispatch.FUNCTIONAL,
         priority=Priority.REFERENCE + 1,
-        backend="opmux",
+        backend=dispatch.FUNCTIONAL_BACKEND,
         capturable=True,
         torch_ops=False,
         deterministic=True,

@@ -14,7 +14,7 @@ _AFFINE = re.compile(r"^(?:(?P<coefficient>\d+)\*)?(?P<name>[a-z_]\w*)(?P<offset
 _OPTION = re.compile(r"^\{(?P<name>[a-z_]\w*)(?:\[(?P<index>\d+)\])?\}$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Affine:
     """``coefficient * name + offset``; without a name, the integer ``offset``."""
 
@@ -36,7 +36,7 @@ class Affine:
         return text if self.offset == 0 else f"({text} + {self.offset})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OptionValue:
     """``{name}`` or ``{name[index]}``: the value of an integer option."""
 
@@ -51,7 +51,7 @@ class OptionValue:
         return self.name if self.index is None else f"{self.name}[{self.index}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CeilQuotient:
     """``numerator / denominator``, rounded up; a denominator of -1 is the whole dim, so the quotient is 1."""
 
@@ -73,7 +73,7 @@ class CeilQuotient:
 Dim = Affine | OptionValue | CeilQuotient
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """A tensor's shape: an optional leading ``*star`` and the dims after it."""
 

@@ -31,11 +31,11 @@ from opmux.op import DETERMINISTIC, OPS, Op, OpState, PlanTable
 from opmux.report import describe_call, refusal_text
 from opmux.validation import check_call, describe
 
-FUNCTIONAL = "functional"
-"""The name under which an in-place op runs the functional one and copies."""
+FUNCTIONAL_BACKEND, FUNCTIONAL = "opmux", "functional"
+"""The backend and name under which an in-place op runs the functional one, dispatched, and copies."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Forced:
     """A plan key with the caller's ``backend=``."""
 
@@ -43,7 +43,7 @@ class Forced:
     key: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Planned:
     """What a plan table remembers beside the callable: the choice, its config, and the callable that takes ``out=``."""
 
@@ -108,8 +108,14 @@ def _run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mappi
             target.copy_(result)
         return out
     for target in outs:
-        torch.autograd.graph.increment_version(target)
+        _bump_version(target)
     return out
+
+
+def _bump_version(tensor: Tensor) -> None:
+    """Say that a tensor was written to, by something that torch did not see."""
+    if not tensor.is_inference():  # which has no version
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:
@@ -180,6 +186,13 @@ def unknown_backend(op: Op, backend: str) -> UnknownBackend | None:
     )
 
 
+def through_functional(op: Op, forced: str | None) -> str | None:
+    """What ``backend=`` asks for: where only the functional form of an in-place op has it, that form and a copy."""
+    if forced is None or op.in_place_of is None or any(resolver.is_named(i, forced) for i in op.implementations):
+        return forced
+    return FUNCTIONAL_BACKEND
+
+
 def plan_and_run(table: PlanTable, key: Any, *tensors: Any, **options: Any) -> Any:
     """The first call of a key: check it, choose, import, run, check what came back, remember."""
     op = table.state.op
@@ -204,8 +217,9 @@ def plan_and_run(table: PlanTable, key: Any, *tensors: Any, **options: Any) -> A
     if policy.current().check and op.check_data is not None:
         op.check_data(**op.names(tuple(tensors)), **normal)
     call, _ = make_call(op, table.state, tensors, normal, None)
+    asked = through_functional(op, forced)
     while True:
-        resolution = resolver.resolve(call, op.implementations, circumstances(op, call, bare_key, forced))
+        resolution = resolver.resolve(call, op.implementations, circumstances(op, call, bare_key, asked))
         run, planned, recorded = _choose(op, call, resolution, bare_key, forced)
         if run is None:
             continue
@@ -224,19 +238,6 @@ def _as_returned(results: tuple[Tensor, ...]) -> Any:
     if not results:
         return None
     return results[0] if len(results) == 1 else results
-
-
-def refuse_gradient_with_out(op: Op, tensors: Sequence[Any]) -> None:
-    """``out=`` has no autograd.
-
-    Raises:
-        GradientRefused: where an argument requires a gradient and gradients are on.
-    """
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        raise GradientRefused(
-            f"{op.name}: out= has no autograd, and an argument requires a gradient; "
-            "leave out= away, or call it under torch.no_grad()"
-        )
 
 
 def refuse_gradient_into_mutated(op: Op, named: Mapping[str, Any]) -> None:
@@ -287,9 +288,9 @@ def _choose(
     ranked_before = [v for v in resolution.verdicts if v.status == resolver.QUARANTINED]
     fallback = bool(ranked_before) or (only_reference and forced is None)
     run = make_run(op, chosen, target, config)
-    with_out = make_run(op, chosen, target, config) if chosen.takes_out else None
-    planned = Planned(chosen, call.arch, config, fallback, with_out)
-    return run, planned, observe.observed(op, planned, run)
+    recorded = observe.observed(op, Planned(chosen, call.arch, config, fallback, None), run)
+    planned = Planned(chosen, call.arch, config, fallback, recorded if chosen.takes_out else None)
+    return run, planned, recorded
 
 
 def load_target(op: Op, implementation: Implementation, forced: str | None = None) -> Callable[..., Any]:
@@ -301,7 +302,7 @@ def load_target(op: Op, implementation: Implementation, forced: str | None = Non
     target = implementation.target
     if callable(target):
         if implementation.name == FUNCTIONAL and op.in_place_of is not None:
-            inner = forced if forced != implementation.full_name and forced != implementation.backend else None
+            inner = forced if forced is not None and not resolver.is_named(implementation, forced) else None
             made: Callable[..., Any] = target(inner)
             return made
         return target
@@ -311,12 +312,15 @@ def load_target(op: Op, implementation: Implementation, forced: str | None = Non
 
 
 def config_of(op: Op, chosen: Implementation, call: Call, resolution: resolver.Resolution) -> tuple[Any, str]:
-    """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``."""
-    tuned = resolution.tuned
-    if tuned is not None and tuned.backend == chosen.full_name and tuned.config is not None:
-        return dict(tuned.config), "tuned"
+    """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``.
+
+    A target whose record declares no config takes none, so a tuned record's is then not used.
+    """
     if chosen.config is None:
         return None, "default"
+    tuned = resolution.tuned.of(chosen.full_name) if resolution.tuned is not None else None
+    if tuned is not None and tuned.config is not None:
+        return dict(tuned.config), "tuned"
     function: Any = chosen.config
     if isinstance(function, str):
         module, _, name = function.partition(":")
@@ -379,8 +383,7 @@ def _bumping_versions(op: Op, run: Callable[..., Any]) -> Callable[..., Any]:
     def bumping_versions(*tensors: Any, **options: Any) -> None:
         run(*tensors, **options)
         for place in places:
-            if not tensors[place].is_inference():
-                torch.autograd.graph.increment_version(tensors[place])
+            _bump_version(tensors[place])
 
     return bumping_versions
 
@@ -392,7 +395,7 @@ def _checked(op: Op, implementation: Implementation, run: Callable[..., Any]) ->
         if op.check_data is not None and not faults.capturing():
             op.check_data(**op.names(tuple(tensors)), **normal)
         results = run(*tensors, **options)
-        if not op.signature.mutates:
+        if not op.signature.mutates and "out" not in options:
             _check_results(op, implementation, results, named, dims, normal)
         return results
 
@@ -430,7 +433,7 @@ def _check_results(
 
 def is_last_resort(implementation: Implementation) -> bool:
     """The core's own: the reference, and the functional form of an in-place op, whose inner call has been judged."""
-    return implementation.priority == Priority.REFERENCE or implementation.backend == "opmux"
+    return implementation.priority == Priority.REFERENCE or implementation.backend == FUNCTIONAL_BACKEND
 
 
 def judge_fault(
@@ -484,8 +487,9 @@ def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
         raise complaint
     arguments, filled = bind_arguments(op, tensors, dict(options))
     call, key = make_call(op, op.state, arguments, filled, None)
+    asked = through_functional(op, backend)
     while True:
-        resolution = resolver.resolve(call, op.implementations, circumstances(op, call, key, backend))
+        resolution = resolver.resolve(call, op.implementations, circumstances(op, call, key, asked))
         run, planned, _ = _choose(op, call, resolution, key, backend)
         if run is not None:
             present = frozenset(n for n, t in call.tensors.items() if t is not None)

@@ -15,7 +15,7 @@ from opmux.report import describe_call
 from opmux.tables import text_table
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """One implementation that was looked at.
 
@@ -30,7 +30,7 @@ class Candidate:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """Which implementation takes a call, and why; prints as a table.
 
@@ -121,7 +121,7 @@ def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None
     where = archs.parse_arch(arch) if arch is not None else _default_arch(arguments)
     state = definition.state
     call, key = dispatch.make_call(definition, state, arguments, filled, where)
-    around = dispatch.circumstances(definition, call, key, backend)
+    around = dispatch.circumstances(definition, call, key, dispatch.through_functional(definition, backend))
     resolution = resolver.resolve(call, definition.implementations, around)
     return plan_of(definition, call, resolution, _key_text(definition, call, key))
 
@@ -175,7 +175,7 @@ def plan_of(op: Op, call: Any, resolution: resolver.Resolution, key: str) -> Pla
         chosen = resolution.accepted[0].implementation
         try:
             config, source = dispatch.config_of(op, chosen, call, resolution)
-            note = _config_note(config, source, call.arch.name, resolution)
+            note = _config_note(chosen.full_name, config, source, call.arch.name, resolution)
         except Exception as error:  # the config function is a plugin's code, and this only explains
             note = f"its config function raised {type(error).__name__}: {error}"
     candidates = tuple(
@@ -195,10 +195,17 @@ def plan_of(op: Op, call: Any, resolution: resolver.Resolution, key: str) -> Pla
     )
 
 
-def _config_note(config: Any, source: str, arch: str, resolution: resolver.Resolution) -> str:
+def _config_note(chosen: str, config: Any, source: str, arch: str, resolution: resolver.Resolution) -> str:
+    """The config in words and where it came from; the tuned record that was the reason is not told twice."""
+    tuned = resolution.tuned.of(chosen) if resolution.tuned is not None else None
     if config is None:
-        return ""
+        unused = tuned is not None and tuned.config is not None and source == "default"
+        return f"the tuned config is not used: {chosen} takes none" if unused else ""
     text = ", ".join(f"{name} {value}" for name, value in config.items())
-    if source == "tuned" and resolution.tuned is not None:
-        return f"{text} ({resolution.tuned.note})"
+    if source == "tuned" and tuned is not None:
+        return text if resolution.accepted[0].reason == tuned.note else f"{text} ({tuned.note})"
+    if tuned is not None:
+        return f"{text} (heuristic: the tuned record has no config)"
+    if resolution.tuned is not None:
+        return f"{text} (heuristic: no tuned record of {chosen} for this call)"
     return f"{text} (heuristic: no tuned record for {arch})"

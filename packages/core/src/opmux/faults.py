@@ -14,7 +14,7 @@ from opmux.log import announce_once, forget
 ARCH, PLAN = "arch", "plan"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quarantined:
     """An implementation that is not chosen any more.
 

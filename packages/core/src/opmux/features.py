@@ -10,7 +10,7 @@ from opmux.errors import PluginError
 from opmux.signature import Signature
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Feature:
     """One element of a plan key.
 
@@ -63,7 +63,7 @@ class FeatureRule:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exact(FeatureRule):
     """The very value of a dim or option: a plan for each."""
 
@@ -73,18 +73,18 @@ class Exact(FeatureRule):
         return Feature(self.name, size_source(signature, self.name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bucket(FeatureRule):
-    """A dim rounded up to a power of two (0 stays 0): at most 64 plans."""
+    """The exponent of a dim rounded up to a power of two: 7 for 65 to 128, 0 for 1. An empty dim counts as 2."""
 
     name: str
 
     def feature(self, signature: Signature) -> Feature:
         size = size_source(signature, self.name)
-        return Feature(f"bucket({self.name})", f"(1 << ({size} - 1).bit_length() if {size} else 0)")
+        return Feature(f"bucket({self.name})", f"({size} - 1).bit_length()")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StrideOrder(FeatureRule):
     """The dims of a tensor from the largest stride to the smallest, as a tuple of positions."""
 
@@ -94,7 +94,7 @@ class StrideOrder(FeatureRule):
         return Feature(f"stride_order({self.name})", tensor_source(signature, self.name, "_stride_order({}.stride())"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Alignment(FeatureRule):
     """The largest power of two up to 16 that divides a tensor's address in bytes."""
 

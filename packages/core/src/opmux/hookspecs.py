@@ -44,9 +44,10 @@ def opmux_commands() -> Iterable[tuple[str, Any]]:
 
 @hookspec
 def opmux_tuned_records() -> Iterable[str]:
-    """Return paths of files of tuned records shipped with the plugin, the lowest layer of them.
+    """Return absolute paths of files of tuned records shipped with the plugin, or of folders of them.
 
-    Called when plugins are loaded.
+    They are the lowest layer: the user's and the environment's records replace them. Called when plugins are loaded,
+    and not again when the files are read anew.
     """
     raise NotImplementedError
 
@@ -55,7 +56,7 @@ def opmux_tuned_records() -> Iterable[str]:
 def opmux_record_readers() -> "Iterable[tuple[str, RecordReader]]":
     """Return readers of other formats of tuned records: ``(file suffix, reader)``.
 
-    A reader takes a path and yields rows as dicts, with the columns of opmux's own CSV. Called when plugins are
-    loaded, before any file of records is read.
+    The suffix begins with a dot. A reader takes a path and yields rows as dicts, with the columns of opmux's own CSV
+    and ``line``, the row's place in the file. Called when plugins are loaded, before any file of records is read.
     """
     raise NotImplementedError

@@ -70,7 +70,7 @@ class Constraint:
         return call.features[self.features(call.signature)[0].label]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _OfTensor(Constraint):
     argument: str
 
@@ -124,7 +124,7 @@ class SameDtype(Constraint):
         return "dtypes differ: " + ", ".join(f"{n} {d}" for n, d in given.items())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Present(_OfTensor):
     """The optional tensor is given."""
 
@@ -132,7 +132,7 @@ class Present(_OfTensor):
         return f"{self.argument} is absent" if call.tensors[self.argument] is None else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Absent(_OfTensor):
     """The optional tensor is not given."""
 
@@ -140,7 +140,7 @@ class Absent(_OfTensor):
         return None if call.tensors[self.argument] is None else f"{self.argument} is not supported"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _OfSize(Constraint):
     name: str
     bound: int
@@ -232,7 +232,7 @@ class UnitStride(_OfLayout):
     _otherwise = "the last stride of {} is not 1: strides {}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Aligned(Constraint):
     """The tensor's address, and every stride but a unit one, is a multiple of ``bytes``."""
 
@@ -249,7 +249,7 @@ class Aligned(Constraint):
         return None if self._read(call) else f"{self.argument} is not aligned to {self.bytes} bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaxNumel(Constraint):
     """The tensor spans at most ``bound`` elements, gaps between its strides included: the reach of 32-bit indices."""
 
@@ -266,7 +266,7 @@ class MaxNumel(Constraint):
         return None if self._read(call) else f"{self.argument} spans more than {self.bound} elements"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScaleBlock(Constraint):
     """The scale of a tensor has one value per ``block`` (-1: the whole dim). Where two blocks coincide, both hold."""
 
@@ -289,7 +289,7 @@ class ScaleBlock(Constraint):
         return f"{scale} is {shape}, takes one scale per {list(self.block)} block of {self.argument}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Predicate(Constraint):
     """For what data cannot say: a function of the declared features that returns a reason or None.
 
@@ -307,7 +307,7 @@ class Predicate(Constraint):
         return self.function({label: call.features[label] for label in labels})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Implementation:
     """One way to compute one op.
 

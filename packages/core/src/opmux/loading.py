@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pluggy
 
 from opmux import arch, policy
 from opmux.errors import OpmuxError, PluginError
@@ -28,7 +27,7 @@ API_VERSION = 1
 ENTRY_POINT_GROUP = "opmux.backends"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FailedPlugin:
     """A plugin, or a part of one, that did not load, and why."""
 
@@ -40,7 +39,7 @@ class FailedPlugin:
     """The traceback, where an exception was the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadedPlugin:
     """A plugin that loaded, and what it brought."""
 
@@ -73,6 +72,7 @@ def ensure_loaded() -> bool:
                 distribution = entry_point.dist.name if entry_point.dist else "?"
                 version = entry_point.dist.version if entry_point.dist else "?"
                 load_plugin(name, entry_point.load, distribution, version)
+            _install_tuned_records()
         finally:
             _state.update(done=True, running=False)
         found = sorted({i.backend for op in OPS.values() for i in op.implementations})
@@ -83,6 +83,13 @@ def ensure_loaded() -> bool:
             if name not in set(known_names()):
                 logger.warning("the environment's policy names backend `%s`, which is not registered", name)
     return True
+
+
+def _install_tuned_records() -> None:
+    """Put in force the records that plugins, the user and the environment bring; ops that have some are rewritten."""
+    from opmux import tuning  # it builds on the ops and the resolver, which build on what is above
+
+    tuning.install([_loaded[key] for key in sorted(_loaded)])
 
 
 def _entry_points() -> list[tuple[str, importlib.metadata.EntryPoint]]:
@@ -128,6 +135,8 @@ def _fail(name: str, distribution: str, version: str, reason: str, details: str 
 
 def _read_plugin(name: str, plugin: Any, distribution: str, version: str) -> LoadedPlugin:
     """Check the API version, call the hooks, exhaust what they yield."""
+    import pluggy
+
     from opmux import hookspecs
 
     spoken = getattr(plugin, "OPMUX_API_VERSION", None)
@@ -266,8 +275,13 @@ def temporary_plugin(
     ops_before = set(OPS)
     implementations_before = {op.name: op.implementations for op in OPS.values()}
     failed_before = list(_failed)
+    rewrites_records = False
     try:
-        yield load_plugin(name, load, distribution, version)
+        made = load_plugin(name, load, distribution, version)
+        rewrites_records = made is not None and bool(made.tuned_records or made.record_readers or made.ops)
+        if rewrites_records:
+            _install_tuned_records()
+        yield made
     finally:
         with _lock:
             for added in set(OPS) - ops_before:
@@ -277,6 +291,8 @@ def temporary_plugin(
                     OPS[op_name].set_implementations(implementations)
             _failed[:] = failed_before
             _loaded.pop(f"{name} {distribution}", None)
+        if rewrites_records:
+            _install_tuned_records()
 
 
 policy.validate_with(known_names, lambda: OPS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opmux.dispatch import Planned
 
 
-@dataclass(slots=True)
+@dataclass
 class TraceRow:
     """One op on one backend.
 

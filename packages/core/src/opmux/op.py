@@ -1,15 +1,19 @@
 """An op as the machinery holds it: its definition, what implements it, and the plans made so far."""
 
+import dataclasses
 import functools
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
 
 from opmux import codegen
 from opmux.features import Feature, stride_order
+from opmux.guards import Guard, make_guard, never
 from opmux.layout import aligned, has_blocks, span
 from opmux.signature import Signature
 
@@ -43,15 +47,40 @@ class PlanTable(dict[Any, Callable[..., Any]]):
 
     def store(self, key: Any, run: Callable[..., Any], plan: Any) -> None:
         """Keep a plan; the oldest goes where the table is full."""
-        while len(self) >= self.LIMIT:
-            try:
-                oldest = next(iter(self))
-            except (StopIteration, RuntimeError):  # another thread is at the same work
-                break
-            self.pop(oldest, None)
-            self.plans.pop(oldest, None)
+        make_room(self, self.LIMIT, self.plans)
         self.plans[key] = plan
         self[key] = run
+
+
+def make_room(table: dict[Any, Any], limit: int, *beside: dict[Any, Any]) -> None:
+    """Drop the oldest entries of a table, and of those beside it, until one more fits."""
+    while len(table) >= limit:
+        try:
+            oldest = next(iter(table))
+        except (StopIteration, RuntimeError):  # another thread is at the same work
+            return
+        for each in (table, *beside):
+            each.pop(oldest, None)
+
+
+class Front(dict[Any, Callable[..., Any]]):
+    """The plans behind one guard, by what the guard leaves open: a short cut to the entries of a `PlanTable`."""
+
+    def __init__(self, table: PlanTable) -> None:
+        super().__init__()
+        self.table = table
+
+    def __missing__(self, key: Any) -> Callable[..., Any]:
+        return functools.partial(self._through_table, key)
+
+    def _through_table(self, key: Any, *tensors: Any, **options: Any) -> Any:
+        full = self.table.state.key_of(*tensors, **options)
+        result = self.table[full](*tensors, **options)
+        run = self.table.get(full)
+        if run is not None:
+            make_room(self, PlanTable.LIMIT)
+            self[key] = run
+        return result
 
 
 @dataclass(frozen=True)
@@ -62,7 +91,13 @@ class OpState:
     implementations: tuple["Implementation", ...]
     features: tuple[Feature, ...]
     ambient: tuple[str, ...]
-    key_of: Callable[..., tuple[Any, ...]]
+
+    @functools.cached_property
+    def key_of(self) -> Callable[..., tuple[Any, ...]]:
+        """The key of a call that has been checked, for the ways that are not direct."""
+        source = codegen.key_source(self.op.signature, self.features, self.ambient)
+        made: Callable[..., Any] = codegen.compile_function("_key_of", source, dict(self.op.namespace))
+        return made
 
     @functools.cached_property
     def layout(self) -> dict[str, int]:
@@ -98,6 +133,9 @@ class Op:
     capturable: bool = True
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)
     tuned_feature: Feature | None = field(default=None, repr=False)
+
+    FRONTS: ClassVar[int] = 16
+    """Guards kept at a time; a process rarely needs more than two of an op."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -144,32 +182,76 @@ class Op:
             ambient = () if all(i.deterministic for i in self.implementations) else (DETERMINISTIC,)
             previous: OpState | None = getattr(self, "state", None)
             if previous is not None and (previous.features, previous.ambient) == (features, ambient):
-                self.state = OpState(self, self.implementations, features, ambient, previous.key_of)
-                self._new_table(self._table_name)
+                self.state = dataclasses.replace(previous, implementations=self.implementations)
+                self._new_table()
                 return
-            key_source = codegen.key_source(self.signature, features, ambient)
-            key_of = codegen.compile_function("_key_of", key_source, self.namespace)
-            self.state = OpState(self, self.implementations, features, ambient, key_of)
+            self.state = OpState(self, self.implementations, features, ambient)
             self._versions += 1
-            self._table_name = f"_plans_{self._versions}"
-            self._new_table(self._table_name)
-            source = codegen.entry_source(self.signature, features, ambient, self._table_name, self.doc)
+            self._new_table()
+            source = codegen.entry_source(self.signature, features, ambient, self._versions, self.doc)
             made = codegen.compile_function(self.name, source, self.namespace)
             if previous is None:
                 self.public = made
             else:
                 self.public.__code__ = made.__code__
-                self.namespace.pop(f"_plans_{self._versions - 2}", None)
+                for name in ("_front", "_other_front"):
+                    self.namespace.pop(f"{name}_{self._versions - 2}", None)
 
-    def _new_table(self, name: str) -> None:
+    def _new_table(self) -> None:
+        """Start with no plans: a new table, and no guard in front of it."""
         assert self.on_miss is not None
         self.table = PlanTable(self.state, self.on_miss)
-        self.namespace[name] = self.table
+        name = f"_front_{self._versions}"
+        fronts: list[tuple[Guard, Front]] = []
+        self.namespace[f"_other_{name[1:]}"] = functools.partial(self._other_front, name, self.table, fronts)
+        self.namespace[name] = (never, None)
+
+    def _other_front(
+        self, name: str, table: PlanTable, fronts: list[tuple[Guard, Front]], *tensors: Any
+    ) -> Front | None:
+        """The plans for tensors that the guard at hand does not know: those of another guard, or of a new one.
+
+        Returns:
+            None where the call is not plain: a subclass, a gradient due, a functorch level, a wrong argument.
+        """
+        for entry in tuple(fronts):
+            if entry[0](*tensors):
+                self.namespace[name] = entry
+                return entry[1]
+        if not is_plain(tensors):
+            return None
+        entry = (make_guard(tensors), Front(table))
+        with self._lock:
+            fronts[:] = [*fronts[-self.FRONTS + 1 :], entry]
+            if self.table is table:
+                self.namespace[name] = entry
+        return entry[1]
+
+    @property
+    def front(self) -> tuple[Guard, Front | None]:
+        """The guard that the call path asks first, and the plans behind it."""
+        entry: tuple[Guard, Front | None] = self.namespace[f"_front_{self._versions}"]
+        return entry
 
     def drop_plans(self) -> None:
         """Forget every plan: the policy, the quarantine or an observer changed."""
         with self._lock:
-            self._new_table(self._table_name)
+            self._new_table()
+
+
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""The classes of tensors that the direct way takes."""
+
+
+def is_plain(tensors: tuple[Any, ...]) -> bool:
+    """Whether the direct way may take these: plain strided tensors of one device, no gradient due, no transform."""
+    return (
+        all(t.__class__ in PLAIN and t.layout is torch.strided for t in tensors)
+        and not tensors[0].is_meta
+        and all(t.device == tensors[0].device for t in tensors[1:])
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+    )
 
 
 def drop_all_plans() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from opmux.errors import InvalidArgument, UnknownBackend
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Disabled:
     """A backend or implementation ruled out, for all ops or some."""
 
@@ -25,7 +25,7 @@ class Disabled:
         return self.name in (backend, full_name) and (self.ops is None or op in self.ops)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """A snapshot of the policy.
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from opmux.dtypes import name_of
-from opmux.implementation import Call
+from opmux.implementation import Call, MultipleOf, Priority
 from opmux.op import Op
 from opmux.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution
 
@@ -27,7 +27,8 @@ def describe_call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) ->
 def refusal_text(op: Op, call: Call, resolution: Resolution, why: str, strict: bool) -> str:
     """No backend took a call: the call, every rejection with its reason, and what to do."""
     rows = []
-    for verdict in resolution.verdicts:
+    last = Priority.REFERENCE
+    for verdict in sorted(resolution.verdicts, key=lambda v: (v.implementation.priority == last, v.name)):
         reason = verdict.reason
         if verdict.status in (CHOSEN, ACCEPTED):
             reason = "not taken under strict unless asked for" if strict else "the implementation of last resort"
@@ -45,8 +46,6 @@ def refusal_text(op: Op, call: Call, resolution: Resolution, why: str, strict: b
 
 
 def _remedy(op: Op, call: Call, resolution: Resolution) -> str:
-    from opmux.implementation import MultipleOf
-
     for verdict in resolution.verdicts:
         if verdict.status != REJECTED or not any(call.arch.matches(p) for p in verdict.implementation.archs):
             continue

@@ -14,7 +14,7 @@ CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"
 DISABLED, QUARANTINED, UNAVAILABLE = "disabled", "quarantined", "unavailable"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TunedChoice:
     """What the tuned records say of a call.
 
@@ -23,15 +23,21 @@ class TunedChoice:
         config: its config, or None where it has none.
         picks: the record compared two or more backends, so it may pick one; else it only gives a config.
         note: which record it is and how it was matched, for explain.
+        others: what records say of the configs of other backends.
     """
 
     backend: str
     config: Mapping[str, Any] | None
     picks: bool
     note: str
+    others: tuple["TunedChoice", ...] = ()
+
+    def of(self, full_name: str) -> "TunedChoice | None":
+        """What the records say of one implementation's config."""
+        return next((choice for choice in (self, *self.others) if choice.backend == full_name), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     """One candidate of a call, and what became of it."""
 
@@ -45,7 +51,7 @@ class Verdict:
         return self.implementation.full_name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resolution:
     """Every candidate in the order of the choice: the takers first, then the rest by name."""
 
@@ -120,7 +126,7 @@ def _why(implementation: Implementation, around: Circumstances) -> str:
     if around.policy.preference(implementation.backend, implementation.full_name) < len(around.policy.prefer):
         return "preferred by policy"
     if around.tuned and around.tuned.picks and around.tuned.backend == implementation.full_name:
-        return f"tuned record: {around.tuned.note}"
+        return around.tuned.note
     return f"priority {int(implementation.priority)}"
 
 

@@ -17,7 +17,7 @@ REFUSED = "refused"
 GENERATED = "generated"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Accumulated:
     """An output dtype: the accumulation dtype of the named argument (float32; float64 for float64)."""
 
@@ -27,7 +27,7 @@ class Accumulated:
 OutputDtype = str | torch.dtype | Accumulated
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorArgument:
     """A tensor of the signature; all are positional, the optional ones default to None."""
 
@@ -38,11 +38,11 @@ class TensorArgument:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Option:
     """A keyword-only argument that is no tensor.
 
-    ``kind`` is one of float, int, bool, str, dtype, ints, bools; ``choices`` closes a str.
+    ``kind`` is one of float, int, bool, str, dtype, ints, bools; ``choices`` closes a str, ``group`` a dtype.
     """
 
     name: str
@@ -51,6 +51,8 @@ class Option:
     choices: tuple[str, ...] = ()
     length: int | None = None
     default: Any = inspect.Parameter.empty
+    dtypes: frozenset[torch.dtype] = frozenset()
+    group: str = ""
 
     @property
     def required(self) -> bool:
@@ -62,7 +64,7 @@ class Option:
         return self.kind in ("bool", "str", "dtype")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Output:
     """A tensor that the op returns. ``gradient_of`` names the position in ``output_mask`` that wants it."""
 
@@ -73,7 +75,7 @@ class Output:
     mask_index: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Requirement:
     """A relation that no shape can say: a Python expression over dims, options and the presence of tensors."""
 
@@ -158,8 +160,7 @@ def _output_dtype(rule: OutputDtype, tensors: Mapping[str, Any], options: Mappin
 
 
 def _shaped(annotation: Any) -> tuple[Shape, frozenset[torch.dtype], str]:
-    dtypes = frozenset(getattr(torch, name) for name in annotation.dtypes if hasattr(torch, name))
-    return parse_shape(annotation.dim_str), dtypes, annotation.dtype.__name__
+    return parse_shape(annotation.dim_str), _group_dtypes(annotation), annotation.dtype.__name__
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -173,7 +174,11 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 _SIMPLE_KINDS = {float: "float", int: "int", bool: "bool", str: "str", torch.dtype: "dtype"}
 
 
-def _option(parameter: inspect.Parameter) -> Option:
+def _group_dtypes(group: Any) -> frozenset[torch.dtype]:
+    return frozenset(getattr(torch, name) for name in group.dtypes if hasattr(torch, name))
+
+
+def _option(parameter: inspect.Parameter, group: Any) -> Option:
     annotation, nullable = _without_none(parameter.annotation)
     choices: tuple[str, ...] = ()
     length: int | None = None
@@ -190,7 +195,8 @@ def _option(parameter: inspect.Parameter) -> Option:
         kind = _SIMPLE_KINDS[annotation]
     else:
         raise TypeError(f"option `{parameter.name}` has an annotation that no schema can say: {annotation!r}")
-    return Option(parameter.name, kind, nullable, choices, length, parameter.default)
+    dtypes, name = (_group_dtypes(group), group.__name__) if group is not None else (frozenset(), "")
+    return Option(parameter.name, kind, nullable, choices, length, parameter.default, dtypes, name)
 
 
 def _binders(tensors: tuple[TensorArgument, ...]) -> dict[str, str]:
@@ -217,6 +223,7 @@ def read_signature(
     require: tuple[tuple[str, str], ...] = (),
     same_dtype: tuple[tuple[str, ...], ...] = (),
     mutates: tuple[str, ...] = (),
+    option_dtypes: Mapping[str, Any] | None = None,
 ) -> Signature:
     """Read a definition's Python signature and declarations into data, and check that they make sense together.
 
@@ -234,7 +241,7 @@ def read_signature(
                 raise TypeError(f"{name}: optional tensor `{parameter.name}` must be `... | None = None`")
             tensors.append(TensorArgument(parameter.name, *_shaped(annotation), optional))
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            options.append(_option(parameter))
+            options.append(_option(parameter, (option_dtypes or {}).get(parameter.name)))
         else:
             raise TypeError(f"{name}: `{parameter.name}` is neither a shaped tensor nor a keyword-only option")
     if not tensors or tensors[0].optional:

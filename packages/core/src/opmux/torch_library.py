@@ -3,12 +3,14 @@
 A compiled or exported graph holds these; the plan is chosen when the graph runs.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from opmux import autograd, codegen, dispatch, loading
+from opmux.errors import UnsupportedCall
 from opmux.op import OPS, Op
 from opmux.signature import Option, Signature
 from opmux.validation import check_call
@@ -71,6 +73,20 @@ def gathering(signature: Signature, handler: Handler, out: bool = False) -> Call
 
     Lists, as the dispatcher passes tuples, become tuples again.
     """
+    made: list[Callable[..., Any]] = []
+
+    def gathered(*arguments: Any, **keywords: Any) -> Any:
+        # Written and compiled at the first use: import stays cheap, and most are never used.
+        if not made:
+            namespace = {"_handler": handler, "torch": torch}
+            made.append(codegen.compile_function("gathered", gathering_source(signature, out), namespace))
+        return made[0](*arguments, **keywords)
+
+    return gathered
+
+
+def gathering_source(signature: Signature, out: bool) -> str:
+    """The source of `gathering`'s function."""
     outs = out_names(signature) if out else []
     tensors = "".join(f"{t.name}, " for t in signature.tensors)
     options = ", ".join(
@@ -78,17 +94,75 @@ def gathering(signature: Signature, handler: Handler, out: bool = False) -> Call
     )
     gathered_out = "None" if not out else (outs[0] if len(outs) == 1 else f"({', '.join(outs)})")
     parameter_list = codegen.parameters(signature, ["backend=None", *outs])
-    source = (
+    return (
         f"def gathered({parameter_list}):\n    return _handler(({tensors}), {{{options}}}, backend, {gathered_out})\n"
     )
-    return codegen.compile_function("gathered", source, {"_handler": handler, "torch": torch})
+
+
+def call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None) -> Any:
+    """Run an op through its registration, as a user of ``torch.ops`` would."""
+    packet = getattr(torch.ops.opmux, op.name)
+    if out is None:
+        return packet.default(*tensors, **options, backend=backend)
+    packet.out(*tensors, **options, backend=backend, **dict(zip(out_names(op.signature), _several(out), strict=True)))
+    return out
+
+
+def _several(out: Any) -> tuple[Any, ...]:
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def _call_below(
+    op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None
+) -> Any:
+    with autograd.below_autograd():
+        return call(op, tensors, options, backend, out)
+
+
+def _differentiable(op: Op) -> Handler:
+    """The kernel of autograd's dispatch keys."""
+
+    def differentiable(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+        if (out is not None or op.signature.mutates) and autograd.under_transform():
+            raise no_transform(op, "out=" if out is not None else "it writes into its arguments, which")
+        if out is None:
+            return autograd.call(op, tensors, options, backend, _call_below)
+        autograd.refuse_with_out(op, (*tensors, *_several(out)))
+        _call_below(op, tensors, options, backend, out)
+        return None
+
+    return differentiable
+
+
+def _batched(op: Op) -> Handler:
+    """The kernel of vmap's dispatch key."""
+
+    def batched(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+        raise UnsupportedCall(
+            f"{op.name}: torch.func.vmap is not supported; loop over the batch, "
+            "or pass it as one of the leading dims where the op takes them"
+        )
+
+    return batched
+
+
+def no_transform(op: Op, what: str) -> UnsupportedCall:
+    """The complaint about something that torch.func transforms cannot see through."""
+    return UnsupportedCall(
+        f"{op.name}: {what} is not supported under torch.func transforms; call it outside of the transform"
+    )
 
 
 def _fake(op: Op) -> Handler:
+    """The kernel that computes shapes, for meta and fake tensors."""
+
     def fake(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+        # Loading rewrites call paths: here it comes before Dynamo's guards on them, in the kernel it would come after.
         loading.ensure_loaded()
         named = op.names(tensors)
         dims, normal = check_call(op.signature, named, options)
+        if out is not None:
+            dispatch.check_out(op, out, named, dims, normal)
         if op.signature.mutates or out is not None:
             return None
         results = op.signature.empty_outputs(named, dims, normal)
@@ -97,64 +171,42 @@ def _fake(op: Op) -> Handler:
     return fake
 
 
+@functools.cache
+def _fits(op: Op) -> Callable[..., bool]:
+    return codegen.compile_function("_fits", codegen.fits_source(op.signature), dict(op.namespace))
+
+
 def _kernel(op: Op) -> Handler:
+    """The kernel that computes."""
+
     def kernel(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
         with torch.no_grad():
+            if out is not None or not _fits(op)(*tensors, **options):
+                named = op.names(tensors)
+                dims, normal = check_call(op.signature, named, options)
+                if out is not None:
+                    dispatch.check_out(op, out, named, dims, normal)
             results = dispatch.execute(op, tensors, options, backend, out)
         return None if out is not None else results
 
     return kernel
 
 
-def invoke_registered(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None) -> Any:
-    """Run an op through its registration, below autograd: tracing sees it."""
-    with torch._C._AutoDispatchBelowAutograd():
-        return overload(op)(*tensors, **options, backend=backend)
-
-
-def overload(op: Op) -> Any:
-    """``torch.ops.opmux.X.default``."""
-    return getattr(torch.ops.opmux, op.name).default
-
-
-def _autograd(op: Op) -> Handler:
-    def differentiable(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
-        if autograd.gradient_due(tensors):
-            return autograd.differentiable_call(op, tensors, options, backend, invoke_registered)
-        return invoke_registered(op, tensors, options, backend)
-
-    return differentiable
-
-
-def _autograd_out(op: Op) -> Handler:
-    def undifferentiable(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> None:
-        dispatch.refuse_gradient_with_out(op, tensors)
-        outs = out if isinstance(out, tuple) else (out,)
-        with torch._C._AutoDispatchBelowAutograd():
-            arguments = dict(zip(out_names(op.signature), outs, strict=True))
-            getattr(torch.ops.opmux, op.name).out(*tensors, **options, backend=backend, **arguments)
-
-    return undifferentiable
-
-
 def register(op: Op) -> None:
     """Register an op, and its ``.out`` overload where it has one."""
-    signature = op.signature
-    _register(signature.name, schema(signature), signature, _kernel(op), _autograd(op), _fake(op))
-    if signature.takes_out:
-        _register(
-            f"{signature.name}.out", schema(signature, out=True), signature, _kernel(op), _autograd_out(op), _fake(op)
-        )
-
-
-def _register(
-    name: str, text: str, signature: Signature, kernel: Handler, differentiable: Handler, fake: Handler
-) -> None:
-    out = name.endswith(".out")
-    _LIBRARY.define(text)
-    _LIBRARY.impl(name, gathering(signature, kernel, out), "CompositeExplicitAutograd")
-    _LIBRARY.impl(name, gathering(signature, differentiable, out), "Autograd")
-    torch.library.register_fake(f"opmux::{name}", gathering(signature, fake, out), lib=_LIBRARY)
+    forms = (False, True) if op.signature.takes_out else (False,)
+    for out in forms:
+        name = f"{op.name}.out" if out else op.name
+        _LIBRARY.define(schema(op.signature, out), tags=(torch.Tag.pt2_compliant_tag,))
+        # A Meta kernel serves fake tensors too. torch.library.register_fake would also note down the caller's source
+        # line, which takes 2 ms an op and would double the time that importing opmux takes.
+        for key, handler in (
+            ("CompositeExplicitAutograd", _kernel(op)),
+            ("Autograd", _differentiable(op)),
+            ("FuncTorchBatched", _batched(op)),
+            ("Meta", _fake(op)),
+        ):
+            _LIBRARY.impl(name, gathering(op.signature, handler, out), key)
 
 
 def registered_ops() -> list[str]:

@@ -39,6 +39,8 @@ def check_call(
     for argument in signature.tensors:
         _check_tensor(signature.name, argument, tensors[argument.name])
     _check_agreement(signature, tensors)
+    if "output_mask" in normalised:
+        normalised["output_mask"] = _without_absent(signature, tensors, normalised["output_mask"])
     dims = bind_dims(signature, tensors, normalised)
     _check_requirements(signature, tensors, dims, normalised)
     return dims, normalised
@@ -64,7 +66,9 @@ def check_option(op: str, option: Option, value: Any) -> Any:
         case "bool":
             ok = isinstance(value, bool)
         case "dtype":
-            ok = isinstance(value, torch.dtype)
+            ok = isinstance(value, torch.dtype) and (not option.dtypes or value in option.dtypes)
+            if option.dtypes:
+                expected += f" of {option.group} ({', '.join(sorted(name_of(d) for d in option.dtypes))})"
         case "str":
             ok = isinstance(value, str) and (not option.choices or value in option.choices)
             if option.choices:
@@ -79,6 +83,12 @@ def check_option(op: str, option: Option, value: Any) -> Any:
     if not ok:
         raise invalid(op, option.name, expected, f"{value!r} ({type(value).__name__})", remedy)
     return good
+
+
+def _without_absent(signature: Signature, tensors: Mapping[str, Any], mask: tuple[bool, ...]) -> tuple[bool, ...]:
+    """The gradients that are wanted: there is none of an argument that is absent."""
+    absent = {f"grad_{name}" for name, tensor in tensors.items() if tensor is None}
+    return tuple(want and o.name not in absent for want, o in zip(mask, signature.outputs, strict=True))
 
 
 _EXPECTED = {

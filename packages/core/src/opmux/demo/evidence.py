@@ -26,7 +26,7 @@ class FirstCalls(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Sequence[type],  # noqa: ARG002 (the name is torch's)
+        types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:

@@ -19,7 +19,7 @@ class LlamaConfig:
     """The sizes of the model; `hidden = heads * head_dim`."""
 
     vocabulary: int
-    layers: int = 3
+    layers: int = 2
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 32
@@ -121,7 +121,7 @@ class Llama(nn.Module):
         norms = [layer.attention_norm for layer in layers[1:]] + [self.final_norm]
         for index, (layer, next_norm) in enumerate(zip(layers, norms, strict=True)):
             heads = torch.unflatten(opmux.linear(y, layer.qkv), -1, (-1, c.head_dim))
-            q, k, v = torch.split(heads, (c.heads, c.kv_heads, c.kv_heads), dim=-2)
+            q, k, v = torch.split(heads, [c.heads, c.kv_heads, c.kv_heads], dim=-2)
             q, k = opmux.apply_rope(q, k, self.cos, self.sin, positions)
             y = opmux.linear(attend(index, q, k, v).flatten(-2), layer.attention_out)
             y, residual = opmux.add_rms_norm(y, residual, layer.mlp_norm, eps=c.eps)

@@ -52,8 +52,8 @@ class DemoSettings:
         if device.type == "cpu":
             return cls()
         return cls(
-            model={"layers": 6, "heads": 8, "kv_heads": 2, "head_dim": 32, "intermediate": 768},
-            training=TrainingSettings(steps=600, batch=32, seq=256, learning_rate=2e-3, warmup=60),
+            model={"layers": 4, "heads": 8, "kv_heads": 2, "head_dim": 32, "intermediate": 768},
+            training=TrainingSettings(steps=400, batch=16, seq=256, learning_rate=2e-3, warmup=40),
             serving=ServingSettings(pages=40),
         )
 
@@ -89,14 +89,14 @@ def run(
     bigram = Bigram.fitted(corpus.train, size)
     model = Llama(LlamaConfig(vocabulary=size, max_positions=seq, **settings.model), settings.training.seed).to(where)
 
+    how = settings.training.limited_to(len(corpus.train))
+
+    def training_step(done: int, loss: float) -> None:
+        progress(Progress("train", done, how.steps, f"loss {loss:.3f}"))
+
     progress(Progress("evaluate", 0, 1, "held-out loss before training"))
     before = held_out_loss(model, scored, seq)
-    losses, seconds = train(
-        model,
-        corpus,
-        settings.training,
-        lambda done, loss: progress(Progress("train", done, settings.training.steps, f"loss {loss:.3f}")),
-    )
+    losses, seconds = train(model, corpus, how, training_step)
     progress(Progress("evaluate", 0, 1, "held-out loss"))
     after = held_out_loss(model, scored, seq)
     progress(Progress("evaluate", 1, 1, f"held-out loss {after:.3f}, bigram {bigram.loss(scored):.3f}"))
@@ -109,7 +109,7 @@ def run(
         held_out_after=after,
         bigram=bigram.loss(scored),
         bigram_strength=bigram.strength,
-        tokens_per_second=len(losses) * settings.training.batch * seq / seconds,
+        tokens_per_second=len(losses) * how.batch * seq / seconds,
         seconds=seconds,
     )
 

@@ -7,6 +7,9 @@ from typing import Any
 from opmux.demo.checks import TIE, Difference, TokenCheck
 from opmux.demo.scheduling import StepRecord
 
+ENOUGH_TEXT = 20_000
+"""Characters from which on the model had enough to learn from to beat the bigram model, in trials."""
+
 
 @dataclass(frozen=True)
 class TextReport:
@@ -107,9 +110,11 @@ class DemoResult:
         reasons = []
         # Written so that NaN fails.
         if not self.training.held_out_after < self.training.bigram:
+            short = self.text.characters < ENOUGH_TEXT
+            hint = f"; {self.text.characters} characters are few, {ENOUGH_TEXT} are enough" if short else ""
             reasons.append(
                 f"the loss on the held-out text is {self.training.held_out_after:.4f}, "
-                f"expected less than the bigram model's {self.training.bigram:.4f}"
+                f"expected less than the bigram model's {self.training.bigram:.4f}{hint}"
             )
         if self.tokens.different:
             reasons.append(

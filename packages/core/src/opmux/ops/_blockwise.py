@@ -30,7 +30,8 @@ BLOCK_SIDES = {"cpu": (64, 1024), "cuda": (64, 4096)}
 INF = float("inf")
 
 REQUIRED = (
-    ("heads > 0 and kv_heads > 0 and heads % kv_heads == 0", "query heads are shared evenly by the kv heads"),
+    ("heads > 0 and kv_heads > 0", "attention has a head at least"),
+    ("heads % kv_heads == 0", "query heads are shared evenly by the kv heads"),
     ("window[0] >= -1 and window[1] >= -1", "a side of the window is a number of keys, or -1 for open"),
     ("softcap >= 0", "the cap is positive, or 0 for off"),
 )

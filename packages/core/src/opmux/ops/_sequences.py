@@ -66,8 +66,8 @@ def read_lengths(op: str, seq_lens: Tensor, offsets: list[int], *, capacity: int
     for sequence, (length, (start, stop)) in enumerate(zip(values, pairwise(offsets), strict=True)):
         if length < stop - start:
             raise InvalidArgument(
-                f"{op}: `seq_lens` holds {length} at {sequence}, expected {stop - start} or more, the number of "
-                "its new tokens in `cu_seqlens_q`; seq_lens counts the new tokens in"
+                f"{op}: `seq_lens` holds {length} at {sequence}, expected {stop - start} or more, the number "
+                "of its new tokens in `cu_seqlens_q`; seq_lens counts the new tokens in"
             )
         if length > capacity:
             raise InvalidArgument(

@@ -212,8 +212,7 @@ def merge_attention_states(
     out_b: Real[Tensor, "*batch seq heads value_dim"],
     lse_b: Statistic[Tensor, "*batch heads seq"],
 ) -> tuple[Real[Tensor, "*batch seq heads value_dim"], Statistic[Tensor, "*batch heads seq"]]:
-    """Merge the results of one set of queries over two disjoint sets of keys into the result over their
-    union.
+    """Merge the results of the same queries over two disjoint sets of keys into that over their union.
 
         lse = log(exp(lse_a) + exp(lse_b))
         out = exp(lse_a - lse) * out_a + exp(lse_b - lse) * out_b

@@ -274,7 +274,7 @@ def attention_varlen_backward(
             if total is None or grad is None:
                 continue
             if tokens is None:  # grad_sinks: every sequence adds to it
-                total += grad
+                total.add_(grad)
             else:
                 total[tokens] = grad[0]
     return rounded(totals, (q, k, v, sinks), q)

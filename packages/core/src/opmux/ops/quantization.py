@@ -63,6 +63,7 @@ def _rounded(scaled: Tensor, dtype: torch.dtype) -> Tensor:
     outputs=("q", "scale"),
     out_dtype={"q": "dtype", "scale": torch.float32},
     out_strides={"scale": _scale_strides},
+    option_dtypes={"dtype": Quantized},
     require=(
         (
             "block in ((1, 128), (1, -1), (-1, -1), (128, 128), (1, 32))",

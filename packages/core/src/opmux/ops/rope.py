@@ -15,7 +15,7 @@ from opmux.errors import InvalidArgument
 
 _REQUIRE = (
     ("2 * half <= head_dim", "no more than a whole head is rotated"),
-    ("positions is not None or seq <= max_positions", "without positions, the tables cover the sequence"),
+    ("positions is not None or seq <= max_positions", "without positions, the tables must cover the sequence"),
 )
 
 

@@ -1,0 +1,175 @@
+"""What a call costs beside the kernel, as ratios to `torch.empty_like` of a small CPU tensor in the same process.
+
+The setting is the design's: 50 registered implementations of each op, three features in use, a policy set, no
+gradient, a target that returns a ready tensor. Rounds are interleaved, the ratio of each round is taken, and the median
+of the rounds is printed. Run: ``python packages/core/benchmarks/call_budget.py [--json]``.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import timeit
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import opmux
+from opmux.loading import temporary_plugin
+from opmux.op import OPS
+from opmux.plugin import AtMost, Bucket, Exact, Implementation, MultipleOf, Priority
+
+ROUNDS, CALLS = 41, 4000
+LIMITS = {
+    "key and lookup": 0.6,
+    "call, two tensors": 1.2,
+    "call, four tensors": 2.2,
+    "bind, added to the target": 0.1,
+}
+
+
+def ready_target(ready: torch.Tensor | tuple[torch.Tensor, ...]) -> Any:
+    """A target that does nothing."""
+
+    def target(*tensors: Any, **options: Any) -> Any:
+        return ready
+
+    return target
+
+
+def plain_target_rms_norm(ready: torch.Tensor) -> Any:
+    """A target with the op's own parameters, as plugins write them."""
+
+    def target(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
+        return ready
+
+    return target
+
+
+def plain_target_add_layer_norm(ready: tuple[torch.Tensor, ...]) -> Any:
+    """The same for four tensors and two outputs."""
+
+    def target(x: Any, residual: Any, weight: Any, bias: Any, *, eps: float) -> Any:
+        return ready
+
+    return target
+
+
+def implementations(op: str, target: Any) -> list[Implementation]:
+    """Fifty of one op: one that accepts, forty-nine that refuse, with three features among them."""
+    chosen = Implementation(
+        op=op,
+        target=target,
+        name="i00",
+        priority=Priority.SPECIALISED,
+        when=(MultipleOf("hidden", 8), AtMost("hidden", 4096)),
+        features=(Bucket("hidden"),),
+        capturable=True,
+        deterministic=True,
+        torch_ops=False,
+    )
+    others = [
+        Implementation(
+            op=op,
+            target=target,
+            name=f"i{n:02}",
+            archs=("sm_90",) if n % 2 else ("cpu",),
+            when=(MultipleOf("hidden", 8), AtMost("hidden", 4096)),
+            features=(Bucket("hidden"),),
+            deterministic=True,
+        )
+        for n in range(1, 50)
+    ]
+    return [chosen, *others]
+
+
+def per_call(statement: str, names: dict[str, Any]) -> float:
+    """Seconds per run of a statement."""
+    return timeit.timeit(statement, globals=names, number=CALLS) / CALLS
+
+
+def measure() -> dict[str, float]:
+    """Every ratio, as the median over interleaved rounds."""
+    x, residual, weight, bias = torch.randn(4, 64), torch.randn(4, 64), torch.randn(64), torch.randn(64)
+    ready = torch.empty(4, 64)
+    two, four = plain_target_rms_norm(ready), plain_target_add_layer_norm((ready, ready.clone()))
+    records = implementations("rms_norm", two) + implementations("add_layer_norm", four)
+    plugin = SimpleNamespace(
+        OPMUX_API_VERSION=1,
+        opmux_implementations=opmux_hook(records),
+    )
+    with temporary_plugin(plugin, "budget"), opmux.policy.override(prefer=["budget"]), torch.no_grad():
+        bound = opmux.rms_norm.bind(x, weight)
+        names = {
+            "x": x, "residual": residual, "weight": weight, "bias": bias, "bound": bound, "target": two,
+            "rms_norm": opmux.rms_norm, "add_layer_norm": opmux.add_layer_norm, "empty_like": torch.empty_like,
+        }  # fmt: skip
+        opmux.rms_norm(x, weight), opmux.add_layer_norm(x, residual, weight, bias)
+        assert opmux.explain(opmux.rms_norm, x, weight).chosen.name == "budget:i00"
+        key_names = key_statement(x, weight)
+        statements = {
+            "empty": ("empty_like(x)", names),
+            "target": ("target(x, weight, eps=1e-6, weight_offset=0.0)", names),
+            "two": ("rms_norm(x, weight)", names),
+            "four": ("add_layer_norm(x, residual, weight, bias)", names),
+            "bound": ("bound(x, weight)", names),
+            "key": ("same(x, weight) and runs[" + key_names.pop("key") + "]", key_names),
+        }
+        rounds: list[dict[str, float]] = []
+        for statement, scope in statements.values():
+            per_call(statement, scope)
+        for _ in range(ROUNDS):
+            rounds.append({name: per_call(statement, scope) for name, (statement, scope) in statements.items()})
+
+    def ratio(value: Any) -> float:
+        return statistics.median(value(r) / r["empty"] for r in rounds)
+
+    return {
+        "key and lookup": ratio(lambda r: r["key"]),
+        "call, two tensors": ratio(lambda r: r["two"]),
+        "call, four tensors": ratio(lambda r: r["four"]),
+        "bind, added to the target": ratio(lambda r: r["bound"] - r["target"]),
+        "empty_like, microseconds": statistics.median(r["empty"] for r in rounds) * 1e6,
+    }
+
+
+def key_statement(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
+    """The guard, key and lookup of rms_norm's generated code, with the names that they read."""
+    from opmux import codegen
+
+    op = OPS["rms_norm"]
+    key = codegen._front_key(op.signature, op.state.features, op.state.ambient)
+    same, runs = op.front
+    return {**op.namespace, "key": key, "same": same, "runs": runs, "x": x, "weight": weight, "hidden": 64}
+
+
+def opmux_hook(records: list[Implementation]) -> Any:
+    """A hook that yields the records."""
+    from opmux.plugin import hookimpl
+
+    @hookimpl
+    def opmux_implementations() -> list[Implementation]:
+        return records
+
+    return opmux_implementations
+
+
+def main() -> int:
+    """Print the ratios beside the limits; 1 where one is over."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = measure()
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    for name, value in found.items():
+        limit = LIMITS.get(name)
+        verdict = "" if limit is None else f"limit {limit:.1f}  {'ok' if value <= limit else 'over'}"
+        print(f"{name:<28} {value:6.3f}  {verdict}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

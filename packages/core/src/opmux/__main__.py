@@ -1,0 +1,5 @@
+"""``python -m opmux``: the command line."""
+
+from opmux.cli import main
+
+main()

@@ -1,0 +1,143 @@
+"""How long a call takes: interleaved rounds, and a clock for each kind of device."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+Run = Callable[[], Any]
+
+_FLUSH_BYTES = 512 * 2**20
+"""Written between calls on a GPU: more than the last-level cache of any (MI300X: 256 MiB)."""
+
+_CPU_SAMPLE_S = 1e-3
+"""A CPU sample is at least this long, of as many calls as that takes, so that the timer's own cost is nothing."""
+
+_MOST_FLUSHES = 64
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Something to be timed.
+
+    Attributes:
+        run: the call.
+        prepare: what must be put back before it, untimed, or None.
+    """
+
+    run: Run
+    prepare: Run | None = None
+
+
+class Clock(Protocol):
+    """Times calls on one kind of device."""
+
+    def warm_up(self, name: str, timed: Timed) -> None:
+        """Run it a few times, so that nothing is compiled or allocated later, and learn how long it takes."""
+
+    def sample(self, name: str, timed: Timed) -> float:
+        """Microseconds of one call."""
+
+
+class CpuClock:
+    """The host's clock around as many calls as a sample needs."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, int] = {}
+
+    def warm_up(self, name: str, timed: Timed) -> None:
+        """Run it twice; the second run says how many calls make a sample."""
+        self._calls[name] = 1
+        self.sample(name, timed)
+        took = self.sample(name, timed) / 1e6
+        # A call that changes its arguments must find them as they were: one call to a sample.
+        self._calls[name] = 1 if timed.prepare else max(1, round(_CPU_SAMPLE_S / max(took, 1e-7)))
+
+    def sample(self, name: str, timed: Timed) -> float:
+        """Microseconds of one call, the mean of a sample."""
+        if timed.prepare is not None:
+            timed.prepare()
+        run, calls = timed.run, self._calls[name]
+        started = time.perf_counter_ns()
+        for _ in range(calls):
+            run()
+        return (time.perf_counter_ns() - started) / 1e3 / calls
+
+
+class CudaClock:
+    """Events around one call on a cold cache: all device work between them counts.
+
+    The cache is flushed before each call by writing a large buffer, often enough that the host is ahead: the events
+    then hold no time in which the device waits for the host, unless the call itself waits for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffer = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device)
+        self._flushes: dict[str, int] = {}
+        self._flush_us = 0.0
+
+    def warm_up(self, name: str, timed: Timed) -> None:
+        """Run it a few times, and find how often to flush so that the host is ahead."""
+        if not self._flush_us:
+            self._buffer.zero_()
+            self._flush_us = self._between(self._buffer.zero_)
+        for _ in range(3):
+            if timed.prepare is not None:
+                timed.prepare()
+            timed.run()
+        torch.cuda.synchronize(self._device)
+        started = time.perf_counter_ns()
+        timed.run()
+        host_us = (time.perf_counter_ns() - started) / 1e3
+        torch.cuda.synchronize(self._device)
+        self._flushes[name] = min(_MOST_FLUSHES, 1 + round(1.5 * host_us / self._flush_us))
+
+    def sample(self, name: str, timed: Timed) -> float:
+        """Microseconds between the events."""
+        if timed.prepare is not None:
+            timed.prepare()
+        for _ in range(self._flushes[name]):
+            self._buffer.zero_()
+        return self._between(timed.run)
+
+    def _between(self, run: Run) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+
+def clock_for(device: torch.device) -> Clock:
+    """The clock of a device."""
+    return CudaClock(device) if device.type == "cuda" else CpuClock()
+
+
+def interleave(
+    clock: Clock, contenders: Mapping[str, Timed], rounds: int, limit_s: float, least_rounds: int = 3
+) -> dict[str, list[float]]:
+    """Time everybody once a round, each round beginning with another one, so that drift touches all alike.
+
+    Args:
+        contenders: those to be timed, warmed up already.
+        rounds: how many at most.
+        limit_s: seconds after which no further round is begun, once ``least_rounds`` are done.
+        least_rounds: how many at least.
+
+    Returns:
+        Microseconds of each round, by name.
+    """
+    names = list(contenders)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    started = time.perf_counter()
+    for number in range(rounds):
+        if number >= least_rounds and time.perf_counter() - started > limit_s:
+            break
+        first = number % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            samples[name].append(clock.sample(name, contenders[name]))
+    return samples

@@ -1,0 +1,189 @@
+"""The ops as a PyTorch user would write them: what a backend has to beat.
+
+Each takes the op's own arguments. They are made for the benchmark's cases and refuse nothing: what an op means is
+said by its reference.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Formulation = Callable[..., Any]
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float) -> Tensor:
+    """PyTorch's own norm."""
+    return F.rms_norm(x, weight.shape, weight + weight_offset if weight_offset else weight, eps)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float
+) -> tuple[Tensor, Tensor]:
+    """A sum and a norm."""
+    total = x + residual
+    return rms_norm(total, weight, eps=eps, weight_offset=weight_offset), total
+
+
+def add_rms_norm_(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float) -> None:
+    """A sum in place, a norm and a copy."""
+    residual.add_(x)
+    x.copy_(rms_norm(residual, weight, eps=eps, weight_offset=weight_offset))
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    """PyTorch's own norm."""
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """A sum and a norm."""
+    total = x + residual
+    return layer_norm(total, weight, bias, eps=eps), total
+
+
+def silu_and_mul(x: Tensor) -> Tensor:
+    """The halves of a row, by SiLU and product."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def gelu_and_mul(x: Tensor, *, approximate: str) -> Tensor:
+    """The halves of a row, by GELU and product."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.gelu(gate, approximate=approximate) * up
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """SiLU and product."""
+    return F.silu(gate) * up
+
+
+def gelu_mul(gate: Tensor, up: Tensor, *, approximate: str) -> Tensor:
+    """GELU and product."""
+    return F.gelu(gate, approximate=approximate) * up
+
+
+def apply_rope(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool
+) -> tuple[Tensor, Tensor]:
+    """As Hugging Face's models write it: halves rotated, over whole heads."""
+    cos, sin = (torch.cat((t[positions], t[positions]), -1)[..., None, :].to(q.dtype) for t in (cos, sin))
+
+    def rotated(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-b, a), -1) * sin
+
+    return rotated(q), rotated(k)
+
+
+def apply_rope_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool) -> None:
+    """The same, and copies."""
+    rotated = apply_rope(q, k, cos, sin, positions, interleaved=interleaved)
+    q.copy_(rotated[0])
+    k.copy_(rotated[1])
+
+
+def apply_rope_backward(
+    grad_q: Tensor, grad_k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """The rotation back."""
+    return apply_rope(grad_q, grad_k, cos, -sin, positions, interleaved=interleaved)
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    """PyTorch's own linear: cuBLAS, hipBLAS or oneDNN."""
+    return F.linear(x, w, bias)
+
+
+def linear_backward(grad: Tensor, x: Tensor, w: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+    """The two products of its gradient."""
+    return grad @ w, grad.T @ x
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, sinks: None = None, *, causal: bool, **_: Any) -> Tensor:
+    """PyTorch's own attention, with whichever kernel it takes."""
+    seq_q, seq_k = q.shape[1], k.shape[1]
+    mask = None
+    if causal and 1 < seq_q < seq_k:  # PyTorch's is_causal is aligned top-left
+        mask = torch.ones(seq_q, seq_k, dtype=torch.bool, device=q.device).tril(seq_k - seq_q)
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    square = causal and seq_q == seq_k
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=square, enable_gqa=True)
+    return out.transpose(1, 2)
+
+
+def attention_lse(q: Tensor, k: Tensor, v: Tensor, sinks: None = None, *, causal: bool, **_: Any) -> tuple[
+    Tensor, Tensor
+]:  # fmt: skip
+    """Scores, log-sum-exp, softmax and product: PyTorch's own attention keeps the log-sum-exp to itself."""
+    groups = q.shape[2] // k.shape[2]
+    q, k, v = q.transpose(1, 2), *(t.transpose(1, 2).repeat_interleave(groups, 1) for t in (k, v))
+    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) / math.sqrt(q.shape[-1])
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
+        scores = scores.masked_fill(~seen, -math.inf)
+    return (scores.softmax(-1).to(v.dtype) @ v).transpose(1, 2), scores.logsumexp(-1)
+
+
+def merge_attention_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Two results, weighted by their log-sum-exps."""
+    lse = torch.logaddexp(lse_a, lse_b)
+    weight_a, weight_b = ((part - lse).exp().transpose(-1, -2)[..., None] for part in (lse_a, lse_b))
+    return (out_a * weight_a + out_b * weight_b).to(out_a.dtype), lse
+
+
+def each_sequence(offsets_q: Sequence[int], offsets_k: Sequence[int], attend: Formulation) -> Formulation:
+    """Attention within each sequence of a ragged batch, one after the other; the offsets are known on the host."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor, *_: Any, causal: bool, **__: Any) -> Any:
+        results = [
+            attend(q[None, a:b], k[None, c:d], v[None, c:d], causal=causal)
+            for (a, b), (c, d) in zip(pairwise(offsets_q), pairwise(offsets_k), strict=True)
+        ]
+        if isinstance(results[0], Tensor):
+            return torch.cat(results, 1)[0]
+        outs, lses = zip(*results, strict=True)
+        return torch.cat(outs, 1)[0], torch.cat(lses, 2)[0]
+
+    return run
+
+
+def each_page_list(offsets_q: Sequence[int], lengths: Sequence[int], attend: Formulation) -> Formulation:
+    """Pages gathered into keys and values, then attention within each sequence."""
+
+    def run(q: Tensor, k_cache: Tensor, v_cache: Tensor, _: Tensor, __: Tensor, table: Tensor, *___: Any,
+            causal: bool, **____: Any) -> Any:  # fmt: skip
+        results = []
+        for (a, b), length, pages in zip(pairwise(offsets_q), lengths, table, strict=True):
+            k, v = (cache[pages].flatten(0, 1)[None, :length] for cache in (k_cache, v_cache))
+            results.append(attend(q[None, a:b], k, v, causal=causal))
+        if isinstance(results[0], Tensor):
+            return torch.cat(results, 1)[0]
+        outs, lses = zip(*results, strict=True)
+        return torch.cat(outs, 1)[0], torch.cat(lses, 2)[0]
+
+    return run
+
+
+def write_kv_cache(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, layout: str
+) -> None:
+    """Rows copied by index."""
+    k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, slot_mapping, k)
+    v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slot_mapping, v)
+
+
+def quantize(x: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str) -> tuple[Tensor, Tensor]:
+    """Largest magnitude, scale, quotient, conversion, in float32; for blocks of one row."""
+    blocks = x.float().reshape(*x.shape[:-1], -1, block[1])
+    largest = torch.finfo(dtype).max if dtype.is_floating_point else 127.0
+    scale = blocks.abs().amax(-1) / largest
+    scaled = (blocks / scale[..., None]).clamp(-largest, largest)
+    return (scaled if dtype.is_floating_point else scaled.round()).to(dtype).flatten(-2), scale

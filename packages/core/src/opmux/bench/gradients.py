@@ -1,0 +1,92 @@
+"""Backward ops as PyTorch's autograd does them: the graph is built once, untimed, and run backward at each call."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.bench import formulations as f
+
+Named = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A forward that has run: its outputs, what they are differentiated by, and the gradients that come in."""
+
+    outputs: Sequence[Tensor]
+    leaves: Sequence[Tensor]
+    grads: Sequence[Tensor]
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_()
+
+
+def _through(formulation: Callable[..., Any], leaves: Sequence[str], grads: Sequence[str], *options: str) -> Any:
+    """A builder for ops that are given all arguments of their forward."""
+
+    def build(given: Named) -> Graph:
+        made = [_leaf(given[name]) for name in leaves]
+        outputs = formulation(*made, **{name: given[name] for name in options})
+        return Graph(outputs if isinstance(outputs, tuple) else (outputs,), made, [given[name] for name in grads])
+
+    return build
+
+
+def _layer_norm(given: Named) -> Graph:
+    x, weight, bias = _leaf(given["x"]), _leaf(given["weight"]), _leaf(torch.zeros_like(given["weight"]))
+    return Graph((f.layer_norm(x, weight, bias, eps=given["eps"]),), (x, weight, bias), (given["grad_y"],))
+
+
+def _add_rms_norm(given: Named) -> Graph:
+    residual, weight = _leaf(given["residual_out"]), _leaf(given["weight"])
+    x = _leaf(torch.zeros_like(residual))
+    outputs = f.add_rms_norm(x, residual, weight, eps=given["eps"], weight_offset=given["weight_offset"])
+    return Graph(outputs, (x, residual, weight), (given["grad_y"], given["grad_residual_out"]))
+
+
+def _add_layer_norm(given: Named) -> Graph:
+    residual, weight = _leaf(given["residual_out"]), _leaf(given["weight"])
+    x, bias = _leaf(torch.zeros_like(residual)), _leaf(torch.zeros_like(weight))
+    outputs = f.add_layer_norm(x, residual, weight, bias, eps=given["eps"])
+    return Graph(outputs, (x, residual, weight, bias), (given["grad_y"], given["grad_residual_out"]))
+
+
+def _attention_varlen(given: Named) -> Graph:
+    q, k, v = (_leaf(given[name]) for name in ("q", "k", "v"))
+    offsets = (given["cu_seqlens_q"].tolist(), given["cu_seqlens_k"].tolist())
+    out = f.each_sequence(*offsets, f.attention)(q, k, v, causal=given["causal"])
+    return Graph((out,), (q, k, v), (given["grad_out"],))
+
+
+_BUILDERS: dict[str, Callable[[Named], Graph]] = {
+    "rms_norm_backward": _through(f.rms_norm, ("x", "weight"), ("grad_y",), "eps", "weight_offset"),
+    "add_rms_norm_backward": _add_rms_norm,
+    "layer_norm_backward": _layer_norm,
+    "add_layer_norm_backward": _add_layer_norm,
+    "silu_and_mul_backward": _through(f.silu_and_mul, ("x",), ("grad_out",)),
+    "gelu_and_mul_backward": _through(f.gelu_and_mul, ("x",), ("grad_out",), "approximate"),
+    "silu_mul_backward": _through(f.silu_mul, ("gate", "up"), ("grad_out",)),
+    "gelu_mul_backward": _through(f.gelu_mul, ("gate", "up"), ("grad_out",), "approximate"),
+    "attention_backward": _through(f.attention, ("q", "k", "v"), ("grad_out",), "causal"),
+    "attention_varlen_backward": _attention_varlen,
+    "merge_attention_states_backward": _through(
+        f.merge_attention_states, ("out_a", "lse_a", "out_b", "lse_b"), ("grad_out", "grad_lse")
+    ),
+}
+
+
+def has_gradient(op: str) -> bool:
+    """Whether the op is a backward op that can be had from autograd."""
+    return op in _BUILDERS
+
+
+def backward_call(op: str, given: Named) -> Callable[[], tuple[Tensor, ...]]:
+    """The call that is timed: autograd from the outputs to the leaves, the graph being kept."""
+    with torch.enable_grad():
+        graph = _BUILDERS[op](given)
+    outputs, leaves, grads = list(graph.outputs), list(graph.leaves), list(graph.grads)
+    return lambda: torch.autograd.grad(outputs, leaves, grads, retain_graph=True)

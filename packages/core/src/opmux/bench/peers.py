@@ -1,0 +1,106 @@
+"""The peers of an op on a device: torch eager, torch.compile, cuBLASLt, cuDNN."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from opmux.bench import formulations as f
+from opmux.bench.cases import Arguments
+from opmux.bench.gradients import backward_call, has_gradient
+from opmux.bench.work import all_options
+from opmux.op import Op
+
+EAGER = "torch eager"
+COMPILE = "torch.compile"
+
+Run = Callable[[], Any]
+
+_WHOLE: dict[str, Callable[..., Any]] = {
+    "rms_norm": f.rms_norm,
+    "add_rms_norm": f.add_rms_norm,
+    "add_rms_norm_": f.add_rms_norm_,
+    "layer_norm": f.layer_norm,
+    "add_layer_norm": f.add_layer_norm,
+    "silu_and_mul": f.silu_and_mul,
+    "gelu_and_mul": f.gelu_and_mul,
+    "silu_mul": f.silu_mul,
+    "gelu_mul": f.gelu_mul,
+    "apply_rope": f.apply_rope,
+    "apply_rope_": f.apply_rope_,
+    "apply_rope_backward": f.apply_rope_backward,
+    "linear": f.linear,
+    "linear_backward": f.linear_backward,
+    "attention": f.attention,
+    "attention_lse": f.attention_lse,
+    "merge_attention_states": f.merge_attention_states,
+    "write_kv_cache": f.write_kv_cache,
+    "quantize": f.quantize,
+}
+"""Ops whose formulation takes the op's own arguments; these are what torch.compile is given."""
+
+_BY_SEQUENCE: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "attention_varlen": (f.each_sequence, f.attention, "cu_seqlens_k"),
+    "attention_varlen_lse": (f.each_sequence, f.attention_lse, "cu_seqlens_k"),
+    "paged_attention": (f.each_page_list, f.attention, "seq_lens"),
+    "paged_attention_lse": (f.each_page_list, f.attention_lse, "seq_lens"),
+}
+"""Ops whose formulation needs numbers on the host: read once, untimed, as a serving engine knows them anyway."""
+
+
+def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool) -> dict[str, Callable[[], Run]]:
+    """The peers of a call, by name.
+
+    Args:
+        compiled: whether torch.compile is one of them.
+
+    Returns:
+        Functions that make the call to be timed; making it may raise, where the peer is not to be had here.
+    """
+    name, options = op.name, all_options(op, arguments)
+    tensors: tuple[Any, ...] = arguments.tensors
+    found: dict[str, Callable[[], Run]] = {}
+    if name in _WHOLE:
+        eager = _WHOLE[name]
+        found[EAGER] = lambda: lambda: eager(*tensors, **options)
+        if compiled:
+            found[COMPILE] = lambda: _compiled(eager, tensors, options)
+    elif name in _BY_SEQUENCE:
+        over, attend, lengths = _BY_SEQUENCE[name]
+        given = op.names(tensors)
+        ragged = over(given["cu_seqlens_q"].tolist(), given[lengths].tolist(), attend)
+        found[EAGER] = lambda: lambda: ragged(*tensors, **options)
+    elif has_gradient(name):
+        found[EAGER] = lambda: backward_call(name, {**op.names(tensors), **options})
+    if device.type == "cuda" and torch.version.cuda:
+        if name == "linear":
+            found["cuBLASLt"] = lambda: _with_cublaslt(lambda: f.linear(*tensors, **options))
+        elif name == "attention":
+            found["cuDNN"] = lambda: _with_cudnn(lambda: f.attention(*tensors, **options))
+    return found
+
+
+def _compiled(eager: Callable[..., Any], tensors: Any, options: Any) -> Run:
+    made = torch.compile(eager, dynamic=False)
+    return lambda: made(*tensors, **options)
+
+
+def _with_cublaslt(run: Run) -> Run:
+    def call() -> Any:
+        before = torch.backends.cuda.preferred_blas_library()
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+        try:
+            return run()
+        finally:
+            torch.backends.cuda.preferred_blas_library(before)
+
+    return call
+
+
+def _with_cudnn(run: Run) -> Run:
+    def call() -> Any:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return run()
+
+    return call

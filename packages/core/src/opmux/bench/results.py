@@ -1,0 +1,162 @@
+"""What a run of the benchmarks gives: plain data."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+EQUAL = 0.02
+"""Two times this close, as a fraction, are equal."""
+
+AGREES = 0.1
+"""How far a result may be from the reference's, as a fraction of its largest magnitude, to be worth timing.
+
+A check against timing nonsense, wide enough for one step of an 8-bit float; what is right is for `opmux conformance`.
+"""
+
+PEER, IMPLEMENTATION = "peer", "implementation"
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device reached in this run, as the measure of everything else.
+
+    Attributes:
+        copy_gbps: of a large copy on the device, gigabytes read and written per second.
+        matmul_tflops: of a large matrix product in the run's dtype, 10**12 operations per second.
+    """
+
+    copy_gbps: float
+    matmul_tflops: float
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One implementation or peer, timed.
+
+    Attributes:
+        kind: ``implementation`` or ``peer``.
+        package: distribution and version.
+        chosen: whether opmux takes it here when nobody asks for one.
+        median_us, min_us, max_us: of the rounds, microseconds a call.
+        q1_us, q3_us: the quartiles; half of the rounds lie between them.
+        ratio: time of the best peer over its own: above 1 is faster than that peer; None without a peer.
+        verdict: ``faster``, ``equal`` or ``slower`` than the best peer, equal being within 2 %.
+        fraction: the least time that the ceilings allow over its own.
+        difference: from the reference's result, as a fraction of that one's largest magnitude.
+    """
+
+    name: str
+    kind: str
+    package: str
+    chosen: bool
+    rounds: int
+    median_us: float
+    min_us: float
+    max_us: float
+    q1_us: float
+    q3_us: float
+    ratio: float | None
+    verdict: str | None
+    tflops: float | None
+    gbps: float
+    fraction: float
+    difference: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether its result is near the reference's; NaN is not."""
+        return self.difference <= AGREES
+
+
+@dataclass(frozen=True)
+class Left:
+    """One that was not timed, and why.
+
+    Attributes:
+        status: as explain has it (``rejected``, ``disabled``, ...), or ``failed`` where it raised.
+    """
+
+    name: str
+    kind: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One call, and everybody who computed it.
+
+    Attributes:
+        call: the call in words.
+        flops: floating-point operations, None where nothing counts them.
+        moved: bytes that must be read and written.
+        bound: ``memory`` or ``compute``: which ceiling sets the least time.
+        least_us: the time that the ceilings allow.
+    """
+
+    op: str
+    case: str
+    call: str
+    flops: float | None
+    moved: int
+    bound: str
+    least_us: float
+    contenders: tuple[Contender, ...]
+    left: tuple[Left, ...]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Implementations that raised, or whose result is not the op's."""
+        raised = [f"{x.name}: {x.reason}" for x in self.left if x.kind == IMPLEMENTATION and x.status == "failed"]
+        wrong = [
+            f"{c.name}: its result differs from the reference's by {c.difference:.3g} of the largest magnitude"
+            for c in self.contenders
+            if c.kind == IMPLEMENTATION and not c.agrees
+        ]
+        return tuple(f"{self.op}, {self.case}: {reason}" for reason in raised + wrong)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole run."""
+
+    device: str
+    arch: str
+    size: str
+    dtype: str
+    torch: str
+    threads: int
+    ceilings: Ceilings
+    cases: tuple[CaseResult, ...]
+    without_cases: tuple[str, ...]
+    """Ops that no case is written for."""
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why the run is no good; no time is a reason."""
+        found = tuple(failure for case in self.cases for failure in case.failures)
+        timed = any(c.kind == IMPLEMENTATION for case in self.cases for c in case.contenders)
+        return found if timed or found else ("no implementation was timed",)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was asked for ran and gave the op's result."""
+        return not self.failures
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {"passed": self.passed, "failures": list(self.failures)} | asdict(self)
+
+
+def spread(samples: Sequence[float]) -> tuple[float, float, float, float, float]:
+    """Median, least, largest, and the quartiles."""
+    q1, _, q3 = statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else [samples[0]] * 3
+    return statistics.median(samples), min(samples), max(samples), q1, q3
+
+
+def verdict(ratio: float) -> str:
+    """What a ratio of times says."""
+    if abs(ratio - 1) <= EQUAL:
+        return "equal"
+    return "faster" if ratio > 1 else "slower"

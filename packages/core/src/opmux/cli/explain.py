@@ -1,0 +1,54 @@
+"""`opmux explain`: which implementation takes a call, and why not the others."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from opmux import arch as archs
+from opmux import explanation
+from opmux.cli import output, words
+
+Op = Annotated[str, typer.Argument(metavar="OP", help="An op, as `opmux ops` lists them.", show_default=False)]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME=VALUE...",
+        help="Tensors and options: x=bf16[4096,8192] eps=1e-5 causal=true window=-1,0 dtype=e4m3fn.",
+        show_default=False,
+    ),
+]
+AsIfOn = Annotated[
+    str | None,
+    typer.Option("--arch", help="Reason as if on this arch, as gfx942 or sm_90; it need not be present."),
+]
+Backend = Annotated[str | None, typer.Option("--backend", help="As the op's own backend=: this one or none.")]
+
+
+def explain(
+    op: Op, arguments: Words = None, arch: AsIfOn = None, backend: Backend = None, as_json: output.AsJson = False
+) -> None:
+    """Say which implementation would take a call, and why not the others.
+
+    Exits with 1 where none takes it.
+    """
+    definition = words.find_op("explain", op)
+    where = archs.parse_arch(arch) if arch is not None else archs.assumed_arch()
+    call = words.read_call(definition, arguments or [], where)
+    plan = explanation.explain(definition.public, arch=where.name, backend=backend, **call)
+    if as_json:
+        output.emit_json(plan.as_dict())
+    else:
+        output.console().print(_coloured(str(plan)), soft_wrap=True)
+    if plan.chosen is None:
+        raise typer.Exit(1)
+
+
+def _coloured(table: str) -> Text:
+    """The plan's own text; a terminal shows the states in colour."""
+    text = Text(table)
+    for word, style in output.STYLES.items():
+        text.highlight_regex(rf"(?m)(?<=  ){word}(?=  |$)", style)
+    text.highlight_regex(r"\A.* -> \S+", "bold")
+    text.highlight_regex(r"(?m)^plugins that failed to load$", "bold red")
+    return text

@@ -1,0 +1,109 @@
+"""What every command prints with: JSON, tables, complaints, files."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from opmux.errors import InvalidArgument
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+STYLES = {
+    "chosen": "bold green",
+    "accepted": "green",
+    "rejected": "yellow",
+    "disabled": "yellow",
+    "quarantined": "red",
+    "unavailable": "yellow",
+}
+"""Colours of the states of a candidate."""
+
+_WIDE = 200
+"""Columns where nothing says how many there are: a file or a pipe, which wraps nothing."""
+
+
+def console(stderr: bool = False) -> Console:
+    """A console on stdout or stderr as it is now; one that is no terminal is wide, so that no cell is cut."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
+def emit_json(data: Any) -> None:
+    """Print an object as JSON; numbers that JSON cannot say (NaN, infinity) become null."""
+    typer.echo(to_json(data))
+
+
+def to_json(data: Any) -> str:
+    """The text that `emit_json` prints."""
+    return json.dumps(_plain(data), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
+    """A table of plain cells (no markup is read in them); columns named in ``right`` are right-aligned."""
+    made = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        show_header=any(columns),
+    )
+    made.padding = (0, 2, 0, 0)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", header_style="dim")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return made
+
+
+def state(word: str) -> Text:
+    """A word in the colour of what it says."""
+    good, bad = ("yes", "passed", "faster", "equal"), ("no", "failed", "slower")
+    return Text(word, STYLES.get(word, "green" if word in good else "red" if word in bad else ""))
+
+
+def complain(message: str) -> None:
+    """Say on stderr what is wrong."""
+    console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Refuse a file that could not be written, before the work whose result it shall hold.
+
+    Raises:
+        InvalidArgument: where its folder does not exist, or it is a folder itself.
+    """
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise InvalidArgument(f"opmux: `{option}` expected a file in a folder that exists, got {path}; make the folder")
+
+
+def write(option: str, path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        InvalidArgument: where the system refuses it.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"opmux: `{option}` cannot be written: {error}; choose another file") from None

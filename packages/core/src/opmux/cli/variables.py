@@ -1,0 +1,68 @@
+"""The ``OPMUX_`` variables of the environment: value, meaning, and what is wrong with them."""
+
+import importlib.metadata
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from opmux import loading
+from opmux.arch import parse_arch
+from opmux.cli.words import did_you_mean
+from opmux.errors import OpmuxError
+from opmux.policy import ENVIRONMENT, split_names
+
+
+def variables() -> list[dict[str, str | None]]:
+    """Every variable that opmux reads, set or not, and every other one of its prefix that is set."""
+    listed = []
+    for name, meaning in ENVIRONMENT.items():
+        value = os.environ.get(name)
+        judge = _JUDGES.get(name)
+        problem = judge(value) if judge is not None and value else None
+        listed.append({"name": name, "value": value, "meaning": meaning, "problem": problem})
+    for name in sorted(os.environ):
+        if name.startswith("OPMUX_") and name not in ENVIRONMENT:
+            problem = f"opmux reads no such variable; {did_you_mean(name, ENVIRONMENT)}".rstrip("; ")
+            listed.append({"name": name, "value": os.environ[name], "meaning": None, "problem": problem})
+    return listed
+
+
+def _unknown(names: str, known: set[str], what: str) -> str | None:
+    strangers = [name for name in split_names(names) if name not in known]
+    return f"{what} {', '.join(strangers)}" if strangers else None
+
+
+def _backends(value: str) -> str | None:
+    return _unknown(value, set(loading.known_names()), "not registered:")
+
+
+def _plugins(value: str) -> str | None:
+    installed = {e.name for e in importlib.metadata.entry_points(group=loading.ENTRY_POINT_GROUP)}
+    return _unknown(value, installed, "not installed:")
+
+
+def _arch(value: str) -> str | None:
+    try:
+        parse_arch(value)
+    except OpmuxError as error:
+        return str(error)
+    return None
+
+
+def _folder(value: str) -> str | None:
+    return None if Path(value).is_dir() else "no such folder"
+
+
+def _level(value: str) -> str | None:
+    levels = ("debug", "info", "warning", "error")
+    return None if value.strip().lower() in levels else f"expected one of {', '.join(levels)}"
+
+
+_JUDGES: dict[str, Callable[[str], str | None]] = {
+    "OPMUX_PREFER": _backends,
+    "OPMUX_DISABLE": _backends,
+    "OPMUX_PLUGINS": _plugins,
+    "OPMUX_ARCH": _arch,
+    "OPMUX_TUNED": _folder,
+    "OPMUX_LOG": _level,
+}

@@ -1,0 +1,82 @@
+"""Guards: one native call that tells whether tensors are like those a plan was made for.
+
+Like means: the same classes, dtypes, devices, ranks and layouts, no gradient due, and the same state of torch's
+dispatcher: autocast, inference mode, functorch levels. torch's own compiler asks the same question before it runs
+compiled code, with a native object (`torch._C._dynamo.guards.TensorGuards`); asking it in Python costs four times as
+much. That object is not public, so it is tried out once, and a Python guard takes its place where it does not answer
+as expected.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Guard = Callable[..., bool]
+
+
+def never(*tensors: Any) -> bool:
+    """The guard of nothing."""
+    return False
+
+
+def make_guard(tensors: Sequence[Tensor]) -> Guard:
+    """A function of as many tensors that tells whether they are like these; sizes and strides are free."""
+    return _native(tensors) if _native_answers_as_expected() else _in_python(tensors)
+
+
+def _native(tensors: Sequence[Tensor]) -> Guard:
+    free = [[None] * t.dim() for t in tensors]
+    guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
+    check: Guard = guards.check
+    return check
+
+
+@functools.cache
+def _native_answers_as_expected() -> bool:
+    """Try the native guard on what it must tell apart."""
+    x, weight = torch.empty(2, 3), torch.empty(3)
+    try:
+        same = _native((x, weight))
+        alike = same(torch.empty(7, 5), torch.empty(4))
+        different = [
+            same(x.double(), weight),
+            same(x.flatten(), weight),
+            same(x, weight.clone().requires_grad_()),
+            same(x, torch.nn.Parameter(weight.clone(), requires_grad=False)),
+            same(x.to("meta"), weight),
+            same(x.to_sparse(), weight),
+        ]
+        with torch.inference_mode():
+            different.append(same(x, weight))
+        with torch.autocast("cpu"):
+            different.append(same(x, weight))
+    except (AttributeError, TypeError, ImportError, RuntimeError):
+        return False
+    return alike is True and not any(different)
+
+
+def _ambient() -> tuple[Any, ...]:
+    return (
+        torch.is_inference_mode_enabled(),
+        torch._C._is_any_autocast_enabled(),
+        torch._C._functorch.peek_interpreter_stack() is None,
+    )
+
+
+def _facts(tensor: Any) -> tuple[Any, ...]:
+    due = torch.is_grad_enabled() and tensor.requires_grad
+    return tensor.__class__, tensor.dtype, tensor.device, tensor.dim(), tensor.layout, due
+
+
+def _in_python(tensors: Sequence[Tensor]) -> Guard:
+    ambient, facts = _ambient(), [_facts(t) for t in tensors]
+
+    def same(*given: Any) -> bool:
+        return ambient == _ambient() and all(
+            isinstance(t, Tensor) and _facts(t) == wanted for t, wanted in zip(given, facts, strict=True)
+        )
+
+    return same

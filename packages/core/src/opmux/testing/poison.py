@@ -1,0 +1,95 @@
+"""What a target allocates itself: poisoned, and where Python allocates it, guarded as well.
+
+Three things are done while a target runs. torch fills the memory of every ``empty`` with NaN (its deterministic mode,
+in the form that only warns, so that nothing is refused for it). The Python functions that allocate give out views of
+larger buffers whose rest is watched. And blocks of the outputs' sizes are filled with NaN and freed just before, so
+that an allocator which torch does not see through hands out NaN as well.
+"""
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.testing.memory import Guarded, guarded_empty, poison_
+
+
+@contextmanager
+def poisoned() -> Iterator[list[Guarded]]:
+    """Poison and guard what is allocated in the block; yields the guarded buffers, whose guards are to be checked."""
+    allocated: list[Guarded] = []
+    mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        try:
+            with _guarded_allocation(allocated):
+                yield allocated
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = fill
+            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+
+
+def poison_freed(forms: Sequence[tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> None:
+    """Fill blocks of these shapes with poison and free them: the next blocks of that size are likely the same."""
+    blocks = [poison_(torch.empty(shape, dtype=dtype, device=device)) for shape, dtype in forms for _ in range(2)]
+    del blocks
+
+
+_FUNCTIONS = ("empty", "empty_like", "empty_strided", "zeros", "zeros_like")
+_METHODS = ("new_empty", "new_empty_strided", "new_zeros")
+_lock = threading.RLock()
+
+
+@contextmanager
+def _guarded_allocation(allocated: list[Guarded]) -> Iterator[None]:
+    """Have Python's allocations made inside of larger buffers."""
+    thread = threading.get_ident()
+
+    def guarding(original: Callable[..., Any], zeros: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def allocate(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            if threading.get_ident() != thread or torch.compiler.is_dynamo_compiling() or not _may_be_guarded(made):
+                return made
+            # Made here and again in a larger buffer: every way of giving a size, dtype and device is torch's own.
+            strides = made.stride()
+            twin = guarded_empty(tuple(made.shape), made.dtype, made.device, strides=strides)
+            if zeros:
+                twin.tensor.zero_()
+            twin.remember()
+            allocated.append(twin)
+            return twin.tensor.requires_grad_() if made.requires_grad else twin.tensor
+
+        return allocate
+
+    with _lock:
+        originals = [(torch, name, getattr(torch, name)) for name in _FUNCTIONS]
+        originals += [(Tensor, name, getattr(Tensor, name)) for name in _METHODS]
+        for owner, name, original in originals:
+            setattr(owner, name, guarding(original, "zeros" in name))
+        try:
+            yield
+        finally:
+            for owner, name, original in originals:
+                if owner is Tensor:
+                    delattr(Tensor, name)  # it was inherited
+                else:
+                    setattr(owner, name, original)
+
+
+def _may_be_guarded(made: Any) -> bool:
+    return (
+        type(made) is Tensor
+        and made.layout == torch.strided
+        and made.numel() > 0
+        and made.device.type in ("cpu", "cuda")
+        and not made.is_pinned()
+    )

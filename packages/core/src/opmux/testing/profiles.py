@@ -1,0 +1,164 @@
+"""Profiles: how large the cases are, how many odd ones are drawn, and which models' shapes are among them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from opmux.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A size of the suite.
+
+    Attributes:
+        summary: what it is for.
+        sizes: the base size of each dim, by name; a tuple for a leading ``*name``.
+        tile: a size just past a tile of 128, for dims that kernels cut into tiles; 0 leaves such cases out.
+        models: names of `opmux.testing.model_shapes.MODELS` whose shapes are among the cases.
+        divisor: what the models' shapes are divided by; 1 takes them as they are.
+        model_tokens: tokens that go with a model's shape.
+        odd: how many odd cases hypothesis draws for an op.
+        odd_limit: the largest odd size.
+        large: at least one tensor of a case passes 2**31 elements, and nothing else is in the profile.
+        needs_gpu: refuse to run it on a CPU.
+    """
+
+    name: str
+    summary: str
+    sizes: Mapping[str, int | tuple[int, ...]]
+    tile: int
+    models: tuple[str, ...]
+    divisor: int
+    model_tokens: int
+    odd: int
+    odd_limit: int
+    large: bool = False
+    needs_gpu: bool = False
+    default_size: int = field(default=24)
+    default_star: tuple[int, ...] = field(default=(2, 3))
+
+
+_SMALL: dict[str, int | tuple[int, ...]] = {
+    "tokens": 24,
+    "*tokens": (3, 5),
+    "*batch": (2,),
+    "hidden": 192,
+    "m": 130,
+    "n": 96,
+    "k": 160,
+    "batch": 3,
+    "seq": 9,
+    "seq_q": 21,
+    "seq_k": 29,
+    "tokens_q": 45,
+    "tokens_k": 61,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 32,
+    "value_dim": 32,
+    "half": 16,
+    "max_positions": 64,
+    "pages": 12,
+    "page_size": 16,
+    "max_pages": 4,
+    "groups": 3,
+    "experts": 6,
+    "top_k": 2,
+}
+
+_DEFAULT: dict[str, int | tuple[int, ...]] = {
+    **_SMALL,
+    "tokens": 200,
+    "*tokens": (7, 37),
+    "hidden": 1024,
+    "m": 260,
+    "n": 384,
+    "k": 512,
+    "seq": 37,
+    "seq_q": 130,
+    "seq_k": 197,
+    "tokens_q": 250,
+    "tokens_k": 300,
+    "heads": 8,
+    "head_dim": 64,
+    "value_dim": 64,
+    "half": 32,
+    "max_positions": 512,
+    "pages": 64,
+    "max_pages": 16,
+}
+
+_TINY: dict[str, int | tuple[int, ...]] = {
+    **_SMALL,
+    "tokens": 6,
+    "*tokens": (2, 2),
+    "hidden": 24,
+    "m": 5,
+    "n": 16,
+    "k": 24,
+    "batch": 2,
+    "seq": 4,
+    "seq_q": 5,
+    "seq_k": 7,
+    "tokens_q": 8,
+    "tokens_k": 9,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 16,
+    "value_dim": 16,
+    "half": 8,
+    "max_positions": 16,
+    "pages": 4,
+    "max_pages": 2,
+}
+
+_FEW = ("llama3_8b", "gpt_oss_20b", "gemma2_9b")
+_ALL = (
+    *_FEW,
+    "llama3_70b",
+    "qwen3_8b",
+    "qwen3_32b",
+    "gemma3_12b",
+    "gpt_oss_120b",
+    "mistral_7b",
+    "mixtral_8x7b",
+    "phi4",
+)
+
+PROFILES: dict[str, Profile] = {
+    p.name: p
+    for p in (
+        Profile("small", "small sizes, every case kind; for CPUs and quick runs", _SMALL, 136, _FEW, 32, 12, 8, 130),
+        Profile("default", "sizes that fill several tiles and blocks", _DEFAULT, 264, _ALL, 8, 64, 24, 300),
+        Profile("model", "the shapes of real models, whole", _DEFAULT, 264, _ALL, 1, 512, 24, 600, needs_gpu=True),
+        Profile("interpreter", "tiny sizes, for interpreters and simulators", _TINY, 0, ("llama3_8b",), 128, 3, 3, 17),
+        Profile(
+            "large",
+            "tensors past 2**31 elements",
+            _DEFAULT,
+            0,
+            (),
+            1,
+            0,
+            0,
+            0,
+            large=True,
+            needs_gpu=True,
+        ),
+    )
+}
+"""Every profile by name."""
+
+
+def profile_named(name: str) -> Profile:
+    """The profile of that name.
+
+    Raises:
+        InvalidArgument: where there is none.
+    """
+    if name not in PROFILES:
+        raise InvalidArgument(
+            f"conformance: `profile` expected one of {', '.join(PROFILES)}, got {name!r}; "
+            "`small` is the one for CPUs and quick runs"
+        )
+    return PROFILES[name]

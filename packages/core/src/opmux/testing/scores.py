@@ -1,0 +1,149 @@
+"""Attention written out in float64, score by score, for the derivation of bounds: no blocks, no running sums."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SCORES_AT_A_TIME = 1 << 24
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of some query heads of one batch entry, ``(heads, seq_q, seq_k)`` where nothing else is said.
+
+    Attributes:
+        q, k, v: ``(heads, seq, dim)``, keys and values repeated for the query heads that share them.
+        p: the probabilities, 0 where masked out.
+        error: the roundings of each probability, relative to it, without those of the row's lse; 0 where masked out.
+        slope: of the cap; 1 without one.
+        slope_error: its roundings.
+        lse: ``(heads, seq_q, 1)``; 0 for -inf.
+        sink_p: the probability of the sink, ``(heads, seq_q, 1)``.
+        scale: the factor on the scores.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    p: Tensor
+    error: Tensor
+    slope: Tensor | float
+    slope_error: Tensor | float
+    lse: Tensor
+    sink_p: Tensor | float
+    scale: float
+
+    @classmethod
+    def of(
+        cls, tensors: Mapping[str, Any], options: Mapping[str, Any], batch: int, heads: slice, saved: bool = False
+    ) -> "Scores":
+        """Score the queries of these heads; ``saved`` takes the lse from the tensors, as a backward does."""
+        groups = tensors["q"].shape[2] // tensors["k"].shape[2]
+        one = attended(tensors, batch, heads, groups)
+        q, k, v = one["q"], one["k"], one["v"]
+        scale = 1 / math.sqrt(max(1, q.shape[-1])) if options["scale"] is None else options["scale"]
+        s = scale * (q @ k.mT)
+        # One rounding for each term of the product, and those of the scale and of the factor to base 2.
+        error = (4 + math.sqrt(q.shape[-1])) * abs(scale) * (q.abs() @ k.abs().mT) + 4 * s.abs()
+        slope: Tensor | float = 1.0
+        slope_error: Tensor | float = 0.0
+        cap = options["softcap"]
+        if cap > 0:
+            s = cap * torch.tanh(s / cap)
+            slope = 1 - (s / cap).square()
+            slope_error = 2 * s.abs() / cap**2 * (error * slope + 4 * s.abs()) + 4
+            error = error * slope + 4 * s.abs()
+        allowed = _allowed(s.shape[-2], s.shape[-1], options["causal"], options["window"], s.device)
+        masked = s.masked_fill(~allowed, -math.inf)
+        sinks = one["sinks"]
+        if saved:
+            lse = one["lse"]
+        else:
+            joined = masked if sinks is None else torch.cat((masked, sinks.expand(-1, s.shape[-2], 1)), -1)
+            lse = torch.logsumexp(joined, -1, keepdim=True)
+        lse = torch.where(lse == -math.inf, 0.0, lse)
+        return cls(
+            q,
+            k,
+            v,
+            torch.exp(masked - lse),
+            (error + 2 * (s - lse).abs() + 4).masked_fill(~allowed, 0.0),
+            slope,
+            slope_error,
+            lse,
+            0.0 if sinks is None else torch.exp(sinks - lse),
+            abs(scale),
+        )
+
+
+def _allowed(queries: int, keys: int, causal: bool, window: tuple[int, int], device: torch.device) -> Tensor:
+    """Which keys each query attends to: aligned bottom-right."""
+    position = torch.arange(queries, device=device).unsqueeze(1) + keys - queries
+    key = torch.arange(keys, device=device)
+    allowed = torch.ones((queries, keys), dtype=torch.bool, device=device)
+    if causal:
+        allowed &= key <= position
+    if window[0] != -1:
+        allowed &= key >= position - window[0]
+    if window[1] != -1:
+        allowed &= key <= position + window[1]
+    return allowed
+
+
+def per_head(q: Tensor, k: Tensor) -> Iterator[tuple[int, slice]]:
+    """Batch entries and slices of query heads (whole groups), so that the scores of one fit into memory."""
+    batch, seq, heads, _ = q.shape
+    groups = heads // max(1, k.shape[2])
+    fitting = max(1, SCORES_AT_A_TIME // max(1, seq * k.shape[1] * groups)) * groups
+    for entry in range(batch):
+        for start in range(0, heads, fitting):
+            yield entry, slice(start, min(start + fitting, heads))
+
+
+def attended(tensors: Mapping[str, Any], batch: int, heads: slice, groups: int) -> dict[str, Any]:
+    """The tensors of these heads as ``(heads, seq, dim)``; those by row, and sinks, with a last dim of one."""
+    shared = slice(heads.start // groups, -(-heads.stop // groups))
+    found: dict[str, Any] = {}
+    for name in ("q", "out", "grad_out"):
+        if name in tensors:
+            found[name] = tensors[name][batch][:, heads].transpose(0, 1)
+    for name in ("k", "v"):
+        found[name] = tensors[name][batch][:, shared].repeat_interleave(groups, 1).transpose(0, 1)
+    for name in ("lse", "grad_lse"):
+        value = tensors.get(name)
+        found[name] = found["q"].new_zeros(()) if value is None else value[batch][heads].unsqueeze(-1)
+    sinks = tensors.get("sinks")
+    found["sinks"] = None if sinks is None else sinks[heads].reshape(-1, 1, 1)
+    return found
+
+
+def by_sequence(tensors: Mapping[str, Any]) -> Iterator[tuple[slice, slice, dict[str, Any]]]:
+    """The sequences of a ragged or paged batch: tokens of q, tokens of k, and the tensors as a dense batch of one."""
+    starts = tensors["cu_seqlens_q"].tolist()
+    paged = "block_table" in tensors
+    starts_k = starts if paged else tensors["cu_seqlens_k"].tolist()
+    for place, (of_q, of_k) in enumerate(zip(pairwise(starts), pairwise(starts_k), strict=True)):
+        queries, keys = slice(*of_q), slice(*of_k)
+        one = {name: tensors.get(name) for name in ("sinks",)}
+        for name in ("q", "out", "grad_out"):
+            if name in tensors:
+                one[name] = tensors[name][None, queries]
+        for name in ("lse", "grad_lse"):
+            if tensors.get(name) is not None:
+                one[name] = tensors[name][None, :, queries]
+        for name in ("k", "v"):
+            one[name] = _cached(tensors, name, place) if paged else tensors[name][None, keys]
+        yield queries, keys, one
+
+
+def _cached(tensors: Mapping[str, Any], name: str, place: int) -> Tensor:
+    """A sequence's keys or values out of its pages."""
+    cache, length = tensors[f"{name}_cache"], int(tensors["seq_lens"][place])
+    pages = tensors["block_table"][place, : -(-length // cache.shape[1])].to(torch.int64)
+    gathered: Tensor = cache.index_select(0, pages).flatten(0, 1)[None, :length]
+    return gathered

@@ -1,0 +1,69 @@
+"""Lengths of sequences: ragged and paged batches with the lengths that break kernels among them."""
+
+import torch
+
+
+def draw_lengths(generator: torch.Generator, batch: int, tokens: int) -> list[int]:
+    """Lengths of ``batch`` sequences over ``tokens`` tokens: some tokens are left over, one sequence may be empty."""
+    if batch == 0:
+        return []
+    lengths, left = [], tokens - tokens // 16
+    for place in range(batch):
+        share = left // (batch - place)
+        if place == batch - 1:
+            length = left
+        elif batch > 2 and place == 1:
+            length = 0
+        else:
+            length = _between(generator, min(1, share), max(share + share // 2, min(1, share)))
+        lengths.append(min(length, left))
+        left -= lengths[-1]
+    return lengths
+
+
+def draw_paged(
+    generator: torch.Generator, *, batch: int, tokens: int, pages: int, page_size: int, max_pages: int, kind: str
+) -> dict[str, list[int]]:
+    """A batch over a paged cache.
+
+    Args:
+        generator: the source of randomness.
+        batch: how many sequences.
+        tokens: how many new tokens there is room for.
+        pages: how many pages the cache has; no page is used twice.
+        page_size: tokens of a page.
+        max_pages: columns of the block table.
+        kind: ``decode`` (one new token each), ``prefill`` (all tokens are new), anything else is a mixture.
+
+    Returns:
+        ``new``: new tokens of each sequence; ``lengths``: all of its tokens; ``pages``: how many pages it needs.
+    """
+    new, lengths, needed = [], [], []
+    free = pages
+    for place in range(batch):
+        most = min(max_pages, free - (batch - place - 1) if free > batch - place - 1 else free)
+        capacity = most * page_size
+        # Not a whole number of pages, where it can be helped: the rest of the last page is poisoned.
+        length = _between(generator, min(1, capacity), capacity)
+        share = tokens // batch
+        if kind == "decode":
+            fresh = min(1, length, share)
+        elif kind == "prefill":
+            length = min(length, share)
+            fresh = length
+        else:
+            fresh = min(length, (1, share, max(1, share // 2), 0)[place % 4], share)
+        if kind != "prefill" and batch > 3 and place == 3:
+            length = fresh  # a sequence without tokens in the cache but new ones, or without any
+        new.append(fresh)
+        lengths.append(length)
+        needed.append(-(-length // page_size))
+        free -= needed[-1]
+    return {"new": new, "lengths": lengths, "pages": needed}
+
+
+def _between(generator: torch.Generator, low: int, high: int) -> int:
+    """A number from low to high, both included."""
+    if high <= low:
+        return low
+    return int(torch.randint(low, high + 1, (), generator=generator, device=generator.device))

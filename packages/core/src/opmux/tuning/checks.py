@@ -1,0 +1,205 @@
+"""What must hold of a record: it names what exists, its figures agree with each other, and the device could do it."""
+
+import datetime
+import functools
+import math
+import re
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+
+from opmux.arch import parse_arch
+from opmux.dtypes import short_name_of
+from opmux.errors import InvalidArgument, TunedRecordError
+from opmux.op import Op
+from opmux.tuning import cells, peaks
+from opmux.tuning.records import TunedRecord, known_op
+from opmux.tuning.roles import CAPACITY, attended, roles_of, shrinks
+from opmux.validation import check_call
+
+AGREEMENT = 0.02
+"""How far a stated tflops or gbps may lie from the one that follows from the time."""
+
+ERROR_BOUND = 1.0
+"""The largest `error`: it is stated as a fraction of the conformance kit's bound."""
+
+_BACKEND = re.compile(r"[A-Za-z_]\w*(:\w[\w.-]*)?")
+_LARGEST_DIM = 2**40
+
+
+def check_record(record: TunedRecord) -> None:
+    """Hold a record to the op's signature, to its own figures and to what its arch can do.
+
+    Raises:
+        TunedRecordError: names the op, the column, what was expected, what was given and what to do.
+    """
+    op = known_op(record.op)
+    _check_arch(op, record.arch)
+    _check_names(op, record)
+    if not _BACKEND.fullmatch(record.backend):
+        remedy = "write it as explain does"
+        raise cells.refused(op.name, "backend", "`backend` or `backend:name`", repr(record.backend), remedy)
+    _check_figures(op, record)
+    tensors, options, dims = _as_call(op, record)
+    try:
+        check_call(op.signature, tensors, options)
+    except InvalidArgument as error:
+        raise TunedRecordError(str(error)) from None
+    flops, size = _flops(op, record), _bytes(op, tensors, options, dims, CAPACITY)
+    _check_agreement(op, record, "tflops", flops and 1e-6 * flops, "op states no flops")
+    whole = None if roles_of(op.signature).capacity else 1e-3 * size
+    _check_agreement(op, record, "gbps", whole, "call reads a part of its buffers only")
+    _check_possible(op, record, flops, size, options)
+
+
+def tflops_of(record: TunedRecord) -> float | None:
+    """The ``tflops`` that follows from a record's time; None where the op states no flops.
+
+    Raises:
+        TunedRecordError: where the op is unknown.
+    """
+    flops = _flops(known_op(record.op), record)
+    return None if flops is None else 1e-6 * flops / record.time_us
+
+
+def gbps_of(record: TunedRecord) -> float | None:
+    """The ``gbps`` that follows from a record's time; None where the op reads a part of its buffers only.
+
+    Counted are all tensor arguments once, those written in place twice, and all results.
+
+    Raises:
+        TunedRecordError: where the op is unknown.
+    """
+    op = known_op(record.op)
+    if roles_of(op.signature).capacity:
+        return None
+    return 1e-3 * _bytes(op, *_as_call(op, record), frozenset()) / record.time_us
+
+
+def _check_arch(op: Op, name: str) -> None:
+    try:
+        arch = parse_arch(name)
+    except InvalidArgument:
+        arch = None
+    if arch is None or arch.name != name or (name[-1:].isalpha() and arch.vendor == "nvidia"):
+        raise cells.refused(
+            op.name, "arch", "one arch, as sm_90 or gfx942", repr(name), "use the name in `opmux doctor`"
+        )
+
+
+def _check_names(op: Op, record: TunedRecord) -> None:
+    """Every name is one of the op's, and none that it needs is missing."""
+    signature, roles = op.signature, roles_of(op.signature)
+    may = {t.name: "tensors" for t in signature.tensors}
+    must = [t.name for t in signature.required]
+    _compare(op, "dtypes", record.dtypes, may, must)
+    _compare(op, "dims", record.dims, dict.fromkeys(signature.binders, "dims"), list(signature.binders))
+    options = {o.name: o for o in signature.options}
+    _compare(op, "options", record.options, options, list(roles.must_name(signature.options)))
+    for name, size in record.dims.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _LARGEST_DIM:
+            raise cells.refused(op.name, "dims", f"a positive size for `{name}`", repr(size), "measure a real call")
+
+
+def _compare(op: Op, column: str, given: Mapping[str, Any], may: Mapping[str, Any], must: list[str]) -> None:
+    for name in given:
+        if name not in may:
+            remedy = f"{cells.near(name, may)}they are {', '.join(may) or 'none'}"
+            raise cells.refused(op.name, column, f"{column} of {op.name}", f"`{name}`", remedy)
+    for name in must:
+        if name not in given:
+            raise cells.refused(op.name, column, f"a value for `{name}`", "none", f"add {name}=...")
+
+
+def _check_figures(op: Op, record: TunedRecord) -> None:
+    again = "measure again or drop the row"
+    if not (math.isfinite(record.time_us) and record.time_us > 0):
+        raise cells.refused(op.name, "time_us", "a positive number of microseconds", f"{record.time_us!r}", again)
+    if not (math.isfinite(record.error) and record.error >= 0):
+        raise cells.refused(op.name, "error", "a finite error, 0 or more", f"{record.error!r}", again)
+    if record.error > ERROR_BOUND:
+        expected = f"at most {ERROR_BOUND}, the conformance bound"
+        raise cells.refused(op.name, "error", expected, f"{record.error!r}", "do not use that kernel: it is wrong")
+    if isinstance(record.compared, bool) or not isinstance(record.compared, int) or record.compared < 1:
+        expected = "how many implementations were measured, 1 or more"
+        raise cells.refused(op.name, "compared", expected, f"{record.compared!r}", "count the record's own")
+    if record.date:
+        try:
+            datetime.datetime.fromisoformat(record.date)
+        except ValueError:
+            remedy = "mend the row or leave it empty"
+            raise cells.refused(op.name, "date", "an ISO 8601 date, as 2026-01-31", repr(record.date), remedy) from None
+
+
+def _as_call(op: Op, record: TunedRecord) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The call that was measured: its tensors on the meta device, its options, its dims as the signature binds them."""
+    dims = {name: (size,) if name in op.signature.stars else size for name, size in record.dims.items()}
+    options = {o.name: record.options.get(o.name, o.default) for o in op.signature.options}
+    try:
+        tensors = {
+            t.name: torch.empty(t.shape.value(dims, options), dtype=record.dtypes[t.name], device="meta")
+            if t.name in record.dtypes
+            else None
+            for t in op.signature.tensors
+        }
+    except (RuntimeError, TypeError, OverflowError, ValueError) as error:
+        text = str(error).partition("\n")[0]
+        raise cells.refused(op.name, "dims", "sizes of tensors that torch can hold", text, "mend the row") from None
+    return tensors, options, dims
+
+
+@functools.cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "<flops>", "eval")
+
+
+def _flops(op: Op, record: TunedRecord) -> float | None:
+    # The expression is the definition's own text, never a row's.
+    return None if op.flops is None else float(eval(_compiled(op.flops), {"__builtins__": {}}, dict(record.dims)))
+
+
+def _bytes(
+    op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any], dims: Mapping[str, Any], without: frozenset[str]
+) -> int:
+    """Bytes of all arguments and results; tensors with a dim of ``without`` count for nothing."""
+    total = 0
+    for argument in op.signature.tensors:
+        tensor = tensors[argument.name]
+        if tensor is not None and without.isdisjoint(argument.shape.names()):
+            total += tensor.numel() * tensor.element_size() * (2 if argument.name in op.signature.mutates else 1)
+    shapes, dtypes = op.signature.output_shapes(dims, options), op.signature.output_dtypes(tensors, options)
+    results = zip(shapes, dtypes, strict=True)
+    return int(total + sum(math.prod(shape) * dtype.itemsize for shape, dtype in results))
+
+
+def _check_agreement(op: Op, record: TunedRecord, column: str, work: float | None, why_not: str) -> None:
+    stated = getattr(record, column)
+    if stated is None:
+        return
+    if work is None:
+        raise cells.refused(op.name, column, f"nothing, since the {why_not}", f"{stated:g}", "leave it empty")
+    real = work / record.time_us
+    if not abs(stated - real) <= AGREEMENT * real:
+        expected = f"{real:.4g} (from dims and time_us, within {AGREEMENT:.0%})"
+        raise cells.refused(op.name, column, expected, f"{stated:g}", "one of the three is wrong: measure again")
+
+
+def _check_possible(op: Op, record: TunedRecord, flops: float | None, size: int, options: Mapping[str, Any]) -> None:
+    """Refuse a time that beats the arch's datasheet."""
+    if shrinks(options):
+        return
+    again = "the clock missed some of the work: measure again"
+    fraction = attended(record.dims, options)
+    rate = peaks.peak_tflops(record.arch, record.dtypes.values())
+    if flops is not None and fraction is not None and rate is not None:
+        least = 1e-6 * flops * fraction / rate
+        if record.time_us < least:
+            widths = "/".join(sorted({short_name_of(d) for d in record.dtypes.values()}))
+            expected = f"at least {least:.4g} ({record.arch} does at most {rate:.4g} tflops in {widths})"
+            raise cells.refused(op.name, "time_us", expected, f"{record.time_us:g}", again)
+    least_memory = peaks.least_memory_us(record.arch, size)
+    if least_memory is not None and fraction is not None and record.time_us < least_memory:
+        expected = f"at least {least_memory:.4g} ({record.arch} cannot move {size / 1e6:.4g} MB in less)"
+        raise cells.refused(op.name, "time_us", expected, f"{record.time_us:g}", again)

@@ -1,0 +1,81 @@
+"""What each dim and option of an op is to a tuned record: matched exactly, matched to the nearest, or not at all.
+
+Names have one meaning in every op, so the parts are given by name and hold for the ops of plugins too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opmux.signature import Option, Signature
+
+NEAREST = (
+    "max_seqlen_q", "seq_q", "tokens", "tokens_q", "m", "max_m", "expected_m", "batch", "seq", "seq_k", "tokens_k",
+    "max_seqlen_k",
+)  # fmt: skip
+"""Sizes that change from call to call, in the order in which the nearest recorded value is sought. A star dim is one
+too, by its product; one of another name stands where ``tokens`` stands. ``max_seqlen_q`` comes first because 1 there
+tells decoding from prefill, which want different configs."""
+
+CAPACITY = frozenset({"pages", "max_pages", "max_positions"})
+"""Sizes of buffers of which a call reads a part: they say nothing about its time, so they are not matched."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The parts that an op's dims and options play.
+
+    Attributes:
+        nearest: dims and options of which the nearest recorded value is taken, in the order of the search.
+        exact: dims that must be equal: the model's.
+        capacity: dims that are not matched.
+        fixed: options that must be equal: flags and tuples of ints. A record that does not name one means its default.
+        free: options that are matched only where a record names them: numbers and masks.
+    """
+
+    nearest: tuple[str, ...]
+    exact: tuple[str, ...]
+    capacity: tuple[str, ...]
+    fixed: tuple[Option, ...]
+    free: tuple[Option, ...]
+
+    def must_name(self, options: tuple[Option, ...]) -> tuple[str, ...]:
+        """Options that every record has to name: those without a default, and sizes."""
+        return tuple(o.name for o in options if o.required or o.name in self.nearest)
+
+
+def roles_of(signature: Signature) -> Roles:
+    """The parts of an op's dims and options."""
+    sizes = {name for name in signature.binders if name in NEAREST or name in signature.stars}
+    sizes |= {o.name for o in signature.options if o.kind == "int" and o.name in NEAREST}
+    places = {name: place for place, name in enumerate(NEAREST)}
+    nearest = tuple(sorted(sizes, key=lambda name: (places.get(name, places["tokens"]), name)))
+    rest = [name for name in signature.binders if name not in sizes]
+    options = [o for o in signature.options if o.name not in sizes]
+    fixed = tuple(o for o in options if o.is_flag or o.kind == "ints")
+    return Roles(
+        nearest,
+        tuple(name for name in rest if name not in CAPACITY),
+        tuple(name for name in rest if name in CAPACITY),
+        fixed,
+        tuple(o for o in options if o not in fixed),
+    )
+
+
+def shrinks(options: Mapping[str, Any]) -> bool:
+    """Whether the options leave out work in a way that no expression over dims says: a window, an unwanted output."""
+    window, mask = options.get("window"), options.get("output_mask")
+    return (window is not None and any(side != -1 for side in window)) or (mask is not None and not all(mask))
+
+
+def attended(dims: Mapping[str, int], options: Mapping[str, Any]) -> float | None:
+    """The fraction of (query, key) pairs that a causal mask leaves, 1.0 without one; None where it cannot be said."""
+    if not options.get("causal"):
+        return 1.0
+    if not {"seq_q", "seq_k"} <= dims.keys():
+        return None
+    queries, keys = dims["seq_q"], dims["seq_k"]
+    if queries > keys:  # the first queries see no key, so they need not be read either
+        return None
+    # Aligned bottom-right: query i sees i + 1 + keys - queries keys.
+    return 1.0 - (queries - 1) / (2 * keys)

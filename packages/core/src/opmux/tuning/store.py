@@ -1,0 +1,78 @@
+"""The records in force in this process: looked up by the resolver, replaced whole when files are read anew."""
+
+import itertools
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from opmux.implementation import Call
+from opmux.op import OPS, Op
+from opmux.resolver import TunedChoice
+
+if TYPE_CHECKING:
+    from opmux.loading import LoadedPlugin
+    from opmux.tuning.layers import Loaded, TuningReport
+    from opmux.tuning.table import OpTable
+
+_lock = threading.RLock()
+_loaded: "Loaded | None" = None
+_numbers = itertools.count(1)
+_FUNCTION = "_tuned_cell_"
+
+
+def lookup(op: Op, call: Call) -> TunedChoice | None:
+    """What the tuned records say of a call; None where none fits."""
+    loaded = _loaded
+    table = None if loaded is None else loaded.tables.get(op.name)
+    return None if table is None else table.find(call)
+
+
+def report() -> "TuningReport":
+    """Which files were read, which records are in force, and what was refused and why. Loads the plugins first."""
+    from opmux import loading
+    from opmux.tuning.layers import TuningReport
+
+    loading.ensure_loaded()
+    return TuningReport() if _loaded is None else _loaded.report
+
+
+def reload() -> "TuningReport":
+    """Read every file anew, put in force what counts, and drop the plans of the ops concerned.
+
+    Calls that run meanwhile finish on what they began with.
+    """
+    from opmux import loading
+
+    if not loading.ensure_loaded():  # outside of the lock: loading takes its own first, then this one
+        install(loading.loaded_plugins())
+    return report()
+
+
+def install(plugins: Iterable["LoadedPlugin"]) -> None:
+    """Read the files of these plugins, the user's and the environment's.
+
+    `opmux.loading` calls this when it has loaded the plugins.
+    """
+    global _loaded
+    from opmux.tuning import layers
+
+    with _lock:
+        before = {} if _loaded is None else _loaded.tables
+        _loaded = layers.load_all(plugins)
+        for name in sorted({*before, *_loaded.tables}):
+            if name in OPS:
+                _give_feature(OPS[name], _loaded.tables.get(name))
+
+
+def _give_feature(op: Op, table: "OpTable | None") -> None:
+    """Write the op's call path for its records, and start an empty plan table."""
+    name = f"{_FUNCTION}{next(_numbers)}"
+    made = None if table is None else table.feature(name)
+    op.tuned_feature = None
+    if made is not None:
+        # A name of its own for each set of records: code that is still running keeps the function it was written for.
+        op.tuned_feature, op.namespace[name] = made
+    functions = [name for name in op.namespace if name.startswith(_FUNCTION)]
+    op.rebuild()
+    for outdated in functions[:-2]:
+        op.namespace.pop(outdated, None)

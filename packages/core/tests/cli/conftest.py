@@ -1,0 +1,46 @@
+"""The command line in this process, and plugins that are there for one test."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from opmux.cli.app import build_app
+from opmux.plugin import Implementation, Priority, hookimpl
+
+OpmuxCli = Callable[..., Result]
+
+
+@pytest.fixture
+def opmux_cli(monkeypatch: pytest.MonkeyPatch) -> OpmuxCli:
+    """``opmux_cli("explain", "rms_norm", ...)``: runs a command in an environment without OPMUX_ variables."""
+    for name in [*os.environ]:
+        if name.startswith("OPMUX_") or name == "COLUMNS":
+            monkeypatch.delenv(name)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(build_app(), list(words), prog_name="opmux")
+
+    return run
+
+
+class RowsPlugin:
+    """A backend with one implementation of rms_norm on the CPU, and one elsewhere."""
+
+    OPMUX_API_VERSION = 1
+
+    @hookimpl
+    def opmux_implementations(self):
+        yield Implementation(op="rms_norm", target=rms_norm, archs=("cpu",), priority=Priority.VENDOR)
+        yield Implementation(op="silu_mul", target="nowhere:silu_mul", archs=("sm_80+", "gfx9*"))
+
+
+def rms_norm(x, weight, *, eps, weight_offset):
+    scale = (x.float().pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+    return (x.float() * scale * (weight.float() + weight_offset)).to(x.dtype)
+
+
+@pytest.fixture
+def rows_plugin() -> RowsPlugin:
+    return RowsPlugin()

@@ -1,0 +1,31 @@
+"""What every test of the core starts from: no policy, no quarantine, nothing announced, one thread."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import opmux
+from opmux import log
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def clean_process() -> Iterator[None]:
+    """Leave nothing behind for the next test."""
+    torch.manual_seed(0)
+    yield
+    opmux.policy.reset()
+    opmux.quarantine_clear()
+    log._announced.clear()
+
+
+@pytest.fixture
+def messages(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The log of opmux at level info."""
+    caplog.set_level(logging.INFO, logger="opmux")
+    return caplog

@@ -1,0 +1,311 @@
+"""The references of the norms, against torch.nn.functional in float64 and its autograd."""
+
+import inspect
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from opmux.ops.norm import (
+    add_layer_norm,
+    add_layer_norm_backward,
+    add_rms_norm,
+    add_rms_norm_,
+    add_rms_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+)
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+LAYOUTS = ("contiguous", "strided", "offset", "transposed")
+SHAPES = ((7, 33), (2, 3, 5), (13,), (4, 1), (0, 8))
+CASES = (  # every size, and two of them in every layout
+    *((shape, "contiguous") for shape in SHAPES),
+    *((shape, layout) for shape in SHAPES[:2] for layout in LAYOUTS[1:]),
+)
+MIXED = (  # x, residual, weight
+    (torch.bfloat16, torch.float32, torch.float32),
+    (torch.bfloat16, torch.bfloat16, torch.float32),
+    (torch.float16, torch.bfloat16, torch.float16),
+    (torch.float32, torch.float64, torch.bfloat16),
+    (torch.float32, torch.float16, torch.float64),
+)
+RMS_OPTIONS = ({}, {"eps": 0.1}, {"weight_offset": 1.0}, {"eps": 1e-5, "weight_offset": -0.5})
+LAYER_OPTIONS = ({}, {"eps": 0.1})
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def laid_out(values: Tensor, layout: str) -> Tensor:
+    """The same values in another memory layout, with NaN around them."""
+    if layout == "contiguous" or (layout == "transposed" and values.ndim < 2):
+        return values.clone()
+    if layout == "transposed":
+        return values.mT.contiguous().mT
+    step = 2 if layout == "strided" else 1
+    memory = values.new_full((*values.shape[:-1], step * values.shape[-1] + 3), float("nan"))
+    view = memory[..., 3:][..., ::step]
+    view.copy_(values)
+    return view
+
+
+def randn(*shape: int, dtype: torch.dtype, layout: str = "contiguous") -> Tensor:
+    return laid_out(torch.randn(*shape, dtype=torch.float64).to(dtype), layout)
+
+
+def assert_rounded_once(actual: Tensor, exact: Tensor, dtype: torch.dtype, accumulated: torch.dtype) -> None:
+    """actual is the float64 result, up to the accumulation's error and one rounding to dtype."""
+    assert actual.dtype == dtype
+    assert actual.is_contiguous()
+    slack = 1e-12 if accumulated == torch.float64 else 2e-5
+    rtol = 1.01 * torch.finfo(dtype).eps / 2 + slack
+    torch.testing.assert_close(actual.double(), exact, rtol=rtol, atol=slack, equal_nan=True)
+
+
+def accumulated_in(*tensors: Tensor) -> torch.dtype:
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def exact_rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
+    return functional.rms_norm(x.double(), x.shape[-1:], weight.double() + weight_offset, eps)
+
+
+def exact_layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    return functional.layer_norm(
+        x.double(), x.shape[-1:], weight.double(), None if bias is None else bias.double(), eps
+    )
+
+
+def gradients(function, tensors, grads):
+    """The gradients of function towards tensors in float64, by torch's autograd."""
+    leaves = [t.detach().double().requires_grad_() for t in tensors]
+    outputs = function(*leaves)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return torch.autograd.grad(outputs, leaves, [g.double() for g in grads])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
+def test_rms_norm(shape, layout, dtype):
+    x, weight = randn(*shape, dtype=dtype, layout=layout), randn(shape[-1], dtype=dtype, layout=layout)
+    for options in RMS_OPTIONS:
+        y = rms_norm.reference(x, weight, **options)
+        assert_rounded_once(y, exact_rms_norm(x, weight, **options), dtype, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
+def test_rms_norm_backward(shape, layout, dtype):
+    grad_y, x = (randn(*shape, dtype=dtype, layout=layout) for _ in range(2))
+    weight = randn(shape[-1], dtype=dtype, layout=layout)
+    for options in RMS_OPTIONS:
+        expected = gradients(lambda x, w, o=options: exact_rms_norm(x, w, **o), (x, weight), (grad_y,))
+        actual = rms_norm_backward.reference(grad_y, x, weight, **options)
+        for a, e in zip(actual, expected, strict=True):
+            assert_rounded_once(a, e, dtype, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
+def test_layer_norm(shape, layout, dtype):
+    x = randn(*shape, dtype=dtype, layout=layout) + 3  # a mean that has to be taken off
+    weight, bias = (randn(shape[-1], dtype=dtype, layout=layout) for _ in range(2))
+    for options in LAYER_OPTIONS:
+        for b in (None, bias):
+            y = layer_norm.reference(x, weight, b, **options)
+            assert_rounded_once(y, exact_layer_norm(x, weight, b, **options), dtype, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
+def test_layer_norm_backward(shape, layout, dtype):
+    grad_y, x = (randn(*shape, dtype=dtype, layout=layout) for _ in range(2))
+    weight, bias = (randn(shape[-1], dtype=dtype, layout=layout) for _ in range(2))
+    for options in LAYER_OPTIONS:
+        expected = gradients(lambda x, w, b, o=options: exact_layer_norm(x, w, b, **o), (x, weight, bias), (grad_y,))
+        actual = layer_norm_backward.reference(grad_y, x, weight, **options)
+        for a, e in zip(actual, expected, strict=True):
+            assert_rounded_once(a, e, dtype, dtype)
+
+
+@pytest.mark.parametrize("dtypes", [*((d, d, d) for d in DTYPES), *MIXED], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(7, 33), (13,), (2, 3, 5)], ids=str)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_add_norms(norm, shape, layout, dtypes):
+    x, residual = (randn(*shape, dtype=d, layout=layout) for d in dtypes[:2])
+    weight, bias = (randn(shape[-1], dtype=dtypes[2], layout=layout) for _ in range(2))
+    acc = accumulated_in(x, residual, weight)
+    if norm == "rms":
+        y, residual_out = add_rms_norm.reference(x, residual, weight, eps=1e-3, weight_offset=1.0)
+        exact = exact_rms_norm(residual_out, weight, eps=1e-3, weight_offset=1.0)
+    else:
+        y, residual_out = add_layer_norm.reference(x, residual, weight, bias, eps=1e-3)
+        exact = exact_layer_norm(residual_out, weight, bias, eps=1e-3)
+        y_without, _ = add_layer_norm.reference(x, residual, weight, eps=1e-3)
+        assert_rounded_once(y_without, exact_layer_norm(residual_out, weight, eps=1e-3), x.dtype, acc)
+    assert_rounded_once(residual_out, x.double() + residual.double(), residual.dtype, acc)
+    assert_rounded_once(y, exact, x.dtype, acc)
+
+
+@pytest.mark.parametrize("dtypes", [*((d, d, d) for d in DTYPES), *MIXED], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(7, 33), (13,), (2, 3, 5)], ids=str)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_add_norms_backward(norm, shape, layout, dtypes):
+    grad_y = randn(*shape, dtype=dtypes[0], layout=layout)
+    grad_residual_out, total = (randn(*shape, dtype=dtypes[1], layout=layout) for _ in range(2))
+    weight, bias = (randn(shape[-1], dtype=dtypes[2], layout=layout) for _ in range(2))
+    acc = accumulated_in(grad_y, total, weight)
+    if norm == "rms":
+        options = {"eps": 1e-3, "weight_offset": 1.0}
+        actual = add_rms_norm_backward.reference(grad_y, grad_residual_out, total, weight, **options)
+        (grad_sum, *rest) = gradients(
+            lambda s, w: (exact_rms_norm(s, w, **options), s * 1.0),
+            (total, weight),
+            (grad_y, grad_residual_out),
+        )
+    else:
+        options = {"eps": 1e-3}
+        actual = add_layer_norm_backward.reference(grad_y, grad_residual_out, total, weight, **options)
+        (grad_sum, *rest) = gradients(
+            lambda s, w, b: (exact_layer_norm(s, w, b, **options), s * 1.0),
+            (total, weight, bias),
+            (grad_y, grad_residual_out),
+        )
+    expected = (grad_sum, grad_sum, *rest)
+    result_dtypes = (dtypes[0], dtypes[1], *(dtypes[2] for _ in rest))
+    for a, e, dtype in zip(actual, expected, result_dtypes, strict=True):
+        assert_rounded_once(a, e, dtype, acc)
+
+
+def test_add_rms_norm_norms_the_rounded_sum():
+    # 256 + 1 is 256 in bfloat16: a sum that is not rounded first gives another y.
+    x, residual = torch.tensor([[1.0, 0.0]]), torch.tensor([[256.0, 3.0]], dtype=torch.bfloat16)
+    y, residual_out = add_rms_norm.reference(x, residual, torch.ones(2), eps=0.0)
+    assert residual_out.tolist() == [[256.0, 3.0]]
+    torch.testing.assert_close(y.double(), exact_rms_norm(residual_out, torch.ones(2), eps=0.0), rtol=1e-7, atol=0)
+    assert not torch.equal(y, rms_norm.reference(x + residual.float(), torch.ones(2), eps=0.0))
+
+
+@pytest.mark.parametrize("dtypes", MIXED, ids=str)
+def test_the_weight_may_differ_in_dtype(dtypes):
+    x, weight, grad_y = randn(5, 9, dtype=dtypes[0]), randn(9, dtype=dtypes[2]), randn(5, 9, dtype=dtypes[0])
+    acc = accumulated_in(x, weight)
+    assert_rounded_once(rms_norm.reference(x, weight), exact_rms_norm(x, weight), x.dtype, acc)
+    assert_rounded_once(layer_norm.reference(x, weight, weight), exact_layer_norm(x, weight, weight), x.dtype, acc)
+    assert [g.dtype for g in rms_norm_backward.reference(grad_y, x, weight)] == [x.dtype, weight.dtype]
+    assert [g.dtype for g in layer_norm_backward.reference(grad_y, x, weight)] == [
+        x.dtype,
+        weight.dtype,
+        weight.dtype,
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_and_infinity(dtype):
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([[1, nan, 2], [1, inf, 2], [-inf, 3, inf], [0, 0, 0]], dtype=dtype)
+    weight = torch.tensor([1, 2, 3], dtype=dtype)
+    rms = rms_norm.reference(x, weight).double()
+    expected = torch.tensor([[nan, nan, nan], [0, nan, 0], [nan, 0, nan], [0, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(rms, expected, equal_nan=True, rtol=0, atol=0)
+    layer = layer_norm.reference(x, weight).double()
+    assert layer[:3].isnan().all()
+    assert layer[3].eq(0).all()
+    y, residual_out = add_rms_norm.reference(x, torch.zeros_like(x), weight)
+    torch.testing.assert_close(y.double(), expected, equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(residual_out, x, equal_nan=True, rtol=0, atol=0)
+    # A bad row spoils its own gradient and the weight's, no other row's.
+    grad_x, grad_weight = rms_norm_backward.reference(torch.ones_like(x), x, weight)
+    assert grad_x[:3].isnan().any(dim=-1).all()
+    assert grad_x[3].isfinite().all()
+    assert grad_weight.isnan().tolist() == [True, True, True]
+
+
+EXAMPLES = {
+    "rms_norm": (rms_norm, "xw", 1),
+    "rms_norm_backward": (rms_norm_backward, "xxw", 2),
+    "add_rms_norm": (add_rms_norm, "xxw", 2),
+    "add_rms_norm_backward": (add_rms_norm_backward, "xxxw", 3),
+    "layer_norm": (layer_norm, "xww", 1),
+    "layer_norm_backward": (layer_norm_backward, "xxw", 3),
+    "add_layer_norm": (add_layer_norm, "xxww", 2),
+    "add_layer_norm_backward": (add_layer_norm_backward, "xxxw", 4),
+}
+
+
+def example(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
+    op, kinds, outputs = EXAMPLES[name]
+    return op, [randn(*(shape if kind == "x" else shape[-1:]), dtype=dtype) for kind in kinds], outputs
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("shape", [(1, 5), (5,), (3, 4)], ids=str)
+def test_outputs_are_fresh_and_inputs_unchanged(name, shape):
+    op, arguments, count = example(name, shape)
+    before = [a.clone() for a in arguments]
+    outputs = as_tuple(op.reference(*arguments))
+    assert len(outputs) == count
+    memory = [t.untyped_storage().data_ptr() for t in (*arguments, *outputs)]
+    assert len(set(memory)) == len(memory)
+    assert all(torch.equal(a, b) for a, b in zip(arguments, before, strict=True))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0,), (0, 0), (2, 0, 6)], ids=str)
+def test_empty_dims(name, shape):
+    op, arguments, _ = example(name, shape)
+    for output in as_tuple(op.reference(*arguments)):
+        assert output.shape in (shape, shape[-1:])
+        assert output.eq(0).all()  # a weight's gradient over no tokens
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name.endswith("_backward")])
+def test_masked_gradients_are_empty(name):
+    op, arguments, count = example(name, (3, 5), torch.bfloat16)
+    whole = op.reference(*arguments)
+    for mask in itertools.product((False, True), repeat=count):
+        for wanted, full, part in zip(mask, whole, op.reference(*arguments, output_mask=mask), strict=True):
+            assert part.dtype == full.dtype
+            assert torch.equal(part, full) if wanted else part.shape == (0,)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_runs_on_fake_tensors(name):
+    op, arguments, _ = example(name, (3, 5), torch.bfloat16)
+    real = as_tuple(op.reference(*arguments))
+    with FakeTensorMode() as mode:
+        fake = as_tuple(op.reference(*(mode.from_tensor(a) for a in arguments)))
+    assert [(f.shape, f.dtype, f.stride()) for f in fake] == [(r.shape, r.dtype, r.stride()) for r in real]
+
+
+def test_an_expanded_gradient():
+    x, weight = randn(3, 5, dtype=torch.float32), randn(5, dtype=torch.float32)
+    ones = torch.ones(()).expand(3, 5)  # what y.sum().backward() hands over
+    for op in (rms_norm_backward, layer_norm_backward):
+        for strided, plain in zip(
+            op.reference(ones, x, weight), op.reference(torch.ones(3, 5), x, weight), strict=True
+        ):
+            assert torch.equal(strided, plain)
+            assert strided.is_contiguous()
+
+
+def test_the_in_place_form_takes_the_same_tensors():
+    def positional(op):
+        parameters = inspect.signature(op).parameters.values()
+        return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    assert positional(add_rms_norm_) == positional(add_rms_norm)

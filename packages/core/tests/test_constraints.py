@@ -1,0 +1,143 @@
+"""Constraints: what they let pass, the reason they give, and that equal keys mean equal verdicts."""
+
+import pytest
+import torch
+from backends import backends, implementation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import opmux
+from opmux import plugin as p
+
+
+def target(x, weight, *, eps, weight_offset):
+    return torch.empty_like(x)
+
+
+def verdict(op, tensors, *when, target=target, **options):
+    """(status, reason) of an implementation with these constraints."""
+    with backends(planted=implementation(target, op=op.op.name, when=when)):
+        plan = opmux.explain(op, *tensors, **options)
+    return next((c.status, c.reason) for c in plan.candidates if c.name == "planted")
+
+
+X, W = torch.randn(6, 64), torch.randn(64)
+Q = torch.randn(2, 5, 4, 8)
+STRIDED = torch.randn(64, 6).T
+
+CASES = [
+    (p.Dtype("x", "bfloat16", "float16"), opmux.rms_norm, (X, W), "x is float32, takes bfloat16, float16"),
+    (p.SameDtype("x", "weight"), opmux.rms_norm, (X.double(), W), "dtypes differ: x float64, weight float32"),
+    (p.MultipleOf("hidden", 48), opmux.rms_norm, (X, W), "hidden = 64 is not a multiple of 48"),
+    (p.AtMost("hidden", 32), opmux.rms_norm, (X, W), "hidden = 64 is more than 32"),
+    (p.AtMost("tokens", 5), opmux.rms_norm, (X, W), "tokens = 6 is more than 5"),
+    (p.AtLeast("tokens", 7), opmux.rms_norm, (X, W), "tokens = 6 is less than 7"),
+    (p.OneOf("head_dim", 64, 128), opmux.attention, (Q, Q, Q), "head_dim = 8 is not 64 or 128"),
+    (p.OneOf("window", (3, 0)), opmux.attention, (Q, Q, Q), "window = (-1, -1) is not (3, 0)"),
+    (p.Contiguous("x"), opmux.rms_norm, (STRIDED, W), "x is not contiguous: strides [1, 6]"),
+    (p.UnitStride("x"), opmux.rms_norm, (STRIDED, W), "the last stride of x is not 1: strides [1, 6]"),
+    (p.Aligned("x"), opmux.rms_norm, (torch.randn(65)[1:].view(1, 64), W), "x is not aligned to 16 bytes"),
+    (p.Present("bias"), opmux.layer_norm, (X, W), "bias is absent"),
+    (p.Absent("bias"), opmux.layer_norm, (X, W, W), "bias is not supported"),
+    (p.MaxNumel("x", 300), opmux.rms_norm, (X, W), "x spans more than 300 elements"),
+    (p.MaxNumel("x", 8), opmux.rms_norm, (torch.randn(9, 2)[:, :1].expand(9, 64), W), "x spans more than 8 elements"),
+    (
+        p.ScaleBlock("x", (1, 128), scale="weight"),
+        opmux.rms_norm,
+        (X, W),
+        "weight is [64], takes one scale per [1, 128] block of x",
+    ),
+    (
+        p.Predicate(lambda f: f"bucket {f['bucket(tokens)']} is odd" if f["bucket(tokens)"] % 2 else None, (p.Bucket("tokens"),)),
+        opmux.rms_norm,
+        (X, W),
+        "bucket 3 is odd",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("constraint", "op", "tensors", "reason"), CASES, ids=[type(c[0]).__name__ for c in CASES])
+def test_a_broken_constraint_says_why(constraint, op, tensors, reason):
+    assert verdict(op, tensors, constraint) == ("rejected", reason)
+
+
+HOLDING = [
+    (p.Dtype("x", "float32"), opmux.rms_norm, (X, W)),
+    (p.SameDtype("x", "weight"), opmux.rms_norm, (X, W)),
+    (p.MultipleOf("hidden", 32), opmux.rms_norm, (X, W)),
+    (p.AtMost("tokens", 6), opmux.rms_norm, (X, W)),
+    (p.OneOf("causal", False), opmux.attention, (Q, Q, Q)),
+    (p.Contiguous("x", "weight"), opmux.rms_norm, (X, W)),
+    (p.Contiguous("bias"), opmux.layer_norm, (X, W)),
+    (p.UnitStride("x"), opmux.rms_norm, (X[:, :1], W[:1])),
+    (p.Aligned("x", 4), opmux.rms_norm, (torch.randn(65)[1:].view(1, 64), W)),
+    (p.Present("bias"), opmux.layer_norm, (X, W, W)),
+    (p.Absent("bias"), opmux.layer_norm, (X, W)),
+]
+
+
+@pytest.mark.parametrize(("constraint", "op", "tensors"), HOLDING, ids=[type(c[0]).__name__ for c in HOLDING])
+def test_a_constraint_that_holds_lets_pass(constraint, op, tensors):
+    assert verdict(op, tensors, constraint)[0] == "chosen"
+
+
+def test_a_predicate_that_raises_is_a_refusal():
+    def broken(features):
+        raise ZeroDivisionError("oh")
+
+    status, reason = verdict(opmux.rms_norm, (X, W), p.Predicate(broken, (p.Exact("hidden"),)))
+    assert (status, reason) == ("rejected", "Predicate raised ZeroDivisionError: oh")
+    assert opmux.rms_norm(X, W).shape == X.shape
+
+
+ALL = (
+    p.MultipleOf("hidden", 8), p.AtMost("hidden", 40), p.AtMost("tokens", 9), p.Contiguous("x"), p.UnitStride("x"),
+    p.Aligned("x"), p.MaxNumel("x", 200),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_calls_with_equal_keys_get_equal_verdicts(data):
+    """A plan serves every call of its key, so no constraint may see more than the key holds."""
+    def call():
+        rows, hidden = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 50))
+        x = torch.empty(rows + 1, hidden + 3)[data.draw(st.integers(0, 1)) :, data.draw(st.integers(0, 3)) :][:rows, :hidden]
+        if data.draw(st.booleans()):
+            x = torch.empty(hidden, rows).T
+        return x, torch.empty(hidden)
+
+    a, b = call(), call()
+    with backends(planted=[implementation(target, name=f"c{i}", when=(c,)) for i, c in enumerate(ALL)]):
+        state = opmux.rms_norm.op.state
+        keys = [state.key_of(*tensors) for tensors in (a, b)]
+        plans = [opmux.explain(opmux.rms_norm, *tensors) for tensors in (a, b)]
+    verdicts = [{c.name: c.status in ("chosen", "accepted") for c in plan.candidates} for plan in plans]
+    assert keys[0] != keys[1] or verdicts[0] == verdicts[1]
+
+
+@pytest.mark.parametrize(
+    ("feature", "label", "value"),
+    [
+        (p.Exact("hidden"), "hidden", 64),
+        (p.Exact("eps"), "eps", 1e-6),
+        (p.Bucket("hidden"), "bucket(hidden)", 6),
+        (p.Bucket("tokens"), "bucket(tokens)", 3),
+        (p.StrideOrder("x"), "stride_order(x)", (0, 1)),
+        (p.Alignment("x"), "alignment(x)", 16),
+    ],
+)
+def test_features_reach_the_config_function(feature, label, value):
+    seen = {}
+
+    def config(arch, features):
+        seen.update(features, arch=arch.name)
+        return {"block": 8}
+
+    def with_config(x, weight, *, eps, weight_offset, config):
+        assert config == {"block": 8}
+        return torch.empty_like(x)
+
+    with backends(planted=implementation(with_config, features=(feature,), config=config)):
+        opmux.rms_norm(X, W)
+    assert seen == {label: value, "arch": "cpu"}

@@ -1,0 +1,184 @@
+"""The policy: order of choice, what is ruled out, and that a snapshot is replaced whole."""
+
+import itertools
+
+import pytest
+import torch
+from backends import backends, implementation, plugin
+
+import opmux
+from opmux import loading
+from opmux.errors import InvalidArgument, UnknownBackend
+from opmux.plugin import Priority
+
+X, W = torch.randn(4, 8), torch.randn(8)
+
+
+def filled(value):
+    def target(x, weight, *, eps, weight_offset):
+        return torch.full_like(x, value)
+
+    return target
+
+
+@pytest.fixture
+def three():
+    """Backends a, b and c (with two implementations), all of which take the call."""
+    with backends(
+        a=implementation(filled(1.0), priority=Priority.PORTABLE),
+        b=implementation(filled(2.0), priority=Priority.SPECIALISED),
+        c=[implementation(filled(3.0), name="x"), implementation(filled(4.0), name="y")],
+    ):
+        yield
+
+
+def ran():
+    return opmux.rms_norm(X, W)[0, 0].item()
+
+
+def order():
+    plan = opmux.explain(opmux.rms_norm, X, W)
+    return [c.name for c in plan.candidates if c.status in ("chosen", "accepted")]
+
+
+@pytest.mark.usefixtures("three")
+def test_the_order_is_total():
+    assert order() == ["b", "a", "c:x", "c:y", "reference"]
+    assert ran() == 2.0
+    opmux.policy.prefer("c:y", "a")
+    assert order() == ["c:y", "a", "b", "c:x", "reference"]
+    assert ran() == 4.0
+    opmux.policy.prefer()
+    assert ran() == 2.0
+
+
+def test_the_order_does_not_depend_on_the_order_of_loading():
+    made = {
+        "a": plugin(implementation(filled(1.0))),
+        "b": plugin(implementation(filled(2.0))),
+        "c": plugin(implementation(filled(3.0))),
+    }
+    seen = set()
+    for names in itertools.permutations(made):
+        with backends(**{name: made[name] for name in names}):
+            seen.add(tuple(order()))
+    assert seen == {("a", "b", "c", "reference")}
+
+
+@pytest.mark.usefixtures("three")
+def test_disable_for_all_ops_or_some():
+    opmux.policy.disable("b", ops=["layer_norm"])
+    assert ran() == 2.0
+    opmux.policy.disable("b", ops=["rms_norm"])
+    assert ran() == 1.0
+    opmux.policy.disable("a", "c:x")
+    assert ran() == 4.0
+    statuses = {c.name: (c.status, c.reason) for c in opmux.explain(opmux.rms_norm, X, W).candidates}
+    assert statuses["b"] == ("disabled", "disabled by policy.disable")
+    opmux.policy.reset()
+    assert ran() == 2.0
+
+
+@pytest.mark.usefixtures("three")
+def test_a_forced_backend_beats_the_policy():
+    opmux.policy.disable("a")
+    assert opmux.rms_norm(X, W, backend="a")[0, 0] == 1.0
+    assert opmux.rms_norm(X, W, backend="c:y")[0, 0] == 4.0
+    assert opmux.rms_norm(X, W, backend="c")[0, 0] == 3.0
+    assert torch.equal(opmux.rms_norm(X, W, backend="reference"), opmux.rms_norm.reference(X, W))
+
+
+@pytest.mark.usefixtures("three")
+def test_override_is_restored_whatever_happens():
+    with opmux.policy.override(prefer=["a"], disable=["c"], strict=True) as inside:
+        assert ran() == 1.0
+        assert inside.strict
+        with opmux.policy.override(disable=["a"]):
+            assert ran() == 2.0
+    with pytest.raises(KeyError), opmux.policy.override(disable=["b"]):
+        raise KeyError
+    assert ran() == 2.0
+    assert opmux.policy.current() == opmux.policy.Policy()
+
+
+@pytest.mark.parametrize("call", ["prefer", "disable"])
+def test_an_unknown_name_is_an_error(call):
+    with pytest.raises(UnknownBackend) as caught:
+        getattr(opmux.policy, call)("tritn")
+    assert str(caught.value) == (
+        f"policy.{call}: no backend `tritn` is registered; known: {', '.join(sorted(set(loading.known_names())))}; "
+        "see `opmux backends` and, for plugins that failed to load, `opmux doctor`"
+    )
+
+
+def test_disable_wants_ops_that_exist():
+    with pytest.raises(InvalidArgument) as caught:
+        opmux.policy.disable("reference", ops=["rms_nrm"])
+    assert str(caught.value) == "policy.disable: `ops` expected names of ops, got 'rms_nrm'; see `opmux ops`"
+    with pytest.raises(InvalidArgument) as caught:
+        opmux.policy.disable("reference", ops="rms_norm")
+    assert str(caught.value) == (
+        "policy.disable: `ops` expected a list of op names, got the str 'rms_norm'; pass ['rms_norm']"
+    )
+
+
+def test_an_unknown_backend_of_a_call():
+    with pytest.raises(UnknownBackend) as caught:
+        opmux.rms_norm(X, W, backend="tritn")
+    assert str(caught.value) == (
+        "rms_norm: `backend` expected one of reference, got 'tritn', which no installed plugin registers; "
+        "pip install opmux-tritn, or see `opmux backends`"
+    )
+    with backends(a=implementation(filled(1.0))), pytest.raises(UnknownBackend) as caught:
+        opmux.layer_norm(X, W, backend="a")
+    assert str(caught.value) == (
+        "layer_norm: `backend` expected one of reference, got 'a', which does not implement this op; "
+        "leave backend= away to let the best one be chosen"
+    )
+
+
+def test_a_backend_whose_plugin_failed_says_so():
+    with backends(a=plugin(version=9)), pytest.raises(UnknownBackend) as caught:
+        opmux.rms_norm(X, W, backend="a")
+    assert str(caught.value) == (
+        "rms_norm: `backend` expected one of reference, got 'a', whose plugin failed to load: "
+        "API version 9, this core speaks 1: pip install -U opmux; mend it and see `opmux doctor`"
+    )
+
+
+def test_experimental_and_other_numerics_are_chosen_only_by_name():
+    with backends(
+        a=[
+            implementation(filled(1.0), name="new", priority=Priority.EXPERIMENTAL),
+            implementation(filled(2.0), name="rough", priority=Priority.SPECIALISED, numerics="accumulates in bfloat16"),
+        ]
+    ):
+        assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "reference"
+        reasons = {c.name: c.reason for c in opmux.explain(opmux.rms_norm, X, W).candidates}
+        assert reasons["a:new"] == "experimental: only when asked for by name"
+        assert reasons["a:rough"] == "different numerics (accumulates in bfloat16): only when asked for by name"
+        opmux.policy.prefer("a")
+        assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "reference"
+        opmux.policy.prefer("a:rough")
+        assert ran() == 2.0
+        assert opmux.rms_norm(X, W, backend="a:new")[0, 0] == 1.0
+
+
+def test_deterministic_mode_rules_out_what_is_not():
+    with backends(a=implementation(filled(1.0)), b=implementation(filled(2.0), deterministic=True, priority=1)):
+        assert ran() == 1.0
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert ran() == 2.0
+            reasons = {c.name: c.reason for c in opmux.explain(opmux.rms_norm, X, W).candidates}
+            assert reasons["a"] == "not deterministic, and torch.use_deterministic_algorithms is on"
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert ran() == 1.0
+
+
+def test_what_is_not_installed_is_unavailable():
+    with backends(a=implementation(filled(1.0), requires=("a_missing_toolchain",))):
+        candidate = opmux.explain(opmux.rms_norm, X, W).candidates[-1]
+    assert (candidate.name, candidate.status) == ("a", "unavailable")
+    assert candidate.reason == "needs a_missing_toolchain, not installed: pip install a_missing_toolchain"

@@ -1,0 +1,328 @@
+"""Gradients of every op: right, only those that are wanted, from any incoming gradient, in any thread."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from backends import backends, implementation
+from torch import Tensor
+from torch_modes.samples import DIFFERENTIABLE, Block, Sample, gradients_of, outputs, sample, total
+
+import opmux
+from opmux.errors import GradientRefused
+from opmux.op import OPS
+from opmux.plugin import Priority
+
+
+def gradients(call: Sample, of: tuple[int, ...]) -> list[Tensor]:
+    """The gradients of `total` of a call, for copies of its tensors."""
+    recorded = call.requiring(*of)
+    return list(torch.autograd.grad(total(recorded()), [recorded.tensors[place] for place in of]))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradcheck(name: str) -> None:
+    call = sample(name)
+    call = call.requiring(*call.differentiable)
+    assert torch.autograd.gradcheck(call.run, call.tensors)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradcheck_through_the_registered_op(name: str) -> None:
+    call = sample(name)
+    call = call.requiring(call.differentiable[0])
+    assert torch.autograd.gradcheck(lambda *t: call.registered(*t, **call.options), call.tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_have_the_dtype_of_their_tensor(name: str) -> None:
+    call = sample(name, torch.float32)
+    for place, grad in zip(call.differentiable, gradients(call, call.differentiable), strict=True):
+        tensor = call.tensors[place]
+        assert tensor is not None
+        assert (grad.dtype, grad.shape) == (tensor.dtype, tensor.shape)
+
+
+@pytest.fixture
+def masks() -> Any:
+    """What every backward op is asked for, by name."""
+    seen: dict[str, list[tuple[bool, ...]]] = {}
+
+    def spying(name: str) -> Any:
+        def spy(*tensors: Any, **options: Any) -> Any:
+            seen.setdefault(name, []).append(options["output_mask"])
+            return OPS[name].reference(*tensors, **options)
+
+        return spy
+
+    spied = sorted({OPS[n].gradient for n in DIFFERENTIABLE})
+    with backends(spy=[implementation(spying(name), name, priority=Priority.SPECIALISED) for name in spied]):
+        yield seen
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_that_nobody_wants_are_not_asked_for(name: str, masks: dict[str, list[tuple[bool, ...]]]) -> None:
+    call = sample(name)
+    arguments = [t.name for t in call.op.signature.tensors]
+    complete = dict(zip(call.differentiable, gradients(call, call.differentiable), strict=True))
+    for place in call.differentiable:
+        masks.clear()
+        (alone,) = gradients(call, (place,))
+        wanted = tuple(argument == arguments[place] for argument in gradients_of(call.op))
+        assert masks == {call.op.gradient: [wanted]}
+        torch.testing.assert_close(alone, complete[place], rtol=1e-12, atol=1e-12)
+
+
+def test_no_backward_runs_where_nothing_requires_a_gradient(masks: dict[str, list[tuple[bool, ...]]]) -> None:
+    x, weight = torch.randn(3, 8), torch.randn(8, requires_grad=True)
+    opmux.rms_norm(x, weight.detach())
+    with torch.no_grad():
+        assert not opmux.rms_norm(x, weight).requires_grad
+    assert masks == {}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("layout", ["expanded", "transposed"])
+def test_incoming_gradients_of_any_strides(name: str, layout: str, masks: dict[str, list[tuple[bool, ...]]]) -> None:
+    call = sample(name)
+
+    def incoming(result: Tensor) -> Tensor:
+        if layout == "expanded":  # as result.sum() gives it: every stride is 0
+            return torch.ones((), dtype=result.dtype).expand(result.shape)
+        values = torch.linspace(-1, 1, result.numel(), dtype=result.dtype)
+        return values.view(result.shape[::-1]).permute(*reversed(range(result.dim())))
+
+    recorded = call.requiring(*call.differentiable)
+    results = outputs(recorded())
+    grads = [incoming(r) for r in results]
+    assert not any(g.is_contiguous() for g in grads if g.dim() > 1)
+    wanted = [recorded.tensors[place] for place in call.differentiable]
+    given = torch.autograd.grad(results, wanted, grads, retain_graph=True)  # type: ignore[arg-type]
+    expected = torch.autograd.grad(results, wanted, [g.contiguous() for g in grads])  # type: ignore[arg-type]
+    torch.testing.assert_close(given, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if len(OPS[n].signature.outputs) > 1])
+@pytest.mark.parametrize("used", [0, 1])
+def test_one_of_two_outputs_used(name: str, used: int) -> None:
+    call = sample(name)
+    call = call.requiring(*call.differentiable)
+    grads = torch.autograd.grad(total(call()[used]), [call.tensors[place] for place in call.differentiable])  # type: ignore[misc]
+    assert len(grads) == len(call.differentiable), "an output that is used has a gradient for every tensor"
+    assert torch.autograd.gradcheck(lambda *t: call.run(*t)[used], call.tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("attention", "attention_lse"), ("attention_varlen", "attention_varlen_lse")]
+)
+def test_attention_has_the_gradients_of_its_lse_form(name: str, variant: str) -> None:
+    call = sample(name)
+    places = call.differentiable
+    plain, with_lse = call.requiring(*places), call.requiring(*places)
+    total(plain()).backward()
+    out, _ = OPS[variant].public(*with_lse.tensors, **call.options)
+    total(out).backward()
+    for place in places:
+        torch.testing.assert_close(plain.tensors[place].grad, with_lse.tensors[place].grad, rtol=0, atol=0)  # type: ignore[union-attr]
+
+
+def test_attention_runs_its_lse_form_only_where_a_gradient_is_due() -> None:
+    call = sample("attention")
+    with opmux.trace() as trace:
+        call()
+    assert {row.op for row in trace.rows} == {"attention"}
+    with opmux.trace() as trace:
+        call.requiring(0)()
+    assert {row.op for row in trace.rows} == {"attention_lse"}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_create_graph_alone_changes_nothing(name: str) -> None:
+    call = sample(name)
+    recorded = call.requiring(*call.differentiable)
+    wanted = [recorded.tensors[place] for place in call.differentiable]
+    with_graph = torch.autograd.grad(total(recorded()), wanted, create_graph=True)  # type: ignore[arg-type]
+    for grad, expected in zip(with_graph, gradients(call, call.differentiable), strict=True):
+        torch.testing.assert_close(grad.detach(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if n != "merge_attention_states"])
+def test_a_saved_tensor_that_is_changed_in_place_is_an_error(name: str) -> None:
+    call = sample(name)
+    recorded = call.requiring(*call.differentiable)
+    # The tensors given are not leaves, so that they may be changed; all that a backward saves of them is.
+    tensors = [t * 1 if t is not None and t.requires_grad else t for t in recorded.tensors]
+    loss = total(recorded.run(*tensors))
+    kept = {t.name for t in OPS[call.op.gradient].signature.tensors}
+    changed = [t for argument, t in zip(call.op.signature.tensors, tensors, strict=True) if argument.name in kept]
+    with torch.no_grad():
+        for tensor in changed:
+            if tensor is not None:
+                tensor.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_an_output_that_is_saved_and_changed_in_place_is_an_error() -> None:
+    call = sample("attention_lse").requiring(0)
+    out, _ = call()
+    with torch.no_grad():
+        out.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_what_an_in_place_op_writes_to_invalidates_what_was_saved() -> None:
+    x, residual, weight = torch.randn(3, 8), torch.randn(3, 8), torch.randn(8, requires_grad=True)
+    y = opmux.rms_norm(x, weight)
+    opmux.add_rms_norm_(x, residual, weight.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_what_out_writes_to_invalidates_what_was_saved() -> None:
+    x, weight = torch.randn(3, 8), torch.randn(8, requires_grad=True)
+    y = opmux.rms_norm(x, weight)
+    opmux.rms_norm(torch.randn(3, 8), torch.ones(8), out=x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_backward_twice_needs_the_graph_retained() -> None:
+    call = sample("rms_norm").requiring(0, 1)
+    loss = total(call())
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(call.tensors[0].grad / 2, gradients(call, (0,))[0])  # type: ignore[union-attr]
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+def test_saved_tensor_hooks_see_what_is_saved() -> None:
+    call = sample("rms_norm").requiring(0)
+    packed = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor)
+        return tensor.clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = total(call())
+    assert {tuple(t.shape) for t in packed} >= {(5, 8), (8,)}
+    loss.backward()
+    torch.testing.assert_close(call.tensors[0].grad, gradients(call, (0,))[0])  # type: ignore[union-attr]
+
+
+def test_parameters_accumulate_gradients() -> None:
+    weight = torch.nn.Parameter(torch.ones(8))
+    x = torch.randn(3, 8)
+    opmux.rms_norm(x, weight).sum().backward()
+    first = weight.grad.clone()  # type: ignore[union-attr]
+    opmux.rms_norm(x, weight).sum().backward()
+    torch.testing.assert_close(weight.grad, 2 * first)
+
+
+def test_backward_from_many_threads() -> None:
+    block, x = Block(), torch.randn(2, 5, 32)
+    block(x).sum().backward()
+    expected = {name: p.grad.clone() for name, p in block.named_parameters()}  # type: ignore[union-attr]
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                own = Block()
+                own(x).sum().backward()
+                for name, parameter in own.named_parameters():
+                    torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-5, atol=1e-5)
+        except BaseException as error:  # noqa: BLE001 - handed over to the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_backward_in_another_thread_than_the_forward() -> None:
+    call = sample("attention").requiring(0)
+    loss = total(call())
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(call.tensors[0].grad, gradients(call, (0,))[0])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("backend", ["spy", "spy:only"])
+def test_the_backend_of_the_forward_is_asked_for_in_the_backward(backend: str) -> None:
+    ran = []
+
+    def forward(*tensors: Any, **options: Any) -> Any:
+        return OPS["rms_norm"].reference(*tensors, **options)
+
+    def backward(*tensors: Any, **options: Any) -> Any:
+        ran.append("backward")
+        return OPS["rms_norm_backward"].reference(*tensors, **options)
+
+    weak = {"priority": Priority.EXPERIMENTAL}
+    with backends(
+        spy=[implementation(forward, name="only", **weak), implementation(backward, "rms_norm_backward", **weak)]
+    ):
+        total(sample("rms_norm").requiring(0)()).backward()
+        assert ran == []
+        total(sample("rms_norm").requiring(0)(backend=backend)).backward()
+        assert ran == ["backward"]
+
+
+def test_a_backend_without_the_backward_leaves_it_to_the_best() -> None:
+    def forward(*tensors: Any, **options: Any) -> Any:
+        return OPS["rms_norm"].reference(*tensors, **options)
+
+    call = sample("rms_norm").requiring(0)
+    with backends(half=implementation(forward)):
+        total(call(backend="half")).backward()
+    torch.testing.assert_close(call.tensors[0].grad, gradients(call, (0,))[0])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_generated_backward_called_by_hand(inference: bool) -> None:
+    call = sample("merge_attention_states_backward")
+    expected = call()
+    with torch.inference_mode(inference):
+        given = call.with_tensors(torch.clone)()
+    for grad, wanted in zip(given, expected, strict=True):
+        assert wanted.abs().sum() > 0
+        torch.testing.assert_close(grad, wanted, rtol=0, atol=0)
+
+
+def test_a_generated_backward_gives_contiguous_gradients_and_empty_ones_where_unwanted() -> None:
+    call = sample("merge_attention_states_backward")
+    call = call.with_tensors(lambda t: t.mT.contiguous().mT)
+    wanted, empty, *_ = call(output_mask=(True, False, True, True))
+    assert wanted.is_contiguous()
+    assert empty.shape == (0,)
+
+
+def test_the_gradient_of_an_absent_argument_is_empty() -> None:
+    call = sample("attention_backward")
+    assert call.tensors[6] is None
+    *_, grad_sinks = call()
+    assert grad_sinks.shape == (0,)
+    *_, grad_sinks = call.registered(*call.tensors, **call.options)
+    assert grad_sinks.shape == (0,)
+
+
+def test_a_backward_op_that_nobody_defined_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opmux import autograd
+
+    monkeypatch.setattr(OPS["rms_norm"], "gradient", "rms_norm_undone")
+    autograd.recipe_of.cache_clear()
+    with pytest.raises(GradientRefused) as raised:
+        sample("rms_norm").requiring(0)()
+    assert str(raised.value) == (
+        "rms_norm: its gradient is to come from `rms_norm_undone`, which is no op; "
+        "define that op too, or leave gradient= of rms_norm away"
+    )
