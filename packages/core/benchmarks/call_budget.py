@@ -18,7 +18,7 @@ import torch
 import opmux
 from opmux.loading import temporary_plugin
 from opmux.op import OPS
-from opmux.plugin import AtMost, Bucket, Exact, Implementation, MultipleOf, Priority
+from opmux.plugin import AtMost, Bucket, Implementation, MultipleOf, Priority
 
 ROUNDS, CALLS = 41, 4000
 LIMITS = {

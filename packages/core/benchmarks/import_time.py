@@ -1,4 +1,7 @@
-"""What `import opmux` costs after torch, and what it pulls in. Run: ``python packages/core/benchmarks/import_time.py``."""
+"""What `import opmux` costs after torch, and what it pulls in.
+
+Run: ``python packages/core/benchmarks/import_time.py [--json]``.
+"""
 
 import argparse
 import json
@@ -36,7 +39,7 @@ def measure(runs: int = 9) -> tuple[list[float], bool, str]:
 
 def main() -> int:
     """Print the figures; 1 where something is imported or initialised that must not be."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     seconds, initialised, pulled = measure()
@@ -45,7 +48,9 @@ def main() -> int:
         print(json.dumps({"seconds": median, "device_initialised": initialised, "pulled": pulled}))
     else:
         verdict = "ok" if median <= LIMIT_SECONDS else "over"
-        print(f"import opmux after torch     {median:6.3f} s (min {min(seconds):.3f})  limit {LIMIT_SECONDS} s  {verdict}")
+        print(
+            f"import opmux after torch     {median:6.3f} s (min {min(seconds):.3f})  limit {LIMIT_SECONDS} s  {verdict}"
+        )
         print(f"device initialised           {'yes' if initialised else 'no'}")
         print(f"forbidden modules imported   {pulled or 'none'}")
     return 1 if initialised or pulled else 0

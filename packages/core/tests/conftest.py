@@ -1,9 +1,12 @@
 """What every test of the core starts from: no policy, no quarantine, nothing announced, one thread."""
 
+import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,3 +32,15 @@ def messages(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """The log of opmux at level info."""
     caplog.set_level(logging.INFO, logger="opmux")
     return caplog
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Leave the counts where the session and CI find them."""
+    where = os.environ.get("OPMUX_TEST_COUNTS")
+    if where:
+        stats = terminalreporter.stats
+        counts = {
+            "passed": len(stats.get("passed", [])),
+            "failed": len(stats.get("failed", [])) + len(stats.get("error", [])),
+        }
+        Path(where).write_text(json.dumps(counts))

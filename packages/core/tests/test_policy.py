@@ -150,7 +150,9 @@ def test_experimental_and_other_numerics_are_chosen_only_by_name():
     with backends(
         a=[
             implementation(filled(1.0), name="new", priority=Priority.EXPERIMENTAL),
-            implementation(filled(2.0), name="rough", priority=Priority.SPECIALISED, numerics="accumulates in bfloat16"),
+            implementation(
+                filled(2.0), name="rough", priority=Priority.SPECIALISED, numerics="accumulates in bfloat16"
+            ),
         ]
     ):
         assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "reference"

@@ -23,7 +23,9 @@ CASES = [
     ),
     (
         "wrong dtype, one choice",
-        lambda: opmux.write_kv_cache(K[0], K[0], K[:, :1].repeat(1, 16, 1, 1), K[:, :1].repeat(1, 16, 1, 1), X[0].int()),
+        lambda: opmux.write_kv_cache(
+            K[0], K[0], K[:, :1].repeat(1, 16, 1, 1), K[:, :1].repeat(1, 16, 1, 1), X[0].int()
+        ),
         "write_kv_cache: `slot_mapping` expected dtype int64, got int32; cast it with .to(torch.int64)",
     ),
     (

@@ -51,7 +51,7 @@ def _optional(argument: TensorArgument, read: str, absent: str) -> str:
 
 
 def stand_ins(signature: Signature) -> str:
-    """The tensors as a guard takes them: the first one stands for an absent optional one, whose absence is in the key."""
+    """The tensors as a guard takes them: the first stands for an absent optional one, whose absence is in the key."""
     first = signature.tensors[0].name
     return ", ".join(f"{first} if {t.name} is None else {t.name}" if t.optional else t.name for t in signature.tensors)
 
@@ -192,7 +192,9 @@ def entry_source(
     rest, tensors = forwarded(signature), stand_ins(signature)
     indent = " " * 16
     # What the guard does not see: dispatch modes (FakeTensorMode among them), forward AD, function modes.
-    plain = f"not _dispatch_modes() and _forward_ad._current_level < 0 and not _function_modes({signature.tensors[0].name})"
+    plain = (
+        f"not _dispatch_modes() and _forward_ad._current_level < 0 and not _function_modes({signature.tensors[0].name})"
+    )
     return traced_source(signature) + "\n".join(
         [
             "",

@@ -1,18 +1,19 @@
-"""`define_op`: from one definition to the public function, its registration, its gradient and its first implementation."""
+"""`define_op`: from one definition to the public function, its registration, its gradient, its first implementation."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import GenericAlias
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 import torch
 from torch.autograd import forward_ad
 
-from opmux import __about__, autograd, codegen, dispatch, routing, torch_library
+from opmux import __about__, autograd, dispatch, routing, torch_library
 from opmux.implementation import Implementation, Priority
 from opmux.op import OPS, Op
 from opmux.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
 
-Result = TypeVar("Result", covariant=True)
+Result = TypeVar("Result")
 
 __all__ = ["GENERATED", "REFUSED", "Accumulated", "OpFunction", "define_op"]
 
@@ -258,8 +259,8 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
     tensors = [forward.parameters[t.name] for t in op.signature.tensors]
     options = [forward.parameters[o.name] for o in op.signature.options]
     wants = (True,) * len(tensors)
-    mask = inspect.Parameter("output_mask", keyword, default=wants, annotation=tuple[(bool,) * len(wants)])
-    results = tuple[tuple(_shape_of(p) for p in tensors)]
+    mask = inspect.Parameter("output_mask", keyword, default=wants, annotation=_tuple_of(bool for _ in wants))
+    results = _tuple_of(_shape_of(p) for p in tensors)
     ordered = [*grads, *(p for p in tensors if p.default is p.empty), *(p for p in tensors if p.default is not p.empty)]
     signature = inspect.Signature([*ordered, *options, mask], return_annotation=results)
     tensor_names = [p.name for p in ordered]
@@ -281,6 +282,11 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
         out_dtype={f"grad_{p.name}": p.name for p in tensors},
         capturable=op.capturable,
     )
+
+
+def _tuple_of(elements: Iterable[Any]) -> Any:
+    """The annotation ``tuple[a, b, ...]``."""
+    return GenericAlias(tuple, tuple(elements))
 
 
 def _shape_of(parameter: inspect.Parameter) -> Any:

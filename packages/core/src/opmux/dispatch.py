@@ -19,7 +19,6 @@ from opmux.errors import (
     BackendFault,
     BuildFailed,
     CaptureRefused,
-    GradientRefused,
     InvalidArgument,
     OpmuxError,
     UnknownBackend,
@@ -27,7 +26,7 @@ from opmux.errors import (
 )
 from opmux.implementation import Call, Implementation, Priority
 from opmux.log import announce_once
-from opmux.op import DETERMINISTIC, OPS, Op, OpState, PlanTable
+from opmux.op import OPS, Op, OpState, PlanTable
 from opmux.report import describe_call, refusal_text
 from opmux.validation import check_call, describe
 
@@ -169,7 +168,7 @@ def unknown_backend(op: Op, backend: str) -> UnknownBackend | None:
         return None
     here = ", ".join(dict.fromkeys(n for i in op.implementations for n in (i.backend, i.full_name)))
     known = sorted(set(loading.known_names()))
-    failed = [f for f in loading.failed_plugins() if f.name == backend.split(":")[0]]
+    failed = [f for f in loading.failed_plugins() if f.name == backend.partition(":")[0]]
     if failed:
         return UnknownBackend(
             f"{op.name}: `backend` expected one of {here}, got {backend!r}, whose plugin failed to load: "
@@ -182,7 +181,7 @@ def unknown_backend(op: Op, backend: str) -> UnknownBackend | None:
         )
     return UnknownBackend(
         f"{op.name}: `backend` expected one of {here}, got {backend!r}, which no installed plugin registers; "
-        f"pip install opmux-{backend.split(':')[0]}, or see `opmux backends`"
+        f"pip install opmux-{backend.split(':', maxsplit=1)[0]}, or see `opmux backends`"
     )
 
 
@@ -258,7 +257,7 @@ def refuse_gradient_into_mutated(op: Op, named: Mapping[str, Any]) -> None:
 def _choose(
     op: Op, call: Call, resolution: resolver.Resolution, key: Any, forced: str | None
 ) -> tuple[Callable[..., Any] | None, Any, Any]:
-    """Take the first taker whose target can be imported; its import fault quarantines it and (None, ...) is returned."""
+    """The first taker, imported: (to run, what to remember of it, to remember); (None, ...) where its import failed."""
     takers = resolution.accepted
     strict = policy.current().strict
     only_reference = call.arch.is_gpu and all(v.implementation.priority == Priority.REFERENCE for v in takers)
@@ -368,7 +367,8 @@ def _refusing_capture(op: Op, implementation: Implementation, run: Callable[...,
     def refusing_capture(*tensors: Any, **options: Any) -> Any:
         if faults.capturing():
             raise CaptureRefused(
-                f"{op.name}: {implementation.full_name} cannot run during graph capture (it declares capturable=False)\n"
+                f"{op.name}: {implementation.full_name} cannot run during graph capture "
+                "(it declares capturable=False)\n"
                 f"  call:      {describe_call(op, tensors, options)}\n"
                 f"  try:       a backend that can (see opmux.explain), or capture around this call"
             )
@@ -490,10 +490,11 @@ def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
     asked = through_functional(op, backend)
     while True:
         resolution = resolver.resolve(call, op.implementations, circumstances(op, call, key, asked))
-        run, planned, _ = _choose(op, call, resolution, key, backend)
+        run, _, _ = _choose(op, call, resolution, key, backend)
         if run is not None:
             present = frozenset(n for n, t in call.tensors.items() if t is not None)
-            return codegen.make_bound(op.signature, run, dict(call.options), present)
+            bound: Callable[..., Any] = codegen.make_bound(op.signature, run, dict(call.options), present)
+            return bound
 
 
 def recover(
@@ -503,7 +504,7 @@ def recover(
     if isinstance(error, OpmuxError) and not isinstance(error, BackendFault):
         raise error
     named = op.names(tuple(tensors))
-    dims, normal = check_call(op.signature, named, options)
+    _, normal = check_call(op.signature, named, options)
     key = op.state.key_of(*tensors, **normal)
     found: Planned | None = op.table.plans.get(key if backend is None else Forced(backend, key))
     if found is None:

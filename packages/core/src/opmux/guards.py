@@ -28,7 +28,7 @@ def make_guard(tensors: Sequence[Tensor]) -> Guard:
 
 
 def _native(tensors: Sequence[Tensor]) -> Guard:
-    free = [[None] * t.dim() for t in tensors]
+    free: Any = [[None] * t.dim() for t in tensors]
     guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
     check: Guard = guards.check
     return check

@@ -5,7 +5,6 @@ Nothing is loaded at import. The first call of an op, or a command, loads everyt
 
 import dataclasses
 import importlib.metadata
-import logging
 import os
 import threading
 import traceback
@@ -13,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
 
 from opmux import arch, policy
 from opmux.errors import OpmuxError, PluginError

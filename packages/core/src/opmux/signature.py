@@ -155,8 +155,8 @@ def _output_dtype(rule: OutputDtype, tensors: Mapping[str, Any], options: Mappin
         return dtype
     if tensors[rule] is None:  # the masked gradient of an absent argument: empty, of the first tensor's dtype
         rule = next(iter(tensors))
-    dtype = tensors[rule].dtype
-    return dtype
+    given: torch.dtype = tensors[rule].dtype
+    return given
 
 
 def _shaped(annotation: Any) -> tuple[Shape, frozenset[torch.dtype], str]:

@@ -1,9 +1,12 @@
 """The command line in this process, and plugins that are there for one test."""
 
 import os
+import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
+from cli.samples import GOOD_OP, result
 from typer.testing import CliRunner, Result
 
 from opmux.cli.app import build_app
@@ -44,3 +47,24 @@ def rms_norm(x, weight, *, eps, weight_offset):
 @pytest.fixture
 def rows_plugin() -> RowsPlugin:
     return RowsPlugin()
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A stand-in for `opmux.testing.runner`: ``answer`` is what it gives or raises, ``asked`` how it was called."""
+    made = ModuleType("opmux.testing.runner")
+    made.answer, made.asked = result(GOOD_OP), []
+
+    def run_conformance(backend, ops=None, profile="default", progress=None):
+        made.asked.append((backend, ops, profile))
+        if isinstance(made.answer, Exception):
+            raise made.answer
+        progress("rms_norm", 1, 2)
+        return made.answer
+
+    made.run_conformance = run_conformance
+    package = ModuleType("opmux.testing")
+    package.runner = made
+    monkeypatch.setitem(sys.modules, "opmux.testing", package)
+    monkeypatch.setitem(sys.modules, "opmux.testing.runner", made)
+    return made

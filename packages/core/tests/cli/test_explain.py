@@ -63,7 +63,10 @@ def test_a_call_that_nobody_takes_exits_with_1(opmux_cli, rows_plugin) -> None:
         (("rmsnorm",), "error: explain: `op` expected the name of an op, got 'rmsnorm'; did you mean rms_norm? "),
         ((*CALL, "--arch", "h100"), "error: arch: `h100` expected `cpu`, `sm_<number>` or `gfx<number>`, got 'h100'; "),
         ((*CALL, "--backend", "dance"), "error: rms_norm: `backend` expected one of reference, got 'dance', "),
-        (("rms_norm", "x=bf16[4,8]", "weight=bf16[9]"), "error: rms_norm: `weight` expected shape [hidden] = [8], got "),
+        (
+            ("rms_norm", "x=bf16[4,8]", "weight=bf16[9]"),
+            "error: rms_norm: `weight` expected shape [hidden] = [8], got ",
+        ),
         (("rms_norm", "x=i8[4,8]", "weight=bf16[8]"), "error: rms_norm: `x` expected a dtype of Real "),
         (("rms_norm", "x=bf16[4,8]"), "error: explain: rms_norm expected `weight`, which is not given; "),
     ],

@@ -26,7 +26,10 @@ def test_ops_lists_every_op(opmux_cli) -> None:
 @pytest.mark.parametrize(
     ("op", "signature"),
     [
-        ("rms_norm", "rms_norm(x[*tokens, hidden], weight[hidden], *, eps=1e-06, weight_offset=0.0) -> y[*tokens, hidden]"),
+        (
+            "rms_norm",
+            "rms_norm(x[*tokens, hidden], weight[hidden], *, eps=1e-06, weight_offset=0.0) -> y[*tokens, hidden]",
+        ),
         ("linear", "linear(x[*tokens, k], w[n, k], bias[n]=None) -> out[*tokens, n]"),
         (
             "quantize",
@@ -87,7 +90,11 @@ def test_backends_lists_what_each_claims(opmux_cli, rows_plugin) -> None:
     assert "rms_norm" in rows["here"]
     reference = next(b for b in told["backends"] if b["backend"] == "reference")
     assert (reference["version"], reference["ops"]) == (opmux.__version__, sorted(OPS))
-    assert next(line for line in table.splitlines() if line.startswith("rows")).split()[:3] == ["rows", "opmux-rows", "1.2"]
+    assert next(line for line in table.splitlines() if line.startswith("rows")).split()[:3] == [
+        "rows",
+        "opmux-rows",
+        "1.2",
+    ]
     assert "cpu: 1, gfx9*: 1, sm_80+: 1" in table
 
 

@@ -25,7 +25,8 @@ def test_every_short_name_is_its_dtype(short: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "dtype"), [("gfx942", torch.float8_e4m3fnuz), ("gfx950", torch.float8_e4m3fn), ("sm_90", torch.float8_e4m3fn)]
+    ("arch", "dtype"),
+    [("gfx942", torch.float8_e4m3fnuz), ("gfx950", torch.float8_e4m3fn), ("sm_90", torch.float8_e4m3fn)],
 )
 def test_fp8_is_the_archs_own_flavour(arch: str, dtype: torch.dtype) -> None:
     assert words.read_dtype("explain", "x", "fp8", parse_arch(arch)) == dtype

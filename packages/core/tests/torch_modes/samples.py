@@ -147,7 +147,10 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
     ),
     "attention_varlen": lambda m: ((*m.varlen(sinks=False), None), {**_LENGTHS}),
     "attention_varlen_lse": lambda m: (m.varlen(sinks=True), {**_LENGTHS, "softcap": 3.0}),
-    "merge_attention_states": lambda m: ((m.real(5, 4, 8), m.real(4, 5), m.real(5, 4, 8), m.real(4, 5)), {}),
+    "merge_attention_states": lambda m: (
+        (m.real(2, 3, 2, 4), m.real(2, 2, 3), m.real(2, 3, 2, 4), m.real(2, 2, 3)),
+        {},
+    ),
     "paged_attention": lambda m: ((*m.paged()[0], m.real(4)), m.paged()[1]),
     "paged_attention_lse": lambda m: ((*m.paged()[0], None), m.paged()[1]),
     "write_kv_cache": lambda m: (

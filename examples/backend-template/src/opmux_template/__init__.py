@@ -1,0 +1,1 @@
+"""An opmux backend to start from."""

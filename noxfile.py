@@ -1,0 +1,137 @@
+"""The workspace's sessions: ``nox -l`` lists them, ``nox -s tests`` runs one.
+
+Each installs what it needs in one pip command, held to ``constraints.txt``.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["tests", "lint", "types", "docs"]
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+CORE = "packages/core"
+TEMPLATE = "examples/backend-template"
+CONSTRAINTS = str(ROOT / "constraints.txt")
+COUNTS = ROOT / "build" / "test-counts.json"
+WHEEL_LIMIT_BYTES = 300_000
+
+
+def install(session: nox.Session, *what: str) -> None:
+    """Install everything of a session at once, so that local packages satisfy each other."""
+    session.install("--constraint", CONSTRAINTS, *what)
+
+
+def say_counts(session: nox.Session, counts: dict[str, int]) -> None:
+    """Say on a line of its own how many tests passed and failed."""
+    session.log("tests: see the last line")
+    print(f"{counts['passed']} passed, {counts['failed']} failed", flush=True)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run every test of every package; arguments go to pytest."""
+    install(session, f"{CORE}[cli,testing]", TEMPLATE, "pytest-xdist")
+    COUNTS.parent.mkdir(exist_ok=True)
+    COUNTS.unlink(missing_ok=True)
+    workers = str(min(os.cpu_count() or 1, 8))
+    environment = {"OPMUX_TEST_COUNTS": str(COUNTS), "OMP_NUM_THREADS": "1"}
+    arguments = session.posargs or ["-n", workers, "--dist", "worksteal", f"{CORE}/tests"]
+    try:
+        session.run("python", "-m", "pytest", *arguments, env=environment)
+    finally:
+        if COUNTS.exists():
+            say_counts(session, json.loads(COUNTS.read_text()))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format."""
+    session.install("ruff==0.17.6")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types, one run per package."""
+    install(session, f"{CORE}[cli,testing]", TEMPLATE, "mypy==2.4.1")
+    for package in (CORE, TEMPLATE):
+        session.run("mypy", "--config-file", "pyproject.toml", f"{package}/src")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Check the generated pages and build the site; every warning is an error."""
+    install(session, f"{CORE}[cli,testing]", "mkdocs", "mkdocs-material", "mkdocstrings[python]")
+    session.run("python", "scripts/make_op_table.py", "--check")
+    session.run("python", "scripts/make_corpus.py", "--check")
+    session.run("mkdocs", "build", "--strict", "--site-dir", str(ROOT / "build" / "site"))
+
+
+@nox.session
+def generate(session: nox.Session) -> None:
+    """Write the generated files anew: the table of ops, and the demo's text."""
+    install(session, f"{CORE}[cli,testing]")
+    session.run("python", "scripts/make_op_table.py")
+    session.run("python", "scripts/make_corpus.py")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Train and serve a small Llama through opmux; arguments go to ``opmux demo``."""
+    install(session, f"{CORE}[cli]")
+    session.run("opmux", "demo", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Print the figures of the core: call budget, plan miss, import time."""
+    install(session, f"{CORE}[cli]")
+    for program in ("call_budget", "plan_miss", "import_time"):
+        session.run("python", f"{CORE}/benchmarks/{program}.py")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheels, install them in a clean environment away from the tree, and use them there."""
+    wheels = ROOT / "build" / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    session.install("build", "hatchling", "virtualenv")
+    for package in (CORE, TEMPLATE):
+        session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), package, silent=True)
+    for wheel in sorted(wheels.glob("*.whl")):
+        size = wheel.stat().st_size
+        session.log(f"{wheel.name}: {size / 1e6:.3f} MB")
+        if wheel.name.startswith("opmux-") and size > WHEEL_LIMIT_BYTES:
+            session.error(f"{wheel.name} is {size} bytes, more than {WHEEL_LIMIT_BYTES}")
+    with tempfile.TemporaryDirectory() as folder:
+        use_wheels(session, wheels, Path(folder))
+
+
+def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
+    """A clean environment that sees the wheels only; the template's tests run in it, and explain names the template."""
+    session.run("python", "-m", "virtualenv", "--quiet", str(folder / "venv"))
+    scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    python, opmux = str(scripts / "python"), str(scripts / "opmux")
+    packages = ["opmux[cli,testing]", "opmux-template"]
+    find = ["--find-links", str(wheels)]
+    run = {"external": True}
+    session.run(python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS, *find, *packages, **run)
+    shutil.copytree(ROOT / TEMPLATE / "tests", folder / "tests")
+    session.chdir(folder)
+    session.run(python, "-m", "pytest", "-q", "tests", **run)
+    call = ["explain", "rms_norm", "x=f32[4,64]", "weight=f32[64]", "--arch", "cpu"]
+    session.run(opmux, *call, **run)
+    explained = session.run(opmux, *call, "--json", silent=True, **run)
+    if json.loads(str(explained))["chosen"] != "template":
+        session.error("the template was not chosen")
+    session.run(opmux, "doctor", **run)
+    session.run(opmux, "conformance", "template", "--profile", "small", **run)

@@ -1,0 +1,224 @@
+"""Comparing an output with the oracle, under the bounds that `opmux.testing.bounds` derives."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from opmux.dtypes import name_of
+from opmux.testing.bounds import CODES_APART, CODES_FRACTION, ROUNDED_PROBABILITIES, Allowance
+
+
+@dataclass
+class Errors:
+    """Errors divided by their bounds: above 1 is a failure.
+
+    Attributes:
+        whole: of the whole output, in the Frobenius norm (``global`` in reports).
+        row: of the worst row of the last dim.
+        element: of the worst element.
+    """
+
+    whole: float = 0.0
+    row: float = 0.0
+    element: float = 0.0
+
+    def include(self, other: "Errors") -> None:
+        """Keep the larger of each."""
+        self.whole = max(self.whole, other.whole)
+        self.row = max(self.row, other.row)
+        self.element = max(self.element, other.element)
+
+    def as_dict(self) -> dict[str, float]:
+        """As reports have them."""
+        return {"global": self.whole, "row": self.row, "element": self.element}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: the check that saw it, and what it saw."""
+
+    check: str
+    message: str
+
+
+def compare(name: str, got: Tensor, exact: Tensor, allowance: Allowance, unit: float) -> tuple[Errors, list[Finding]]:
+    """Hold one output to the oracle.
+
+    Args:
+        name: the output's name, for messages.
+        got: what the target gave.
+        exact: the oracle's, in float64 (codes in the output's own dtype).
+        allowance: what it may err by, beside its own rounding.
+        unit: the unit roundoff of the accumulation dtype.
+    """
+    if got.numel() == 0:
+        return Errors(), []
+    if is_code(got.dtype):
+        return _compare_codes(name, got, exact.to(got.dtype))
+    target, exact = got.to(torch.float64), _overflown(exact.to(torch.float64), got.dtype)
+    findings = _compare_nonfinite(name, target, exact)
+    finite = exact.isfinite() & target.isfinite()
+    error = torch.where(finite, target - exact, 0.0).abs()
+    rounding, soft, noise = _terms(torch.where(finite, exact, 0.0), allowance, unit, got.dtype)
+    ratio = _ratio(error, rounding + soft + noise)
+    errors = Errors(element=float(ratio.max()))
+    flat = [t.reshape(1, -1) for t in (error, rounding, soft, noise)]
+    whole, bound = _norm_ratio(*flat)
+    errors.whole = float(whole)
+    errors.row = errors.whole
+    rows = None
+    if got.dim() > 1:
+        rows, _ = _norm_ratio(error, rounding, soft, noise)
+        errors.row = float(rows.max())
+    if errors.element > 1:
+        findings.append(_element(name, got, exact, error, ratio))
+    if errors.row > 1 and rows is not None:
+        place = _where(rows, int(rows.argmax()))
+        findings.append(Finding("row bound", f"`{name}`[{place}] errs by {errors.row:.4g} x its bound as a whole row"))
+    if errors.whole > 1:
+        relative = float(torch.linalg.vector_norm(error) / torch.linalg.vector_norm(exact[finite]).clamp_min(1e-300))
+        findings.append(
+            Finding(
+                "global bound",
+                f"`{name}` errs by {errors.whole:.4g} x its bound as a whole "
+                f"(relative Frobenius error {relative:.3g}, allowed {relative / errors.whole:.3g})",
+            )
+        )
+    return errors, findings
+
+
+def is_code(dtype: torch.dtype) -> bool:
+    """Whether values of this dtype are compared as codes: 8-bit floats and integers."""
+    return dtype.itemsize == 1 and dtype != torch.bool
+
+
+def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The spacing of the dtype's numbers at each value, in float64."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(value)
+    lowest = math.frexp(info.smallest_normal)[1]
+    # frexp's mantissa is in [1/2, 1), so the leading bit is worth 2**(exponent - 1).
+    lead = torch.ones_like(value)
+    return torch.ldexp(lead, exponent.clamp_min(lowest) - 1) * info.eps
+
+
+def _terms(exact: Tensor, allowance: Allowance, unit: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The three terms of a bound: rounding to the output, accumulation, probabilities in bfloat16."""
+    soft = torch.as_tensor(allowance.magnitude, dtype=torch.float64, device=exact.device) * unit
+    # Where there is arithmetic there may be flushing of subnormal numbers to zero.
+    soft = soft.expand_as(exact) + (soft > 0) * 8 * torch.finfo(torch.float32).tiny
+    noise = torch.zeros_like(exact)
+    if allowance.noise is not None:
+        noise = allowance.noise * ROUNDED_PROBABILITIES
+    spacing = ulp(exact.abs() + soft + noise, dtype)
+    rounding, soft = 0.5 * spacing, soft + allowance.ulps * spacing
+    if dtype == torch.float64:
+        rounding, soft = 2 * rounding, 2 * soft
+    return rounding, soft, noise
+
+
+def _norm_ratio(error: Tensor, rounding: Tensor, soft: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Norms of rows of errors over what they may be."""
+    count = error.shape[-1]
+    # Large ulps weigh most: few of them average like a short row.
+    weights = rounding.square()
+    alike = weights.sum(-1).square() / weights.square().sum(-1).clamp_min(1e-300)
+    mean_square = torch.clamp(0.125 * (1 + 6 / alike.clamp_min(1.0).sqrt()), max=0.25)
+    averaged = min(1.0, 0.25 + 2 / math.sqrt(max(1, count)))
+    norms = [torch.linalg.vector_norm(t, dim=-1) for t in (rounding, soft, noise)]
+    bound = 2 * mean_square.sqrt() * norms[0] + norms[1] + averaged * norms[2]
+    return _ratio(torch.linalg.vector_norm(error, dim=-1), bound), bound
+
+
+def _ratio(error: Tensor, bound: Tensor) -> Tensor:
+    """A bound that is no number holds nothing up: whatever errs under it fails."""
+    return torch.where(error == 0, 0.0, error / bound).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def _overflown(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """Infinite where the output's dtype cannot hold it."""
+    rounded = exact.to(dtype)
+    return torch.where(rounded.isinf(), rounded.to(torch.float64), exact)
+
+
+def _compare_nonfinite(name: str, got: Tensor, exact: Tensor) -> list[Finding]:
+    """NaN exactly where the oracle has NaN, each infinity where it has that one."""
+    kinds = (
+        ("NaN", torch.isnan),
+        ("inf", torch.isposinf),
+        ("-inf", torch.isneginf),
+    )
+    for kind, holds in kinds:
+        wanted, found = holds(exact), holds(got)
+        missing, surplus = wanted & ~found, found & ~wanted
+        for wrong, says in ((missing, f"should be {kind}"), (surplus, f"must not be {kind}")):
+            count = int(wrong.sum())
+            if count:
+                place = int(wrong.reshape(-1).int().argmax())
+                value, right = got.reshape(-1)[place], exact.reshape(-1)[place]
+                return [
+                    Finding(
+                        "NaN and Inf",
+                        f"{count} elements of `{name}` {says}, the first at [{_where(got, place)}]: "
+                        f"got {value:.6g}, exact {right:.6g}",
+                    )
+                ]
+    return []
+
+
+def _element(name: str, got: Tensor, exact: Tensor, error: Tensor, ratio: Tensor) -> Finding:
+    place = int(ratio.reshape(-1).argmax())
+    worst = float(ratio.reshape(-1)[place])
+    off, value, right = (float(t.reshape(-1)[place]) for t in (error, got.to(torch.float64), exact))
+    count = int((ratio > 1).sum())
+    return Finding(
+        "element bound",
+        f"`{name}`[{_where(got, place)}] = {value:.9g}, exact {right:.9g}: the error {off:.3g} is {worst:.4g} x its bound "
+        f"{off / worst:.3g}; {count} of {ratio.numel()} elements ({name_of(got.dtype)}) exceed theirs",
+    )
+
+
+def _where(tensor: Tensor, place: int) -> str:
+    indices = []
+    for size in reversed(tensor.shape):
+        indices.append(place % size)
+        place //= size
+    return ", ".join(map(str, reversed(indices)))
+
+
+def _compare_codes(name: str, got: Tensor, exact: Tensor) -> tuple[Errors, list[Finding]]:
+    """Codes of 8-bit formats: NaN alike, at most one apart on a few elements."""
+    findings = []
+    if got.dtype.is_floating_point:
+        findings = _compare_nonfinite(name, got.to(torch.float64), exact.to(torch.float64))
+    apart = (_order(got) - _order(exact)).abs()
+    if got.dtype.is_floating_point:
+        apart = torch.where(got.to(torch.float32).isnan() | exact.to(torch.float32).isnan(), 0, apart)
+    most, count = int(apart.max()), int((apart > 0).sum())
+    allowed = max(1, int(CODES_FRACTION * apart.numel()))
+    errors = Errors(whole=count / allowed, row=count / allowed, element=most / CODES_APART)
+    if most > CODES_APART:
+        place = int(apart.reshape(-1).argmax())
+        values = [float(t.reshape(-1)[place].to(torch.float32)) for t in (got, exact)]
+        findings.append(
+            Finding(
+                "codes",
+                f"`{name}`[{_where(got, place)}] = {values[0]:g}, exact {values[1]:g}: {most} codes apart, "
+                f"{CODES_APART} is allowed",
+            )
+        )
+    if count > allowed:
+        findings.append(
+            Finding("codes", f"{count} of {apart.numel()} codes of `{name}` differ from the exact ones, {allowed} may")
+        )
+    return errors, findings
+
+
+def _order(codes: Tensor) -> Tensor:
+    """Codes as integers in the order of their values, neighbours one apart."""
+    if not codes.dtype.is_floating_point:
+        return codes.to(torch.int32)
+    raw = codes.view(torch.uint8).to(torch.int32)
+    return torch.where(raw >= 128, -(raw - 128), raw)

@@ -1,0 +1,97 @@
+"""Running a call on one backend: whether it claims the call, and the call itself with that backend forced."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux import dispatch, loading, resolver
+from opmux.arch import CPU, arch_of
+from opmux.errors import UnknownBackend
+from opmux.implementation import Implementation
+from opmux.op import OPS, Op
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Whether a backend takes a call.
+
+    Attributes:
+        implementation: the one that would run, or None.
+        reason: why none does.
+        rejected: the reason of each implementation of the backend that was asked and declined, by name.
+    """
+
+    implementation: Implementation | None
+    reason: str = ""
+    rejected: Mapping[str, str] | None = None
+
+
+def implementations(op: Op, backend: str) -> list[Implementation]:
+    """The implementations of an op that a backend's name, or an implementation's full name, stands for."""
+    return [i for i in op.implementations if resolver.is_named(i, backend)]
+
+
+def ops_of(backend: str) -> list[str]:
+    """The ops that a backend implements, in order of name.
+
+    Raises:
+        UnknownBackend: where no plugin registers it.
+    """
+    loading.ensure_loaded()
+    found = sorted(op.name for op in OPS.values() if implementations(op, backend))
+    if not found:
+        failed = [f for f in loading.failed_plugins() if f.name == backend.split(":")[0]]
+        known = ", ".join(sorted({i.backend for op in OPS.values() for i in op.implementations}))
+        why = f"its plugin failed to load: {failed[0].reason}" if failed else "no installed plugin registers it"
+        raise UnknownBackend(
+            f"conformance: `backend` expected one of {known}, got {backend!r}: {why}; see `opmux backends`"
+        )
+    return found
+
+
+def device_for(backend: str) -> torch.device:
+    """Where a backend is tested: on the GPU if there is one whose arch it names, else on the CPU."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", torch.cuda.current_device())
+        arch = arch_of(device)
+        if any(
+            arch.matches(pattern)
+            for op in OPS.values()
+            for i in implementations(op, backend)
+            for pattern in i.archs
+        ):
+            return device
+    return torch.device("cpu")
+
+
+def claims_arch(op: Op, backend: str, device: torch.device) -> bool:
+    """Whether some implementation of the backend names the device's arch at all."""
+    arch = CPU if device.type == "cpu" else arch_of(device)
+    return any(arch.matches(pattern) for i in implementations(op, backend) for pattern in i.archs)
+
+
+def claim(op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> Claim:
+    """Ask the resolver whether the backend takes a call, and why not."""
+    call, key = dispatch.make_call(op, op.state, tuple(tensors.values()), options, None)
+    resolution = resolver.resolve(call, op.implementations, dispatch.circumstances(op, call, key, backend))
+    if resolution.accepted:
+        return Claim(resolution.accepted[0].implementation)
+    asked = {v.name: v.reason for v in resolution.verdicts if resolver.is_named(v.implementation, backend)}
+    if not asked:
+        return Claim(None, "the backend does not implement this op", {})
+    several = len(asked) > 1
+    reason = "; ".join(f"{name}: {why}" if several else why for name, why in asked.items())
+    return Claim(None, reason, asked)
+
+
+def call(
+    op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any], **extra: Any
+) -> tuple[Tensor, ...]:
+    """Call the op with the backend forced; the results as a tuple, empty for a mutating op."""
+    found = op.public(*tensors.values(), **options, backend=backend, **extra)
+    if found is None:
+        return ()
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)

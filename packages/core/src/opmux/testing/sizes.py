@@ -1,0 +1,120 @@
+"""Sizes of the dims of a case: a base, tiles, models' shapes, edges, zeros; by the names that dims have everywhere."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opmux.signature import Signature
+from opmux.testing.model_shapes import MODELS, ModelShape
+from opmux.testing.profiles import Profile
+
+Dims = dict[str, Any]
+
+
+def base_dims(signature: Signature, profile: Profile) -> Dims:
+    """The dims of most cases."""
+    dims: Dims = {}
+    for name in signature.binders:
+        if name in signature.stars:
+            dims[name] = profile.sizes.get(f"*{name}", profile.default_star)
+        else:
+            dims[name] = profile.sizes.get(name, profile.default_size)
+    return dims
+
+
+def tile_dims(signature: Signature, profile: Profile) -> Dims | None:
+    """Dims just past a tile of 128 in at least two directions, the rest small."""
+    if not profile.tile:
+        return None
+    dims = base_dims(signature, profile)
+    long = {"tokens", "n", "k", "m", "hidden", "seq_q", "seq_k", "tokens_q", "tokens_k"} & set(dims)
+    if not long:
+        return None
+    for name in long:
+        dims[name] = (profile.tile,) if name in signature.stars else profile.tile
+    dims |= {name: (1,) if name in signature.stars else 1 for name in ("batch", "seq") if name in dims}
+    if "tokens_q" in dims:
+        dims["batch"] = 2
+    return dims
+
+
+EDGES: tuple[Mapping[str, Any], ...] = (
+    {"*tokens": (), "*batch": ()},
+    {"*tokens": (1,), "tokens": 1, "*batch": (1,)},
+    {"n": 1},
+    {"k": 1},
+    {"seq_q": 1},
+    {"seq_q": 40, "seq_k": 19},
+    {"seq_k": 1},
+    {"kv_heads": 1},
+    {"kv_heads": "heads"},
+    {"heads": 1, "kv_heads": 1},
+    {"value_dim": 48},
+    {"head_dim": 40, "half": 20, "value_dim": 24},
+    {"half": 8},
+    {"half": 1},
+    {"page_size": 1, "pages": 80, "max_pages": 24},
+    {"page_size": 32, "pages": 9},
+    {"batch": 1},
+    {"batch": 5},
+    {"hidden": 1},
+    {"m": 1},
+)
+"""Changes of the base dims that kernels trip over; each is made where an op has the dim."""
+
+
+def edge_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
+    """The base dims with each of the edges."""
+    for edge in EDGES:
+        yield from changed(signature, profile, edge)
+
+
+def changed(signature: Signature, profile: Profile, change: Mapping[str, Any]) -> Iterator[Dims]:
+    """The base dims with a change, if the op has one of the changed dims."""
+    dims = base_dims(signature, profile)
+    given = {name.removeprefix("*"): v for name, v in change.items() if name.startswith("*") == _is_star(signature, name)}
+    given = {name: dims.get(v) if isinstance(v, str) else v for name, v in given.items() if name in dims}
+    given = {name: v for name, v in given.items() if v is not None}
+    if given and any(dims[name] != value for name, value in given.items()):
+        yield dims | given
+
+
+def _is_star(signature: Signature, name: str) -> bool:
+    return name.removeprefix("*") in signature.stars
+
+
+def zero_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
+    """The base dims with one of them zero."""
+    for name in signature.binders:
+        dims = base_dims(signature, profile)
+        dims[name] = (0, *dims[name][1:]) if name in signature.stars and dims[name] else 0
+        if name in signature.stars and not dims[name]:
+            dims[name] = (0,)
+        yield dims
+
+
+def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:
+    """The shapes of models, scaled by the profile."""
+    names = set(signature.binders)
+    if not names & {"hidden", "n", "k", "heads"}:
+        return
+    for name in profile.models:
+        shape = MODELS[name].scaled(profile.divisor)
+        qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        ways = [(qkv, shape.hidden), (shape.hidden, shape.intermediate)] if {"n", "k"} <= names else [(0, 0)]
+        for n, k in ways:
+            dims = base_dims(signature, profile)
+            sizes = {
+                "hidden": shape.hidden,
+                "n": n or shape.intermediate,
+                "k": k or shape.hidden,
+                "m": profile.model_tokens,
+                "heads": shape.heads,
+                "kv_heads": shape.kv_heads,
+                "head_dim": shape.head_dim,
+                "value_dim": shape.head_dim,
+                "half": shape.head_dim // 2,
+            }
+            dims |= {name: size for name, size in sizes.items() if name in names}
+            if "tokens" in signature.stars and not {"heads", "seq"} & names:
+                dims["tokens"] = (profile.model_tokens,)
+            yield shape, dims
