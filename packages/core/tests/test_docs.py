@@ -68,10 +68,8 @@ def fences(text: str) -> list[Fence]:
 
 
 def assert_prints(wanted: str, given: str, where: str) -> None:
-    """Compare what was printed with what the page says, blanks at line ends and the amount of blanks aside."""
-    # doctest writes an empty line as a mark, so that it does not end the example.
-    checker = doctest.OutputChecker()
-    assert checker.check_output(wanted.strip() + "\n", given.strip() + "\n", AS_PRINTED), (
+    """Compare what was printed with what the page says, the amount of blanks aside."""
+    assert doctest.OutputChecker().check_output(wanted.strip() + "\n", given.strip() + "\n", AS_PRINTED), (
         f"{where} says it prints\n{wanted}\nand it prints\n{given}"
     )
 

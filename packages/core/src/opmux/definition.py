@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import torch
 from torch.autograd import forward_ad
 
-from opmux import __about__, autograd, dispatch, routing, torch_library
+from opmux import __about__, autograd, dispatch, routing, targets, torch_library
 from opmux.implementation import Implementation, Priority
 from opmux.op import OPS, Op
 from opmux.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
@@ -223,9 +223,9 @@ def _own_implementations(op: Op) -> tuple[Implementation, ...]:
     through = Implementation(
         op=op.name,
         target=made_for,
-        name=dispatch.FUNCTIONAL,
+        name=targets.FUNCTIONAL,
         priority=Priority.REFERENCE + 1,
-        backend=dispatch.FUNCTIONAL_BACKEND,
+        backend=targets.FUNCTIONAL_BACKEND,
         capturable=True,
         torch_ops=False,
         deterministic=True,

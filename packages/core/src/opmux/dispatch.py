@@ -4,7 +4,6 @@ A call comes here when it is not plain (`call`), when its key has no plan yet (`
 raised on the direct way (`recover`).
 """
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import codegen, faults, loading, observe, policy, resolver, tuning
+from opmux import codegen, faults, loading, observe, outputs, policy, resolver, targets, tuning
 from opmux.arch import Arch, arch_of
 from opmux.errors import (
     BackendFault,
@@ -28,10 +27,7 @@ from opmux.implementation import Call, Implementation, Priority
 from opmux.log import announce_once
 from opmux.op import OPS, Op, OpState, PlanTable
 from opmux.report import describe_call, refusal_text
-from opmux.validation import check_call, describe
-
-FUNCTIONAL_BACKEND, FUNCTIONAL = "opmux", "functional"
-"""The backend and name under which an in-place op runs the functional one, dispatched, and copies."""
+from opmux.validation import check_call
 
 
 @dataclass(frozen=True)
@@ -40,17 +36,6 @@ class Forced:
 
     backend: str
     key: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What a plan table remembers beside the callable: the choice, its config, and the callable that takes ``out=``."""
-
-    implementation: Implementation
-    arch: Arch
-    config: Any
-    fallback: bool
-    with_out: Callable[..., Any] | None
 
 
 def circumstances(op: Op, call: Call, key: tuple[Any, ...], forced: str | None) -> resolver.Circumstances:
@@ -89,75 +74,9 @@ def execute(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend:
     try:
         if out is None:
             return table[key](*tensors, **options)
-        return _run_into(table, key, tensors, options, out)
+        return outputs.run_into(table, key, tensors, options, out)
     except Exception as error:
         return recover(op, error, tensors, options, backend, out)
-
-
-def _run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
-    """Write the results into the caller's tensors: by the target itself where it can, else by a copy."""
-    outs = out if isinstance(out, (tuple, list)) else (out,)
-    planned: Planned | None = table.plans.get(key)
-    aliased = any(_share_memory(o, t) for o in outs for t in tensors if t is not None)
-    if planned is not None and planned.with_out is not None and not aliased:
-        planned.with_out(*tensors, **options, out=out)
-    else:
-        results = table[key](*tensors, **options)
-        for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
-            target.copy_(result)
-        return out
-    for target in outs:
-        _bump_version(target)
-    return out
-
-
-def _bump_version(tensor: Tensor) -> None:
-    """Say that a tensor was written to, by something that torch did not see."""
-    if not tensor.is_inference():  # which has no version
-        torch.autograd.graph.increment_version(tensor)
-
-
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
-
-
-def check_out(
-    op: Op, out: Any, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
-    """Hold ``out=`` to the outputs' number, shapes, dtypes and device.
-
-    Raises:
-        InvalidArgument: where it does not fit.
-    """
-    wanted = op.signature.outputs
-    outs = out if isinstance(out, (tuple, list)) else (out,)
-    if len(outs) != len(wanted) or (len(wanted) > 1 and not isinstance(out, (tuple, list))):
-        names = ", ".join(o.name for o in wanted)
-        raise InvalidArgument(
-            f"{op.name}: `out` expected {len(wanted)} tensors ({names}), got {len(outs)}; pass a tuple of that length"
-        )
-    device = tensors[op.signature.tensors[0].name].device
-    expected = zip(op.signature.output_shapes(dims, options), op.signature.output_dtypes(tensors, options), strict=True)
-    for value, (shape, dtype), output in zip(outs, expected, wanted, strict=True):
-        label = "out" if len(wanted) == 1 else f"out[{output.name}]"
-        good = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
-        if not isinstance(value, Tensor):
-            raise InvalidArgument(f"{op.name}: `{label}` expected {good}, got a {type(value).__name__}; pass a tensor")
-        if tuple(value.shape) != tuple(shape) or value.dtype != dtype or value.device != device:
-            raise InvalidArgument(
-                f"{op.name}: `{label}` expected {good}, got {describe(value)} on {value.device}; "
-                "make it with torch.empty of that shape, dtype and device"
-            )
-        if any(s == 0 and n > 1 for s, n in zip(value.stride(), value.shape, strict=True)):
-            raise InvalidArgument(
-                f"{op.name}: `{label}` expected a tensor whose elements do not overlap, got strides "
-                f"{list(value.stride())}; pass a tensor that is not expanded"
-            )
-        if value.requires_grad and torch.is_grad_enabled():
-            raise InvalidArgument(
-                f"{op.name}: `{label}` expected a tensor that requires no gradient, got one that does; "
-                "out= has no autograd: pass out.detach(), or leave out= away"
-            )
 
 
 def unknown_backend(op: Op, backend: str) -> UnknownBackend | None:
@@ -189,7 +108,7 @@ def through_functional(op: Op, forced: str | None) -> str | None:
     """What ``backend=`` asks for: where only the functional form of an in-place op has it, that form and a copy."""
     if forced is None or op.in_place_of is None or any(resolver.is_named(i, forced) for i in op.implementations):
         return forced
-    return FUNCTIONAL_BACKEND
+    return targets.FUNCTIONAL_BACKEND
 
 
 def plan_and_run(table: PlanTable, key: Any, *tensors: Any, **options: Any) -> Any:
@@ -225,7 +144,7 @@ def plan_and_run(table: PlanTable, key: Any, *tensors: Any, **options: Any) -> A
         try:
             results = recorded(*tensors, **normal)
             if not op.signature.mutates:
-                _check_results(op, planned.implementation, results, named, dims, normal)
+                targets.check_results(op, planned.implementation, results, named, dims, normal)
         except Exception as error:
             judge_fault(op, error, planned.implementation, call.arch, bare_key, forced, tensors, normal)
             continue
@@ -273,8 +192,8 @@ def _choose(
         )
     chosen = takers[0].implementation
     try:
-        target = load_target(op, chosen, forced)
-        config, _ = config_of(op, chosen, call, resolution)
+        target = targets.load_target(op, chosen, forced)
+        config, _ = targets.config_of(op, chosen, call, resolution)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         if forced is not None or strict:
@@ -286,154 +205,15 @@ def _choose(
         return None, None, None
     ranked_before = [v for v in resolution.verdicts if v.status == resolver.QUARANTINED]
     fallback = bool(ranked_before) or (only_reference and forced is None)
-    run = make_run(op, chosen, target, config)
-    recorded = observe.observed(op, Planned(chosen, call.arch, config, fallback, None), run)
-    planned = Planned(chosen, call.arch, config, fallback, recorded if chosen.takes_out else None)
+    run = targets.make_run(op, chosen, target, config)
+    recorded = observe.observed(op, targets.Planned(chosen, call.arch, config, fallback, None), run)
+    planned = targets.Planned(chosen, call.arch, config, fallback, recorded if chosen.takes_out else None)
     return run, planned, recorded
-
-
-def load_target(op: Op, implementation: Implementation, forced: str | None = None) -> Callable[..., Any]:
-    """Import the target; of the functional form of an in-place op, make it.
-
-    Raises:
-        Exception: whatever the import raises.
-    """
-    target = implementation.target
-    if callable(target):
-        if implementation.name == FUNCTIONAL and op.in_place_of is not None:
-            inner = forced if forced is not None and not resolver.is_named(implementation, forced) else None
-            made: Callable[..., Any] = target(inner)
-            return made
-        return target
-    module, _, function = target.partition(":")
-    loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return loaded
-
-
-def config_of(op: Op, chosen: Implementation, call: Call, resolution: resolver.Resolution) -> tuple[Any, str]:
-    """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``.
-
-    A target whose record declares no config takes none, so a tuned record's is then not used.
-    """
-    if chosen.config is None:
-        return None, "default"
-    tuned = resolution.tuned.of(chosen.full_name) if resolution.tuned is not None else None
-    if tuned is not None and tuned.config is not None:
-        return dict(tuned.config), "tuned"
-    function: Any = chosen.config
-    if isinstance(function, str):
-        module, _, name = function.partition(":")
-        function = getattr(importlib.import_module(module), name)
-    labels = [rule.feature(op.signature).label for rule in chosen.features]
-    return function(call.arch, {label: call.features[label] for label in labels}), "heuristic"
-
-
-def make_run(op: Op, implementation: Implementation, target: Callable[..., Any], config: Any) -> Callable[..., Any]:
-    """Wrap a target only where something must be done around it: config, autocast, capture, versions, checks."""
-    run = target
-    if config is not None:
-        inner = run
-
-        def run(*tensors: Any, **options: Any) -> Any:
-            return inner(*tensors, **options, config=config)
-
-    if implementation.torch_ops:
-        run = _without_autocast(run)
-    if not implementation.capturable:
-        run = _refusing_capture(op, implementation, run)
-    if op.signature.mutates:
-        run = _bumping_versions(op, run)
-    if policy.current().check:
-        run = _checked(op, implementation, run)
-    return run
-
-
-def _without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
-    any_autocast = torch._C._is_any_autocast_enabled
-    autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
-        torch._C.DispatchKey.AutocastCUDA
-    )
-
-    def without_autocast(*tensors: Any, **options: Any) -> Any:
-        if not any_autocast():
-            return run(*tensors, **options)
-        with torch._C._ExcludeDispatchKeyGuard(autocast_keys):
-            return run(*tensors, **options)
-
-    return without_autocast
-
-
-def _refusing_capture(op: Op, implementation: Implementation, run: Callable[..., Any]) -> Callable[..., Any]:
-    def refusing_capture(*tensors: Any, **options: Any) -> Any:
-        if faults.capturing():
-            raise CaptureRefused(
-                f"{op.name}: {implementation.full_name} cannot run during graph capture "
-                "(it declares capturable=False)\n"
-                f"  call:      {describe_call(op, tensors, options)}\n"
-                f"  try:       a backend that can (see opmux.explain), or capture around this call"
-            )
-        return run(*tensors, **options)
-
-    return refusing_capture
-
-
-def _bumping_versions(op: Op, run: Callable[..., Any]) -> Callable[..., Any]:
-    places = [i for i, t in enumerate(op.signature.tensors) if t.name in op.signature.mutates]
-
-    def bumping_versions(*tensors: Any, **options: Any) -> None:
-        run(*tensors, **options)
-        for place in places:
-            _bump_version(tensors[place])
-
-    return bumping_versions
-
-
-def _checked(op: Op, implementation: Implementation, run: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(*tensors: Any, **options: Any) -> Any:
-        named = op.names(tensors)
-        dims, normal = check_call(op.signature, named, options)
-        if op.check_data is not None and not faults.capturing():
-            op.check_data(**op.names(tuple(tensors)), **normal)
-        results = run(*tensors, **options)
-        if not op.signature.mutates and "out" not in options:
-            _check_results(op, implementation, results, named, dims, normal)
-        return results
-
-    return checked
-
-
-def _check_results(
-    op: Op,
-    implementation: Implementation,
-    results: Any,
-    named: Mapping[str, Any],
-    dims: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> None:
-    """Hold what a target returned to the signature.
-
-    Raises:
-        BackendFault: where the number, a type, a shape, a dtype or a device is not the op's.
-    """
-    outputs = op.signature.outputs
-    given = results if isinstance(results, tuple) else (results,)
-    shapes, dtypes = op.signature.output_shapes(dims, options), op.signature.output_dtypes(named, options)
-    device = named[op.signature.tensors[0].name].device
-    who = f"{op.name}: {implementation.full_name} ({implementation.distribution} {implementation.version})"
-    if len(given) != len(outputs):
-        raise BackendFault(f"{who} returned {len(given)} results, expected {len(outputs)}; report it to its authors")
-    for output, value, shape, dtype in zip(outputs, given, shapes, dtypes, strict=True):
-        good = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
-        if not isinstance(value, Tensor) or (tuple(value.shape), value.dtype, value.device) != (shape, dtype, device):
-            where = f" on {value.device}" if isinstance(value, Tensor) else ""
-            raise BackendFault(
-                f"{who} returned {describe(value)}{where} as `{output.name}`, expected {good}; report it to its authors"
-            )
 
 
 def is_last_resort(implementation: Implementation) -> bool:
     """The core's own: the reference, and the functional form of an in-place op, whose inner call has been judged."""
-    return implementation.priority == Priority.REFERENCE or implementation.backend == FUNCTIONAL_BACKEND
+    return implementation.priority == Priority.REFERENCE or implementation.backend == targets.FUNCTIONAL_BACKEND
 
 
 def judge_fault(
@@ -506,7 +286,7 @@ def recover(
     named = op.names(tuple(tensors))
     _, normal = check_call(op.signature, named, options)
     key = op.state.key_of(*tensors, **normal)
-    found: Planned | None = op.table.plans.get(key if backend is None else Forced(backend, key))
+    found: targets.Planned | None = op.table.plans.get(key if backend is None else Forced(backend, key))
     if found is None:
         # Raised before a plan was stored (then it has been judged), or the plans were dropped meanwhile.
         raise error

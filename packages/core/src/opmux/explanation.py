@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from opmux import arch as archs
-from opmux import dispatch, loading, resolver
+from opmux import dispatch, loading, resolver, targets
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument
 from opmux.op import Op
@@ -174,7 +174,7 @@ def plan_of(op: Op, call: Any, resolution: resolver.Resolution, key: str) -> Pla
     if resolution.accepted:
         chosen = resolution.accepted[0].implementation
         try:
-            config, source = dispatch.config_of(op, chosen, call, resolution)
+            config, source = targets.config_of(op, chosen, call, resolution)
             note = _config_note(chosen.full_name, config, source, call.arch.name, resolution)
         except Exception as error:  # the config function is a plugin's code, and this only explains
             note = f"its config function raised {type(error).__name__}: {error}"

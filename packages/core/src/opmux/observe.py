@@ -15,7 +15,7 @@ from opmux import faults
 from opmux.op import Op, drop_all_plans
 
 if TYPE_CHECKING:
-    from opmux.dispatch import Planned
+    from opmux.targets import Planned
 
 
 @dataclass

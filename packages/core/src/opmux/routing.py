@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from opmux import autograd, dispatch, loading, torch_library
+from opmux import autograd, dispatch, loading, outputs, torch_library
 from opmux.op import PLAIN, Op
 from opmux.validation import check_call
 
@@ -25,7 +25,7 @@ def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: 
     if backend is not None and (complaint := dispatch.unknown_backend(op, backend)):
         raise complaint
     if out is not None:
-        dispatch.check_out(op, out, named, dims, normal)
+        outputs.check_out(op, out, named, dims, normal)
         autograd.refuse_with_out(op, tensors)
     if _needs_registration(tensors):
         return torch_library.call(op, tensors, normal, backend, out)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from opmux import autograd, codegen, dispatch, loading
+from opmux import autograd, codegen, dispatch, loading, outputs
 from opmux.errors import UnsupportedCall
 from opmux.op import OPS, Op
 from opmux.signature import Option, Signature
@@ -162,7 +162,7 @@ def _fake(op: Op) -> Handler:
         named = op.names(tensors)
         dims, normal = check_call(op.signature, named, options)
         if out is not None:
-            dispatch.check_out(op, out, named, dims, normal)
+            outputs.check_out(op, out, named, dims, normal)
         if op.signature.mutates or out is not None:
             return None
         results = op.signature.empty_outputs(named, dims, normal)
@@ -185,7 +185,7 @@ def _kernel(op: Op) -> Handler:
                 named = op.names(tensors)
                 dims, normal = check_call(op.signature, named, options)
                 if out is not None:
-                    dispatch.check_out(op, out, named, dims, normal)
+                    outputs.check_out(op, out, named, dims, normal)
             results = dispatch.execute(op, tensors, options, backend, out)
         return None if out is not None else results
 

@@ -1,0 +1,72 @@
+"""``out=``: the tensors that a caller wants the results in, held to the signature and written."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.errors import InvalidArgument
+from opmux.op import Op, PlanTable
+from opmux.targets import Planned, bump_version
+from opmux.validation import describe
+
+
+def check_out(
+    op: Op, out: Any, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Hold ``out=`` to the outputs' number, shapes, dtypes and device.
+
+    Raises:
+        InvalidArgument: where it does not fit.
+    """
+    wanted = op.signature.outputs
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    if len(outs) != len(wanted) or (len(wanted) > 1 and not isinstance(out, (tuple, list))):
+        names = ", ".join(o.name for o in wanted)
+        raise InvalidArgument(
+            f"{op.name}: `out` expected {len(wanted)} tensors ({names}), got {len(outs)}; pass a tuple of that length"
+        )
+    device = tensors[op.signature.tensors[0].name].device
+    expected = zip(op.signature.output_shapes(dims, options), op.signature.output_dtypes(tensors, options), strict=True)
+    for value, (shape, dtype), output in zip(outs, expected, wanted, strict=True):
+        label = "out" if len(wanted) == 1 else f"out[{output.name}]"
+        good = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+        if not isinstance(value, Tensor):
+            raise InvalidArgument(f"{op.name}: `{label}` expected {good}, got a {type(value).__name__}; pass a tensor")
+        if tuple(value.shape) != tuple(shape) or value.dtype != dtype or value.device != device:
+            raise InvalidArgument(
+                f"{op.name}: `{label}` expected {good}, got {describe(value)} on {value.device}; "
+                "make it with torch.empty of that shape, dtype and device"
+            )
+        if any(s == 0 and n > 1 for s, n in zip(value.stride(), value.shape, strict=True)):
+            raise InvalidArgument(
+                f"{op.name}: `{label}` expected a tensor whose elements do not overlap, got strides "
+                f"{list(value.stride())}; pass a tensor that is not expanded"
+            )
+        if value.requires_grad and torch.is_grad_enabled():
+            raise InvalidArgument(
+                f"{op.name}: `{label}` expected a tensor that requires no gradient, got one that does; "
+                "out= has no autograd: pass out.detach(), or leave out= away"
+            )
+
+
+def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
+    """Write the results into the caller's tensors: by the target itself where it can, else by a copy."""
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    planned: Planned | None = table.plans.get(key)
+    aliased = any(_share_memory(o, t) for o in outs for t in tensors if t is not None)
+    if planned is not None and planned.with_out is not None and not aliased:
+        planned.with_out(*tensors, **options, out=out)
+    else:
+        results = table[key](*tensors, **options)
+        for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
+            target.copy_(result)
+        return out
+    for target in outs:
+        bump_version(target)
+    return out
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

@@ -1,0 +1,176 @@
+"""Targets: imported when first chosen, given their config, wrapped only where something must be done around them."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux import faults, policy, resolver
+from opmux.arch import Arch
+from opmux.errors import BackendFault, CaptureRefused
+from opmux.implementation import Call, Implementation
+from opmux.op import Op
+from opmux.report import describe_call
+from opmux.validation import check_call, describe
+
+FUNCTIONAL_BACKEND, FUNCTIONAL = "opmux", "functional"
+"""The backend and name under which an in-place op runs the functional one, dispatched, and copies."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a plan table remembers beside the callable: the choice, its config, and the callable that takes ``out=``."""
+
+    implementation: Implementation
+    arch: Arch
+    config: Any
+    fallback: bool
+    with_out: Callable[..., Any] | None
+
+
+def load_target(op: Op, implementation: Implementation, forced: str | None = None) -> Callable[..., Any]:
+    """Import the target; of the functional form of an in-place op, make it.
+
+    Raises:
+        Exception: whatever the import raises.
+    """
+    target = implementation.target
+    if callable(target):
+        if implementation.name == FUNCTIONAL and op.in_place_of is not None:
+            inner = forced if forced is not None and not resolver.is_named(implementation, forced) else None
+            made: Callable[..., Any] = target(inner)
+            return made
+        return target
+    module, _, function = target.partition(":")
+    loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return loaded
+
+
+def config_of(op: Op, chosen: Implementation, call: Call, resolution: resolver.Resolution) -> tuple[Any, str]:
+    """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``.
+
+    A target whose record declares no config takes none, so a tuned record's is then not used.
+    """
+    if chosen.config is None:
+        return None, "default"
+    tuned = resolution.tuned.of(chosen.full_name) if resolution.tuned is not None else None
+    if tuned is not None and tuned.config is not None:
+        return dict(tuned.config), "tuned"
+    function: Any = chosen.config
+    if isinstance(function, str):
+        module, _, name = function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+    labels = [rule.feature(op.signature).label for rule in chosen.features]
+    return function(call.arch, {label: call.features[label] for label in labels}), "heuristic"
+
+
+def make_run(op: Op, implementation: Implementation, target: Callable[..., Any], config: Any) -> Callable[..., Any]:
+    """Wrap a target only where something must be done around it: config, autocast, capture, versions, checks."""
+    run = target
+    if config is not None:
+        inner = run
+
+        def run(*tensors: Any, **options: Any) -> Any:
+            return inner(*tensors, **options, config=config)
+
+    if implementation.torch_ops:
+        run = _without_autocast(run)
+    if not implementation.capturable:
+        run = _refusing_capture(op, implementation, run)
+    if op.signature.mutates:
+        run = _bumping_versions(op, run)
+    if policy.current().check:
+        run = _checked(op, implementation, run)
+    return run
+
+
+def _without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
+    any_autocast = torch._C._is_any_autocast_enabled
+    autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutocastCUDA
+    )
+
+    def without_autocast(*tensors: Any, **options: Any) -> Any:
+        if not any_autocast():
+            return run(*tensors, **options)
+        with torch._C._ExcludeDispatchKeyGuard(autocast_keys):
+            return run(*tensors, **options)
+
+    return without_autocast
+
+
+def _refusing_capture(op: Op, implementation: Implementation, run: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing_capture(*tensors: Any, **options: Any) -> Any:
+        if faults.capturing():
+            raise CaptureRefused(
+                f"{op.name}: {implementation.full_name} cannot run during graph capture "
+                "(it declares capturable=False)\n"
+                f"  call:      {describe_call(op, tensors, options)}\n"
+                f"  try:       a backend that can (see opmux.explain), or capture around this call"
+            )
+        return run(*tensors, **options)
+
+    return refusing_capture
+
+
+def _bumping_versions(op: Op, run: Callable[..., Any]) -> Callable[..., Any]:
+    places = [i for i, t in enumerate(op.signature.tensors) if t.name in op.signature.mutates]
+
+    def bumping_versions(*tensors: Any, **options: Any) -> None:
+        run(*tensors, **options)
+        for place in places:
+            bump_version(tensors[place])
+
+    return bumping_versions
+
+
+def bump_version(tensor: Tensor) -> None:
+    """Say that a tensor was written to, by something that torch did not see."""
+    if not tensor.is_inference():  # which has no version
+        torch.autograd.graph.increment_version(tensor)
+
+
+def _checked(op: Op, implementation: Implementation, run: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*tensors: Any, **options: Any) -> Any:
+        named = op.names(tensors)
+        dims, normal = check_call(op.signature, named, options)
+        if op.check_data is not None and not faults.capturing():
+            op.check_data(**op.names(tuple(tensors)), **normal)
+        results = run(*tensors, **options)
+        if not op.signature.mutates and "out" not in options:
+            check_results(op, implementation, results, named, dims, normal)
+        return results
+
+    return checked
+
+
+def check_results(
+    op: Op,
+    implementation: Implementation,
+    results: Any,
+    named: Mapping[str, Any],
+    dims: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Hold what a target returned to the signature.
+
+    Raises:
+        BackendFault: where the number, a type, a shape, a dtype or a device is not the op's.
+    """
+    outputs = op.signature.outputs
+    given = results if isinstance(results, tuple) else (results,)
+    shapes, dtypes = op.signature.output_shapes(dims, options), op.signature.output_dtypes(named, options)
+    device = named[op.signature.tensors[0].name].device
+    who = f"{op.name}: {implementation.full_name} ({implementation.distribution} {implementation.version})"
+    if len(given) != len(outputs):
+        raise BackendFault(f"{who} returned {len(given)} results, expected {len(outputs)}; report it to its authors")
+    for output, value, shape, dtype in zip(outputs, given, shapes, dtypes, strict=True):
+        good = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+        if not isinstance(value, Tensor) or (tuple(value.shape), value.dtype, value.device) != (shape, dtype, device):
+            where = f" on {value.device}" if isinstance(value, Tensor) else ""
+            raise BackendFault(
+                f"{who} returned {describe(value)}{where} as `{output.name}`, expected {good}; report it to its authors"
+            )
