@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+# The tests plant their own plugins: what happens to be installed beside the core must not take part.
+os.environ["OPMUX_PLUGINS"] = ""
+
 import opmux
 from opmux import log
 

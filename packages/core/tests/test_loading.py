@@ -225,8 +225,15 @@ def test_disabled_and_preferred_by_the_environment(site):
     assert run_with(site, show, OPMUX_PREFER="reference").stdout.strip() == "reference"
     done = run_with(site, show, OPMUX_PREFER="missing", OPMUX_LOG="warning")
     assert "the environment's policy names backend `missing`, which is not registered" in done.stderr
-    done = run_with(site, "import opmux", OPMUX_STRICT="perhaps")
-    assert "policy: `OPMUX_STRICT` expected 0 or 1, got 'perhaps'; unset it or set it to 1" in done.stderr
+
+
+def test_a_policy_without_meaning_is_told_at_the_first_call(site):
+    told = "policy: `OPMUX_STRICT` expected 0 or 1, got 'perhaps'; unset it or set it to 1"
+    show = "import torch, opmux; opmux.rms_norm(torch.ones(1, 2), torch.ones(2))"
+    done = run_with(site, show, OPMUX_STRICT="perhaps")
+    assert done.stderr.strip().endswith(f"opmux.errors.InvalidArgument: {told}")
+    done = run_with(site, f"import opmux; opmux.policy.strict(); {show}; print('ran')", OPMUX_STRICT="perhaps")
+    assert done.stdout.strip() == "ran", done.stderr
 
 
 def test_an_implementation_is_data():

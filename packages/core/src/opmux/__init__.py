@@ -4,7 +4,13 @@ Ops are functions of this module. `explain` says which implementation takes a ca
 `policy` what the process prefers. Ops that plugins define become attributes once the plugins are loaded.
 """
 
+import gc as _gc
 from typing import Any
+
+# Defining the ops allocates enough to set off a full collection of torch's heap, which takes longer than all of the
+# import; it is put off until the import is done.
+_was_collecting = _gc.isenabled()
+_gc.disable()
 
 from opmux import log as _log
 from opmux import policy
@@ -88,6 +94,8 @@ __all__ = [
     "write_kv_cache",
 ]
 
+if _was_collecting:
+    _gc.enable()
 _log.configure()
 
 

@@ -78,6 +78,7 @@ def _define(
     check_data: Callable[..., None] | None = None,
     flops: str | None = None,
     capturable: bool = True,
+    generated: bool = False,
 ) -> Any:
     """Make an op.
 
@@ -96,6 +97,7 @@ def _define(
         check_data: reads index data on the device and raises `InvalidArgument`.
         flops: floating-point operations, an expression over dims.
         capturable: the reference reads no data on the host.
+        generated: this is a backward op made by `_define_generated_backward`.
     """
     name = fn.__name__
     if name in OPS:
@@ -125,6 +127,7 @@ def _define(
         check_data,
         flops,
         capturable,
+        generated,
         on_miss=dispatch.plan_and_run,
     )
     public = _publish(op, python_signature, fn.__module__)
@@ -281,6 +284,7 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
         outputs=tuple(f"grad_{p.name}" for p in tensors),
         out_dtype={f"grad_{p.name}": p.name for p in tensors},
         capturable=op.capturable,
+        generated=True,
     )
 
 

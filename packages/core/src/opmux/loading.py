@@ -77,7 +77,11 @@ def ensure_loaded() -> bool:
         logger.info("backends: %s", ", ".join(found))
         for failure in _failed:
             logger.warning("plugin %s (%s %s) %s", failure.name, failure.distribution, failure.version, failure.reason)
-        for name in (*policy.current().prefer, *(d.name for d in policy.current().disabled)):
+        if problem := policy.environment_problem():
+            logger.error("%s", problem)
+            return True
+        named = (*policy.current().prefer, *(d.name for d in policy.current().disabled))
+        for name in named:
             if name not in set(known_names()):
                 logger.warning("the environment's policy names backend `%s`, which is not registered", name)
     return True

@@ -117,6 +117,7 @@ class Op:
         check_data: reads index data and raises `InvalidArgument`.
         flops: expression over dims.
         capturable: the reference reads no data, so it may run in a graph capture.
+        generated: nobody wrote it out: a backward op that runs its forward's reference through autograd.
         public: the function that users call.
     """
 
@@ -131,6 +132,7 @@ class Op:
     check_data: Callable[..., None] | None = None
     flops: str | None = None
     capturable: bool = True
+    generated: bool = False
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)
     tuned_feature: Feature | None = field(default=None, repr=False)
 

@@ -62,6 +62,10 @@ ENVIRONMENT: dict[str, str] = {
 """Every environment variable that opmux reads, and what it says."""
 
 
+TRUE_WORDS, FALSE_WORDS = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+"""How a switch in the environment is turned on and off."""
+
+
 def split_names(text: str | None) -> tuple[str, ...]:
     """``"a, b"`` -> ``("a", "b")``."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
@@ -69,9 +73,9 @@ def split_names(text: str | None) -> tuple[str, ...]:
 
 def _truth(variable: str) -> bool:
     value = os.environ.get(variable, "").strip().lower()
-    if value in ("", "0", "false", "off", "no"):
+    if value in FALSE_WORDS:
         return False
-    if value in ("1", "true", "on", "yes"):
+    if value in TRUE_WORDS:
         return True
     raise InvalidArgument(f"policy: `{variable}` expected 0 or 1, got {value!r}; unset it or set it to 1")
 
@@ -90,16 +94,35 @@ def from_environment() -> Policy:
     )
 
 
+def _at_import() -> tuple[Policy, InvalidArgument | None]:
+    """What the environment asks for; a complaint about it waits for the first call, so that doctor can run."""
+    try:
+        return from_environment(), None
+    except InvalidArgument as error:
+        return Policy(), error
+
+
 _lock = threading.RLock()
-_current = from_environment()
+_current, _complaint = _at_import()
 _listeners: list[Callable[[], None]] = []
 _known_names: list[Callable[[], Iterable[str]]] = []
 _known_ops: list[Callable[[], Iterable[str]]] = []
 
 
 def current() -> Policy:
-    """The snapshot in force."""
+    """The snapshot in force.
+
+    Raises:
+        InvalidArgument: where the environment's policy has no meaning, and none has been set since.
+    """
+    if _complaint is not None:
+        raise _complaint
     return _current
+
+
+def environment_problem() -> str | None:
+    """What is wrong with the environment's policy, if anything."""
+    return None if _complaint is None else str(_complaint)
 
 
 def subscribe(listener: Callable[[], None]) -> None:
@@ -114,9 +137,9 @@ def validate_with(names: Callable[[], Iterable[str]], ops: Callable[[], Iterable
 
 
 def _install(new: Policy) -> None:
-    global _current
+    global _current, _complaint
     with _lock:
-        _current = new
+        _current, _complaint = new, None
         for listener in _listeners:
             listener()
 

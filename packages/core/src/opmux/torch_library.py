@@ -28,9 +28,9 @@ _KINDS = {
 
 
 def _schema_default(option: Option) -> str:
-    if option.required:
-        return ""
     value = option.default
+    if option.required or isinstance(value, torch.dtype):  # a schema cannot spell a dtype: there it must be passed
+        return ""
     if isinstance(value, tuple):
         return f"=[{', '.join(str(v) for v in value)}]"
     if isinstance(value, str):

@@ -1,6 +1,5 @@
 """Rounds in turns, and the two clocks."""
 
-import itertools
 import time
 from types import SimpleNamespace
 
@@ -32,7 +31,7 @@ NOBODY = Timed(lambda: None)
 def test_each_round_has_everybody_once_and_begins_with_another() -> None:
     clock = Told()
     samples = interleave(clock, {"a": NOBODY, "b": NOBODY, "c": NOBODY}, rounds=4, limit_s=60)
-    assert ["".join(turn) for turn in itertools.batched(clock.turns, 3)] == ["abc", "bca", "cab", "abc"]
+    assert "".join(clock.turns) == "abcbcacababc"
     assert samples["a"] == [1.0, 6.0, 8.0, 10.0]
     assert {name: len(s) for name, s in samples.items()} == {"a": 4, "b": 4, "c": 4}
 

@@ -86,5 +86,5 @@ def test_the_worst_of_several_results_counts() -> None:
 
 
 def test_another_number_of_results_is_an_error() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="longer"):
         difference([torch.ones(1)], [torch.ones(1), torch.ones(1)])

@@ -10,6 +10,7 @@ from cli.samples import GOOD_OP, result
 from typer.testing import CliRunner, Result
 
 from opmux.cli.app import build_app
+from opmux.loading import ensure_loaded
 from opmux.plugin import Implementation, Priority, hookimpl
 
 OpmuxCli = Callable[..., Result]
@@ -18,6 +19,7 @@ OpmuxCli = Callable[..., Result]
 @pytest.fixture
 def opmux_cli(monkeypatch: pytest.MonkeyPatch) -> OpmuxCli:
     """``opmux_cli("explain", "rms_norm", ...)``: runs a command in an environment without OPMUX_ variables."""
+    ensure_loaded()  # as the environment says it, and before that is taken away
     for name in [*os.environ]:
         if name.startswith("OPMUX_") or name == "COLUMNS":
             monkeypatch.delenv(name)

@@ -36,6 +36,21 @@ BAD_OP = {
 }
 
 
+ENVIRONMENT = {
+    "opmux": "0.1.0",
+    "torch": "2",
+    "python": "3",
+    "platform": "Linux",
+    "device": "cpu",
+    "arch": "cpu",
+    "plugins": {"opmux-rows": "1.2"},
+    "profile": "small",
+    "seconds": 1.5,
+    "not_checked": {"graph capture": "needs a GPU"},
+    "constraints_not_broken": ["rms_norm: AtMost('hidden', 4)"],
+}
+
+
 def result(*ops: dict, passed: int = 6) -> dict:
     return {
         "backend": "rows",
@@ -44,5 +59,5 @@ def result(*ops: dict, passed: int = 6) -> dict:
         "failed": sum(len(op["failures"]) for op in ops),
         "skipped": 2,
         "ops": list(ops),
-        "environment": {"torch": "2"},
+        "environment": ENVIRONMENT,
     }

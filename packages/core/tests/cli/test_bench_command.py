@@ -30,8 +30,8 @@ def test_the_table_has_a_row_for_everybody(opmux_cli, rows_plugin) -> None:
     assert lines[0].startswith("cpu (cpu), float32, small shapes, torch ")
     assert lines[1].startswith("ceilings of this run: copy ")
     first = next(index for index, line in enumerate(lines) if line.startswith("rms_norm, small prefill"))
-    table = "\n".join(lines[first : first + 3])
-    assert all(name in table for name in ("reference", "rows", "torch eager"))
+    assert {line[2:15].strip() for line in lines[first + 1 : first + 4]} == {"reference", "rows", "torch eager"}
+    assert lines[first + 4].startswith("rms_norm, small decode")
 
 
 def test_json_says_who_was_chosen_and_how_far_from_the_best_peer(opmux_cli, rows_plugin) -> None:

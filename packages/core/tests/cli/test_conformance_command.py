@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from cli.samples import BAD_OP, GOOD_OP, result
+from cli.samples import BAD_OP, ENVIRONMENT, GOOD_OP, result
 
 from opmux.errors import InvalidArgument, UnknownBackend
 
@@ -18,6 +18,8 @@ def test_a_pass_exits_with_0(opmux_cli, runner) -> None:
     row = next(line for line in done.stdout.splitlines() if line.startswith("rms_norm "))
     assert row.split() == ["rms_norm", "6", "8", "75%", "0.25", "0.5", "-", "2", "passed"]
     assert "rms_norm: 2 skipped: not deterministic" in done.stdout
+    assert "not checked: graph capture: needs a GPU" in done.stdout
+    assert "no case breaks the constraint rms_norm: AtMost('hidden', 4)" in done.stdout
     assert done.stdout.splitlines()[-1] == "rows 1.2: 6 passed, 0 failed, 2 skipped"
 
 
@@ -92,3 +94,13 @@ def test_without_the_extra_it_says_how_to_install_it(opmux_cli, monkeypatch, mod
     done = opmux_cli("conformance", "rows")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == (f'error: conformance needs {module}, which is not installed: pip install "opmux[testing]"\n')
+
+
+def test_the_suite_itself_answers_in_these_words(opmux_cli) -> None:
+    done = opmux_cli("conformance", "reference", "--op", "silu_mul", "--profile", "interpreter", "--json")
+    assert done.exit_code == 0
+    told = json.loads(done.stdout)
+    assert told.keys() == result().keys()
+    assert told["environment"].keys() == ENVIRONMENT.keys()
+    assert [op.keys() for op in told["ops"]] == [GOOD_OP.keys()]
+    assert told["passed"] > 0

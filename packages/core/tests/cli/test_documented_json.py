@@ -22,7 +22,8 @@ FREE = {
     "ops.ops[].options[].default",
     "explain.config",
     "conformance.ops[].skips",
-    "conformance.environment",
+    "conformance.environment.plugins",
+    "conformance.environment.not_checked",
 }
 """Values of any kind, and objects whose keys are data."""
 

@@ -11,6 +11,7 @@ import opmux
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPMUX_")}
+    environment["OPMUX_PLUGINS"] = ""  # whatever is installed beside the core
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, check=False)
 
 

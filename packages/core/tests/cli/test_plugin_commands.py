@@ -19,7 +19,7 @@ def greet(name: str, loud: Annotated[bool, typer.Option("--loud")] = False) -> N
     typer.echo(f"hello {name}".upper() if loud else f"hello {name}")
 
 
-def takes_what_no_command_line_has(thing: object) -> None:
+def takes_what_no_command_line_has(thing: int | str) -> None:
     """Do what cannot be asked for."""
 
 

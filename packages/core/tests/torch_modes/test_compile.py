@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 import torch
 from backends import backends, implementation
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch_modes.samples import (
     ALL,
     BLOCK_OPS,
     DIFFERENTIABLE,
-    FUNCTIONAL,
     WITH_OUT,
     Block,
     Sample,
     curved,
+    gradients_of,
     outputs,
     sample,
+    total,
 )
 
 import opmux
@@ -82,7 +83,7 @@ def assert_nothing_but(recorder: Recorder, ops: set[str]) -> None:
 
 
 def compiled(call: Sample, recorder: Recorder) -> Any:
-    return torch.compile(lambda *t: call.run(*t), fullgraph=True, backend=recorder)
+    return torch.compile(call.run, fullgraph=True, backend=recorder)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -221,17 +222,15 @@ def test_an_unknown_backend_is_an_error_of_the_graph(recorder: Recorder) -> None
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_wrong_shape_is_told_while_tracing(dynamic: bool, recorder: Recorder) -> None:
-    function = torch.compile(
-        lambda x, w: opmux.rms_norm(x, w), fullgraph=True, backend=recorder, dynamic=dynamic
-    )
+    function = torch.compile(opmux.rms_norm, fullgraph=True, backend=recorder, dynamic=dynamic)
     with pytest.raises(Exception, match=r"rms_norm: `weight` expected shape \[hidden\] = \["):
         function(torch.randn(5, 8), torch.randn(7))
 
 
 def test_a_wrong_out_is_told_while_tracing(recorder: Recorder) -> None:
-    function = torch.compile(lambda x, w, out: opmux.rms_norm(x, w, out=out), fullgraph=True, backend=recorder)
+    function = torch.compile(opmux.rms_norm, fullgraph=True, backend=recorder)
     with pytest.raises(Exception, match=r"rms_norm: `out` expected float32\[5, 8\]"):
-        function(torch.randn(5, 8), torch.randn(8), torch.empty(2, 5, 8))
+        function(torch.randn(5, 8), torch.randn(8), out=torch.empty(2, 5, 8))
 
 
 def test_a_refused_gradient_is_told_while_tracing(recorder: Recorder) -> None:
@@ -240,13 +239,13 @@ def test_a_refused_gradient_is_told_while_tracing(recorder: Recorder) -> None:
         compiled(call, recorder)(*call.tensors)
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_no_graph_for_a_gradient_that_nobody_wants(name: str, recorder: Recorder) -> None:
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if len(gradients_of(OPS[n])) > 1])
+def test_the_graph_asks_only_for_gradients_that_are_wanted(name: str, recorder: Recorder) -> None:
     call = sample(name)
-    recorded = call.requiring(call.differentiable[0])
-    curved(compiled(call, recorder)(*recorded.tensors)).backward()
-    (node,) = [n for g in recorder.graphs for n in g.nodes if n.target == getattr(torch.ops.opmux, call.op.gradient).default]
-    mask = node.kwargs["output_mask"] if "output_mask" in node.kwargs else node.args[-1]
+    call = call.requiring(call.differentiable[0])
+    curved(compiled(call, recorder)(*call.tensors)).backward()
+    backward = getattr(torch.ops.opmux, call.op.gradient).default
+    (mask,) = [n.kwargs["output_mask"] for graph in recorder.graphs for n in graph.nodes if n.target == backward]
     assert list(mask) == [True] + [False] * (len(mask) - 1)
 
 
@@ -281,7 +280,7 @@ def test_autocast_inside(recorder: Recorder) -> None:
     torch.testing.assert_close(given, opmux.linear(x, weight), rtol=0, atol=0)
 
 
-def train(block: nn.Module, x: Tensor, step: Any) -> list[Tensor]:
+def train(block: Block, x: Tensor, step: Any) -> list[Tensor]:
     optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
     step(x).square().mean().backward()
     optimizer.step()
@@ -313,26 +312,24 @@ def test_a_model_with_a_dynamic_batch_and_sequence_compiles_once(recorder: Recor
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real code, once: forward, backward, an op that writes in place, and out=."""
+    """Real code, once: forward and backward, with an op that writes in place between torch's own."""
+    # Probing the machine for vector instructions compiles ten programs, and this test is not about them.
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.valid_vec_isa_list", list)
     monkeypatch.setattr(torch._inductor.config, "compile_threads", 1)
     torch._dynamo.reset()
 
-    def step(block: Block, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = torch.relu(x) + 1
-        opmux.add_rms_norm_(hidden, residual, weight)
-        out = opmux.rms_norm(residual, weight, out=torch.empty_like(residual))
-        return block(hidden).square().mean(), out * 2
+    def model(x: Tensor, residual: Tensor, weight: Tensor, to_gate: Tensor) -> Tensor:
+        opmux.add_rms_norm_(residual, residual * 2, weight.detach())
+        hidden = opmux.rms_norm(torch.relu(x) + 1, weight)
+        gate = opmux.linear(hidden, to_gate)
+        return opmux.silu_mul(gate, gate)
 
-    arguments = torch.randn(2, 5, 32), torch.randn(2, 5, 32), torch.randn(32)
+    given = (torch.randn(4, 32), torch.randn(4, 32), torch.randn(32), torch.randn(32, 32))
     results = []
-    for compiler in (lambda f: f, lambda f: torch.compile(f, fullgraph=True)):
-        block, (x, residual, weight) = Block(), (t.clone() for t in arguments)
-        loss, out = compiler(step)(block, x, residual, weight)
-        loss.backward()
-        results.append([loss.detach(), out, residual, *(p.grad for p in block.parameters())])
-    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+    for function in (model, torch.compile(model, fullgraph=True)):
+        x, residual, weight, to_gate = (t.clone() for t in given)
+        trained = [t.requires_grad_() for t in (x, weight, to_gate)]
+        out = function(x, residual, weight, to_gate)
+        results.append([out, residual, *torch.autograd.grad(total(out), trained)])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
-
-
-def test_the_samples_are_what_compiles() -> None:
-    assert set(FUNCTIONAL) < set(ALL)

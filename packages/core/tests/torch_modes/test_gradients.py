@@ -236,7 +236,7 @@ def test_backward_from_many_threads() -> None:
                 own(x).sum().backward()
                 for name, parameter in own.named_parameters():
                     torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-5, atol=1e-5)
-        except BaseException as error:  # noqa: BLE001 - handed over to the main thread
+        except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

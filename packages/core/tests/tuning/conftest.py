@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from opmux import loading, tuning
 from opmux.plugin import Implementation, Priority, hookimpl
 from opmux.tuning.records import COLUMNS

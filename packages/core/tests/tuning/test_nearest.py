@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opmux.arch import parse_arch
 from opmux.implementation import Call
 from opmux.op import OPS
@@ -89,7 +90,7 @@ def cell_of(table: OpTable, of: Call) -> Any:
     ],
 )
 def test_the_parts_of_dims_and_options(op: str, nearest: list, exact: list, capacity: list, fixed: list) -> None:
-    roles = roles_of(OPS[op].signature)
+    roles = roles_of(OPS[op])
     assert list(roles.nearest) == nearest
     assert list(roles.exact) == exact
     assert list(roles.capacity) == capacity
@@ -98,7 +99,7 @@ def test_the_parts_of_dims_and_options(op: str, nearest: list, exact: list, capa
 
 def test_every_size_of_every_op_has_one_part() -> None:
     for op in OPS.values():
-        roles = roles_of(op.signature)
+        roles = roles_of(op)
         dims = [n for n in (*roles.nearest, *roles.exact, *roles.capacity) if n in op.signature.binders]
         assert sorted(dims) == sorted(op.signature.binders)
         options = [*(o.name for o in (*roles.fixed, *roles.free)), *(set(roles.nearest) - set(dims))]
@@ -236,7 +237,15 @@ def test_a_number_that_a_record_names_must_be_equal_and_comes_first() -> None:
     assert made[0].source == f"cell({heads}, (softcap,), seq_q, batch, seq_k)"
     cells = [cell_of(table, call("attention", dims, softcap=cap)) for cap in (0.0, 50.0, 30.0)]
     text = "heads=1 head_dim=8 kv_heads=1 value_dim=8 window=-1,-1 seq_q<=4"
-    assert cells == [(text, None), (text, None), (text, 30.0)]
+    assert cells == [(text, "other"), (text, "other"), (text, 30.0)]
+
+
+def test_none_is_a_value_that_a_record_may_name() -> None:
+    dims = {"seq_q": 4, "seq_k": 4, "batch": 1, "heads": 1, "kv_heads": 1, "head_dim": 8, "value_dim": 8}
+    table = in_force(OPS["attention"], [[record("attention", dims, 1, options={"scale": None})]])
+    unscaled, scaled = call("attention", dims), call("attention", dims, scale=0.5)
+    assert (taken(table, unscaled), taken(table, scaled)) == (1, None)
+    assert cell_of(table, unscaled) != cell_of(table, scaled)
 
 
 def test_an_optional_tensor_must_be_given_or_absent_alike() -> None:
@@ -252,6 +261,15 @@ def test_an_optional_tensor_must_be_given_or_absent_alike() -> None:
     )
     assert taken(table, call("linear", dims)) == 1
     assert taken(table, with_bias) is None
+
+
+def test_dtypes_must_be_equal() -> None:
+    dims = {"tokens": 4, "k": 8, "n": 8}
+    table = in_force(OPS["linear"], [[record("linear", dims, 1)]])
+    single = call("linear", dims)
+    halves = {name: None if t is None else t.half() for name, t in single.tensors.items()}
+    assert taken(table, single) == 1
+    assert taken(table, Call(single.signature, single.arch, halves, single.options, single.dims)) is None
 
 
 def test_buffers_are_not_matched() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from opmux.arch import parse_arch
 from opmux.op import OPS
 from opmux.tuning.peaks import PEAKS, least_memory_us, peak_tflops

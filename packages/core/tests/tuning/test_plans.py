@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -160,6 +161,22 @@ def test_old_functions_of_old_records_go(mine, folder: Path, put, row: Callable)
         tuning.reload()
         assert ran(128) == TUNABLE
     assert sum(name.startswith("_tuned_cell_") for name in opmux.rms_norm.op.namespace) <= 2
+
+
+def test_code_that_is_still_running_keeps_its_records(mine, folder: Path, put, row: Callable) -> None:
+    put(folder / "records.csv", row())
+    tuning.reload()
+    op = opmux.rms_norm.op
+    running = FunctionType(op.public.__code__, op.namespace)
+    running.__kwdefaults__ = op.public.__kwdefaults__
+    x = torch.ones(128, 64)
+    assert float(running(x, WEIGHT)[0, 0]) == TUNABLE
+    put(folder / "records.csv", row(options="eps=1e-6", config='{"block": 7}'))
+    tuning.reload()
+    assert float(running(x, WEIGHT)[0, 0]) == TUNABLE
+    assert mine.configs == [{"block": 64}, {"block": 64}]
+    assert ran(128) == TUNABLE
+    assert mine.configs[2:] == [{"block": 7}]
 
 
 def test_lists_for_tuples_and_wrong_options_are_judged_as_ever(folder: Path, put, row: Callable) -> None:

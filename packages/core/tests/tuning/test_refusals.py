@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from opmux import tuning
 from opmux.errors import TunedRecordError
 
@@ -83,7 +84,8 @@ REFUSED = [
     ),
     (
         {**ATTENTION, "options": "casual=true"},
-        f"attention: `options` expected options of attention, got `casual`; did you mean causal? {OPTIONS_OF_ATTENTION}",
+        "attention: `options` expected options of attention, got `casual`; did you mean causal? "
+        f"{OPTIONS_OF_ATTENTION}",
     ),
     (
         {**ATTENTION, "options": "causal=yes"},
@@ -167,7 +169,8 @@ REFUSED = [
     *(
         (
             {"time_us": text},
-            f"rms_norm: `time_us` expected a positive number of microseconds, got {value}; measure again or drop the row",
+            f"rms_norm: `time_us` expected a positive number of microseconds, got {value}; "
+            "measure again or drop the row",
         )
         for text, value in (("0", "0.0"), ("-3", "-3.0"))
     ),
@@ -187,7 +190,8 @@ REFUSED = [
     ({"compared": "1.5"}, "rms_norm: `compared` expected a whole number, got '1.5'; mend the row"),
     (
         {"compared": "0"},
-        "rms_norm: `compared` expected how many implementations were measured, 1 or more, got 0; count the record's own",
+        "rms_norm: `compared` expected how many implementations were measured, 1 or more, got 0; "
+        "count the record's own",
     ),
     (
         {"date": "31.1.2026"},
@@ -205,11 +209,13 @@ REFUSED = [
     ),
     (
         {"gbps": "7"},
-        "rms_norm: `gbps` expected 6.579 (from dims and time_us, within 2%), got 7; one of the three is wrong: measure again",
+        "rms_norm: `gbps` expected 6.579 (from dims and time_us, within 2%), got 7; one of the three is wrong: "
+        "measure again",
     ),
     (
         {**CACHE, "gbps": "7"},
-        "write_kv_cache: `gbps` expected nothing, since the call reads a part of its buffers only, got 7; leave it empty",
+        "write_kv_cache: `gbps` expected nothing, since the call reads a part of its buffers only, got 7; "
+        "leave it empty",
     ),
     # what the arch cannot do
     (
@@ -324,23 +330,29 @@ def test_a_malformed_line_spoils_itself_only(folder: Path, line: str, text: str)
     assert report.ops == {"rms_norm": 2}
 
 
+NO_HEADER = (
+    "expected a header naming columns (op, arch, dtypes, dims, backend, time_us, error, compared, ...), "
+    "got an empty file"
+)
+BROKEN_LINE = "malformed CSV: unexpected end of data; a row is one line, quotes inside a cell are doubled"
+GUESS = "did you mean dtypes? the columns are"
+NO_ERROR = "header: column `error` is missing; required are op, arch, dtypes, dims, backend, time_us, error, compared"
+NO_TEXT = "cannot be read: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
+
+
 @pytest.mark.parametrize(
     ("content", "line", "text"),
     [
-        (b"", 1, "expected a header naming columns (op, arch, dtypes, dims, backend, time_us, error, compared, ...), got "
-         "an empty file"),
-        (b"# nothing yet\n\n", 1, "expected a header naming columns (op, arch, dtypes, dims, backend, time_us, error, "
-         "compared, ...), got an empty file"),
-        (b"op,arch,dytpes\n", 1, f"header: unknown column `dytpes`; did you mean dtypes? the columns are {COLUMNS}"),
-        (b"op;arch;dtypes\n", 1, f"header: unknown column `op;arch;dtypes`; did you mean dtypes? the columns are {COLUMNS}"),
+        (b"", 1, NO_HEADER),
+        (b"# nothing yet\n\n", 1, NO_HEADER),
+        (b"op,arch,dytpes\n", 1, f"header: unknown column `dytpes`; {GUESS} {COLUMNS}"),
+        (b"op;arch;dtypes\n", 1, f"header: unknown column `op;arch;dtypes`; {GUESS} {COLUMNS}"),
         (b"op,arch,op\n", 1, "header: column `op` comes twice; drop one"),
-        (b"op,arch,dtypes,dims,backend,time_us,compared\n", 1, "header: column `error` is missing; required are op, arch, "
-         "dtypes, dims, backend, time_us, error, compared"),
-        (b'op,"arch\n', 1, "malformed CSV: unexpected end of data; a row is one line, quotes inside a cell are doubled"),
-        (b"\xff\xfe\x00", None, "cannot be read: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: "
-         "invalid start byte"),
+        (b"op,arch,dtypes,dims,backend,time_us,compared\n", 1, NO_ERROR),
+        (b'op,"arch\n', 1, BROKEN_LINE),
+        (b"\xff\xfe\x00", None, NO_TEXT),
     ],
-)  # fmt: skip
+)
 def test_a_file_is_refused_and_the_others_are_read(
     folder: Path, put, row: Callable, content: bytes, line: int | None, text: str
 ) -> None:
@@ -384,8 +396,8 @@ def test_refusals_are_logged_once(folder: Path, put, row: Callable, caplog: pyte
         tuning.reload()
         tuning.reload()
     assert caplog.messages == [
-        f"tuned records: 2 of 3 rows of {file} are refused, the first at line 3: rms_norm: `time_us` expected a positive "
-        "number of microseconds, got 0.0; measure again or drop the row; `opmux doctor` lists them",
+        f"tuned records: 2 of 3 rows of {file} are refused, the first at line 3: rms_norm: `time_us` expected a "
+        "positive number of microseconds, got 0.0; measure again or drop the row; `opmux doctor` lists them",
         f"tuned records: {folder / 'other.json'}: no reader for `.json`; there are .csv",
     ]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from opmux import tuning
 from opmux.errors import TunedRecordError
 from opmux.tuning import TunedRecord, gbps_of, load_records, tflops_of, write_records

@@ -104,7 +104,7 @@ class CudaClock:
         return self._between(timed.run)
 
     def _between(self, run: Run) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         run()
         end.record()

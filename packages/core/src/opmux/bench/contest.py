@@ -98,7 +98,7 @@ class Contest:
             apart = difference(self._results(run), self._expected)
             timed = Timed(run, self._restore if self._mutated else None)
             self._clock.warm_up(name, timed)
-        except Exception as error:  # noqa: BLE001 (kernels, compilers and plugins may raise anything; the others go on)
+        except Exception as error:  # kernels, compilers and plugins may raise anything; the others go on
             self.left.append(Left(name, kind, "failed", f"{type(error).__name__}: {error}"))
         else:
             self.entries.append(Entry(name, kind, package, chosen, timed, apart))

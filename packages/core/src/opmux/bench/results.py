@@ -157,6 +157,6 @@ def spread(samples: Sequence[float]) -> tuple[float, float, float, float, float]
 
 def verdict(ratio: float) -> str:
     """What a ratio of times says."""
-    if abs(ratio - 1) <= EQUAL:
+    if round(abs(ratio - 1), 9) <= EQUAL:
         return "equal"
     return "faster" if ratio > 1 else "slower"

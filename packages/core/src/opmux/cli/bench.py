@@ -93,9 +93,9 @@ def _show(report: benchmarks.Report, console: Console) -> None:
     )
     rows: list[list[str | Text]] = []
     for case in report.cases:
-        rows += [[label, *cells] for label, cells in zip(_labels(case), _rows(case), strict=False)]
-    numbers = ["median us", "quartiles us", "to best peer", "of ceiling", "GB/s", "TFLOP/s"]
-    console.print(output.table("", ["op", "who", *numbers[:3], "", *numbers[3:]], rows, numbers))
+        rows += [[f"{case.op}, {case.case}", *[""] * 7], *_rows(case)]
+    numbers = ["median us", "quartiles", "to peer", "ceiling", "GB/s", "TFLOP/s"]
+    console.print(output.table("", ["", *numbers[:3], "", *numbers[3:]], rows, numbers))
     for case in report.cases:
         for left in case.left:
             console.print(
@@ -106,21 +106,21 @@ def _show(report: benchmarks.Report, console: Console) -> None:
         output.complain(failure)
 
 
-def _labels(case: benchmarks.CaseResult) -> list[str]:
-    return [f"{case.op}, {case.case}", *[""] * len(case.contenders)]
-
-
 def _rows(case: benchmarks.CaseResult) -> list[list[str | Text]]:
     return [
         [
-            Text(c.name, "bold" if c.chosen else "dim" if c.kind == "peer" else ""),
-            f"{c.median_us:.1f}",
-            f"{c.q1_us:.1f}-{c.q3_us:.1f}",
+            Text(f"  {c.name}", "bold" if c.chosen else "dim" if c.kind == "peer" else ""),
+            _time(c.median_us),
+            f"{_time(c.q1_us)}-{_time(c.q3_us)}",
             "-" if c.ratio is None else f"{c.ratio:.2f}x",
             output.state(c.verdict if c.verdict and c.kind == "implementation" else ""),
             f"{c.fraction:.0%}",
-            f"{c.gbps:.1f}",
+            f"{c.gbps:.0f}" if c.gbps >= 100 else f"{c.gbps:.1f}",
             "-" if c.tflops is None else f"{c.tflops:.3g}",
         ]
         for c in case.contenders
     ]
+
+
+def _time(us: float) -> str:
+    return f"{us:.1f}" if us < 1000 else f"{us:.0f}"

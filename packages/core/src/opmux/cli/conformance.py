@@ -92,6 +92,11 @@ def _show(result: dict[str, Any], console: Console) -> None:
             console.print(f"  {failure['message']}\n  {failure['repro']}", soft_wrap=True)
         for reason, count in op["skips"].items():
             console.print(f"{op['op']}: {count} skipped: {reason}", style="yellow", soft_wrap=True)
+    environment = result["environment"]
+    for what, why in environment.get("not_checked", {}).items():
+        console.print(f"not checked: {what}: {why}", style="yellow", soft_wrap=True)
+    for constraint in environment.get("constraints_not_broken", []):
+        console.print(f"no case breaks the constraint {constraint}", style="yellow", soft_wrap=True)
     console.print(
         f"\n{result['backend']} {result['version']}: "
         f"{result['passed']} passed, {result['failed']} failed, {result['skipped']} skipped",

@@ -141,9 +141,7 @@ def _gradient(op: Op) -> dict[str, str | None]:
     """How the op's gradient comes about: an op of its own, generated from the reference, or not at all."""
     if op.gradient == REFUSED:
         return {"kind": "refused", "op": None}
-    # A generated backward is a function that `define_op` made inside itself.
-    generated = "<locals>" in OPS[op.gradient].reference.__qualname__
-    return {"kind": "generated" if generated else "op", "op": op.gradient}
+    return {"kind": "generated" if OPS[op.gradient].generated else "op", "op": op.gradient}
 
 
 def _gradient_text(gradient: dict[str, str | None]) -> str:

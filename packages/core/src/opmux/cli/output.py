@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """A table of plain cells (no markup is read in them); columns named in ``right`` are right-aligned."""
+    """A table of plain cells (no markup is read in them); columns named in ``right`` hold numbers."""
     made = Table(
         title=title or None,
         title_justify="left",
@@ -70,7 +70,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     )
     made.padding = (0, 2, 0, 0)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", header_style="dim")
+        number = column in right
+        made.add_column(column, justify="right" if number else "left", no_wrap=number, header_style="dim")
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return made

@@ -49,6 +49,6 @@ def _refusal(command: Any, names: Counter[str]) -> str | None:
     try:
         scratch.command(name)(function)
         typer.main.get_command(scratch)
-    except Exception as error:  # noqa: BLE001 (typer reads the plugin's annotations, and may raise anything)
+    except Exception as error:  # typer reads the plugin's annotations, and may raise anything
         return f"command `{name}` is none that typer takes: {type(error).__name__}: {error}"
     return None

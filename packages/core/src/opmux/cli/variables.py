@@ -9,7 +9,7 @@ from opmux import loading
 from opmux.arch import parse_arch
 from opmux.cli.words import did_you_mean
 from opmux.errors import OpmuxError
-from opmux.policy import ENVIRONMENT, split_names
+from opmux.policy import ENVIRONMENT, FALSE_WORDS, TRUE_WORDS, split_names
 
 
 def variables() -> list[dict[str, str | None]]:
@@ -58,6 +58,10 @@ def _level(value: str) -> str | None:
     return None if value.strip().lower() in levels else f"expected one of {', '.join(levels)}"
 
 
+def _switch(value: str) -> str | None:
+    return None if value.strip().lower() in TRUE_WORDS + FALSE_WORDS else "expected 0 or 1"
+
+
 _JUDGES: dict[str, Callable[[str], str | None]] = {
     "OPMUX_PREFER": _backends,
     "OPMUX_DISABLE": _backends,
@@ -65,4 +69,6 @@ _JUDGES: dict[str, Callable[[str], str | None]] = {
     "OPMUX_ARCH": _arch,
     "OPMUX_TUNED": _folder,
     "OPMUX_LOG": _level,
+    "OPMUX_STRICT": _switch,
+    "OPMUX_CHECK": _switch,
 }

@@ -19,8 +19,8 @@ MOST_PASSES = 12
 class TrainingSettings:
     """How long and how fast to train; AdamW with linear warm-up, then a cosine down to a tenth."""
 
-    steps: int = 300
-    batch: int = 16
+    steps: int = 320
+    batch: int = 8
     seq: int = 128
     learning_rate: float = 4e-3
     warmup: int = 30

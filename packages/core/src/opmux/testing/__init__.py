@@ -1,0 +1,55 @@
+"""The conformance kit (extra ``testing``): holds a backend to the references of the ops.
+
+`run_conformance` returns a report, `conformance_suite` makes a test class for a backend's own tests, and
+``pytest -p opmux.testing.plugin --pyargs opmux.testing.conformance --backend X`` runs the same cases.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opmux.testing.bounds import derives
+    from opmux.testing.case import Case, parse_case
+    from opmux.testing.cases import cases_of
+    from opmux.testing.inputs import makes
+    from opmux.testing.oracle import rounds
+    from opmux.testing.profiles import PROFILES, Profile
+    from opmux.testing.runner import Outcome, run_case, run_conformance
+    from opmux.testing.suite import conformance_suite
+
+_WHERE = {
+    "Case": "case",
+    "Outcome": "runner",
+    "PROFILES": "profiles",
+    "Profile": "profiles",
+    "cases_of": "cases",
+    "conformance_suite": "suite",
+    "derives": "bounds",
+    "makes": "inputs",
+    "parse_case": "case",
+    "rounds": "oracle",
+    "run_case": "runner",
+    "run_conformance": "runner",
+}
+
+__all__ = [
+    "PROFILES",
+    "Case",
+    "Outcome",
+    "Profile",
+    "cases_of",
+    "conformance_suite",
+    "derives",
+    "makes",
+    "parse_case",
+    "rounds",
+    "run_case",
+    "run_conformance",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: pytest must be told of the modules whose assertions it shall rewrite before."""
+    if name in _WHERE:
+        return getattr(importlib.import_module(f"opmux.testing.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'opmux.testing' has no attribute {name!r}")

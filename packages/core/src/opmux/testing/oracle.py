@@ -90,25 +90,16 @@ def _normed_sum(op: Op, arguments: Arguments, tensors: Mapping[str, Any], result
 
 
 @rounds("quantize")
-def _codes_of_the_stored_scale(
-    op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]
-) -> Results:
-    """Codes divide by the stored scale: by the target's own, which is itself held to two ulp of the exact one."""
-    q, scale = run_reference(op, tensors, arguments.options)
-    stored = results[1]
-    if torch.equal(stored, scale) or stored.shape != scale.shape:
-        return q, scale
+def _quotients(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
+    """What the codes are rounded from, not yet rounded, so that ties can be told from mistakes.
+
+    Values are divided by the stored scale: by the target's own, which is itself held to two ulp of the exact one.
+    """
     x, block = tensors["x"], arguments.options["block"]
+    _, scale = run_reference(op, tensors, arguments.options)
+    stored = results[1] if results[1].shape == scale.shape else scale
     divisors = stored.to(torch.float64)
     for dim, length in zip((-2, -1), block, strict=True):
         size = x.shape[dim]
         divisors = divisors.repeat_interleave(size if length == -1 else length, dim).narrow(dim, 0, size)
-    return requantised(x / divisors, q.dtype), scale
-
-
-def requantised(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round to an 8-bit dtype, ties to even, saturating; a NaN becomes 0 in an integer."""
-    if dtype == torch.int8:
-        return values.nan_to_num(nan=0.0).round().clamp(-127, 127).to(dtype)
-    largest = torch.finfo(dtype).max
-    return values.clamp(-largest, largest).to(dtype)
+    return x / divisors, scale

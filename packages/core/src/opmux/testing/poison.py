@@ -23,18 +23,18 @@ from opmux.testing.memory import Guarded, guarded_empty, poison_
 def poisoned() -> Iterator[list[Guarded]]:
     """Poison and guard what is allocated in the block; yields the guarded buffers, whose guards are to be checked."""
     allocated: list[Guarded] = []
-    mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    mode = torch.get_deterministic_debug_mode()
     fill = torch.utils.deterministic.fill_uninitialized_memory
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_deterministic_debug_mode("warn")
         torch.utils.deterministic.fill_uninitialized_memory = True
         try:
             with _guarded_allocation(allocated):
                 yield allocated
         finally:
             torch.utils.deterministic.fill_uninitialized_memory = fill
-            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+            torch.set_deterministic_debug_mode(mode)
 
 
 def poison_freed(forms: Sequence[tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> None:

@@ -86,6 +86,8 @@ def zero_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
     """The base dims with one of them zero."""
     for name in signature.binders:
         dims = base_dims(signature, profile)
+        if name == "max_positions":
+            dims["seq"] = 0  # there is no position that a token could have
         dims[name] = (0, *dims[name][1:]) if name in signature.stars and dims[name] else 0
         if name in signature.stars and not dims[name]:
             dims[name] = (0,)

@@ -49,7 +49,7 @@ def check_record(record: TunedRecord) -> None:
         raise TunedRecordError(str(error)) from None
     flops, size = _flops(op, record), _bytes(op, tensors, options, dims, CAPACITY)
     _check_agreement(op, record, "tflops", flops and 1e-6 * flops, "op states no flops")
-    whole = None if roles_of(op.signature).capacity else 1e-3 * size
+    whole = None if roles_of(op).capacity else 1e-3 * size
     _check_agreement(op, record, "gbps", whole, "call reads a part of its buffers only")
     _check_possible(op, record, flops, size, options)
 
@@ -73,7 +73,7 @@ def gbps_of(record: TunedRecord) -> float | None:
         TunedRecordError: where the op is unknown.
     """
     op = known_op(record.op)
-    if roles_of(op.signature).capacity:
+    if roles_of(op).capacity:
         return None
     return 1e-3 * _bytes(op, *_as_call(op, record), frozenset()) / record.time_us
 
@@ -91,7 +91,7 @@ def _check_arch(op: Op, name: str) -> None:
 
 def _check_names(op: Op, record: TunedRecord) -> None:
     """Every name is one of the op's, and none that it needs is missing."""
-    signature, roles = op.signature, roles_of(op.signature)
+    signature, roles = op.signature, roles_of(op)
     may = {t.name: "tensors" for t in signature.tensors}
     must = [t.name for t in signature.required]
     _compare(op, "dtypes", record.dtypes, may, must)

@@ -182,7 +182,7 @@ def read_file(
                 refused.append(Refusal(layer, str(path), line, str(error)))
             else:
                 records.append(record)
-    except Exception as error:  # noqa: BLE001 - a file may hold, and a plugin's reader may raise, anything
+    except Exception as error:  # a file may hold, and a plugin's reader may raise, anything
         refused.append(Refusal(layer, str(path), None, f"cannot be read: {type(error).__name__}: {error}"))
     return records, refused
 

@@ -3,11 +3,13 @@
 Names have one meaning in every op, so the parts are given by name and hold for the ops of plugins too.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opmux.signature import Option, Signature
+from opmux.op import Op
+from opmux.signature import Option
 
 NEAREST = (
     "max_seqlen_q", "seq_q", "tokens", "tokens_q", "m", "max_m", "expected_m", "batch", "seq", "seq_k", "tokens_k",
@@ -44,8 +46,10 @@ class Roles:
         return tuple(o.name for o in options if o.required or o.name in self.nearest)
 
 
-def roles_of(signature: Signature) -> Roles:
+@functools.lru_cache(maxsize=512)
+def roles_of(op: Op) -> Roles:
     """The parts of an op's dims and options."""
+    signature = op.signature
     sizes = {name for name in signature.binders if name in NEAREST or name in signature.stars}
     sizes |= {o.name for o in signature.options if o.kind == "int" and o.name in NEAREST}
     places = {name: place for place, name in enumerate(NEAREST)}

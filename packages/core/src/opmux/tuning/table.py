@@ -22,6 +22,9 @@ from opmux.tuning.roles import Roles, roles_of
 UNMATCHED = "none"
 """The feature's value where no record has the call's exact dims."""
 
+OTHER = "other"
+"""Stands in a key for every value of an option that no record names."""
+
 Base = tuple[Any, ...]
 
 
@@ -50,7 +53,7 @@ class Entry:
 
 def entry_of(op: Op, record: TunedRecord) -> Entry:
     """A record as calls are matched to it."""
-    roles = roles_of(op.signature)
+    roles = roles_of(op)
     given = {o.name: record.options.get(o.name, o.default) for o in op.signature.options}
     base = (
         record.arch,
@@ -68,7 +71,7 @@ class OpTable:
 
     def __init__(self, op: Op, entries: Iterable[Entry]) -> None:
         self.op = op
-        self.roles = roles_of(op.signature)
+        self.roles = roles_of(op)
         self.entries = tuple(entries)
         self._by_base: dict[Base, list[Entry]] = {}
         for entry in self.entries:
@@ -243,7 +246,7 @@ class Cells:
         if cell is UNMATCHED:
             return cell
         known = zip(free, self._recorded, strict=True)
-        return (cell, *(value if value in recorded else None for value, recorded in known))
+        return (cell, *(value if value in recorded else OTHER for value, recorded in known))
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,236 @@
+"""`run_conformance`: every case of every op that a backend implements, and a report of what was proved."""
+
+import os
+import platform
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opmux import __about__, loading
+from opmux.arch import arch_of
+from opmux.errors import InvalidArgument
+from opmux.testing import checks, execution, refusals
+from opmux.testing.case import Case, op_named, parse_case
+from opmux.testing.cases import cases_of
+from opmux.testing.comparison import Errors, Finding
+from opmux.testing.profiles import profile_named
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Outcome:
+    """What became of one case.
+
+    Attributes:
+        status: passed, failed or skipped.
+        reason: why it was skipped.
+        findings: what is wrong.
+        errors: errors divided by their bounds.
+        claimed: whether the backend takes the call; a refusal can fail as well.
+    """
+
+    case: str
+    status: str
+    reason: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    errors: Errors = field(default_factory=Errors)
+    claimed: bool = True
+
+
+def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
+    """Run one case; nothing that a target raises gets out."""
+    try:
+        subject, claim = checks.prepare(backend, case, device)
+        if subject is None:
+            finding = refusals.check_refused(backend, case, device, claim)
+            if finding is not None:
+                return Outcome(case.id, FAILED, findings=[finding], claimed=False)
+            return Outcome(case.id, SKIPPED, claim.reason, claimed=False)
+        ability, reason = checks.ABILITIES.get(case.probe, ("", ""))
+        if ability and not getattr(subject.implementation, ability):
+            return Outcome(case.id, SKIPPED, reason, claimed=False)
+        try:
+            with torch.no_grad():
+                checks.PROBES[case.probe](subject)
+        except checks.NotClaimed as error:
+            return Outcome(case.id, SKIPPED, str(error), claimed=False)
+        except checks.TargetRaised as error:
+            subject.findings.append(Finding("runs", str(error)))
+    except Exception as error:  # the kit's own, or the reference's
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"the suite itself failed at {os.path.basename(where.filename)}:{where.lineno}: "
+        text += f"{type(error).__name__}: {error}"
+        return Outcome(case.id, FAILED, findings=[Finding("suite", text)])
+    status = FAILED if subject.findings else PASSED
+    return Outcome(case.id, status, findings=subject.findings, errors=subject.errors)
+
+
+def run_case(backend: str, op: str, case: str) -> Outcome:
+    """Run one case of a report again.
+
+    Args:
+        backend: the backend's name.
+        op: the op's name.
+        case: the case's id.
+
+    Returns:
+        The outcome, if it passed or was skipped.
+
+    Raises:
+        AssertionError: if it failed; says everything that is wrong.
+        UnknownBackend: where no plugin registers the backend.
+        InvalidArgument: where there is no such op, or the text is no id.
+    """
+    execution.ops_of(backend)
+    if case.startswith(refusals.PREFIX):
+        outcome = refusals.run_refusal(backend, op_named(op), case, execution.device_for(backend))
+        found = Outcome(case, FAILED if outcome else PASSED, findings=[outcome] if outcome else [])
+    else:
+        found = run_one(backend, parse_case(op, case), execution.device_for(backend))
+    if found.status == FAILED:
+        raise AssertionError(failure_text(backend, op, found))
+    detail = found.reason or f"error over bound: element {found.errors.element:.3g}, whole {found.errors.whole:.3g}"
+    sys.stdout.write(f"{op} {case}: {found.status} on {backend}; {detail}\n")
+    return found
+
+
+def repro(backend: str, op: str, case: str) -> str:
+    """The shell line that runs one case."""
+    return f"python -c \"from opmux.testing import run_case; run_case('{backend}', '{op}', '{case}')\""
+
+
+def failure_text(backend: str, op: str, outcome: Outcome) -> str:
+    """A failed case in words."""
+    lines = [f"{op} on {backend} fails case {outcome.case}"]
+    lines += [f"  {f.check}: {f.message}" for f in outcome.findings]
+    return "\n".join([*lines, f"  again: {repro(backend, op, outcome.case)}"])
+
+
+def run_conformance(
+    backend: str, ops: Sequence[str] | None = None, profile: str = "default", progress: Progress | None = None
+) -> dict[str, Any]:
+    """Hold a backend to the references.
+
+    Args:
+        backend: the backend's name, or an implementation's full name.
+        ops: names of ops; None takes every op that the backend implements.
+        profile: the name of a profile (`opmux.testing.PROFILES`): how large the cases are.
+        progress: called after each case with the op, the number of cases done and their number in all.
+
+    Returns:
+        The report as plain data::
+
+            {"backend", "version", "passed", "failed", "skipped",
+             "ops": [{"op", "cases", "claimed", "coverage", "max_error": {"global", "row", "element"},
+                      "failures": [{"case", "check", "message", "repro"}], "skips": {REASON: COUNT}}],
+             "environment": {...}}
+
+        ``passed``, ``failed`` and ``skipped`` count cases; ``max_error`` holds errors divided by their bounds (above
+        1 is a failure). A run in which no case ran fails: it has a failure of the check ``claims``.
+
+    Raises:
+        UnknownBackend: where no plugin registers the backend.
+        InvalidArgument: where there is no op or profile of a name, or the profile needs a GPU and there is none.
+    """
+    began = time.perf_counter()
+    implemented = execution.ops_of(backend)
+    chosen = [op_named(name).name for name in (implemented if ops is None else dict.fromkeys(ops))]
+    settings = profile_named(profile)
+    device = execution.device_for(backend)
+    if settings.needs_gpu and device.type == "cpu":
+        raise InvalidArgument(
+            f"conformance: `profile` expected one that runs on a CPU (small, default, interpreter), got {profile!r}, "
+            f"which needs a GPU, and {backend} has none here; run it on a machine with one"
+        )
+    todo = {name: cases_of(name, profile, device.type == "cuda") for name in chosen}
+    total, done = sum(map(len, todo.values())), 0
+    reports, counts = [], Counter({PASSED: 0, FAILED: 0, SKIPPED: 0})
+    unbroken: list[str] = []
+    for name, cases in todo.items():
+        outcomes = []
+        for case in cases:
+            outcomes.append(run_one(backend, case, device))
+            done += 1
+            if progress is not None:
+                progress(name, done, total)
+        more, not_broken = refusals.check_constraints(backend, op_named(name), cases, device)
+        unbroken += not_broken
+        refused = [Outcome(case, FAILED, findings=[finding]) for case, finding in more]
+        counts.update(o.status for o in (*outcomes, *refused))
+        reports.append(_report_of(backend, name, outcomes, refused))
+    if not counts[PASSED] and not counts[FAILED]:
+        _fail_empty(reports, backend)
+        counts[FAILED] = len(reports)
+    return {
+        "backend": backend,
+        "version": _version(backend),
+        **counts,
+        "ops": reports,
+        "environment": _environment(device, profile, unbroken, time.perf_counter() - began),
+    }
+
+
+def _report_of(backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequence[Outcome]) -> dict[str, Any]:
+    errors = Errors()
+    for outcome in outcomes:
+        errors.include(outcome.errors)
+    claimed = sum(o.claimed for o in outcomes)
+    return {
+        "op": op,
+        "cases": len(outcomes),
+        "claimed": claimed,
+        "coverage": claimed / len(outcomes) if outcomes else 0.0,
+        "max_error": errors.as_dict(),
+        "failures": [
+            {"case": o.case, "check": f.check, "message": f.message, "repro": repro(backend, op, o.case)}
+            for o in (*outcomes, *refused)
+            for f in o.findings
+        ],
+        "skips": dict(Counter(o.reason for o in outcomes if o.status == SKIPPED)),
+    }
+
+
+def _fail_empty(reports: Sequence[dict[str, Any]], backend: str) -> None:
+    """A run of zero tests fails."""
+    for report in reports:
+        reasons = "; ".join(report["skips"]) or "there are none"
+        report["failures"].append(
+            {
+                "case": "",
+                "check": "claims",
+                "message": f"no case ran: {backend} claims none of {report['cases']} cases ({reasons})",
+                "repro": f"opmux conformance {backend} --op {report['op']}",
+            }
+        )
+
+
+def _version(backend: str) -> str:
+    for op in execution.ops_of(backend):
+        return execution.implementations(op_named(op), backend)[0].version
+    return ""
+
+
+def _environment(device: torch.device, profile: str, unbroken: Sequence[str], seconds: float) -> dict[str, Any]:
+    gpu = device.type == "cuda"
+    return {
+        "opmux": __about__.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if gpu else "cpu",
+        "arch": arch_of(device).name,
+        "plugins": {p.name: f"{p.distribution} {p.version}" for p in loading.loaded_plugins()},
+        "profile": profile,
+        "seconds": round(seconds, 3),
+        "not_checked": {} if gpu else {"graph capture": "needs a GPU", "tensors past 2**31 elements": "needs a GPU"},
+        "constraints_not_broken": list(unbroken),
+    }

@@ -1,0 +1,454 @@
+"""The kit proves itself: kernels that are wrong in one way each must fail it, for the right reason.
+
+Most wrong kernels wrap a reference and spoil what it gives; some are written out. Each fails a check by name, and those
+marked subtle err by less than four times their bound.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import opmux
+from opmux.plugin import Dtype, MultipleOf, Predicate
+
+Hold = Callable[..., dict[str, Any]]
+
+HALVES = Dtype("x", "bfloat16", "float16")
+
+
+def checks_failed(report: dict[str, Any]) -> set[str]:
+    return {f["check"] for f in report["failures"]}
+
+
+def assert_fails(report: dict[str, Any], *checks: str) -> None:
+    assert report["failed"] > 0
+    missing = set(checks) - checks_failed(report)
+    assert not missing, f"{missing} did not fail, {checks_failed(report)} did"
+
+
+def assert_subtle(report: dict[str, Any], *checks: str) -> None:
+    assert_fails(report, *checks)
+    worst = max(report["max_error"].values())
+    assert 1 < worst <= 4, f"the error is {worst} x its bound"
+
+
+# Norms
+
+
+def test_one_bad_row(hold: Hold) -> None:
+    def rms_norm(x: Tensor, weight: Tensor, **options: Any) -> Tensor:
+        y = opmux.rms_norm.reference(x, weight, **options)
+        if y.dim() > 1 and y.numel():
+            y[(-1,) * (y.dim() - 1)] *= 1.05
+        return y
+
+    assert_fails(hold("rms_norm", rms_norm), "element bound", "row bound")
+
+
+def test_wrong_eps(hold: Hold) -> None:
+    def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float) -> Tensor:
+        return opmux.rms_norm.reference(x, weight, eps=1.5 * eps, weight_offset=weight_offset)
+
+    assert_fails(hold("rms_norm", rms_norm, when=(HALVES,)), "element bound", "row bound", "global bound")
+
+
+def test_ignored_stride(hold: Hold) -> None:
+    def layer_norm(x: Tensor, *rest: Any, **options: Any) -> Tensor:
+        dense = torch.empty(x.shape, device="meta").stride()
+        return opmux.layer_norm.reference(x.as_strided(x.shape, dense, x.storage_offset()), *rest, **options)
+
+    report = hold("layer_norm", layer_norm)
+    assert_fails(report, "NaN and Inf")
+    assert all("@view=" in f["case"] for f in report["failures"])
+
+
+def test_ignored_storage_offset(hold: Hold) -> None:
+    def add_rms_norm(x: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        aligned = x.storage_offset() // 16 * 16
+        return opmux.add_rms_norm.reference(x.as_strided(x.shape, x.stride(), aligned), *rest, **options)
+
+    report = hold("add_rms_norm", add_rms_norm)
+    assert_fails(report, "NaN and Inf")
+    assert all("@view=offset" in f["case"] for f in report["failures"])
+
+
+def test_mutates_an_input(hold: Hold) -> None:
+    def add_layer_norm(x: Tensor, residual: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        y, total = opmux.add_layer_norm.reference(x, residual, *rest, **options)
+        residual.copy_(total)
+        return y, total
+
+    assert_fails(hold("add_layer_norm", add_layer_norm), "inputs")
+
+
+def test_drops_nan(hold: Hold) -> None:
+    def layer_norm(x: Tensor, *rest: Any, **options: Any) -> Tensor:
+        return opmux.layer_norm.reference(x.nan_to_num(0.0), *rest, **options)
+
+    report = hold("layer_norm", layer_norm)
+    assert_fails(report, "NaN and Inf")
+    assert {f["case"].rpartition("=")[2] for f in report["failures"]} <= {"nan", "inf"}
+
+
+def test_rounded_twice(hold: Hold) -> None:
+    """The normed row is rounded before it is weighted, as in many model definitions. Subtle."""
+
+    def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float) -> Tensor:
+        normed = opmux.rms_norm.reference(x, torch.ones_like(weight), eps=eps, weight_offset=0.0)
+        return (normed.float() * (weight.float() + weight_offset)).to(x.dtype)
+
+    assert_subtle(hold("rms_norm", rms_norm, when=(HALVES,)), "element bound", "global bound")
+
+
+def test_gradient_scaled(hold: Hold) -> None:
+    """By 1.01, seen by the backward's own cases in bfloat16. Subtle."""
+
+    def rms_norm_backward(*tensors: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        wide = opmux.rms_norm_backward.reference(*(t.float() for t in tensors), **options)
+        scaled = (1.01 * wide[0]).to(tensors[1].dtype)
+        return scaled, wide[1].to(tensors[2].dtype)
+
+    report = hold("rms_norm_backward", rms_norm_backward, when=(Dtype("x", "bfloat16"),))
+    assert_fails(report, "element bound", "row bound", "global bound")
+    assert 1 < report["max_error"]["global"] <= 4
+
+
+def test_gradient_scaled_end_to_end(hold: Hold, plugin: Any) -> None:
+    """The forward is right and so are the backward's shapes: autograd's gradients are not."""
+    from opmux.loading import temporary_plugin
+    from opmux.plugin import Implementation
+    from opmux.testing import run_conformance
+
+    def backward(*tensors: Tensor, **options: Any) -> tuple[Tensor, ...]:
+        grad, *rest = opmux.silu_mul_backward.reference(*tensors, **options)
+        return (1.01 * grad, *rest)
+
+    forward = Implementation(op="silu_mul", target=opmux.silu_mul.reference)
+    wrong = Implementation(op="silu_mul_backward", target=backward)
+    with temporary_plugin(plugin(forward, wrong), "kernel"):
+        (report,) = run_conformance("kernel", ["silu_mul"], "small")["ops"]
+    assert {f["check"] for f in report["failures"]} == {"gradient"}
+
+
+# Matrix products
+
+
+def test_one_zero_tile(hold: Hold) -> None:
+    def linear(*tensors: Any) -> Tensor:
+        out = opmux.linear.reference(*tensors)
+        if out.shape[-1] > 128 and out.dim() == 2:
+            out[:128, :128] = 0.0
+        return out
+
+    assert_fails(hold("linear", linear), "element bound", "row bound", "global bound")
+
+
+def test_one_wrong_element(hold: Hold) -> None:
+    """One element of one tile is one number of the output's dtype away. Subtle."""
+
+    def linear(*tensors: Any) -> Tensor:
+        out = opmux.linear.reference(*tensors)
+        if out.numel() > 128 * 128:
+            out[-1, -1] = torch.nextafter(out[-1, -1], out.new_tensor(math.inf))
+        return out
+
+    report = hold("linear", linear, when=(HALVES,))
+    assert_subtle(report, "element bound")
+    assert checks_failed(report) == {"element bound"}
+
+
+def test_bfloat16_accumulation(hold: Hold) -> None:
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        out = x.new_zeros((*x.shape[:-1], w.shape[0]))
+        for some, weights in zip(x.split(32, -1), w.split(32, -1), strict=True):
+            out = out + (some.float() @ weights.float().T).to(x.dtype)
+        return out if bias is None else out + bias
+
+    assert_fails(hold("linear", linear, when=(HALVES,)), "element bound", "row bound", "global bound")
+
+
+def test_tensor_float_32(hold: Hold) -> None:
+    """Operands rounded to ten bits, as in TF32: another mode's numerics, which must be asked for."""
+
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        return opmux.linear.reference(x.half().float(), w.half().float(), bias)
+
+    assert_fails(hold("linear", linear, when=(Dtype("x", "float32"),)), "element bound", "global bound")
+
+
+def test_unwritten_result_of_an_empty_product(hold: Hold) -> None:
+    """A kernel that launches nothing for k = 0 returns what the memory held."""
+
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        out = torch.empty((*x.shape[:-1], w.shape[0]), dtype=x.dtype)
+        if x.shape[-1]:
+            out.copy_(opmux.linear.reference(x, w, bias))
+        return out
+
+    report = hold("linear", linear)
+    assert_fails(report, "NaN and Inf")
+    assert all("k=0" in f["case"] for f in report["failures"])
+
+
+# Activations
+
+
+def test_writes_past_its_output(hold: Hold) -> None:
+    def silu_and_mul(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        made = opmux.silu_and_mul.reference(x)
+        if out is None:
+            return made
+        out.copy_(made)
+        behind = out.storage_offset() + out.numel()
+        out.as_strided((4,), (1,), behind).fill_(0.0)
+        return out
+
+    assert_fails(hold("silu_and_mul", silu_and_mul, takes_out=True), "writes outside")
+
+
+def test_writes_past_what_it_allocated(hold: Hold) -> None:
+    def gelu_and_mul(x: Tensor, **options: Any) -> Tensor:
+        made = opmux.gelu_and_mul.reference(x, **options)
+        out = torch.empty(made.shape, dtype=made.dtype, device=made.device)
+        out.copy_(made)
+        behind = out.storage_offset() + out.numel()
+        if behind < out.untyped_storage().nbytes() // out.element_size():
+            out.as_strided((1,), (1,), behind).fill_(0.0)
+        return out
+
+    assert_fails(hold("gelu_and_mul", gelu_and_mul), "writes outside")
+
+
+def test_tail_left_unwritten(hold: Hold) -> None:
+    """The last columns of a row are not written where n is no multiple of 8."""
+
+    def gelu_mul(gate: Tensor, up: Tensor, **options: Any) -> Tensor:
+        whole = gate.shape[-1] // 8 * 8
+        out = torch.empty_like(gate, memory_format=torch.contiguous_format)
+        out[..., :whole] = opmux.gelu_mul.reference(gate, up, **options)[..., :whole]
+        return out
+
+    assert_fails(hold("gelu_mul", gelu_mul), "NaN and Inf")
+
+
+def test_off_by_one_in_the_tail(hold: Hold) -> None:
+    """The last element of a row takes its neighbour's gate."""
+
+    def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+        out = opmux.silu_mul.reference(gate, up)
+        if gate.shape[-1] > 1 and gate.shape[-1] % 8:
+            out[..., -1] = opmux.silu_mul.reference(gate[..., -2:-1], up[..., -1:])[..., 0]
+        return out
+
+    report = hold("silu_mul", silu_mul)
+    assert_fails(report, "element bound")
+    assert all("n=96" not in f["case"] for f in report["failures"])
+
+
+# Rotary embedding
+
+
+def test_tables_rounded_to_bfloat16(hold: Hold) -> None:
+    """Subtle: cos and sin lose bits that the result, in bfloat16 too, hardly shows."""
+
+    def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, ...]:
+        narrow = [t.to(torch.bfloat16).float() for t in (cos, sin)]
+        return opmux.apply_rope.reference(q, k, *narrow, *rest, **options)
+
+    report = hold("apply_rope", apply_rope, when=(Dtype("q", "bfloat16"),))
+    assert_fails(report, "element bound", "global bound")
+    assert 1 < report["max_error"]["global"] <= 4
+
+
+def test_returns_its_input(hold: Hold) -> None:
+    def apply_rope(q: Tensor, k: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        of_q, of_k = opmux.apply_rope.reference(q, k, *rest, **options)
+        return q.copy_(of_q) if q.is_contiguous() else of_q, of_k
+
+    assert_fails(hold("apply_rope", apply_rope), "aliasing", "inputs")
+
+
+# The cache
+
+
+def test_writes_skipped_tokens(hold: Hold) -> None:
+    """A slot of -1 is the last slot of the cache to who does not look."""
+
+    def write_kv_cache(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, **options: Any) -> None:
+        if k_cache.numel() and k.shape[0]:
+            slots = slots % (k_cache.shape[0] * k_cache.shape[1])
+            kept = torch.unique(slots, return_inverse=True)[1]
+            first = torch.stack([torch.nonzero(kept == i)[0, 0] for i in range(int(kept.max()) + 1)])
+            k, v, slots = k[first], v[first], slots[first]
+        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, slots, **options)
+
+    assert_fails(hold("write_kv_cache", write_kv_cache), "writes elsewhere")
+
+
+def test_writes_whole_pages(hold: Hold) -> None:
+    """The slot behind each written one is cleared."""
+
+    def write_kv_cache(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, **options: Any) -> None:
+        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, slots, **options)
+        page_size = k_cache.shape[1]
+        for slot in slots.tolist():
+            if slot >= 0 and slot % page_size + 1 < page_size and slot + 1 not in slots.tolist():
+                k_cache[slot // page_size, slot % page_size + 1] = 0.0
+
+    assert_fails(hold("write_kv_cache", write_kv_cache), "writes elsewhere")
+
+
+# Attention
+
+
+def test_causal_mask_off_by_one(hold: Hold) -> None:
+    def attention(*tensors: Any, causal: bool, window: tuple[int, int], **options: Any) -> Tensor:
+        if causal and window[1] == -1:
+            return opmux.attention.reference(*tensors, causal=False, window=(window[0], 1), **options)
+        return opmux.attention.reference(*tensors, causal=causal, window=window, **options)
+
+    report = hold("attention", attention)
+    assert_fails(report, "element bound", "row bound", "global bound")
+    assert all("causal=true" in f["case"] for f in report["failures"])
+
+
+def test_mask_aligned_to_the_first_key(hold: Hold) -> None:
+    """Top-left instead of bottom-right: right for equal lengths only."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, causal: bool, **options: Any) -> Tensor:
+        if causal and k.shape[1] > q.shape[1]:
+            k, v = k[:, : q.shape[1]], v[:, : q.shape[1]]
+        return opmux.attention.reference(q, k, v, *rest, causal=causal, **options)
+
+    assert_fails(hold("attention", attention), "element bound")
+
+
+def test_window_ignored(hold: Hold) -> None:
+    def attention_varlen(*tensors: Any, window: tuple[int, int], **options: Any) -> Tensor:
+        return opmux.attention_varlen.reference(*tensors, window=(-1, -1), **options)
+
+    report = hold("attention_varlen", attention_varlen)
+    assert_fails(report, "element bound", "global bound")
+    assert all("window=" in f["case"] for f in report["failures"])
+
+
+def test_queries_rounded_after_scaling(hold: Hold) -> None:
+    """The scale is multiplied into q and rounded to q's dtype, as some kernels do."""
+
+    def attention(q: Tensor, *rest: Any, scale: float | None, **options: Any) -> Tensor:
+        factor = 1 / math.sqrt(max(1, q.shape[-1])) if scale is None else scale
+        return opmux.attention.reference((q.float() * factor).to(q.dtype), *rest, scale=1.0, **options)
+
+    assert_fails(hold("attention", attention, when=(Dtype("q", "bfloat16"),)), "element bound")
+
+
+def test_lse_in_base_two(hold: Hold) -> None:
+    def attention_lse(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        out, lse = opmux.attention_lse.reference(*tensors, **options)
+        return out, lse * math.log2(math.e)
+
+    assert_fails(hold("attention_lse", attention_lse), "element bound")
+
+
+def test_stale_cache_page(hold: Hold) -> None:
+    """A page is kept from the call before, because it lies where that one lay."""
+    kept: dict[Any, Tensor] = {}
+
+    def paged_attention(q: Tensor, k_cache: Tensor, *rest: Any, **options: Any) -> Tensor:
+        where = (k_cache.data_ptr(), k_cache.shape, k_cache.stride(), k_cache.dtype, q.shape)
+        before = kept.get(where)
+        kept.clear()
+        kept[where] = k_cache.clone()
+        if before is not None and k_cache.shape[0] > 1:
+            k_cache = torch.cat((before[:-1], k_cache[-1:]))
+        return opmux.paged_attention.reference(q, k_cache, *rest, **options)
+
+    report = hold("paged_attention", paged_attention)
+    assert_fails(report, "stale contents")
+
+
+def test_reads_past_the_end_of_a_sequence(hold: Hold) -> None:
+    """The rest of the last page takes part where a page is not full."""
+
+    def paged_attention(*tensors: Any, causal: bool, window: tuple[int, int], **options: Any) -> Tensor:
+        q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, sinks = tensors
+        size = k_cache.shape[1]
+        longer = -(-seq_lens // size) * size
+        options["max_seqlen_k"] = int(longer.max()) if longer.numel() else options["max_seqlen_k"]
+        return opmux.paged_attention.reference(
+            q, k_cache, v_cache, cu_seqlens_q, longer, block_table, sinks, causal=False, window=(-1, -1), **options
+        )
+
+    assert_fails(hold("paged_attention", paged_attention), "NaN and Inf")
+
+
+# Quantisation
+
+
+def test_wrong_on_a_zero_row_input(hold: Hold) -> None:
+    def quantize(x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        x.abs().amax(-2)  # no rows, no maximum
+        return opmux.quantize.reference(x, **options)
+
+    report = hold("quantize", quantize)
+    assert_fails(report, "runs")
+    assert len({f["case"] for f in report["failures"]}) == 1
+
+
+def test_scale_a_few_ulp_off(hold: Hold) -> None:
+    """The division of amax is approximate. Subtle."""
+
+    def quantize(x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        q, scale = opmux.quantize.reference(x, **options)
+        off = scale.view(torch.int32) + 5
+        return q, torch.where(scale.isfinite() & (scale != 1), off.view(torch.float32), scale)
+
+    assert_subtle(hold("quantize", quantize, when=(Dtype("dtype", "float8_e4m3fn"),)), "element bound")
+
+
+def test_codes_truncated(hold: Hold) -> None:
+    """Rounded towards zero: one code apart, on half of the elements."""
+
+    def quantize(x: Tensor, *, dtype: torch.dtype, **options: Any) -> tuple[Tensor, Tensor]:
+        q, scale = opmux.quantize.reference(x, dtype=dtype, **options)
+        return (q - q.sign() * (torch.arange(q.numel()).reshape(q.shape) % 3 == 0)).to(dtype), scale
+
+    report = hold("quantize", quantize, when=(Dtype("dtype", "int8"),))
+    assert_fails(report, "number of codes")
+
+
+# What a record claims
+
+
+def test_not_deterministic_though_declared(hold: Hold) -> None:
+    calls = iter(range(10**9))
+
+    def silu_and_mul(x: Tensor) -> Tensor:
+        out = opmux.silu_and_mul.reference(x)
+        if next(calls) % 2 and out.numel():
+            out.view(-1)[0] = torch.nextafter(out.view(-1)[0], out.new_tensor(0.0))
+        return out
+
+    report = hold("silu_and_mul", silu_and_mul, when=(Dtype("x", "float32"),), deterministic=True)
+    assert checks_failed(report) == {"determinism"}
+
+
+def test_constraint_that_fails_instead_of_refusing(hold: Hold) -> None:
+    def broken(features: Any) -> str | None:
+        return str(features["no such label"])
+
+    when = (Dtype("x", "bfloat16"), Predicate(broken, ()))
+    with pytest.raises(AssertionError):
+        hold("rms_norm", opmux.rms_norm.reference, when=when)
+
+
+def test_wrong_strides(hold: Hold) -> None:
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        out = opmux.linear.reference(x, w, bias)
+        return out.mT.contiguous().mT if out.dim() == 2 else out
+
+    assert_fails(hold("linear", linear, when=(MultipleOf("k", 8),)), "strides")

@@ -1,0 +1,188 @@
+"""Makes docs/ops.md, the table of ops, from the signatures that the code runs on.
+
+`python scripts/make_op_table.py` writes the page; with `--check` it writes nothing and exits 1 where the page is not
+what it would write. Ops of installed plugins are left out: the page is about the core's own.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from opmux import dtypes
+from opmux.dtypes import name_of
+from opmux.op import OPS, Op
+from opmux.signature import REFUSED, Accumulated, Option, Output, TensorArgument
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = Path("docs/ops.md")
+
+FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "norm": ("norm", ("norm",)),
+    "activation": ("activation", ("activation",)),
+    "rope": ("rope", ("rope",)),
+    "gemm": ("gemm", ("gemm",)),
+    "attention": ("attention", ("attention", "attention_varlen")),
+    "paged KV cache": ("paged-kv-cache", ("kv_cache", "paged_attention")),
+    "quantization": ("quantization", ("quantization",)),
+}
+"""Heading -> the page that explains it under docs/ops, and the modules of opmux.ops that define it."""
+
+HEADER = """\
+<!-- Made by scripts/make_op_table.py from the signatures: do not edit. -->
+
+# The ops
+
+Every op of the core: what it takes, what it returns, what it writes, how its gradient comes about. What the ops mean,
+with formulas and edge cases, is on the pages of the families:
+
+{pages}
+
+How to read an entry:
+
+- A shape is a list of dims. The same name is the same number wherever it stands in an op; `*tokens` is any number of
+  leading dims, none included; `{{block[0]}}` is the value of an option; `m/128` is rounded up.
+- `?` marks an optional tensor, `None` where it is not given. Tensors are passed by position or by name, options by name only.
+- Every op also takes `backend=`, a backend or implementation by name. One that returns something takes `out=`: the
+  tensor to write into, a tuple of them for several outputs.
+- A gradient by an op `..._backward` can be implemented by backends like any other op. A *generated* one runs the
+  reference's autograd. *refused* means that a call raises `GradientRefused` where an argument requires a gradient.
+- *reads no data*: the reference never waits for the device, and can be captured in a CUDA graph. *reads index data*: it
+  looks at positions, offsets, slots or tables on the host, so it waits for the device and cannot be captured.
+- A backward op returns an empty tensor of shape `(0,)` for a gradient that `output_mask` does not want. The relations
+  between the dims are those of its forward op.
+
+Groups of dtypes:
+
+{groups}
+"""
+
+
+def own_ops() -> list[Op]:
+    """The core's ops, in the order of their definition."""
+    return [op for op in OPS.values() if op.public.__module__.startswith("opmux.ops.")]
+
+
+def family_of(op: Op) -> str:
+    """The heading that an op stands under; a family that FAMILIES does not know is its own."""
+    return next((heading for heading, (_, modules) in FAMILIES.items() if op.family in modules), op.family)
+
+
+def in_order(ops: list[Op]) -> list[Op]:
+    """The forward ops as they are defined, then the backward ops."""
+    return sorted(ops, key=lambda op: op.is_backward)
+
+
+def tensor_text(argument: TensorArgument) -> str:
+    """``weight? [hidden] Real``."""
+    optional = "?" if argument.optional else ""
+    return f"{argument.name}{optional} [{', '.join(argument.shape.text.split())}] {argument.group}"
+
+
+def option_text(option: Option) -> str:
+    """``causal: bool = False``."""
+    kind = option.kind
+    if option.choices:
+        kind = " or ".join(repr(choice) for choice in option.choices)
+    elif option.group:
+        kind = f"dtype of {option.group}"
+    elif option.length is not None:
+        kind = f"({', '.join([option.kind.removesuffix('s')] * option.length)})"
+    nullable = " or None" if option.nullable else ""
+    return f"{option.name}: {kind}{nullable}" + ("" if option.required else f" = {option.default!r}")
+
+
+def dtype_text(op: Op, output: Output) -> str:
+    """The dtype of an output, in words."""
+    rule = output.dtype
+    if isinstance(rule, Accumulated):
+        return f"float32, float64 where {rule.argument} is"
+    if isinstance(rule, str):
+        return f"dtype by the option {rule}" if any(o.name == rule for o in op.signature.options) else f"dtype of {rule}"
+    return name_of(rule)
+
+
+def output_text(op: Op, output: Output) -> str:
+    """``grad_x [*tokens, hidden] dtype of x``."""
+    strides = "; strides by the options" if output.strides is not None else ""
+    return f"{output.name} [{', '.join(output.shape.text.split())}] {dtype_text(op, output)}{strides}"
+
+
+def notes(op: Op) -> Iterator[str]:
+    """What else there is to say of an op, a sentence each."""
+    signature = op.signature
+    if signature.mutates:
+        yield "Writes into " + " and ".join(f"`{name}`" for name in signature.mutates) + "."
+    if op.in_place_of:
+        yield f"The in-place form of `{op.in_place_of}`."
+    for group in signature.same_dtype:
+        yield "One dtype: " + ", ".join(f"`{name}`" for name in group) + "."
+    for requirement in () if op.is_backward else signature.require:
+        yield f"`{requirement.expression}`: {requirement.meaning}."
+    if not op.is_backward:
+        yield f"Gradient: {gradient_text(op)}."
+    yield "Reference: " + ("reads no data." if op.capturable else "reads index data.")
+
+
+def gradient_text(op: Op) -> str:
+    """How the gradient of an op comes about."""
+    if op.gradient == REFUSED:
+        return "*refused*"
+    # A generated backward is a function that `define_op` made inside itself.
+    generated = "<locals>" in OPS[op.gradient].reference.__qualname__
+    through = f", through `{op.gradient_through}`" if op.gradient_through else ""
+    return f"`{op.gradient}`" + (", *generated*" if generated else "") + through
+
+
+def entry(op: Op) -> str:
+    """The entry of one op."""
+    signature = op.signature
+    arguments = [tensor_text(t) for t in signature.tensors]
+    if signature.options:
+        arguments += ["*", *map(option_text, signature.options)]
+    results = [output_text(op, output) for output in signature.outputs] or ["nothing"]
+    lines = [f"{op.name}(", *(f"    {argument}," for argument in arguments), ")"]
+    lines += [f"  -> {results[0]}", *(f"     {result}" for result in results[1:])]
+    text = "\n".join(lines)
+    return f"### {op.name}\n\n{op.summary}\n\n```text\n{text}\n```\n\n" + "\n".join(f"- {note}" for note in notes(op))
+
+
+def groups_text(ops: list[Op]) -> str:
+    """The dtype groups that the ops use."""
+    used = {t.group for op in ops for t in op.signature.tensors} | {o.group for op in ops for o in op.signature.options}
+    return "\n".join(f"- `{name}`: {', '.join(getattr(dtypes, name).dtypes)}" for name in sorted(used - {""}))
+
+
+def page() -> str:
+    """The whole page."""
+    ops = own_ops()
+    families: dict[str, list[Op]] = {heading: [] for heading in FAMILIES}
+    for op in ops:
+        families.setdefault(family_of(op), []).append(op)
+    links = "\n".join(f"- [{heading}](ops/{name}.md)" for heading, (name, _) in FAMILIES.items())
+    parts = [HEADER.format(pages=links, groups=groups_text(ops))]
+    for heading, members in families.items():
+        parts.append(f"## {heading}\n")
+        parts += [entry(op) + "\n" for op in in_order(members)]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write or check the page; return the exit code."""
+    parser = argparse.ArgumentParser(description="Makes docs/ops.md from the signatures of the ops.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the page is out of date")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: that of this script)")
+    arguments = parser.parse_args()
+    text, target = page(), arguments.root / PAGE
+    if not arguments.check:
+        target.write_text(text, encoding="utf-8", newline="\n")
+        print(f"{PAGE}: {len(own_ops())} ops")
+        return 0
+    if not target.exists() or target.read_bytes() != text.encode():
+        print(f"{PAGE} is out of date; run: python scripts/make_op_table.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
