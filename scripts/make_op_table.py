@@ -40,17 +40,17 @@ with formulas and edge cases, is on the pages of the families:
 
 How to read an entry:
 
-- A shape is a list of dims. The same name is the same number wherever it stands in an op; `*tokens` is any number of
-  leading dims, none included; `{{block[0]}}` is the value of an option; `m/128` is rounded up.
-- `?` marks an optional tensor, `None` where it is not given. Tensors are passed by position or by name, options by name only.
-- Every op also takes `backend=`, a backend or implementation by name. One that returns something takes `out=`: the
-  tensor to write into, a tuple of them for several outputs.
-- A gradient by an op `..._backward` can be implemented by backends like any other op. A *generated* one runs the
-  reference's autograd. *refused* means that a call raises `GradientRefused` where an argument requires a gradient.
-- *reads no data*: the reference never waits for the device, and can be captured in a CUDA graph. *reads index data*: it
-  looks at positions, offsets, slots or tables on the host, so it waits for the device and cannot be captured.
-- A backward op returns an empty tensor of shape `(0,)` for a gradient that `output_mask` does not want. The relations
-  between the dims are those of its forward op.
+- A tensor is `name [dims] group of dtypes`, an output `name [dims] dtype`. A dim of one name is the same number
+  wherever it stands in an op; `*tokens` is any number of leading dims, none included; `{{block[0]}}` is the value of an
+  option; `m/128` is rounded up. `?` marks an optional tensor, `None` where it is not given.
+- Tensors are passed by position or by name, options by name only. Every op also takes `backend=`, a backend or
+  implementation by name; one that returns something takes `out=`, the tensor to write into, or a tuple of them.
+- A gradient comes from a backward op, which backends can implement like any other. Its arguments `grad_y` and `x` have
+  the shape and dtype of the `y` and `x` of the forward, and so has a result `grad_x`; one that `output_mask` does not
+  want is an empty tensor of shape `(0,)`. A *generated* backward runs the reference's autograd. *refused* means that a
+  call raises `GradientRefused` where an argument requires a gradient.
+- A reference that *reads index data* looks at positions, offsets, slots or tables on the host: it waits for the device
+  and cannot be captured in a CUDA graph. All others read no data, and can.
 
 Groups of dtypes:
 
@@ -60,17 +60,13 @@ Groups of dtypes:
 
 def own_ops() -> list[Op]:
     """The core's ops, in the order of their definition."""
-    return [op for op in OPS.values() if op.public.__module__.startswith("opmux.ops.")]
+    # The body of an in-place op, and the public function of a generated backward, are made elsewhere.
+    return [op for op in OPS.values() if "opmux.ops." in f"{op.public.__module__} {op.reference.__module__}"]
 
 
 def family_of(op: Op) -> str:
     """The heading that an op stands under; a family that FAMILIES does not know is its own."""
     return next((heading for heading, (_, modules) in FAMILIES.items() if op.family in modules), op.family)
-
-
-def in_order(ops: list[Op]) -> list[Op]:
-    """The forward ops as they are defined, then the backward ops."""
-    return sorted(ops, key=lambda op: op.is_backward)
 
 
 def tensor_text(argument: TensorArgument) -> str:
@@ -98,7 +94,8 @@ def dtype_text(op: Op, output: Output) -> str:
     if isinstance(rule, Accumulated):
         return f"float32, float64 where {rule.argument} is"
     if isinstance(rule, str):
-        return f"dtype by the option {rule}" if any(o.name == rule for o in op.signature.options) else f"dtype of {rule}"
+        is_option = any(option.name == rule for option in op.signature.options)
+        return f"dtype by the option {rule}" if is_option else f"dtype of {rule}"
     return name_of(rule)
 
 
@@ -108,8 +105,8 @@ def output_text(op: Op, output: Output) -> str:
     return f"{output.name} [{', '.join(output.shape.text.split())}] {dtype_text(op, output)}{strides}"
 
 
-def notes(op: Op) -> Iterator[str]:
-    """What else there is to say of an op, a sentence each."""
+def notes(op: Op, said: set[str]) -> Iterator[str]:
+    """What else there is to say of an op, a sentence each; a relation that the family has is said once."""
     signature = op.signature
     if signature.mutates:
         yield "Writes into " + " and ".join(f"`{name}`" for name in signature.mutates) + "."
@@ -117,25 +114,32 @@ def notes(op: Op) -> Iterator[str]:
         yield f"The in-place form of `{op.in_place_of}`."
     for group in signature.same_dtype:
         yield "One dtype: " + ", ".join(f"`{name}`" for name in group) + "."
-    for requirement in () if op.is_backward else signature.require:
-        yield f"`{requirement.expression}`: {requirement.meaning}."
-    if not op.is_backward:
-        yield f"Gradient: {gradient_text(op)}."
-    yield "Reference: " + ("reads no data." if op.capturable else "reads index data.")
+    for requirement in signature.require:
+        if requirement.expression not in said:
+            yield f"`{requirement.expression}`: {requirement.meaning}."
+    if signature.require and all(requirement.expression in said for requirement in signature.require):
+        yield "The relations of the ops above."
+    said |= {requirement.expression for requirement in signature.require}
+    yield f"Gradient: {gradient_text(op)}."
+    if not op.capturable:
+        yield "The reference reads index data."
 
 
 def gradient_text(op: Op) -> str:
-    """How the gradient of an op comes about."""
+    """How the gradient of an op comes about: the backward op, by the names of what it takes and gives."""
     if op.gradient == REFUSED:
         return "*refused*"
-    # A generated backward is a function that `define_op` made inside itself.
-    generated = "<locals>" in OPS[op.gradient].reference.__qualname__
+    backward = OPS[op.gradient]
+    tensors = [f"{t.name}{'?' if t.optional else ''}" for t in backward.signature.tensors]
+    options = [option.name for option in backward.signature.options]
+    taken = ", ".join([*tensors, "*", *options])
+    given = ", ".join(output.name for output in backward.signature.outputs)
     through = f", through `{op.gradient_through}`" if op.gradient_through else ""
-    return f"`{op.gradient}`" + (", *generated*" if generated else "") + through
+    return f"`{op.gradient}({taken}) -> {given}`" + (", *generated*" if backward.generated else "") + through
 
 
-def entry(op: Op) -> str:
-    """The entry of one op."""
+def entry(op: Op, said: set[str]) -> str:
+    """The entry of one forward op, its backward among the notes."""
     signature = op.signature
     arguments = [tensor_text(t) for t in signature.tensors]
     if signature.options:
@@ -143,8 +147,8 @@ def entry(op: Op) -> str:
     results = [output_text(op, output) for output in signature.outputs] or ["nothing"]
     lines = [f"{op.name}(", *(f"    {argument}," for argument in arguments), ")"]
     lines += [f"  -> {results[0]}", *(f"     {result}" for result in results[1:])]
-    text = "\n".join(lines)
-    return f"### {op.name}\n\n{op.summary}\n\n```text\n{text}\n```\n\n" + "\n".join(f"- {note}" for note in notes(op))
+    block, remarks = "\n".join(lines), "\n".join(f"- {note}" for note in notes(op, said))
+    return f"### {op.name}\n\n{op.summary}\n\n```text\n{block}\n```\n\n{remarks}"
 
 
 def groups_text(ops: list[Op]) -> str:
@@ -162,8 +166,9 @@ def page() -> str:
     links = "\n".join(f"- [{heading}](ops/{name}.md)" for heading, (name, _) in FAMILIES.items())
     parts = [HEADER.format(pages=links, groups=groups_text(ops))]
     for heading, members in families.items():
+        said: set[str] = set()
         parts.append(f"## {heading}\n")
-        parts += [entry(op) + "\n" for op in in_order(members)]
+        parts += [entry(op, said) + "\n" for op in members if not op.is_backward]
     return "\n".join(parts)
 
 

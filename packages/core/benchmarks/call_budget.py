@@ -140,7 +140,7 @@ def key_statement(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
 
     op = OPS["rms_norm"]
     key = codegen._front_key(op.signature, op.state.features, op.state.ambient)
-    same, runs = op.front
+    same, _, runs = op.front
     return {**op.namespace, "key": key, "same": same, "runs": runs, "x": x, "weight": weight, "hidden": 64}
 
 

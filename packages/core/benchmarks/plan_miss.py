@@ -49,7 +49,7 @@ def measure(rounds: int = 200) -> dict[str, float]:
             shaped = torch.empty(rows, hidden), torch.empty(hidden)
             keys.add(op.state.key_of(*shaped, eps=1e-6, weight_offset=0.0))
             opmux.rms_norm(*shaped)
-        tables = max(len(op.table), len(op.front[1] or ()))
+        tables = max(len(op.table), len(op.front[2] or ()))
     return {"miss_ms": statistics.median(misses), "shapes": SHAPES, "feature_keys": len(keys), "table": tables}
 
 

@@ -5,7 +5,7 @@ In README.md and the pages under docs, a fence marked
 - ``python`` is run, a page's fences in one namespace from top to bottom; a ``text`` fence right after one is what it
   prints, where ``...`` stands for anything;
 - ``console`` shows commands: each line ``$ opmux ...`` is run, and the lines after it are what it prints;
-- anything else (``py``, ``bash``, ``toml``, none) is only shown.
+- anything else (``py``, ``bash``, ``toml``, none) is only shown; one with ``title="examples/..."`` shows that file.
 
 A fence that says ``backend-template`` after its mark is run with the example backend installed, the others with the
 core alone.
@@ -13,6 +13,7 @@ core alone.
 
 import contextlib
 import doctest
+import importlib.util
 import io
 import os
 import re
@@ -22,13 +23,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from opmux import loading
+from opmux import loading, tuning
 from opmux.cli.app import build_app
 from opmux.op import OPS
 
@@ -78,17 +80,19 @@ def assert_prints(wanted: str, given: str, where: str) -> None:
 def only_the_core() -> Iterator[None]:
     """Whatever is installed, nothing but the core's own implementations; ops that a page defines go at its end."""
     loading.ensure_loaded()
-    before = {op.name: op.implementations for op in OPS.values()}
-    names = set(OPS)
-    for op in OPS.values():
+    before = dict(OPS)
+    implementations = {name: op.implementations for name, op in before.items()}
+    for name, op in before.items():
+        if "opmux.ops." not in f"{op.public.__module__} {op.reference.__module__}":
+            del OPS[name]
         op.set_implementations(tuple(i for i in op.implementations if i.distribution == "opmux"))
     try:
         yield
     finally:
-        for name in set(OPS) - names:
-            del OPS[name]
-        for name, implementations in before.items():
-            OPS[name].set_implementations(implementations)
+        OPS.clear()
+        OPS.update(before)
+        for name, op in before.items():
+            op.set_implementations(implementations[name])
 
 
 @contextmanager
@@ -125,29 +129,82 @@ def run_console(fence: Fence, where: str) -> None:
             assert_prints(wanted, result.output, f"{where}: $ {command}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_page(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No variable of opmux, an empty folder to work in; tuned records that a page brings are gone at its end."""
+    before = dict(os.environ)
     for name in [*os.environ]:
         if name.startswith("OPMUX_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "120")
+            del os.environ[name]
+    os.environ["COLUMNS"] = "120"
     monkeypatch.chdir(tmp_path)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+    if tuning.report().files:
+        tuning.reload()
+
+
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = page.relative_to(ROOT).as_posix()
-    # A module of its own: what looks for the names of a function's module finds them.
-    namespace: dict[str, Any] = {"__name__": "opmux_docs_page"}
-    monkeypatch.setitem(sys.modules, "opmux_docs_page", type(sys)("opmux_docs_page"))
-    sys.modules["opmux_docs_page"].__dict__.update(namespace)
+    # A module of its own: Dynamo and inspect look for a function's module by its name.
+    module = ModuleType("opmux_docs_page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     with only_the_core(), torch.random.fork_rng():
         for fence in fences(page.read_text(encoding="utf-8")):
             with installed(fence, monkeypatch):
                 if fence.mark == "python":
-                    run_python(fence, sys.modules["opmux_docs_page"].__dict__, where)
+                    run_python(fence, module.__dict__, where)
                 else:
                     run_console(fence, where)
     torch._dynamo.reset()
+
+
+def test_shown_files_hold_what_is_shown() -> None:
+    shown = [
+        (title[1], match["body"])
+        for page in PAGES
+        for match in FENCE.finditer(page.read_text(encoding="utf-8"))
+        if (title := re.search(r'title="(examples/[^ "]+)"', match["info"]))
+    ]
+    assert len(shown) >= 4
+    for path, body in shown:
+        assert body.strip() in (ROOT / path).read_text(encoding="utf-8"), path
 
 
 def test_there_is_something_to_run() -> None:
     runnable = {p.name: len(fences(p.read_text(encoding="utf-8"))) for p in PAGES}
     assert runnable["README.md"] >= 2
     assert sum(runnable.values()) >= 40
+
+
+@pytest.fixture
+def op_table() -> ModuleType:
+    """scripts/make_op_table.py as a module."""
+    spec = importlib.util.spec_from_file_location("make_op_table", ROOT / "scripts" / "make_op_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_of_ops_is_that_of_the_signatures(
+    op_table: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
+    assert op_table.page() == text
+    for name, op in OPS.items():
+        assert name in text or "opmux.ops." not in op.public.__module__
+
+    (tmp_path / "docs").mkdir()
+    run = [["--check"], [], ["--check"]]
+    codes = []
+    for words in run:
+        monkeypatch.setattr(sys, "argv", ["make_op_table.py", "--root", str(tmp_path), *words])
+        codes.append(op_table.main())
+    assert codes == [1, 0, 0]
+    assert (tmp_path / "docs" / "ops.md").read_text(encoding="utf-8") == text
+    assert "is out of date; run: python scripts/make_op_table.py" in capsys.readouterr().err

@@ -4,50 +4,47 @@ Ops are functions of this module. `explain` says which implementation takes a ca
 `policy` what the process prefers. Ops that plugins define become attributes once the plugins are loaded.
 """
 
-import gc as _gc
 from typing import Any
 
-# Defining the ops allocates enough to set off a full collection of torch's heap, which takes longer than all of the
-# import; it is put off until the import is done.
-_was_collecting = _gc.isenabled()
-_gc.disable()
+from opmux._collector import paused as _paused
 
-from opmux import log as _log
-from opmux import policy
-from opmux import rope_frequencies as rope
-from opmux.__about__ import __version__
-from opmux.arch import fp8_dtype
-from opmux.explanation import explain
-from opmux.faults import quarantine_clear, quarantined
-from opmux.observe import trace
-from opmux.ops.activation import (
-    gelu_and_mul,
-    gelu_and_mul_backward,
-    gelu_mul,
-    gelu_mul_backward,
-    silu_and_mul,
-    silu_and_mul_backward,
-    silu_mul,
-    silu_mul_backward,
-)
-from opmux.ops.attention import attention, attention_backward, attention_lse, merge_attention_states
-from opmux.ops.attention_varlen import attention_varlen, attention_varlen_backward, attention_varlen_lse
-from opmux.ops.gemm import linear, linear_backward
-from opmux.ops.kv_cache import block_table_from_csr, write_kv_cache
-from opmux.ops.norm import (
-    add_layer_norm,
-    add_layer_norm_backward,
-    add_rms_norm,
-    add_rms_norm_,
-    add_rms_norm_backward,
-    layer_norm,
-    layer_norm_backward,
-    rms_norm,
-    rms_norm_backward,
-)
-from opmux.ops.paged_attention import paged_attention, paged_attention_lse
-from opmux.ops.quantization import quantize
-from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
+with _paused():
+    from opmux import log as _log
+    from opmux import policy
+    from opmux import rope_frequencies as rope
+    from opmux.__about__ import __version__
+    from opmux.arch import fp8_dtype
+    from opmux.explanation import explain
+    from opmux.faults import quarantine_clear, quarantined
+    from opmux.observe import trace
+    from opmux.ops.activation import (
+        gelu_and_mul,
+        gelu_and_mul_backward,
+        gelu_mul,
+        gelu_mul_backward,
+        silu_and_mul,
+        silu_and_mul_backward,
+        silu_mul,
+        silu_mul_backward,
+    )
+    from opmux.ops.attention import attention, attention_backward, attention_lse, merge_attention_states
+    from opmux.ops.attention_varlen import attention_varlen, attention_varlen_backward, attention_varlen_lse
+    from opmux.ops.gemm import linear, linear_backward
+    from opmux.ops.kv_cache import block_table_from_csr, write_kv_cache
+    from opmux.ops.norm import (
+        add_layer_norm,
+        add_layer_norm_backward,
+        add_rms_norm,
+        add_rms_norm_,
+        add_rms_norm_backward,
+        layer_norm,
+        layer_norm_backward,
+        rms_norm,
+        rms_norm_backward,
+    )
+    from opmux.ops.paged_attention import paged_attention, paged_attention_lse
+    from opmux.ops.quantization import quantize
+    from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
 
 __all__ = [
     "__version__",
@@ -94,8 +91,6 @@ __all__ = [
     "write_kv_cache",
 ]
 
-if _was_collecting:
-    _gc.enable()
 _log.configure()
 
 

@@ -5,6 +5,7 @@ target. Written out, it has no loops and builds no containers but the key. Whate
 ``_slow``, which explains, routes or plans (`dispatch`).
 """
 
+import itertools
 import linecache
 from collections.abc import Callable, Iterable
 from types import FunctionType
@@ -14,11 +15,15 @@ from opmux.dims import Affine, Shape
 from opmux.features import Feature
 from opmux.signature import Signature, TensorArgument
 
+_numbers = itertools.count()
 
-def compile_function(name: str, source: str, namespace: dict[str, Any]) -> FunctionType:
-    """Compile a function written here; tracebacks show its source."""
-    filename = f"<opmux {name} {len(linecache.cache)}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+def compile_function(name: str, source: str, namespace: dict[str, Any], shown: bool = True) -> FunctionType:
+    """Compile a function written here; tracebacks show its source, unless it is one of many."""
+    filename = f"<opmux {name}>"
+    if shown:
+        filename = f"<opmux {name} {next(_numbers)}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     exec(compile(source, filename, "exec"), namespace)
     function: FunctionType = namespace[name]
     return function
@@ -51,9 +56,18 @@ def _optional(argument: TensorArgument, read: str, absent: str) -> str:
 
 
 def stand_ins(signature: Signature) -> str:
-    """The tensors as a guard takes them: the first stands for an absent optional one, whose absence is in the key."""
-    first = signature.tensors[0].name
-    return ", ".join(f"{first} if {t.name} is None else {t.name}" if t.optional else t.name for t in signature.tensors)
+    """The tensors as a guard takes them: a constant stands for an absent one, whose absence is in the key."""
+    return ", ".join(
+        f"_absent_{t.name} if {t.name} is None else {t.name}" if t.optional else t.name for t in signature.tensors
+    )
+
+
+_CLASSES = {"ints": "tuple", "bools": "tuple", "bool": "bool"}
+
+
+def _option_conditions(signature: Signature) -> list[str]:
+    """What the checks would normalise or refuse must not reach a key as it is: a list for a tuple, 1 for True."""
+    return [f"{o.name}.__class__ is {_CLASSES[o.kind]}" for o in signature.options if o.kind in _CLASSES]
 
 
 def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str], list[str]]:
@@ -95,6 +109,15 @@ def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str]
             elif shape.star:
                 conditions.append(f"{size}[:{-len(shape.dims) or None}] == {shape.star}")
     return lines, conditions
+
+
+def _conditions(signature: Signature, features: tuple[Feature, ...]) -> tuple[list[str], list[str]]:
+    """Statements that bind the dims, and everything that must hold of each call: options, shapes, relations."""
+    sized = {s for s in signature.stars if any(s in f.source for f in features)}
+    sized |= {s for s in signature.stars if any(s in r.names for r in signature.require)}
+    lines, shapes = _shape_lines(signature, frozenset(sized))
+    apart = [f"{a} is not {b}" for a, b in itertools.combinations(signature.mutates, 2)]
+    return lines, [*_option_conditions(signature), *shapes, *(f"({r.expression})" for r in signature.require), *apart]
 
 
 def _bind_one(dim: Any, read: str, binds: list[str], bound: set[str], lines: list[str], conditions: list[str]) -> None:
@@ -184,10 +207,7 @@ def entry_source(
     """
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
     no_extras = "out is backend is None" if signature.takes_out else "backend is None"
-    sized = frozenset(s for s in signature.stars if any(s in f.source for f in features))
-    sized |= {s for s in signature.stars if any(s in r.names for r in signature.require)}
-    lines, conditions = _shape_lines(signature, frozenset(sized))
-    conditions += [f"({r.expression})" for r in signature.require]
+    lines, conditions = _conditions(signature, features)
     out = ", out=out" if signature.takes_out else ""
     rest, tensors = forwarded(signature), stand_ins(signature)
     indent = " " * 16
@@ -203,16 +223,16 @@ def entry_source(
             "    if _compiling():",
             f"        return _traced({rest}, backend=backend{out})",
             f"    if {no_extras} and {plain}:",
-            "        try:",
-            f"            same, runs = _front_{version}",
-            f"            if not same({tensors}):",
-            f"                runs = _other_front_{version}({tensors})",
-            "            if runs is not None:",
+            f"        same, tracked, runs = _front_{version}",
+            f"        if not same({tensors}) or (tracked and _grad_enabled()):",
+            f"            runs = _other_front_{version}({tensors})",
+            "        if runs is not None:",
+            "            try:",
             *(indent + line for line in lines),
             f"{indent}if {_all(conditions)}:",
             f"{indent}    return runs[{_front_key(signature, features, ambient)}]({rest})",
-            "        except Exception as error:",
-            f"            return _recover(error, {rest})",
+            "            except Exception as error:",
+            f"                return _recover(error, runs, {rest})",
             f"    return _slow({rest}, backend=backend{out})",
             "",
         ]
@@ -234,10 +254,8 @@ def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tup
 
 
 def fits_source(signature: Signature) -> str:
-    """``_fits``: whether the shapes of a call are the signature's; `check_call` explains where they are not."""
-    sized = frozenset(s for s in signature.stars if any(s in r.names for r in signature.require))
-    lines, conditions = _shape_lines(signature, sized)
-    conditions += [f"({r.expression})" for r in signature.require]
+    """``_fits``: whether shapes and flags are the signature's; `check_call` explains where they are not."""
+    lines, conditions = _conditions(signature, ())
     return "\n".join(
         [
             f"def _fits({parameters(signature)}):",
@@ -278,4 +296,4 @@ def traced_source(signature: Signature) -> str:
 def make_bound(signature: Signature, run: Callable[..., Any], options: dict[str, Any], present: frozenset[str]) -> Any:
     """Compile `bound_source` around a planned target."""
     namespace = {"_run": run, **{f"_option_{name}": value for name, value in options.items()}}
-    return compile_function("bound", bound_source(signature, options, present), namespace)
+    return compile_function("bound", bound_source(signature, options, present), namespace, shown=False)

@@ -8,9 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import torch
 from torch.autograd import forward_ad
 
-from opmux import __about__, autograd, dispatch, routing, targets, torch_library
+from opmux import __about__, dispatch, generated_gradients, routing, targets, torch_library
 from opmux.implementation import Implementation, Priority
 from opmux.op import OPS, Op
+from opmux.resolver import deterministic_mode
 from opmux.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
 
 Result = TypeVar("Result")
@@ -154,8 +155,8 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
     def slow(*tensors: Any, backend: str | None, out: Any = None, **options: Any) -> Any:
         return routing.call(op, tensors, options, backend, out)
 
-    def recover(error: Exception, *tensors: Any, **options: Any) -> Any:
-        return dispatch.recover(op, error, tensors, options, None)
+    def recover(error: Exception, front: Any, /, *tensors: Any, **options: Any) -> Any:
+        return dispatch.recover(op, error, front.table, tensors, options, None)
 
     op.namespace.update(
         torch=torch,
@@ -163,15 +164,16 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
         _dispatch_modes=torch._C._len_torch_dispatch_stack,
         _function_modes=torch._C._has_torch_function_unary,
         _forward_ad=forward_ad,
-        _deterministic=torch.are_deterministic_algorithms_enabled,
+        _deterministic=deterministic_mode,
+        _grad_enabled=torch.is_grad_enabled,
         _ops=torch.ops.opmux,
         _prod=_product,
         _recover=recover,
         _slow=slow,
     )
-    OPS[op.name] = op
     op.set_implementations(_own_implementations(op))
     torch_library.register(op)
+    OPS[op.name] = op
     public: Any = op.public
     public.op = op
     public.reference = op.reference
@@ -270,7 +272,7 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
 
     def reference(*arguments: Any, output_mask: tuple[bool, ...] = wants, **given: Any) -> Any:
         named = {**dict(zip(tensor_names, arguments, strict=True)), **given}
-        return autograd.run_reference_backward(op, named, output_mask)
+        return generated_gradients.run_reference_backward(op, named, output_mask)
 
     reference.__name__ = f"{op.name}_backward"
     reference.__module__ = op.reference.__module__
@@ -279,13 +281,14 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
         "``output_mask`` says which are wanted; the others are empty."
     )
     reference.__signature__ = signature  # type: ignore[attr-defined]
-    _define(
+    public = _define(
         reference,
         outputs=tuple(f"grad_{p.name}" for p in tensors),
         out_dtype={f"grad_{p.name}": p.name for p in tensors},
         capturable=op.capturable,
         generated=True,
     )
+    public.__module__ = "opmux"  # no module has it as a global: there it is found by name, as pickle does
 
 
 def _tuple_of(elements: Iterable[Any]) -> Any:

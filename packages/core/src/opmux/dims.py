@@ -104,7 +104,12 @@ def parse_dim(text: str) -> Dim:
     if "/" in text:
         numerator, _, denominator = text.partition("/")
         top, bottom = parse_dim(numerator), parse_dim(denominator)
-        if isinstance(top, Affine) and not isinstance(bottom, CeilQuotient):
+        integer = isinstance(bottom, Affine) and bottom.name is None and bottom.offset > 0
+        if (
+            isinstance(top, Affine)
+            and not isinstance(bottom, CeilQuotient)
+            and (integer or isinstance(bottom, OptionValue))
+        ):
             return CeilQuotient(top, bottom)
     elif text.isdigit():
         return Affine(None, 0, int(text))

@@ -22,6 +22,7 @@ from opmux.errors import (
     OpmuxError,
     UnknownBackend,
     UnsupportedCall,
+    invalid,
 )
 from opmux.implementation import Call, Implementation, Priority
 from opmux.log import announce_once
@@ -67,8 +68,8 @@ def make_call(op: Op, state: OpState, tensors: Sequence[Any], options: Mapping[s
 
 def execute(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None) -> Any:
     """Run a checked call on real tensors, no gradient: one lookup, then the plan's callable."""
-    state, table = op.state, op.table
-    key: Any = state.key_of(*tensors, **options)
+    table = op.table
+    key: Any = table.state.key_of(*tensors, **options)
     if backend is not None:
         key = Forced(backend, key)
     try:
@@ -76,11 +77,13 @@ def execute(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend:
             return table[key](*tensors, **options)
         return outputs.run_into(table, key, tensors, options, out)
     except Exception as error:
-        return recover(op, error, tensors, options, backend, out)
+        return recover(op, error, table, tensors, options, backend, out)
 
 
-def unknown_backend(op: Op, backend: str) -> UnknownBackend | None:
+def unknown_backend(op: Op, backend: str) -> OpmuxError | None:
     """The complaint about a backend that nobody registered for this op, if so."""
+    if not isinstance(backend, str):
+        return invalid(op.name, "backend", "a name (str) or None", f"{backend!r}", "see `opmux backends`")
     if any(resolver.is_named(i, backend) for i in op.implementations):
         return None
     if op.in_place_of is not None and any(resolver.is_named(i, backend) for i in OPS[op.in_place_of].implementations):
@@ -111,7 +114,7 @@ def through_functional(op: Op, forced: str | None) -> str | None:
     return targets.FUNCTIONAL_BACKEND
 
 
-def plan_and_run(table: PlanTable, key: Any, *tensors: Any, **options: Any) -> Any:
+def plan_and_run(table: PlanTable, key: Any, /, *tensors: Any, **options: Any) -> Any:
     """The first call of a key: check it, choose, import, run, check what came back, remember."""
     op = table.state.op
     forced = key.backend if isinstance(key, Forced) else None
@@ -191,10 +194,18 @@ def _choose(
             refusal_text(op, call, resolution, "; the reference runs", strict=False),
         )
     chosen = takers[0].implementation
+    if strict and forced is None and resolution.passed_over:
+        better = resolution.passed_over[0]
+        raise BackendFault(
+            f"{op.name}: {better.name} is in quarantine, and the policy is strict: {better.reason}\n"
+            f"  call:      {describe_call(op, list(call.tensors.values()), call.options)}\n"
+            f"  try:       opmux.quarantine_clear() once it is mended, or disable it"
+        )
     try:
         target = targets.load_target(op, chosen, forced)
-        config, _ = targets.config_of(op, chosen, call, resolution)
     except Exception as error:
+        if faults.is_nobodys_fault(error):
+            raise
         reason = f"{type(error).__name__}: {error}"
         if forced is not None or strict:
             raise BackendFault(
@@ -202,9 +213,23 @@ def _choose(
                 f"mend its installation, or leave backend= away"
             ) from error
         faults.quarantine(op.name, chosen, call.arch.name, faults.ARCH, reason)
+        op.drop_plans()
         return None, None, None
-    ranked_before = [v for v in resolution.verdicts if v.status == resolver.QUARANTINED]
-    fallback = bool(ranked_before) or (only_reference and forced is None)
+    try:
+        config, _ = targets.config_of(op, chosen, call, resolution)
+    except Exception as error:
+        if faults.is_nobodys_fault(error):
+            raise
+        reason = f"its config function raised {type(error).__name__}: {error}"
+        if forced is not None or strict:
+            raise BackendFault(
+                f"{op.name}: {chosen.full_name} ({chosen.distribution} {chosen.version}): {reason}\n"
+                f"  call:      {describe_call(op, list(call.tensors.values()), call.options)}\n"
+                f"  try:       another backend (see opmux.explain), or report it to its authors"
+            ) from error
+        faults.quarantine(op.name, chosen, call.arch.name, faults.PLAN, reason, key)
+        return None, None, None
+    fallback = bool(resolution.passed_over) or (only_reference and forced is None)
     run = targets.make_run(op, chosen, target, config)
     recorded = observe.observed(op, targets.Planned(chosen, call.arch, config, fallback, None), run)
     planned = targets.Planned(chosen, call.arch, config, fallback, recorded if chosen.takes_out else None)
@@ -235,7 +260,7 @@ def judge_fault(
         op.check_data(**op.names(tuple(tensors)), **options)
     reason = str(error) if isinstance(error, BackendFault) else f"{type(error).__name__}: {error}"
     who = f"{implementation.full_name} ({implementation.distribution} {implementation.version})"
-    built = not isinstance(error, BuildFailed)
+    launched = not isinstance(error, BuildFailed)
     if faults.capturing():
         raise CaptureRefused(
             f"{op.name}: {who} failed during graph capture, where nothing may take its place: {reason}; "
@@ -248,8 +273,9 @@ def judge_fault(
             f"  call:      {describe_call(op, tensors, options)}\n"
             f"  try:       another backend (see opmux.explain), or report it to its authors"
         ) from error
-    faults.quarantine(op.name, implementation, arch.name, faults.PLAN if built else faults.ARCH, reason, key)
-    if op.signature.mutates and built:
+    faults.quarantine(op.name, implementation, arch.name, faults.PLAN if launched else faults.ARCH, reason, key)
+    op.drop_plans()
+    if op.signature.mutates and launched:
         written = ", ".join(f"`{name}`" for name in op.signature.mutates)
         raise BackendFault(
             f"{op.name}: {who} failed while it was writing {written}, which may hold anything now: {reason}\n"
@@ -262,10 +288,16 @@ def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
     """Plan for these arguments; return the planned target with its options fixed, and nothing else around it."""
     from opmux.explanation import bind_arguments
 
+    arguments, filled = bind_arguments(op, tensors, dict(options))
+    if faults.capturing():
+        raise CaptureRefused(
+            f"{op.name}: no plan is made during graph capture, and bind makes one\n"
+            f"  call:      {describe_call(op, arguments, filled)}\n"
+            f"  try:       bind before the capture, and call what it returns inside"
+        )
     loading.ensure_loaded()
     if backend is not None and (complaint := unknown_backend(op, backend)):
         raise complaint
-    arguments, filled = bind_arguments(op, tensors, dict(options))
     call, key = make_call(op, op.state, arguments, filled, None)
     asked = through_functional(op, backend)
     while True:
@@ -278,18 +310,25 @@ def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
 
 
 def recover(
-    op: Op, error: Exception, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None
+    op: Op,
+    error: Exception,
+    table: PlanTable,
+    tensors: Sequence[Any],
+    options: Mapping[str, Any],
+    backend: str | None,
+    out: Any = None,
 ) -> Any:
-    """Something was raised on the direct way: the caller's bad data, or the target's fault."""
+    """Something was raised by a plan of ``table``: the caller's bad data, or the target's fault."""
     if isinstance(error, OpmuxError) and not isinstance(error, BackendFault):
         raise error
     named = op.names(tuple(tensors))
     _, normal = check_call(op.signature, named, options)
-    key = op.state.key_of(*tensors, **normal)
-    found: targets.Planned | None = op.table.plans.get(key if backend is None else Forced(backend, key))
+    key = table.state.key_of(*tensors, **normal)
+    found: targets.Planned | None = table.plans.get(key if backend is None else Forced(backend, key))
     if found is None:
-        # Raised before a plan was stored (then it has been judged), or the plans were dropped meanwhile.
-        raise error
-    judge_fault(op, error, found.implementation, found.arch, key, backend, tensors, normal)
-    op.drop_plans()
+        raise error  # before a plan was stored: it has been judged
+    known = faults.quarantined_for(op.name, found.arch.name, key)
+    if found.implementation.full_name not in known or op.signature.mutates:
+        judge_fault(op, error, found.implementation, found.arch, key, backend, tensors, normal)
+    # Else another thread met the same fault first, and what runs now is not to blame for it.
     return execute(op, tensors, normal, backend, out)

@@ -12,6 +12,8 @@ from opmux.implementation import Implementation
 from opmux.log import announce_once, forget
 
 ARCH, PLAN = "arch", "plan"
+PLANS_BEFORE_ARCH = 16
+"""Faults in as many plans of one implementation count as a fault of it on the arch."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ _records: dict[tuple[str, str, str, Any], Quarantined] = {}
 
 def quarantine(op: str, implementation: Implementation, arch: str, scope: str, reason: str, key: Any = None) -> None:
     """Record a fault and announce it once, with its reason."""
+    with _lock:
+        plans = sum((r.op, r.name, r.arch) == (op, implementation.full_name, arch) for r in _records.values())
+    if plans >= PLANS_BEFORE_ARCH:
+        scope = ARCH
     key = key if scope == PLAN else None
     record = Quarantined(
         op,
@@ -83,6 +89,15 @@ def quarantined() -> tuple[Quarantined, ...]:
         return tuple(_records.values())
 
 
+def forget_backend(backend: str) -> None:
+    """Drop what is recorded of a backend that is no more."""
+    with _lock:
+        for record_key, record in list(_records.items()):
+            if record.name.partition(":")[0] == backend:
+                del _records[record_key]
+                forget(("quarantined", *record_key))
+
+
 def quarantine_clear() -> None:
     """Let everything be tried again."""
     from opmux.op import drop_all_plans
@@ -101,7 +116,7 @@ def capturing() -> bool:
 
 def is_nobodys_fault(error: BaseException) -> bool:
     """Out of memory, and device errors that stick to the process: raised as what they are, never fallen back from."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
         return True
     return _device_is_lost(error)
 

@@ -4,7 +4,10 @@ Like means: the same classes, dtypes, devices, ranks and layouts, no gradient du
 dispatcher: autocast, inference mode, functorch levels. torch's own compiler asks the same question before it runs
 compiled code, with a native object (`torch._C._dynamo.guards.TensorGuards`); asking it in Python costs four times as
 much. That object is not public, so it is tried out once, and a Python guard takes its place where it does not answer
-as expected.
+as expected, and where one tensor is given twice, which the native guard never accepts.
+
+A guard made while gradients were off does not see that they are on again: it compares ``requires_grad`` itself. Where
+a tensor requires a gradient, the caller asks for the mode beside the guard.
 """
 
 import functools
@@ -24,7 +27,8 @@ def never(*tensors: Any) -> bool:
 
 def make_guard(tensors: Sequence[Tensor]) -> Guard:
     """A function of as many tensors that tells whether they are like these; sizes and strides are free."""
-    return _native(tensors) if _native_answers_as_expected() else _in_python(tensors)
+    repeated = len({id(t) for t in tensors}) < len(tensors)
+    return _in_python(tensors) if repeated or not _native_answers_as_expected() else _native(tensors)
 
 
 def _native(tensors: Sequence[Tensor]) -> Guard:
@@ -36,11 +40,22 @@ def _native(tensors: Sequence[Tensor]) -> Guard:
 
 @functools.cache
 def _native_answers_as_expected() -> bool:
-    """Try the native guard on what it must tell apart."""
-    x, weight = torch.empty(2, 3), torch.empty(3)
+    """Try the native guard on what it must tell apart, in a neutral state whatever the caller's is."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch._C.DisableTorchFunction(),
+    ):
+        return _try_native()
+
+
+def _try_native() -> bool:
+    x = torch.empty(2, 3, dtype=torch.float32, device="cpu")
+    weight = torch.empty(3, dtype=torch.float32, device="cpu")
     try:
         same = _native((x, weight))
-        alike = same(torch.empty(7, 5), torch.empty(4))
+        alike = same(x.new_empty(7, 5), x.new_empty(4))
         different = [
             same(x.double(), weight),
             same(x.flatten(), weight),

@@ -37,7 +37,8 @@ def opmux_ops() -> Iterable[Any]:
 def opmux_commands() -> Iterable[tuple[str, Any]]:
     """Return commands for the command line: ``(name, function)``, the function as typer takes it.
 
-    Called when the command line starts. Import nothing heavy in the module that defines them.
+    Called when plugins are loaded, in programs too that show no command line: import nothing heavy in the module
+    that defines them.
     """
     raise NotImplementedError
 

@@ -4,6 +4,8 @@ From this data come the plan key, the reasons in explain, and the docs table. A 
 the features it declares, so one verdict holds for every call of a plan; its reason may quote the call at hand.
 """
 
+import ast
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -92,8 +94,8 @@ class Dtype(Constraint):
         if not any(o.name == self.argument and o.kind == "dtype" for o in signature.options):
             tensor_source(signature, self.argument, "")
         unknown = [d for d in self.dtypes if not isinstance(getattr(torch, d, None), torch.dtype)]
-        if unknown and not all(d.startswith("float") for d in unknown):
-            raise PluginError(f"{signature.name}: {unknown} are no dtypes of torch {torch.__version__}")
+        if unknown:
+            raise PluginError(f"{unknown} are no dtypes of torch {torch.__version__}")
         return ()
 
     def check(self, call: Call) -> str | None:
@@ -148,8 +150,16 @@ class _OfSize(Constraint):
     _otherwise: ClassVar[str]
 
     def features(self, signature: Signature) -> tuple[Feature, ...]:
+        if not isinstance(self.bound, (int, float)) or self.bound != self.bound or self._refuses(self.bound):
+            raise PluginError(f"{type(self).__name__}({self.name!r}, {self.bound!r}) has no meaning")
         relation = self._relation.format(self.bound)
-        return (Feature(f"{self.name} {relation}", f"{size_source(signature, self.name)} {relation}"),)
+        read = size_source(signature, self.name)
+        given = f"{read} is not None and " if any(o.name == self.name and o.nullable for o in signature.options) else ""
+        return (Feature(f"{self.name} {relation}", f"({given}{read} {relation})"),)
+
+    @staticmethod
+    def _refuses(bound: float) -> bool:
+        return math.isinf(bound)
 
     def check(self, call: Call) -> str | None:
         if self._read(call):
@@ -161,6 +171,10 @@ class MultipleOf(_OfSize):
     """The dim (or int option) is a multiple of ``bound``."""
 
     _relation, _otherwise = "% {} == 0", "is not a multiple of {}"
+
+    @staticmethod
+    def _refuses(bound: float) -> bool:
+        return not isinstance(bound, int) or bound < 1
 
 
 class AtMost(_OfSize):
@@ -185,6 +199,14 @@ class OneOf(Constraint):
         return f"OneOf({self.name!r}, {', '.join(map(repr, self.values))})"
 
     def features(self, signature: Signature) -> tuple[Feature, ...]:
+        try:
+            written = ast.literal_eval(repr(self.values))
+        except (ValueError, SyntaxError):
+            written = None
+        if written != self.values:
+            raise PluginError(
+                f"OneOf({self.name!r}, ...) takes plain numbers, strings, bools and tuples, got {self.values!r}"
+            )
         label = f"{self.name} in {self.values!r}"
         return (Feature(label, f"{size_source(signature, self.name)} in {self.values!r}"),)
 

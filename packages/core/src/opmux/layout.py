@@ -23,7 +23,7 @@ def span(tensor: Tensor) -> int:
 
 def has_blocks(tensor: Tensor, scale: Any, block: tuple[int, ...]) -> bool:
     """Whether ``scale`` holds one value per ``block`` of ``tensor``; -1 is the whole dim."""
-    if scale is None or scale.dim() != tensor.dim():
+    if scale is None or scale.dim() != tensor.dim() or tensor.dim() < len(block):
         return False
     trailing = tensor.shape[tensor.dim() - len(block) :]
     expected = [min(n, 1) if b == -1 else -(-n // b) for n, b in zip(trailing, block, strict=True)]

@@ -6,6 +6,7 @@ Nothing is loaded at import. The first call of an op, or a command, loads everyt
 import dataclasses
 import importlib.metadata
 import os
+import re
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from opmux import arch, policy
+from opmux import arch, faults, policy
 from opmux.errors import OpmuxError, PluginError
 from opmux.implementation import Implementation
 from opmux.log import logger
@@ -23,6 +24,9 @@ API_VERSION = 1
 """What a plugin's ``OPMUX_API_VERSION`` must equal."""
 
 ENTRY_POINT_GROUP = "opmux.backends"
+RESERVED = ("reference", "opmux")
+"""The core's own backends."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class LoadedPlugin:
 _lock = threading.RLock()
 _loaded: dict[str, LoadedPlugin] = {}
 _failed: list[FailedPlugin] = []
+_refused: set[tuple[str, str]] = set()
+"""(op, full name) that two declared: a third does not get it either."""
 _state = {"done": False, "running": False}
 
 
@@ -118,10 +124,10 @@ def load_plugin(name: str, load: Any, distribution: str, version: str) -> Loaded
         try:
             plugin = load()
             made = _read_plugin(name, plugin, distribution, version)
+            accepted = _register(made)
         except Exception as error:  # a plugin may raise anything; it must not take another one down
             _fail(name, distribution, version, _say(error), traceback.format_exc())
             return None
-        accepted = _register(made)
         made = dataclasses.replace(made, implementations=tuple(accepted))
         _loaded[f"{name} {distribution}"] = made
         return made
@@ -141,6 +147,10 @@ def _read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Loa
 
     from opmux import hookspecs
 
+    if name in RESERVED or not _NAME.fullmatch(name):
+        raise PluginError(
+            f"is called {name!r}: a backend's name is a Python identifier, and not {' or '.join(RESERVED)}"
+        )
     spoken = getattr(plugin, "OPMUX_API_VERSION", None)
     if spoken is None:
         raise PluginError(f"declares no OPMUX_API_VERSION, this core speaks {API_VERSION}: add it to the plugin module")
@@ -191,22 +201,32 @@ def check_implementation(implementation: Implementation) -> Op:
     op = OPS.get(implementation.op)
     if op is None:
         raise PluginError(f"implements `{implementation.op}`, which is no op of this core: pip install -U opmux")
+    who = f"{implementation.full_name} of {op.name}"
+    if not isinstance(implementation.priority, int):
+        raise PluginError(f"{who}: priority {implementation.priority!r} is not an int, as Priority.PORTABLE")
+    for field_name in ("archs", "when", "features", "requires"):
+        if not isinstance(getattr(implementation, field_name), tuple):
+            raise PluginError(f"{who}: {field_name}= is not a tuple: write {field_name}=(..., )")
+    for target in (implementation.target, implementation.config):
+        if not (callable(target) or (isinstance(target, str) and target.count(":") == 1)) and target is not None:
+            raise PluginError(f"{who}: target {target!r} is neither 'module:function' nor callable")
+    if implementation.target is None:
+        raise PluginError(f"{who}: target is None, expected 'module:function' or a callable")
     try:
-        implementation.key_features(op.signature)
+        for feature in implementation.key_features(op.signature):
+            compile(feature.source, f"<{who}>", "eval")
         for pattern in implementation.archs:
             arch.check_pattern(pattern)
     except OpmuxError as error:
-        raise PluginError(f"{implementation.full_name} of {op.name}: {error}") from None
-    for target in (implementation.target, implementation.config):
-        if isinstance(target, str) and target.count(":") != 1:
-            raise PluginError(f"{implementation.full_name} of {op.name}: target {target!r} is not 'module:function'")
+        raise PluginError(f"{who}: {error}") from None
+    except SyntaxError:
+        raise PluginError(f"{who}: feature {feature.label!r} cannot be written into a key") from None
     return op
 
 
 def _register(made: LoadedPlugin) -> list[Implementation]:
     """Register record by record; of two with one name neither stays, and both packages are told."""
     accepted: dict[str, list[Implementation]] = {}
-    refused: set[tuple[str, str]] = set()
     for new in made.implementations:
         try:
             op = check_implementation(new)
@@ -215,8 +235,8 @@ def _register(made: LoadedPlugin) -> list[Implementation]:
             continue
         added = accepted.setdefault(op.name, [])
         clash = next((i for i in (*op.implementations, *added) if i.full_name == new.full_name), None)
-        if clash is not None or (op.name, new.full_name) in refused:
-            refused.add((op.name, new.full_name))
+        if clash is not None or (op.name, new.full_name) in _refused:
+            _refused.add((op.name, new.full_name))
             packages = {(made.name, made.distribution, made.version)}
             if clash is not None:
                 packages.add((clash.backend, clash.distribution, clash.version))
@@ -276,7 +296,7 @@ def temporary_plugin(
 
     ops_before = set(OPS)
     implementations_before = {op.name: op.implementations for op in OPS.values()}
-    failed_before = list(_failed)
+    failed_before, refused_before = list(_failed), set(_refused)
     rewrites_records = False
     try:
         made = load_plugin(name, load, distribution, version)
@@ -292,6 +312,8 @@ def temporary_plugin(
                 if OPS[op_name].implementations != implementations:
                     OPS[op_name].set_implementations(implementations)
             _failed[:] = failed_before
+            _refused.intersection_update(refused_before)
+            faults.forget_backend(name)
             _loaded.pop(f"{name} {distribution}", None)
         if rewrites_records:
             _install_tuned_records()

@@ -115,12 +115,13 @@ def observed(op: Op, planned: "Planned", run: Callable[..., Any]) -> Callable[..
         events = None
         if on_gpu and not faults.capturing():
             events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            events[0].record()
+            stream = torch.cuda.current_stream(tensors[0].device)
+            events[0].record(stream)
         started = time.perf_counter_ns()
         results = run(*tensors, **options)
         host_us = (time.perf_counter_ns() - started) / 1e3
         if events is not None:
-            events[1].record()
+            events[1].record(stream)
         for open_trace in traces:
             open_trace.record(op.name, planned, host_us, events)
         return results

@@ -73,7 +73,7 @@ class Front(dict[Any, Callable[..., Any]]):
     def __missing__(self, key: Any) -> Callable[..., Any]:
         return functools.partial(self._through_table, key)
 
-    def _through_table(self, key: Any, *tensors: Any, **options: Any) -> Any:
+    def _through_table(self, key: Any, /, *tensors: Any, **options: Any) -> Any:
         full = self.table.state.key_of(*tensors, **options)
         result = self.table[full](*tensors, **options)
         run = self.table.get(full)
@@ -147,6 +147,10 @@ class Op:
         module = ModuleType(f"opmux.generated.{self.name}", f"The generated call path of {self.name}.")
         sys.modules[module.__name__] = module
         self.namespace = module.__dict__
+        # What a guard is given for an optional tensor that is absent: one object each, since a guard refuses repeats.
+        optional = [t.name for t in self.signature.tensors if t.optional]
+        self._absent = tuple(torch.empty(0, dtype=torch.float32, device="cpu") for _ in optional)
+        self.namespace.update({f"_absent_{name}": absent for name, absent in zip(optional, self._absent, strict=True)})
         self.namespace.update(_aligned=aligned, _span=span, _has_blocks=has_blocks, _stride_order=stride_order)
         self.public: FunctionType
         self.state: OpState
@@ -196,49 +200,57 @@ class Op:
                 self.public = made
             else:
                 self.public.__code__ = made.__code__
-                for name in ("_front", "_other_front"):
-                    self.namespace.pop(f"{name}_{self._versions - 2}", None)
+                # Old code may still be on its way: it finds no plans, and leaves by the slow way.
+                self.namespace[f"_front_{self._versions - 1}"] = (never, False, None)
+                self.namespace[f"_other_front_{self._versions - 1}"] = _no_front
 
     def _new_table(self) -> None:
         """Start with no plans: a new table, and no guard in front of it."""
         assert self.on_miss is not None
         self.table = PlanTable(self.state, self.on_miss)
         name = f"_front_{self._versions}"
-        fronts: list[tuple[Guard, Front]] = []
+        fronts: list[FrontEntry] = []
         self.namespace[f"_other_{name[1:]}"] = functools.partial(self._other_front, name, self.table, fronts)
-        self.namespace[name] = (never, None)
+        self.namespace[name] = (never, False, None)
 
-    def _other_front(
-        self, name: str, table: PlanTable, fronts: list[tuple[Guard, Front]], *tensors: Any
-    ) -> Front | None:
+    def _other_front(self, name: str, table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any) -> Front | None:
         """The plans for tensors that the guard at hand does not know: those of another guard, or of a new one.
 
         Returns:
             None where the call is not plain: a subclass, a gradient due, a functorch level, a wrong argument.
         """
-        for entry in tuple(fronts):
-            if entry[0](*tensors):
-                self.namespace[name] = entry
-                return entry[1]
-        if not is_plain(tensors):
-            return None
-        entry = (make_guard(tensors), Front(table))
+        grad_enabled = torch.is_grad_enabled()
+        entry = next((e for e in tuple(fronts) if e[0](*tensors) and not (e[1] and grad_enabled)), None)
+        if entry is None:
+            given = tuple(t for t in tensors if not any(t is absent for absent in self._absent))
+            if not is_plain(given):
+                return None
+            entry = (make_guard(tensors), any(t.requires_grad for t in given), Front(table))
         with self._lock:
-            fronts[:] = [*fronts[-self.FRONTS + 1 :], entry]
+            if entry not in fronts:
+                fronts[:] = [*fronts[-self.FRONTS + 1 :], entry]
             if self.table is table:
                 self.namespace[name] = entry
-        return entry[1]
+        return entry[2]
 
     @property
-    def front(self) -> tuple[Guard, Front | None]:
+    def front(self) -> "FrontEntry":
         """The guard that the call path asks first, and the plans behind it."""
-        entry: tuple[Guard, Front | None] = self.namespace[f"_front_{self._versions}"]
+        entry: FrontEntry = self.namespace[f"_front_{self._versions}"]
         return entry
 
     def drop_plans(self) -> None:
         """Forget every plan: the policy, the quarantine or an observer changed."""
         with self._lock:
             self._new_table()
+
+
+FrontEntry = tuple[Guard, bool, Front | None]
+"""A guard, whether one of its tensors requires a gradient (it then holds only while gradients are off), its plans."""
+
+
+def _no_front(*tensors: Any) -> None:
+    """What code that has been replaced finds in place of plans."""
 
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -248,7 +260,7 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 def is_plain(tensors: tuple[Any, ...]) -> bool:
     """Whether the direct way may take these: plain strided tensors of one device, no gradient due, no transform."""
     return (
-        all(t.__class__ in PLAIN and t.layout is torch.strided for t in tensors)
+        all(t.__class__ in PLAIN and t.layout is torch.strided and not t.is_nested and not t.is_neg() for t in tensors)
         and not tensors[0].is_meta
         and all(t.device == tensors[0].device for t in tensors[1:])
         and torch._C._functorch.peek_interpreter_stack() is None

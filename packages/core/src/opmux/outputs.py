@@ -1,14 +1,15 @@
 """``out=``: the tensors that a caller wants the results in, held to the signature and written."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from opmux.errors import InvalidArgument
+from opmux.errors import InvalidArgument, invalid
 from opmux.op import Op, PlanTable
-from opmux.targets import Planned, bump_version
+from opmux.targets import Planned, bump_version, shares_memory
 from opmux.validation import describe
 
 
@@ -21,8 +22,11 @@ def check_out(
         InvalidArgument: where it does not fit.
     """
     wanted = op.signature.outputs
-    outs = out if isinstance(out, (tuple, list)) else (out,)
-    if len(outs) != len(wanted) or (len(wanted) > 1 and not isinstance(out, (tuple, list))):
+    several = isinstance(out, (tuple, list))
+    outs = out if several else (out,)
+    if len(wanted) == 1 and several:
+        raise invalid(op.name, "out", "a tensor", f"a {type(out).__name__} of {len(outs)}", "pass the tensor itself")
+    if len(outs) != len(wanted):
         names = ", ".join(o.name for o in wanted)
         raise InvalidArgument(
             f"{op.name}: `out` expected {len(wanted)} tensors ({names}), got {len(outs)}; pass a tuple of that length"
@@ -39,7 +43,7 @@ def check_out(
                 f"{op.name}: `{label}` expected {good}, got {describe(value)} on {value.device}; "
                 "make it with torch.empty of that shape, dtype and device"
             )
-        if any(s == 0 and n > 1 for s, n in zip(value.stride(), value.shape, strict=True)):
+        if _overlaps_itself(value):
             raise InvalidArgument(
                 f"{op.name}: `{label}` expected a tensor whose elements do not overlap, got strides "
                 f"{list(value.stride())}; pass a tensor that is not expanded"
@@ -50,12 +54,27 @@ def check_out(
                 "out= has no autograd: pass out.detach(), or leave out= away"
             )
 
+    for first, second in itertools.combinations(outs, 2):
+        if first.numel() and second.numel() and shares_memory(first, second):
+            raise invalid(op.name, "out", "tensors of their own", "two in one memory", "pass tensors that share none")
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two elements may lie in one place: some stride is within the reach of the smaller ones."""
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach += (size - 1) * stride
+    return False
+
 
 def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
     """Write the results into the caller's tensors: by the target itself where it can, else by a copy."""
     outs = out if isinstance(out, (tuple, list)) else (out,)
     planned: Planned | None = table.plans.get(key)
-    aliased = any(_share_memory(o, t) for o in outs for t in tensors if t is not None)
+    aliased = any(shares_memory(o, t) for o in outs for t in tensors if t is not None)
     if planned is not None and planned.with_out is not None and not aliased:
         planned.with_out(*tensors, **options, out=out)
     else:
@@ -66,7 +85,3 @@ def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mappin
     for target in outs:
         bump_version(target)
     return out
-
-
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

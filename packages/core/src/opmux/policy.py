@@ -1,7 +1,7 @@
 """The policy: what the process prefers, disables, and refuses to bend on.
 
 One immutable snapshot, replaced whole; never a ContextVar, which would break ``torch.compile(fullgraph=True)``. It
-therefore holds for every thread. The environment is read once, when opmux is imported.
+therefore holds for every thread. The environment is read when opmux is imported, and by `reset`.
 """
 
 import os
@@ -105,8 +105,8 @@ def _at_import() -> tuple[Policy, InvalidArgument | None]:
 _lock = threading.RLock()
 _current, _complaint = _at_import()
 _listeners: list[Callable[[], None]] = []
-_known_names: list[Callable[[], Iterable[str]]] = []
-_known_ops: list[Callable[[], Iterable[str]]] = []
+_known_names: Callable[[], Iterable[str]] = tuple
+_known_ops: Callable[[], Iterable[str]] = tuple
 
 
 def current() -> Policy:
@@ -116,7 +116,7 @@ def current() -> Policy:
         InvalidArgument: where the environment's policy has no meaning, and none has been set since.
     """
     if _complaint is not None:
-        raise _complaint
+        raise InvalidArgument(str(_complaint))
     return _current
 
 
@@ -132,20 +132,21 @@ def subscribe(listener: Callable[[], None]) -> None:
 
 def validate_with(names: Callable[[], Iterable[str]], ops: Callable[[], Iterable[str]]) -> None:
     """Tell the policy how to find out which backends, implementations and ops exist."""
-    _known_names[:] = [names]
-    _known_ops[:] = [ops]
+    global _known_names, _known_ops
+    _known_names, _known_ops = names, ops
 
 
-def _install(new: Policy) -> None:
+def _install(change: Callable[[Policy], Policy]) -> None:
+    """Replace the snapshot by what ``change`` makes of it; changes from several threads are all kept."""
     global _current, _complaint
     with _lock:
-        _current, _complaint = new, None
+        _current, _complaint = change(_current), None
         for listener in _listeners:
             listener()
 
 
 def _check_names(function: str, names: Iterable[str]) -> None:
-    known = sorted({name for source in _known_names for name in source()})
+    known = sorted(set(_known_names()))
     for name in names:
         if name not in known:
             raise UnknownBackend(
@@ -157,7 +158,7 @@ def _check_names(function: str, names: Iterable[str]) -> None:
 def _check_ops(ops: Iterable[str]) -> frozenset[str]:
     if isinstance(ops, str):
         raise InvalidArgument(f"policy.disable: `ops` expected a list of op names, got the str {ops!r}; pass [{ops!r}]")
-    known = {name for source in _known_ops for name in source()}
+    known, ops = set(_known_ops()), tuple(ops)
     for op in ops:
         if op not in known:
             raise InvalidArgument(f"policy.disable: `ops` expected names of ops, got {op!r}; see `opmux ops`")
@@ -173,7 +174,7 @@ def prefer(*names: str) -> None:
         UnknownBackend: where a name is not registered.
     """
     _check_names("prefer", names)
-    _install(replace(_current, prefer=names))
+    _install(lambda now: replace(now, prefer=names))
 
 
 def disable(*names: str, ops: Iterable[str] | None = None) -> None:
@@ -186,22 +187,23 @@ def disable(*names: str, ops: Iterable[str] | None = None) -> None:
     _check_names("disable", names)
     scope = None if ops is None else _check_ops(ops)
     added = tuple(Disabled(name, scope, "policy.disable") for name in names)
-    _install(replace(_current, disabled=_current.disabled + added))
+    _install(lambda now: replace(now, disabled=now.disabled + added))
 
 
 def strict(on: bool = True) -> None:
     """Make a fault, or a GPU call that finds nothing but the reference, raise instead of fall back."""
-    _install(replace(_current, strict=bool(on)))
+    _install(lambda now: replace(now, strict=bool(on)))
 
 
 def check(on: bool = True) -> None:
     """Check index data before each call and outputs after it (reads the device: for debugging)."""
-    _install(replace(_current, check=bool(on)))
+    _install(lambda now: replace(now, check=bool(on)))
 
 
 def reset() -> None:
     """Go back to what the environment asks for."""
-    _install(from_environment())
+    asked = from_environment()
+    _install(lambda now: asked)
 
 
 @contextmanager
@@ -217,19 +219,27 @@ def override(
     Raises:
         UnknownBackend: where a name is not registered.
     """
-    before = _current
-    preferred = before.prefer if prefer is None else tuple(prefer)
-    ruled_out = () if disable is None else tuple(disable)
-    _check_names("override", (*(preferred if prefer is not None else ()), *ruled_out))
+    preferred, ruled_out = _names("prefer", prefer), _names("disable", disable)
+    _check_names("override", (*preferred, *ruled_out))
+    added = tuple(Disabled(name, None, "policy.override") for name in ruled_out)
+    before = current()
     _install(
-        Policy(
-            preferred,
-            before.disabled + tuple(Disabled(name, None, "policy.override") for name in ruled_out),
-            before.strict if strict is None else strict,
-            before.check if check is None else check,
+        lambda now: Policy(
+            now.prefer if prefer is None else preferred,
+            now.disabled + added,
+            now.strict if strict is None else strict,
+            now.check if check is None else check,
         )
     )
     try:
         yield _current
     finally:
-        _install(before)
+        _install(lambda now: before)
+
+
+def _names(argument: str, names: Iterable[str] | None) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise InvalidArgument(
+            f"policy.override: `{argument}` expected a list of names, got the str {names!r}; pass [{names!r}]"
+        )
+    return tuple(names or ())

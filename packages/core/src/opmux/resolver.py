@@ -60,6 +60,14 @@ class Resolution:
     forced: str | None = None
 
     @property
+    def passed_over(self) -> tuple[Verdict, ...]:
+        """What would have come before the choice, were it not in quarantine."""
+        if not self.accepted:
+            return ()
+        chosen = self.accepted[0].order
+        return tuple(v for v in self.verdicts if v.status == QUARANTINED and v.order < chosen)
+
+    @property
     def accepted(self) -> tuple[Verdict, ...]:
         return tuple(v for v in self.verdicts if v.status in (CHOSEN, ACCEPTED))
 
@@ -99,7 +107,7 @@ def resolve(call: Call, implementations: Sequence[Implementation], around: Circu
         if status == ACCEPTED:
             takers.append(Verdict(implementation, status, reason, _order(implementation, around)))
         else:
-            others.append(Verdict(implementation, status, reason))
+            others.append(Verdict(implementation, status, reason, _order(implementation, around)))
     takers.sort(key=lambda v: v.order)
     others.sort(key=lambda v: v.name)
     if takers:
@@ -147,7 +155,7 @@ def _judge(call: Call, implementation: Implementation, around: Circumstances) ->
         return UNAVAILABLE, f"needs {', '.join(missing)}, not installed: pip install {' '.join(missing)}"
     if around.deterministic and not implementation.deterministic:
         return REJECTED, "not deterministic, and torch.use_deterministic_algorithms is on"
-    asked = around.forced is not None or name in around.policy.prefer
+    asked = name == around.forced or name in around.policy.prefer
     if implementation.numerics is not None and not asked:
         return REJECTED, f"different numerics ({implementation.numerics}): only when asked for by name"
     if implementation.priority == Priority.EXPERIMENTAL and not asked:
@@ -164,8 +172,9 @@ def _judge(call: Call, implementation: Implementation, around: Circumstances) ->
 
 def _importable(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
+        # Only the package: looking for a submodule would import it.
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except Exception:  # an import hook of somebody's may raise anything
         return False
 
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from opmux import autograd, dispatch, loading, outputs, torch_library
+from opmux.errors import invalid
 from opmux.op import PLAIN, Op
 from opmux.validation import check_call
 
@@ -20,6 +22,11 @@ def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: 
         UnsupportedCall: where a torch.func transform is at work that the op does not support.
     """
     loading.ensure_loaded()
+    tensors = _without_negation(op, tensors)
+    registered = _needs_registration(tensors)
+    if not registered and backend is None and out is None and torch_library.fits(op)(*tensors, **options):
+        # A gradient is due, or the guard did not know the tensors: checked as on the direct way, the rest by the plan.
+        return autograd.call(op, tensors, options, None, dispatch.execute)
     named = op.names(tensors)
     dims, normal = check_call(op.signature, named, options)
     if backend is not None and (complaint := dispatch.unknown_backend(op, backend)):
@@ -27,11 +34,21 @@ def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: 
     if out is not None:
         outputs.check_out(op, out, named, dims, normal)
         autograd.refuse_with_out(op, tensors)
-    if _needs_registration(tensors):
+    if registered:
         return torch_library.call(op, tensors, normal, backend, out)
     if out is not None:
         return dispatch.execute(op, tensors, normal, backend, out)
     return autograd.call(op, tensors, normal, backend, dispatch.execute)
+
+
+def _without_negation(op: Op, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A lazily negated view (as the imaginary part of a conjugate) holds other bits than its values: write them out."""
+    if not any(isinstance(t, Tensor) and t.is_neg() for t in tensors):
+        return tensors
+    for name, tensor in op.names(tensors).items():
+        if name in op.signature.mutates and isinstance(tensor, Tensor) and tensor.is_neg():
+            raise invalid(op.name, name, "a tensor that can be written", "a negated view", "pass .resolve_neg() of it")
+    return tuple(t.resolve_neg() if isinstance(t, Tensor) else t for t in tensors)
 
 
 def _needs_registration(tensors: Sequence[Any]) -> bool:

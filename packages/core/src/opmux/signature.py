@@ -1,6 +1,7 @@
 """Signatures as data: what an op takes, what it returns, what must hold, read from its definition once."""
 
 import inspect
+import keyword
 import re
 import types
 import typing
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from opmux.dims import Affine, Shape, parse_shape
+from opmux.dims import Affine, CeilQuotient, OptionValue, Shape, parse_shape
 from opmux.dtypes import accumulation_dtype
 
 REFUSED = "refused"
@@ -66,7 +67,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that the op returns. ``gradient_of`` names the position in ``output_mask`` that wants it."""
+    """A tensor that the op returns. ``mask_index`` is the position in ``output_mask`` that wants it."""
 
     name: str
     shape: Shape
@@ -284,8 +285,21 @@ def read_signature(
     return made
 
 
+RESERVED = frozenset({"backend", "runs", "same", "tracked", "error"})
+"""Names that the generated call path uses itself."""
+
+
 def _check_names(signature: Signature) -> None:
-    arguments = {t.name for t in signature.tensors} | {o.name for o in signature.options}
+    options = {o.name for o in signature.options}
+    arguments = {t.name for t in signature.tensors} | options
+    for name in (*arguments, *signature.binders):
+        if name in RESERVED or keyword.iskeyword(name) or name.startswith("_"):
+            raise TypeError(f"{signature.name}: `{name}` is a reserved name; call it something else")
+    for shape in [t.shape for t in signature.tensors] + [o.shape for o in signature.outputs]:
+        for dim in shape.dims:
+            part = dim.denominator if isinstance(dim, CeilQuotient) else dim
+            if isinstance(part, OptionValue) and part.name not in options:
+                raise TypeError(f"{signature.name}: {shape.text!r} reads an option `{part.name}` that is not there")
     clash = arguments & set(signature.binders)
     if clash:
         raise TypeError(f"{signature.name}: {sorted(clash)} name both a dim and an argument")

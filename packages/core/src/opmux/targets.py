@@ -147,6 +147,15 @@ def _checked(op: Op, implementation: Implementation, run: Callable[..., Any]) ->
     return checked
 
 
+def shares_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors lie in one storage."""
+    first, second = a.untyped_storage(), b.untyped_storage()
+    if first._cdata == second._cdata:
+        return True
+    # Storage that came in by another library may have an object of its own; meta and fake storage has no address.
+    return first.device == second.device and first.device.type != "meta" and first.data_ptr() == second.data_ptr()
+
+
 def check_results(
     op: Op,
     implementation: Implementation,
@@ -162,6 +171,8 @@ def check_results(
     """
     outputs = op.signature.outputs
     given = results if isinstance(results, tuple) else (results,)
+    if len(outputs) == 1 and isinstance(results, tuple) and len(results) == 1:
+        given = (results,)  # a tuple of one is not the tensor that the op returns
     shapes, dtypes = op.signature.output_shapes(dims, options), op.signature.output_dtypes(named, options)
     device = named[op.signature.tensors[0].name].device
     who = f"{op.name}: {implementation.full_name} ({implementation.distribution} {implementation.version})"
@@ -173,4 +184,16 @@ def check_results(
             where = f" on {value.device}" if isinstance(value, Tensor) else ""
             raise BackendFault(
                 f"{who} returned {describe(value)}{where} as `{output.name}`, expected {good}; report it to its authors"
+            )
+        wanted = output.strides(shape, options) if output.strides is not None and shape != (0,) else None
+        if wanted is None and not value.is_contiguous():
+            raise BackendFault(
+                f"{who} returned `{output.name}` with strides {list(value.stride())}, expected a contiguous tensor; "
+                "report it to its authors"
+            )
+        source = next((n for n, t in named.items() if t is not None and t.numel() and shares_memory(value, t)), None)
+        if source is not None:
+            raise BackendFault(
+                f"{who} returned `{output.name}` in the memory of `{source}`, expected a tensor of its own; "
+                "report it to its authors"
             )

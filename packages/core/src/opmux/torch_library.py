@@ -172,7 +172,8 @@ def _fake(op: Op) -> Handler:
 
 
 @functools.cache
-def _fits(op: Op) -> Callable[..., bool]:
+def fits(op: Op) -> Callable[..., bool]:
+    """The function that tells whether a call's shapes are the signature's, at the cost of the direct way."""
     return codegen.compile_function("_fits", codegen.fits_source(op.signature), dict(op.namespace))
 
 
@@ -181,7 +182,7 @@ def _kernel(op: Op) -> Handler:
 
     def kernel(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
         with torch.no_grad():
-            if out is not None or not _fits(op)(*tensors, **options):
+            if out is not None or not fits(op)(*tensors, **options):
                 named = op.names(tensors)
                 dims, normal = check_call(op.signature, named, options)
                 if out is not None:

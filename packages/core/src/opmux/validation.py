@@ -4,6 +4,7 @@ The call path runs the same rules as straight-line code (`codegen`) and comes he
 plan's first call, and wherever speed does not matter. The fake functions run it too, so dims may be symbolic.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from opmux.dims import Affine
 from opmux.dtypes import name_of
-from opmux.errors import InvalidArgument, invalid
+from opmux.errors import invalid
 from opmux.signature import Option, Signature, TensorArgument
 
 
@@ -115,8 +116,10 @@ def _check_tensor(op: str, argument: TensorArgument, value: Any) -> None:
     if not isinstance(value, Tensor):
         expected = "a torch.Tensor" + (" or None" if argument.optional else "")
         raise invalid(op, argument.name, expected, describe(value), "convert it with torch.as_tensor")
-    if value.layout != torch.strided:
-        raise invalid(op, argument.name, "a strided tensor", f"layout {value.layout}", "call .to_dense() on it first")
+    if value.layout != torch.strided or value.is_nested:
+        layout = "a nested tensor" if value.is_nested else f"layout {value.layout}"
+        remedy = "pass its values and offsets to a varlen op" if value.is_nested else "call .to_dense() on it first"
+        raise invalid(op, argument.name, "a strided tensor", layout, remedy)
     if value.dtype not in argument.dtypes:
         names = sorted(name_of(d) for d in argument.dtypes)
         expected = f"dtype {names[0]}" if len(names) == 1 else f"a dtype of {argument.group} ({', '.join(names)})"
@@ -146,6 +149,11 @@ def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
                 f"device {device}, where `{first}` is",
                 str(value.device),
                 "move one of them with .to(device)",
+            )
+    for a, b in itertools.combinations(signature.mutates, 2):
+        if tensors[a] is tensors[b]:
+            raise invalid(
+                signature.name, b, f"a tensor other than `{a}`", "the same one", "both are written: pass a copy"
             )
     for group in signature.same_dtype:
         present = [name for name in group if tensors[name] is not None]
@@ -248,6 +256,3 @@ def numel(dims: Mapping[str, Any], name: str) -> int:
     """The size of a dim, or the product of a star dim's sizes."""
     value = dims[name]
     return math.prod(value) if isinstance(value, tuple) else int(value)
-
-
-__all__ = ["InvalidArgument", "bind_dims", "check_call", "check_option", "describe", "numel"]

@@ -186,7 +186,7 @@ def test_attention_by_online_softmax_in_small_blocks(hold: Hold, monkeypatch: py
 
     def attention(*tensors: Any, **options: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(_blockwise, "BLOCK_SIDES", {"cpu": (5, 5), "cuda": (5, 5)})
+            patch.setattr(_blockwise, "BLOCK_SIDES", {"cpu": (12, 12), "cuda": (12, 12)})
             return opmux.attention.reference(*tensors, **options)
 
     assert_passes(hold("attention", attention))

@@ -10,6 +10,7 @@ from backends import backends, implementation
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch_modes.samples import (
     ALL,
     BLOCK_OPS,
@@ -268,6 +269,60 @@ def test_a_transform_inside(recorder: Recorder) -> None:
     given = torch.compile(gradient, fullgraph=True, backend=recorder)(x, weight)
     torch.testing.assert_close(given, gradient(x, weight))  # type: ignore[arg-type]
     assert {"rms_norm", "rms_norm_backward"} <= recorder.ops
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_a_trace_of_forward_and_backward(mode: str) -> None:
+    call = sample("attention").requiring(0)
+
+    def gradient(*tensors: Tensor) -> Any:
+        return torch.autograd.grad(total(call.run(*tensors)), tensors[0])
+
+    graph = make_fx(gradient, tracing_mode=mode)(*call.tensors).graph
+    traced = [str(n.target) for n in graph.nodes if "opmux" in str(n.target)]
+    assert traced == ["opmux.attention_lse.default", "opmux.attention_backward.default"]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_compiled_autograd() -> None:
+    """A backward that is compiled though its forward was not: one graph per op, options told apart."""
+    torch._dynamo.reset()
+    graphs: list[list[str]] = []
+
+    def keep(module: fx.GraphModule, inputs: Any) -> Any:
+        graphs.append([str(n.target) for n in module.graph.nodes if "opmux" in str(n.target)])
+        return module.forward
+
+    for name, options, compilations in [
+        ("rms_norm", {}, 1),
+        ("layer_norm", {}, 2),
+        ("rms_norm", {"weight_offset": 1.0}, 3),
+        ("rms_norm", {}, 3),
+    ]:
+        compiled_call, eager = sample(name).requiring(0), sample(name).requiring(0)
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend=keep)):
+            curved(compiled_call(**options)).backward()
+        curved(eager(**options)).backward()
+        torch.testing.assert_close(compiled_call.tensors[0].grad, eager.tensors[0].grad)  # type: ignore[union-attr]
+        assert len(graphs) == compilations
+    assert graphs == [[f"opmux.{op}_backward.default"] for op in ("rms_norm", "layer_norm", "rms_norm")]
+    torch._dynamo.reset()
+
+
+def test_sizes_that_depend_on_data(recorder: Recorder) -> None:
+    def chosen(x: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
+        rows = x[mask.nonzero().squeeze(1)]
+        rows = opmux.silu_and_mul(opmux.linear(opmux.rms_norm(rows, weight[0]), weight))
+        heads = rows.view(1, -1, 2, 2)
+        return opmux.attention(heads, heads, heads, causal=True)
+
+    x, weight = torch.randn(5, 8), torch.randn(8, 8)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        function = torch.compile(chosen, fullgraph=True, backend=recorder)
+        for rows in (3, 5, 2):
+            mask = torch.arange(5) < rows
+            torch.testing.assert_close(function(x, weight, mask), chosen(x, weight, mask), rtol=0, atol=0)
+    assert recorder.compilations == 1
 
 
 def test_autocast_inside(recorder: Recorder) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch_modes.samples import DIFFERENTIABLE, Block, Sample, gradients_of, outputs, sample, total
 
 import opmux
-from opmux.errors import GradientRefused
+from opmux import gradient_recipes
+from opmux.errors import GradientRefused, InvalidArgument
 from opmux.op import OPS
 from opmux.plugin import Priority
 
@@ -80,6 +81,55 @@ def test_no_backward_runs_where_nothing_requires_a_gradient(masks: dict[str, lis
     with torch.no_grad():
         assert not opmux.rms_norm(x, weight).requires_grad
     assert masks == {}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_plan_made_without_gradients_does_not_hide_a_gradient(name: str, without: Any) -> None:
+    call = sample(name)
+    call = call.requiring(*call.differentiable)
+    call.op.drop_plans()
+    for _ in range(2):
+        with without():
+            assert not any(r.requires_grad for r in outputs(call()))
+        assert all(r.requires_grad for r in outputs(call()))
+
+
+@pytest.mark.parametrize("name", ["attention", "gelu_mul"])
+def test_options_are_normalised_where_a_gradient_is_due(name: str) -> None:
+    seen: list[Any] = []
+    variant = OPS[OPS[name].gradient_through or name]
+
+    def spy(*tensors: Any, **options: Any) -> Any:
+        seen.append((options.get("causal"), options.get("window"), options.get("approximate")))
+        return variant.reference(*tensors, **options)
+
+    call = sample(name).requiring(0)
+    with backends(spy=implementation(spy, variant.name)):
+        if name == "attention":
+            for window in ((1, 0), [1, 0]):
+                opmux.attention(*call.tensors, causal=False, window=window)
+            assert seen == [(False, (1, 0), None)] * 2
+            with pytest.raises(InvalidArgument, match="attention: `causal` expected a bool, got 1"):
+                opmux.attention(*call.tensors, causal=1)
+        else:
+            call(approximate="tanh")
+            with pytest.raises(InvalidArgument, match="gelu_mul: `approximate` expected 'none' or 'tanh', got 'no'"):
+                call(approximate="no")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (((5, 8), (7,)), r"rms_norm: `weight` expected shape \[hidden\] = \[8\], got shape \[7\]"),
+        (((5, 8), (2, 8)), r"rms_norm: `weight` expected rank 1 \(hidden\), got rank 2, shape \[2, 8\]"),
+        (((), (8,)), r"rms_norm: `x` expected at least rank 1"),
+    ],
+)
+def test_a_wrong_shape_where_a_gradient_is_due(sizes: tuple[tuple[int, ...], ...], message: str) -> None:
+    opmux.rms_norm(torch.randn(5, 8, requires_grad=True), torch.randn(8))
+    with pytest.raises(InvalidArgument, match=message):
+        opmux.rms_norm(*(torch.randn(s, requires_grad=True) for s in sizes))
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -256,25 +306,25 @@ def test_a_backward_in_another_thread_than_the_forward() -> None:
     torch.testing.assert_close(call.tensors[0].grad, gradients(call, (0,))[0])  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("backend", ["spy", "spy:only"])
-def test_the_backend_of_the_forward_is_asked_for_in_the_backward(backend: str) -> None:
-    ran = []
-
-    def forward(*tensors: Any, **options: Any) -> Any:
+@pytest.mark.parametrize(
+    ("backend", "expected"), [(None, "reference"), ("spy", "spy"), ("spy:one", "spy:one"), ("spy:two", "spy")]
+)
+def test_the_backend_of_the_forward_is_asked_for_in_the_backward(backend: str | None, expected: str) -> None:
+    def target(*tensors: Any, **options: Any) -> Any:
         return OPS["rms_norm"].reference(*tensors, **options)
 
     def backward(*tensors: Any, **options: Any) -> Any:
-        ran.append("backward")
         return OPS["rms_norm_backward"].reference(*tensors, **options)
 
-    weak = {"priority": Priority.EXPERIMENTAL}
-    with backends(
-        spy=[implementation(forward, name="only", **weak), implementation(backward, "rms_norm_backward", **weak)]
-    ):
-        total(sample("rms_norm").requiring(0)()).backward()
-        assert ran == []
-        total(sample("rms_norm").requiring(0)(backend=backend)).backward()
-        assert ran == ["backward"]
+    forwards = [implementation(target, name=name) for name in ("", "one", "two")]
+    backwards = [implementation(backward, "rms_norm_backward", name=name) for name in ("", "one")]
+    with backends(spy=[*forwards, *backwards]):
+        opmux.policy.disable("spy")
+        call = sample("rms_norm").requiring(0)
+        loss = total(call(backend=backend))
+        with opmux.trace() as trace:
+            loss.backward()
+    assert [row.backend for row in trace.rows] == [expected]
 
 
 def test_a_backend_without_the_backward_leaves_it_to_the_best() -> None:
@@ -316,10 +366,8 @@ def test_the_gradient_of_an_absent_argument_is_empty() -> None:
 
 
 def test_a_backward_op_that_nobody_defined_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opmux import autograd
-
     monkeypatch.setattr(OPS["rms_norm"], "gradient", "rms_norm_undone")
-    autograd.recipe_of.cache_clear()
+    gradient_recipes.recipe_of.cache_clear()
     with pytest.raises(GradientRefused) as raised:
         sample("rms_norm").requiring(0)()
     assert str(raised.value) == (

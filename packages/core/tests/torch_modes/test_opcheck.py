@@ -97,7 +97,7 @@ def test_schemas_of_every_kind_of_option() -> None:
     text = schema(read_signature("every_kind", inspect.signature(op)))
     assert text == (
         "every_kind(Tensor x, *, ScalarType required, ScalarType dtype, ScalarType? no_dtype=None, "
-        "SymInt[] sizes=[1, -1], bool[] flags=[True, False], str name=\"a b\", float scale=-1e-12, SymInt count=-1, "
+        'SymInt[] sizes=[1, -1], bool[] flags=[True, False], str name="a b", float scale=-1e-12, SymInt count=-1, '
         "str? backend=None) -> Tensor"
     )
     torch._C.parse_schema(text)

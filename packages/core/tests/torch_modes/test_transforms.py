@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from backends import backends, implementation
 from torch import Tensor, func
 from torch_modes.samples import DIFFERENTIABLE, FUNCTIONAL, MUTATING, WITH_OUT, Block, Sample, curved, outputs, sample
 
 import opmux
 from opmux.errors import GradientRefused, UnsupportedCall
+from opmux.op import OPS
 
 # torch's own forward-mode AD compiles its decompositions with torch.jit.script, which warns.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -55,6 +57,27 @@ def test_vjp(way: str) -> None:
     torch.testing.assert_close(value, curved(call()))
     for grad, expected in zip(pull(torch.ones_like(value)), backward_gradients(call, 0, 1), strict=True):
         torch.testing.assert_close(grad, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_targets_get_tensors_with_memory(name: str, way: str) -> None:
+    """No wrapper of a transform reaches a target, not even from a vjp that is called after its transform."""
+    call = sample(name)
+
+    def target_of(op: str) -> Callable[..., Any]:
+        def target(*tensors: Any, **options: Any) -> Any:
+            assert all(t.data_ptr() for t in tensors if t is not None)
+            return OPS[op].reference(*tensors, **options)
+
+        return target
+
+    ops = (call.op.gradient_through or name, call.op.gradient)
+    with backends(native=[implementation(target_of(op), op) for op in ops]), opmux.policy.override(strict=True):
+        func.grad(loss_of(call, way, 0))(call.tensors[0])
+        value, pull = func.vjp(loss_of(call, way, 0), call.tensors[0])
+        (given,) = pull(torch.ones_like(value))
+    torch.testing.assert_close(given, backward_gradients(call, 0)[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -41,7 +41,7 @@ class FirstCalls(TorchDispatchMode):
 
 
 def ops_used(model: Llama, windows: Tensor, request: Request, settings: ServingSettings) -> tuple[OpUse, ...]:
-    """Trace one pass forward and backward and one request served, and explain each op that ran.
+    """Trace one pass with gradients, one without and one request served; explain each op that ran.
 
     Args:
         model: The model.
@@ -52,6 +52,8 @@ def ops_used(model: Llama, windows: Tensor, request: Request, settings: ServingS
 
     def work() -> None:
         torch.autograd.grad(next_character_loss(model, windows), list(model.parameters()))
+        with torch.no_grad():
+            model(windows[:, :-1])
         serve(model, [Request(request.number, request.prompt, request.new_tokens)], settings)
 
     with opmux.trace() as trace:

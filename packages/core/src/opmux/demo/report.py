@@ -101,7 +101,7 @@ class DemoResult:
     """opmux against plain PyTorch, on held-out text."""
     gradients_difference: Difference
     ops: tuple[OpUse, ...]
-    """From one step of training and one run of serving."""
+    """From one pass with gradients, one without and one request served, as calls of their own after the run."""
     seconds: float
 
     @property

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from opmux.testing.bounds import derives
     from opmux.testing.case import Case, parse_case
     from opmux.testing.cases import cases_of
-    from opmux.testing.inputs import makes
+    from opmux.testing.making import makes
     from opmux.testing.oracle import rounds
     from opmux.testing.profiles import PROFILES, Profile
     from opmux.testing.runner import Outcome, run_case, run_conformance
@@ -25,7 +25,7 @@ _WHERE = {
     "cases_of": "cases",
     "conformance_suite": "suite",
     "derives": "bounds",
-    "makes": "inputs",
+    "makes": "making",
     "parse_case": "case",
     "rounds": "oracle",
     "run_case": "runner",
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: pytest must be told of the modules whose assertions it shall rewrite before."""
+    """Import on first use: a report needs no pytest, and a maker of inputs no hypothesis."""
     if name in _WHERE:
         return getattr(importlib.import_module(f"opmux.testing.{_WHERE[name]}"), name)
     raise AttributeError(f"module 'opmux.testing' has no attribute {name!r}")

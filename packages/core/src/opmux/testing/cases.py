@@ -6,46 +6,21 @@ not claim counts against its coverage.
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import torch
 
 from opmux.errors import InvalidArgument
-from opmux.op import OPS, Op
-from opmux.signature import REFUSED, Option, Signature
-from opmux.testing import large
-from opmux.testing.case import NORMAL, PLAIN, Case, all_options, op_named, usual_dtype
+from opmux.op import Op
+from opmux.signature import REFUSED, Signature
+from opmux.testing import choices, large
+from opmux.testing.case import PLAIN, Case, all_options, op_named
 from opmux.testing.memory import VIEWS
 from opmux.testing.model_shapes import ModelShape
 from opmux.testing.odd import draw_odd
 from opmux.testing.profiles import Profile, profile_named
-from opmux.testing.sizes import Dims, base_dims, changed, edge_dims, model_dims, tile_dims, zero_dims
+from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, tile_dims, zero_dims
 from opmux.validation import check_call
-
-QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8", "float8_e4m3fnuz", "float8_e5m2fnuz")
-
-ALTERNATIVES: dict[str, tuple[Any, ...]] = {
-    "eps": (1e-5, 0.1),
-    "weight_offset": (1.0,),
-    "scale": (0.25,),
-    "softcap": (2.0,),
-    "window": ((7, 0), (3, 2), (-1, 4), (0, 0)),
-    "block": ((1, 128), (1, -1), (-1, -1), (128, 128), (1, 32)),
-    "dtype": tuple(getattr(torch, name) for name in QUANTISED),
-    "out_dtype": (torch.bfloat16, torch.float16, torch.float32),
-}
-"""Values of options that are tried beside the default, by name."""
-
-TOGETHER: tuple[Mapping[str, Any], ...] = (
-    {"causal": True, "window": (7, 0)},
-    {"causal": True, "window": (4, 3), "softcap": 2.0},
-    {"causal": True, "softcap": 2.0, "scale": 0.25},
-    {"causal": False, "window": (5, 0), "scale": 0.4},
-    {"block": (128, 128), "scale_major": "m"},
-    {"block": (1, 32), "scale_major": "m"},
-)
-"""Options that are tried together."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "block_table": ("decode", "prefill", "loose"),
@@ -100,20 +75,20 @@ def is_valid(case: Case) -> bool:
 
 def _all_cases(op: Op, profile: Profile, gpu: bool) -> Iterator[Case]:
     signature = op.signature
-    base, required = base_dims(signature, profile), _required_options(signature)
+    base, required = base_dims(signature, profile), choices.required_options(signature)
     full = {t.name for t in signature.tensors}
     half, single = torch.bfloat16, torch.float32
 
     def case(dtype: torch.dtype = half, dims: Dims = base, given: set[str] = full, **rest: Any) -> Case:
-        dtypes = _dtypes(signature, dtype, given)
+        dtypes = choices.dtypes(signature, dtype, given)
         rest["options"] = {**required, **rest.get("options", {})}
         return Case(op.name, dtypes, dims, **rest)
 
-    for dtypes in dtype_combinations(signature):
+    for dtypes in choices.dtype_combinations(signature):
         yield Case(op.name, dtypes, base, required)
-    for given in _presences(signature):
+    for given in choices.presences(signature):
         yield from (case(dtype, given=given) for dtype in (half, single))
-    for options in option_choices(signature):
+    for options in choices.option_choices(signature):
         yield from (case(dtype, options=options) for dtype in (half, single))
     tile = tile_dims(signature, profile)
     if tile is not None:
@@ -149,7 +124,7 @@ def _probes(op: Op, case: Any, gpu: bool) -> Iterator[Case]:
         yield case(dtype, probe="stale")
         if op.gradient != REFUSED:
             yield case(dtype, probe="gradient")
-            for options in TOGETHER[:1]:
+            for options in choices.TOGETHER[:1]:
                 if set(options) <= {o.name for o in signature.options}:
                     yield case(dtype, probe="gradient", options=options)
         if gpu:
@@ -165,7 +140,7 @@ def _odd_cases(op: Op, profile: Profile, required: Mapping[str, Any]) -> Iterato
     def read(dims: Mapping[str, Any], ways: Mapping[str, Any]) -> Case:
         given = {t.name for t in signature.tensors if not t.optional or ways[f"has {t.name}"]}
         options = {o.name: ways[o.name] for o in signature.options if o.name in ways and ways[o.name] != o.default}
-        dtypes = _dtypes(signature, ways["dtype of all"], given)
+        dtypes = choices.dtypes(signature, ways["dtype of all"], given)
         return Case(op.name, dtypes, dims, {**required, **options}, view=ways["view"])
 
     def accept(dims: Mapping[str, Any], ways: Mapping[str, Any]) -> bool:
@@ -178,10 +153,11 @@ def _odd_cases(op: Op, profile: Profile, required: Mapping[str, Any]) -> Iterato
 
     ways: dict[str, Sequence[Any]] = {
         "view": (PLAIN, PLAIN, *VIEWS[1:]),
-        "dtype of all": [d for d in _lead_dtypes(signature) if d != torch.float64] or _lead_dtypes(signature),
+        "dtype of all": [d for d in choices.lead_dtypes(signature) if d != torch.float64]
+        or choices.lead_dtypes(signature),
     }
     ways |= {f"has {name}": (True, False) for name in optional}
-    ways |= {o.name: [o.default, *values] for o, values in _alternatives(signature) if not o.required}
+    ways |= {o.name: [*([] if o.required else [o.default]), *v] for o, v in choices.alternatives(signature)}
     draw_odd(signature, profile, ways, accept)
     yield from made
 
@@ -195,104 +171,6 @@ def _settled(signature: Signature, dims: Dims) -> Dims:
     if "max_positions" in dims and "seq" in dims:
         dims["seq"] = min(dims["seq"], dims["max_positions"])
     return dims
-
-
-def _lead_dtypes(signature: Signature) -> list[torch.dtype]:
-    order = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-    first = signature.tensors[0].dtypes
-    return [d for d in order if d in first] or sorted(first, key=str)
-
-
-def _dtypes(signature: Signature, lead: torch.dtype, given: set[str]) -> dict[str, torch.dtype]:
-    return {t.name: usual_dtype(t, lead) for t in signature.tensors if t.name in given}
-
-
-def dtype_combinations(signature: Signature) -> Iterator[dict[str, torch.dtype]]:
-    """Every dtype of the first tensor; beside 16-bit ones, each group of others in float32, one by one and together.
-
-    Wider operands beside narrow ones are what models have (float32 weights, residual streams, sinks). Index tensors
-    come in each width.
-    """
-    leads = _lead_dtypes(signature)
-    followers = _groups(signature)
-    everything = {t.name for t in signature.tensors}
-    for lead in leads:
-        base = _dtypes(signature, lead, everything)
-        yield base
-        wider = [g for g in followers if torch.float32 in signature.tensor(g[0]).dtypes and base[g[0]].itemsize < 4]
-        for some in (*([g] for g in wider), wider if len(wider) > 1 else []):
-            if some:
-                yield base | {name: torch.float32 for group in some for name in group}
-    for tensor in signature.tensors:
-        for dtype in sorted(tensor.dtypes, key=str):
-            if not dtype.is_floating_point and len(tensor.dtypes) > 1:
-                yield _dtypes(signature, leads[0], everything) | {tensor.name: dtype}
-
-
-def _groups(signature: Signature) -> list[tuple[str, ...]]:
-    """Tensors that agree in dtype, without the group of the first one."""
-    found: list[tuple[str, ...]] = []
-    first = signature.tensors[0].name
-    grouped = {name for group in signature.same_dtype for name in group}
-    for group in [*signature.same_dtype, *((t.name,) for t in signature.tensors if t.name not in grouped)]:
-        floating = all(any(d.is_floating_point for d in signature.tensor(n).dtypes) for n in group)
-        if first not in group and floating and len(signature.tensor(group[0]).dtypes) > 1:
-            found.append(tuple(group))
-    return found
-
-
-def _presences(signature: Signature) -> Iterator[set[str]]:
-    """Every combination of optional tensors (one by one and none at all where there are more than two)."""
-    required = {t.name for t in signature.required}
-    optional = [t.name for t in signature.tensors if t.optional]
-    if len(optional) <= 2:
-        choices = product((True, False), repeat=len(optional))
-        for choice in choices:
-            yield required | {name for name, there in zip(optional, choice, strict=True) if there}
-        return
-    yield required
-    for name in optional:
-        yield required | (set(optional) - {name})
-
-
-def _required_options(signature: Signature) -> dict[str, Any]:
-    """Options without a default that no index data decides: the first of their alternatives."""
-    return {o.name: values[0] for o, values in _alternatives(signature) if o.required}
-
-
-def _alternatives(signature: Signature) -> list[tuple[Option, tuple[Any, ...]]]:
-    """What to try for each option beside its default."""
-    found = []
-    for option in signature.options:
-        values: tuple[Any, ...] = ()
-        if option.name in ALTERNATIVES:
-            values = ALTERNATIVES[option.name]
-        elif option.kind == "bool":
-            values = (not option.default,) if isinstance(option.default, bool) else (False, True)
-        elif option.choices:
-            values = option.choices
-        elif option.kind == "float" and not option.nullable:
-            values = (0.5 if option.required else 2 * option.default + 0.5,)
-        elif option.name == "output_mask":
-            length = option.length or len(signature.outputs)
-            values = tuple(tuple(i == j for j in range(length)) for i in range(length))
-        elif option.kind == "bools":
-            length = option.length or 1
-            values = tuple(product((False, True), repeat=min(length, 3)))
-        if values:
-            found.append((option, tuple(v for v in values if option.required or v != option.default)))
-    return [(o, v) for o, v in found if v]
-
-
-def option_choices(signature: Signature) -> Iterator[dict[str, Any]]:
-    """Each alternative of each option by itself, then some together."""
-    for option, values in _alternatives(signature):
-        for value in values:
-            yield {option.name: value}
-    names = {o.name for o in signature.options}
-    for together in TOGETHER:
-        if set(together) <= names:
-            yield {n: v for n, v in together.items() if v != next(o for o in signature.options if o.name == n).default}
 
 
 def _causal(signature: Signature) -> dict[str, Any]:
@@ -317,6 +195,3 @@ def _kinds(signature: Signature) -> Iterator[str]:
     for argument, kinds in KINDS.items():
         if any(t.name == argument for t in signature.tensors):
             yield from kinds
-
-
-__all__ = ["NORMAL", "OPS", "cases_of", "changed", "dtype_combinations", "is_valid", "option_choices"]

@@ -18,21 +18,25 @@ class Errors:
         whole: of the whole output, in the Frobenius norm (``global`` in reports).
         row: of the worst row of the last dim.
         element: of the worst element.
+        compared: whether anything was.
     """
 
     whole: float = 0.0
     row: float = 0.0
     element: float = 0.0
+    compared: bool = False
 
     def include(self, other: "Errors") -> None:
         """Keep the larger of each."""
         self.whole = max(self.whole, other.whole)
         self.row = max(self.row, other.row)
         self.element = max(self.element, other.element)
+        self.compared = self.compared or other.compared
 
-    def as_dict(self) -> dict[str, float]:
-        """As reports have them."""
-        return {"global": self.whole, "row": self.row, "element": self.element}
+    def as_dict(self) -> dict[str, float | None]:
+        """As reports have them; None where nothing was compared."""
+        found = {"global": self.whole, "row": self.row, "element": self.element}
+        return {name: error if self.compared else None for name, error in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +59,22 @@ def compare(name: str, got: Tensor, exact: Tensor, allowance: Allowance, unit: f
     """
     if got.numel() == 0:
         return Errors(), []
+    if not got.dtype.is_floating_point and not is_code(got.dtype):
+        return _compare_integers(name, got, exact)
     if is_code(got.dtype):
         return _compare_codes(name, got, exact, allowance, unit)
     target, exact = got.to(torch.float64), _overflown(exact.to(torch.float64), got.dtype)
     findings = _compare_nonfinite(name, target, exact)
     finite = exact.isfinite() & target.isfinite()
     error = torch.where(finite, target - exact, 0.0).abs()
-    rounding, soft, noise = _terms(torch.where(finite, exact, 0.0), allowance, unit, got.dtype)
-    ratio = _ratio(error, rounding + soft + noise)
-    errors = Errors(element=float(ratio.max()))
-    flat = [t.reshape(1, -1) for t in (error, rounding, soft, noise)]
-    whole, bound = _norm_ratio(*flat)
-    errors.whole = float(whole)
+    terms = _terms(torch.where(finite, exact, 0.0), allowance, unit, got.dtype)
+    ratio = _ratio(error, terms.rounding + terms.soft + terms.noise)
+    errors = Errors(element=float(ratio.max()), compared=True)
+    errors.whole = float(_norm_ratio(error.reshape(1, -1), terms.flat()))
     errors.row = errors.whole
     rows = None
     if got.dim() > 1:
-        rows, _ = _norm_ratio(error, rounding, soft, noise)
+        rows = _norm_ratio(error, terms)
         errors.row = float(rows.max())
     if errors.element > 1:
         findings.append(_element(name, got, exact, error, ratio))
@@ -99,13 +103,30 @@ def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(value)
     lowest = math.frexp(info.smallest_normal)[1]
-    # frexp's mantissa is in [1/2, 1), so the leading bit is worth 2**(exponent - 1).
-    lead = torch.ones_like(value)
-    return torch.ldexp(lead, exponent.clamp_min(lowest) - 1) * info.eps
+    # frexp's mantissa is in [1/2, 1), so the leading bit is worth 2**(exponent - 1); the exponent of 0 is 0.
+    exponent = torch.where(value == 0, lowest, exponent.clamp_min(lowest))
+    return torch.ldexp(torch.ones_like(value), exponent - 1) * info.eps
 
 
-def _terms(exact: Tensor, allowance: Allowance, unit: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The three terms of a bound: rounding to the output, accumulation, probabilities in bfloat16."""
+@dataclass(frozen=True)
+class _Terms:
+    """The terms of a bound, in float64: rounding to the output, accumulation, probabilities in bfloat16.
+
+    Attributes:
+        rounded: the error of the exact result itself, rounded to the output's dtype.
+    """
+
+    rounding: Tensor
+    soft: Tensor
+    noise: Tensor
+    rounded: Tensor
+
+    def flat(self) -> "_Terms":
+        """As one row."""
+        return _Terms(*(t.reshape(1, -1) for t in (self.rounding, self.soft, self.noise, self.rounded)))
+
+
+def _terms(exact: Tensor, allowance: Allowance, unit: float, dtype: torch.dtype) -> _Terms:
     soft = torch.as_tensor(allowance.magnitude, dtype=torch.float64, device=exact.device) * unit
     # Where there is arithmetic there may be flushing of subnormal numbers to zero.
     soft = soft.expand_as(exact) + (soft > 0) * 8 * torch.finfo(torch.float32).tiny
@@ -116,20 +137,26 @@ def _terms(exact: Tensor, allowance: Allowance, unit: float, dtype: torch.dtype)
     rounding, soft = 0.5 * spacing, soft + allowance.ulps * spacing
     if dtype == torch.float64:
         rounding, soft = 2 * rounding, 2 * soft
-    return rounding, soft, noise
+    return _Terms(rounding, soft, noise, exact.to(dtype).to(torch.float64) - exact)
 
 
-def _norm_ratio(error: Tensor, rounding: Tensor, soft: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms of rows of errors over what they may be."""
+def _norm_ratio(error: Tensor, terms: _Terms) -> Tensor:
+    """Norms of rows of errors over what they may be.
+
+    Rounding errors average, unless results are alike and round alike: the norm of the correctly rounded row is allowed
+    whatever it is.
+    """
     count = error.shape[-1]
     # Large ulps weigh most: few of them average like a short row.
-    weights = rounding.square()
+    weights = terms.rounding.square()
     alike = weights.sum(-1).square() / weights.square().sum(-1).clamp_min(1e-300)
     mean_square = torch.clamp(0.125 * (1 + 6 / alike.clamp_min(1.0).sqrt()), max=0.25)
     averaged = min(1.0, 0.25 + 2 / math.sqrt(max(1, count)))
-    norms = [torch.linalg.vector_norm(t, dim=-1) for t in (rounding, soft, noise)]
-    bound = 2 * mean_square.sqrt() * norms[0] + norms[1] + averaged * norms[2]
-    return _ratio(torch.linalg.vector_norm(error, dim=-1), bound), bound
+    rounding, soft, noise, rounded, norm = (
+        torch.linalg.vector_norm(t, dim=-1) for t in (terms.rounding, terms.soft, terms.noise, terms.rounded, error)
+    )
+    bound = torch.maximum(2 * mean_square.sqrt() * rounding, rounded) + soft + averaged * noise
+    return _ratio(norm, bound)
 
 
 def _ratio(error: Tensor, bound: Tensor) -> Tensor:
@@ -175,8 +202,8 @@ def _element(name: str, got: Tensor, exact: Tensor, error: Tensor, ratio: Tensor
     count = int((ratio > 1).sum())
     return Finding(
         "element bound",
-        f"`{name}`[{_where(got, place)}] = {value:.9g}, exact {right:.9g}: the error {off:.3g} is {worst:.4g} x its bound "
-        f"{off / worst:.3g}; {count} of {ratio.numel()} elements ({name_of(got.dtype)}) exceed theirs",
+        f"`{name}`[{_where(got, place)}] = {value:.9g}, exact {right:.9g}: the error {off:.3g} is {worst:.4g} x "
+        f"its bound {off / worst:.3g}; {count} of {ratio.numel()} elements ({name_of(got.dtype)}) exceed theirs",
     )
 
 
@@ -209,7 +236,7 @@ def _compare_codes(
         apart = torch.where(got.to(torch.float32).isnan() | exact.to(torch.float32).isnan(), 0, apart)
     most, count = int(apart.max()), int((apart > 0).sum())
     allowed = max(1, int(CODES_FRACTION * apart.numel()))
-    errors = Errors(whole=count / allowed, row=count / allowed, element=most / CODES_APART)
+    errors = Errors(count / allowed, count / allowed, most / CODES_APART, compared=True)
     if most > CODES_APART:
         place = int(apart.reshape(-1).argmax())
         values = [float(t.reshape(-1)[place].to(torch.float32)) for t in (got, exact)]
@@ -227,6 +254,22 @@ def _compare_codes(
             )
         )
     return errors, findings
+
+
+def _compare_integers(name: str, got: Tensor, exact: Tensor) -> tuple[Errors, list[Finding]]:
+    """Indices, counts and flags are what they are."""
+    wrong = got != exact
+    count = int(wrong.sum())
+    if not count:
+        return Errors(compared=True), []
+    place = int(wrong.reshape(-1).int().argmax())
+    value, right = got.reshape(-1)[place].item(), exact.reshape(-1)[place].item()
+    return Errors(math.inf, math.inf, math.inf, compared=True), [
+        Finding(
+            "integers",
+            f"`{name}`[{_where(got, place)}] = {value}, exact {right}; {count} of {got.numel()} elements are wrong",
+        )
+    ]
 
 
 def requantised(values: Tensor, dtype: torch.dtype) -> Tensor:

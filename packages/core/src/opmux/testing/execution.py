@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from opmux import dispatch, loading, resolver
-from opmux.arch import CPU, arch_of
+from opmux.arch import arch_of
 from opmux.errors import UnknownBackend
 from opmux.implementation import Implementation
 from opmux.op import OPS, Op
@@ -29,6 +29,11 @@ class Claim:
     rejected: Mapping[str, str] | None = None
 
 
+def unasked() -> Claim:
+    """What is known before the resolver is asked."""
+    return Claim(None)
+
+
 def implementations(op: Op, backend: str) -> list[Implementation]:
     """The implementations of an op that a backend's name, or an implementation's full name, stands for."""
     return [i for i in op.implementations if resolver.is_named(i, backend)]
@@ -43,7 +48,7 @@ def ops_of(backend: str) -> list[str]:
     loading.ensure_loaded()
     found = sorted(op.name for op in OPS.values() if implementations(op, backend))
     if not found:
-        failed = [f for f in loading.failed_plugins() if f.name == backend.split(":")[0]]
+        failed = [f for f in loading.failed_plugins() if f.name == backend.partition(":")[0]]
         known = ", ".join(sorted({i.backend for op in OPS.values() for i in op.implementations}))
         why = f"its plugin failed to load: {failed[0].reason}" if failed else "no installed plugin registers it"
         raise UnknownBackend(
@@ -58,19 +63,10 @@ def device_for(backend: str) -> torch.device:
         device = torch.device("cuda", torch.cuda.current_device())
         arch = arch_of(device)
         if any(
-            arch.matches(pattern)
-            for op in OPS.values()
-            for i in implementations(op, backend)
-            for pattern in i.archs
+            arch.matches(pattern) for op in OPS.values() for i in implementations(op, backend) for pattern in i.archs
         ):
             return device
     return torch.device("cpu")
-
-
-def claims_arch(op: Op, backend: str, device: torch.device) -> bool:
-    """Whether some implementation of the backend names the device's arch at all."""
-    arch = CPU if device.type == "cpu" else arch_of(device)
-    return any(arch.matches(pattern) for i in implementations(op, backend) for pattern in i.archs)
 
 
 def claim(op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> Claim:

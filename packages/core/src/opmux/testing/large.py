@@ -1,9 +1,181 @@
-"""Placeholder."""
-from collections.abc import Iterator
-from opmux.op import Op
-from opmux.testing.case import Case
-from opmux.testing.profiles import Profile
+"""Tensors past 2**31 elements: what 32-bit index arithmetic in a kernel gets wrong.
 
-def cases(op: Op, profile: Profile) -> Iterator[Case]:
-    """None yet."""
-    return iter(())
+The target runs once on the whole; the oracle only sees some entries of the leading dim, which are independent of each
+other: the first, the last, those around the 2**31st element. Of a paged cache it sees the pages that are used.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from opmux.op import Op
+from opmux.testing.case import Case, usual_dtype
+from opmux.testing.making import Arguments
+from opmux.testing.profiles import Profile
+from opmux.testing.sizes import base_dims
+
+if TYPE_CHECKING:
+    from opmux.testing.subject import Subject
+
+ELEMENTS = 2**31
+"""What the tensors pass."""
+
+_WIDE: Mapping[str, int] = {
+    "hidden": 8192,
+    "n": 4096,
+    "k": 4096,
+    "m": 16,
+    "seq": 16,
+    "seq_q": 64,
+    "seq_k": 64,
+    "heads": 8,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "value_dim": 128,
+    "half": 64,
+}
+
+
+def leading_dim(op: Op) -> str | None:
+    """The dim whose entries are independent: it leads the first tensor, and every output that has it."""
+    shape = op.signature.tensors[0].shape
+    if any(t.name in ("cu_seqlens_q", "slot_mapping", "group_offsets") for t in op.signature.tensors):
+        return None
+    name = shape.star or next(iter(shape.names()), None)
+    return name if name in ("tokens", "batch") else None
+
+
+def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
+    """The large cases of an op; none where nothing of it can be taken apart."""
+    signature = op.signature
+    dims = base_dims(signature, profile)
+    if elements == ELEMENTS:
+        dims |= {name: size for name, size in _WIDE.items() if name in dims}
+    lead = leading_dim(op)
+    paged = any(t.name == "k_cache" for t in signature.tensors)
+    ragged = "tokens_q" in dims and "tokens_k" in dims
+    if lead is None and not paged and not ragged:
+        return
+    required = {o.name: torch.float8_e4m3fn for o in signature.options if o.kind == "dtype" and o.required}
+    if paged:
+        dims["pages"] = 1 + 2 * elements // (dims["page_size"] * dims["kv_heads"] * dims["head_dim"])
+    elif ragged:
+        tokens = 3 + elements // (dims["kv_heads"] * min(dims["head_dim"], dims["value_dim"]))
+        dims |= {"tokens_q": tokens, "tokens_k": tokens, "batch": max(3, tokens // 64)}
+    elif lead is not None:
+        one: tuple[Any, ...] = (1,)
+        dims[lead] = one if lead in signature.stars else 1
+        width = max(math.prod(t.shape.value(dims, required)) for t in signature.tensors if lead in t.shape.names())
+        count = elements // max(1, width) + 3
+        dims[lead] = (count,) if lead in signature.stars else count
+    dtypes = {t.name: usual_dtype(t, torch.bfloat16) for t in signature.tensors}
+    yield Case(op.name, dtypes, dims, required, probe="large")
+
+
+def places(count: int, widths: Sequence[int]) -> list[int]:
+    """Entries of a dim to look at: both ends, the middle, and where tensors of these widths pass 2**31."""
+    around = [0, count // 2, count - 1, *(ELEMENTS // max(1, w) for w in widths)]
+    wanted = {a + step for a in around for step in (-1, 0, 1)}
+    return sorted(p for p in wanted if 0 <= p < count)
+
+
+def part(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
+    """The arguments and results that the oracle is given."""
+    if "cu_seqlens_k" in subject.arguments.tensors:
+        return _some_sequences(subject, results)
+    if leading_dim(subject.op) is None:
+        return _used_pages(subject.arguments), list(results)
+    return _some_entries(subject, results)
+
+
+def _some_sequences(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
+    """The first, the middle and the last sequence, as a batch of three."""
+    signature, tensors = subject.op.signature, subject.arguments.tensors
+    kept: dict[str, Tensor] = {}
+    offsets: dict[str, Tensor] = {}
+    for side in ("q", "k"):
+        given = tensors[f"cu_seqlens_{side}"]
+        assert given is not None
+        ends = given.tolist()
+        last = len(ends) - 2
+        spans = [range(ends[i], ends[i + 1]) for i in sorted({0, last // 2, last})]
+        kept[f"tokens_{side}"] = torch.tensor([t for span in spans for t in span], device=given.device)
+        sums = [0]
+        for span in spans:
+            sums.append(sums[-1] + len(span))
+        offsets[f"cu_seqlens_{side}"] = torch.tensor(sums, dtype=given.dtype, device=given.device)
+
+    def cut(tensor: Tensor | None, names: Sequence[str | None]) -> Tensor | None:
+        for axis, name in enumerate(names):
+            if tensor is not None and name in kept:
+                tensor = tensor.index_select(axis, kept[name])
+        return tensor
+
+    arguments = {t.name: cut(tensors[t.name], list(t.shape.names())) for t in signature.tensors}
+    some = [cut(r, list(o.shape.names())) for r, o in zip(results, signature.outputs, strict=True)]
+    return Arguments({**arguments, **offsets}, subject.arguments.options), [r for r in some if r is not None]
+
+
+def _some_entries(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
+    signature = subject.op.signature
+    lead = str(leading_dim(subject.op))
+    whole = {t.name: subject.arguments.tensors[t.name] for t in signature.tensors}
+    first = whole[signature.tensors[0].name]
+    assert first is not None
+    widths = [t.numel() // max(1, t.shape[0]) for t in whole.values() if t is not None and t.dim()]
+    rows = torch.tensor(places(first.shape[0], widths), device=first.device)
+
+    def cut(tensor: Tensor | None, leads: bool) -> Tensor | None:
+        return tensor.index_select(0, rows) if tensor is not None and leads else tensor
+
+    arguments = Arguments(
+        {t.name: cut(whole[t.name], lead in t.shape.names()) for t in signature.tensors},
+        dict(subject.arguments.options),
+    )
+    leading = [lead in o.shape.names() for o in signature.outputs] or [True] * len(results)
+    some = [r.index_select(0, rows) if leads else r for r, leads in zip(results, leading, strict=True)]
+    return arguments, some
+
+
+def sums_over_entries(op: Op) -> list[bool]:
+    """Which outputs sum over the leading dim: of these, parts say nothing."""
+    lead = leading_dim(op)
+    if lead is None:
+        sums = [o.name == "grad_sinks" for o in op.signature.outputs]
+        return sums or [False] * len(op.signature.mutates)
+    return [lead not in o.shape.names() for o in op.signature.outputs] or [False] * len(op.signature.mutates)
+
+
+def _used_pages(arguments: Arguments) -> Arguments:
+    """The same call on a cache that has only the pages in use."""
+    tensors = dict(arguments.tensors)
+    table, lengths, slots = (tensors.get(n) for n in ("block_table", "seq_lens", "slot_mapping"))
+    k_cache = tensors["k_cache"]
+    assert k_cache is not None
+    size = k_cache.shape[1]
+    if table is not None and lengths is not None:
+        needed = torch.arange(table.shape[1], device=table.device) < (-(-lengths // size)).unsqueeze(1)
+        used, place = torch.unique(table[needed], return_inverse=True)
+        compact = table.clone()
+        compact[needed] = place.to(table.dtype)
+        tensors["block_table"] = compact
+    elif slots is not None:
+        used, place = torch.unique(slots.clamp_min(0) // size, return_inverse=True)
+        tensors["slot_mapping"] = torch.where(slots < 0, slots, place * size + slots % size)
+    for name in ("k_cache", "v_cache"):
+        cache = tensors[name]
+        assert cache is not None
+        tensors[name] = cache.index_select(0, used.to(torch.int64))
+    return Arguments(tensors, arguments.options)
+
+
+def used_pages_of(subject: "Subject") -> Tensor | None:
+    """The pages that a mutating op may write."""
+    slots, k_cache = subject.arguments.tensors.get("slot_mapping"), subject.arguments.tensors.get("k_cache")
+    if slots is None or k_cache is None:
+        return None
+    used: Tensor = torch.unique(slots.clamp_min(0) // k_cache.shape[1])
+    return used

@@ -84,7 +84,7 @@ class Guarded:
 def guarded(values: Tensor, view: str = PLAIN) -> Guarded:
     """Copy values into guarded memory, laid out as a view says."""
     made = guarded_empty(tuple(values.shape), values.dtype, values.device, view)
-    if view == "expanded" and values.dim() and values.shape[0] > 1:
+    if view == "expanded" and values.dim() > 1 and values.shape[0] > 1:
         made.tensor[:1].copy_(values[:1])
     elif values.numel():
         made.tensor.copy_(values)

@@ -48,6 +48,11 @@ def one_of(pool: Sequence[T]) -> st.SearchStrategy[T]:
     return st.tuples(*[st.booleans()] * width).map(pick)
 
 
+def named(strategies: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """A value for each name, as `st.fixed_dictionaries`, which draws integers to shuffle the names."""
+    return st.tuples(*strategies.values()).map(lambda drawn: dict(zip(strategies, drawn, strict=True)))
+
+
 def sizes_of(name: str, star: bool, limit: int) -> st.SearchStrategy[Any]:
     """Sizes of a dim."""
     if star:
@@ -74,10 +79,8 @@ def draw_odd(
         The accepted draws, the same ones in every run.
     """
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    drawn_dims = st.fixed_dictionaries(
-        {name: sizes_of(name, name in signature.stars, profile.odd_limit) for name in signature.binders}
-    )
-    drawn_ways = st.fixed_dictionaries({name: one_of(list(values)) for name, values in ways.items()})
+    drawn_dims = named({name: sizes_of(name, name in signature.stars, profile.odd_limit) for name in signature.binders})
+    drawn_ways = named({name: one_of(list(values)) for name, values in ways.items()})
 
     @settings(
         max_examples=3 * profile.odd,

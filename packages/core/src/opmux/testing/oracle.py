@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from opmux.op import OPS, Op
-from opmux.testing.inputs import Arguments
+from opmux.testing.making import Arguments
 
 Results = tuple[Tensor, ...]
 

@@ -24,16 +24,17 @@ def poisoned() -> Iterator[list[Guarded]]:
     """Poison and guard what is allocated in the block; yields the guarded buffers, whose guards are to be checked."""
     allocated: list[Guarded] = []
     mode = torch.get_deterministic_debug_mode()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    fill = memory.fill_uninitialized_memory
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.set_deterministic_debug_mode("warn")
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        memory.fill_uninitialized_memory = True
         try:
             with _guarded_allocation(allocated):
                 yield allocated
         finally:
-            torch.utils.deterministic.fill_uninitialized_memory = fill
+            memory.fill_uninitialized_memory = fill
             torch.set_deterministic_debug_mode(mode)
 
 
@@ -57,7 +58,7 @@ def _guarded_allocation(allocated: list[Guarded]) -> Iterator[None]:
         @functools.wraps(original)
         def allocate(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
-            if threading.get_ident() != thread or torch.compiler.is_dynamo_compiling() or not _may_be_guarded(made):
+            if torch.compiler.is_dynamo_compiling() or threading.get_ident() != thread or not _may_be_guarded(made):
                 return made
             # Made here and again in a larger buffer: every way of giving a size, dtype and device is torch's own.
             strides = made.stride()
@@ -71,7 +72,7 @@ def _guarded_allocation(allocated: list[Guarded]) -> Iterator[None]:
         return allocate
 
     with _lock:
-        originals = [(torch, name, getattr(torch, name)) for name in _FUNCTIONS]
+        originals: list[tuple[Any, str, Any]] = [(torch, name, getattr(torch, name)) for name in _FUNCTIONS]
         originals += [(Tensor, name, getattr(Tensor, name)) for name in _METHODS]
         for owner, name, original in originals:
             setattr(owner, name, guarding(original, "zeros" in name))

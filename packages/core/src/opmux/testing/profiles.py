@@ -88,6 +88,19 @@ _DEFAULT: dict[str, int | tuple[int, ...]] = {
     "max_pages": 16,
 }
 
+_MODEL: dict[str, int | tuple[int, ...]] = {
+    **_DEFAULT,
+    "tokens": 512,
+    "batch": 2,
+    "seq_q": 512,
+    "seq_k": 1024,
+    "tokens_q": 1500,
+    "tokens_k": 2000,
+    "max_positions": 4096,
+    "pages": 512,
+    "max_pages": 64,
+}
+
 _TINY: dict[str, int | tuple[int, ...]] = {
     **_SMALL,
     "tokens": 6,
@@ -130,7 +143,7 @@ PROFILES: dict[str, Profile] = {
     for p in (
         Profile("small", "small sizes, every case kind; for CPUs and quick runs", _SMALL, 136, _FEW, 32, 12, 8, 130),
         Profile("default", "sizes that fill several tiles and blocks", _DEFAULT, 264, _ALL, 8, 64, 24, 300),
-        Profile("model", "the shapes of real models, whole", _DEFAULT, 264, _ALL, 1, 512, 24, 600, needs_gpu=True),
+        Profile("model", "the shapes of real models, whole", _MODEL, 264, _ALL, 1, 512, 24, 600, needs_gpu=True),
         Profile("interpreter", "tiny sizes, for interpreters and simulators", _TINY, 0, ("llama3_8b",), 128, 3, 3, 17),
         Profile(
             "large",

@@ -1,73 +1,68 @@
 """Refusals: a call that breaks a declared constraint is refused with that reason, and is not run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from opmux import dispatch, resolver
+from opmux import dispatch, policy, resolver
 from opmux.errors import UnsupportedCall
-from opmux.implementation import AtLeast, AtMost, Constraint, Implementation, MultipleOf, OneOf
+from opmux.implementation import AtLeast, AtMost, Call, Constraint, Implementation, MultipleOf, OneOf
 from opmux.op import Op
 from opmux.testing import execution
 from opmux.testing.case import Case
+from opmux.testing.cases import cases_of, is_valid
 from opmux.testing.comparison import Finding
-from opmux.testing.inputs import Arguments, make_arguments
+from opmux.testing.subject import Subject, prepare
 
 PREFIX = "@refusal="
+"""What the id of a broken constraint begins with, where that of a case begins with a dtype."""
+
+LARGEST_MADE_UP = 1 << 20
 
 
-def check_refused(backend: str, case: Case, device: torch.device, claim: execution.Claim) -> Finding | None:
+def check_refused(subject: Subject) -> Finding | None:
     """A case that the backend does not claim: forcing the backend on it must raise, with the reasons.
 
     Returns:
         What is wrong, or None.
     """
-    from opmux.testing.checks import place
-
-    op = case.definition
-    if not claim.rejected:
+    op, rejected = subject.op, subject.claim.rejected
+    if not rejected:
         return None  # the backend does not implement the op at all
-    for name, reason in claim.rejected.items():
-        raised = _raised(op, name, reason)
-        if raised is not None:
-            return raised
-    arguments = make_arguments(case, device)
-    placed = place(case, op, arguments)
-    given = {n: placed[n].tensor if n in placed else None for n in arguments.tensors}
-    return _must_refuse(op, backend, given, arguments.options, claim.rejected.values())
-
-
-def _raised(op: Op, name: str, reason: str) -> Finding | None:
-    """A constraint that raises is a refusal by accident."""
-    for implementation in op.implementations:
-        if implementation.full_name == name:
-            for constraint in implementation.when:
-                if reason.startswith(f"{type(constraint).__name__} raised "):
-                    return Finding("refusal", f"a constraint of {name} does not refuse, it fails: {reason}")
-    return None
-
-
-def _must_refuse(op: Op, backend: str, tensors: Any, options: Any, reasons: Any) -> Finding | None:
+    for name, reason in rejected.items():
+        if raised_in(op, name, reason):
+            return Finding("refusal", f"a constraint of {name} does not refuse, it fails: {reason}")
     try:
-        execution.call(op, backend, tensors, options)
+        execution.call(op, subject.backend, subject.tensors, subject.arguments.options)
     except UnsupportedCall as error:
-        missing = [r for r in reasons if r not in str(error)]
-        if missing:
-            return Finding("refusal", f"the call is refused, but not with the declared reason {missing[0]!r}: {error}")
-        return None
-    return Finding("refusal", f"the call was run, though the resolver refuses it: {'; '.join(reasons)}")
+        missing = [r for r in rejected.values() if r not in str(error)]
+        return (
+            Finding("refusal", f"refused, but not for the declared reason {missing[0]!r}: {error}") if missing else None
+        )
+    except Exception as error:  # anything else is no refusal
+        return Finding("refusal", f"the call is not refused ({subject.claim.reason}), it raises {error!r}")
+    return Finding("refusal", f"the call was run, though the resolver refuses it: {subject.claim.reason}")
 
 
-def check_constraints(
-    backend: str, op: Op, cases: Sequence[Case], device: torch.device
-) -> tuple[list[tuple[str, Finding]], list[str]]:
+def raised_in(op: Op, name: str, reason: str) -> bool:
+    """Whether the reason is an exception in a constraint, which counts as a refusal, but is one by accident."""
+    return any(
+        reason.startswith(f"{type(constraint).__name__} raised ")
+        for implementation in op.implementations
+        if implementation.full_name == name
+        for constraint in implementation.when
+    )
+
+
+def check_constraints(backend: str, op: Op, device: torch.device) -> tuple[list[tuple[str, Finding]], list[str]]:
     """Break every constraint of every implementation once.
+
+    Breaking calls are looked for among the cases of the small profile, then made up.
 
     Args:
         backend: the backend's name.
         op: the op.
-        cases: where calls that break a constraint are looked for, before one is made up.
         device: the device whose arch counts.
 
     Returns:
@@ -77,12 +72,11 @@ def check_constraints(
     unbroken: list[str] = []
     for implementation in execution.implementations(op, backend):
         for place, constraint in enumerate(implementation.when):
-            found = _breaking(op, implementation, constraint, cases, device)
-            if found is None:
+            broken = _broken_call(op, constraint, device)
+            if broken is None:
                 unbroken.append(f"{op.name}: {implementation.full_name}: {constraint!r}")
                 continue
-            case, reason = found
-            finding = _check_one(op, implementation, case, reason, device)
+            finding = _check_one(implementation, *broken)
             if finding is not None:
                 findings.append((f"{PREFIX}{implementation.full_name}:{place}", finding))
     return findings, unbroken
@@ -90,74 +84,49 @@ def check_constraints(
 
 def run_refusal(backend: str, op: Op, case: str, device: torch.device) -> Finding | None:
     """Check one constraint again, by the id that `check_constraints` gave."""
-    from opmux.testing.cases import cases_of
-
-    found, _ = check_constraints(backend, op, cases_of(op.name, "small"), device)
+    found, _ = check_constraints(backend, op, device)
     return next((finding for name, finding in found if name == case), None)
 
 
-def _breaking(
-    op: Op, implementation: Implementation, constraint: Constraint, cases: Sequence[Case], device: torch.device
-) -> tuple[Case, str] | None:
-    """A case that breaks the constraint, and the reason that it gives."""
-    candidates = (c for source in (cases, _made_up(constraint, cases)) for c in source)
-    for case in candidates:
-        reason = _reason(op, constraint, case, device)
-        if reason is not None:
-            return case, reason
+def _broken_call(op: Op, constraint: Constraint, device: torch.device) -> tuple[Case, Call, str] | None:
+    """A case that breaks the constraint, its call, and the reason that the constraint gives."""
+    cases = cases_of(op.name, "small")
+    for source in (cases, _made_up(constraint, cases[0])):
+        for case in source:
+            subject = prepare("reference", case, device)
+            arguments = subject.arguments
+            call, _ = dispatch.make_call(op, op.state, tuple(subject.tensors.values()), arguments.options, None)
+            try:
+                reason = constraint.check(call)
+            except Exception as error:  # a predicate is a plugin's code
+                reason = f"{type(constraint).__name__} raised {type(error).__name__}: {error}"
+            if reason is not None:
+                return case, call, reason
     return None
 
 
-def _reason(op: Op, constraint: Constraint, case: Case, device: torch.device) -> str | None:
-    call = _call(op, case, device)
-    try:
-        return constraint.check(call)
-    except Exception as error:  # a predicate is a plugin's code
-        return f"{type(constraint).__name__} raised {type(error).__name__}: {error}"
-
-
-def _call(op: Op, case: Case, device: torch.device) -> Any:
-    from opmux.testing.checks import place
-
-    arguments = make_arguments(case, device)
-    placed = place(case, op, arguments)
-    tensors = tuple(placed[n].tensor if n in placed else None for n in arguments.tensors)
-    call, _ = dispatch.make_call(op, op.state, tensors, arguments.options, None)
-    return call
-
-
-def _made_up(constraint: Constraint, cases: Sequence[Case]) -> Iterator[Case]:
-    """Cases changed so that a constraint on a size should break."""
-    from opmux.testing.cases import is_valid
-
-    if not isinstance(constraint, (MultipleOf, AtMost, AtLeast, OneOf)) or not cases:
-        return
-    base = cases[0]
-    if constraint.name not in base.dims or isinstance(base.dims[constraint.name], tuple):
+def _made_up(constraint: Constraint, base: Case) -> Iterator[Case]:
+    """A case changed so that a constraint on a size should break."""
+    if not isinstance(constraint, (MultipleOf, AtMost, AtLeast, OneOf)) or constraint.name not in base.dims:
         return
     if isinstance(constraint, OneOf):
         sizes = [max((v for v in constraint.values if isinstance(v, int)), default=0) + 1]
     else:
         sizes = [constraint.bound + 1, constraint.bound - 1]
     for size in sizes:
-        made = Case(base.op, base.dtypes, {**base.dims, constraint.name: size}, base.options)
-        if 0 < size <= 1 << 20 and is_valid(made):
+        dim: Any = (size,) if isinstance(base.dims[constraint.name], tuple) else size
+        made = Case(base.op, base.dtypes, {**base.dims, constraint.name: dim}, base.options)
+        if 0 < size <= LARGEST_MADE_UP and is_valid(made):
             yield made
 
 
-def _check_one(
-    op: Op, implementation: Implementation, case: Case, reason: str, device: torch.device
-) -> Finding | None:
-    """The resolver rejects the implementation, and forcing it by its full name raises with the reason."""
+def _check_one(implementation: Implementation, case: Case, call: Call, reason: str) -> Finding | None:
+    """The constraint gives a reason and does not raise, and the resolver rejects the implementation."""
     name = implementation.full_name
-    if " raised " in reason and _raised(op, name, reason):
-        return _raised(op, name, reason)
-    call = _call(op, case, device)
-    verdicts = resolver.resolve(call, [implementation], resolver.Circumstances(dispatch.policy.current(), forced=name))
-    status = verdicts.verdicts[0].status
-    if status in (resolver.CHOSEN, resolver.ACCEPTED):
+    if raised_in(case.definition, name, reason):
+        return Finding("refusal", f"a constraint of {name} does not refuse, it fails: {reason}")
+    around = resolver.Circumstances(policy.current(), forced=name)
+    (verdict,) = resolver.resolve(call, [implementation], around).verdicts
+    if verdict.status in (resolver.CHOSEN, resolver.ACCEPTED):
         return Finding("refusal", f"{name} is chosen for {case.id}, though its constraint says: {reason}")
     return None
-
-
-__all__ = ["PREFIX", "Arguments", "check_constraints", "check_refused", "run_refusal"]

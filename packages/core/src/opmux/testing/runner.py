@@ -15,11 +15,13 @@ import torch
 from opmux import __about__, loading
 from opmux.arch import arch_of
 from opmux.errors import InvalidArgument
-from opmux.testing import checks, execution, refusals
+from opmux.testing import execution, refusals
 from opmux.testing.case import Case, op_named, parse_case
 from opmux.testing.cases import cases_of
 from opmux.testing.comparison import Errors, Finding
+from opmux.testing.probes import PROBES, not_declared
 from opmux.testing.profiles import profile_named
+from opmux.testing.subject import NotClaimed, Subject, TargetRaised, prepare
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -49,29 +51,32 @@ class Outcome:
 def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
     """Run one case; nothing that a target raises gets out."""
     try:
-        subject, claim = checks.prepare(backend, case, device)
-        if subject is None:
-            finding = refusals.check_refused(backend, case, device, claim)
-            if finding is not None:
-                return Outcome(case.id, FAILED, findings=[finding], claimed=False)
-            return Outcome(case.id, SKIPPED, claim.reason, claimed=False)
-        ability, reason = checks.ABILITIES.get(case.probe, ("", ""))
-        if ability and not getattr(subject.implementation, ability):
-            return Outcome(case.id, SKIPPED, reason, claimed=False)
-        try:
-            with torch.no_grad():
-                checks.PROBES[case.probe](subject)
-        except checks.NotClaimed as error:
-            return Outcome(case.id, SKIPPED, str(error), claimed=False)
-        except checks.TargetRaised as error:
-            subject.findings.append(Finding("runs", str(error)))
-    except Exception as error:  # the kit's own, or the reference's
+        return _run(prepare(backend, case, device))
+    except Exception as error:  # the kit's own mistake, or the reference's
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the suite itself failed at {os.path.basename(where.filename)}:{where.lineno}: "
-        text += f"{type(error).__name__}: {error}"
-        return Outcome(case.id, FAILED, findings=[Finding("suite", text)])
-    status = FAILED if subject.findings else PASSED
-    return Outcome(case.id, status, findings=subject.findings, errors=subject.errors)
+        return Outcome(case.id, FAILED, findings=[Finding("suite", f"{text}{type(error).__name__}: {error}")])
+
+
+def _run(subject: Subject) -> Outcome:
+    case = subject.case
+    implementation = subject.claim.implementation
+    if implementation is None:
+        finding = refusals.check_refused(subject)
+        if finding is not None:
+            return Outcome(case.id, FAILED, findings=[finding], claimed=False)
+        return Outcome(case.id, SKIPPED, subject.claim.reason, claimed=False)
+    reason = not_declared(implementation, case.probe)
+    if reason is not None:
+        return Outcome(case.id, SKIPPED, reason, claimed=False)
+    try:
+        with torch.no_grad():
+            PROBES[case.probe](subject)
+    except NotClaimed as error:
+        return Outcome(case.id, SKIPPED, str(error), claimed=False)
+    except TargetRaised as error:
+        subject.report("runs", str(error))
+    return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, errors=subject.errors)
 
 
 def run_case(backend: str, op: str, case: str) -> Outcome:
@@ -162,7 +167,7 @@ def run_conformance(
             done += 1
             if progress is not None:
                 progress(name, done, total)
-        more, not_broken = refusals.check_constraints(backend, op_named(name), cases, device)
+        more, not_broken = refusals.check_constraints(backend, op_named(name), device)
         unbroken += not_broken
         refused = [Outcome(case, FAILED, findings=[finding]) for case, finding in more]
         counts.update(o.status for o in (*outcomes, *refused))

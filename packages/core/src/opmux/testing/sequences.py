@@ -62,6 +62,14 @@ def draw_paged(
     return {"new": new, "lengths": lengths, "pages": needed}
 
 
+def running(lengths: list[int]) -> list[int]:
+    """Where each sequence starts, and where the last one ends."""
+    total = [0]
+    for length in lengths:
+        total.append(total[-1] + length)
+    return total
+
+
 def _between(generator: torch.Generator, low: int, high: int) -> int:
     """A number from low to high, both included."""
     if high <= low:

@@ -71,7 +71,9 @@ def edge_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
 def changed(signature: Signature, profile: Profile, change: Mapping[str, Any]) -> Iterator[Dims]:
     """The base dims with a change, if the op has one of the changed dims."""
     dims = base_dims(signature, profile)
-    given = {name.removeprefix("*"): v for name, v in change.items() if name.startswith("*") == _is_star(signature, name)}
+    given = {
+        name.removeprefix("*"): v for name, v in change.items() if name.startswith("*") == _is_star(signature, name)
+    }
     given = {name: dims.get(v) if isinstance(v, str) else v for name, v in given.items() if name in dims}
     given = {name: v for name, v in given.items() if v is not None}
     if given and any(dims[name] != value for name, value in given.items()):

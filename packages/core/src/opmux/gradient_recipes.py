@@ -1,0 +1,141 @@
+"""How each op is recorded: what its backward op needs, where that comes from, and what it gives gradients of.
+
+All of it follows from names: a tensor of the backward op is an argument of the forward, one of its results, or
+``grad_<result>``; what it returns is ``grad_<argument>``.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.errors import GradientRefused
+from opmux.op import OPS, Op
+from opmux.signature import REFUSED
+
+Form = tuple[tuple[Any, ...], torch.dtype]
+"""The shape and dtype of an output."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an argument of the backward op comes from: ``kind`` is input, result or grad, ``place`` its position."""
+
+    kind: str
+    place: int
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an op is recorded, found once from the names of its backward op's arguments.
+
+    Attributes:
+        variant: the op that is run in its place when a gradient is due.
+        sources: of each tensor argument of the backward op, in order.
+        differentiated: the places of the forward's tensors that the backward op gives gradients of, in its order.
+        others: the places of those that it gives none of.
+        option_names: the options that the backward op takes over from the forward.
+    """
+
+    op: Op
+    variant: Op
+    backward: Op
+    sources: tuple[Source, ...]
+    differentiated: tuple[int, ...]
+    others: tuple[int, ...]
+    option_names: tuple[str, ...]
+
+    def refuse_undifferentiable(self, tensors: Sequence[Any]) -> None:
+        """Refuse a gradient for an argument that the backward op does not differentiate.
+
+        Raises:
+            GradientRefused: names the argument.
+        """
+        for place in self.others:
+            if tensors[place] is not None and tensors[place].requires_grad:
+                name = self.op.signature.tensors[place].name
+                raise GradientRefused(
+                    f"{self.op.name}: `{name}` has no gradient in this op, and it requires one; pass {name}.detach()"
+                )
+
+    def to_save(self, tensors: Sequence[Any], results: Sequence[Tensor]) -> list[Any]:
+        """What the backward op needs beside gradients."""
+        given = {"input": tensors, "result": results}
+        return [given[s.kind][s.place] for s in self.sources if s.kind != "grad"]
+
+    def arguments(self, saved: Sequence[Any], grads: Sequence[Any], forms: Sequence[Form]) -> list[Any]:
+        """The tensor arguments of the backward op. A gradient that nobody gave is None, or zeros where it must be."""
+        left = iter(saved)
+        like = next(g for g in grads if g is not None)
+        made = []
+        for source in self.sources:
+            if source.kind != "grad":
+                made.append(next(left))
+                continue
+            grad = grads[source.place] if source.place < len(grads) else None
+            if grad is not None:
+                grad = grad.contiguous()
+            elif not source.optional:
+                shape, dtype = forms[source.place]
+                grad = like.new_zeros(shape, dtype=dtype)
+            made.append(grad)
+        return made
+
+
+@functools.cache
+def recipe_of(op: Op) -> Recipe:
+    """How an op is recorded.
+
+    Raises:
+        GradientRefused: where it defines no gradient.
+    """
+    if op.gradient == REFUSED:
+        raise refusal(op)
+    if op.gradient not in OPS:
+        raise GradientRefused(
+            f"{op.name}: its gradient is to come from `{op.gradient}`, which is no op; "
+            f"define that op too, or leave gradient= of {op.name} away"
+        )
+    variant, backward = OPS[op.gradient_through or op.name], OPS[op.gradient]
+    inputs = {a.name: i for i, a in enumerate(op.signature.tensors)}
+    results = {o.name: i for i, o in enumerate(variant.signature.outputs)}
+
+    def source(name: str, optional: bool) -> Source:
+        if name in inputs:
+            return Source("input", inputs[name], optional)
+        if name in results:
+            return Source("result", results[name], optional)
+        return Source("grad", results[name.removeprefix("grad_")], optional)
+
+    differentiated = tuple(inputs[o.name.removeprefix("grad_")] for o in backward.signature.outputs)
+    forward_options = {o.name for o in op.signature.options}
+    return Recipe(
+        op,
+        variant,
+        backward,
+        tuple(source(a.name, a.optional) for a in backward.signature.tensors),
+        differentiated,
+        tuple(place for place in inputs.values() if place not in differentiated),
+        tuple(o.name for o in backward.signature.options if o.name in forward_options),
+    )
+
+
+def backward_backend(backward: Op, backend: str | None) -> str | None:
+    """The implementation or backend of a forward is asked for in the backward too, where it has the backward."""
+    if backend is None or any(i.full_name == backend for i in backward.implementations):
+        return backend
+    family = backend.partition(":")[0]
+    return family if any(i.backend == family for i in backward.implementations) else None
+
+
+def refusal(op: Op) -> GradientRefused:
+    """The complaint about a gradient through an op that defines none."""
+    written = " (it writes into its arguments)" if op.signature.mutates else ""
+    return GradientRefused(
+        f"{op.name}: no gradient is defined for this op{written}, and an argument requires one; "
+        "call it under torch.no_grad(), or detach the arguments"
+    )

@@ -1,0 +1,28 @@
+"""The suite as a test module, for any backend: run it through `opmux.testing.plugin`, which says how."""
+
+from typing import Any
+
+from opmux.testing.suite import check_case, check_claims, check_constraints, check_exceptions
+
+OPMUX_SUITE = True
+"""Tells the plugin that the tests of this module are its own."""
+
+
+def test_case(backend: str, op: str, case: str, exceptions: str | None) -> None:
+    """One call, held to the oracle."""
+    check_case(backend, op, case, exceptions)
+
+
+def test_constraints(backend: str, op: str) -> None:
+    """Every declared constraint refuses what breaks it."""
+    check_constraints(backend, op)
+
+
+def test_claims(backend: str, parameters: list[Any]) -> None:
+    """The backend claims something."""
+    check_claims(backend, parameters)
+
+
+def test_exceptions(parameters: list[Any], exceptions: str | None) -> None:
+    """Known exceptions name cases."""
+    check_exceptions(parameters, exceptions)

@@ -1,0 +1,267 @@
+"""The probes: for each thing to look at, a function that calls the target of a `Subject` and reports what is wrong.
+
+`values` is the usual one. A probe runs one case; which cases have which probe, `opmux.testing.cases` says.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.implementation import Implementation
+from opmux.op import OPS, Op
+from opmux.testing import execution, large
+from opmux.testing.bounds import allowances, unit_roundoff
+from opmux.testing.case import all_options
+from opmux.testing.checks import check_forms, check_memory, check_values, same_bits
+from opmux.testing.comparison import compare
+from opmux.testing.inputs import make_arguments
+from opmux.testing.making import Arguments
+from opmux.testing.memory import guarded_empty
+from opmux.testing.oracle import expected_results, mutated, upcast
+from opmux.testing.poison import poison_freed, poisoned
+from opmux.testing.subject import NotClaimed, Subject, TargetRaised, called, forms, refill, run
+
+
+def values(subject: Subject) -> None:
+    """One call in poisoned memory, held to the oracle and to its buffers; one in ordinary memory, likewise."""
+    if not subject.op.signature.mutates:
+        poison_freed(forms(subject), subject.device)
+    with poisoned() as allocated:
+        results = run(subject)
+    if not subject.op.signature.mutates:
+        check_forms(subject, results)
+    check_memory(subject, allocated)
+    check_values(subject, results, subject.arguments)
+    if subject.op.signature.mutates:
+        return
+    again = run(subject)
+    if not same_bits(results, again):
+        check_values(subject, again, subject.arguments)
+
+
+def nonfinite(subject: Subject) -> None:
+    """One NaN, or one infinity, in one tensor: it reaches what it reaches in the oracle, and nothing else."""
+    name, value = subject.case.data, float(subject.case.probe)
+    tensor = subject.arguments.tensors[name]
+    if tensor is None or not tensor.numel():
+        return
+    plant(subject, name, value)
+    results = run(subject)
+    check_memory(subject)
+    check_values(subject, results, subject.arguments)
+
+
+def plant(subject: Subject, name: str, value: float) -> None:
+    """Put a value into the middle of a tensor; of a paged cache, where a token lies."""
+    tensor = subject.arguments.tensors[name]
+    assert tensor is not None
+    index = [size // 2 for size in tensor.shape]
+    table, lengths = subject.arguments.tensors.get("block_table"), subject.arguments.tensors.get("seq_lens")
+    if name.endswith("_cache") and table is not None and lengths is not None:
+        row = int(lengths.argmax())
+        token = int(lengths[row]) // 2
+        index[:2] = [int(table[row, token // tensor.shape[1]]), token % tensor.shape[1]]
+    for one in (tensor, subject.placed[name].tensor):
+        one[tuple(index)] = value
+    subject.placed[name].remember()
+
+
+def out(subject: Subject) -> None:
+    """``out=`` writes into the given tensors, which lie in guarded memory, and returns them."""
+    run(subject)  # a plan is made, or out= is a copy
+    given = [guarded_empty(shape, dtype, subject.device, subject.case.view) for shape, dtype in forms(subject)]
+    for buffer in given:
+        buffer.remember()
+    targets = tuple(buffer.tensor for buffer in given)
+    results = run(subject, out=targets if len(targets) > 1 else targets[0])
+    if len(results) != len(targets) or any(a is not b for a, b in zip(results, targets, strict=True)):
+        subject.report("out=", "the call does not return the tensors that were given as out=")
+    for output, buffer in zip(subject.op.signature.outputs, given, strict=True):
+        count = buffer.changed_outside()
+        if count:
+            subject.report("writes outside", f"{count} elements around out= `{output.name}` were written")
+    check_memory(subject)
+    check_values(subject, targets, subject.arguments)
+
+
+def repeat(subject: Subject) -> None:
+    """Equal bits for equal inputs, whatever the memory held before."""
+    results = [t.clone() for t in run(subject)]
+    for _ in range(3):
+        if subject.op.signature.mutates:
+            refill(subject, subject.arguments)
+        else:
+            poison_freed(forms(subject), subject.device)
+        again = run(subject)
+        if not same_bits(results, again):
+            subject.report("determinism", "equal inputs gave different bits, and deterministic=True is declared")
+            return
+
+
+def stale(subject: Subject) -> None:
+    """The same tensors with other contents: nothing of the first call is left in the second."""
+    other = _other_contents(subject)
+    run(subject)
+    refill(subject, other)
+    results = run(subject)
+    check_values(subject, results, other, check="stale contents")
+
+
+def _other_contents(subject: Subject) -> Arguments:
+    """Other contents of the same shapes; bounds that follow from the contents become the larger of both."""
+    other = make_arguments(subject.case, subject.device, round_=1)
+    fixed = all_options(subject.op.signature, subject.case)
+    for name, value in other.options.items():
+        if name not in fixed:
+            other.options[name] = max(value, subject.arguments.options[name])
+    subject.arguments.options = other.options
+    return other
+
+
+def capture(subject: Subject) -> None:
+    """Captured in a CUDA/HIP graph and replayed on other contents."""
+    try:
+        other, results = _captured(subject)
+    except TargetRaised:
+        raise
+    except RuntimeError as error:  # what a capture reports that was made invalid
+        raise TargetRaised(f"in graph capture: {error}") from error
+    check_values(subject, results, other, check="graph capture")
+
+
+def _captured(subject: Subject) -> tuple[Arguments, tuple[Tensor, ...]]:
+    """Other contents than those of the capture, and what the replay gave for them."""
+    other = _other_contents(subject)
+    stream = torch.cuda.Stream(subject.device)
+    stream.wait_stream(torch.cuda.current_stream(subject.device))
+    with torch.cuda.stream(stream):
+        run(subject)
+        run(subject)
+    torch.cuda.current_stream(subject.device).wait_stream(stream)
+    if subject.op.signature.mutates:
+        refill(subject, subject.arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = run(subject)
+    refill(subject, other)
+    graph.replay()
+    torch.cuda.synchronize(subject.device)
+    return other, results
+
+
+def past_32_bits(subject: Subject) -> None:
+    """Tensors past 2**31 elements: one call on the whole, some of whose entries are held to the oracle."""
+    results: Sequence[Tensor] = run(subject)
+    if not subject.op.signature.mutates:
+        check_forms(subject, results)
+    check_memory(subject)
+    changed = None
+    pages = large.used_pages_of(subject)
+    if pages is not None:
+        changes = {n: subject.placed[n].changed_inside() for n in mutated(subject.op)}
+        changed = {n: c.index_select(0, pages) for n, c in changes.items()}
+        results = [r.index_select(0, pages) for r in results]
+        for name, change in changes.items():
+            if int(change.sum()) > int(changed[name].sum()):
+                subject.report("writes elsewhere", f"pages of `{name}` have changed that no slot names")
+    arguments, some = large.part(subject, results)
+    check_values(subject, some, arguments, changed=changed, skip=large.sums_over_entries(subject.op))
+
+
+def gradient(subject: Subject) -> None:
+    """The gradients that autograd gives, held to the oracle of the backward op on what the forward returned."""
+    op, options = subject.op, subject.arguments.options
+    backward = OPS[op.gradient]
+    wanted = [o.name.removeprefix("grad_") for o in backward.signature.outputs]
+    saved = run_forward(subject, OPS[op.gradient_through] if op.gradient_through else op)
+    generator = torch.Generator(subject.device).manual_seed(1)
+    given = [_drawn_like(saved[o.name], generator) for o in op.signature.outputs]
+    named: dict[str, Any] = {**subject.arguments.tensors, **saved}
+    named |= {f"grad_{o.name}": g for o, g in zip(op.signature.outputs, given, strict=True)}
+    mask = tuple(subject.arguments.tensors[n] is not None for n in wanted)
+    arguments = Arguments(
+        {t.name: named.get(t.name) for t in backward.signature.tensors},
+        {o.name: options.get(o.name) for o in backward.signature.options} | {"output_mask": mask},
+    )
+    if execution.implementations(backward, subject.backend):
+        must_claim(backward, subject.backend, arguments.tensors, arguments.options)
+    leaves: dict[str, Tensor | None] = {
+        n: t.detach().requires_grad_(n in wanted) if t is not None else None for n, t in subject.tensors.items()
+    }
+    with torch.enable_grad():
+        results = called(op, subject.backend, leaves, options)
+        asked = [t for n in wanted if (t := leaves[n]) is not None]
+        found = iter(differentiated(results, asked, given))
+    exact = expected_results(backward, arguments, ())
+    operands = {n: upcast(t) for n, t in arguments.tensors.items()}
+    dtypes = {n: t.dtype for n, t in arguments.tensors.items() if t is not None}
+    allowed = allowances(backward, operands, dtypes, arguments.options, exact)
+    unit = unit_roundoff(list(dtypes.values()))
+    for output, there, right, allowance in zip(backward.signature.outputs, mask, exact, allowed, strict=True):
+        if there:
+            errors, findings = compare(output.name, next(found), right, allowance, unit)
+            subject.errors.include(errors)
+            for finding in findings:
+                subject.report("gradient", f"{finding.check}: {finding.message}")
+    check_memory(subject)
+
+
+def _drawn_like(result: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(result.shape, generator=generator, device=result.device, dtype=torch.float32)
+    return drawn.to(result.dtype)
+
+
+def differentiated(results: Sequence[Tensor], asked: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
+    """`torch.autograd.grad`, with whatever the target's backward raises told apart from the suite's own mistakes."""
+    try:
+        return torch.autograd.grad(results, asked, given)
+    except Exception as error:
+        raise TargetRaised(f"in the backward: {error}") from error
+
+
+def must_claim(op: Op, backend: str, tensors: Any, options: Any) -> None:
+    """Go on only where the backend takes another op's call too, which the probe makes.
+
+    Raises:
+        NotClaimed: with the declared reason.
+    """
+    claim = execution.claim(op, backend, tensors, options)
+    if claim.implementation is None:
+        raise NotClaimed(f"{op.name}: {claim.reason}")
+
+
+def run_forward(subject: Subject, variant: Op) -> dict[str, Tensor]:
+    """What the forward (the variant that runs when a gradient is due) returns, by name."""
+    must_claim(variant, subject.backend, subject.tensors, subject.arguments.options)
+    with torch.no_grad():
+        results = called(variant, subject.backend, subject.tensors, subject.arguments.options)
+    return {o.name: r for o, r in zip(variant.signature.outputs, results, strict=True)}
+
+
+Probe = Callable[[Subject], None]
+
+PROBES: dict[str, Probe] = {
+    "values": values,
+    "nan": nonfinite,
+    "inf": nonfinite,
+    "out": out,
+    "repeat": repeat,
+    "stale": stale,
+    "gradient": gradient,
+    "capture": capture,
+    "large": past_32_bits,
+}
+"""What can be looked at."""
+
+
+def not_declared(implementation: Implementation, probe: str) -> str | None:
+    """Why an implementation that takes the call is not held to it: what its record does not claim."""
+    if implementation.numerics is not None:
+        return f"different numerics are declared ({implementation.numerics})"
+    if probe == "repeat" and not implementation.deterministic:
+        return "not deterministic (deterministic=False)"
+    if probe == "capture" and not implementation.capturable:
+        return "not for graph capture (capturable=False)"
+    return None

@@ -1,0 +1,179 @@
+"""Makers by role: an argument's name tells what it must hold.
+
+Index data is valid, as the ops require; what lies in unused places is poison. Float data is such that mistakes show:
+rows of norms differ in scale (a quiet row shows a wrong eps), means are not zero, sinks matter.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from opmux.testing.making import Making, makes
+from opmux.testing.memory import poison_
+from opmux.testing.sequences import draw_lengths, draw_paged, running
+
+QUIET_ROWS = (1.0, 2.0**-9, 16.0)
+"""Scales of successive rows of what is normed: the mean square of a quiet row is about eps."""
+
+MEAN = 0.25
+"""The mean of what is normed, in units of its standard deviation."""
+
+
+def some_numbers(making: Making) -> Tensor:
+    """What nobody has a rule for: normal numbers, in 8-bit formats spread over their range."""
+    if making.name.endswith("scale"):
+        return making.normal().abs().add(0.5).to(making.dtype)
+    if making.dtype.is_floating_point and making.dtype.itemsize == 1:
+        making.dtype, stored = torch.float32, making.dtype
+        return making.normal(4.0).to(stored)
+    return making.normal()
+
+
+def some_integers(making: Making) -> Tensor:
+    """Index data that nobody has a rule for: offsets where the shape ends in ``name+1``, zeros elsewhere."""
+    shape = making.op.signature.tensor(making.name).shape
+    last = shape.dims[-1] if shape.dims else None
+    if making.dtype == torch.int8:
+        return making.integers(-127, 128).to(torch.int8)
+    if len(making.shape) == 1 and getattr(last, "offset", 0) == 1:
+        first = next(t for t in making.made.values() if t is not None)
+        lengths = draw_lengths(making.generator, making.shape[0] - 1, first.shape[0])
+        return making.as_index(running(lengths))
+    return making.as_index(torch.zeros(making.shape, dtype=torch.int64))
+
+
+# Floating-point roles
+
+
+def _rows_of_all_scales(making: Making) -> Tensor:
+    drawn = making.normal(mean=MEAN)
+    if not drawn.numel() or drawn.dim() < 2:
+        return drawn
+    rows = drawn.numel() // drawn.shape[-1]
+    scales = torch.tensor(QUIET_ROWS, dtype=drawn.dtype, device=drawn.device)
+    of_row = scales[torch.arange(rows, device=drawn.device) % len(QUIET_ROWS)]
+    return drawn * of_row.reshape(*drawn.shape[:-1], 1)
+
+
+@makes("x")
+@makes("residual")
+@makes("residual_out")
+def _streams(making: Making) -> Tensor:
+    """What is normed or quantised: rows of all scales; elsewhere rows of one."""
+    return _rows_of_all_scales(making) if {"hidden", "m"} & set(making.op.signature.binders) else making.normal()
+
+
+@makes("weight")
+def _gain(making: Making) -> Tensor:
+    return making.normal(0.25, 0.0 if making.options.get("weight_offset") else 1.0)
+
+
+@makes("w")
+def _weight(making: Making) -> Tensor:
+    return making.normal(1 / math.sqrt(max(1, making.shape[-1])))
+
+
+@makes("gate")
+def _gate(making: Making) -> Tensor:
+    return making.normal(2.0)
+
+
+@makes("cos")
+def _cos(making: Making) -> Tensor:
+    return torch.cos(_angles(making)).to(making.dtype)
+
+
+@makes("sin")
+def _sin(making: Making) -> Tensor:
+    return torch.sin(_angles(making)).to(making.dtype)
+
+
+def _angles(making: Making) -> Tensor:
+    positions, half = making.shape
+    step = 10000.0 ** (-torch.arange(half, device=making.device, dtype=torch.float64) / max(1, half))
+    return torch.arange(positions, device=making.device, dtype=torch.float64).unsqueeze(1) * step
+
+
+@makes("lse_a")
+@makes("lse_b")
+def _partial_lse(making: Making) -> Tensor:
+    """Log-sum-exps, some -inf: a side that attended to nothing. Now and then both sides have."""
+    drawn = making.normal(1.5)
+    return drawn.masked_fill(making.integers(0, 5) == 0, -math.inf)
+
+
+# Index roles
+
+
+@makes("positions")
+def _positions(making: Making) -> Tensor:
+    return making.as_index(making.integers(0, making.dim("max_positions")))
+
+
+@makes("slot_mapping")
+def _slots(making: Making) -> Tensor:
+    """Slots all over the cache, each once; some tokens are skipped."""
+    slots, tokens = making.dim("pages") * making.dim("page_size"), making.shape[0]
+    drawn = torch.full((tokens,), -1, device=making.device)
+    given = min(slots, tokens)
+    drawn[:given] = making.permutation(slots)[:given]
+    drawn[making.integers(0, 6) == 0] = -1
+    return making.as_index(drawn)
+
+
+@makes("cu_seqlens_q")
+@makes("cu_seqlens_k")
+def _offsets(making: Making) -> Tensor:
+    if "block_table" in making.case.dtypes:
+        return making.as_index(running(_paged(making)["new"]))
+    side = making.name[-1]
+    # An empty sequence and tokens past the last one are within the contract, and easily forgotten.
+    lengths = draw_lengths(making.generator, making.dim("batch"), making.dim(f"tokens_{side}"))
+    making.shared[f"max_seqlen_{side}"] = max(lengths, default=0)
+    if making.case.data == "loose":
+        making.shared[f"max_seqlen_{side}"] += 37
+    return making.as_index(running(lengths))
+
+
+@makes("seq_lens")
+def _lengths(making: Making) -> Tensor:
+    return making.as_index(_paged(making)["lengths"])
+
+
+@makes("block_table")
+def _block_table(making: Making) -> Tensor:
+    """Distinct pages for what each sequence needs, and rubbish in the entries past it."""
+    table = poison_(torch.empty(making.shape, dtype=torch.int64, device=making.device))
+    table[:, 1::2] = 2**31 - 1
+    order = making.permutation(making.dim("pages")).tolist()
+    for row, pages in enumerate(_paged(making)["pages"]):
+        table[row, :pages] = torch.tensor([order.pop() for _ in range(pages)], device=making.device)
+    return making.as_index(table)
+
+
+@makes("k_cache")
+@makes("v_cache")
+def _cache(making: Making) -> Tensor:
+    """Cached keys or values; what belongs to no sequence is NaN, in `fill_unused`."""
+    return making.normal()
+
+
+def _paged(making: Making) -> dict[str, list[int]]:
+    """How many new tokens, tokens and pages each sequence has; one draw for all arguments of a call."""
+    if "paged" not in making.shared:
+        found = draw_paged(
+            making.generator,
+            batch=making.dim("batch"),
+            tokens=making.dim("tokens"),
+            pages=making.dim("pages"),
+            page_size=making.dim("page_size"),
+            max_pages=making.dim("max_pages"),
+            kind=making.case.data,
+        )
+        making.shared["paged"] = found
+        loose = 37 if making.case.data == "loose" else 0
+        making.shared["max_seqlen_q"] = max(found["new"], default=0) + loose
+        making.shared["max_seqlen_k"] = max(found["lengths"], default=0) + loose
+    paged: dict[str, list[int]] = making.shared["paged"]
+    return paged

@@ -1,0 +1,121 @@
+"""A case on its way through the suite: its arguments in guarded memory, and the call of the target."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.errors import OpmuxError
+from opmux.op import Op
+from opmux.testing import execution
+from opmux.testing.case import Case
+from opmux.testing.comparison import Errors, Finding
+from opmux.testing.inputs import make_arguments
+from opmux.testing.making import Arguments
+from opmux.testing.memory import Guarded, guarded
+from opmux.testing.oracle import mutated
+from opmux.validation import check_call
+
+
+class TargetRaised(Exception):
+    """The target, and not the suite, raised."""
+
+
+class NotClaimed(Exception):
+    """The probe needs a call that the backend does not claim; says why."""
+
+
+@dataclass
+class Subject:
+    """A case on its way through a probe.
+
+    Attributes:
+        arguments: the tensors as they were made, contiguous: what the oracle is given.
+        placed: the same in guarded memory, as the case's view says: what the target is given.
+        claim: whether the backend takes the call.
+    """
+
+    backend: str
+    case: Case
+    op: Op
+    device: torch.device
+    arguments: Arguments
+    placed: dict[str, Guarded]
+    claim: execution.Claim = field(default_factory=execution.unasked)
+    findings: list[Finding] = field(default_factory=list)
+    errors: Errors = field(default_factory=Errors)
+
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        """What the target is given."""
+        return {n: self.placed[n].tensor if n in self.placed else None for n in self.arguments.tensors}
+
+    def report(self, check: str, message: str) -> None:
+        """Record that something is wrong; one finding of a check is enough."""
+        if all(f.check != check for f in self.findings):
+            self.findings.append(Finding(check, message))
+
+
+def place(case: Case, op: Op, arguments: Arguments) -> dict[str, Guarded]:
+    """Put the tensors into guarded memory. An expanded one repeats its first entry, in the arguments as well."""
+    placed = {}
+    for name, tensor in arguments.tensors.items():
+        if tensor is None:
+            continue
+        view = case.view
+        if view == "expanded":
+            reads_only = name not in op.signature.mutates and tensor.dtype.is_floating_point
+            whole = tensor.dim() > 1 and tensor.numel() > 0 and not name.endswith("_cache")
+            view = view if reads_only and whole else "plain"
+        placed[name] = guarded(tensor, view)
+        if view == "expanded":
+            arguments.tensors[name] = placed[name].tensor.contiguous()
+        placed[name].remember()
+    return placed
+
+
+def prepare(backend: str, case: Case, device: torch.device) -> Subject:
+    """Make a case's arguments and ask whether the backend takes the call."""
+    op = case.definition
+    arguments = make_arguments(case, device)
+    subject = Subject(backend, case, op, device, arguments, place(case, op, arguments))
+    subject.claim = execution.claim(op, backend, subject.tensors, arguments.options)
+    return subject
+
+
+def called(op: Op, backend: str, tensors: Any, options: Any, **extra: Any) -> tuple[Tensor, ...]:
+    """`execution.call`, with whatever it raises told apart from the suite's own mistakes.
+
+    Raises:
+        TargetRaised: whatever it was.
+    """
+    try:
+        return execution.call(op, backend, tensors, options, **extra)
+    except Exception as error:
+        words = str(error) if isinstance(error, OpmuxError) else f"{type(error).__name__}: {error}"
+        raise TargetRaised(words) from error
+
+
+def run(subject: Subject, **extra: Any) -> tuple[Tensor, ...]:
+    """Call the target; of a mutating op, the mutated tensors are its results."""
+    found = called(subject.op, subject.backend, subject.tensors, subject.arguments.options, **extra)
+    if subject.op.signature.mutates:
+        return tuple(subject.placed[n].tensor for n in mutated(subject.op))
+    return found
+
+
+def forms(subject: Subject) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and dtypes of the op's outputs for this call."""
+    signature, options = subject.op.signature, subject.arguments.options
+    dims, normal = check_call(signature, subject.arguments.tensors, options)
+    dtypes = signature.output_dtypes(subject.arguments.tensors, normal)
+    return list(zip(signature.output_shapes(dims, normal), dtypes, strict=True))
+
+
+def refill(subject: Subject, arguments: Arguments) -> None:
+    """Write other contents into the very tensors that the target was given."""
+    for name, value in arguments.tensors.items():
+        if value is not None:
+            subject.placed[name].tensor.copy_(value)
+            subject.placed[name].remember()

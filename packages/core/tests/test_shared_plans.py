@@ -1,0 +1,338 @@
+"""Calls that look alike and must not share a plan, and calls that look different and must."""
+
+import enum
+import threading
+
+import pytest
+import torch
+from backends import backends, implementation, plugin
+from torch import nn
+
+import opmux
+from opmux import guards, loading
+from opmux.errors import BackendFault, InvalidArgument, PluginError
+from opmux.implementation import OneOf
+from opmux.loading import temporary_plugin
+from opmux.op import OPS
+from opmux.plugin import AtMost, Dtype, Exact, MultipleOf, Priority
+
+X, W = torch.randn(4, 8), torch.randn(8)
+Q = torch.randn(2, 5, 4, 8)
+
+
+def filled(value):
+    def target(x, *tensors, **options):
+        return torch.full_like(x, value)
+
+    return target
+
+
+def test_a_plan_made_without_gradients_does_not_drop_them_later():
+    """Evaluation first, training afterwards, on the same parameters."""
+    weight = nn.Parameter(W.clone())
+    with backends(a=implementation(filled(7.0))):
+        for _ in range(2):
+            with torch.no_grad():
+                assert not opmux.rms_norm(X, weight).requires_grad
+            result = opmux.rms_norm(X, weight)
+            assert result.requires_grad
+            assert (result == 7).all()
+
+
+def test_an_absent_optional_tensor_keeps_its_guard():
+    weight = torch.randn(3, 8)
+    opmux.linear(X, weight)
+    entry = opmux.linear.op.front
+    for _ in range(3):
+        opmux.linear(X, weight)
+    assert opmux.linear.op.front is entry
+    opmux.linear(X, weight, torch.randn(3))
+    opmux.linear(X, weight)
+    assert torch.equal(opmux.linear(X, weight), opmux.linear.reference(X, weight))
+
+
+def test_one_tensor_given_twice_has_a_guard_of_its_own():
+    opmux.add_rms_norm(X, X, W)
+    entry = opmux.add_rms_norm.op.front
+    opmux.add_rms_norm(X, X, W)
+    assert opmux.add_rms_norm.op.front is entry
+    y, total = opmux.add_rms_norm(X, X, W)
+    assert torch.equal(total, X + X)
+
+
+def test_a_list_for_a_tuple_shares_the_tuples_plan():
+    takes = implementation(lambda q, *t, **o: torch.ones_like(q), op="attention", when=(OneOf("window", (-1, -1)),))
+    with backends(a=takes):
+        assert (opmux.attention(Q, Q, Q, window=[-1, -1]) == 1).all()
+        assert not (opmux.attention(Q, Q, Q, window=(2, 0)) == 1).any()
+        assert (opmux.attention(Q, Q, Q, window=[-1, -1]) == 1).all()
+    with backends(a=implementation(lambda q, *t, **o: torch.ones_like(q), op="attention", features=(Exact("window"),))):
+        opmux.attention(Q, Q, Q, window=(-1, -1))
+        opmux.attention(Q, Q, Q, window=[-1, -1])
+        assert opmux.quarantined() == ()
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="attention: `causal` expected a bool, got 1"):
+            opmux.attention(Q, Q, Q, causal=1)
+        opmux.attention(Q, Q, Q, causal=True)
+
+
+def test_warn_only_determinism_is_told_from_the_strict_kind():
+    with backends(a=implementation(filled(1.0))):
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            assert opmux.rms_norm(X, W).sum() == 32
+            torch.use_deterministic_algorithms(True)
+            assert opmux.rms_norm(X, W).sum() != 32
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+def test_an_old_front_does_not_come_back_after_a_change_of_policy():
+    with backends(a=implementation(filled(1.0))):
+        opmux.rms_norm(X, W)
+        op = opmux.rms_norm.op
+        stale = op.namespace[f"_other_front_{op._versions}"]
+        opmux.policy.disable("a")
+        stale(X, W)
+        assert opmux.rms_norm(X, W).sum() != 32
+
+
+def test_code_that_was_replaced_leaves_by_the_slow_way():
+    from types import FunctionType
+
+    old = FunctionType(opmux.rms_norm.__code__, opmux.rms_norm.__globals__)
+    old.__kwdefaults__ = opmux.rms_norm.__kwdefaults__
+    for name in ("hidden", "tokens"):
+        with backends(a=implementation(filled(1.0), features=(Exact(name),))):
+            assert old(X, W).sum() == 32
+            assert opmux.quarantined() == ()
+    assert torch.equal(old(X, W), opmux.rms_norm.reference(X, W))
+
+
+def test_two_threads_that_meet_one_fault_blame_one_backend():
+    barrier, seen = threading.Barrier(2), []
+    state = {"broken": False}
+
+    def target(x, weight, *, eps, weight_offset):
+        if state["broken"]:
+            barrier.wait(timeout=20)
+            raise RuntimeError("both at once")
+        return torch.ones_like(x)
+
+    def caller():
+        seen.append(opmux.rms_norm(X, W)[0, 0].item())
+
+    with backends(a=implementation(target, priority=Priority.SPECIALISED), b=implementation(filled(2.0))):
+        opmux.rms_norm(X, W)
+        state["broken"] = True
+        threads = [threading.Thread(target=caller) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == [2.0, 2.0]
+        assert [q.name for q in opmux.quarantined()] == ["a"]
+
+
+def test_a_negated_view_reaches_a_target_as_its_values():
+    seen = []
+
+    def target(x, weight, *, eps, weight_offset):
+        seen.append((x.is_neg(), x.clone()))
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    view = torch.randn(4, 8, dtype=torch.complex64).conj().imag
+    assert view.is_neg()
+    with backends(a=implementation(target)):
+        opmux.rms_norm(view, W)
+    assert [negated for negated, _ in seen] == [False]
+    assert torch.equal(seen[0][1], view.resolve_neg())
+
+
+@pytest.mark.parametrize("mode", ["inference", "autocast", "float64"])
+def test_the_guards_own_trial_does_not_depend_on_the_callers_state(mode):
+    guards._native_answers_as_expected.cache_clear()
+    if mode == "inference":
+        with torch.inference_mode():
+            assert guards._native_answers_as_expected()
+    elif mode == "autocast":
+        with torch.autocast("cpu"):
+            assert guards._native_answers_as_expected()
+    else:
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert guards._native_answers_as_expected()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+class Kind(enum.Enum):
+    A = 1
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (implementation(filled(1.0), when=Dtype("x", "float32")), "planted of rms_norm: when= is not a tuple"),
+        (implementation(filled(1.0), archs=None), "planted of rms_norm: archs= is not a tuple"),
+        (implementation(filled(1.0), priority="high"), "planted of rms_norm: priority 'high' is not an int"),
+        (implementation(3), "planted of rms_norm: target 3 is neither 'module:function' nor callable"),
+        (implementation(filled(1.0), when=(MultipleOf("hidden", 0),)), "planted of rms_norm: MultipleOf('hidden', 0) has no"),
+        (implementation(filled(1.0), when=(OneOf("hidden", Kind.A),)), "planted of rms_norm: OneOf('hidden', ...) takes plain"),
+        (implementation(filled(1.0), when=(OneOf("eps", float("inf")),)), "planted of rms_norm: OneOf('eps', ...) takes plain"),
+        (implementation(filled(1.0), when=(Dtype("x", "float31"),)), "planted of rms_norm: ['float31'] are no dtypes of torch"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_record_that_would_break_calls_is_refused_when_it_loads(record, reason):
+    with backends(healthy=implementation(filled(2.0), priority=1), planted=record):
+        assert [f.reason[: len(reason)] for f in loading.failed_plugins()] == [reason]
+        assert opmux.rms_norm(X, W).sum() == 64
+
+
+def test_a_bound_on_an_option_that_may_be_none():
+    with backends(
+        a=implementation(lambda q, *t, **o: torch.ones_like(q), op="attention", when=(AtMost("scale", 1.0),))
+    ):
+        assert not (opmux.attention(Q, Q, Q) == 1).any()
+        assert (opmux.attention(Q, Q, Q, scale=0.5) == 1).all()
+
+
+@pytest.mark.parametrize("name", ["reference", "opmux", "a:b", "a,b", ""])
+def test_names_that_are_the_cores_own_are_refused(name):
+    with temporary_plugin(plugin(implementation(filled(1.0))), name):
+        assert loading.failed_plugins()[-1].reason.startswith(
+            f"is called {name!r}: a backend's name is a Python identifier"
+        )
+    assert torch.equal(opmux.rms_norm(X, W), opmux.rms_norm.reference(X, W))
+
+
+def test_a_third_with_a_name_that_two_declared_does_not_load_either():
+    made = [plugin(implementation(filled(float(i)))) for i in range(3)]
+    with (
+        temporary_plugin(made[0], "a", "p0"),
+        temporary_plugin(made[1], "a", "p1"),
+        temporary_plugin(made[2], "a", "p2"),
+    ):
+        assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "reference"
+    with temporary_plugin(made[1], "a", "p1"):
+        assert opmux.rms_norm(X, W).sum() == 32
+
+
+def test_asking_for_a_backend_is_not_asking_for_its_other_numerics():
+    with backends(
+        a=[
+            implementation(filled(1.0), name="exact"),
+            implementation(filled(2.0), name="fast", priority=Priority.SPECIALISED, numerics="sums in bfloat16"),
+        ]
+    ):
+        assert opmux.rms_norm(X, W, backend="a")[0, 0] == 1
+        assert opmux.rms_norm(X, W, backend="a:fast")[0, 0] == 2
+
+
+def test_out_of_memory_on_the_host_is_nobodys_fault():
+    def target(x, weight, *, eps, weight_offset):
+        return torch.empty(1 << 50)
+
+    with backends(a=implementation(target)):
+        with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+            opmux.rms_norm(X, W)
+        assert opmux.quarantined() == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (lambda x, w, **o: (x.clone(),), "returned a tuple as `y`, expected float32[4, 8] on cpu"),
+        (lambda x, w, **o: x, "returned `y` in the memory of `x`, expected a tensor of its own"),
+        (lambda x, w, **o: torch.empty(8, 4).T, "returned `y` with strides [1, 4], expected a contiguous tensor"),
+    ],
+)
+def test_a_result_of_the_wrong_form_is_a_fault(target, told):
+    with backends(a=implementation(target)):
+        assert torch.equal(opmux.rms_norm(X, W), opmux.rms_norm.reference(X, W))
+        assert opmux.quarantined()[0].reason == f"rms_norm: a (opmux-a 1.2.3) {told}; report it to its authors"
+
+
+def test_many_faulty_plans_count_as_a_fault_on_the_arch():
+    def target(x, weight, *, eps, weight_offset):
+        raise RuntimeError("every time")
+
+    with backends(a=implementation(target, features=(Exact("tokens"),))):
+        for rows in range(1, 40):
+            opmux.rms_norm(torch.randn(rows, 8), W)
+        assert len(opmux.quarantined()) == 17
+        assert opmux.quarantined()[-1].scope == "arch"
+
+
+def test_under_strict_a_quarantined_better_choice_is_not_passed_over_in_silence():
+    def target(x, weight, *, eps, weight_offset):
+        raise RuntimeError("odd")
+
+    with backends(a=implementation(target), z=implementation(target, priority=-5)):
+        opmux.rms_norm(X, W)
+        opmux.policy.strict(True)
+        with pytest.raises(BackendFault) as caught:
+            opmux.rms_norm(X, W)
+    assert str(caught.value) == (
+        "rms_norm: a is in quarantine, and the policy is strict: RuntimeError: odd\n"
+        "  call:      x float32[4, 8], weight float32[8]\n"
+        "  try:       opmux.quarantine_clear() once it is mended, or disable it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: opmux.rms_norm(X, W, out=(torch.empty(4, 8),)), "rms_norm: `out` expected a tensor, got a tuple of 1; pass the tensor itself"),
+        (lambda: opmux.add_rms_norm(X, X, W, out=(Y, Y)), "add_rms_norm: `out` expected tensors of their own, got two in one memory; pass tensors that share none"),
+        (lambda: opmux.rms_norm(X, W, out=torch.empty(12).as_strided((4, 8), (1, 1))), "rms_norm: `out` expected a tensor whose elements do not overlap, got strides [1, 1]; pass a tensor that is not expanded"),
+        (lambda: opmux.add_rms_norm_(Y, Y, W), "add_rms_norm_: `residual` expected a tensor other than `x`, got the same one; both are written: pass a copy"),
+        (lambda: opmux.rms_norm(X, W, backend=5), "rms_norm: `backend` expected a name (str) or None, got 5; see `opmux backends`"),
+    ],
+)  # fmt: skip
+def test_arguments_that_would_be_written_over_each_other(call, message):
+    with pytest.raises(InvalidArgument) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+Y = torch.empty(4, 8)
+
+
+def test_changes_of_policy_from_many_threads_are_all_kept():
+    names = [f"b{i}" for i in range(8)]
+    with backends(**{name: implementation(filled(1.0)) for name in names}):
+        threads = [threading.Thread(target=opmux.policy.disable, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {d.name for d in opmux.policy.current().disabled} == set(names)
+        opmux.policy.reset()
+        opmux.policy.disable("b0", ops=(op for op in ["rms_norm"]))
+        assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "b1"
+        with pytest.raises(InvalidArgument, match="policy.override: `prefer` expected a list of names, got the str"):
+            opmux.policy.override(prefer="b1").__enter__()
+
+
+def test_binding_and_registering_leave_nothing_behind():
+    import linecache
+
+    before = len(linecache.cache)
+    for _ in range(50):
+        opmux.rms_norm.bind(X, W)
+    assert len(linecache.cache) <= before + 1
+
+
+def test_a_definition_with_a_reserved_name_is_refused_and_not_kept():
+    from opmux.dtypes import Real
+    from opmux.plugin import define_op
+
+    def planted_op(x: Real[torch.Tensor, "runs"]) -> Real[torch.Tensor, "runs"]:
+        return x
+
+    with pytest.raises(TypeError, match="planted_op: `runs` is a reserved name; call it something else"):
+        define_op(planted_op)
+    assert "planted_op" not in OPS
+    assert issubclass(PluginError, opmux.errors.OpmuxError)
