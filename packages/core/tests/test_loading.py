@@ -68,7 +68,10 @@ BROKEN = [
         "planted of rms_norm: rms_norm has no dim or option `hiden`; it has tokens, hidden, eps, weight_offset",
     ),
     (plugin(implementation(ones, archs=("hopper",))), "planted of rms_norm: arch: `hopper` expected `cpu`"),
-    (plugin(implementation("no_colon")), "planted of rms_norm: target 'no_colon' is neither 'module:function' nor callable"),
+    (
+        plugin(implementation("no_colon")),
+        "planted of rms_norm: target 'no_colon' is neither 'module:function' nor callable",
+    ),
     (
         plugin(implementation(ones), implementation(ones)),
         "planted of rms_norm is declared twice, by a-test 0: neither is loaded",

@@ -55,8 +55,16 @@ def check_out(
             )
 
     for first, second in itertools.combinations(outs, 2):
-        if first.numel() and second.numel() and shares_memory(first, second):
+        if _overlap(first, second):
             raise invalid(op.name, "out", "tensors of their own", "two in one memory", "pass tensors that share none")
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors begin in one place, or are contiguous and run into each other."""
+    if not (a.numel() and b.numel() and shares_memory(a, b)):
+        return False
+    (first, size), (second, _) = sorted((t.data_ptr(), t.numel() * t.element_size()) for t in (a, b))
+    return first == second or (a.is_contiguous() and b.is_contiguous() and first + size > second)
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
