@@ -1,6 +1,6 @@
 """What a plugin author imports. Importing it loads no toolchain and touches no device."""
 
-from opmux.definition import define_op
+from opmux.definition import GENERATED, REFUSED, Accumulated, define_op
 from opmux.errors import BackendFault, BuildFailed
 from opmux.features import Alignment, Bucket, Exact, FeatureRule, StrideOrder
 from opmux.hookspecs import hookimpl
@@ -27,7 +27,10 @@ from opmux.loading import API_VERSION
 
 __all__ = [
     "API_VERSION",
+    "GENERATED",
+    "REFUSED",
     "Absent",
+    "Accumulated",
     "Aligned",
     "Alignment",
     "AtLeast",

@@ -183,7 +183,7 @@ def sample(name: str, dtype: torch.dtype = torch.float64, device: str = "cpu") -
     return Sample(op, tuple(named[t.name] for t in op.signature.tensors), options)
 
 
-ALL = sorted(OPS)
+ALL = sorted(name for name, op in OPS.items() if op.reference.__module__.startswith("opmux."))
 BACKWARD = [n for n in ALL if OPS[n].is_backward]
 DIFFERENTIABLE = [n for n in ALL if OPS[n].gradient != REFUSED]
 MUTATING = [n for n in ALL if OPS[n].signature.mutates]

@@ -233,6 +233,7 @@ def test_a_reader_that_raises_refuses_the_rest_of_its_file(folder: Path, put, ro
         ((".tsv", 3), "expected (file suffix with a dot, reader), got ('.tsv', 3)"),
         ((".CSV", read_json_lines), "the reader of .CSV is declared twice; the first one is kept"),
     ],
+    ids=["no pair", "no dot", "no reader", "twice"],
 )
 def test_a_reader_may_be_wrong(folder: Path, put, row: Callable, item: Any, text: str) -> None:
     put(folder / "a.csv", row())

@@ -163,7 +163,7 @@ def test_old_functions_of_old_records_go(mine, folder: Path, put, row: Callable)
     assert sum(name.startswith("_tuned_cell_") for name in opmux.rms_norm.op.namespace) <= 2
 
 
-def test_code_that_is_still_running_keeps_its_records(mine, folder: Path, put, row: Callable) -> None:
+def test_code_that_is_still_running_gets_the_new_records(mine, folder: Path, put, row: Callable) -> None:
     put(folder / "records.csv", row())
     tuning.reload()
     op = opmux.rms_norm.op
@@ -174,7 +174,7 @@ def test_code_that_is_still_running_keeps_its_records(mine, folder: Path, put, r
     put(folder / "records.csv", row(options="eps=1e-6", config='{"block": 7}'))
     tuning.reload()
     assert float(running(x, WEIGHT)[0, 0]) == TUNABLE
-    assert mine.configs == [{"block": 64}, {"block": 64}]
+    assert mine.configs == [{"block": 64}, {"block": 7}]
     assert ran(128) == TUNABLE
     assert mine.configs[2:] == [{"block": 7}]
 
