@@ -190,7 +190,9 @@ def site(tmp_path):
 def run_with(site, program, **environment):
     import os
 
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("OPMUX_")} | environment
+    # What else is installed beside the core must not take part.
+    ours = {"OPMUX_PLUGINS": "installed,broken,newer"}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("OPMUX_")} | ours | environment
     environ["PYTHONPATH"] = os.pathsep.join([str(site), environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, env=environ, check=False

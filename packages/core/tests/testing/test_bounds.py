@@ -115,6 +115,7 @@ def test_a_bound_that_is_no_number_lets_nothing_through() -> None:
     exact = torch.ones(4, dtype=torch.float64)
     errors, findings = compare("out", exact.float() * 1.5, exact, Allowance(torch.full((4,), math.nan)), UNIT)
     assert errors.element == math.inf
+    assert errors.as_dict()["element"] == 1e300
     assert "element bound" in {f.check for f in findings}
     assert compare("out", exact.float(), exact, Allowance(torch.full((4,), math.nan)), UNIT)[1] == []
 

@@ -319,6 +319,23 @@ def test_writes_whole_pages(hold: Hold) -> None:
     assert_fails(hold("write_kv_cache", write_kv_cache), "writes elsewhere")
 
 
+def test_trusts_its_slots(hold: Hold) -> None:
+    """Pointer arithmetic without a look: a slot past the last one is memory past the cache."""
+
+    def write_kv_cache(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, **options: Any) -> None:
+        for new, cache in ((k, k_cache), (v, v_cache)):
+            if cache.numel():
+                size, (page, row, *rest) = cache.shape[1], cache.stride()
+                for token, slot in enumerate(slots.tolist()):
+                    if slot >= 0:
+                        first = cache.storage_offset() + slot // size * page + slot % size * row
+                        cache.as_strided(cache.shape[2:], rest, first).copy_(new[token])
+
+    report = hold("write_kv_cache", write_kv_cache)
+    assert checks_failed(report) == {"writes outside"}
+    assert all("@probe=rubbish" in f["case"] for f in report["failures"])
+
+
 # Attention
 
 

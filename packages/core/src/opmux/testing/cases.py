@@ -122,6 +122,8 @@ def _probes(op: Op, case: Any, gpu: bool) -> Iterator[Case]:
     for dtype in (half, single):
         yield case(dtype, probe="repeat")
         yield case(dtype, probe="stale")
+        if signature.mutates and "slot_mapping" in {t.name for t in signature.tensors}:
+            yield case(dtype, probe="rubbish")
         if op.gradient != REFUSED:
             yield case(dtype, probe="gradient")
             for options in choices.TOGETHER[:1]:

@@ -9,6 +9,9 @@ from torch import Tensor
 from opmux.dtypes import name_of
 from opmux.testing.bounds import CODES_APART, CODES_FRACTION, ROUNDED_PROBABILITIES, Allowance
 
+LARGEST_TOLD = 1e300
+"""What an infinite error is in a report, as JSON has no infinity."""
+
 
 @dataclass
 class Errors:
@@ -36,7 +39,7 @@ class Errors:
     def as_dict(self) -> dict[str, float | None]:
         """As reports have them; None where nothing was compared."""
         found = {"global": self.whole, "row": self.row, "element": self.element}
-        return {name: error if self.compared else None for name, error in found.items()}
+        return {name: min(error, LARGEST_TOLD) if self.compared else None for name, error in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux.errors import InvalidArgument
 from opmux.implementation import Implementation
 from opmux.op import OPS, Op
 from opmux.testing import execution, large
@@ -106,6 +107,7 @@ def stale(subject: Subject) -> None:
     run(subject)
     refill(subject, other)
     results = run(subject)
+    check_memory(subject)
     check_values(subject, results, other, check="stale contents")
 
 
@@ -149,6 +151,21 @@ def _captured(subject: Subject) -> tuple[Arguments, tuple[Tensor, ...]]:
     graph.replay()
     torch.cuda.synchronize(subject.device)
     return other, results
+
+
+def rubbish(subject: Subject) -> None:
+    """Slots that are none: the call may raise or do nothing with them, but writes nothing outside of the caches."""
+    slots = subject.placed["slot_mapping"]
+    beyond = subject.case.dims["pages"] * subject.case.dims["page_size"]
+    slots.tensor[0::3] = beyond
+    slots.tensor[1::3] = -2
+    slots.remember()
+    try:
+        run(subject)
+    except TargetRaised as error:
+        if not isinstance(error.__cause__, InvalidArgument):
+            raise
+    check_memory(subject)
 
 
 def past_32_bits(subject: Subject) -> None:
@@ -251,6 +268,7 @@ PROBES: dict[str, Probe] = {
     "stale": stale,
     "gradient": gradient,
     "capture": capture,
+    "rubbish": rubbish,
     "large": past_32_bits,
 }
 """What can be looked at."""
