@@ -1,5 +1,6 @@
 """`opmux doctor`."""
 
+import importlib.metadata
 import json
 import stat
 from pathlib import Path
@@ -175,4 +176,5 @@ def test_toolchains_that_are_absent_are_listed_without_version_or_path(monkeypat
 
 def test_triton_is_looked_up_by_its_distribution(monkeypatch) -> None:
     monkeypatch.setattr(toolchains, "_TRITON", ("no-such-distribution", "torch"))
-    assert toolchains.toolchains()[0]["version"] == torch.__version__
+    # The distribution's version, which may lack the build's suffix that torch.__version__ has.
+    assert toolchains.toolchains()[0]["version"] == importlib.metadata.version("torch")

@@ -14,7 +14,8 @@ sum that cancels may be wrong by more of its own size than one that does not, an
 **Sums.** A sum of n terms goes through n roundings in the worst order. Roundings are as often up as down: the error of
 a sequential sum of terms of one sign has the standard deviation ``0.24 u sqrt(n) sum|t|``, of mixed signs ``0.4 u
 sum|t|``. `roundings` therefore counts ``4 + sqrt(n)``: about four standard deviations of the worst order, so that every
-order passes, and half as many bits as a sum in bfloat16 would need.
+order passes, and half as many bits as a sum in bfloat16 would need. Where the case repeats one entry along a dim that
+is summed over (the expanded view), all terms round the same way, and it counts ``4 + n``.
 
 **Probabilities in bfloat16.** Attention kernels multiply the probabilities P with V on matrix units that take 16-bit
 operands, so for 16-bit inputs P (and in the backward dS) may be rounded to bfloat16. The roundings of the terms of one
@@ -39,6 +40,7 @@ kernel gives the exact result of inputs that differ by a few u. A plugin can giv
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,9 +122,13 @@ class Given:
         return 2.5 * root + result.abs() if self.sixteen else None
 
 
+_repeated = ContextVar("repeated", default=False)
+"""Whether the operands of the call at hand repeat one entry: the roundings of a sum's terms are then all alike."""
+
+
 def roundings(terms: int) -> float:
     """How many unit roundoffs the error of a sum is allowed, in any order of summation."""
-    return 4.0 + math.sqrt(terms)
+    return 4.0 + (terms if _repeated.get() else math.sqrt(terms))
 
 
 def unit_roundoff(dtypes: Sequence[torch.dtype]) -> float:
@@ -136,6 +142,7 @@ def allowances(
     dtypes: Mapping[str, torch.dtype],
     options: Mapping[str, Any],
     expected: Sequence[Tensor],
+    repeated: bool = False,
 ) -> tuple[Allowance, ...]:
     """The allowance of each output of a call.
 
@@ -145,6 +152,7 @@ def allowances(
         dtypes: their dtypes before they were upcast.
         options: the options.
         expected: the exact results, in float64.
+        repeated: tensors repeat one entry along their first dim.
     """
     meant = OPS[op.in_place_of] if op.in_place_of is not None else op
     real = [d for d in dtypes.values() if d.is_floating_point]
@@ -152,7 +160,11 @@ def allowances(
     clean = {name: _finite(value) for name, value in tensors.items()}
     given = Given(meant, clean, options, tuple(_finite(e) for e in expected), sixteen, tensors)
     derive = DERIVATIONS.get(meant.name, _by_perturbation)
-    return tuple(derive(given))
+    token = _repeated.set(repeated)
+    try:
+        return tuple(derive(given))
+    finally:
+        _repeated.reset(token)
 
 
 def _finite(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """`run_conformance`: every case of every op that a backend implements, and a report of what was proved."""
 
+import gc
 import os
 import platform
 import sys
@@ -50,12 +51,29 @@ class Outcome:
 
 def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
     """Run one case; nothing that a target raises gets out."""
+    if case.probe == "large":
+        _release_memory()
     try:
         return _run(prepare(backend, case, device))
+    except torch.OutOfMemoryError as error:
+        return _out_of_memory(case, error)
     except Exception as error:  # the kit's own mistake, or the reference's
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the suite itself failed at {os.path.basename(where.filename)}:{where.lineno}: "
         return Outcome(case.id, FAILED, findings=[Finding("suite", f"{text}{type(error).__name__}: {error}")])
+
+
+def _out_of_memory(case: Case, error: torch.OutOfMemoryError) -> Outcome:
+    """A case that does not fit is no verdict on a kernel: it is shown as not run."""
+    held = str(error).partition(". GPU ")[0]
+    return Outcome(case.id, SKIPPED, f"the case does not fit this device: {held}", claimed=False)
+
+
+def _release_memory() -> None:
+    """Give back what the last case held: a failed one is kept alive by the cycle of its exception and its frames."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _run(subject: Subject) -> Outcome:
@@ -75,6 +93,8 @@ def _run(subject: Subject) -> Outcome:
     except NotClaimed as error:
         return Outcome(case.id, SKIPPED, str(error), claimed=False)
     except TargetRaised as error:
+        if case.probe == "large" and isinstance(error.__cause__, torch.OutOfMemoryError):
+            return _out_of_memory(case, error.__cause__)
         subject.report("runs", str(error))
     return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, errors=subject.errors)
 
