@@ -1,5 +1,7 @@
 """Graph capture on a GPU: what has been planned is captured and replays; what reads data is refused."""
 
+import gc
+
 import pytest
 import torch
 from torch_modes.samples import ALL, DIFFERENTIABLE, Sample, outputs, sample, total
@@ -19,7 +21,11 @@ def on_gpu(name: str, dtype: torch.dtype = torch.float32) -> Sample:
 
 
 def warm_up(call: Sample) -> None:
-    """Run a call once beside the default stream, as torch asks for before a capture."""
+    """Run a call once beside the default stream, as torch asks for before a capture.
+
+    Graphs and events that other tests left to the garbage collector go first: freed during a capture they break it.
+    """
+    gc.collect()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
