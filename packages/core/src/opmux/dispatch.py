@@ -286,9 +286,7 @@ def judge_fault(
 
 def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None) -> Callable[..., Any]:
     """Plan for these arguments; return the planned target with its options fixed, and nothing else around it."""
-    from opmux.explanation import bind_arguments
-
-    arguments, filled = bind_arguments(op, tensors, dict(options))
+    arguments, filled = op.bind_arguments(tensors, options)
     if faults.capturing():
         raise CaptureRefused(
             f"{op.name}: no plan is made during graph capture, and bind makes one\n"

@@ -117,7 +117,7 @@ def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None
     loading.ensure_loaded()
     if backend is not None and (complaint := dispatch.unknown_backend(definition, backend)):
         raise complaint
-    arguments, filled = bind_arguments(definition, tensors, options)
+    arguments, filled = definition.bind_arguments(tensors, options)
     where = archs.parse_arch(arch) if arch is not None else _default_arch(arguments)
     state = definition.state
     call, key = dispatch.make_call(definition, state, arguments, filled, where)
@@ -132,21 +132,6 @@ def _default_arch(tensors: Sequence[Any]) -> archs.Arch | None:
     if os.environ.get("OPMUX_ARCH") or (isinstance(tensors[0], torch.Tensor) and tensors[0].is_meta):
         return archs.assumed_arch()
     return None
-
-
-def bind_arguments(op: Op, tensors: Sequence[Any], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Fill in defaults as the public function would.
-
-    Raises:
-        TypeError: for missing or unknown arguments, as Python says it.
-    """
-    bound = op.public.__signature__.bind(*tensors, **options)  # type: ignore[attr-defined]
-    bound.apply_defaults()
-    values = bound.arguments
-    return (
-        tuple(values[t.name] for t in op.signature.tensors),
-        {o.name: values[o.name] for o in op.signature.options},
-    )
 
 
 def _key_text(op: Op, call: Any, key: tuple[Any, ...]) -> str:

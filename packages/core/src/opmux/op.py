@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import inspect
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -168,6 +169,22 @@ class Op:
     def names(self, tensors: tuple[Any, ...]) -> dict[str, Any]:
         """Tensor arguments by name."""
         return {argument.name: value for argument, value in zip(self.signature.tensors, tensors, strict=True)}
+
+    def bind_arguments(
+        self, tensors: Sequence[Any], options: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The tensors in order and the options, defaults filled in, as the public function would have them.
+
+        Raises:
+            TypeError: for missing or unknown arguments, as Python says it.
+        """
+        bound = inspect.signature(self.public).bind(*tensors, **options)
+        bound.apply_defaults()
+        values = bound.arguments
+        return (
+            tuple(values[t.name] for t in self.signature.tensors),
+            {o.name: values[o.name] for o in self.signature.options},
+        )
 
     def set_implementations(self, implementations: tuple["Implementation", ...]) -> None:
         """Replace what implements the op, rewrite its call path for the features in use, and drop its plans."""
