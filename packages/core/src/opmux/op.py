@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from opmux import codegen
+from opmux.expressions import evaluate
 from opmux.features import Feature, stride_order
 from opmux.guards import Guard, make_guard, never
 from opmux.layout import aligned, has_blocks, span
@@ -169,6 +170,10 @@ class Op:
     def names(self, tensors: tuple[Any, ...]) -> dict[str, Any]:
         """Tensor arguments by name."""
         return {argument.name: value for argument, value in zip(self.signature.tensors, tensors, strict=True)}
+
+    def count_flops(self, sizes: Mapping[str, int]) -> float | None:
+        """Floating-point operations of a call with these dims (a star dim's product), or None where none are counted."""
+        return None if self.flops is None else float(evaluate(self.flops, sizes))
 
     def bind_arguments(
         self, tensors: Sequence[Any], options: Mapping[str, Any]

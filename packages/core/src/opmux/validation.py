@@ -15,6 +15,7 @@ from torch import Tensor
 from opmux.dims import Affine
 from opmux.dtypes import name_of
 from opmux.errors import invalid
+from opmux.expressions import evaluate
 from opmux.signature import Option, Signature, TensorArgument
 
 
@@ -235,8 +236,7 @@ def _check_requirements(
     for requirement in signature.require:
         names: dict[str, Any] = {**tensors, **dims, **options}
         try:
-            # The expression is the definition's own text, never a caller's.
-            holds = eval(requirement.expression, {"__builtins__": {}}, names)
+            holds = evaluate(requirement.expression, names)
         except (TypeError, ZeroDivisionError) as error:
             holds, names = False, {**names, "error": error}
         if not holds:

@@ -21,12 +21,9 @@ def flops_of(op: Op, arguments: Arguments) -> float | None:
     """Floating-point operations: the case's own count, or the op's expression over its dims."""
     if arguments.flops is not None:
         return arguments.flops
-    if op.flops is None:
-        return None
     dims, _ = _dims(op, arguments)
-    sizes = {name: numel(dims, name) for name in dims}
-    # The expression is the definition's own text, never a caller's.
-    return float(eval(op.flops, {"__builtins__": {}}, sizes)) * arguments.share
+    counted = op.count_flops({name: numel(dims, name) for name in dims})
+    return None if counted is None else counted * arguments.share
 
 
 def moved_of(op: Op, arguments: Arguments) -> int:

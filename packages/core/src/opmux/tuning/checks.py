@@ -1,11 +1,9 @@
 """What must hold of a record: it names what exists, its figures agree with each other, and the device could do it."""
 
 import datetime
-import functools
 import math
 import re
 from collections.abc import Mapping
-from types import CodeType
 from typing import Any
 
 import torch
@@ -47,7 +45,7 @@ def check_record(record: TunedRecord) -> None:
         check_call(op.signature, tensors, options)
     except InvalidArgument as error:
         raise TunedRecordError(str(error)) from None
-    flops, size = _flops(op, record), _bytes(op, tensors, options, dims, CAPACITY)
+    flops, size = op.count_flops(record.dims), _bytes(op, tensors, options, dims, CAPACITY)
     _check_agreement(op, record, "tflops", flops and 1e-6 * flops, "op states no flops")
     whole = None if roles_of(op).capacity else 1e-3 * size
     _check_agreement(op, record, "gbps", whole, "call reads a part of its buffers only")
@@ -60,7 +58,7 @@ def tflops_of(record: TunedRecord) -> float | None:
     Raises:
         TunedRecordError: where the op is unknown.
     """
-    flops = _flops(known_op(record.op), record)
+    flops = known_op(record.op).count_flops(record.dims)
     return None if flops is None else 1e-6 * flops / record.time_us
 
 
@@ -148,16 +146,6 @@ def _as_call(op: Op, record: TunedRecord) -> tuple[dict[str, Any], dict[str, Any
         text = str(error).partition("\n")[0]
         raise cells.refused(op.name, "dims", "sizes of tensors that torch can hold", text, "mend the row") from None
     return tensors, options, dims
-
-
-@functools.cache
-def _compiled(expression: str) -> CodeType:
-    return compile(expression, "<flops>", "eval")
-
-
-def _flops(op: Op, record: TunedRecord) -> float | None:
-    # The expression is the definition's own text, never a row's.
-    return None if op.flops is None else float(eval(_compiled(op.flops), {"__builtins__": {}}, dict(record.dims)))
 
 
 def _bytes(
