@@ -70,7 +70,7 @@ def _option_conditions(signature: Signature) -> list[str]:
     return [f"{o.name}.__class__ is {_CLASSES[o.kind]}" for o in signature.options if o.kind in _CLASSES]
 
 
-def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str], list[str]]:
+def _shape_lines(signature: Signature, sized: frozenset[str], ranked: bool = False) -> tuple[list[str], list[str]]:
     """Statements that bind the dims, and the conditions that every shape meets.
 
     A shape of the wrong rank fails in an unpacking or an index, which the caller treats as a broken condition.
@@ -84,7 +84,7 @@ def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str]
     for tensor in order:
         shape, size = tensor.shape, f"s_{tensor.name}"
         if tensor.optional:
-            test = _matches(f"{tensor.name}.shape", shape, bound, seen)
+            test = _matches(tensor, seen, ranked)
             conditions.append(f"({tensor.name} is None or {test})")
             continue
         if shape.text in seen:
@@ -92,7 +92,7 @@ def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str]
             continue
         binds = [n for n, b in binders.items() if b == tensor.name and n not in bound]
         if not binds:
-            conditions.append(_matches(f"{tensor.name}.shape", shape, bound, seen))
+            conditions.append(_matches(tensor, seen, ranked))
             continue
         lines.append(f"{size} = {tensor.name}.shape")
         seen[shape.text] = size
@@ -111,11 +111,11 @@ def _shape_lines(signature: Signature, sized: frozenset[str]) -> tuple[list[str]
     return lines, conditions
 
 
-def _conditions(signature: Signature, features: tuple[Feature, ...]) -> tuple[list[str], list[str]]:
+def _conditions(signature: Signature, features: tuple[Feature, ...], ranked: bool) -> tuple[list[str], list[str]]:
     """Statements that bind the dims, and everything that must hold of each call: options, shapes, relations."""
     sized = {s for s in signature.stars if any(s in f.source for f in features)}
     sized |= {s for s in signature.stars if any(s in r.names for r in signature.require)}
-    lines, shapes = _shape_lines(signature, frozenset(sized))
+    lines, shapes = _shape_lines(signature, frozenset(sized), ranked)
     apart = [f"{a} is not {b}" for a, b in itertools.combinations(signature.mutates, 2)]
     return lines, [*_option_conditions(signature), *shapes, *(f"({r.expression})" for r in signature.require), *apart]
 
@@ -161,12 +161,16 @@ def _bind_trailing(
         _bind_one(dim, f"{size}[{position - len(shape.dims)}]", binds, bound, lines, conditions)
 
 
-def _matches(read: str, shape: Shape, bound: set[str], seen: dict[str, str]) -> str:
+def _matches(tensor: TensorArgument, seen: dict[str, str], ranked: bool) -> str:
+    """The condition that a tensor whose dims are all bound has its shape; ``ranked``: a guard has settled the ranks."""
+    name, shape = tensor.name, tensor.shape
     if shape.text in seen:
-        return f"{read} == {seen[shape.text]}"
+        return f"{name}.shape == {seen[shape.text]}"
+    if ranked and shape.star is None and len(shape.dims) == 1:
+        return f"{name}.numel() == {shape.dims[0].source()}"  # of a vector; half the price of its shape
     dims = ", ".join(dim.source() for dim in shape.dims)
     trailing = f"({dims},)" if shape.dims else "()"
-    return f"{read} == " + (trailing if shape.star is None else f"{shape.star} + {trailing}")
+    return f"{name}.shape == " + (trailing if shape.star is None else f"{shape.star} + {trailing}")
 
 
 def _key(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> str:
@@ -207,7 +211,7 @@ def entry_source(
     """
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
     no_extras = "out is backend is None" if signature.takes_out else "backend is None"
-    lines, conditions = _conditions(signature, features)
+    lines, conditions = _conditions(signature, features, ranked=True)
     out = ", out=out" if signature.takes_out else ""
     rest, tensors = forwarded(signature), stand_ins(signature)
     indent = " " * 16
@@ -255,7 +259,7 @@ def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tup
 
 def fits_source(signature: Signature) -> str:
     """``_fits``: whether shapes and flags are the signature's; `check_call` explains where they are not."""
-    lines, conditions = _conditions(signature, ())
+    lines, conditions = _conditions(signature, (), ranked=False)
     return "\n".join(
         [
             f"def _fits({parameters(signature)}):",

@@ -172,7 +172,7 @@ class Op:
         return {argument.name: value for argument, value in zip(self.signature.tensors, tensors, strict=True)}
 
     def count_flops(self, sizes: Mapping[str, int]) -> float | None:
-        """Floating-point operations of a call with these dims (a star dim's product), or None where none are counted."""
+        """Floating-point operations of a call with these dims (a star's product), or None where none are counted."""
         return None if self.flops is None else float(evaluate(self.flops, sizes))
 
     def bind_arguments(
@@ -245,7 +245,7 @@ class Op:
         entry = next((e for e in tuple(fronts) if e[0](*tensors) and not (e[1] and grad_enabled)), None)
         if entry is None:
             given = tuple(t for t in tensors if not any(t is absent for absent in self._absent))
-            if not is_plain(given):
+            if not is_plain(given) or not self._ranks_fit(tensors):
                 return None
             entry = (make_guard(tensors), any(t.requires_grad for t in given), Front(table))
         with self._lock:
@@ -254,6 +254,14 @@ class Op:
             if self.table is table:
                 self.namespace[name] = entry
         return entry[2]
+
+    def _ranks_fit(self, tensors: tuple[Any, ...]) -> bool:
+        """Whether each tensor has the rank of its shape: behind the guard, ranks are not looked at again."""
+        for argument, tensor in zip(self.signature.tensors, tensors, strict=True):
+            least, absent = len(argument.shape.dims), any(tensor is a for a in self._absent)
+            if not absent and (tensor.dim() < least or (argument.shape.star is None and tensor.dim() != least)):
+                return False
+        return True
 
     @property
     def front(self) -> "FrontEntry":
