@@ -152,3 +152,12 @@ def test_quarantine_is_readable_as_data():
         "rms_norm", "a", "opmux-a", "1.2.3", "cpu", "plan",
     )  # fmt: skip
     assert record.when.tzinfo is not None
+
+
+def test_explain_under_strict_says_what_the_call_would_do():
+    with backends(a=implementation(ones, when=(MultipleOf("hidden", 128),))), opmux.policy.override(strict=True):
+        plan = opmux.explain(opmux.rms_norm, X, W, arch="sm_90")
+        assert plan.chosen is None
+        assert {c.name: c.reason for c in plan.candidates}["reference"] == "not taken under strict unless asked for"
+        assert opmux.explain(opmux.rms_norm, X, W, arch="sm_90", backend="reference").chosen.name == "reference"
+        assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "reference"

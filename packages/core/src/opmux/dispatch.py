@@ -182,16 +182,19 @@ def _choose(
     """The first taker, imported: (to run, what to remember of it, to remember); (None, ...) where its import failed."""
     takers = resolution.accepted
     strict = policy.current().strict
-    only_reference = call.arch.is_gpu and all(v.implementation.priority == Priority.REFERENCE for v in takers)
-    if not takers or (only_reference and forced is None and strict):
-        why = ", and the policy is strict" if takers else f" for backend={forced!r}" if forced else ""
-        raise UnsupportedCall(refusal_text(op, call, resolution, why, strict=bool(takers)))
+    only_reference = (
+        bool(takers) and call.arch.is_gpu and all(v.implementation.priority == Priority.REFERENCE for v in takers)
+    )
+    if not takers:
+        strictly = ", and the policy is strict" if strict and call.arch.is_gpu else ""
+        why = strictly if forced is None else f" for backend={forced!r}"
+        raise UnsupportedCall(refusal_text(op, call, resolution, why))
     if only_reference and forced is None and not op.in_place_of:
         announce_once(
             ("only the reference", op.name, call.arch.name),
             logging.WARNING,
             "%s",
-            refusal_text(op, call, resolution, "; the reference runs", strict=False),
+            refusal_text(op, call, resolution, "; the reference runs"),
         )
     chosen = takers[0].implementation
     if strict and forced is None and resolution.passed_over:

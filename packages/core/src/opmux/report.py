@@ -24,14 +24,14 @@ def describe_call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) ->
     return ", ".join(parts)
 
 
-def refusal_text(op: Op, call: Call, resolution: Resolution, why: str, strict: bool) -> str:
+def refusal_text(op: Op, call: Call, resolution: Resolution, why: str) -> str:
     """No backend took a call: the call, every rejection with its reason, and what to do."""
     rows = []
     last = Priority.REFERENCE
     for verdict in sorted(resolution.verdicts, key=lambda v: (v.implementation.priority == last, v.name)):
         reason = verdict.reason
         if verdict.status in (CHOSEN, ACCEPTED):
-            reason = "not taken under strict unless asked for" if strict else "the implementation of last resort"
+            reason = "the implementation of last resort"
         i = verdict.implementation
         rows.append((i.full_name, f"({i.distribution} {i.version})", reason))
     widths = [max((len(row[c]) for row in rows), default=0) for c in (0, 1)]

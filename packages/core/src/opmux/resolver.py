@@ -150,6 +150,9 @@ def _judge(call: Call, implementation: Implementation, around: Circumstances) ->
                 return DISABLED, f"disabled by {entry.by}"
     if name in around.quarantined and around.forced is None:
         return QUARANTINED, around.quarantined[name]
+    last_resort = implementation.priority == Priority.REFERENCE
+    if around.policy.strict and last_resort and call.arch.is_gpu and around.forced is None:
+        return REJECTED, "not taken under strict unless asked for"
     missing = [module for module in implementation.requires if not _importable(module)]
     if missing:
         return UNAVAILABLE, f"needs {', '.join(missing)}, not installed: pip install {' '.join(missing)}"
