@@ -87,14 +87,14 @@ def generate(session: nox.Session) -> None:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Train and serve a small Llama through opmux; arguments go to ``opmux demo``."""
-    install(session, f"{CORE}[cli]")
+    install(session, f"{CORE}[cli]", "numpy")  # without it torch warns at its import
     session.run("opmux", "demo", *session.posargs)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Print the figures of the core: call budget, plan miss, import time."""
-    install(session, f"{CORE}[cli]")
+    install(session, f"{CORE}[cli]", "numpy")  # without it torch warns at its import
     for program in ("call_budget", "plan_miss", "import_time"):
         session.run("python", f"{CORE}/benchmarks/{program}.py")
 
