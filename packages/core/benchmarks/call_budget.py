@@ -67,7 +67,6 @@ def implementations(op: str, target: Any) -> list[Implementation]:
         features=(Bucket("hidden"),),
         capturable=True,
         deterministic=True,
-        torch_ops=False,
     )
     others = [
         Implementation(

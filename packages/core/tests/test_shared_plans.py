@@ -87,6 +87,21 @@ def test_warn_only_determinism_is_told_from_the_strict_kind():
             torch.use_deterministic_algorithms(False)
 
 
+def test_a_plan_made_without_autocast_is_not_used_under_it():
+    """A target that computes with torch ops is plain Python: autocast must be off around it, and costs nothing else."""
+    weight = torch.randn(3, 8)
+    with backends(a=implementation(lambda x, w, bias: x @ w.T, op="linear")):
+        for _ in range(3):
+            assert opmux.linear(X, weight).dtype == torch.float32
+            with torch.autocast("cpu", torch.bfloat16):
+                assert (X @ weight.T).dtype == torch.bfloat16
+                assert opmux.linear(X, weight).dtype == torch.float32
+                assert opmux.linear(X, weight, backend="a").dtype == torch.float32
+                assert torch.ops.opmux.linear(X, weight).dtype == torch.float32
+                assert opmux.linear.bind(X, weight)(X, weight).dtype == torch.float32
+        assert opmux.quarantined() == ()
+
+
 def test_an_old_front_does_not_come_back_after_a_change_of_policy():
     with backends(a=implementation(filled(1.0))):
         opmux.rms_norm(X, W)

@@ -174,11 +174,11 @@ def _matches(tensor: TensorArgument, seen: dict[str, str], ranked: bool) -> str:
 
 
 def _key(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> str:
-    """The plan key: dtypes, devices, flags, ambient state, features."""
+    """The plan key: dtypes, devices, whether autocast is on, flags, ambient state, features."""
     tensors = signature.tensors
     devices = ", ".join(_optional(t, "{}.device", "None") for t in tensors)
     parts = [_optional(t, "{}.dtype", "None") for t in tensors]
-    parts += [f"({devices},)", *_varying(signature, features, ambient)]
+    parts += [f"({devices},)", "_autocast()", *_varying(signature, features, ambient)]
     return ", ".join(parts)
 
 
@@ -196,7 +196,7 @@ def _front_key(signature: Signature, features: Iterable[Feature], ambient: Itera
 
 def key_layout(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> dict[str, int]:
     """Where each feature and each ambient source stands in the key."""
-    start = len(signature.tensors) + 1 + sum(o.is_flag for o in signature.options)
+    start = len(signature.tensors) + 2 + sum(o.is_flag for o in signature.options)
     labels = [*ambient, *(f.label for f in features)]
     return {label: start + offset for offset, label in enumerate(labels)}
 

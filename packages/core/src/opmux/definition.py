@@ -166,6 +166,7 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
         _forward_ad=forward_ad,
         _deterministic=deterministic_mode,
         _grad_enabled=torch.is_grad_enabled,
+        _autocast=torch._C._is_any_autocast_enabled,
         _ops=torch.ops.opmux,
         _prod=_product,
         _recover=recover,
@@ -232,7 +233,6 @@ def _own_implementations(op: Op) -> tuple[Implementation, ...]:
         priority=Priority.REFERENCE + 1,
         backend=targets.FUNCTIONAL_BACKEND,
         capturable=True,
-        torch_ops=False,
         deterministic=True,
         distribution="opmux",
         version=__about__.__version__,
@@ -245,7 +245,7 @@ def _binder(op: Op) -> Callable[..., Any]:
         """Plan for these arguments and return the planned target with its options fixed.
 
         The function takes tensors like the given ones; it adds no validation, gradient, quarantine or compile
-        support, and stays on its target when the policy changes.
+        support, stays on its target when the policy changes, and keeps autocast off only if it was bound under it.
         """
         return dispatch.bind(op, tensors, options, backend)
 

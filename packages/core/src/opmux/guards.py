@@ -28,7 +28,23 @@ def never(*tensors: Any) -> bool:
 def make_guard(tensors: Sequence[Tensor]) -> Guard:
     """A function of as many tensors that tells whether they are like these; sizes and strides are free."""
     repeated = len({id(t) for t in tensors}) < len(tensors)
-    return _in_python(tensors) if repeated or not _native_answers_as_expected() else _native(tensors)
+    if repeated or not _native_answers_as_expected():
+        return _in_python(tensors)
+    made = _native(tensors)
+    kind = tensors[0].device.type
+    if kind not in _tells_autocast:
+        _tells_autocast[kind] = kind == "cpu" or _sees_autocast(made, tensors)
+    return made if _tells_autocast[kind] else _in_python(tensors)
+
+
+_tells_autocast: dict[str, bool] = {}
+"""Device type -> whether the native guard tells autocast on that device on from off; on the CPU the trial asks it."""
+
+
+def _sees_autocast(made: Guard, tensors: Sequence[Tensor]) -> bool:
+    kind = tensors[0].device.type
+    with torch.autocast(kind, enabled=not torch.is_autocast_enabled(kind)):
+        return not made(*tensors)
 
 
 def _native(tensors: Sequence[Tensor]) -> Guard:

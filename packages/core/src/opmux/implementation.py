@@ -348,7 +348,6 @@ class Implementation:
         capturable: may run in a CUDA/HIP graph capture once it has run outside of one.
         deterministic: gives equal bits for equal inputs; others are no candidates in torch's deterministic mode.
         takes_out: the target takes ``out=``.
-        torch_ops: the target computes with torch ops, so autocast must be kept off around it.
         numerics: says how its numerics differ from the op's own; it is then chosen only when asked for by name.
         backend, distribution, version: filled in from the plugin that registers it.
     """
@@ -365,7 +364,6 @@ class Implementation:
     capturable: bool = False
     deterministic: bool = False
     takes_out: bool = False
-    torch_ops: bool = True
     numerics: str | None = None
     backend: str = ""
     distribution: str = ""

@@ -76,7 +76,7 @@ def make_run(op: Op, implementation: Implementation, target: Callable[..., Any],
         def run(*tensors: Any, **options: Any) -> Any:
             return inner(*tensors, **options, config=config)
 
-    if implementation.torch_ops:
+    if torch._C._is_any_autocast_enabled():
         run = _without_autocast(run)
     if not implementation.capturable:
         run = _refusing_capture(op, implementation, run)
@@ -88,14 +88,12 @@ def make_run(op: Op, implementation: Implementation, target: Callable[..., Any],
 
 
 def _without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
-    any_autocast = torch._C._is_any_autocast_enabled
+    """For plans made under autocast. Keys and guards tell them from others, so the others pay nothing."""
     autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
         torch._C.DispatchKey.AutocastCUDA
     )
 
     def without_autocast(*tensors: Any, **options: Any) -> Any:
-        if not any_autocast():
-            return run(*tensors, **options)
         with torch._C._ExcludeDispatchKeyGuard(autocast_keys):
             return run(*tensors, **options)
 

@@ -11,7 +11,7 @@ import torch
 
 from opmux import autograd, codegen, dispatch, loading, outputs
 from opmux.errors import UnsupportedCall
-from opmux.op import OPS, Op
+from opmux.op import Op
 from opmux.signature import Option, Signature
 from opmux.validation import check_call
 
@@ -208,8 +208,3 @@ def register(op: Op) -> None:
             ("Meta", _fake(op)),
         ):
             _LIBRARY.impl(name, gathering(op.signature, handler, out), key)
-
-
-def registered_ops() -> list[str]:
-    """The names of all ops that are registered."""
-    return sorted(OPS)
