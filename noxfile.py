@@ -3,6 +3,7 @@
 Each installs what it needs in one pip command, held to ``constraints.txt``.
 """
 
+import functools
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
@@ -19,6 +21,10 @@ nox.options.reuse_existing_virtualenvs = True
 ROOT = Path(__file__).parent
 CORE = "packages/core"
 TEMPLATE = "examples/backend-template"
+TRITON = "packages/plugins-triton"
+PACKAGES = (CORE, TEMPLATE, TRITON)
+ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
+"""Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
 CONSTRAINTS = str(ROOT / "constraints.txt")
 COUNTS = ROOT / "build" / "test-counts.json"
 WHEEL_LIMIT_BYTES = 300_000
@@ -38,17 +44,65 @@ def say_counts(session: nox.Session, counts: dict[str, int]) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test of every package; arguments go to pytest."""
-    install(session, f"{CORE}[cli,testing]", TEMPLATE, "pytest-xdist")
+    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, "pytest-xdist")
     COUNTS.parent.mkdir(exist_ok=True)
     COUNTS.unlink(missing_ok=True)
     workers = str(min(os.cpu_count() or 1, 8))
-    environment = {"OPMUX_TEST_COUNTS": str(COUNTS), "OMP_NUM_THREADS": "1"}
-    arguments = session.posargs or ["-n", workers, "--dist", "worksteal", f"{CORE}/tests"]
-    try:
-        session.run("python", "-m", "pytest", *arguments, env=environment)
-    finally:
-        if COUNTS.exists():
-            say_counts(session, json.loads(COUNTS.read_text()))
+    totals = {"passed": 0, "failed": 0}
+    failed = []
+    # A process for each package: the core's tests plant their own plugins and load no installed one.
+    for tests_of in [session.posargs] if session.posargs else [[f"{p}/tests"] for p in (CORE, TRITON)]:
+        part = COUNTS.with_suffix(f".{Path(tests_of[0]).parent.name}.json")
+        part.unlink(missing_ok=True)
+        distributed = [] if session.posargs else ["-n", workers, "--dist", "worksteal"]
+        environment = {"OPMUX_TEST_COUNTS": str(part), "OMP_NUM_THREADS": "1"}
+        try:
+            session.run("python", "-m", "pytest", *distributed, *tests_of, env=environment)
+        except CommandFailed:  # the other package's tests run all the same
+            failed.append(tests_of[0])
+        found = json.loads(part.read_text()) if part.exists() else {"passed": 0, "failed": 1}
+        totals = {name: totals[name] + found[name] for name in totals}
+    COUNTS.write_text(json.dumps(totals))
+    say_counts(session, totals)
+    if failed:
+        session.error(f"tests failed: {' '.join(failed)}")
+
+
+@nox.session(name="test-interpreter")
+def interpret(session: nox.Session) -> None:
+    """Hold the Triton kernels to the references on the CPU, under Triton's interpreter, at tiny sizes."""
+    install(session, f"{CORE}[cli,testing]", TRITON)
+    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    arguments = session.posargs or ["--profile", "interpreter"]
+    session.run("opmux", "conformance", "triton", *arguments, env=environment)
+
+
+def test_arch(session: nox.Session, arch: str) -> None:
+    """Run what can be run for an arch: on its device where there is one, else its machine code is checked.
+
+    Fails where no backend claims the arch. ``-- --write`` records the machine code's facts anew.
+    """
+    install(session, f"{CORE}[cli,testing]", TRITON)
+    expected = ROOT / TRITON / "machine-code" / f"{arch}.json"
+    known = ROOT / TRITON / "machine-code" / "known.toml"
+    session.run("opmux", "machine-code", arch, "--expected", str(expected), "--known", str(known), *session.posargs)
+    here = session.run("python", "-c", PRESENT_ARCHS, silent=True)
+    if arch in str(here).split():
+        session.run("opmux", "conformance", "triton", "--profile", "model")
+        session.log(f"{arch}: compiled, its machine code checked, and run on the device of this machine")
+    else:
+        session.log(
+            f"{arch}: compiled, and its machine code checked; there is no such device here, so nothing was run on one. "
+            "The kernels' numerics are those of session test-interpreter"
+        )
+
+
+PRESENT_ARCHS = "from opmux.arch import present_archs; print(*(a for _, a, _ in present_archs()))"
+
+for session_name, arch_name in ARCHS.items():
+    arch_session = functools.partial(test_arch, arch=arch_name)
+    arch_session.__doc__ = f"Compile every kernel for {arch_name}, check the machine code, run on it where it is there."
+    nox.session(arch_session, name=f"test-{session_name}")
 
 
 @nox.session
@@ -62,8 +116,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types, one run per package."""
-    install(session, f"{CORE}[cli,testing]", TEMPLATE, "mypy==2.4.1")
-    for package in (CORE, TEMPLATE):
+    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, "mypy==2.4.1")
+    for package in PACKAGES:
         session.run("mypy", "--config-file", "pyproject.toml", f"{package}/src")
 
 
@@ -73,6 +127,7 @@ def docs(session: nox.Session) -> None:
     install(session, f"{CORE}[cli,testing]", "mkdocs", "mkdocs-material", "mkdocstrings[python]")
     session.run("python", "scripts/make_op_table.py", "--check")
     session.run("python", "scripts/make_corpus.py", "--check")
+    session.run("python", "scripts/make_benchmark_page.py", "--check")
     session.run("mkdocs", "build", "--strict", "--site-dir", str(ROOT / "build" / "site"))
 
 
@@ -82,6 +137,7 @@ def generate(session: nox.Session) -> None:
     install(session, f"{CORE}[cli,testing]")
     session.run("python", "scripts/make_op_table.py")
     session.run("python", "scripts/make_corpus.py")
+    session.run("python", "scripts/make_benchmark_page.py")
 
 
 @nox.session
@@ -105,7 +161,7 @@ def build(session: nox.Session) -> None:
     wheels = ROOT / "build" / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     session.install("build", "hatchling", "virtualenv")
-    for package in (CORE, TEMPLATE):
+    for package in PACKAGES:
         session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), package, silent=True)
     for wheel in sorted(wheels.glob("*.whl")):
         size = wheel.stat().st_size
@@ -121,7 +177,7 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     session.run("python", "-m", "virtualenv", "--quiet", str(folder / "venv"))
     scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
     python, opmux = str(scripts / "python"), str(scripts / "opmux")
-    packages = ["opmux[cli,testing]", "opmux-template"]
+    packages = ["opmux[cli,testing,triton]", "opmux-template"]
     find = ["--find-links", str(wheels)]
     run = {"external": True}
     session.run(python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS, *find, *packages, **run)
@@ -133,5 +189,9 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     explained = session.run(opmux, *call, "--json", silent=True, **run)
     if json.loads(str(explained))["chosen"] != "template":
         session.error("the template was not chosen")
+    on_amd = ["explain", "rms_norm", "x=bf16[4096,8192]", "weight=bf16[8192]", "--arch", "gfx942", "--json"]
+    explained = session.run(opmux, *on_amd, silent=True, **run)
+    if json.loads(str(explained))["chosen"] != "triton":
+        session.error("the Triton backend was not chosen for gfx942")
     session.run(opmux, "doctor", **run)
     session.run(opmux, "conformance", "template", "--profile", "small", **run)

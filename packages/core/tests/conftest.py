@@ -1,12 +1,10 @@
 """What every test of the core starts from: no policy, no quarantine, nothing announced, one thread."""
 
-import json
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -35,42 +33,3 @@ def messages(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """The log of opmux at level info."""
     caplog.set_level(logging.INFO, logger="opmux")
     return caplog
-
-
-LEFT_OUT = pytest.StashKey[int]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gpu: runs where torch sees a GPU; elsewhere left out, and the summary says so")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs a GPU where there is none."""
-    if torch.cuda.is_available():
-        return
-    left_out = [item for item in items if item.get_closest_marker("gpu")]
-    items[:] = [item for item in items if not item.get_closest_marker("gpu")]
-    config.hook.pytest_deselected(items=left_out)
-    config.stash[LEFT_OUT] = len(left_out)
-    if hasattr(config, "workeroutput"):  # a worker of pytest-xdist
-        config.workeroutput["gpu_left_out"] = len(left_out)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: Any) -> None:
-    """Take over the count of a worker of pytest-xdist; each has collected every test."""
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("gpu_left_out", 0)
-
-
-def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    """Say what was left out, and leave the counts where the session and CI find them."""
-    if left_out := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{left_out} tests need a GPU and were left out: torch sees none here")
-    where = os.environ.get("OPMUX_TEST_COUNTS")
-    if where:
-        stats = terminalreporter.stats
-        counts = {
-            "passed": len(stats.get("passed", [])),
-            "failed": len(stats.get("failed", [])) + len(stats.get("error", [])),
-        }
-        Path(where).write_text(json.dumps(counts))

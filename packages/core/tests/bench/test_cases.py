@@ -9,7 +9,7 @@ from opmux.bench.cases import MAKERS, Arguments, Data
 from opmux.bench.clocks import CpuClock
 from opmux.bench.contest import Contest
 from opmux.bench.peers import EAGER, peers_of
-from opmux.bench.shapes import SIZES, Shape
+from opmux.bench.shapes import FIGURES, SIZES, Shape, shapes_of
 from opmux.bench.work import all_options, flops_of, moved_of
 from opmux.op import OPS
 from opmux.validation import check_call
@@ -78,6 +78,32 @@ def test_the_shapes_of_models_fit_together(size: str) -> None:
         assert shape.hidden % 128 == 0
         assert shape.tokens == shape.batch * shape.new
     assert len({shape.name for shape in SIZES[size]}) == len(SIZES[size])
+
+
+@pytest.mark.parametrize("op", FIGURES)
+def test_the_shapes_that_show_what_a_kernel_reaches_fit_together(op: str) -> None:
+    shapes = shapes_of("figures", op)
+    for shape in shapes:
+        assert shape.heads % shape.kv_heads == 0
+        assert shape.new <= shape.context
+        assert shape.tokens == shape.batch * shape.new
+    assert len({shape.name for shape in shapes}) == len(shapes)
+
+
+def test_an_op_without_figures_of_its_own_has_those_of_many_rows() -> None:
+    assert shapes_of("figures", "rms_norm_backward") == FIGURES["rms_norm"][:1]
+    assert shapes_of("small", "rms_norm") == SIZES["small"]
+
+
+def test_without_a_mask_every_score_is_seen() -> None:
+    full = dataclasses.replace(PREFILL, causal=False)
+    assert made("attention", full).share == 1
+    assert made("attention", full).options == {"causal": False}
+    assert made("attention_varlen", full).options["causal"] is False
+
+
+def test_pages_have_the_size_that_the_shape_says() -> None:
+    assert made("paged_attention", dataclasses.replace(PREFILL, page_size=32)).tensors[1].shape[1] == 32
 
 
 def test_pages_lie_scattered() -> None:

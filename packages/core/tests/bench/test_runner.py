@@ -53,7 +53,7 @@ def test_the_defaults_suit_the_device() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"size": "huge"}, "bench: `size` expected small or model, got 'huge'; leave it away"),
+        ({"size": "huge"}, "bench: `size` expected one of small, model, figures, got 'huge'; leave it away"),
         ({"dtype": torch.int8}, "bench: `dtype` expected bf16, f16, f32 or f64, got int8; leave it away"),
         ({"rounds": 0}, "bench: `rounds` expected 1 or more, got 0; leave it away for 20"),
     ],
@@ -101,14 +101,14 @@ def test_an_op_of_a_plugin_has_no_cases() -> None:
 
 
 def test_torch_compile_is_a_peer_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.torch, "compile", lambda function, dynamic: function)
+    monkeypatch.setattr(peers.torch, "compile", lambda function, dynamic, mode: function)
     settings = bench.Settings.for_device(torch.device("cpu"), rounds=1, compiled=True)
     names = [{c.name for c in case.contenders} for case in bench.run(["silu_mul"], settings=settings).cases]
     assert names == [{"reference", "torch eager", "torch.compile"}] * 2
 
 
 def test_a_peer_that_fails_is_left_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_compiler(function, dynamic):
+    def no_compiler(function, dynamic, mode):
         raise RuntimeError("no C++ compiler")
 
     monkeypatch.setattr(peers.torch, "compile", no_compiler)

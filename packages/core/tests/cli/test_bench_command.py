@@ -74,7 +74,7 @@ def test_a_backend_that_takes_nothing_exits_with_1_and_says_why(opmux_cli) -> No
     [
         (("rmsnorm",), "bench: `op` expected the name of an op, got 'rmsnorm'; did you mean rms_norm? "),
         (("rms_norm", "--backend", "dance"), "bench: `backend` expected one of "),
-        (("--size", "huge"), "bench: `size` expected small or model, got 'huge'; leave it away"),
+        (("--size", "huge"), "bench: `size` expected one of small, model, figures, got 'huge'; leave it away"),
         (("--dtype", "i8"), "bench: `dtype` expected bf16, f16, f32 or f64, got int8; leave it away"),
         (("--dtype", "b16"), "bench: `--dtype` expected a dtype (bf16, "),
         (("--rounds", "0"), "bench: `rounds` expected 1 or more, got 0; leave it away for 20"),

@@ -335,3 +335,10 @@ def test_a_derivation_sees_finite_operands() -> None:
     assert given.sixteen
     assert given["x"].tolist() == given.expected[0].tolist() == [[1.0, 0.0], [0.0, 2.0]]
     assert given.raw["x"] is x
+
+
+def test_what_is_kept_in_float16_may_be_as_coarse_as_its_subnormals() -> None:
+    values = torch.tensor([0.0, 2.0**-30, -(2.0**-20), 2.0**-16, -0.5], dtype=torch.float64)
+    parts = (OPS["attention"], {}, {}, (), True, {})
+    assert Given(*parts).kept(values).tolist() == [0.0, 2.0**-30, 2.0**-20, 2.0**-16, 0.5]
+    assert Given(*parts, half=True).kept(values).tolist() == [0.0, 2.0**-16, 2.0**-16, 2.0**-16, 0.5]

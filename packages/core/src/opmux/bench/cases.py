@@ -12,9 +12,6 @@ from opmux.arch import fp8_dtype
 from opmux.bench.shapes import Shape
 from opmux.op import OPS
 
-PAGE_SIZE = 16
-"""Tokens of a page of the cases' KV caches."""
-
 
 @dataclass(frozen=True)
 class Arguments:
@@ -143,7 +140,7 @@ def _linear_backward(data: Data, s: Shape) -> Arguments:
 
 def _visible(s: Shape) -> float:
     """The share of all scores that a causal mask, aligned bottom-right, leaves."""
-    return 1 - (s.new - 1) / (2 * s.context)
+    return 1.0 if not s.causal else 1 - (s.new - 1) / (2 * s.context)
 
 
 def _dense(data: Data, s: Shape) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,15 +149,15 @@ def _dense(data: Data, s: Shape) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _attention(data: Data, s: Shape) -> Arguments:
-    return Arguments((*_dense(data, s), None), {"causal": True}, share=_visible(s))
+    return Arguments((*_dense(data, s), None), {"causal": s.causal}, share=_visible(s))
 
 
 def _attention_backward(data: Data, s: Shape) -> Arguments:
     q, k, v = _dense(data, s)
-    out, lse = OPS["attention_lse"].public(q, k, v, causal=True, backend="reference")
+    out, lse = OPS["attention_lse"].public(q, k, v, causal=s.causal, backend="reference")
     return Arguments(
         (data.normal(*out.shape), q, k, v, out, lse, None, None),
-        {"causal": True, "output_mask": (True, True, True, False)},
+        {"causal": s.causal, "output_mask": (True, True, True, False)},
         share=_visible(s),
     )
 
@@ -185,7 +182,7 @@ def _ragged(data: Data, s: Shape) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     kv = (s.batch * s.context, s.kv_heads, s.head_dim)
     tensors = (data.normal(s.tokens, s.heads, s.head_dim), data.normal(*kv), data.normal(*kv))
     offsets = (data.offsets(s.batch, s.new), data.offsets(s.batch, s.context))
-    return (*tensors, *offsets), {"max_seqlen_q": s.new, "max_seqlen_k": s.context, "causal": True}
+    return (*tensors, *offsets), {"max_seqlen_q": s.new, "max_seqlen_k": s.context, "causal": s.causal}
 
 
 def _attention_varlen(data: Data, s: Shape) -> Arguments:
@@ -205,9 +202,9 @@ def _attention_varlen_backward(data: Data, s: Shape) -> Arguments:
 
 def _pages(data: Data, s: Shape) -> tuple[Tensor, Tensor, Tensor]:
     """Two caches and a block table whose pages lie scattered in them."""
-    each = math.ceil(s.context / PAGE_SIZE)
+    each = math.ceil(s.context / s.page_size)
     order = torch.randperm(s.batch * each, generator=data.generator, device=data.device).to(torch.int32)
-    cache = (s.batch * each, PAGE_SIZE, s.kv_heads, s.head_dim)
+    cache = (s.batch * each, s.page_size, s.kv_heads, s.head_dim)
     return data.normal(*cache), data.normal(*cache), order.reshape(s.batch, each)
 
 
@@ -215,7 +212,7 @@ def _write_kv_cache(data: Data, s: Shape) -> Arguments:
     k, v = (data.normal(s.tokens, s.kv_heads, s.head_dim) for _ in range(2))
     k_cache, v_cache, table = _pages(data, s)
     at = torch.arange(s.context - s.new, s.context, device=data.device)
-    slots = table[:, at // PAGE_SIZE].to(torch.int64) * PAGE_SIZE + at % PAGE_SIZE
+    slots = table[:, at // s.page_size].to(torch.int64) * s.page_size + at % s.page_size
     moved = 2 * (_bytes(k) + _bytes(v)) + 8 * s.tokens
     return Arguments((k, v, k_cache, v_cache, slots.flatten()), moved=moved)
 

@@ -30,7 +30,7 @@ def _through(formulation: Callable[..., Any], leaves: Sequence[str], grads: Sequ
 
     def build(given: Named) -> Graph:
         made = [_leaf(given[name]) for name in leaves]
-        outputs = formulation(*made, **{name: given[name] for name in options})
+        outputs = given["through"](formulation)(*made, **{name: given[name] for name in options})
         return Graph(outputs if isinstance(outputs, tuple) else (outputs,), made, [given[name] for name in grads])
 
     return build
@@ -38,20 +38,24 @@ def _through(formulation: Callable[..., Any], leaves: Sequence[str], grads: Sequ
 
 def _layer_norm(given: Named) -> Graph:
     x, weight, bias = _leaf(given["x"]), _leaf(given["weight"]), _leaf(torch.zeros_like(given["weight"]))
-    return Graph((f.layer_norm(x, weight, bias, eps=given["eps"]),), (x, weight, bias), (given["grad_y"],))
+    return Graph(
+        (given["through"](f.layer_norm)(x, weight, bias, eps=given["eps"]),), (x, weight, bias), (given["grad_y"],)
+    )
 
 
 def _add_rms_norm(given: Named) -> Graph:
     residual, weight = _leaf(given["residual_out"]), _leaf(given["weight"])
     x = _leaf(torch.zeros_like(residual))
-    outputs = f.add_rms_norm(x, residual, weight, eps=given["eps"], weight_offset=given["weight_offset"])
+    outputs = given["through"](f.add_rms_norm)(
+        x, residual, weight, eps=given["eps"], weight_offset=given["weight_offset"]
+    )
     return Graph(outputs, (x, residual, weight), (given["grad_y"], given["grad_residual_out"]))
 
 
 def _add_layer_norm(given: Named) -> Graph:
     residual, weight = _leaf(given["residual_out"]), _leaf(given["weight"])
     x, bias = _leaf(torch.zeros_like(residual)), _leaf(torch.zeros_like(weight))
-    outputs = f.add_layer_norm(x, residual, weight, bias, eps=given["eps"])
+    outputs = given["through"](f.add_layer_norm)(x, residual, weight, bias, eps=given["eps"])
     return Graph(outputs, (x, residual, weight, bias), (given["grad_y"], given["grad_residual_out"]))
 
 
@@ -84,9 +88,15 @@ def has_gradient(op: str) -> bool:
     return op in _BUILDERS
 
 
-def backward_call(op: str, given: Named) -> Callable[[], tuple[Tensor, ...]]:
-    """The call that is timed: autograd from the outputs to the leaves, the graph being kept."""
+def backward_call(
+    op: str, given: Named, through: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda built: built
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The call that is timed: autograd from the outputs to the leaves, the graph being kept.
+
+    Args:
+        through: what the forward's formulation is put through, as torch.compile.
+    """
     with torch.enable_grad():
-        graph = _BUILDERS[op](given)
+        graph = _BUILDERS[op]({**given, "through": through})
     outputs, leaves, grads = list(graph.outputs), list(graph.leaves), list(graph.grads)
     return lambda: torch.autograd.grad(outputs, leaves, grads, retain_graph=True)

@@ -72,17 +72,31 @@ def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool)
         ragged = over(given["cu_seqlens_q"].tolist(), given[lengths].tolist(), attend)
         found[EAGER] = lambda: lambda: ragged(*tensors, **options)
     elif has_gradient(name):
-        found[EAGER] = lambda: backward_call(name, {**op.names(tensors), **options})
+        given = {**op.names(tensors), **options}
+        found[EAGER] = lambda: backward_call(name, given)
+        if compiled:
+            found[COMPILE] = lambda: _compiled_backward(name, given)
     if device.type == "cuda" and torch.version.cuda:
         if name == "linear":
             found["cuBLASLt"] = lambda: _with_cublaslt(lambda: f.linear(*tensors, **options))
         elif name == "attention":
             found["cuDNN"] = lambda: _with_cudnn(lambda: f.attention(*tensors, **options))
+            found["cuDNN, heads first"] = lambda: _heads_first(tensors, options["causal"])
+        elif name == "attention_backward":
+            found["cuDNN"] = lambda: _cudnn_backward({**op.names(tensors), **options})
     return found
 
 
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """At its best: tuned, without graphs, as no contender has them."""
+    mode = "max-autotune-no-cudagraphs" if torch.cuda.is_available() else None
+    made: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
+    return made
+
+
 def _compiled(eager: Callable[..., Any], tensors: Any, options: Any) -> Run:
-    made = torch.compile(eager, dynamic=False)
+    torch.compiler.reset()  # each case is compiled for itself, however many came before
+    made = _compile(eager)
     return lambda: made(*tensors, **options)
 
 
@@ -104,3 +118,21 @@ def _with_cudnn(run: Run) -> Run:
             return run()
 
     return call
+
+
+def _compiled_backward(name: str, given: Any) -> Run:
+    torch.compiler.reset()
+    # The graph is kept and run again, so its buffers must not be given away.
+    with torch._functorch.config.patch(donated_buffer=False):
+        return backward_call(name, given, _compile)
+
+
+def _heads_first(tensors: tuple[Any, ...], causal: bool) -> Run:
+    """cuDNN on tensors that lie as (batch, heads, seq, head_dim), made so before."""
+    q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors[:3])
+    return _with_cudnn(lambda: f.attention(q, k, v, causal=causal))
+
+
+def _cudnn_backward(given: Any) -> Run:
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return backward_call("attention_backward", given)

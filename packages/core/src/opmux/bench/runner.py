@@ -12,7 +12,7 @@ from opmux.bench.clocks import Clock, clock_for, interleave
 from opmux.bench.contest import Contest, Entry
 from opmux.bench.peers import peers_of
 from opmux.bench.results import PEER, CaseResult, Ceilings, Contender, Report, spread, verdict
-from opmux.bench.shapes import SIZES, Shape
+from opmux.bench.shapes import SIZE_NAMES, Shape, shapes_of
 from opmux.bench.work import flops_of, least_time, measure_ceilings, moved_of
 from opmux.dtypes import name_of
 from opmux.errors import InvalidArgument, UnknownBackend
@@ -28,7 +28,7 @@ class Settings:
 
     Attributes:
         device: where.
-        size: ``small`` or ``model``.
+        size: ``small``, ``model`` or ``figures``.
         dtype: of the model's tensors.
         compiled: whether torch.compile of the eager formulation is a peer too.
         rounds: at most, for each case.
@@ -66,8 +66,8 @@ class Settings:
         device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         size = size or ("model" if device.type == "cuda" else "small")
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-        if size not in SIZES:
-            raise InvalidArgument(f"bench: `size` expected {' or '.join(SIZES)}, got {size!r}; leave it away")
+        if size not in SIZE_NAMES:
+            raise InvalidArgument(f"bench: `size` expected one of {', '.join(SIZE_NAMES)}, got {size!r}; leave it away")
         if dtype not in _DTYPES:
             raise InvalidArgument(f"bench: `dtype` expected bf16, f16, f32 or f64, got {name_of(dtype)}; leave it away")
         if rounds < 1:
@@ -107,7 +107,7 @@ def run(
     _check_backends(backends)
     settings = settings or Settings.for_device()
     device = settings.device
-    plan = [(OPS[name], shape) for name in names for shape in SIZES[settings.size]]
+    plan = [(OPS[name], shape) for name in names for shape in shapes_of(settings.size, name)]
     cases = []
     with torch.no_grad():
         progress(Progress(0, len(plan), "ceilings"))

@@ -24,7 +24,9 @@ Backends = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default a GPU where there is one.")]
-Size = Annotated[str | None, typer.Option("--size", help="small or model; by default model on a GPU, small on a CPU.")]
+Size = Annotated[
+    str | None, typer.Option("--size", help="small, model or figures; by default model on a GPU, small on a CPU.")
+]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", help="bf16, f16, f32 or f64; by default bf16 on a GPU, f32 on a CPU.")
 ]

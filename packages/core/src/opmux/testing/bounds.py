@@ -20,8 +20,8 @@ is summed over (the expanded view), all terms round the same way, and it counts 
 **Probabilities in bfloat16.** Attention kernels multiply the probabilities P with V on matrix units that take 16-bit
 operands, so for 16-bit inputs P (and in the backward dS) may be rounded to bfloat16. The roundings of the terms of one
 sum are independent and each has a standard deviation of ``0.41 * 2**-8`` of its term: the sum's is ``0.41 * 2**-8 *
-sqrt(P**2 @ V**2)``. *noise* is 2.5 of that root (six standard deviations), plus the result itself once, for rows whose
-probabilities are all equal and round alike.
+sqrt(P**2 @ V**2)``. For float16 inputs they may be float16, whose subnormals are coarser. *noise* is 2.5 of that root
+(six standard deviations), plus the result itself once, for rows whose probabilities are all equal and round alike.
 
 **Three bounds.** For the worst element, as above. For the worst row (of the last dim) and for the whole output (in the
 Frobenius norm) the norms of the three terms are added, the first and the third taken for what they are, averages: a
@@ -99,6 +99,7 @@ class Given:
         expected: the exact results, with 0 for NaN and Inf.
         sixteen: the inputs are 16-bit, so probabilities may be kept in bfloat16.
         raw: the operands with their NaN and Inf.
+        half: the 16-bit inputs are float16, and so may be what is kept.
     """
 
     op: Op
@@ -107,6 +108,7 @@ class Given:
     expected: tuple[Tensor, ...]
     sixteen: bool
     raw: Mapping[str, Any]
+    half: bool = False
 
     def __getitem__(self, name: str) -> Tensor:
         value: Tensor = self.tensors[name]
@@ -116,6 +118,15 @@ class Given:
         """Whether the output is computed at all."""
         mask = self.options.get("output_mask")
         return mask is None or mask[place]
+
+    def kept(self, values: Tensor) -> Tensor:
+        """Magnitudes of what may be kept in 16 bits.
+
+        Below 2**-16 a float16 is off by more than bfloat16's half step: by half of its own subnormal step, 2**-25,
+        which is bfloat16's half step of 2**-16. (0 is exact.)
+        """
+        sizes = values.abs()
+        return torch.where(sizes > 0, sizes.clamp_min(2.0**-16), sizes) if self.half else sizes
 
     def noise(self, root: Tensor, result: Tensor) -> Tensor | None:
         """The noise of products with rounded probabilities, given the root of the sum of their squares."""
@@ -158,7 +169,8 @@ def allowances(
     real = [d for d in dtypes.values() if d.is_floating_point]
     sixteen = real[0].itemsize <= 2 if real else False
     clean = {name: _finite(value) for name, value in tensors.items()}
-    given = Given(meant, clean, options, tuple(_finite(e) for e in expected), sixteen, tensors)
+    half = sixteen and real[0] == torch.float16
+    given = Given(meant, clean, options, tuple(_finite(e) for e in expected), sixteen, tensors, half)
     derive = DERIVATIONS.get(meant.name, _by_perturbation)
     token = _repeated.set(repeated)
     try:
@@ -417,7 +429,7 @@ def _attention_sequences(given: Given) -> list[Allowance]:
     lse = out.new_zeros((out.shape[1], out.shape[0]))
     for tokens, _, tensors in by_sequence(given.tensors):
         expected = (out[None, tokens], *(e[None, :, tokens] for e in given.expected[1:]))
-        one = Given(given.op, tensors, given.options, expected, given.sixteen, tensors)
+        one = Given(given.op, tensors, given.options, expected, given.sixteen, tensors, given.half)
         parts = _attention(one)
         magnitude[tokens] = _tensor(parts[0].magnitude)[0]
         if parts[0].noise is not None:
@@ -441,7 +453,7 @@ def _attention_terms(given: Given, scores: Scores) -> tuple[Tensor, Tensor, Tens
     weighted = scores.p @ size
     magnitude = error @ size + weighted * (keys + 4) + weighted * common
     lse = common + keys + 2 * scores.lse.abs() + 4
-    return magnitude, (scores.p.square() @ size.square()).sqrt(), lse.squeeze(-1)
+    return magnitude, (given.kept(scores.p).square() @ size.square()).sqrt(), lse.squeeze(-1)
 
 
 def _assembled(given: Given, parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Allowance]:
@@ -489,17 +501,16 @@ def _attention_backward(given: Given) -> list[Allowance]:
         sizes[0][batch, :, heads] = (
             scores.scale * (e_ds @ scores.k.abs() + keys * (ds.abs() @ scores.k.abs()))
         ).transpose(0, 1)
-        roots[0][batch, :, heads] = (scores.scale**2 * (ds.square() @ scores.k.square())).transpose(0, 1)
+        kept, kept_p = given.kept(ds).square(), given.kept(scores.p).square()
+        roots[0][batch, :, heads] = (scores.scale**2 * (kept @ scores.k.square())).transpose(0, 1)
         sizes[1][batch, :, kv] += _grouped(
             scores.scale * ((e_ds + queries * ds.abs()).mT @ scores.q.abs()), groups
         ).transpose(0, 1)
-        roots[1][batch, :, kv] += _grouped(scores.scale**2 * (ds.square().mT @ scores.q.square()), groups).transpose(
-            0, 1
-        )
+        roots[1][batch, :, kv] += _grouped(scores.scale**2 * (kept.mT @ scores.q.square()), groups).transpose(0, 1)
         sizes[2][batch, :, kv] += _grouped((scores.p * (scores.error + queries + 4)).mT @ grad.abs(), groups).transpose(
             0, 1
         )
-        roots[2][batch, :, kv] += _grouped(scores.p.square().mT @ grad.square(), groups).transpose(0, 1)
+        roots[2][batch, :, kv] += _grouped(kept_p.mT @ grad.square(), groups).transpose(0, 1)
         if of_sinks is not None:
             arguments = scores.lse.abs() + one["sinks"].abs()
             sink_rounds = e_shift + shift.abs() * (2 * arguments + 8)
@@ -530,7 +541,9 @@ def _attention_varlen_backward(given: Given) -> list[Allowance]:
         expected = tuple(
             e[None, p] if given.wants(i) else e for i, (e, p) in enumerate(zip(given.expected[:3], places, strict=True))
         )
-        one = Given(given.op, tensors, given.options, (*expected, given.expected[3]), given.sixteen, tensors)
+        one = Given(
+            given.op, tensors, given.options, (*expected, given.expected[3]), given.sixteen, tensors, given.half
+        )
         parts = _attention_backward(one)
         for i, place in enumerate(places):
             sizes[i][place] = _tensor(parts[i].magnitude)[0]

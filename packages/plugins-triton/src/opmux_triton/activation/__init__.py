@@ -1,0 +1,1 @@
+"""Gates: SiLU and GELU times another half, packed or apart, and their gradients."""

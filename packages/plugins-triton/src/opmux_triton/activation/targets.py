@@ -1,0 +1,77 @@
+"""What the core calls for a gated activation. Contiguous rows come first and cost the least host time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux_triton.activation import kernels
+from opmux_triton.launch import launch
+from opmux_triton.rows import parts
+
+Config = Mapping[str, Any]
+
+_SILU = kernels.SILU.value
+_GELUS = {"none": kernels.GELU.value, "tanh": kernels.GELU_TANH.value}
+_PACKED = dict.fromkeys(("up", "inner", "gate_stride", "up_stride", "gate_outer", "up_outer"))
+_APART = dict.fromkeys(("inner", "gate_stride", "up_stride", "gate_outer", "up_outer"))
+
+
+def silu_and_mul(x: Tensor, *, config: Config) -> Tensor:
+    """The op `silu_and_mul`."""
+    return _packed(x, _SILU, config)
+
+
+def gelu_and_mul(x: Tensor, *, approximate: str, config: Config) -> Tensor:
+    """The op `gelu_and_mul`."""
+    return _packed(x, _GELUS[approximate], config)
+
+
+def silu_mul(gate: Tensor, up: Tensor, *, config: Config) -> Tensor:
+    """The op `silu_mul`."""
+    return _apart(gate, up, _SILU, config)
+
+
+def gelu_mul(gate: Tensor, up: Tensor, *, approximate: str, config: Config) -> Tensor:
+    """The op `gelu_mul`."""
+    return _apart(gate, up, _GELUS[approximate], config)
+
+
+def _packed(x: Tensor, kind: int, config: Config) -> Tensor:
+    *tokens, width = x.shape
+    n = width // 2
+    out = x.new_empty((*tokens, n))
+    size = out.numel()
+    if not size:
+        return out
+    if x.is_contiguous():
+        rows = size // n
+        meta = {**_PACKED, "N": n, "KIND": kind, **config}
+        launch(kernels.gated, (-(-rows // config["ROWS"]) * -(-n // config["BLOCK"]),), (x, out, rows), meta)
+        return out
+    meta = {"N": n, "KIND": kind, **config}
+    for folded, (part, out_part) in parts((x,), (out,)):
+        grid = (-(-folded.total // config["ROWS"]) * -(-n // config["BLOCK"]),)
+        strides = (folded.stride[0], None, folded.outer[0], None)
+        launch(kernels.gated, grid, (part, out_part, folded.total, None, folded.inner, *strides), meta)
+    return out
+
+
+def _apart(gate: Tensor, up: Tensor, kind: int, config: Config) -> Tensor:
+    n = gate.shape[-1]
+    out = torch.empty_like(gate, memory_format=torch.contiguous_format)
+    size = gate.numel()
+    if not size:
+        return out
+    if gate.is_contiguous() and up.is_contiguous():
+        rows = size // n
+        meta = {**_APART, "N": n, "KIND": kind, **config}
+        launch(kernels.gated, (-(-rows // config["ROWS"]) * -(-n // config["BLOCK"]),), (gate, out, rows, up), meta)
+        return out
+    meta = {"N": n, "KIND": kind, **config}
+    for folded, (gate_part, up_part, out_part) in parts((gate, up), (out,)):
+        grid = (-(-folded.total // config["ROWS"]) * -(-n // config["BLOCK"]),)
+        arguments = (gate_part, out_part, folded.total, up_part, folded.inner, *folded.stride, *folded.outer)
+        launch(kernels.gated, grid, arguments, meta)
+    return out

@@ -1,0 +1,79 @@
+"""AMD machine code: registers, LDS, occupancy, matrix instructions and loads, from the compiler's assembly.
+
+Sources: LLVM's AMDGPU usage guide (code object metadata); AMD Instinct MI200 and MI300 ISA manuals (512 registers of
+each lane and SIMD, shared by VGPRs and AGPRs; allocated by eights; 8 wavefronts per SIMD, 4 SIMDs per compute unit).
+"""
+
+import re
+from collections import Counter
+
+from opmux_triton.aot.build import Built
+from opmux_triton.aot.facts import Facts
+
+LDS_BYTES = {"gfx950": 160 * 1024}
+"""Of one compute unit; 64 KiB unless listed."""
+VGPRS_OF_LANE = 512
+VGPR_GRANULE = 8
+VGPRS_OF_WAVE = 512
+"""The most one wavefront can address: 256 VGPRs and 256 AGPRs."""
+SGPRS_OF_WAVE = 108
+"""102 and the specials (VCC, FLAT_SCRATCH, XNACK_MASK) that the metadata counts in."""
+WAVES_OF_SIMD = 8
+SIMDS = 4
+
+_MATRIX = re.compile(r"^\s+(v_s?mfmac?_\w+|v_s?wmma_\w+)", re.MULTILINE)
+_LOAD = re.compile(r"^\s+((?:global|buffer|flat)_load_\w+)", re.MULTILINE)
+
+
+def lds_limit(arch: str) -> int:
+    """Bytes of LDS that one workgroup may have."""
+    return LDS_BYTES.get(arch, 64 * 1024)
+
+
+def _number(text: str, name: str) -> int:
+    found = re.search(rf"\.{name}:\s+(\d+)", text)
+    if found is None:
+        raise ValueError(f"the assembly does not state .{name}")
+    return int(found[1])
+
+
+def read(built: Built) -> Facts:
+    """The facts of one kernel."""
+    text = built.text
+    total, agprs = _number(text, "vgpr_count"), _number(text, "agpr_count")
+    loads = Counter(_LOAD.findall(text))
+    return Facts(
+        matrix=dict(sorted(Counter(_MATRIX.findall(text)).items())),
+        registers={"vgpr": total, "agpr": agprs, "sgpr": _number(text, "sgpr_count")},
+        spills=_number(text, "vgpr_spill_count") + _number(text, "sgpr_spill_count"),
+        scratch=_number(text, "private_segment_fixed_size"),
+        shared=built.shared,
+        wide_loads=sum(n for name, n in loads.items() if name.endswith(("dwordx4", "b128"))),
+        loads=sum(loads.values()),
+        occupancy=occupancy(built.arch, total, built.shared, built.num_warps),
+        warps=built.num_warps,
+    )
+
+
+def occupancy(arch: str, registers: int, shared: int, warps: int) -> int:
+    """Wavefronts per SIMD that fit, by registers and by LDS."""
+    granules = -(-max(registers, 1) // VGPR_GRANULE) * VGPR_GRANULE
+    by_registers = min(WAVES_OF_SIMD, VGPRS_OF_LANE // granules)
+    if not shared:
+        return by_registers
+    groups = lds_limit(arch) // shared
+    return min(by_registers, max(groups * warps // SIMDS, 1 if groups else 0))
+
+
+def complaints(arch: str, facts: Facts) -> list[str]:
+    """What goes past the arch's limits."""
+    found = []
+    if facts.registers["vgpr"] > VGPRS_OF_WAVE:
+        found.append(f"{facts.registers['vgpr']} VGPRs and AGPRs, a wavefront has {VGPRS_OF_WAVE}")
+    if facts.registers["sgpr"] > SGPRS_OF_WAVE:
+        found.append(f"{facts.registers['sgpr']} SGPRs, a wavefront has {SGPRS_OF_WAVE}")
+    if facts.shared > lds_limit(arch):
+        found.append(f"{facts.shared} bytes of LDS, a workgroup has {lds_limit(arch)}")
+    if facts.occupancy < 1:
+        found.append("no workgroup fits a compute unit")
+    return found

@@ -1,0 +1,96 @@
+"""Compiling a job for an arch, without a GPU, and keeping what the checks look at."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
+
+from opmux_triton.launch import Launch
+
+TALL = 64
+"""Rows from which a 16-bit dot on sm_90 can be a warpgroup instruction."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """The result of a compilation.
+
+    Attributes:
+        text: the assembly that the compiler wrote: amdgcn, or PTX.
+        binary: the machine code: hsaco, or cubin.
+        shared: bytes of LDS or shared memory.
+    """
+
+    arch: str
+    text: str
+    binary: bytes
+    shared: int
+    num_warps: int
+    dots: frozenset[str]
+    """The dots of the kernel's IR: ``tall`` (16-bit, 64 rows or more), ``short``, ``f32_ieee``, ``f32``."""
+
+    @property
+    def has_dot(self) -> bool:
+        """Whether the kernel multiplies matrices."""
+        return bool(self.dots)
+
+
+def target_of(arch: str) -> GPUTarget:
+    """Triton's name of an arch: ``("hip", "gfx942", 64)``, ``("cuda", 90, 32)``."""
+    if arch.startswith("gfx"):
+        return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+    return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+
+
+def build(launch: Launch, arch: str) -> Built:
+    """Compile a launch as Triton would at the call.
+
+    Raises:
+        Exception: whatever the compiler raises.
+    """
+    target = target_of(arch)
+    backend = make_backend(target)
+    kernel = launch.kernel
+    binder = create_function_from_signature(kernel.signature, kernel.params, backend)
+    given: Mapping[str, Any] = {"debug": False, **launch.meta}
+    bound, specialization, options = binder(*launch.arguments, **given)
+    options, signature, constants, attributes = kernel._pack_args(backend, given, bound, specialization, options)
+    source_class = ASTSource
+    if kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        source_class = GluonASTSource
+    source = source_class(kernel, signature, constants, attributes)
+    compiled = triton.compile(source, target=target, options=options.__dict__)
+    amd = target.backend == "hip"
+    text = compiled.asm["amdgcn" if amd else "ptx"]
+    return Built(
+        arch,
+        text,
+        compiled.asm["hsaco" if amd else "cubin"],
+        compiled.metadata.shared,
+        compiled.metadata.num_warps,
+        dots_of(compiled.asm.get("ttir", "")) | dots_of(compiled.asm.get("ttgir", "")),
+    )
+
+
+def dots_of(ir: str) -> frozenset[str]:
+    """The kinds of dots in a kernel's IR."""
+    found = set()
+    for line in ir.splitlines():
+        if "= tt.dot " not in line and "warp_group_dot " not in line:
+            continue
+        operands = line.rpartition(" : ")[2]
+        sizes = re.search(r"<(\d+)x\d+x(\w+)", operands)
+        if sizes is None:
+            found.add("short")
+        elif sizes[2] == "f32":
+            found.add("f32" if "inputPrecision" in line and "ieee" not in line else "f32_ieee")
+        else:
+            found.add("tall" if int(sizes[1]) >= TALL else "short")
+    return frozenset(found)

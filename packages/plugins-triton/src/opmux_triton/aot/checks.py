@@ -1,0 +1,73 @@
+"""What the machine code of a kernel must show, and what counts as worse than before."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from opmux_triton.aot import amdgcn, nvidia
+from opmux_triton.aot.build import Built
+from opmux_triton.aot.facts import Facts
+from opmux_triton.launch import Launch
+
+MORE_REGISTERS = 1.1
+"""Registers may grow by so much before a row counts as worse: compilers differ in small things."""
+
+
+def read(built: Built) -> Facts:
+    """The facts of a compiled kernel."""
+    return amdgcn.read(built) if built.arch.startswith("gfx") else nvidia.read(built)
+
+
+def complaints(built: Built, facts: Facts, launch: Launch) -> list[str]:
+    """Everything that is wrong with one kernel; empty where it is as it must be."""
+    amd = built.arch.startswith("gfx")
+    found = amdgcn.complaints(built.arch, facts) if amd else nvidia.complaints(built.arch, facts)
+    if facts.spills:
+        found.append(f"spills: {facts.spills}")
+    if facts.scratch:
+        found.append(f"{facts.scratch} bytes of private memory a thread")
+    if built.has_dot and not facts.matrix and not _ieee_on_nvidia(built):
+        found.append("a dot, but no matrix instruction")
+    if built.arch == "sm_90" and "tall" in built.dots and not any(n.startswith("HGMMA") for n in facts.matrix):
+        found.append("a 16-bit dot of 64 rows or more, but no warpgroup instruction")
+    if not built.has_dot and could_be_wide(launch) and not facts.wide_loads:
+        found.append(f"{facts.loads} global loads, none of 16 bytes")
+    return found
+
+
+def _ieee_on_nvidia(built: Built) -> bool:
+    """float32 products in full precision have no matrix instruction on NVIDIA."""
+    return built.arch.startswith("sm") and "f32_ieee" in built.dots
+
+
+def could_be_wide(launch: Launch) -> bool:
+    """Whether the largest tensors of a launch lie so that rows can be read 16 bytes at a time."""
+    tensors = [a for a in launch.arguments if isinstance(a, torch.Tensor) and a.is_floating_point()]
+    if not tensors or launch.meta.get("HALF", 0) % 8:  # a rotation of some dims of a head: no more is read
+        return False
+    most = max(t.numel() for t in tensors)
+    largest = [t for t in tensors if t.numel() == most]
+    return most >= 1024 and all(_in_vectors(t) for t in largest)
+
+
+def _in_vectors(tensor: torch.Tensor) -> bool:
+    strides = [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+    return tensor.shape[-1] % 16 == 0 and tensor.stride(-1) == 1 and all(s == 1 or s % 16 == 0 for s in strides)
+
+
+def worse(before: Mapping[str, Any], now: Facts) -> list[str]:
+    """In what a row is worse than the recorded one."""
+    found = []
+    if lost := set(before["matrix"]) - set(now.matrix):
+        found.append(f"no {', '.join(sorted(lost))} any more")
+    if now.occupancy < before["occupancy"]:
+        found.append(f"occupancy {now.occupancy}, was {before['occupancy']}")
+    if before["wide_loads"] and not now.wide_loads:
+        found.append("no 16-byte loads any more")
+    for name, count in now.registers.items():
+        if name != "agpr" and count > before["registers"][name] * MORE_REGISTERS + 4:
+            found.append(f"{count} {name}, was {before['registers'][name]}")
+    if now.shared > before["shared"]:
+        found.append(f"{now.shared} bytes of shared memory, was {before['shared']}")
+    return found

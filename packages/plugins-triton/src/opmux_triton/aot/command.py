@@ -1,0 +1,121 @@
+"""The command ``opmux machine-code``: what the kernels become on an arch, without a GPU."""
+
+from pathlib import Path
+from typing import Any
+
+
+def machine_code(
+    arch: str,
+    op: list[str] = [],  # noqa: B006  (typer reads the default as "may be given several times")
+    expected: Path | None = None,
+    write: bool = False,
+    known: Path | None = None,
+    every: bool = False,
+    json: bool = False,
+) -> None:
+    """Compile the Triton kernels of every op for ARCH, in every config that its heuristics pick, and check the code.
+
+    Needs no GPU. Prints each kernel with its config, matrix instructions, registers, LDS or shared memory and
+    occupancy. Of the flags of a kernel (masks, sinks, absent arguments) each config is compiled with the largest case's
+    and with the most at once; --every compiles all combinations. Exits with 1 where a kernel does not compile, spills,
+    passes the arch's limits, has a dot without matrix instructions, reads without 16-byte loads where it could, or is
+    worse than recorded in --expected FILE under the installed version of Triton; --write records the results there
+    instead. What --known FILE lists, with a reason each, is printed and is no failure; what it lists and is not found
+    any more is one.
+    """
+    import triton
+    import typer
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from opmux.cli import output
+    from opmux_triton.aot import checks, jobs
+    from opmux_triton.aot import expected as records
+    from opmux_triton.aot import known as exceptions
+    from opmux_triton.aot.run import check_arch
+
+    stderr = output.console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        console=stderr, transient=True, disable=not stderr.is_terminal,
+    ) as bar:  # fmt: skip
+        task = bar.add_task(arch)
+        result = check_arch(arch, op, every, tick=lambda done, total: bar.update(task, completed=done, total=total))
+    wrong = result.complaints
+    excused: list[str] = []
+    if known is not None:
+        wrong, excused = exceptions.sort_out(wrong, exceptions.read(known, arch))
+        if op:  # what another op's kernels need is not looked at
+            wrong = [line for line in wrong if "known, and not found any more" not in line]
+    if expected is not None and write:
+        records.write(expected, triton.__version__, result.facts)
+    elif expected is not None:
+        wrong = [*wrong, *_compare(records.read(expected, triton.__version__), result, checks, bool(op))]
+    if json:
+        output.emit_json(
+            {
+                "arch": arch,
+                "triton": triton.__version__,
+                "counts": jobs.describe(result.enumeration),
+                "rows": [
+                    {
+                        "op": r.job.op,
+                        "implementation": r.job.implementation,
+                        "kernel": r.job.kernel,
+                        "config": r.job.config,
+                        "flags": r.job.flags,
+                        "cases": r.job.cases,
+                        "facts": r.facts.as_dict() if r.facts else None,
+                        "complaints": r.complaints,
+                    }
+                    for r in result.rows
+                ],
+                "complaints": wrong,
+                "known": excused,
+            }
+        )
+    else:
+        _show(result, output, triton.__version__)
+    for line in excused:
+        stderr.print(line, style="yellow", soft_wrap=True)
+    for line in wrong:
+        output.complain(line)
+    if wrong or not result.rows:
+        raise typer.Exit(1)
+
+
+def _compare(recorded: dict[str, Any] | None, result: Any, checks: Any, some: bool) -> list[str]:
+    import triton
+
+    if recorded is None:
+        return [f"nothing is recorded under triton {triton.__version__}: record it with --write"]
+    found = []
+    for key, facts in result.facts.items():
+        if key not in recorded:
+            found.append(f"{key}: not recorded yet: record it with --write")
+        else:
+            found += [f"{key}: {text}" for text in checks.worse(recorded[key], facts)]
+    gone = [] if some else sorted(set(recorded) - set(result.facts))
+    return [*found, *(f"{key}: recorded, and not there any more: record what there is with --write" for key in gone)]
+
+
+def _show(result: Any, output: Any, version: str) -> None:
+    from opmux_triton.aot.jobs import describe
+
+    rows = []
+    for row in result.rows:
+        facts, settings = row.facts, " ".join(f"{k}={v}" for k, v in row.job.config.items())
+        if facts is None:
+            rows.append([row.job.op, row.job.kernel, settings, row.job.flags, *["-"] * 6])
+            continue
+        registers = " ".join(f"{n} {v}" for n, v in facts.registers.items())
+        matrix = " ".join(f"{n} x{v}" for n, v in facts.matrix.items())
+        wide = f"{facts.wide_loads}/{facts.loads}"
+        rows.append(
+            [row.job.op, row.job.kernel, settings, row.job.flags, matrix, registers, facts.spills, facts.shared, wide,
+             facts.occupancy]
+        )  # fmt: skip
+    columns = ["op", "kernel", "config", "flags", "matrix instructions", "registers", "spills", "LDS", "wide", "occ."]
+    console = output.console()
+    console.print(output.table("", columns, rows, ["spills", "LDS", "wide", "occ."]))
+    counts = f"{len(result.rows)} compiled; {len(result.complaints)} complaints"
+    console.print(f"triton {version}; {describe(result.enumeration)}; {counts}", soft_wrap=True)

@@ -1,0 +1,208 @@
+"""What there is to compile for an arch: the launches that the targets make over the conformance cases.
+
+The very code of a call picks kernels and configs here: constraints, config functions and targets run on tensors without
+data (torch's meta device), and a `recording` notes each launch.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opmux import dispatch, loading, resolver, targets
+from opmux.arch import parse_arch
+from opmux.errors import InvalidArgument
+from opmux.op import OPS, Op
+from opmux.testing import cases_of
+from opmux.testing.case import Case, all_options
+from opmux.testing.memory import view_strides
+from opmux_triton.launch import FUSION, Launch, recording
+
+BACKEND = "triton"
+PROFILE = "model"
+"""The profile whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views."""
+
+
+@dataclass
+class Job:
+    """One kernel in one config.
+
+    Attributes:
+        config: what the config function gave.
+        flags: the constants of the launch that are no sizes, and the dtypes of its tensors.
+        launch: the launch to compile: of all that share kernel, config and flags the one with the most elements.
+        cases: how many cases launch it.
+    """
+
+    op: str
+    implementation: str
+    kernel: str
+    config: Mapping[str, Any]
+    flags: str
+    launch: Launch
+    cases: int = 0
+    size: int = field(default=0, repr=False)
+
+    @property
+    def key(self) -> str:
+        """Names the job in the record of expected results."""
+        settings = ",".join(f"{name}={value}" for name, value in sorted(self.config.items()))
+        return f"{self.kernel}|{settings}|{self.flags}"
+
+
+@dataclass
+class Enumeration:
+    """The jobs of an arch and what was counted on the way."""
+
+    arch: str
+    jobs: dict[str, Job] = field(default_factory=dict)
+    cases: int = 0
+    claimed: int = 0
+    launches: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def enumerate_jobs(arch: str, ops: Sequence[str] | None = None) -> Enumeration:
+    """Every kernel in every config that the cases of the ops get on an arch.
+
+    Args:
+        arch: ``gfx942``, ``sm_90``, ...
+        ops: names of ops; without, every op that this backend has an implementation of.
+
+    Raises:
+        InvalidArgument: where an op does not exist.
+    """
+    loading.ensure_loaded()
+    found = Enumeration(arch)
+    for name in ops or OPS:
+        if name not in OPS:
+            raise InvalidArgument(f"aot: `--op` expected the name of an op, got {name!r}; see `opmux ops`")
+        op = OPS[name]
+        if any(i.backend == BACKEND for i in op.implementations):
+            seen: set[str] = set()
+            for case in _distinct(cases_of(name, PROFILE, gpu=True), seen):
+                _add_case(found, op, case)
+    return found
+
+
+def _distinct(cases: Sequence[Case], seen: set[str]) -> Iterator[Case]:
+    """Cases that differ in what a launch depends on: contents and probes do not matter here."""
+    for case in cases:
+        key = case.id.split(",@data=")[0].split(",@probe=")[0]
+        if key not in seen:
+            seen.add(key)
+            yield case
+
+
+def _add_case(found: Enumeration, op: Op, case: Case) -> None:
+    tensors = _tensors(op, case)
+    for options in _options(op, case):
+        found.cases += 1
+        call, key = dispatch.make_call(op, op.state, tensors, options, parse_arch(found.arch))
+        resolution = resolver.resolve(call, op.implementations, dispatch.circumstances(op, call, key, None))
+        takers = [v.implementation for v in resolution.accepted if v.implementation.backend == BACKEND]
+        found.claimed += bool(takers)
+        for implementation in takers:
+            try:
+                config, _ = targets.config_of(op, implementation, call, resolution)
+                more = {} if config is None else {"config": config}
+                with recording(found.arch) as recorded:
+                    targets.load_target(op, implementation)(*tensors, **call.options, **more)
+            except Exception as error:  # one case's failure must not hide the others
+                found.failures.append(
+                    f"{op.name} {implementation.full_name} {case.id}: {type(error).__name__}: {error}"
+                )
+                continue
+            for launch in recorded.launches:
+                found.launches += 1
+                _add_launch(found, op, implementation.full_name, config or {}, launch)
+
+
+def _add_launch(found: Enumeration, op: Op, implementation: str, config: Mapping[str, Any], launch: Launch) -> None:
+    flags = [
+        f"{n}={v}" for n, v in launch.meta.items() if n not in FUSION and (isinstance(v, (bool, str)) or v is None)
+    ]
+    tensors = [getattr(a, "base", a) for a in launch.arguments]
+    flags += [str(a.dtype).removeprefix("torch.") for a in tensors if isinstance(a, torch.Tensor)]
+    flags += [f"absent:{i}" for i, a in enumerate(tensors) if a is None]
+    # What a launch takes of the config, with what its own options say of warps and stages.
+    used = {n: launch.meta[n] for n in ("num_warps", "num_stages") if n in launch.meta}
+    job = Job(op.name, implementation, launch.kernel.__name__, {**config, **used}, " ".join(flags), launch)
+    job.size = sum(a.numel() for a in tensors if isinstance(a, torch.Tensor) and a.is_contiguous())
+    known = found.jobs.setdefault(job.key, job)
+    known.cases += 1
+    if job.size > known.size:
+        job.cases = known.cases
+        found.jobs[job.key] = job
+
+
+def _tensors(op: Op, case: Case) -> list[torch.Tensor | None]:
+    made: list[torch.Tensor | None] = []
+    for argument in op.signature.tensors:
+        shape = case.shapes.get(argument.name)
+        if shape is None:
+            made.append(None)
+            continue
+        view = case.view if case.dtypes[argument.name].is_floating_point else "plain"
+        strides = view_strides(tuple(shape), view)
+        made.append(torch.empty_strided(shape, strides, dtype=case.dtypes[argument.name], device="meta"))
+    return made
+
+
+def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
+    """The case's options; where bounds follow from index data, those of a decode step and of a prefill."""
+    filled = all_options(op.signature, case)
+    open_ = [o.name for o in op.signature.options if o.name not in filled]
+    if not open_:
+        yield filled
+        return
+    batch = max(1, case.dims.get("batch", 1))
+    tokens = max(1, case.dims.get("tokens_q", case.dims.get("tokens", 1)))
+    context = case.dims.get("tokens_k", case.dims.get("max_pages", 1) * case.dims.get("page_size", 1))
+    bounds = {"max_seqlen_q": -(-tokens // batch), "max_seqlen_k": max(1, context)}
+    yield filled | {name: bounds.get(name, 1) for name in open_}
+    if "block_table" in {t.name for t in op.signature.tensors}:
+        yield filled | {name: 1 if name == "max_seqlen_q" else bounds.get(name, 1) for name in open_}
+
+
+def representatives(jobs: Iterable[Job]) -> list[Job]:
+    """Of each kernel, config and width of the data two: the largest problem, and the one with the most flags on.
+
+    Masks, sinks and the like multiply the variants of a kernel; its tiles, warps and stages, and with them registers
+    and LDS, are those of the config.
+    """
+    groups: dict[tuple[str, str, int], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.kernel, str(sorted(job.config.items())), _width(job.launch)), []).append(job)
+    picked: dict[str, Job] = {}
+    for group in groups.values():
+        for job in (
+            max(group, key=lambda j: j.size),
+            max(group, key=lambda j: sum(v is True for v in j.launch.meta.values())),
+        ):
+            picked.setdefault(_identity(job), job)
+    return list(picked.values())
+
+
+def _width(launch: Launch) -> int:
+    """Bytes of an element of the first tensor."""
+    return next((a.dtype.itemsize for a in _tensors_of(launch)), 0)
+
+
+def _identity(job: Job) -> str:
+    """What the compiler sees: jobs of different configs that are equal in it are one."""
+    return f"{job.kernel} {sorted(job.launch.meta.items())} {[str(a.dtype) for a in _tensors_of(job.launch)]}"
+
+
+def _tensors_of(launch: Launch) -> list[torch.Tensor]:
+    bases = [getattr(a, "base", a) for a in launch.arguments]
+    return [b for b in bases if isinstance(b, torch.Tensor)]
+
+
+def describe(found: Enumeration) -> str:
+    """The counts in one line."""
+    return (
+        f"{found.arch}: {found.cases} cases, {found.claimed} of them claimed, {found.launches} launches, "
+        f"{len(found.jobs)} different (kernel, config, flags)"
+    )

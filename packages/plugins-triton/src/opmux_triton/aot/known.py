@@ -1,0 +1,64 @@
+"""Known exceptions: complaints that are understood and left, each with its reason, in a TOML file.
+
+Each table ``[[known]]`` has ``arch``, ``kernel`` (its name), ``flags`` (words that the row's flags hold),
+``complaints`` (what a complaint begins with, a list) and ``reason``.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opmux.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Known:
+    """One exception."""
+
+    kernel: str
+    flags: tuple[str, ...]
+    complaints: tuple[str, ...]
+    reason: str
+
+    def covers(self, line: str) -> bool:
+        """Whether a complaint (``kernel|config|flags: text``) is this one."""
+        kernel = line.partition("|")[0]
+        flags, _, text = line.rpartition("|")[2].partition(": ")
+        held = set(self.flags) <= set(flags.split())
+        return kernel == self.kernel and held and text.startswith(self.complaints)
+
+
+def read(path: Path, arch: str) -> list[Known]:
+    """The exceptions of an arch.
+
+    Raises:
+        InvalidArgument: where the file is none of this kind.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))["known"]
+        return [
+            Known(t["kernel"], tuple(t["flags"].split()), tuple(t["complaints"]), t["reason"])
+            for t in tables
+            if t["arch"] == arch
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgument(
+            "machine-code: `--known` expected a TOML file of tables [[known]] with arch, kernel, flags, complaints and "
+            f"reason, got {path}: {type(error).__name__}: {error}; see packages/plugins-triton/machine-code/known.toml"
+        ) from None
+
+
+def sort_out(complaints: Sequence[str], known: Sequence[Known]) -> tuple[list[str], list[str]]:
+    """Complaints that stay, exceptions that no complaint needs any more among them; and those known, with reasons."""
+    stay, excused, needed = [], [], set()
+    for line in complaints:
+        found = next((k for k in known if k.covers(line)), None)
+        if found is None:
+            stay.append(line)
+        else:
+            needed.add(found)
+            excused.append(f"{line} (known: {found.reason})")
+    stay += [f"{k.kernel} {' '.join(k.flags)}: known, and not found any more: take it off the list" for k in known
+             if k not in needed]  # fmt: skip
+    return stay, excused

@@ -1,0 +1,104 @@
+"""All of it for one arch: enumerate, compile in several processes, check, compare."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+from opmux.arch import parse_arch
+from opmux.errors import InvalidArgument
+from opmux.op import OPS
+from opmux_triton.aot import checks
+from opmux_triton.aot.build import build
+from opmux_triton.aot.facts import Facts
+from opmux_triton.aot.jobs import BACKEND, Enumeration, Job, enumerate_jobs, representatives
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel in one config, compiled: its facts and what is wrong with it."""
+
+    job: Job
+    facts: Facts | None
+    complaints: tuple[str, ...]
+
+
+@dataclass
+class Result:
+    """What an arch's check found."""
+
+    arch: str
+    enumeration: Enumeration
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def facts(self) -> dict[str, Facts]:
+        """The facts of what compiled, by key."""
+        return {row.job.key: row.facts for row in self.rows if row.facts is not None}
+
+    @property
+    def complaints(self) -> list[str]:
+        """Everything that is wrong, a line each."""
+        wrong = [f"{row.job.key}: {text}" for row in self.rows for text in row.complaints]
+        return [*self.enumeration.failures, *wrong]
+
+
+def claims(arch: str) -> bool:
+    """Whether this backend has an implementation for the arch at all."""
+    from opmux import loading
+
+    loading.ensure_loaded()
+    parsed = parse_arch(arch)
+    found = (i for op in OPS.values() for i in op.implementations if i.backend == BACKEND)
+    return any(parsed.matches(pattern) for i in found for pattern in i.archs)
+
+
+_jobs: list[Job] = []
+"""Set before the workers fork: a kernel and its arguments cannot be sent to them."""
+
+
+def check_arch(
+    arch: str,
+    ops: Sequence[str] = (),
+    every: bool = False,
+    workers: int | None = None,
+    tick: Callable[[int, int], None] = lambda *_: None,
+) -> Result:
+    """Compile everything that an arch gets and look at the machine code.
+
+    Args:
+        arch: ``gfx942``, ``sm_90``, ...
+        ops: names of ops; every one if empty.
+        every: compile every combination of flags too, not those of `representatives` alone.
+        workers: processes that compile; by default one for each CPU.
+        tick: called with the number of finished jobs and of all.
+
+    Raises:
+        InvalidArgument: where nothing of this backend is for the arch, or an op does not exist.
+    """
+    if not claims(arch):
+        raise InvalidArgument(
+            f"machine-code: `ARCH` expected an arch that backend {BACKEND} claims, got {arch!r}; see `opmux backends`"
+        )
+    result = Result(arch, enumerate_jobs(arch, ops or None))
+    found = result.enumeration.jobs.values()
+    _jobs[:] = found if every else representatives(found)
+    count = workers or os.cpu_count() or 1
+    with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
+        for done, (facts, wrong) in enumerate(pool.map(_check_job, [(arch, i) for i in range(len(_jobs))]), 1):
+            result.rows.append(Row(_jobs[done - 1], facts, tuple(wrong)))
+            tick(done, len(_jobs))
+    return result
+
+
+def _check_job(place: tuple[str, int]) -> tuple[Facts | None, list[str]]:
+    arch, index = place
+    job: Any = _jobs[index]
+    try:
+        built = build(job.launch, arch)
+        facts = checks.read(built)
+    except Exception as error:  # the compiler may raise anything; the other kernels are to be looked at all the same
+        return None, [f"did not compile: {type(error).__name__}: {' '.join(str(error).split())[:300]}"]
+    return facts, checks.complaints(built, facts, job.launch)

@@ -1,0 +1,1 @@
+"""Dense and ragged attention, forward and backward."""

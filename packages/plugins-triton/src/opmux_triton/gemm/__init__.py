@@ -1,0 +1,1 @@
+"""Linear layers: tiles, persistent tiles with TMA, split-k for few rows, and the gradient."""

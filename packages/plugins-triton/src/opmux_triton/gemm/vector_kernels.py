@@ -1,0 +1,68 @@
+"""Kernels that use what they read once: a matrix by one vector, sums of columns, rows packed behind one another."""
+
+import triton
+import triton.language as tl
+
+from opmux_triton.gemm.kernels import row_starts
+from opmux_triton.rounding import rounded
+
+
+@triton.jit
+def vector_product(
+    w, x, out, bias, n, k, w_row, w_col, x_col,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """``out[j] = bias[j] + sum over i of x[i] * w[j, i]`` for ROWS rows of w; read once, products in float32."""
+    at_n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at_k = tl.arange(0, BLOCK_K)
+    here = w + (tl.minimum(at_n, n - 1).to(tl.int64) * w_row)[:, None] + (at_k.to(tl.int64) * w_col)[None, :]
+    x_here = x + at_k.to(tl.int64) * x_col
+    total = tl.zeros([ROWS, BLOCK_K], tl.float32)
+    for start in range(0, k, BLOCK_K):
+        if EVEN:
+            values = tl.load(here, eviction_policy="evict_first")
+            factors = tl.load(x_here)
+        else:
+            inside = at_k < k - start
+            values = tl.load(here, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
+            factors = tl.load(x_here, mask=inside, other=0.0)
+        total += values.to(tl.float32) * factors.to(tl.float32)[None, :]
+        here += tl.cast(w_col, tl.int64) * BLOCK_K
+        x_here += tl.cast(x_col, tl.int64) * BLOCK_K
+    result = tl.sum(total, 1)
+    if HAS_BIAS:
+        result += tl.load(bias + at_n, mask=at_n < n, other=0.0).to(tl.float32)
+    tl.store(out + at_n, rounded(result, out.dtype.element_ty), mask=at_n < n)
+
+
+@triton.jit
+def column_sums(
+    x, out, rows, columns, rows_each, inner, outer, row, col,
+    FOLDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """``out[part, c]`` is the sum of column c over the rows of part ``part``, rows_each of them."""
+    part = tl.program_id(1)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    first = part * rows_each
+    stop = tl.minimum(first + rows_each, rows)
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(first, stop, ROWS):
+        here = start + tl.arange(0, ROWS)
+        where = x + row_starts(here, inner, outer, row, FOLDED)[:, None] + (at.to(tl.int64) * col)[None, :]
+        total += tl.load(where, mask=(here < stop)[:, None] & (at < columns)[None, :], other=0.0).to(tl.float32)
+    result = rounded(tl.sum(total, 0), out.dtype.element_ty)
+    tl.store(out + part.to(tl.int64) * columns + at, result, mask=at < columns)
+
+
+@triton.jit
+def pack_rows(
+    x, out, rows, columns, inner, outer, row, col,
+    FOLDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write rows behind one another, for leading dims of more strides than the products take."""
+    here = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = (here < rows)[:, None] & (at < columns)[None, :]
+    where = x + row_starts(here, inner, outer, row, FOLDED)[:, None] + (at.to(tl.int64) * col)[None, :]
+    values = tl.load(where, mask=live, other=0.0)
+    tl.store(out + here.to(tl.int64)[:, None] * columns + at[None, :], values, mask=live)

@@ -1,0 +1,30 @@
+"""What the core calls to write a paged cache: k and v in one launch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from opmux_triton.kv_cache import kernels
+from opmux_triton.launch import launch
+
+Config = Mapping[str, Any]
+
+
+def write_kv_cache(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, layout: str, config: Config
+) -> None:
+    """The op `write_kv_cache`."""
+    tokens, heads, head_dim = k.shape
+    value_dim = v.shape[2]
+    pages, page_size = k_cache.shape[:2]
+    block = config["BLOCK"]
+    blocks = -(-heads * head_dim // block) + -(-heads * value_dim // block)
+    if not tokens or not blocks or not pages:
+        return
+    arguments = (
+        k, v, k_cache, v_cache, slot_mapping, tokens, pages * page_size, slot_mapping.stride(0),
+        *k.stride()[:2], *v.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3],
+    )  # fmt: skip
+    meta = {"HEADS": heads, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "PAGE_SIZE": page_size, **config}
+    launch(kernels.write_kv_cache, (-(-tokens // config["TOKENS"]) * blocks,), arguments, meta)

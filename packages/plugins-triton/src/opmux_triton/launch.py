@@ -1,0 +1,159 @@
+"""Launching a kernel: Triton's own way the first time, the compiled handle after that.
+
+A launch through ``kernel[grid](...)`` costs 7 to 8 us of host time, most of it finding the compiled kernel anew. Here
+the compiled kernel is kept under what Triton specialises on: dtypes and 16-byte alignment of pointers, the value 1 and
+divisibility by 16 of integers, and the constants.
+
+While a `recording` is on, nothing is launched: each launch is noted instead, so that the very code that picks kernels
+and configs at a call tells which of them an arch gets, on a machine without a GPU.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+
+from opmux.errors import BuildFailed, CaptureRefused
+
+_INTERPRETED = triton.knobs.runtime.interpret
+_HANDLES: dict[Any, Any] = {}
+_SPECIALISED: dict[int, tuple[bool, ...]] = {}
+_MOST_HANDLES = 4096
+"""Bounds the table, whatever strides and sizes a process meets."""
+
+FUSION = {"enable_fp_fusion": True}
+"""Products and sums contract into fused multiply-adds: said outright, as Triton's default changes with its version."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch that was noted, not made."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    meta: Mapping[str, Any]
+
+
+@dataclass
+class Recording:
+    """The launches that code made for an arch while a recording was on."""
+
+    arch: str
+    launches: list[Launch] = field(default_factory=list)
+
+
+_recording: list[Recording] = []
+
+
+@contextmanager
+def recording(arch: str) -> Iterator[Recording]:
+    """Note launches instead of making them, as if on ``arch``; for tests and checks, not safe among threads."""
+    _recording.append(Recording(arch))
+    try:
+        yield _recording[-1]
+    finally:
+        _recording.pop()
+
+
+def recorded_arch() -> str | None:
+    """The arch of the recording that is on, or None."""
+    return _recording[-1].arch if _recording else None
+
+
+def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> None:
+    """Launch a kernel on the current stream of its first argument's device.
+
+    Args:
+        kernel: a function under ``triton.jit`` whose constants come last.
+        grid: the number of programs in up to three dims, none of them 0.
+        arguments: what precedes the constants, in order; the first is a tensor (or a tensor descriptor).
+        meta: the constants in order of the kernel's parameters, then Triton's options (``num_warps``, ...).
+
+    Raises:
+        BuildFailed: where the kernel does not compile or does not fit the device; nothing was launched.
+        CaptureRefused: where it would have to be compiled while a graph is captured.
+    """
+    if _recording:
+        _recording[-1].launches.append(Launch(kernel, grid, arguments, {**meta, **FUSION}))
+        return
+    if _INTERPRETED:
+        kernel[grid](*arguments, **meta)
+        return
+    first = arguments[0]
+    index = first.get_device() if isinstance(first, torch.Tensor) else first.base.get_device()
+    if index != torch._C._cuda_getDevice():
+        with torch.cuda.device(index):
+            _launch(kernel, grid, arguments, meta, index)
+    else:
+        _launch(kernel, grid, arguments, meta, index)
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any], index: int
+) -> None:
+    key: list[Any] = [id(kernel), index, *meta.values()]
+    values: list[Any] = []
+    specialised = _SPECIALISED.get(id(kernel)) or _specialised(kernel)
+    for argument, special in zip(arguments, specialised, strict=False):
+        kind = argument.__class__
+        if kind is int:
+            narrow = -0x80000000 <= argument < 0x80000000
+            key.append((narrow, argument == 1, argument & 15 == 0) if special else narrow)
+            values.append(argument)
+        elif isinstance(argument, torch.Tensor):
+            address = argument.data_ptr()
+            key += (argument.dtype, address & 15 == 0)
+            values.append(address)
+        elif kind is float or argument is None:
+            key.append(kind)
+            values.append(argument)
+        else:  # a tensor descriptor
+            key += (argument.base.dtype, *argument.block_shape)
+            values.append(argument)
+    found = _HANDLES.get(tuple(key))
+    if found is None:
+        found = _build(kernel, grid, arguments, meta)
+        if len(_HANDLES) >= _MOST_HANDLES:
+            _HANDLES.clear()
+        _HANDLES[tuple(key)] = found
+    run, function, packed, constants = found
+    x, y, z = (*grid, 1, 1)[:3]
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    hooks = triton.knobs.runtime
+    if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:  # a profiler listens: Triton's own way
+        kernel[grid](*arguments, **meta, **FUSION)
+        return
+    run(x, y, z, stream, function, packed, None, None, None, *values, *constants)
+
+
+def _specialised(kernel: Any) -> tuple[bool, ...]:
+    """Of each of a kernel's parameters: whether the values 1 and multiples of 16 are compiled for themselves."""
+    found = tuple(not parameter.do_not_specialize for parameter in kernel.params)
+    _SPECIALISED[id(kernel)] = found
+    return found
+
+
+def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> tuple[Any, ...]:
+    if torch.cuda.is_current_stream_capturing():
+        raise CaptureRefused(
+            f"triton: kernel {kernel.__name__} is not compiled yet for arguments like these, and a graph is being "
+            "captured; run the call once before the capture"
+        )
+    try:
+        compiled = kernel.warmup(*arguments, grid=grid, **meta, **FUSION)
+        run = compiled.run  # loads the module
+    except Exception as error:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            raise
+        raise BuildFailed(f"kernel {kernel.__name__} did not build: {_first_lines(error)}") from error
+    names = kernel.arg_names[len(arguments) :]
+    return run, compiled.function, compiled.packed_metadata, tuple(meta[name] for name in names)
+
+
+def _first_lines(error: BaseException) -> str:
+    text = str(error) or repr(error)
+    return f"{type(error).__name__}: {' '.join(text.split())[:400]}"

@@ -1,0 +1,112 @@
+"""Launch parameters of the norms, per arch. Functions of the declared features alone; they import no Triton."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from opmux.arch import Arch
+
+_LARGEST_BLOCK = 32768
+"""Columns that one program holds in registers; longer rows are read twice."""
+_FEW_ROWS = 7
+"""The bucket of at most 128 rows: a program then has a multiprocessor to itself."""
+_MUCH = 24
+"""The logarithm of the elements that no longer fit into the caches, with as many results."""
+_HELD = 8192
+"""Columns of x, of its gradient, of the weight and of its gradient that a program of the backward holds."""
+_LARGEST_BACKWARD = 16384
+"""Columns of which it holds the gradients of weight and bias alone."""
+
+
+def rms_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """Of much data, long rows are read twice: once they are held no more, there is room for more of them."""
+    hidden = max(1, features["hidden"])
+    much = features["bucket(tokens)"] - 1 + (hidden - 1).bit_length() >= _MUCH
+    # Rows that leave part of a block empty have that room, and are as fast when held.
+    if arch.vendor == "nvidia" and much and hidden >= 4096 and hidden == _power(hidden):
+        # Four columns to a thread; 1024 threads would wait too long for one another.
+        block = 1024 if hidden < 8192 else 2048
+        return {"BLOCK": block, "ROWS": 1, "num_warps": block // 128}
+    return _rows(arch, features, 16)
+
+
+def centred_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """Two sums that follow one another: fewer warps wait less for each other."""
+    return _rows(arch, features, 32 if arch.vendor == "nvidia" else 16)
+
+
+def added_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """With a residual added first."""
+    return _rows(arch, features, 16)
+
+
+def _rows(arch: Arch, features: Mapping[str, Any], whole: int) -> dict[str, Any]:
+    """Several short rows in one program; of long ones ``whole`` columns to a thread, fewer where there are few rows."""
+    hidden = max(1, features["hidden"])
+    block = min(_LARGEST_BLOCK, max(64, _power(hidden)))
+    if block <= 512:
+        return {"BLOCK": block, "ROWS": 1024 // block, "num_warps": 1}
+    # Where part of the block is empty, more of it to a thread.
+    each = 8 if features["bucket(tokens)"] <= _FEW_ROWS else 16 if block <= 2048 else whole if block == hidden else 32
+    lanes = _lanes(arch)
+    warps = max(1, min(1024 // lanes, block // (lanes * each)))
+    return {"BLOCK": block, "ROWS": 1, "num_warps": warps}
+
+
+def backward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """A persistent grid; of the rows to come, two are on their way to shared memory where there is enough of it."""
+    return _backward(arch, max(1, features["hidden"]), centred=False)
+
+
+def centred_backward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with two sums to wait for in each row, one after the other."""
+    return _backward(arch, max(1, features["hidden"]), centred=True)
+
+
+def _backward(arch: Arch, hidden: int, centred: bool) -> dict[str, Any]:
+    block, tail = _parts(hidden)
+    # On NVIDIA a few spilled registers cost far less than passes over partial sums in memory.
+    if hidden > (_HELD if centred and arch.vendor == "amd" else _LARGEST_BACKWARD):
+        block, tail = _HELD, 0
+    lanes = _lanes(arch)
+    rows = max(1, min(16 if lanes == 32 else 8, 1024 // block))
+    width = rows * (block + tail)
+    if block > _HELD:
+        warps, programs, stages = 512 // lanes, 1, 1
+    elif arch.vendor == "nvidia" and 3 * _FLOAT * 2 * width <= _shared(arch):
+        # At most 40 columns to a thread: eight warps leave each of their threads 255 registers.
+        warps = 2 if width <= 2048 else 4 if width <= 5120 else 8
+        # What waits longer needs a second program beside it, even where that leaves no shared memory over.
+        programs = max(1, min(8 // warps, _shared(arch) // ((4 if centred else 6) * _FLOAT * width)))
+        stages = 3
+    else:
+        warps = max(1, min(512 // lanes, rows * block // (lanes * 16)))
+        programs, stages = max(1, 512 // (warps * lanes)), 1
+    return {
+        "BLOCK": block, "TAIL": tail, "ROWS": rows, "STAGES": stages, "AGAIN": block > _HELD, "num_warps": warps,
+        "programs": programs, "sum_columns": 32, "sum_rows": 32, "sum_warps": 4,
+    }  # fmt: skip
+
+
+_FLOAT = 4
+"""Bytes; a plan serves all dtypes, so what is kept in shared memory is counted in float32."""
+
+
+def _shared(arch: Arch) -> int:
+    """Bytes of shared memory that programs of an NVIDIA multiprocessor can have together."""
+    most: dict[tuple[int, ...], int] = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}
+    return most.get(arch.number, 99) * 1024
+
+
+def _parts(hidden: int) -> tuple[int, int]:
+    """Two powers of two that hold ``hidden`` columns, the second one 0 where one alone is as good."""
+    block = max(64, _power(hidden))
+    half, rest = block // 2, _power(hidden - block // 2) if hidden > block // 2 else 0
+    return (half, rest) if 4096 <= block <= _HELD and half + rest < block else (block, 0)
+
+
+def _power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _lanes(arch: Arch) -> int:
+    return 64 if arch.vendor == "amd" else 32

@@ -1,0 +1,98 @@
+"""Launch parameters of paged attention, per arch. Functions of the declared features alone; they import no Triton.
+
+``decode_*`` is for sequences with few new tokens, ``prefill_*`` for the others:
+
+rows            rows of a tile (decode: the most; fewer are taken where fewer do)
+block_n         keys of a block
+num_warps, num_stages
+programs        programs for each unit of the device that splits of the keys are to give
+least           fewest keys that a split is worth
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from opmux.arch import Arch
+
+_KIB = 1024
+
+
+def shared_memory(arch: Arch) -> int:
+    """Bytes of shared memory (LDS) that one program can have."""
+    if arch.vendor == "amd":
+        return (160 if arch.name == "gfx950" else 64) * _KIB
+    return {"sm_80": 163, "sm_87": 163, "sm_90": 227, "sm_100": 227, "sm_103": 227}.get(arch.name, 99) * _KIB
+
+
+def halves_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """For 16-bit caches."""
+    return _config(arch, features, 2)
+
+
+def singles_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """For float32 caches."""
+    return _config(arch, features, 4)
+
+
+def hopper_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+    """For the Gluon prefill of 16-bit caches: registers of a thread that computes and of one that loads, too.
+
+    ``2 * hopper_registers + hopper_loading_registers`` is what three threads have on average, 168 each.
+    """
+    hopper = {"hopper_block": 128, "hopper_stages": 2, "hopper_registers": 232, "hopper_loading_registers": 40}
+    return halves_config(arch, features) | hopper
+
+
+def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> dict[str, Any]:
+    k_row, v_row = (itemsize * _padded(features[dim]) for dim in ("head_dim", "value_dim"))
+    config: dict[str, Any] = {
+        "decode_rows": 32 if itemsize == 2 else 16,
+        "decode_block_n": 64,
+        "decode_num_warps": 4,
+        "decode_num_stages": {"amd": 2, "nvidia": 4 if arch.number >= (9, 0) else 3}.get(arch.vendor, 3),
+        # Few long sequences: parts cost a second pass, so each is longer (1 x 128k on an H200: 137 against 147 us).
+        "decode_programs": 2 if features["bucket(batch)"] <= 1 else 4,
+        "decode_least": 256,
+        **_prefill(arch, max(k_row, v_row) // itemsize, itemsize),
+        "prefill_programs": 1,
+        "prefill_least": 1024,
+        "combine_splits": 16,
+        "combine_num_warps": 1 if arch.vendor == "amd" else 2,
+    }
+    if itemsize == 4:  # products in float32 take registers, where threads do them alone
+        keys = 16 if max(k_row, v_row) > 512 else 64 if max(k_row, v_row) <= 256 and arch.vendor == "nvidia" else 32
+        config |= {"decode_block_n": keys, "decode_num_stages": 2}
+        config["decode_num_warps"] = 4 if arch.vendor == "amd" else 8
+    for path in ("decode", "prefill"):
+        # Blocks on their way (all but one are buffers, but for warpgroup products), queries, weights between layouts.
+        rows = config[f"{path}_rows"]
+        waiting = 0 if path == "prefill" and arch.number >= (9, 0) and arch.vendor == "nvidia" else 1
+        while config[f"{path}_block_n"] > 16:
+            keys, stages = config[f"{path}_block_n"], config[f"{path}_num_stages"]
+            if (k_row + v_row) * keys * (stages - waiting) + rows * (k_row + 2 * keys) <= shared_memory(arch):
+                break
+            if stages > 2:
+                config[f"{path}_num_stages"] = stages - 1
+            else:
+                config[f"{path}_block_n"] = keys // 2
+    if arch.vendor == "amd":
+        config["matrix_instr_nonkdim"] = 16
+    return config
+
+
+def _prefill(arch: Arch, width: int, itemsize: int) -> dict[str, Any]:
+    """Tiles of prefill by the wider of the head dims: as large as registers allow without spilling."""
+    narrow = width <= 128
+    if itemsize == 4:
+        rows, keys, warps = (32, 16, 4) if arch.vendor == "amd" else (16, 32 if narrow else 16, 8)
+    elif arch.vendor == "amd":
+        rows, keys, warps = (128, 64, 8) if narrow else (64, 32, 4)
+    elif arch.number >= (9, 0):
+        rows, keys, warps = (128, 64, 8) if narrow else (64, 32, 8)
+    else:
+        rows, keys, warps = (128, 32, 8) if narrow else (64, 32, 8)
+    return {"prefill_rows": rows, "prefill_block_n": keys, "prefill_num_warps": warps, "prefill_num_stages": 2}
+
+
+def _padded(size: int) -> int:
+    return max(16, 1 << (max(1, size) - 1).bit_length())

@@ -1,0 +1,70 @@
+"""What the core calls for paged attention on sm_90 where prompts are long: their tiles go to the Gluon kernel."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from opmux_triton.attention.forward import descriptor_strides, has_descriptor
+from opmux_triton.devices import units
+from opmux_triton.launch import launch
+from opmux_triton.paged import prefill_kernels, targets
+from opmux_triton.paged.call import LOG2_E, Call
+
+_LAYOUT = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+_ROWS = 128
+"""Of a tile: 64 for each of two computing warpgroups."""
+
+
+def paged_attention(*tensors: Tensor | None, config: dict[str, Any], **options: Any) -> Tensor:
+    """The op `paged_attention`."""
+    return targets.run(Call.of(tensors, options, config, with_lse=False), _prefill)[0]
+
+
+def paged_attention_lse(*tensors: Tensor | None, config: dict[str, Any], **options: Any) -> tuple[Tensor, Tensor]:
+    """The op `paged_attention_lse`."""
+    out, lse = targets.run(Call.of(tensors, options, config, with_lse=True), _prefill)
+    assert lse is not None
+    return out, lse
+
+
+def _prefill(call: Call, one: targets.Pass) -> bool:
+    """Attend from the sequences of a pass of prefill; False, and nothing is done, where the kernel cannot."""
+    q = call.q[None]
+    if not (0 < call.scale < math.inf and all(has_descriptor(x) for x in (q, call.k_cache, call.v_cache))):
+        return False
+    tokens, heads, head_dim = call.q.shape
+    batch, page_size, config = call.lengths.shape[0], call.k_cache.shape[1], call.config
+    block = config["hopper_block"]
+    box = math.gcd(page_size, block)
+    places = tokens // _ROWS + batch
+    programs = min(places * heads, units(call.q))
+    bounded = call.left >= 0 or call.right >= 0
+    troubles = torch.empty((programs,), dtype=torch.int32, device=q.device) if bounded else None
+    launch(
+        prefill_kernels.prefill,
+        (programs,),
+        (
+            call.out, call.lse, call.sinks, call.offsets, call.lengths, call.table, troubles,
+            _descriptor(q, 64, head_dim), _descriptor(call.k_cache, box, 64), _descriptor(call.v_cache, box, 64),
+            call.offsets.stride(0), call.lengths.stride(0), *call.table.stride(), call.sinks_stride,
+            heads, heads // call.k_cache.shape[2], tokens, batch, (batch - 1).bit_length(), places, one.fewest,
+            call.scale * LOG2_E, call.left, call.right,
+        ),
+        {
+            "HEAD_DIM": head_dim, "LEFT": call.left >= 0, "RIGHT": call.right >= 0, "PAGE": page_size, "BOX": box,
+            "BLOCK": block, "STAGES": config["hopper_stages"], "REGISTERS": config["hopper_registers"],
+            "LOADING": config["hopper_loading_registers"], "num_warps": 4, "maxnreg": 168,
+        },
+    )  # fmt: skip
+    if troubles is not None:
+        targets.attend(call, one, troubles)
+    return True
+
+
+def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A descriptor of ``rows`` rows of one head of a tensor ``(any, rows, heads, dim)``, so many columns of them."""
+    return TensorDescriptor(x, list(x.shape), descriptor_strides(x), [1, rows, 1, columns], _LAYOUT)

@@ -1,0 +1,76 @@
+"""The records of paged attention: 16-bit and float32 caches differ in their launch parameters."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opmux.plugin import (
+    Aligned,
+    AtLeast,
+    AtMost,
+    Bucket,
+    Dtype,
+    Exact,
+    Implementation,
+    OneOf,
+    Predicate,
+    Priority,
+    UnitStride,
+)
+from opmux_triton.archs import FLOATS, HALVES, PORTABLE
+
+
+def _suits_boxes(features: Mapping[str, Any]) -> str | None:
+    """Keys and values share the shape of a box, which lies in one page."""
+    if features["head_dim"] != features["value_dim"]:
+        return f"head_dim = {features['head_dim']} is not value_dim = {features['value_dim']}"
+    if features["page_size"] not in (16, 32, 64) and features["page_size"] % 128:
+        return f"page_size = {features['page_size']} is not 16, 32, 64 or a multiple of 128"
+    return None
+
+
+def _records() -> Iterator[Implementation]:
+    for op in ("paged_attention", "paged_attention_lse"):
+        for name, dtypes in (("", HALVES), ("singles", ("float32",))):
+            yield Implementation(
+                op=op,
+                name=name,
+                target=f"opmux_triton.paged.targets:{op}",
+                archs=PORTABLE,
+                when=(
+                    Dtype("q", *dtypes),
+                    Dtype("sinks", *FLOATS),
+                    UnitStride("q", "k_cache", "v_cache"),
+                    AtMost("head_dim", 256),
+                    AtMost("value_dim", 256),
+                ),
+                features=(Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch")),
+                config=f"opmux_triton.paged.configs:{name or 'halves'}_config",
+                capturable=True,
+                deterministic=True,
+            )
+        yield Implementation(
+            op=op,
+            name="hopper",
+            target=f"opmux_triton.paged.hopper:{op}",
+            archs=("sm_90",),
+            priority=Priority.PORTABLE + 1,
+            when=(
+                Dtype("q", *HALVES),
+                Dtype("sinks", *FLOATS),
+                OneOf("head_dim", 64, 128),
+                Predicate(_suits_boxes, reads=(Exact("head_dim"), Exact("value_dim"), Exact("page_size"))),
+                AtMost("softcap", 0),
+                AtLeast("max_seqlen_q", 128),
+                UnitStride("q", "k_cache", "v_cache"),
+                Aligned("q", 16),
+                Aligned("k_cache", 16),
+                Aligned("v_cache", 16),
+            ),
+            features=(Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch")),
+            config="opmux_triton.paged.configs:hopper_config",
+            capturable=True,
+            deterministic=True,
+        )
+
+
+RECORDS = tuple(_records())

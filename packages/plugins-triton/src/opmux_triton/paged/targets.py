@@ -1,0 +1,164 @@
+"""What the core calls for paged attention: decides between decode and prefill by the bounds, sizes grids, launches."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from opmux_triton.devices import units
+from opmux_triton.launch import launch
+from opmux_triton.paged import combine_kernels, kernels
+from opmux_triton.paged.call import LOG2_E, Call
+
+Config = dict[str, Any]
+
+_MOST_SPLITS = 1024
+_ANY = 1 << 30
+"""No bound on the new tokens of a sequence."""
+
+_INTERPRETED = triton.knobs.runtime.interpret
+
+
+def paged_attention(*tensors: Tensor | None, config: Config, **options: Any) -> Tensor:
+    """The op `paged_attention`."""
+    return run(Call.of(tensors, options, config, with_lse=False))[0]
+
+
+def paged_attention_lse(*tensors: Tensor | None, config: Config, **options: Any) -> tuple[Tensor, Tensor]:
+    """The op `paged_attention_lse`."""
+    out, lse = run(Call.of(tensors, options, config, with_lse=True))
+    assert lse is not None
+    return out, lse
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One launch over the sequences that have more than ``fewest`` new tokens, up to ``most``.
+
+    Attributes:
+        path: ``decode`` or ``prefill``: whose launch parameters it takes.
+        rows: rows of a tile.
+        places: how many tiles there may be for each kv head.
+        search: whether a program finds its sequence by its place among the tokens.
+        clear: whether it clears the tokens past the last sequence.
+    """
+
+    path: str
+    rows: int
+    places: int
+    search: bool
+    fewest: int
+    most: int
+    clear: bool
+
+
+def _passes(config: Config, batch: int, tokens: int, group: int, longest: int) -> list[Pass]:
+    """Decode, prefill or, where a batch may mix them, both.
+
+    All passes are right for sequences of any length: which of them runs is a matter of speed.
+    """
+    most_rows = config["decode_rows"]
+    rows = min(max(16, 1 << (longest * group - 1).bit_length()), most_rows)
+    tiles = -(-longest * group // rows)
+    if tiles == 1 or longest == 1:
+        return [Pass("decode", rows, batch * tiles, False, 0, _ANY, True)]
+    few = max(1, most_rows // group)
+    rows = config["prefill_rows"]
+    places = min(tokens * group // rows + batch, batch * (-(-longest * group // rows) + 1))
+    mixed = batch > 1 and tokens < batch * longest
+    passes = [Pass("prefill", rows, places, True, few if mixed else 0, _ANY, True)]
+    if mixed:
+        tiles = -(-few * group // most_rows)
+        passes.append(Pass("decode", most_rows, batch * tiles, False, 0, few, False))
+    return passes
+
+
+def run(call: Call, prefill: Callable[[Call, Pass], bool] | None = None) -> tuple[Tensor, Tensor | None]:
+    """All passes of a call; ``prefill`` is asked to do those of prefill first, and says whether it did."""
+    batch, tokens = call.lengths.shape[0], call.q.shape[0]
+    if tokens == 0:
+        return call.out, call.lse
+    if batch == 0 or call.longest <= 0:
+        return call.out.zero_(), None if call.lse is None else call.lse.fill_(-math.inf)
+    group = call.q.shape[1] // call.k_cache.shape[2]
+    for one in _passes(call.config, batch, tokens, group, call.longest):
+        if not (prefill is not None and one.path == "prefill" and prefill(call, one)):
+            attend(call, one)
+    return call.out, call.lse
+
+
+def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
+    """One pass by the portable kernels; with ``troubles`` only if one of them is not 0, as found on the device."""
+    config, softcap = call.config, call.softcap
+    q, k_cache, v_cache, offsets, lengths, sinks = (
+        call.q, call.k_cache, call.v_cache, call.offsets, call.lengths, call.sinks,
+    )  # fmt: skip
+    tokens, heads, head_dim = q.shape
+    _, page_size, kv_heads, value_dim = v_cache.shape
+    batch, group = lengths.shape[0], heads // kv_heads
+    factor = call.scale * 2 * LOG2_E / softcap if softcap > 0 else call.scale * LOG2_E
+    shared = {"LEFT": call.left >= 0, "RIGHT": call.right >= 0}
+    present = {"SINKS": sinks is not None, "LSE": call.lse is not None}
+    block_n, block_v = config[f"{one.path}_block_n"], _block(value_dim)
+    splits = _splits(config, one, kv_heads, call.reach, units(q)) if troubles is None else 1
+    sums = statistics = None
+    if splits > 1:
+        sums = torch.empty((splits, tokens, heads, value_dim), dtype=torch.float32, device=q.device)
+        statistics = torch.empty((splits, tokens, heads, 2), dtype=torch.float32, device=q.device)
+    least = max(1, config[f"{one.path}_least"] // block_n) if splits > 1 else 1
+    launch(
+        kernels.attend,
+        (one.places * kv_heads, splits),
+        (
+            q, k_cache, v_cache, offsets, lengths, call.table, sinks, call.out, call.lse, sums, statistics, troubles,
+            batch, tokens, 0 if troubles is None else troubles.shape[0], one.fewest, one.most, call.left, call.right,
+            q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
+            offsets.stride(0), lengths.stride(0), *call.table.stride(), call.sinks_stride, factor, softcap * LOG2_E,
+        ),
+        {
+            "HEADS": heads, "GROUP": group, "PAGE_SIZE": page_size, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
+            "BLOCK_M": one.rows, "BLOCK_N": block_n, "BLOCK_D": _block(head_dim), "BLOCK_V": block_v,
+            "BLOCK_G": 1 << (group - 1).bit_length(), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
+            "SCALED": not call.scale > 0, **present, "SPLIT": splits > 1, "SEARCH": one.search,
+            "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": _INTERPRETED,
+            **_of_compiler(config, one.path),
+        },
+    )  # fmt: skip
+    if splits > 1:
+        launch(
+            combine_kernels.combine,
+            (tokens * heads,),
+            (
+                sums, statistics, offsets, lengths, sinks, call.out, call.lse,
+                batch, tokens, splits, one.fewest, one.most, call.left, call.right,
+                offsets.stride(0), lengths.stride(0), call.sinks_stride,
+            ),
+            {
+                "HEADS": heads, "GROUP": group, "VALUE_DIM": value_dim, "BLOCK_M": one.rows, "BLOCK_N": block_n,
+                "BLOCK_S": min(config["combine_splits"], max(4, 1 << (splits - 1).bit_length())), "BLOCK_V": block_v,
+                "LEAST": least, **shared, **present, "num_warps": config["combine_num_warps"],
+            },
+        )  # fmt: skip
+
+
+def _splits(config: Config, one: Pass, kv_heads: int, reach: int, units_: int) -> int:
+    """How many programs share the keys of a tile, so that the grid fills the device and each has enough to do."""
+    wanted: int = units_ * config[f"{one.path}_programs"] // (one.places * kv_heads)
+    least: int = config[f"{one.path}_least"]
+    return max(1, min(wanted, -(-reach // least), _MOST_SPLITS))
+
+
+def _block(size: int) -> int:
+    """A dim padded to what a product of tiles takes."""
+    return max(16, 1 << (max(1, size) - 1).bit_length())
+
+
+def _of_compiler(config: Config, path: str) -> dict[str, Any]:
+    """The options of Triton's compiler for a path."""
+    found = {"num_warps": config[f"{path}_num_warps"], "num_stages": config[f"{path}_num_stages"]}
+    found |= {name: config[name] for name in ("matrix_instr_nonkdim", "waves_per_eu") if name in config}
+    return found

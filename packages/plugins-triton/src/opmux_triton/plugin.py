@@ -1,0 +1,33 @@
+"""What the core reads of this package: the records of every family. Imports no Triton and touches no device."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from opmux.plugin import Implementation, hookimpl
+from opmux_triton import families, versions
+from opmux_triton.aot.command import machine_code
+from opmux_triton.archs import PORTABLE
+
+OPMUX_API_VERSION = 1
+
+versions.check_triton()
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+"""Under Triton's interpreter kernels run on the CPU, as Python: slow, and for tests alone."""
+
+
+@hookimpl
+def opmux_implementations() -> Iterator[Implementation]:
+    """Every implementation, for GPUs; for the CPU where Triton interprets."""
+    for record in families.records():
+        if not INTERPRETED:
+            yield record
+        elif record.archs == PORTABLE:  # the others are made of one arch's own instructions
+            yield replace(record, archs=("cpu",), capturable=False)
+
+
+@hookimpl
+def opmux_commands() -> list[tuple[str, Callable[..., None]]]:
+    """``opmux machine-code``."""
+    return [("machine-code", machine_code)]

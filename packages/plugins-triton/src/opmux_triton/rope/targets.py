@@ -1,0 +1,114 @@
+"""What the core calls for rotary embedding: q and k in one launch, in whatever strides."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux_triton.launch import launch
+from opmux_triton.rope import kernels
+from opmux_triton.rows import folded
+
+Config = Mapping[str, Any]
+
+_DENSELY = torch.contiguous_format
+_ONE_SEQUENCE = dict.fromkeys(
+    ("cos_stride", "sin_stride", "positions_stride", "seq", "q_outer", "k_outer", "positions_outer")
+)
+
+
+def apply_rope(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: Config
+) -> tuple[Tensor, Tensor]:
+    """The op `apply_rope`."""
+    q_out, k_out = torch.empty_like(q, memory_format=_DENSELY), torch.empty_like(k, memory_format=_DENSELY)
+    _rope(q, k, q_out, k_out, cos, sin, positions, interleaved, False, False, config)
+    return q_out, k_out
+
+
+def apply_rope_(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: Config
+) -> None:
+    """The op `apply_rope_`."""
+    _rope(q, k, q, k, cos, sin, positions, interleaved, True, False, config)
+
+
+def apply_rope_backward(
+    grad_q_out: Tensor, grad_k_out: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool,
+    output_mask: tuple[bool, ...], config: Config,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The op `apply_rope_backward`."""
+    pairs = []
+    for grad, wanted in zip((grad_q_out, grad_k_out), output_mask, strict=True):
+        made = torch.empty_like(grad, memory_format=_DENSELY) if wanted else grad.new_empty(0)
+        pairs.append((grad if wanted else None, made))
+    (q, grad_q), (k, grad_k) = pairs
+    _rope(q, k, grad_q, grad_k, cos, sin, positions, interleaved, False, True, config)
+    return grad_q, grad_k
+
+
+def _rope(
+    q: Tensor | None, k: Tensor | None, q_out: Tensor, k_out: Tensor, cos: Tensor, sin: Tensor,
+    positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: Config,
+) -> None:  # fmt: skip
+    """Launch over what is given and not empty; a launch needs a first tensor, so k alone takes q's place."""
+    if k is not None and not k.numel():
+        k = None
+    if q is None or not q.numel():
+        if k is not None:
+            _launch(k, None, k_out, None, cos, sin, positions, interleaved, in_place, backward, config)
+    else:
+        result = None if k is None else k_out
+        _launch(q, k, q_out, result, cos, sin, positions, interleaved, in_place, backward, config)
+
+
+def _launch(
+    q: Tensor, k: Tensor | None, q_out: Tensor, k_out: Tensor | None, cos: Tensor, sin: Tensor,
+    positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: Config,
+) -> None:  # fmt: skip
+    *batch, seq, heads, head_dim = q.shape
+    half = cos.shape[1]
+    kv_heads, k_stride, k_head_stride = 0, 0, 0
+    *_, q_stride, q_head_stride, _ = q.stride()
+    if k is not None:
+        kv_heads = k.shape[-2]
+        *_, k_stride, k_head_stride, _ = k.stride()
+    rest = 0 if in_place else head_dim - 2 * half
+    meta = {
+        "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "HALF": half,
+        "HALF_BLOCK": 1 << (half - 1).bit_length(), "REST_BLOCK": 1 << (rest - 1).bit_length() if rest > 0 else 0,
+        "INTERLEAVED": interleaved, "IN_PLACE": in_place, "BACKWARD": backward, **config,
+    }  # fmt: skip
+    block_heads = config["BLOCK_HEADS"]
+    blocks = -(-heads // block_heads) - (-kv_heads // block_heads)
+    tensors = (q, k, q_out, k_out, cos, sin, positions)
+    strides = (q_stride, q_head_stride, k_stride, k_head_stride)
+    dense = cos.is_contiguous() and sin.is_contiguous() and (positions is None or positions.is_contiguous())
+    if dense and not batch:
+        grid = (-(-seq // config["TOKENS"]) * blocks,)
+        launch(kernels.rope, grid, (*tensors, seq, *strides), {**_ONE_SEQUENCE, **meta})
+        return
+    outer = _outer_strides(q, k, positions)
+    if outer is None:
+        for entry in range(batch[0]):
+            _launch(
+                q[entry], None if k is None else k[entry], q_out[entry], None if k_out is None else k_out[entry],
+                cos, sin, None if positions is None else positions[entry], interleaved, in_place, backward, config,
+            )  # fmt: skip
+        return
+    tokens = q.numel() // (heads * head_dim)
+    tables = (cos.stride(0), sin.stride(0), None if positions is None else positions.stride(-1))
+    grid = (-(-tokens // config["TOKENS"]) * blocks,)
+    launch(kernels.rope, grid, (*tensors, tokens, *strides, *tables, seq, *outer), meta)
+
+
+def _outer_strides(q: Tensor, k: Tensor | None, positions: Tensor | None) -> tuple[int, int, int] | None:
+    """The one stride of the batch dims of each, 0 where there are none; None where those of one do not fold."""
+    found = []
+    for tensor, after in ((q, 3), (k, 3), (positions, 1)):
+        dims = [] if tensor is None or tensor.dim() == after else folded((tensor,), after)
+        if len(dims) > 1:
+            return None
+        found.append(dims[0][1][0] if dims else 0)
+    return found[0], found[1], found[2]

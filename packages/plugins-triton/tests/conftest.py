@@ -1,0 +1,28 @@
+"""What every test of the Triton backend starts from."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ.pop("TRITON_INTERPRET", None)  # its tests set it for processes of their own
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import opmux
+from opmux import loading, log
+
+loading.ensure_loaded()
+
+
+@pytest.fixture(autouse=True)
+def clean_process() -> Iterator[None]:
+    """Leave nothing behind for the next test."""
+    torch.manual_seed(0)
+    yield
+    opmux.policy.reset()
+    opmux.quarantine_clear()
+    log._announced.clear()

@@ -1,0 +1,63 @@
+"""What the plugin tells the core, and that telling it costs no toolchain."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import opmux
+from opmux import loading
+from opmux.arch import parse_arch
+from opmux.op import OPS
+from opmux_triton import families
+
+LEFT_TO_OTHERS = {"quantize"}
+"""Ops of the core that are not of the first wave."""
+
+
+def test_it_loads() -> None:
+    assert [p for p in loading.failed_plugins() if p.name == "triton"] == []
+    assert [(p.name, p.distribution) for p in loading.loaded_plugins()] == [("triton", "opmux-triton")]
+
+
+def test_loading_it_imports_no_triton() -> None:
+    program = (
+        "import sys, opmux; from opmux import loading; loading.ensure_loaded()\n"
+        "assert loading.loaded_plugins(), loading.failed_plugins()\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('triton', 'rich', 'typer')])"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRITON")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("op", sorted(set(OPS) - LEFT_TO_OTHERS))
+def test_every_op_of_the_first_wave_is_implemented(op: str) -> None:
+    mine = [r for r in families.records() if r.op == op]
+    assert mine, f"{op} has no record"
+    for arch in ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950", "gfx1201"):
+        assert any(parse_arch(arch).matches(pattern) for r in mine for pattern in r.archs), arch
+
+
+def test_every_record_may_be_captured() -> None:
+    assert [r.op for r in families.records() if not r.capturable] == []
+
+
+def test_explain_says_the_config_of_an_arch_that_is_not_here() -> None:
+    x, weight = (torch.empty(*size, dtype=torch.bfloat16, device="meta") for size in ((64, 4096), (4096,)))
+    plan = opmux.explain(opmux.rms_norm, x, weight, arch="gfx942")
+    assert plan.chosen is not None
+    assert plan.chosen.name == "triton"
+    assert plan.config_source == "heuristic"
+    assert plan.config is not None
+    assert plan.config["num_warps"] in (1, 2, 4, 8, 16)
+
+
+def test_on_the_cpu_the_reference_runs_and_explain_says_why() -> None:
+    plan = opmux.explain(opmux.rms_norm, torch.ones(2, 8), torch.ones(8))
+    assert plan.chosen is not None
+    assert plan.chosen.name == "reference"
+    (reason,) = [c.reason for c in plan.candidates if c.name == "triton"]
+    assert reason == "archs: sm_80+, gfx9*, gfx11*, gfx12*, this is cpu"
