@@ -91,6 +91,8 @@ def _compare(recorded: dict[str, Any] | None, result: Any, checks: Any, some: bo
     found = []
     for key, facts in result.facts.items():
         if key not in recorded:
+            if some:  # with fewer ops another job may stand for a kernel and its config
+                continue
             found.append(f"{key}: not recorded yet: record it with --write")
         else:
             found += [f"{key}: {text}" for text in checks.worse(recorded[key], facts)]

@@ -23,12 +23,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from opmux_triton.attention import masks
 from opmux_triton.attention.gluon_forward_order import visited_tile, visits
 from opmux_triton.attention.gluon_forward_repair import repair
+from opmux_triton.attention.gluon_softmax_kernels import mask, softmax
 
 # Triton 3.9 has these under other names.
 _load_block = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store_block = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 _key_limits = gluon.jit(masks.key_limits.fn)
-_attends = gluon.jit(masks.attends.fn)
 
 
 @gluon.jit
@@ -100,33 +100,6 @@ def _load_tiles(
 
 
 @gluon.jit
-def _by_thread(scores):
-    """A block's columns as (eights, 4 threads, 2): reductions over the first and the last stay in a thread."""
-    return scores.reshape([scores.shape[0], scores.shape[1] // 8, 4, 2])
-
-
-@gluon.jit
-def _softmax(scores, total, top, scale):
-    """(weights, total, top, decay) of one more block of scores, in base 2; ``total`` is one sum for each thread."""
-    most = gl.max(gl.max(gl.max(_by_thread(scores), 3), 1), 1)
-    new_top = gl.maximum(top, gl.convert_layout(most, top.type.layout) * scale)
-    anchor = gl.where(new_top == float("-inf"), 0.0, new_top)
-    weights = gl.exp2(scores * scale - anchor[:, None])
-    decay = gl.exp2(top - anchor)
-    sums = gl.sum(gl.sum(_by_thread(weights), 3), 1)
-    total = total * gl.convert_layout(decay, gl.SliceLayout(1, total.type.layout))[:, None]
-    return weights, total + gl.convert_layout(sums, total.type.layout), new_top, decay
-
-
-@gluon.jit
-def _mask(scores, start, query, queries, keys, left, right, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Scores with -inf where the query does not see the key."""
-    key = start + gl.arange(0, scores.shape[1], layout=gl.SliceLayout(0, scores.type.layout))
-    seen = _attends(query[:, None], key[None, :], queries, keys, left, right, LEFT, RIGHT)
-    return gl.where(seen, scores, float("-inf"))
-
-
-@gluon.jit
 def _step(
     index, used, turn, mean, weights, total, top, q_tile, k_ring, v_ring, k_full, k_empty, v_full, v_empty, turns,
     query, masked, begin, full_begin, full_end, lefts, queries, keys, scale, left, right,
@@ -154,8 +127,8 @@ def _step(
     if LEFT or RIGHT:
         if index < masked:
             start = _block_start(index, masked, begin, full_begin, full_end, lefts, BLOCK)
-            scores = _mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
-    exact, total, top, decay = _softmax(scores, total, top, scale)
+            scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
+    exact, total, top, decay = softmax(scores, total, top, scale)
     # Passed long ago: a branch, across which the assembler does not move the softmax behind the product.
     mbarrier.wait(v_full.index(before), (used - 1) // STAGES & 1)
     mean, weights = warpgroup_mma_wait(0, [mean, weights])
@@ -226,8 +199,8 @@ def _compute_tiles(
             mbarrier.arrive(q_empty.index(GROUP * 2 + ((visit & 1) ^ 1)), count=1)
         if MASKED and masked > 0:
             start = _block_start(0, masked, begin, full_begin, full_end, lefts, BLOCK)
-            scores = _mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
-        exact, total, top, _decay = _softmax(scores, total, top, scale)
+            scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
+        exact, total, top, _decay = softmax(scores, total, top, scale)
         weights = gl.convert_layout(exact.to(dtype), weight_layout)
         used += 1
 

@@ -9,7 +9,7 @@ _tile_of = gluon.jit(forward_kernels.tile_of.fn)
 
 
 @gluon.jit
-def _place(visit):
+def place_of(visit):
     """Programs take turns, and every other time in the opposite order: the first one gets the longest tile first."""
     count = gl.num_programs(0)
     program = gl.program_id(0)
@@ -22,10 +22,10 @@ def _place(visit):
 def visits(tiles):
     """How many of all tiles this program computes."""
     whole = tiles // gl.num_programs(0)
-    return gl.where(_place(whole) < tiles, whole + 1, whole)
+    return gl.where(place_of(whole) < tiles, whole + 1, whole)
 
 
 @gluon.jit
 def visited_tile(visit, tiles, pairs, section, LONGEST_FIRST: gl.constexpr):
     """(tile, pair) of the program's ``visit``-th tile, see `tile_of`."""
-    return _tile_of(_place(visit), tiles, pairs, section, LONGEST_FIRST)
+    return _tile_of(place_of(visit), tiles, pairs, section, LONGEST_FIRST)

@@ -21,13 +21,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from opmux_triton.attention import masks
-from opmux_triton.paged.prefill_tile_kernels import block_counts, block_start, tile_at, visits
+from opmux_triton.attention.gluon_forward_order import visits
+from opmux_triton.attention.gluon_softmax_kernels import mask, softmax
+from opmux_triton.paged.prefill_tile_kernels import block_counts, block_start, tile_at
 
 # Triton 3.9 has these under other names.
 _load_block = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _synchronize = getattr(gl, "thread_barrier", None) or gl.barrier
-_attends = gluon.jit(masks.attends.fn)
 
 
 @gluon.jit
@@ -112,33 +112,6 @@ def load_tiles(
 
 
 @gluon.jit
-def _by_thread(scores):
-    """A block's columns as (8 columns, 4 threads, 2 columns): sums over the first and the last stay in a thread."""
-    return scores.reshape([scores.shape[0], scores.shape[1] // 8, 4, 2])
-
-
-@gluon.jit
-def _softmax(scores, total, top, scale):
-    """(weights, total, top, decay) of one more block of scores, in base 2; ``total`` is one sum for each thread."""
-    most = gl.max(gl.max(gl.max(_by_thread(scores), 3), 1), 1)
-    new_top = gl.maximum(top, gl.convert_layout(most, top.type.layout) * scale)
-    anchor = gl.where(new_top == float("-inf"), 0.0, new_top)
-    weights = gl.exp2(scores * scale - anchor[:, None])
-    decay = gl.exp2(top - anchor)
-    sums = gl.sum(gl.sum(_by_thread(weights), 3), 1)
-    total = total * gl.convert_layout(decay, gl.SliceLayout(1, total.type.layout))[:, None]
-    return weights, total + gl.convert_layout(sums, total.type.layout), new_top, decay
-
-
-@gluon.jit
-def _mask(scores, start, query, queries, keys, left, right, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Scores with -inf where the query does not see the key."""
-    key = start + gl.arange(0, scores.shape[1], layout=gl.SliceLayout(0, scores.type.layout))
-    seen = _attends(query[:, None], key[None, :], queries, keys, left, right, LEFT, RIGHT)
-    return gl.where(seen, scores, float("-inf"))
-
-
-@gluon.jit
 def _clear_past(v_tile, rows):
     """Sets the rows of a block of values from ``rows`` on to 0."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // v_tile.shape[1], v_tile.shape[1] // 8], [4, 1], [1, 0])
@@ -169,8 +142,8 @@ def _step(
     mean = warpgroup_mma(weights, v_blocks.index(before), mean, is_async=True)
     scores = warpgroup_mma_wait(1, [scores])
     if MASKED:
-        scores = _mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
-    exact, total, top, decay = _softmax(scores, total, top, scale)
+        scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
+    exact, total, top, decay = softmax(scores, total, top, scale)
     # Passed long ago: a branch, across which the assembler does not move the softmax behind the product.
     mbarrier.wait(v_full.index(before), (used - 1) // STAGES & 1)
     mean, weights = warpgroup_mma_wait(0, [mean, weights])
@@ -240,8 +213,8 @@ def compute_tiles(
             scores = warpgroup_mma_wait(0, [scores])
             mbarrier.arrive(k_empty.index(stage), count=1)
             start = block_start(0, masked, rights, begin, full_begin, most, BLOCK)
-            scores = _mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
-            exact, total, top, _decay = _softmax(scores, total, top, scale)
+            scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
+            exact, total, top, _decay = softmax(scores, total, top, scale)
             weights = gl.convert_layout(exact.to(dtype), weight_layout)
             if start + BLOCK > keys:  # each warpgroup does it, and neither minds that the other does
                 mbarrier.wait(v_full.index(stage), used // STAGES & 1)

@@ -4,25 +4,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from opmux_triton.attention import masks
+from opmux_triton.attention.gluon_forward_order import place_of
 
 _key_limits = gluon.jit(masks.key_limits.fn)
-
-
-@gluon.jit
-def _place(visit):
-    """Programs take turns, and every other time in the opposite order: the first one gets the longest tile first."""
-    count = gl.num_programs(0)
-    program = gl.program_id(0)
-    if visit & 1:
-        program = count - 1 - program
-    return visit * count + program
-
-
-@gluon.jit
-def visits(tiles):
-    """How many of all tiles this program looks at."""
-    whole = tiles // gl.num_programs(0)
-    return gl.where(_place(whole) < tiles, whole + 1, whole)
 
 
 @gluon.jit
@@ -34,7 +18,7 @@ def tile_at(
     Sequence ``b`` has its tiles from place ``offsets[b] // ROWS + b`` on; not all of its places are tiles. ``steps``
     halvings of the batch leave one sequence. Later tiles, which see more keys, come first.
     """
-    index = _place(visit)
+    index = place_of(visit)
     head = index % heads
     place = places - 1 - index // heads
     low = 0
