@@ -74,7 +74,7 @@ def base_config(
     from opmux_triton.paged import configs
 
     features = {"page_size": page_size, "head_dim": dim, "value_dim": value_dim, "bucket(batch)": 4}
-    make = configs.singles_config if dtype == torch.float32 else configs.halves_config
+    make = configs.float32_config if dtype == torch.float32 else configs.halves_config
     if "hopper_block" in override:
         make = configs.hopper_config
     return make(parse_arch(arch), features) | override

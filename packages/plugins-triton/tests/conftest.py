@@ -9,6 +9,7 @@ import pytest
 import torch
 
 os.environ.pop("TRITON_INTERPRET", None)  # its tests set it for processes of their own
+os.environ["OPMUX_PLUGINS"] = "triton"  # whatever else is installed beside the core must not take part
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -194,7 +194,7 @@ def test_the_jobs_are_enumerated_by_what_picks_them() -> None:
 def test_an_op_that_there_is_not_is_refused() -> None:
     with pytest.raises(InvalidArgument) as raised:
         jobs.enumerate_jobs("gfx942", ["rmsnorm"])
-    assert str(raised.value) == "aot: `--op` expected the name of an op, got 'rmsnorm'; see `opmux ops`"
+    assert str(raised.value) == "machine-code: `--op` expected the name of an op, got 'rmsnorm'; see `opmux ops`"
 
 
 def test_an_arch_that_nobody_claims_is_refused() -> None:

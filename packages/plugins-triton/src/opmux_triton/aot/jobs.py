@@ -77,7 +77,7 @@ def enumerate_jobs(arch: str, ops: Sequence[str] | None = None) -> Enumeration:
     found = Enumeration(arch)
     for name in ops or OPS:
         if name not in OPS:
-            raise InvalidArgument(f"aot: `--op` expected the name of an op, got {name!r}; see `opmux ops`")
+            raise InvalidArgument(f"machine-code: `--op` expected the name of an op, got {name!r}; see `opmux ops`")
         op = OPS[name]
         if any(i.backend == BACKEND for i in op.implementations):
             seen: set[str] = set()

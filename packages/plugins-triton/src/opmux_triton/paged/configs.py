@@ -29,7 +29,7 @@ def halves_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     return _config(arch, features, 2)
 
 
-def singles_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+def float32_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     """For float32 caches."""
     return _config(arch, features, 4)
 

@@ -30,7 +30,7 @@ def _suits_boxes(features: Mapping[str, Any]) -> str | None:
 
 def _records() -> Iterator[Implementation]:
     for op in ("paged_attention", "paged_attention_lse"):
-        for name, dtypes in (("", HALVES), ("singles", ("float32",))):
+        for name, dtypes in (("", HALVES), ("float32", ("float32",))):
             yield Implementation(
                 op=op,
                 name=name,
