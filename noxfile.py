@@ -77,15 +77,27 @@ def interpret(session: nox.Session) -> None:
     session.run("opmux", "conformance", "triton", *arguments, env=environment)
 
 
+def check_machine_code(session: nox.Session, arch: str) -> None:
+    """Compile for an arch and hold the machine code to its record; arguments go to the command."""
+    folder = ROOT / TRITON / "machine-code"
+    files = ["--expected", str(folder / f"{arch}.json"), "--known", str(folder / "known.toml")]
+    session.run("opmux", "machine-code", arch, *files, *session.posargs)
+
+
+@nox.session(name="test-sm90-oldest")
+def oldest(session: nox.Session) -> None:
+    """Compile every kernel for sm_90 with the oldest Triton that is supported, and check the machine code."""
+    session.install("--constraint", str(ROOT / "constraints-oldest.txt"), f"{CORE}[cli,testing]", TRITON)
+    check_machine_code(session, "sm_90")
+
+
 def test_arch(session: nox.Session, arch: str) -> None:
     """Run what can be run for an arch: on its device where there is one, else its machine code is checked.
 
     Fails where no backend claims the arch. ``-- --write`` records the machine code's facts anew.
     """
     install(session, f"{CORE}[cli,testing]", TRITON)
-    expected = ROOT / TRITON / "machine-code" / f"{arch}.json"
-    known = ROOT / TRITON / "machine-code" / "known.toml"
-    session.run("opmux", "machine-code", arch, "--expected", str(expected), "--known", str(known), *session.posargs)
+    check_machine_code(session, arch)
     here = session.run("python", "-c", PRESENT_ARCHS, silent=True)
     if arch in str(here).split():
         session.run("opmux", "conformance", "triton", "--profile", "model")

@@ -315,13 +315,21 @@ kernel = "attend"
 flags = ""
 complaints = ["spills"]
 reason = "of another arch"
+
+[[known]]
+arch = "gfx942"
+kernel = "attend"
+flags = ""
+complaints = ["spills"]
+triton = "3.6."
+reason = "of another version"
 """
 
 
 def test_known_complaints_are_told_from_others(tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
     file.write_text(KNOWN)
-    listed = known.read(file, "gfx942")
+    listed = known.read(file, "gfx942", "3.9.0")
     assert [(k.kernel, k.flags, k.complaints, k.reason) for k in listed] == [
         ("attend", ("LEFT=True",), ("spills",), "planted")
     ]
@@ -334,10 +342,16 @@ def test_known_complaints_are_told_from_others(tmp_path: Path) -> None:
     assert known.sort_out([mine, *others], listed) == (others, [f"{mine} (known: planted)"])
 
 
+def test_an_exception_may_be_of_one_version(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(KNOWN)
+    assert [k.reason for k in known.read(file, "gfx942", "3.6.0")] == ["planted", "of another version"]
+
+
 def test_an_exception_that_is_not_needed_any_more_is_a_complaint(tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
     file.write_text(KNOWN)
-    assert known.sort_out([], known.read(file, "gfx942")) == (
+    assert known.sort_out([], known.read(file, "gfx942", "3.9.0")) == (
         ["attend LEFT=True: known, and not found any more: take it off the list"],
         [],
     )
@@ -347,7 +361,7 @@ def test_a_file_of_exceptions_that_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
     file.write_text("[[known]]\narch = 'gfx942'\n")
     with pytest.raises(InvalidArgument) as raised:
-        known.read(file, "gfx942")
+        known.read(file, "gfx942", "3.9.0")
     assert str(raised.value) == (
         "machine-code: `--known` expected a TOML file of tables [[known]] with arch, kernel, flags, complaints and "
         f"reason, got {file}: KeyError: 'kernel'; see packages/plugins-triton/machine-code/known.toml"
@@ -356,4 +370,4 @@ def test_a_file_of_exceptions_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_the_projects_own_exceptions_are_readable() -> None:
     file = Path(__file__).parent.parent / "machine-code" / "known.toml"
-    assert all(known.read(file, arch) for arch in ("gfx90a", "gfx942", "gfx950", "sm_90"))
+    assert all(known.read(file, arch, "3.9.0") for arch in ("gfx90a", "gfx942", "gfx950", "sm_90"))

@@ -43,7 +43,7 @@ def machine_code(
     wrong = result.complaints
     excused: list[str] = []
     if known is not None:
-        wrong, excused = exceptions.sort_out(wrong, exceptions.read(known, arch))
+        wrong, excused = exceptions.sort_out(wrong, exceptions.read(known, arch, triton.__version__))
         if op:  # what another op's kernels need is not looked at
             wrong = [line for line in wrong if "known, and not found any more" not in line]
     if expected is not None and write:

@@ -1,7 +1,8 @@
 """Known exceptions: complaints that are understood and left, each with its reason, in a TOML file.
 
 Each table ``[[known]]`` has ``arch``, ``kernel`` (its name), ``flags`` (words that the row's flags hold),
-``complaints`` (what a complaint begins with, a list) and ``reason``.
+``complaints`` (what a complaint begins with, a list) and ``reason``; and ``triton``, where it is so only under versions
+that begin with that.
 """
 
 import tomllib
@@ -29,8 +30,8 @@ class Known:
         return kernel == self.kernel and held and text.startswith(self.complaints)
 
 
-def read(path: Path, arch: str) -> list[Known]:
-    """The exceptions of an arch.
+def read(path: Path, arch: str, version: str) -> list[Known]:
+    """The exceptions of an arch under a version of Triton.
 
     Raises:
         InvalidArgument: where the file is none of this kind.
@@ -40,7 +41,7 @@ def read(path: Path, arch: str) -> list[Known]:
         return [
             Known(t["kernel"], tuple(t["flags"].split()), tuple(t["complaints"]), t["reason"])
             for t in tables
-            if t["arch"] == arch
+            if t["arch"] == arch and version.startswith(t.get("triton", ""))
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(
