@@ -13,15 +13,23 @@ LEFT_OUT = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """The marker of tests for GPUs."""
-    config.addinivalue_line("markers", "gpu: runs where torch sees a GPU; elsewhere left out, and the summary says so")
+    config.addinivalue_line(
+        "markers", "gpu(count=1): runs where torch sees so many GPUs; elsewhere left out, and the summary says so"
+    )
+
+
+def _gpus_of(item: pytest.Item) -> int:
+    marks = list(item.iter_markers("gpu"))
+    return max((mark.args[0] if mark.args else 1 for mark in marks), default=0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs a GPU where there is none."""
-    if torch.cuda.is_available():
+    found = torch.cuda.device_count()
+    left_out = [item for item in items if found < _gpus_of(item)]
+    if not left_out:
         return
-    left_out = [item for item in items if item.get_closest_marker("gpu")]
-    items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+    items[:] = [item for item in items if found >= _gpus_of(item)]
     config.hook.pytest_deselected(items=left_out)
     config.stash[LEFT_OUT] = len(left_out)
     if hasattr(config, "workeroutput"):  # a worker of pytest-xdist
@@ -37,7 +45,9 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Say what was left out, and leave the counts where the session and CI find them."""
     if left_out := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{left_out} tests need a GPU and were left out: torch sees none here")
+        terminalreporter.write_line(
+            f"{left_out} tests need a GPU, or more of them, and were left out: torch sees {torch.cuda.device_count()}"
+        )
     where = os.environ.get("OPMUX_TEST_COUNTS")
     if where:
         stats = terminalreporter.stats

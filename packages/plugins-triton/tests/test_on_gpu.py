@@ -295,7 +295,7 @@ def test_a_launch_is_specialised_as_triton_does_it() -> None:
         assert not y[count:].any()
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.gpu(2)
 def test_a_launch_goes_to_its_tensors_device() -> None:
     x = torch.randn(4096, device="cuda:1")
     y = torch.empty_like(x)

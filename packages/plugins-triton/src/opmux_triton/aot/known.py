@@ -50,8 +50,8 @@ def read(path: Path, arch: str, version: str) -> list[Known]:
         ) from None
 
 
-def sort_out(complaints: Sequence[str], known: Sequence[Known]) -> tuple[list[str], list[str]]:
-    """Complaints that stay, exceptions that no complaint needs any more among them; and those known, with reasons."""
+def sort_out(complaints: Sequence[str], known: Sequence[Known]) -> tuple[list[str], list[str], list[str]]:
+    """Complaints that stay; those that are known, with their reasons; exceptions that no complaint needs any more."""
     stay, excused, needed = [], [], set()
     for line in complaints:
         found = next((k for k in known if k.covers(line)), None)
@@ -60,6 +60,6 @@ def sort_out(complaints: Sequence[str], known: Sequence[Known]) -> tuple[list[st
         else:
             needed.add(found)
             excused.append(f"{line} (known: {found.reason})")
-    stay += [f"{k.kernel} {' '.join(k.flags)}: known, and not found any more: take it off the list" for k in known
-             if k not in needed]  # fmt: skip
-    return stay, excused
+    stale = [k for k in known if k not in needed]
+    texts = [f"{k.kernel} {' '.join(k.flags)}: known, and not found any more: take it off the list" for k in stale]
+    return stay, excused, texts
