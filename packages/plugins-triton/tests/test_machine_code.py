@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,18 @@ def test_the_command_prints_a_table_and_counts(command: Callable[..., Any]) -> N
     assert done.exit_code == 0
     assert "copy" in done.stdout
     assert "gfx942: 1 cases, 1 of them claimed, 1 launches, 1 different (kernel, config, flags)" in done.stdout
+
+
+def test_without_the_extra_it_says_how_to_install_it() -> None:
+    program = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from opmux.cli import main; sys.argv = ['opmux', 'machine-code', 'gfx942']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        'error: machine-code needs hypothesis, which is not installed: pip install "opmux[testing]"\n'
+    )
 
 
 def test_what_is_recorded_is_held_to(command: Callable[..., Any], tmp_path: Path) -> None:

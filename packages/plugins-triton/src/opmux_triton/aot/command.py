@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+_EXTRA = ("pytest", "hypothesis", "numpy")
+"""What the core's extra ``testing`` brings: the cases that are enumerated come from there."""
+
 
 def machine_code(
     arch: str,
@@ -28,10 +31,17 @@ def machine_code(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from opmux.cli import output
-    from opmux_triton.aot import checks, jobs
-    from opmux_triton.aot import expected as records
-    from opmux_triton.aot import known as exceptions
-    from opmux_triton.aot.run import check_arch
+
+    try:
+        from opmux_triton.aot import checks, jobs
+        from opmux_triton.aot import expected as records
+        from opmux_triton.aot import known as exceptions
+        from opmux_triton.aot.run import check_arch
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        output.complain(f'machine-code needs {error.name}, which is not installed: pip install "opmux[testing]"')
+        raise typer.Exit(2) from None
 
     stderr = output.console(stderr=True)
     with Progress(
