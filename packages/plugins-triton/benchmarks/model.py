@@ -1,9 +1,10 @@
 """The demo's model at 1.1 billion parameters: prefill, decode and a training step, against torch.compile.
 
-``python benchmarks/model.py --out model.json [--tiny]``. Both sides have the same weights. The peer is the
-same model written with PyTorch's own functions and compiled: its decode uses a static cache (its sequences have equal
+``python benchmarks/model.py --out model.json [--tiny] [--kernels N]``. Both sides have the same weights. The peer is
+the same model written with PyTorch's own functions and compiled: its decode uses a static cache (its sequences have equal
 lengths, which suits it), opmux's a paged one. Every phase is timed in interleaved rounds; graphs for both or for
-neither.
+neither. With ``--kernels N`` one more run of each row goes through the profiler, and the N kernels it spent the most
+device time in are printed and kept.
 """
 
 import argparse
@@ -204,6 +205,15 @@ def contest(runs: dict[str, Callable[[], Any]], device: torch.device, rounds: in
     return taken
 
 
+def device_time_by_kernel(run: Callable[[], Any], most: int) -> list[dict[str, Any]]:
+    """The kernels of one run with the most device time: name, count, microseconds in all."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    totals = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    return [{"kernel": e.key, "count": e.count, "us": e.self_device_time_total} for e in totals[:most]]
+
+
 def training_step(forward: Callable[[Tensor], Tensor], model: Llama, ids: Tensor) -> Callable[[], None]:
     """Forward, loss, backward and AdamW (fused) over all weights."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=ids.is_cuda)
@@ -226,6 +236,7 @@ def main() -> None:
     parser.add_argument("--phases", default="prefill,decode,training")
     parser.add_argument("--mode", default="max-autotune-no-cudagraphs")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kernels", type=int, default=0)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.type == "cuda"
@@ -237,16 +248,24 @@ def main() -> None:
     model = make_model(config, device, dtype)
     peer = Peer(model)
     compiled = torch.compile(peer, dynamic=False, **mode)
+    ours_compiled = torch.compile(model, dynamic=False, fullgraph=True, **mode)
     ids = torch.randint(config.vocabulary, (batch, prompt), device=device)
     result: dict[str, Any] = {
         "torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu", "mode": arguments.mode,
         "parameters": sum(p.numel() for p in model.parameters()), "phases": {},
     }  # fmt: skip
 
-    def report(phase: str, tokens: int, taken: dict[str, list[float]]) -> None:
-        rows = {name: {"tokens_per_s": tokens / statistics.median(t), "seconds": t} for name, t in taken.items() if t}
+    def report(phase: str, tokens: int, runs: dict[str, Callable[[], Any]]) -> None:
+        taken = contest(runs, device, arguments.rounds)
+        rows: dict[str, dict[str, Any]] = {
+            name: {"tokens_per_s": tokens / statistics.median(t), "seconds": t} for name, t in taken.items() if t
+        }
         result["phases"][phase] = rows
         for name, row in rows.items():
+            if gpu and arguments.kernels:
+                row["kernels"] = device_time_by_kernel(runs[name], arguments.kernels)
+                for k in row["kernels"]:
+                    print(f"    {k['us']:10.0f} us {k['count']:5} {k['kernel'][:110]}", flush=True)
             print(f"{phase:18} {name:34} {row['tokens_per_s']:12.0f} tokens/s", flush=True)
         if arguments.out:
             arguments.out.write_text(json.dumps(result, indent=1))
@@ -261,10 +280,11 @@ def main() -> None:
         with torch.no_grad():
             runs = {
                 "opmux": lambda: model(ids),
+                "opmux, compiled": lambda: ours_compiled(ids),
                 "torch eager": lambda: peer(ids),
                 "torch.compile": lambda: compiled(ids),
             }
-            report(f"prefill {batch}x{prompt}", batch * prompt, contest(runs, device, arguments.rounds))
+            report(f"prefill {batch}x{prompt}", batch * prompt, runs)
     if "decode" in phases:
         length = prompt + new + 16
         ours = Decoder(model, batch, length)
@@ -279,23 +299,24 @@ def main() -> None:
             return run
 
         runs = {"opmux": loop(ours, ours.step), "torch.compile": loop(theirs, theirs.step)}
-        report(f"decode {batch}, no graph", batch * new, contest(runs, device, arguments.rounds))
+        report(f"decode {batch}, no graph", batch * new, runs)
         if gpu:
             runs = {}
             for name, decoder in (("opmux", ours), ("torch.compile", theirs)):
                 with contextlib.suppress(Exception):
                     decoder.start(prompt)
                     runs[name] = loop(decoder, graphed(decoder.step))
-            report(f"decode {batch}, graph", batch * new, contest(runs, device, arguments.rounds))
+            report(f"decode {batch}, graph", batch * new, runs)
     if "training" in phases:
         windows = torch.randint(config.vocabulary, (train_batch, train_seq), device=device)
         runs = {
             "opmux": training_step(model, model, windows),
+            "opmux, compiled": training_step(ours_compiled, model, windows),
             "torch eager": training_step(peer, model, windows),
             "torch.compile": training_step(compiled, model, windows),
         }
         tokens = train_batch * (train_seq - 1)
-        report(f"training {train_batch}x{train_seq - 1}", tokens, contest(runs, device, arguments.rounds))
+        report(f"training {train_batch}x{train_seq - 1}", tokens, runs)
 
 
 if __name__ == "__main__":
