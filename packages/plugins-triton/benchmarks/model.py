@@ -1,8 +1,8 @@
 """The demo's model at 1.1 billion parameters: prefill, decode and a training step, against torch.compile.
 
 ``python benchmarks/model.py --out model.json [--tiny] [--kernels N]``. Both sides have the same weights. The peer is
-the same model written with PyTorch's own functions and compiled: its decode uses a static cache (its sequences have equal
-lengths, which suits it), opmux's a paged one. Every phase is timed in interleaved rounds; graphs for both or for
+the same model written with PyTorch's own functions and compiled: its decode uses a static cache (its sequences have
+equal lengths, which suits it), opmux's a paged one. Every phase is timed in interleaved rounds; graphs for both or for
 neither. With ``--kernels N`` one more run of each row goes through the profiler, and the N kernels it spent the most
 device time in are printed and kept.
 """
@@ -76,8 +76,10 @@ class Peer(torch.nn.Module):
         a, b = x.float().chunk(2, -1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
 
-    def forward(self, ids: Tensor, cache: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """Logits of ``ids (batch, seq)``; of one step with a cache ``(layers, 2, batch, kv_heads, length, dim)``."""
+    def forward(self, ids: Tensor, cache: list[Tensor] | None = None, start: Tensor | None = None) -> Tensor:
+        """Logits of ``ids (batch, seq)``; of one step with a cache: keys and values of each layer, one after the other,
+        ``(batch, kv_heads, length, head_dim)``. Tensors of their own: in a slice of one, torch.compile copies all.
+        """
         m, c = self.model, self.model.config
         x = F.embedding(ids, m.embedding)
         if start is None:
@@ -93,9 +95,10 @@ class Peer(torch.nn.Module):
             if cache is None:
                 out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             else:
-                cache[index, 0].index_copy_(2, start[None], k)
-                cache[index, 1].index_copy_(2, start[None], v)
-                out = attend_one(q, cache[index, 0], cache[index, 1], start)
+                keys, values = cache[2 * index], cache[2 * index + 1]
+                keys.index_copy_(2, start[None], k)
+                values.index_copy_(2, start[None], v)
+                out = attend_one(q, keys, values, start)
             x = x + F.linear(out.transpose(1, 2).flatten(-2), layer.attention_out)
             y = F.rms_norm(x, (c.hidden,), layer.mlp_norm, c.eps)
             gate, up = F.linear(y, layer.gate_up).chunk(2, -1)
@@ -150,7 +153,8 @@ class PeerDecoder:
     def __init__(self, model: Llama, forward: Callable[..., Tensor], batch: int, length: int) -> None:
         c, device, dtype = model.config, model.embedding.device, model.embedding.dtype
         self.forward = forward
-        self.cache = torch.zeros((c.layers, 2, batch, c.kv_heads, length, c.head_dim), dtype=dtype, device=device)
+        shape = (batch, c.kv_heads, length, c.head_dim)
+        self.cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(2 * c.layers)]
         self.position = torch.zeros((), dtype=torch.int64, device=device)
         self.ids = torch.zeros((batch, 1), dtype=torch.int64, device=device)
 
