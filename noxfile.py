@@ -73,7 +73,7 @@ def interpret(session: nox.Session) -> None:
     """Hold the Triton kernels to the references on the CPU, under Triton's interpreter, at tiny sizes."""
     install(session, f"{CORE}[cli,testing]", TRITON)
     environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    arguments = session.posargs or ["--profile", "interpreter"]
+    arguments = session.posargs or ["--profile", "interpreter", "--jobs", str(os.cpu_count() or 1)]
     session.run("opmux", "conformance", "triton", *arguments, env=environment)
 
 
@@ -100,7 +100,7 @@ def test_arch(session: nox.Session, arch: str) -> None:
     check_machine_code(session, arch)
     here = session.run("python", "-c", PRESENT_ARCHS, silent=True)
     if arch in str(here).split():
-        session.run("opmux", "conformance", "triton", "--profile", "model")
+        session.run("opmux", "conformance", "triton", "--profile", "model", "--jobs", "8")
         session.log(f"{arch}: compiled, its machine code checked, and run on the device of this machine")
     else:
         session.log(

@@ -21,6 +21,14 @@ OnlyOps = Annotated[
 ]
 Report = Annotated[Path | None, typer.Option("--report", help="Write the JSON object to this file too.")]
 Profile = Annotated[str, typer.Option("--profile", help="The sizes and numbers of the cases.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, help="Give each op a process of its own, so many at a time.", show_default=False),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option("--limit", min=0, help="Seconds for an op's process; needs --jobs.", show_default=False),
+]
 
 
 def conformance(
@@ -28,6 +36,8 @@ def conformance(
     op: OnlyOps = None,
     report: Report = None,
     profile: Profile = "default",
+    jobs: Jobs = None,
+    limit: Limit = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Run every op that a backend claims against its reference.
@@ -44,7 +54,7 @@ def conformance(
         output.complain(f'conformance needs {error.name}, which is not installed: pip install "opmux[testing]"')
         raise typer.Exit(2) from None
     with _Bar() as advance:
-        result = runner.run_conformance(backend, ops or None, profile, advance)
+        result = runner.run_conformance(backend, ops or None, profile, advance, jobs, limit)
     if report is not None:
         output.write("--report", report, output.to_json(result) + "\n")
     if as_json:

@@ -1,5 +1,6 @@
 """`run_conformance`: every case of every op that a backend implements, and a report of what was proved."""
 
+import functools
 import gc
 import os
 import platform
@@ -16,7 +17,7 @@ import torch
 from opmux import __about__, loading
 from opmux.arch import arch_of
 from opmux.errors import InvalidArgument
-from opmux.testing import execution, refusals
+from opmux.testing import execution, processes, refusals
 from opmux.testing.case import Case, op_named, parse_case
 from opmux.testing.cases import cases_of
 from opmux.testing.comparison import Errors, Finding
@@ -140,8 +141,48 @@ def failure_text(backend: str, op: str, outcome: Outcome) -> str:
     return "\n".join([*lines, f"  again: {repro(backend, op, outcome.case)}"])
 
 
+@dataclass
+class Held:
+    """What came of holding a backend to one op's reference.
+
+    Attributes:
+        report: the op's part of the report.
+        counts: how many cases passed, failed and were skipped.
+        unbroken: constraints that no case breaks.
+    """
+
+    report: dict[str, Any]
+    counts: Counter[str]
+    unbroken: list[str] = field(default_factory=list)
+
+
+def _hold(op: str, backend: str, profile: str, step: Callable[[str], None] | None = None) -> Held:
+    """Run every case of one op in this process, and call ``step`` with its name after each."""
+    device = execution.device_for(backend)
+    outcomes = []
+    for case in cases_of(op, profile, device.type == "cuda"):
+        outcomes.append(run_one(backend, case, device))
+        if step is not None:
+            step(op)
+    more, unbroken = refusals.check_constraints(backend, op_named(op), device)
+    refused = [Outcome(case, FAILED, findings=[finding]) for case, finding in more]
+    counts = Counter(o.status for o in (*outcomes, *refused))
+    return Held(_report_of(backend, op, outcomes, refused), counts, unbroken)
+
+
+def _not_held(backend: str, op: str, cases: int, why: str) -> Held:
+    """What is said of an op whose process gave no answer."""
+    failure = {"case": "", "check": "process", "message": why, "repro": f"opmux conformance {backend} --op {op}"}
+    return Held({**_report_of(backend, op, [], []), "cases": cases, "failures": [failure]}, Counter({FAILED: 1}))
+
+
 def run_conformance(
-    backend: str, ops: Sequence[str] | None = None, profile: str = "default", progress: Progress | None = None
+    backend: str,
+    ops: Sequence[str] | None = None,
+    profile: str = "default",
+    progress: Progress | None = None,
+    jobs: int | None = None,
+    limit_s: float | None = None,
 ) -> dict[str, Any]:
     """Hold a backend to the references.
 
@@ -149,7 +190,11 @@ def run_conformance(
         backend: the backend's name, or an implementation's full name.
         ops: names of ops; None takes every op that the backend implements.
         profile: the name of a profile (`opmux.testing.PROFILES`): how large the cases are.
-        progress: called after each case with the op, the number of cases done and their number in all.
+        progress: called after each case with the op, the number of cases done and their number in all; after each op
+            where ``jobs`` is given.
+        jobs: run each op in a process of its own, so many at a time: one that dies fails its op, not the run. For
+            installed backends only. None runs all in this process.
+        limit_s: seconds after which an op's process is ended and the op has failed; needs ``jobs``.
 
     Returns:
         The report as plain data::
@@ -164,8 +209,13 @@ def run_conformance(
 
     Raises:
         UnknownBackend: where no plugin registers the backend.
-        InvalidArgument: where there is no op or profile of a name, or the profile needs a GPU and there is none.
+        InvalidArgument: where there is no op or profile of a name, the profile needs a GPU and there is none, ``jobs``
+            is below 1, or ``limit_s`` is given without ``jobs``.
     """
+    if jobs is not None and jobs < 1:
+        raise InvalidArgument(f"conformance: `jobs` expected a number of processes, at least 1, got {jobs}")
+    if limit_s is not None and jobs is None:
+        raise InvalidArgument("conformance: `limit_s` ends processes of `jobs`, which is not given; give jobs=1 too")
     began = time.perf_counter()
     implemented = execution.ops_of(backend)
     chosen = [op_named(name).name for name in (implemented if ops is None else dict.fromkeys(ops))]
@@ -176,22 +226,29 @@ def run_conformance(
             f"conformance: `profile` expected one that runs on a CPU (small, default, interpreter), got {profile!r}, "
             f"which needs a GPU, and {backend} has none here; run it on a machine with one"
         )
-    todo = {name: cases_of(name, profile, device.type == "cuda") for name in chosen}
-    total, done = sum(map(len, todo.values())), 0
-    reports, counts = [], Counter({PASSED: 0, FAILED: 0, SKIPPED: 0})
-    unbroken: list[str] = []
-    for name, cases in todo.items():
-        outcomes = []
-        for case in cases:
-            outcomes.append(run_one(backend, case, device))
-            done += 1
-            if progress is not None:
-                progress(name, done, total)
-        more, not_broken = refusals.check_constraints(backend, op_named(name), device)
-        unbroken += not_broken
-        refused = [Outcome(case, FAILED, findings=[finding]) for case, finding in more]
-        counts.update(o.status for o in (*outcomes, *refused))
-        reports.append(_report_of(backend, name, outcomes, refused))
+    todo = {name: len(cases_of(name, profile, device.type == "cuda")) for name in chosen}
+    total, done = sum(todo.values()), 0
+
+    def step(op: str, cases: int = 1) -> None:
+        nonlocal done
+        done += cases
+        if progress is not None:
+            progress(op, done, total)
+
+    hold = functools.partial(_hold, backend=backend, profile=profile)
+    if jobs is None:
+        held = [hold(op, step=step) for op in todo]
+    else:
+        answers = processes.call_apart(hold, todo, jobs, limit_s, lambda op: step(op, todo[op]))
+        held = [
+            _not_held(backend, op, todo[op], a) if isinstance(a, str) else a
+            for op, a in zip(todo, answers, strict=True)
+        ]
+    reports = [h.report for h in held]
+    unbroken = [constraint for h in held for constraint in h.unbroken]
+    counts = Counter({PASSED: 0, FAILED: 0, SKIPPED: 0})
+    for one in held:
+        counts.update(one.counts)
     if not counts[PASSED] and not counts[FAILED]:
         _fail_empty(reports, backend)
         counts[FAILED] = len(reports)

@@ -1,0 +1,58 @@
+"""A function called on each of several ops, in a process for each: several at a time, and each fails alone."""
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+import torch
+
+Answer = TypeVar("Answer")
+
+
+def call_apart(
+    function: Callable[[str], Answer],
+    ops: Iterable[str],
+    jobs: int,
+    limit_s: float | None,
+    ended: Callable[[str], None],
+) -> list[Answer | str]:
+    """What a picklable function returns for each op, or why its process returned nothing.
+
+    ``ended`` is told of each op that is through. A process has its part of this one's threads, and ``limit_s`` seconds.
+    """
+    threads = max(1, torch.get_num_threads() // jobs)
+
+    def one(op: str) -> Answer | str:
+        answer = _call(function, op, limit_s, threads)
+        ended(op)
+        return answer
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, ops))
+
+
+def _call(function: Callable[[str], Answer], op: str, limit_s: float | None, threads: int) -> Answer | str:
+    context = multiprocessing.get_context("spawn")  # a forked process could not use a GPU that this one has used
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(sender, function, op, threads), daemon=True)
+    process.start()
+    sender.close()  # so that the end of the process is the end of the pipe
+    try:
+        if receiver.poll(limit_s):
+            answer: Answer = receiver.recv()
+            return answer
+        return f"its process was ended after {limit_s:g} s without an answer"
+    except EOFError:
+        process.join()
+        return f"its process ended without an answer, exit code {process.exitcode}"
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+
+
+def _child(sender: Connection, function: Callable[[str], Answer], op: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    sender.send(function(op))
