@@ -69,9 +69,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(name="test-interpreter")
-def interpret(session: nox.Session) -> None:
+def interpreter(session: nox.Session) -> None:
     """Hold the Triton kernels to the references on the CPU, under Triton's interpreter, at tiny sizes."""
     install(session, f"{CORE}[cli,testing]", TRITON)
+    interpret(session)
+
+
+def interpret(session: nox.Session) -> None:
+    """Run the conformance suite under Triton's interpreter."""
     environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     arguments = session.posargs or ["--profile", "interpreter", "--jobs", str(os.cpu_count() or 1)]
     session.run("opmux", "conformance", "triton", *arguments, env=environment)
@@ -92,11 +97,16 @@ def oldest(session: nox.Session) -> None:
 
 
 def test_arch(session: nox.Session, arch: str) -> None:
+    """Check one arch in an environment of its own; ``-- --write`` records the machine code's facts anew."""
+    install(session, f"{CORE}[cli,testing]", TRITON)
+    check_arch(session, arch)
+
+
+def check_arch(session: nox.Session, arch: str) -> None:
     """Run what can be run for an arch: on its device where there is one, else its machine code is checked.
 
-    Fails where no backend claims the arch. ``-- --write`` records the machine code's facts anew.
+    Fails where no backend claims the arch.
     """
-    install(session, f"{CORE}[cli,testing]", TRITON)
     check_machine_code(session, arch)
     here = session.run("python", "-c", PRESENT_ARCHS, silent=True)
     if arch in str(here).split():
@@ -115,6 +125,15 @@ for session_name, arch_name in ARCHS.items():
     arch_session = functools.partial(test_arch, arch=arch_name)
     arch_session.__doc__ = f"Compile every kernel for {arch_name}, check the machine code, run on it where it is there."
     nox.session(arch_session, name=f"test-{session_name}")
+
+
+@nox.session(name="test-kernels")
+def kernels(session: nox.Session) -> None:
+    """Do the interpreter's session and those of all archs, one after the other, in one environment."""
+    install(session, f"{CORE}[cli,testing]", TRITON)
+    interpret(session)
+    for arch in ARCHS.values():
+        check_arch(session, arch)
 
 
 @nox.session

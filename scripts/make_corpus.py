@@ -1,7 +1,7 @@
 """Makes the text that `opmux demo` trains on: README.md and the pages that explain, one after the other.
 
-The pages that only list (commands, the table of ops, file formats), and the longest, stay out: they read less like text, and the wheel
-that carries the result is to stay under 0.3 MB.
+The pages that only list (commands, the table of ops, file formats) stay out, for they read less like text; so does
+the longest of the others: the wheel that carries the result is to stay under 0.3 MB.
 
 `python scripts/make_corpus.py` writes packages/core/src/opmux/demo/corpus.txt; with `--check` it writes nothing
 and exits 1 where that file is not what it would write.

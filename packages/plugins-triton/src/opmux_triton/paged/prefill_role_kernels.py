@@ -124,14 +124,13 @@ def _clear_past(v_tile, rows):
 
 @gluon.jit
 def _step(
-    start, used, mean, weights, total, top, q_tile, k_blocks, v_blocks, k_full, k_empty, v_full, v_empty,
-    query, queries, keys, scale, left, right,
-    MASKED: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, STAGES: gl.constexpr,
-    score_layout: gl.constexpr,
+    index, used, mean, weights, total, top, q_tile, k_blocks, v_blocks, k_full, k_empty, v_full, v_empty,
+    query, masked, rights, begin, full_begin, most, queries, keys, scale, left, right,
+    BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, STAGES: gl.constexpr, score_layout: gl.constexpr,
 ):  # fmt: skip
-    """The scores and weights of the block from ``start`` on, while those before it are multiplied with their values.
+    """Block ``index``'s scores and weights, while block ``index - 1``'s weights and values are multiplied.
 
-    ``used`` counts the blocks of the rings before this one.
+    ``used`` counts the blocks of the rings before that of ``index``.
     """
     stage = used % STAGES
     before = (used - 1) % STAGES
@@ -141,8 +140,10 @@ def _step(
     mbarrier.wait(v_full.index(before), (used - 1) // STAGES & 1)
     mean = warpgroup_mma(weights, v_blocks.index(before), mean, is_async=True)
     scores = warpgroup_mma_wait(1, [scores])
-    if MASKED:
-        scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
+    if LEFT or RIGHT:
+        if index < masked:
+            start = block_start(index, masked, rights, begin, full_begin, most, BLOCK)
+            scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
     exact, total, top, decay = softmax(scores, total, top, scale)
     # Passed long ago: a branch, across which the assembler does not move the softmax behind the product.
     mbarrier.wait(v_full.index(before), (used - 1) // STAGES & 1)
@@ -150,8 +151,8 @@ def _step(
     mbarrier.arrive(k_empty.index(stage), count=1)
     mbarrier.arrive(v_empty.index(before), count=1)
     mean = mean * gl.convert_layout(decay, gl.SliceLayout(1, mean.type.layout))[:, None]
-    weights = gl.convert_layout(exact.to(v_blocks.dtype), gl.DotOperandLayout(0, mean.type.layout, 2))
-    return mean, weights, total, top
+    new_weights = gl.convert_layout(exact.to(weights.dtype), weights.type.layout)
+    return mean, new_weights, total, top
 
 
 @gluon.jit
@@ -213,26 +214,19 @@ def compute_tiles(
             scores = warpgroup_mma_wait(0, [scores])
             mbarrier.arrive(k_empty.index(stage), count=1)
             start = block_start(0, masked, rights, begin, full_begin, most, BLOCK)
-            scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
-            exact, total, top, _decay = softmax(scores, total, top, scale)
-            weights = gl.convert_layout(exact.to(dtype), weight_layout)
             if start + BLOCK > keys:  # each warpgroup does it, and neither minds that the other does
                 mbarrier.wait(v_full.index(stage), used // STAGES & 1)
                 _clear_past(v_blocks.index(stage), keys - start)
+            scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
+            exact, total, top, _decay = softmax(scores, total, top, scale)
+            weights = gl.convert_layout(exact.to(dtype), weight_layout)
             used += 1
 
-            if PARTIAL:
-                for index in range(1, masked):
-                    mean, weights, total, top = _step(
-                        block_start(index, masked, rights, begin, full_begin, most, BLOCK), used,
-                        mean, weights, total, top, q_tile, k_blocks, v_blocks, k_full, k_empty, v_full, v_empty,
-                        query, queries, keys, scale, left, right, True, BLOCK, LEFT, RIGHT, STAGES, score_layout,
-                    )  # fmt: skip
-                    used += 1
-            for _index in range(gl.maximum(masked, 1), blocks):
+            for index in range(1, blocks):
                 mean, weights, total, top = _step(
-                    0, used, mean, weights, total, top, q_tile, k_blocks, v_blocks, k_full, k_empty, v_full, v_empty,
-                    query, queries, keys, scale, left, right, False, BLOCK, LEFT, RIGHT, STAGES, score_layout,
+                    index, used, mean, weights, total, top, q_tile, k_blocks, v_blocks,
+                    k_full, k_empty, v_full, v_empty, query, masked, rights, begin, full_begin, most,
+                    queries, keys, scale, left, right, BLOCK, LEFT, RIGHT, STAGES, score_layout,
                 )  # fmt: skip
                 used += 1
 
