@@ -1,7 +1,8 @@
 """Makes docs/benchmarks/h200.md and its plot from what was measured: the files in docs/benchmarks/data.
 
-``bench.json`` is what ``opmux bench --json`` printed, ``model.json`` and ``host.json`` what the programs of those names
-in packages/plugins-triton/benchmarks wrote; ``about.toml`` has the dates, the commands, and the reasons of misses.
+``bench.json`` is what ``opmux bench --json`` printed, ``conformance.json`` the report of ``opmux conformance``,
+``model.json`` and ``host.json`` what the programs of those names in packages/plugins-triton/benchmarks wrote;
+``about.toml`` has the dates, the commands, and the reasons of misses.
 `python scripts/make_benchmark_page.py` writes the page; with `--check` it writes nothing and exits 1 where the page is
 not what it would write.
 """
@@ -181,7 +182,7 @@ def page(folder: Path) -> str:
     lines += list(prefill(cases))
     lines += ["![times of every contender](h200.svg)", "", "## Peers", "", *peers(cases, about["peers"])]
     lines += ["## Host time", "", *host(read("host.json")), "## A model", "", *model(read("model.json"), about)]
-    lines += ["## Conformance", "", about["conformance"], ""]
+    lines += ["## Conformance", "", *conformance(read("conformance.json")), about["conformance"], ""]
     lines += ["## What was missed, and why", "", *(misses or ["Nothing."]), "", *about["notes"]]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -250,6 +251,35 @@ def model(data: dict[str, Any], about: dict[str, Any]) -> Iterator[str]:
     yield from table(
         ["phase", "row", "tokens/s", "to torch.compile", "wanted"], [r + [""] * (5 - len(r)) for r in rows]
     )
+
+
+DECLINED = {"float64": "float64", "rows whose elements are not side by side": "the last stride of "}
+"""What the backend's records decline, by a part of the reason."""
+
+
+def conformance(data: dict[str, Any]) -> Iterator[str]:
+    """The report of `opmux conformance`: cases by op, the largest errors, what was not claimed and why."""
+    yield (
+        f"`opmux conformance {data['backend']} --profile {data['environment']['profile']}`: {data['passed']} passed, "
+        f"{data['failed']} failed, {data['skipped']} not claimed. Errors are over their bounds: 1 is the bound."
+    )
+    yield ""
+    rows, others = [], []
+    for op in data["ops"]:
+        declined = dict.fromkeys(DECLINED, 0)
+        for reason, count in op["skips"].items():
+            kind = next((kind for kind, part in DECLINED.items() if part in reason), None)
+            if kind is None:
+                others.append(f"- `{op['op']}`: {count} not claimed: {reason}")
+            else:
+                declined[kind] += count
+        errors = [number(op["max_error"].get(kind)) for kind in ("global", "row", "element")]
+        counts = [str(op["cases"]), str(op["claimed"]), str(len({f["case"] for f in op["failures"]}))]
+        rows.append([f"`{op['op']}`", *counts, *errors, *map(str, declined.values())])
+    head = ["op", "cases", "run", "failed", "whole", "row", "element", *(f"declined: {kind}" for kind in DECLINED)]
+    yield from table(head, rows)
+    yield from others or ["Nothing else was declined: every case from the table of models' shapes ran on this backend."]
+    yield ""
 
 
 def plot(folder: Path) -> str:
