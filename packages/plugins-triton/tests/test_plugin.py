@@ -60,4 +60,4 @@ def test_on_the_cpu_the_reference_runs_and_explain_says_why() -> None:
     assert plan.chosen is not None
     assert plan.chosen.name == "reference"
     (reason,) = [c.reason for c in plan.candidates if c.name == "triton"]
-    assert reason == "archs: sm_80+, gfx9*, gfx11*, gfx12*, this is cpu"
+    assert reason == "archs: sm_80+, gfx908, gfx90a, gfx94*, gfx95*, gfx11*, gfx12*, this is cpu"

@@ -27,7 +27,7 @@ def complaints(built: Built, facts: Facts, launch: Launch) -> list[str]:
         found.append(f"spills: {facts.spills}")
     if facts.scratch:
         found.append(f"{facts.scratch} bytes of private memory a thread")
-    if built.has_dot and not facts.matrix and not _ieee_on_nvidia(built):
+    if built.has_dot and not facts.matrix and not _by_plain_instructions(built):
         found.append("a dot, but no matrix instruction")
     if built.arch == "sm_90" and "tall" in built.dots and not any(n.startswith("HGMMA") for n in facts.matrix):
         found.append("a 16-bit dot of 64 rows or more, but no warpgroup instruction")
@@ -36,9 +36,9 @@ def complaints(built: Built, facts: Facts, launch: Launch) -> list[str]:
     return found
 
 
-def _ieee_on_nvidia(built: Built) -> bool:
-    """float32 products in full precision have no matrix instruction on NVIDIA."""
-    return built.arch.startswith("sm") and "f32_ieee" in built.dots
+def _by_plain_instructions(built: Built) -> bool:
+    """float32 products in full precision have no matrix instruction on NVIDIA and on RDNA."""
+    return (built.arch.startswith("sm") or amdgcn.is_rdna(built.arch)) and "f32_ieee" in built.dots
 
 
 def could_be_wide(launch: Launch) -> bool:
