@@ -319,13 +319,17 @@ def _norms(block: int, *warps: int) -> list[Config]:
 
 
 def _backward(
-    block: int, warps: int, programs: int, tail: int = 0, stages: int = 3, again: bool = False, rows: int = 1,
+    block: int, warps: int, programs: int, tail: int = 0, stages: int = 3, again: str = "", rows: int = 1,
     columns: int = 32,
 ) -> Config:  # fmt: skip
     return {
         "BLOCK": block, "TAIL": tail, "ROWS": rows, "STAGES": stages, "AGAIN": again, "num_warps": warps,
         "programs": programs, "sum_columns": columns, "sum_rows": 32, "sum_warps": 4,
     }  # fmt: skip
+
+
+def _writes(*sizes: tuple[int, int, bool]) -> list[Config]:
+    return [{"BLOCK": 1024, "TOKENS": t, "STREAM": s, "num_warps": w} for t, w, s in sizes]
 
 
 def _gates(*sizes: tuple[int, int]) -> list[Config]:
@@ -339,36 +343,51 @@ def _heads_of(*sizes: tuple[int, int, int]) -> list[Config]:
 S4096, S8192 = {"T": 32768, "H": 4096}, {"T": 16384, "H": 8192}
 S5120, S128 = {"T": 26112, "H": 5120}, {"T": 1 << 20, "H": 128}
 S16384, S2048 = {"T": 8192, "H": 16384}, {"T": 65536, "H": 2048}
+S12288 = {"T": 10880, "H": 12288}
 FFN = {"T": 8192, "N": 14336}
 HEADS = {"T": 32768, "Q": 32, "K": 8, "D": 128}
 _TILES = _gates((512, 2), (1024, 2), (1024, 4), (2048, 8))
 
 LARGE: list[tuple[str, Shape, list[Config]]] = [
+    ("rms_norm_backward", S5120, [
+        _backward(4096, 4, 2, 1024), _backward(4096, 4, 2, 1024, 2), _backward(4096, 4, 2, 1024, 4),
+        _backward(4096, 4, 1, 1024, 4), _backward(4096, 8, 1, 1024), _backward(4096, 4, 2, 1024, 2, "weight"),
+    ]),
+    ("layer_norm_backward", S5120, [
+        _backward(4096, 4, 2, 1024, 2), _backward(4096, 4, 2, 1024, 4), _backward(4096, 4, 2, 1024, 2, "weight"),
+        _backward(4096, 8, 1, 1024, 4), _backward(4096, 8, 2, 1024, 2, "weight"),
+    ]),
+    ("write_kv_cache", {"T": 65536, "K": 8, "D": 128}, _writes(
+        (2, 4, True), (1, 4, False), (1, 2, False), (2, 2, False), (4, 4, False), (4, 4, True), (8, 4, False),
+    )),
+    ("rms_norm_backward", S16384, [
+        _backward(16384, 16, 1, 0, 1, "all"), _backward(16384, 32, 1, 0, 2, "weight"),
+        _backward(16384, 16, 1, 0, 2, "all"),
+    ]),
+    ("layer_norm_backward", S16384, [
+        _backward(16384, 16, 1, 0, 2, "all"), _backward(16384, 32, 1, 0, 2, "all"),
+        _backward(16384, 16, 1, 0, 2, "weight"),
+    ]),
+    ("rms_norm_backward", S12288, [
+        _backward(8192, 16, 1, 4096, 2, "weight"), _backward(8192, 16, 1, 4096, 3, "weight"),
+        _backward(8192, 8, 1, 4096, 2), _backward(16384, 16, 1, 0, 1, "all"),
+    ]),
+    ("layer_norm_backward", S12288, [
+        _backward(8192, 16, 1, 4096, 3, "weight"), _backward(8192, 8, 1, 4096, 2, "weight"),
+        _backward(16384, 16, 1, 0, 1, "all"),
+    ]),
+    ("add_rms_norm_backward", S5120, [_backward(4096, 4, 2, 1024), _backward(4096, 4, 2, 1024, 2)]),
+    ("add_rms_norm_backward", S12288, [_backward(8192, 16, 1, 4096, 2, "weight")]),
+    ("add_rms_norm_backward", S16384, [_backward(16384, 16, 1, 0, 1, "all")]),
     ("rms_norm", S4096, [*_norms(4096, 4, 8), *_norms(2048, 8)]),
     ("rms_norm", S8192, [*_norms(8192, 8, 16), *_norms(4096, 16)]),
     ("gelu_mul", FFN, _TILES),
-    ("rms_norm_backward", S5120, [
-        _backward(4096, 8, 1, 1024), _backward(4096, 8, 2, 1024), _backward(4096, 4, 2, 1024, 2),
-        _backward(8192, 8, 1), _backward(8192, 16, 1),
-    ]),
     ("rms_norm_backward", S4096, [_backward(4096, 4, 2, columns=64), _backward(4096, 8, 2)]),
     ("rms_norm_backward", S8192, [_backward(8192, 8, 1, columns=64), _backward(8192, 16, 1)]),
     ("layer_norm_backward", S4096, [_backward(4096, 8, 1), _backward(4096, 8, 2)]),
     ("layer_norm_backward", S8192, [_backward(8192, 16, 1)]),
-    ("layer_norm_backward", S5120, [
-        _backward(4096, 4, 2, 1024), _backward(4096, 8, 2, 1024), _backward(8192, 8, 1),
-    ]),
     ("add_rms_norm_backward", S4096, [_backward(4096, 4, 2, stages=2), _backward(4096, 8, 1, stages=4)]),
     ("add_rms_norm_backward", S8192, [_backward(8192, 8, 1, stages=2), _backward(8192, 16, 1)]),
-    ("add_rms_norm_backward", S5120, [_backward(4096, 8, 1, 1024), _backward(4096, 4, 2, 1024, 2)]),
-    ("rms_norm_backward", S16384, [
-        _backward(16384, 32, 1, stages=1, again=True), _backward(8192, 16, 1, stages=1),
-        _backward(8192, 16, 2, stages=1), _backward(16384, 16, 1),
-    ]),
-    ("layer_norm_backward", S16384, [
-        _backward(16384, 32, 1, stages=1, again=True), _backward(16384, 16, 1, stages=1, again=True),
-        _backward(8192, 16, 1, stages=1),
-    ]),
     ("rms_norm_backward", S2048, [
         _backward(2048, 4, 4, stages=1), _backward(2048, 4, 2), _backward(2048, 2, 4), _backward(2048, 4, 4, stages=4),
     ]),
@@ -390,9 +409,10 @@ LARGE: list[tuple[str, Shape, list[Config]]] = [
     ("silu_and_mul_backward", FFN, _gates((1024, 2))),
     ("apply_rope", HEADS, _heads_of((8, 1, 1))),
     ("apply_rope_", HEADS, _heads_of((8, 1, 2))),
-    ("write_kv_cache", {"T": 65536, "K": 8, "D": 128}, [{"BLOCK": 1024, "TOKENS": 1, "num_warps": 1}]),
 ]  # fmt: skip
 """At least 256 MB of traffic each; what is still open comes first."""
+OPEN = 10
+"""How many of them are."""
 
 _FEW_TOKENS = (1, 16, 128)
 SMALL: list[tuple[str, Shape, list[Config]]] = [

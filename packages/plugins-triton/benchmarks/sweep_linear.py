@@ -1,10 +1,14 @@
 """Configs of the linear family side by side with cuBLAS, on a GPU.
 
-    python sweep_linear.py --out FILE.json [--seconds 120] [--only REGEX] [--dry]
+    python sweep_linear.py --out FILE.json [--seconds 120] [--only REGEX] [--roles] [--dry]
 
 Every variant is compiled, run once and checked in a process of its own pool first, with a limit on its time: one that
 hangs or fails is left out. Then variants and cuBLAS are timed in interleaved rounds on random data; for few rows by
 graph replays that rotate among weights larger than the L2. Medians; TFLOPS, or TB/s of weights where rows are few.
+
+With --roles it is the Gluon kernel's turn: a few small products in a process of their own first, then every tile
+against float32 in all arrangements of operands, then the shapes where it might pay, both ways that matter: single calls
+on a flushed cache, and calls one after the other until the card runs at its power limit.
 """
 
 import argparse
@@ -14,9 +18,13 @@ import os
 import random
 import re
 import statistics
+import sys
+import threading
 import time
 import traceback
 from typing import Any
+
+from opmux_triton.gemm.configs import halves, roles, vector
 
 Config = dict[str, Any]
 Shape = tuple[str, int, int, int]
@@ -100,15 +108,84 @@ def variants(shape: Shape) -> dict[str, Config]:
     return found
 
 
+ROLES = {
+    "256": roles(128, 256, 64, 4, 2, parts=4),
+    "256g16": roles(128, 256, 64, 4, 2, parts=4, group=16),
+    "256cut": roles(128, 256, 64, 4, 2, parts=4, cut="rest"),
+    "256all": roles(128, 256, 64, 4, 2, parts=4, cut="all", spin=True),
+    "tall": roles(256, 128, 64, 4, 2, slots=1),
+    "tallall": roles(256, 128, 64, 4, 2, slots=1, cut="all"),
+    "tallallspin": roles(256, 128, 64, 4, 2, slots=1, cut="all", spin=True),
+    "alt128": roles(128, 128, 64, 5, 2, alternate=True),
+    "alt128s6": roles(128, 128, 64, 6, 2, alternate=True, slots=1),
+    "alt256": roles(64, 256, 64, 4, 2, alternate=True, parts=4),
+    "192": roles(192, 128, 64, 5, 3, slots=1),
+    "192g4": roles(192, 128, 64, 5, 3, slots=1, group=4),
+    "128": roles(128, 128, 64, 6, 2, slots=1),
+    "128spin": roles(128, 128, 64, 6, 2, slots=1, spin=True),
+    "128k128spin": roles(128, 128, 128, 3, 2, slots=1, spin=True),
+    "few64": roles(64, 128, 128, 4, 1, slots=1, swap=True),
+    "few64spin": roles(64, 128, 128, 4, 1, slots=1, swap=True, spin=True),
+    "few64cut": roles(64, 128, 64, 8, 1, slots=1, swap=True, cut="all", spin=True),
+    "few128": roles(128, 128, 64, 6, 2, slots=1, swap=True, cut="all"),
+    "few128spin": roles(128, 128, 64, 6, 2, slots=1, swap=True, cut="all", spin=True),
+    "few256spin": roles(256, 128, 64, 4, 2, slots=1, swap=True, cut="all", spin=True),
+}
+"""The tiles of the Gluon kernel by name."""
+
+_WIDE = ("256", "256g16", "tall", "alt128", "alt128s6", "alt256")
+_RESTS = ("256", "256cut", "tall", "alt128", "192", "192g4")
+_WIDER = (*_WIDE, "192", "256cut")
+ROLE_SHAPES: dict[Shape, tuple[str, ...]] = {
+    ("linear", 128, 7168, 16384): ("few64", "few64spin", "few64cut", "few128", "few128spin", "few256spin"),
+    ("linear", 128, 8192, 8192): ("few64", "few64spin", "few64cut", "few128", "few128spin", "few256spin"),
+    ("linear", 256, 8192, 8192): ("128", "128spin", "128k128spin", "256all", "tallall", "tallallspin"),
+    ("linear", 512, 4096, 14336): ("128", "128spin", "128k128spin", "256all", "tallall", "tallallspin"),
+    ("linear", 4096, 24576, 1536): _WIDE,
+    ("grad_x", 4096, 24576, 1536): _RESTS,
+    ("grad_w", 4096, 24576, 1536): _WIDER,
+    ("linear", 16384, 3072, 2048): _WIDER,
+    ("linear", 16384, 2048, 2048): _WIDER,
+    ("linear", 16384, 2048, 8192): _WIDE,
+    ("grad_x", 8192, 3072, 2048): _WIDER,
+    ("grad_x", 8192, 2048, 2048): _WIDER,
+    ("grad_x", 8192, 2048, 8192): _WIDE,
+    ("grad_w", 8192, 3072, 2048): (*_RESTS, "alt256"),
+    ("grad_w", 8192, 2048, 2048): (*_RESTS, "128spin"),
+    ("grad_w", 8192, 2048, 8192): _WIDE,
+    ("linear", 8192, 8192, 8192): ("256", "tall", "alt128"),
+    ("linear", 16384, 16384, 2048): ("256", "256g16", "tall", "alt128s6"),
+    ("linear", 16384, 32768, 2048): ("256", "256g16", "tall", "alt128s6"),
+    ("grad_w", 8192, 16384, 2048): ("256", "256g16", "tall", "alt128s6"),
+    ("grad_x", 8192, 16384, 2048): ("256", "256g16", "tall", "alt128s6"),
+    ("linear", 4096, 7168, 16384): ("256", "tall", "alt128"),
+    ("linear", 1, 8192, 8192): (),
+    ("linear", 1, 7168, 16384): (),
+}
+"""Shapes that lost to cuBLAS or were close to it, and which tiles to try."""
+
+LINES = [(1, 8192, 4), (1, 8192, 8), (1, 4096, 4), (2, 4096, 8), (4, 2048, 8), (1, 16384, 8), (1, 2048, 4)]
+"""Rows, block of k and warps of the one-row product."""
+
+
+def role_variants(shape: Shape) -> dict[str, Config]:
+    """Whole configs by name, the present one first."""
+    found = {"now": product_config(shape, {})}
+    if shape[1] == 1:
+        for rows, block_k, warps in LINES:
+            line = {"kind": "vector", "rows": rows, "block_k": block_k, "num_warps": warps}
+            found[f"r{rows}k{block_k}w{warps}"] = line
+    return found | {name: ROLES[name] for name in ROLE_SHAPES[shape]}
+
+
 def product_config(shape: Shape, over: Config) -> Config:
     """The heuristic's config of a product with overrides."""
     from opmux.arch import parse_arch
-    from opmux_triton.gemm import configs
 
     form, m, n, k = shape
     sizes = {"linear": (m, n, k), "grad_x": (m, k, n), "grad_w": (n, k, m)}[form]
     arch = parse_arch("sm_90")
-    heuristic = configs.vector(arch, n, k) if form == "linear" and m == 1 else configs.halves(arch, *sizes)
+    heuristic = vector(arch, n, k) if form == "linear" and m == 1 else halves(arch, *sizes)
     return heuristic | over
 
 
@@ -252,19 +329,78 @@ def check_case(case: tuple[int, int, int, str, bool, str]) -> tuple[Any, str]:
         return case, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
+ROLE_SIZES = [
+    (300, 1000, 776),
+    (1023, 4104, 1032),
+    (128, 7168, 2048),
+    (4095, 1544, 2056),
+    (2048, 4096, 1024),
+    (65, 264, 8),
+    (1, 8, 64),
+    (8, 136, 4096),
+    (640, 1536, 8192),
+]
+"""m, n and k: odd rows, blocks of all dims cut short, fewer tiles than programs and many more."""
+SMOKE = ("256", "alt128", "192", "few128spin")
+
+
+def check_tile(job: tuple[str, str, str]) -> tuple[str, str]:
+    """In a worker: a tile of the Gluon kernel, in every arrangement of operands, against a product in float32."""
+    name, dtype, extent = job
+    try:
+        import torch
+
+        from opmux_triton.gemm.operands import matrix_of
+        from opmux_triton.gemm.products import product
+
+        torch.manual_seed(3)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        kind, wrong = getattr(torch, dtype), []
+        limit = {"float16": 6e-4, "bfloat16": 4e-3}[dtype]
+        for m, n, k in ROLE_SIZES if extent == "all" else [(300, 1000, 776), (2048, 4096, 1024)]:
+            for a_turned, b_turned, has_bias in ((0, 0, 1), (0, 0, 0), (0, 1, 0), (1, 1, 0)):
+                if extent != "all" and has_bias:
+                    continue
+                if a_turned and m % 8:
+                    continue
+                a = torch.randn((k, m) if a_turned else (m, k), device="cuda", dtype=kind)
+                b = torch.randn((k, n) if b_turned else (n, k), device="cuda", dtype=kind)
+                bias = torch.randn(n, device="cuda", dtype=kind) if has_bias else None
+                outs = [torch.full((m, n), float("nan"), device="cuda", dtype=kind) for _ in range(2)]
+                operands = (matrix_of(a, bool(a_turned)), matrix_of(b, bool(b_turned)))
+                for out in outs:
+                    product(*operands, bias, out, (m, n, k), ROLES[name])
+                exact = (a.t() if a_turned else a).float() @ (b if b_turned else b.t()).float()
+                exact = exact + bias.float() if bias is not None else exact
+                error = float((outs[0].float() - exact).norm() / exact.norm())
+                where = f"{m} {n} {k} {a_turned}{b_turned}{has_bias}"
+                if not error < limit:
+                    wrong.append(f"{where} error {error:.1e}")
+                elif not torch.equal(*outs):
+                    wrong.append(f"{where} differs from run to run")
+        return f"{name} {dtype}", "; ".join(wrong)
+    except Exception as error:
+        return f"{name} {dtype}", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def in_pool(jobs: list[Any], function: Any, limit: float, workers: int) -> list[Any]:
     """Results of jobs in processes; None for those that were not done in time."""
     context = multiprocessing.get_context("spawn")
     pool = context.Pool(workers, maxtasksperchild=None)
-    pending = [pool.apply_async(function, (job,)) for job in jobs]
+    results = collect([pool.apply_async(function, (job,)) for job in jobs], limit)
+    pool.terminate()
+    return results
+
+
+def collect(pending: list[Any], limit: float) -> list[Any]:
+    """What was promised; None for what is not there in time."""
     end = time.monotonic() + limit
     results = []
     for one in pending:
         try:
-            results.append(one.get(timeout=max(0.1, end - time.monotonic())))
-        except multiprocessing.TimeoutError:
+            results.append(one.get(timeout=max(0.01, end - time.monotonic())))
+        except Exception:  # a limit that has passed, or a worker that broke
             results.append(None)
-    pool.terminate()
     return results
 
 
@@ -327,6 +463,163 @@ def time_shape(shape: Shape, configs: dict[str, Config], seconds: float, torch: 
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
+def time_both(
+    shape: Shape, configs: dict[str, Config], seconds: float, flush: Any, torch: Any
+) -> dict[str, tuple[float, float]]:
+    """Microseconds of cuBLAS and each variant: single calls on a flushed cache, and one call after the other."""
+    pair = inputs(shape, 1, torch)[0]
+    runs: dict[str, Any] = {"cublas": lambda: peer(shape, pair, torch)}
+    runs |= {name: lambda c=config: ours(shape, pair, c) for name, config in configs.items()}
+    one: dict[str, list[float]] = {name: [] for name in runs}
+    for name in list(runs):
+        try:
+            for _ in range(3):
+                runs[name]()
+            torch.cuda.synchronize()
+        except Exception:
+            print(f"{shape} {name}: {traceback.format_exc(limit=1)[-200:]}", flush=True)
+            del runs[name], one[name]
+
+    def between(run: Any, calls: int) -> float:
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(calls):
+            run()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) * 1000 / calls
+
+    began = time.monotonic()
+    while len(one["cublas"]) < 7 or (time.monotonic() < began + seconds * 0.4 and len(one["cublas"]) < 60):
+        order = list(runs)
+        random.shuffle(order)
+        for name in order:
+            for _ in range(3):
+                flush.zero_()
+            one[name].append(between(runs[name], 1))
+    single = {name: statistics.median(times[1:]) for name, times in one.items()}
+    rounds = 3
+    each = max(2000.0, (began + seconds - time.monotonic()) * 1e6 / rounds / len(runs))  # microseconds
+    many: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        order = list(runs)
+        random.shuffle(order)
+        for name in order:
+            calls = max(2, round(each / 2 / single[name]))
+            for _ in range(calls):
+                runs[name]()
+            many[name].append(between(runs[name], calls))
+    return {name: (single[name], statistics.median(many[name])) for name in runs}
+
+
+def role_main(given: argparse.Namespace) -> None:
+    """Check and time the Gluon kernel."""
+    began = time.monotonic()
+    wanted = [s for s in ROLE_SHAPES if re.search(given.only, f"{s[0]} {s[1]} {s[2]} {s[3]}")]
+    variants_of = {shape: role_variants(shape) for shape in wanted}
+    used = sorted({name for shape in wanted for name in ROLE_SHAPES[shape]})
+    print(f"{len(wanted)} shapes, {sum(len(v) for v in variants_of.values())} variants, {len(used)} tiles")
+    if given.dry:
+        role_dry(variants_of)
+        return
+    result: dict[str, Any] = {"faults": [], "times": {}}
+
+    def keep() -> None:
+        with open(given.out, "w") as file:
+            json.dump(result, file, indent=1)
+
+    workers = min(14, max(1, (os.cpu_count() or 2) - 2))
+    context = multiprocessing.get_context("spawn")
+    first, second = context.Pool(len(SMOKE)), context.Pool(workers)
+    smoke = [first.apply_async(check_tile, ((name, "bfloat16", "few"),)) for name in SMOKE]
+    plain = [(s, name, c) for s in wanted for name, c in variants_of[s].items() if name not in ROLES]
+    pending: list[tuple[str, Any, Any]] = [("variant", job, second.apply_async(check_variant, (job,))) for job in plain]
+    sound = True
+    for name, answer in zip(SMOKE, collect(smoke, 40.0), strict=True):
+        text = "HANGS (or did not compile in 40 s)" if answer is None else answer[1]
+        sound = sound and answer is not None
+        if text:
+            result["faults"].append(["smoke", name, text])
+            print(f"SMOKE {name}: {text}", flush=True)
+    threading.Thread(target=first.terminate, daemon=True).start()  # joins its workers: not to be waited for
+    keep()
+    print(f"smoke done in {time.monotonic() - began:.0f} s", flush=True)
+    if sound:
+        tiles = [(name, "bfloat16", "all") for name in used] + [(name, "float16", "all") for name in SMOKE]
+        pending += [("tile", job, second.apply_async(check_tile, (job,))) for job in tiles]
+        more = [(s, name, c) for s in wanted for name, c in variants_of[s].items() if name in ROLES]
+        pending += [("variant", job, second.apply_async(check_variant, (job,))) for job in more]
+    else:
+        print("a tile hangs: only what is there now is timed", flush=True)
+    bad: set[Any] = set()
+    answers = collect([job[2] for job in pending], 0.55 * given.seconds)
+    for (what, job, _), answer in zip(pending, answers, strict=True):
+        text = "not done in time" if answer is None else answer[-1]
+        if text:
+            name = job[0] if what == "tile" else job[1]
+            bad.add(name if what == "tile" else (job[0], name))
+            where = f"{name} {job[1]}" if what == "tile" else f"{name} {job[0]}"
+            result["faults"].append([what, where, text])
+            print(f"{what.upper()} {where}: {text[:300]}", flush=True)
+    threading.Thread(target=second.terminate, daemon=True).start()
+    keep()
+    good = [name for name in used if name not in bad] if sound else []
+    print(f"{len(good)} of {len(used)} tiles right; checked in {time.monotonic() - began:.0f} s", flush=True)
+    import torch
+
+    torch.manual_seed(2)
+    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    lines = []
+    for done, shape in enumerate(wanted):
+        configs = {
+            name: c
+            for name, c in variants_of[shape].items()
+            if (name not in ROLES or name in good) and (shape, name) not in bad
+        }
+        left = given.seconds - (time.monotonic() - began)
+        try:
+            found = time_both(shape, configs, max(0.3, left / (len(wanted) - done) * 0.8), flush, torch)
+        except Exception as error:
+            lines.append(f"TIMING {shape}: {type(error).__name__} {str(error)[:120]}")
+            continue
+        result["times"][str(shape)] = found
+        keep()
+        lines.append(role_line(shape, found))
+    print("ratio to cuBLAS, cold/sustained, best cold one first")
+    print("\n".join(lines))
+    print(f"{len(good)} of {len(used)} tiles right; {time.monotonic() - began:.0f} s")
+    sys.stdout.flush()
+    os._exit(0)  # whatever workers still do
+
+
+def role_line(shape: Shape, found: dict[str, tuple[float, float]]) -> str:
+    """A line of the table: the ratios to cuBLAS of each variant."""
+    form, m, n, k = shape
+    cold, hot = found["cublas"]
+    flops = 2 * m * n * k / 1e6
+    ranked = sorted((c, h, name) for name, (c, h) in found.items() if name != "cublas")
+    text = " ".join(f"{name} {cold / c:.3f}/{hot / h:.3f}" for c, h, name in ranked)
+    return f"{form} {m};{n},{k} cublas {cold:.1f}/{hot:.1f}us {flops / cold:.0f}/{flops / hot:.0f}TF | {text}"
+
+
+def role_dry(variants_of: dict[Shape, dict[str, Config]]) -> None:
+    """Every launch of every variant, noted instead of made, on any machine."""
+    import torch
+
+    from opmux_triton.launch import recording
+
+    for shape, configs in variants_of.items():
+        form, m, n, k = shape
+        sizes = {"linear": ((m, k), (n, k)), "grad_x": ((m, n), (n, k)), "grad_w": ((m, n), (m, k))}[form]
+        first, second = (torch.empty(s, dtype=torch.bfloat16, device="meta") for s in sizes)
+        for name, config in configs.items():
+            with recording("sm_90") as noted:
+                ours(shape, (first, second), config)
+            print(shape, name, [(n.kernel.__name__, n.grid) for n in noted.launches])
+    example: dict[str, tuple[float, float]] = {"cublas": (10.0, 11.0), "now": (12.0, 11.0)}
+    print(role_line(next(iter(variants_of)), example))
+
+
 def main() -> None:
     """Check, time, report."""
     parser = argparse.ArgumentParser()
@@ -336,7 +629,11 @@ def main() -> None:
     parser.add_argument("--skip-cases", action="store_true")
     parser.add_argument("--model", action="store_true", help="the products of benchmarks/model.py")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--roles", action="store_true", help="the Gluon kernel")
     given = parser.parse_args()
+    if given.roles:
+        role_main(given)
+        return
     began = time.monotonic()
     wanted = [
         s

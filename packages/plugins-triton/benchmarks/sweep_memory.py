@@ -4,7 +4,8 @@
 
 Checks the results first, at odd shapes too; then times every variant in interleaved rounds: large tensors by events
 around single calls, few rows by graph replays (warm cache) and by events after a flush (cold cache), and the host's
-share of a call. ``--dry`` goes through everything with tiny tensors and invented times, under TRITON_INTERPRET=1.
+share of a call. ``--open`` runs only the large cases that are still open, without peers. ``--dry`` goes through
+everything with tiny tensors and invented times, under TRITON_INTERPRET=1.
 """
 
 import argparse
@@ -29,7 +30,7 @@ for package in ("core", "plugins-triton"):
 
 import torch  # noqa: E402
 from compiled_peers import compiled, use_cache, warm, written  # noqa: E402
-from memory_cases import LARGE, SMALL, SUBJECTS, Config, Shape, Subject, has_peer  # noqa: E402
+from memory_cases import LARGE, OPEN, SMALL, SUBJECTS, Config, Shape, Subject, has_peer  # noqa: E402
 
 from opmux.arch import Arch, parse_arch  # noqa: E402
 
@@ -40,7 +41,8 @@ FLUSH = 256 * 2**20
 ODD: list[tuple[str, Shape]] = [
     *((op, {"T": 37, "H": h}) for op in SUBJECTS if "norm" in op for h in (4096, 1000, 7)),
     *((op, {"T": 37, "H": 40000}) for op in SUBJECTS if "norm" in op),
-    *((op, {"T": 500, "H": h}) for op in SUBJECTS if "norm_backward" in op for h in (8192, 5120, 2880, 12288, 200)),
+    *((op, {"T": 500, "H": h}) for op in SUBJECTS if "norm_backward" in op for h in (8192, 5120, 2880, 200)),
+    *((op, {"T": 500, "H": h}) for op in SUBJECTS if "norm_backward" in op for h in (12288, 16384, 9001)),
     *((op, {"T": 37, "N": n}) for op in SUBJECTS if "_mul" in op for n in (14336, 999)),
     *((op, {"T": 37, "Q": 32, "K": 8, "D": 128}) for op in SUBJECTS if "rope" in op),
     *((op, {"T": 37, "Q": 5, "K": 1, "D": 80}) for op in SUBJECTS if "rope" in op),
@@ -77,14 +79,17 @@ class Sweep:
         self.deadline = time.perf_counter() + arguments.seconds
         self.out: Path = arguments.out
         self.skip: set[str] = set(arguments.skip)
+        self.shown = 9 if arguments.open else 3
         self.result: dict[str, Any] = {"large": [], "small": [], "host": [], "failed": [], "checked": {}}
         self.table: list[str] = []
         self.expected: dict[str, tuple[list[Any], Any]] = {}
         self.cache = Path(tempfile.mkdtemp(prefix="inductor-"))
         use_cache(self.cache)
         wanted = tuple(arguments.only)
-        self.large = [c for c in LARGE if not wanted or c[0].startswith(wanted)]
-        self.small = [c for c in SMALL if not wanted or c[0].startswith(wanted)]
+        self.large = [c for c in LARGE[: OPEN if arguments.open else None] if not wanted or c[0].startswith(wanted)]
+        if arguments.open:
+            self.skip |= {"small", "host", "peers"}
+        self.small = [] if "small" in self.skip else [c for c in SMALL if not wanted or c[0].startswith(wanted)]
         if self.dry:
             self.large = [(op, {**s, "T": 3}, v[:2]) for op, s, v in self.large]
             self.small = [(op, {**s, "T": 2}, v[:1]) for op, s, v in self.small[::6]]
@@ -116,7 +121,8 @@ class Sweep:
     def variants(self, subject: Subject, shape: Shape, configs: list[Config]) -> dict[str, Config]:
         """By name; the heuristic's choice first."""
         chosen = subject.heuristic(self.arch, shape)
-        return {"now": chosen} | {_name(c): c for c in configs if c != chosen}
+        plain = {k: v for k, v in chosen.items() if k != "wide"}
+        return {"now": chosen} | {_name(c): c for c in configs if c != plain}
 
     def precompile(self) -> None:
         """Compile everything in parallel: the variants without the device, the peers in turns on it."""
@@ -131,7 +137,7 @@ class Sweep:
             every = list(self.variants(SUBJECTS[name], shape, configs).values())
             jobs += [(name, shape, every[i : i + 3], str(self.arch)) for i in range(0, len(every), 3)]
         started = time.perf_counter()
-        half = max(1, min(14, os.cpu_count() or 1) // 2)
+        half = max(1, min(14, os.cpu_count() or 1) // (2 if peers else 1))
         pools = [ProcessPoolExecutor(half, mp_context=multiprocessing.get_context("spawn")) for _ in range(2)]
         try:
             of_peers, of_jobs = (
@@ -316,7 +322,7 @@ class Sweep:
         mine = {k: v for k, v in values.items() if k not in ("copy", "compile")}
         if not mine:
             return
-        order = sorted(mine, key=mine.__getitem__, reverse=best is max)[:3]
+        order = sorted(mine, key=mine.__getitem__, reverse=best is max)[: self.shown]
         digits = 3 if unit == "TB/s" else 2
 
         def shown(key: str) -> str:
@@ -403,8 +409,9 @@ def _name(config: Config) -> str:
         "programs": "p",
     }
     parts = [f"{letter}{config[k]}" for k, letter in short.items() if k in config]
-    parts += ["again"] if config.get("AGAIN") else []
+    parts += [f"again-{config['AGAIN']}"] if config.get("AGAIN") else []
     parts += [f"t{config['TAIL']}"] if config.get("TAIL") else []
+    parts += ["-stream"] if config.get("STREAM") else []
     parts += ["c64"] if config.get("sum_columns") == 64 else []
     return "".join(parts)
 
@@ -420,6 +427,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--skip", nargs="*", default=[], choices=("large", "small", "host", "peers", "check"))
+    parser.add_argument("--open", action="store_true", help="only what is still open")
     parser.add_argument("--dry", action="store_true")
     arguments = parser.parse_args()
     faulthandler.dump_traceback_later(arguments.seconds + 60, exit=True)

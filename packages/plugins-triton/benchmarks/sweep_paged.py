@@ -40,8 +40,22 @@ DECODE_ALTERNATIVES = {
 PREFILL_SHAPES = [(128, 64, 8, 3), (64, 64, 4, 3)]
 """Rows, keys of a block, warps, stages of the portable kernel."""
 
-HOPPER = {"hopper_block": 128}
-"""Marks a config as that of the Gluon prefill."""
+
+def _hopper(stages: int, slots: int, loaders: int) -> dict[str, int]:
+    found = {"hopper_block": 128, "hopper_stages": stages, "hopper_slots": slots, "hopper_loaders": loaders}
+    # A warp that loads everything alone needs more registers.
+    return found | ({"hopper_registers": 224, "hopper_loading_registers": 56} if loaders == 1 else {})
+
+
+HOPPERS: dict[str, dict[str, int]] = {
+    "hopper own": {"hopper_block": 128},
+    "hopper s3 q1 l4": _hopper(3, 1, 4),
+    "hopper s3 q1 l1": _hopper(3, 1, 1),
+    "hopper s2 q2 l1": _hopper(2, 2, 1),
+    "hopper s2 q2 l2": _hopper(2, 2, 2),
+    "hopper s2 q2 l4": _hopper(2, 2, 4),
+}
+"""The Gluon prefill's stages of keys and values, places for queries, and warps that load."""
 
 
 def decode_variants(name: str) -> dict[str, dict[str, int]]:
@@ -63,17 +77,18 @@ def prefill_variants(hopper: bool) -> dict[str, dict[str, int]]:
         }
         for rows, block, warps, stages in PREFILL_SHAPES
     }  # fmt: skip
-    return {"hopper": HOPPER, **found} if hopper else found
+    return {**HOPPERS, **dict(list(found.items())[:1])} if hopper else found
 
 
 def base_config(
-    arch: str, page_size: int, dim: int, value_dim: int, dtype: torch.dtype, override: dict[str, int]
+    arch: str, page_size: int, dim: int, value_dim: int, dtype: torch.dtype, override: dict[str, int], batch: int
 ) -> dict[str, Any]:
     """The config that the arch's heuristics pick, changed."""
     from opmux.arch import parse_arch
     from opmux_triton.paged import configs
 
-    features = {"page_size": page_size, "head_dim": dim, "value_dim": value_dim, "bucket(batch)": 4}
+    features = {"page_size": page_size, "head_dim": dim, "value_dim": value_dim}
+    features["bucket(batch)"] = (batch - 1).bit_length()
     make = configs.float32_config if dtype == torch.float32 else configs.halves_config
     if "hopper_block" in override:
         make = configs.hopper_config
@@ -107,6 +122,8 @@ def launches_of(
     def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
+    chosen = dict(chosen)
+    sinks = empty(shape.get("heads", HEADS), dtype=torch.float32) if chosen.pop("sinks", False) else None
     heads, kv_heads = shape.get("heads", HEADS), shape.get("kv_heads", KV_HEADS)
     dim, value_dim = shape.get("dim", DIM), shape.get("value_dim", DIM)
     needed = [-(-length // page_size) for length in lengths]
@@ -115,9 +132,9 @@ def launches_of(
         empty(sum(new) + shape.get("rest", 0), heads, dim),
         empty(pages, page_size, kv_heads, dim), empty(pages, page_size, kv_heads, value_dim),
         empty(len(new) + 1, dtype=torch.int32), empty(len(new), dtype=torch.int32),
-        empty(len(new), max(1, *needed), dtype=torch.int32), None,
+        empty(len(new), max(1, *needed), dtype=torch.int32), sinks,
     )  # fmt: skip
-    config = base_config(ARCH, page_size, dim, value_dim, dtype, override)
+    config = base_config(ARCH, page_size, dim, value_dim, dtype, override, len(new))
     targets = targets_of(override)
     target = targets.paged_attention_lse if with_lse else targets.paged_attention
     with recording(ARCH) as recorded:
@@ -202,7 +219,9 @@ def make_batch(
     )
 
 
-def expected(tensors: tuple[torch.Tensor, ...], options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(
+    tensors: tuple[torch.Tensor, ...], options: dict[str, Any], sinks: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Gather and softmax in float32, sequence by sequence."""
     q, k_cache, v_cache, offsets, lengths, table = tensors
     groups, page_size = q.shape[1] // k_cache.shape[2], k_cache.shape[1]
@@ -230,8 +249,10 @@ def expected(tensors: tuple[torch.Tensor, ...], options: dict[str, Any]) -> tupl
         if right >= 0:
             hidden |= key > at + right
         scores = scores.masked_fill(hidden, -math.inf)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks[:, None, None].expand(-1, stop - start, 1)], -1)
         lse[:, start:stop] = torch.logsumexp(scores, -1)
-        out[start:stop] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
+        out[start:stop] = torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :length], v)
     return out, lse
 
 
@@ -293,7 +314,7 @@ def check(device: str, arch: str, dry: bool, deadline: float) -> list[str]:
             tensors, (most, longest) = make_batch(new, lengths, page_size, dtype, device, **shape)
             options = options_of(most, longest, **chosen)
             out, lse = expected(tensors, options)
-            config = base_config(arch, page_size, tensors[0].shape[2], out.shape[2], dtype, override)
+            config = base_config(arch, page_size, tensors[0].shape[2], out.shape[2], dtype, override, len(new))
             got, got_lse = targets.paged_attention_lse(*tensors, None, config=config, **options)
             wrong, wrong_lse = error(got, out), error(got_lse, lse)
             if not (wrong < (1e-4 if dtype == torch.float32 else 1e-2) and wrong_lse < 1e-4):
@@ -303,66 +324,86 @@ def check(device: str, arch: str, dry: bool, deadline: float) -> list[str]:
     return lines
 
 
-def hopper_calls() -> list[tuple[str, tuple[Any, ...], bool]]:
+def hopper_calls(variant: str) -> list[tuple[str, tuple[Any, ...], bool]]:
     """For the Gluon prefill: a label, what `compile_one` takes, and whether a value that some rows see is NaN."""
     half = torch.bfloat16
     long, mixed = ([300], [3000]), ([1, 300, 0, 1, 2, 129, 1, 64], [3000, 700, 7, 1, 90, 129, 65, 1000])
+    news = [(number * 89) % 307 if number % 5 else 0 for number in range(40)]
+    many = (news, [new + (number * 211) % 900 for number, new in enumerate(news)])
     narrow = {"dim": 64, "value_dim": 64}
     few = {"heads": 8, "kv_heads": 2}
     cases: list[tuple[str, Any, int, torch.dtype, dict[str, int], dict[str, Any], bool]] = [
         ("long", long, 16, half, {}, {}, False),
         ("long", long, 64, half, {}, {}, False),
+        ("exact", ([256], [1024]), 16, half, {}, {}, False),
         ("mixed", mixed, 16, half, {"rest": 5}, {}, False),
         ("mixed", mixed, 64, torch.float16, few, {}, False),
-        ("narrow", mixed, 32, half, narrow, {}, False),
-        ("full", mixed, 128, half, few, {"causal": False}, False),
+        ("many", many, 16, half, few, {}, False),
+        ("many", many, 64, half, few, {"sinks": True}, False),
         ("window", mixed, 16, half, few, {"window": (100, 0)}, False),
         ("band", mixed, 256, half, few, {"window": (100, 30), "causal": False}, False),
         ("nan", mixed, 16, half, {"rest": 5}, {}, True),
+        ("narrow", mixed, 32, half, narrow, {}, False),
+        ("full", mixed, 128, half, few, {"causal": False, "sinks": True}, False),
     ]
+    if variant != "hopper own":
+        cases = [case for case in cases if case[0] in ("exact", "many", "band", "nan")]
+    override = HOPPERS[variant]
     return [
-        (f"hopper {name} pages {page_size}", (*batch, page_size, dtype, shape, chosen, HOPPER, True), strange)
-        for name, batch, page_size, dtype, shape, chosen, strange in cases
+        (f"{variant}, {name}, pages {page_size}", (*batch, page_size, dtype, shape, chosen, override, True), nan)
+        for name, batch, page_size, dtype, shape, chosen, nan in cases
     ]
 
 
-def check_hopper() -> None:
+def check_hopper(variant: str) -> None:
     """In a child, as it might hang: prints a line for each of `hopper_calls`."""
     from opmux_triton.paged import hopper, targets
 
-    for label, (new, lengths, page_size, dtype, shape, chosen, override, _), strange in hopper_calls():
+    for label, (new, lengths, page_size, dtype, shape, chosen, override, _), strange in hopper_calls(variant):
         print(f"{label}: begun", flush=True)
         tensors, (most, longest) = make_batch(new, lengths, page_size, dtype, "cuda", **shape)
+        chosen = dict(chosen)
+        sinks = torch.randn(tensors[0].shape[1], device="cuda") if chosen.pop("sinks", False) else None
         options = options_of(most, longest, **chosen)
-        config = base_config(ARCH, page_size, tensors[0].shape[2], tensors[2].shape[3], dtype, override)
+        config = base_config(ARCH, page_size, tensors[0].shape[2], tensors[2].shape[3], dtype, override, len(new))
         if strange:  # of a key in the middle of the new tokens of a sequence: some of its rows see it
             key = lengths[1] - 100
             tensors[2][int(tensors[5][1, key // page_size]), key % page_size] = math.nan
-            out, lse = targets.paged_attention_lse(*tensors, None, config=config, **options)
+            out, lse = targets.paged_attention_lse(*tensors, sinks, config=config, **options)
             print(f"{label}: {int((~out.isfinite()).any(2).any(1).sum())} of 100 rows are not finite", flush=True)
         else:
-            out, lse = expected(tensors, options)
+            out, lse = expected(tensors, options, sinks)
         for _ in range(3):
-            got, got_lse = hopper.paged_attention_lse(*tensors, None, config=config, **options)
+            got, got_lse = hopper.paged_attention_lse(*tensors, sinks, config=config, **options)
         torch.cuda.synchronize()
         wrong, wrong_lse = error(got, out), error(got_lse, lse)
         verdict = "right" if wrong < 1e-2 and wrong_lse < 1e-4 else "WRONG"
         print(f"{label}: {verdict} {wrong:.2e}, lse {wrong_lse:.2e}", flush=True)
 
 
-def run_hopper_checks(seconds: float) -> tuple[bool, list[str]]:
-    """Whether the Gluon prefill was right everywhere, and what the child printed."""
+def run_hopper_checks(seconds: float) -> tuple[set[str], list[str]]:
+    """The variants of the Gluon prefill that were right everywhere, and what their children printed: one for each."""
     import subprocess
 
     command = [sys.executable, os.path.abspath(__file__), "--child"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        text, ended = done.stdout + done.stderr[-600:], done.returncode == 0
-    except subprocess.TimeoutExpired as raised:
-        text, ended = (raised.stdout or b"").decode(), False
-        text += f"\nhopper: no end within {seconds:.0f} s"
-    lines = [line for line in text.splitlines() if not line.endswith("begun") or not ended]
-    return ended and "WRONG" not in text, lines
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    children = {variant: subprocess.Popen([*command, variant], **pipes) for variant in HOPPERS}
+    until, sound, lines = time.time() + seconds, set(), []
+    for variant, child in children.items():
+        try:
+            text = child.communicate(timeout=max(0.5, until - time.time()))[0]
+        except subprocess.TimeoutExpired:
+            child.kill()
+            text = child.communicate()[0] + f"\n{variant}: no end within {seconds:.0f} s"
+        ended = child.returncode == 0
+        said = text.splitlines()
+        if ended and "WRONG" not in text:
+            sound.add(variant)
+            lines.append(f"{variant}: {sum(': right' in line for line in said)} cases right")
+            lines += [line for line in said if "not finite" in line and variant == "hopper own"]
+        else:
+            lines += [line for line in said if "WRONG" in line] if ended else said[-6:]
+    return sound, lines
 
 
 class Timed:
@@ -458,7 +499,7 @@ def decode(
         if time.time() > deadline:
             timed.failed[label] = "no time left"
             continue
-        config = base_config(arch, page_size, DIM, DIM, torch.bfloat16, override)
+        config = base_config(arch, page_size, DIM, DIM, torch.bfloat16, override, batch)
         try:
             got = targets.paged_attention(*batches[0], None, config=config, **options)
             if right is None:
@@ -494,7 +535,7 @@ def prefill(
     timed = Timed(device)
     calls: dict[str, Any] = {}
     for label, override in {"own": {}, **variants}.items():
-        config = base_config(arch, page_size, DIM, DIM, torch.bfloat16, override)
+        config = base_config(arch, page_size, DIM, DIM, torch.bfloat16, override, 1)
         target = targets_of(override).paged_attention
         calls[label] = lambda config=config, target=target: target(*tensors, None, config=config, **options)
     calls["dense triton"] = lambda: opmux.attention(q[None], k, v, causal=True, backend="triton")[0]
@@ -549,11 +590,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--only", default="hopper,prefill,decode,check")
     parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--child", action="store_true", help="only the checks of the Gluon prefill, as its child does")
+    parser.add_argument("--child", default=None, help="only the checks of a variant of the Gluon prefill, as its child")
+    parser.add_argument("--shapes", default="", help="of decode only these, by name, with commas")
     given = parser.parse_args()
     if given.child:
-        check_hopper()
+        check_hopper(given.child)
         return
+    if given.shapes:
+        DECODE = {name: DECODE[name] for name in given.shapes.split(",")}
     only = given.only.split(",")
     begin = time.time()
     deadline = begin + given.seconds
@@ -568,8 +612,9 @@ def main() -> None:
     half = torch.bfloat16
     jobs: list[tuple[Any, ...]] = [call for _, call in check_calls(given.dry)] if "check" in only else []
     if "hopper" in only and not given.dry:
-        jobs = [call for _, call, _ in hopper_calls()] + jobs
-        jobs += [(*call[:6], {}, True) for _, call, strange in hopper_calls() if strange]
+        checked = [one for variant in HOPPERS for one in hopper_calls(variant)]
+        jobs = [call for _, call, _ in checked] + jobs
+        jobs += [(*call[:6], {}, True) for _, call, strange in checked if strange]
     for page_size in PAGES:
         if "prefill" in only:
             for override in ({}, *of_prefill.values()):
@@ -643,8 +688,7 @@ def main() -> None:
         sound, said = run_hopper_checks(min(25.0, max(5.0, deadline - 20 - time.time())))
         report["hopper"] = said
         lines.extend(line[:160] for line in said)
-        if not sound:
-            of_prefill.pop("hopper", None)
+        of_prefill = {label: one for label, one in of_prefill.items() if label not in HOPPERS or label in sound}
     if "prefill" in only:
         part("prefill", run_prefill)
     if "small" in only:

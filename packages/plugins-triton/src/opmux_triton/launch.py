@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import triton
 
+from opmux.arch import Arch, device_arch, parse_arch
 from opmux.errors import BuildFailed, CaptureRefused
 
 _INTERPRETED = triton.knobs.runtime.interpret
@@ -26,6 +27,9 @@ _MOST_HANDLES = 4096
 
 FUSION = {"enable_fp_fusion": True}
 """Products and sums contract into fused multiply-adds: said outright, as Triton's default changes with its version."""
+
+DEPENDENT = "DEPENDENT"
+"""The constant of kernels that begin with `dependent_launch.await_predecessor`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,15 @@ def recorded_arch() -> str | None:
     return _recording[-1].arch if _recording else None
 
 
+def always(kernel: Any, arch: Arch) -> dict[str, Any]:
+    """What every launch of a kernel on an arch has beside its own constants and options."""
+    if DEPENDENT not in kernel.arg_names:
+        return FUSION
+    if arch.vendor == "nvidia" and arch.number >= (9, 0):
+        return {**FUSION, DEPENDENT: True, "launch_pdl": True}
+    return {**FUSION, DEPENDENT: False}
+
+
 def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> None:
     """Launch a kernel on the current stream of its first argument's device.
 
@@ -78,10 +91,11 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
         CaptureRefused: where it would have to be compiled while a graph is captured.
     """
     if _recording:
-        _recording[-1].launches.append(Launch(kernel, grid, arguments, {**meta, **FUSION}))
+        more = always(kernel, parse_arch(_recording[-1].arch))
+        _recording[-1].launches.append(Launch(kernel, grid, arguments, {**meta, **more}))
         return
     if _INTERPRETED:
-        kernel[grid](*arguments, **meta)
+        kernel[grid](*arguments, **meta, **({DEPENDENT: False} if DEPENDENT in kernel.arg_names else {}))
         return
     first = arguments[0]
     index = first.get_device() if isinstance(first, torch.Tensor) else first.base.get_device()
@@ -116,7 +130,7 @@ def _launch(
             values.append(argument)
     found = _HANDLES.get(tuple(key))
     if found is None:
-        found = _build(kernel, grid, arguments, meta)
+        found = _build(kernel, grid, arguments, {**meta, **always(kernel, device_arch("cuda", index))})
         if len(_HANDLES) >= _MOST_HANDLES:
             _HANDLES.clear()
         _HANDLES[tuple(key)] = found
@@ -125,7 +139,7 @@ def _launch(
     stream = torch._C._cuda_getCurrentRawStream(index)
     hooks = triton.knobs.runtime
     if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:  # a profiler listens: Triton's own way
-        kernel[grid](*arguments, **meta, **FUSION)
+        kernel[grid](*arguments, **meta, **always(kernel, device_arch("cuda", index)))
         return
     run(x, y, z, stream, function, packed, None, None, None, *values, *constants)
 
@@ -144,7 +158,7 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
             "captured; run the call once before the capture"
         )
     try:
-        compiled = kernel.warmup(*arguments, grid=grid, **meta, **FUSION)
+        compiled = kernel.warmup(*arguments, grid=grid, **meta)
         run = compiled.run  # loads the module
     except Exception as error:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from opmux_triton.addressing import load_tile, row_starts, store_tile
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 
 SILU = tl.constexpr(0)
@@ -66,9 +67,10 @@ def slope_of(gate, part, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["rows"])
 def gated(
     gate, out, rows, up, inner, gate_stride, up_stride, gate_outer, up_outer,
-    N: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    N: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(gate) * up``; out is contiguous. Without ``up`` it lies N columns behind the gate."""
+    await_predecessor(DEPENDENT)
     CHUNKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
     WHOLE: tl.constexpr = ROWS == 1 and N % BLOCK == 0
     program = tl.program_id(0)
@@ -92,13 +94,14 @@ def gated_backward(
     grad, gate, rows, grad_gate, grad_up, up, inner,
     grad_stride, gate_stride, up_stride, grad_outer, gate_outer, up_outer,
     N: tl.constexpr, PACKED: tl.constexpr, KIND: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``grad_gate = grad * up * slope``, ``grad_up = grad * activation(gate)``; both contiguous.
 
     PACKED: gate and up lie side by side, and so do their gradients in ``grad_gate``. Of two tensors, the one not
     wanted is None.
     """
+    await_predecessor(DEPENDENT)
     CHUNKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
     WHOLE: tl.constexpr = ROWS == 1 and N % BLOCK == 0
     WIDTH: tl.constexpr = 2 * N if PACKED else N

@@ -17,9 +17,11 @@ from opmux.op import OPS, Op
 from opmux.testing import cases_of
 from opmux.testing.case import Case, all_options
 from opmux.testing.memory import view_strides
-from opmux_triton.launch import FUSION, Launch, recording
+from opmux_triton.launch import DEPENDENT, FUSION, Launch, recording
 
 BACKEND = "triton"
+OF_THE_ARCH = (*FUSION, DEPENDENT, "launch_pdl")
+"""Constants and options that follow from the arch alone, and tell no variant from another."""
 PROFILE = "model"
 """The profile whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views."""
 
@@ -121,7 +123,7 @@ def _add_case(found: Enumeration, op: Op, case: Case) -> None:
 
 def _add_launch(found: Enumeration, op: Op, implementation: str, config: Mapping[str, Any], launch: Launch) -> None:
     flags = [
-        f"{n}={v}" for n, v in launch.meta.items() if n not in FUSION and (isinstance(v, (bool, str)) or v is None)
+        f"{n}={v}" for n, v in launch.meta.items() if n not in OF_THE_ARCH and (isinstance(v, (bool, str)) or v is None)
     ]
     tensors = [getattr(a, "base", a) for a in launch.arguments]
     flags += [str(a.dtype).removeprefix("torch.") for a in tensors if isinstance(a, torch.Tensor)]

@@ -27,11 +27,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from opmux_triton.attention import masks
+from opmux_triton.gluon_names import load_block, synchronize
 from opmux_triton.rounding import rounded
 
-# Triton 3.9 has these under other names.
-_load_block = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-_warpgroup_barrier = getattr(gl, "thread_barrier", None) or gl.barrier
 _limits = gluon.jit(masks.key_limits.fn)
 _KEYS: gl.constexpr = gl.constexpr(128)
 _PANEL: gl.constexpr = gl.constexpr(4096)
@@ -98,12 +96,12 @@ def _load_step(
     number = (entry * heads + head) * row + at
     mbarrier.wait(q_empty.index(stage), phase)
     mbarrier.expect(q_full.index(stage), q_tma.block_type.nbytes + 4 * ROWS)
-    _load_block(q_tma, [entry, at, head, 0], q_full.index(stage), q_ring.index(stage))
-    _load_block(rows_tma, [number], q_full.index(stage), log_sums.index(stage))
+    load_block(q_tma, [entry, at, head, 0], q_full.index(stage), q_ring.index(stage))
+    load_block(rows_tma, [number], q_full.index(stage), log_sums.index(stage))
     mbarrier.wait(grad_empty.index(stage), phase)
     mbarrier.expect(grad_full.index(stage), grad_tma.block_type.nbytes + 4 * ROWS)
-    _load_block(grad_tma, [entry, at, head, 0], grad_full.index(stage), grad_ring.index(stage))
-    _load_block(rows_tma, [number + plane], grad_full.index(stage), shifts.index(stage))
+    load_block(grad_tma, [entry, at, head, 0], grad_full.index(stage), grad_ring.index(stage))
+    load_block(rows_tma, [number + plane], grad_full.index(stage), shifts.index(stage))
 
 
 @gluon.jit
@@ -124,8 +122,8 @@ def _load(
     mbarrier.expect(kv_full.index(0), 4 * k_tma.block_type.nbytes)
     for half in gl.static_range(2):
         start = tile * _KEYS + half * 64
-        _load_block(k_tma, [entry, start, kv_head, 0], kv_full.index(0), k_tiles.index(half))
-        _load_block(v_tma, [entry, start, kv_head, 0], kv_full.index(0), v_tiles.index(half))
+        load_block(k_tma, [entry, start, kv_head, 0], kv_full.index(0), k_tiles.index(half))
+        load_block(v_tma, [entry, start, kv_head, 0], kv_full.index(0), v_tiles.index(half))
     for step in range(groups * masked):
         at = _masked_start(step % masked, begin, before, full_end, ROWS)
         head = kv_head * groups + step // masked
@@ -151,10 +149,10 @@ def _add_queries(grad_queries, panel, present, sums, sums_tma, staging):
     parts = gl.convert_layout(parts, flat, assert_trivial=True)
     if sums_tma is not None:
         tma.store_wait(0)
-        _warpgroup_barrier()
+        synchronize()
         staging.store(parts)
         fence_async_shared()
-        _warpgroup_barrier()
+        synchronize()
         if present:
             _add_in_bulk(sums_tma, [panel * _PANEL], staging)
     else:
@@ -255,7 +253,7 @@ def _step(
             mbarrier.wait(shared.index(slot_before), (used - 1) // 3 & 1, pred=used > 0)
         moved_tiles.index(slot * 2 + GROUP).store(halves)
         fence_async_shared()
-        _warpgroup_barrier()
+        synchronize()
         mbarrier.arrive(shared.index(slot), count=1)
     score_operand = gl.convert_layout(halves, operand)
     if QUERIES:
@@ -269,12 +267,12 @@ def _step(
     else:
         grad_keys = warpgroup_mma(score_operand, q_tile, grad_keys, is_async=True)
         grad_values, left_operand = warpgroup_mma_wait(1, [grad_values, left_operand])
-    _warpgroup_barrier()
+    synchronize()
     mbarrier.arrive(grad_empty.index(stage), count=1)
     if QUERIES:
         _add_queries(grad_queries, panel, used > 0 if LATE else True, sums, sums_tma, staging)
     grad_keys, score_operand = warpgroup_mma_wait(0, [grad_keys, score_operand])
-    _warpgroup_barrier()
+    synchronize()
     mbarrier.arrive(q_empty.index(stage), count=1)
     return grad_keys, grad_values
 

@@ -24,10 +24,8 @@ from opmux_triton.attention import masks
 from opmux_triton.attention.gluon_forward_order import visited_tile, visits
 from opmux_triton.attention.gluon_forward_repair import repair
 from opmux_triton.attention.gluon_softmax_kernels import mask, softmax
+from opmux_triton.gluon_names import load_block, store_block
 
-# Triton 3.9 has these under other names.
-_load_block = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-_store_block = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 _key_limits = gluon.jit(masks.key_limits.fn)
 
 
@@ -85,17 +83,17 @@ def _load_tiles(
             slot = group * 2 + (visit & 1)
             mbarrier.wait(q_empty.index(slot), (visit // 2 & 1) ^ 1)
             mbarrier.expect(q_full.index(slot), q_tma.block_type.nbytes)
-            _load_block(q_tma, [entry, tile * ROWS + group * 64, head, 0], q_full.index(slot), q_tiles.index(slot))
+            load_block(q_tma, [entry, tile * ROWS + group * 64, head, 0], q_full.index(slot), q_tiles.index(slot))
         for index in range(blocks):
             start = _block_start(index, masked, begin, full_begin, full_end, lefts, BLOCK)
             stage = loaded % STAGES
             phase = (loaded // STAGES & 1) ^ 1
             mbarrier.wait(k_empty.index(stage), phase)
             mbarrier.expect(k_full.index(stage), k_tma.block_type.nbytes)
-            _load_block(k_tma, [entry, start, kv_head, 0], k_full.index(stage), k_ring.index(stage))
+            load_block(k_tma, [entry, start, kv_head, 0], k_full.index(stage), k_ring.index(stage))
             mbarrier.wait(v_empty.index(stage), phase)
             mbarrier.expect(v_full.index(stage), v_tma.block_type.nbytes)
-            _load_block(v_tma, [entry, start, kv_head, 0], v_full.index(stage), v_ring.index(stage))
+            load_block(v_tma, [entry, start, kv_head, 0], v_full.index(stage), v_ring.index(stage))
             loaded += 1
 
 
@@ -229,7 +227,7 @@ def _compute_tiles(
         mean = mean * gl.convert_layout(inverse, gl.SliceLayout(1, mean_layout))[:, None]
         q_tile.store(mean.to(dtype))  # the queries are read for the last time above
         fence_async_shared()
-        _store_block(out_tma, [entry, tile * ROWS + GROUP * 64, head, 0], q_tiles.index(slot))
+        store_block(out_tma, [entry, tile * ROWS + GROUP * 64, head, 0], q_tiles.index(slot))
     tma.store_wait(0)
     if PARTIAL:
         # The stores have read shared memory; what follows may write the same results, so they have to be done.

@@ -1,8 +1,8 @@
 """Launch parameters of the products, per arch. Functions of the declared features alone; they import no Triton.
 
 What a config says:
-    kind: ``vector`` (one row, no matrix instructions), ``tiles`` (whole tiles) or ``shares`` (equal shares of the
-        blocks of k, summed by a second kernel: for few tiles).
+    kind: ``vector`` (one row, no matrix instructions), ``tiles`` (whole tiles), ``shares`` (equal shares of the
+        blocks of k, summed by a second kernel: for few tiles) or ``roles`` (the Gluon kernel of sm_90, see `roles`).
     tma, store, flatten, parts: whether operands come by descriptors where they can (else by pointers, in the same
         tiles), how tiles are stored, whether the two loops are one, in how many parts a tile is stored.
     otherwise: what changes where descriptors cannot be used, tma or not.
@@ -76,7 +76,7 @@ def vector(arch: Arch, n: int, k: int) -> Config:
         return {"kind": "vector", "rows": 4, "block_k": 16, "num_warps": 1}
     block_k, rows = 1024 if arch.vendor == "amd" else 512, 8
     if arch.name == "sm_90" and k >= 4096:
-        block_k, rows = (1024, 4) if k >= 12288 else (2048, 1)
+        block_k, rows = 4096 if k >= 8192 else 2048, 1
     while rows > 1 and n < rows * 4 * _units(arch):
         rows //= 2
         block_k = min(2048, block_k * 2) if arch.name == "sm_90" else block_k
@@ -130,16 +130,62 @@ def _hopper(arch: Arch, m: int, n: int, k: int) -> Config:
     if m <= 128:
         return _config(128, 128, 64, 8, 6, kind="shares", **tma)
     if k <= _SHORT and _fits(arch, 128, 128, m, n, per_unit=2):  # one stores a tile while the other multiplies
+        portable = _config(128, 128, 64, 4, 3, flatten=True, parts=2, per_unit=2, **tma)
         otherwise["num_warps"] = 8  # addresses take registers
-        return _config(128, 128, 64, 4, 3, flatten=True, parts=2, per_unit=2, **tma)
+        return roles(128, 128, 64, 6, 2, alternate=True, slots=1, otherwise=portable)
     if 3 * units // 4 <= -(-m // 128) * -(-n // 128) <= units:  # one round of small tiles
         return _config(128, 128, 64, 8, 6, flatten=True, parts=2, **tma)
+    if not _fits(arch, 128, 256, m, n) and _fits(arch, 192, 128, m, n):
+        portable = _config(128, 128, 64, 8, 5, flatten=True, **tma)
+        return roles(192, 128, 64, 5, 3, slots=1, group=4, otherwise=portable)
     if _fits(arch, 128, 256, m, n, cut_rest=k > _SHORT):
         otherwise["block_n"] = 128
         return _config(128, 256, 64, 8, 4, flatten=True, parts=2, cut_rest=k > _SHORT, **tma)
     if _fits(arch, 128, 128, m, n) or m * n >= 128 * 128 * units:
         return _config(128, 128, 64, 8, 5, flatten=True, **tma)
     return _config(128, 128, 64, 8, 6, kind="shares", **tma)
+
+
+def roles(
+    block_m: int, block_n: int, block_k: int, stages: int, warpgroups: int, *, otherwise: Config | None = None,
+    alternate: bool = False, parts: int = 2, slots: int = 2, group: int = 8, cut: str = "none", spin: bool = False,
+    swap: bool = False,
+) -> Config:  # fmt: skip
+    """A tile of the Gluon kernel.
+
+    Args:
+        block_m: rows of a tile: of all warpgroups together, or of one where they alternate; 64 or 128 of each.
+        block_n: columns of a tile.
+        block_k: columns of a block of the operands.
+        stages: how many such blocks the ring holds.
+        warpgroups: how many multiply.
+        otherwise: the config where descriptors cannot be used.
+        alternate: whether warpgroups have whole tiles in turn, so that one stores while the other multiplies.
+        parts: in how many parts of its columns a tile is stored, a multiple of ``slots``.
+        slots: buffers of a warpgroup for them.
+        group: rows of tiles that are walked together.
+        cut: which tiles are cut along k, with a second kernel that sums them up: ``none``, the ``rest`` that does not
+            fill a round of all programs, ``all``.
+        spin: whether programs with other parts of the large operand begin elsewhere in k.
+        swap: compute the transposed product.
+    """
+    return {
+        "kind": "roles",
+        "otherwise": otherwise,
+        "block_m": block_m,
+        "block_n": block_n,
+        "block_k": block_k,
+        "stages": stages,
+        "warpgroups": warpgroups,
+        "alternate": alternate,
+        "parts": parts,
+        "slots": slots,
+        "group": group,
+        "cut": cut,
+        "spin": spin,
+        "swap": swap,
+        "sum_rows": 16,
+    }
 
 
 def _amd(arch: Arch, m: int, n: int, k: int) -> Config:

@@ -7,6 +7,7 @@ the next tile's first blocks are on their way while this tile is stored.
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.gemm.kernels import store_tile, tile_of
 
 
@@ -45,9 +46,10 @@ def tiles(
     a, b, c, bias, m, n, k, count, c_row, c_col,
     A_ROWS_ARE_K: tl.constexpr, B_ROWS_ARE_K: tl.constexpr, HAS_BIAS: tl.constexpr, SWAPPED: tl.constexpr,
     STORE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-    PARTS: tl.constexpr, FLATTEN: tl.constexpr,
+    PARTS: tl.constexpr, FLATTEN: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The first ``count`` tiles of C, whole: program p has tiles p, p + programs, ...; PARTS: parts stored along n."""
+    await_predecessor(DEPENDENT)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     blocks = tl.cdiv(k, BLOCK_K)
@@ -86,8 +88,10 @@ def shares(
     a, b, partial, m, n, k, first_tile, share, length,
     A_ROWS_ARE_K: tl.constexpr, B_ROWS_ARE_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, FLATTEN: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Equal shares of the blocks of k of all tiles from first_tile on; as `opmux_triton.gemm.kernels.shares`."""
+    await_predecessor(DEPENDENT)
     program = tl.program_id(0)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)

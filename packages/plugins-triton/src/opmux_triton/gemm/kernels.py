@@ -8,6 +8,7 @@ product of `linear` (x by the rows of w), that of grad_x (grad by w) and that of
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 
 
@@ -126,9 +127,10 @@ def tiles(
     A_ROWS_ARE_K: tl.constexpr, B_ROWS_ARE_K: tl.constexpr, A_FOLDED: tl.constexpr, B_FOLDED: tl.constexpr,
     EVEN_K: tl.constexpr, HAS_BIAS: tl.constexpr, SWAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, XCDS: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One tile of C, whole, by each program."""
+    await_predecessor(DEPENDENT)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tile_m, tile_n = tile_of(spread(tl.program_id(0), tiles_m * tiles_n, XCDS), tiles_m, tiles_n, GROUP)
@@ -148,7 +150,7 @@ def shares(
     a_inner, a_outer, a_row, a_col, b_inner, b_outer, b_row, b_col,
     A_ROWS_ARE_K: tl.constexpr, B_ROWS_ARE_K: tl.constexpr, A_FOLDED: tl.constexpr, B_FOLDED: tl.constexpr,
     EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """An equal share of all blocks of k of all tiles by each program: partial sums, which `sum_shares` adds up.
 
@@ -156,6 +158,7 @@ def shares(
     it a tile takes ``length`` places, as many as it has blocks or more, so that all tiles can be cut alike. The part
     of tile t that program p computes goes to slot ``p + t``: along the line one of the two grows at each cut.
     """
+    await_predecessor(DEPENDENT)
     program = tl.program_id(0)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
@@ -179,9 +182,10 @@ def shares(
 def sum_shares(
     partial, c, bias, m, n, first, length, share, c_row, c_col,
     HAS_BIAS: tl.constexpr, SWAPPED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of ROWS rows of a tile in the order of k, add the bias, round; the first tile is ``first``."""
+    await_predecessor(DEPENDENT)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_of(first + tile, tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP)
     row = tl.program_id(1) * ROWS

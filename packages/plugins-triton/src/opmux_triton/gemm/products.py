@@ -33,6 +33,16 @@ def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tup
     row, col = n, 1
     if c["swap"]:
         a, b, m, n, row, col = b, a, n, m, 1, n
+    if c["kind"] == "roles":
+        from opmux_triton.gemm import gluon_products  # Gluon is imported where it is used alone
+
+        if gluon_products.fits(a, b, out, k):
+            gluon_products.product(a, b, bias, out, (m, n, k), c)
+            return
+        if c["swap"]:
+            a, b, m, n = b, a, n, m
+        product(a, b, bias, out, (m, n, k), c["otherwise"])
+        return
     descriptors = c["tma"] and k > 0 and a.tensor.element_size() == 2 and a.fits_descriptor and b.fits_descriptor
     if c["tma"] and not descriptors:
         c = c | c["otherwise"]
@@ -143,6 +153,19 @@ def _shares(
         meta = {**_forms(a, b, k, c), **_blocks(c), "UPCAST": _upcast(a.tensor)}
         arguments = (a.tensor, b.tensor, partial, m, n, k, share, length, *_strides(a), *_strides(b))
         launch(kernels.shares, (programs,), arguments, meta | _options(c))
+    sum_shares(partial, out, bias, (m, n), which, cut, c)
+
+
+def sum_shares(
+    partial: Tensor, out: Tensor, bias: Tensor | None, sizes: tuple[int, int], which: tuple[int, int],
+    cut: tuple[int, int], c: Config,
+) -> None:  # fmt: skip
+    """Add up the parts of tiles from a first one on: m and n as they are after the swap."""
+    m, n = sizes
+    first, tiles = which
+    share, length = cut
+    block_m, block_n = c["block_m"], c["block_n"]
+    strides = (1, m) if c["swap"] else (n, 1)
     rows = c["sum_rows"]
     meta = {
         "HAS_BIAS": bias is not None,

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.gemm.kernels import row_starts
 from opmux_triton.rounding import rounded
 
@@ -10,9 +11,10 @@ from opmux_triton.rounding import rounded
 @triton.jit
 def vector_product(
     w, x, out, bias, n, k, w_row, w_col, x_col,
-    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``out[j] = bias[j] + sum over i of x[i] * w[j, i]`` for ROWS rows of w; read once, products in float32."""
+    await_predecessor(DEPENDENT)
     at_n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     at_k = tl.arange(0, BLOCK_K)
     here = w + (tl.minimum(at_n, n - 1).to(tl.int64) * w_row)[:, None] + (at_k.to(tl.int64) * w_col)[None, :]

@@ -7,10 +7,10 @@ from opmux.arch import Arch
 
 
 def write_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
-    """About 2,048 elements to a program; of a few tokens each has its own."""
+    """About 2,048 elements to a program, 16 of each of its tokens to a thread; of a few tokens each has its own."""
     lanes = 64 if arch.vendor == "amd" else 32
     widest = max(1, features["kv_heads"]) * max(1, features["head_dim"], features["value_dim"])
-    few = features["bucket(tokens)"] <= 7
     block = min(1024, max(8 * lanes, 1 << (widest - 1).bit_length()))
-    tokens = 1 if few else 2048 // block
-    return {"BLOCK": block, "TOKENS": tokens, "num_warps": block * tokens // (lanes * (8 if few else 16))}
+    few = features["bucket(tokens)"] <= 7
+    warps = max(1, block // ((8 if few or arch.vendor == "amd" else 16) * lanes))
+    return {"BLOCK": block, "TOKENS": 1 if few else 2048 // block, "STREAM": False, "num_warps": warps}

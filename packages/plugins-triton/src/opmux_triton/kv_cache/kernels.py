@@ -3,23 +3,34 @@
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 
 
 @triton.jit
 def _write(
-    source, cache, token, slot, live, column, stride, head_stride, page_stride, slot_stride, cache_head_stride,
-    HEADS: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    source, cache, first, tokens, found, capacity, column,
+    stride, head_stride, page_stride, slot_stride, cache_head_stride,
+    HEADS: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, TOKENS: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Copy columns (head, dim) of tokens to their slots."""
-    inside = live & (column < HEADS * DIM)
+    """Copy columns (head, dim) of tokens to the slots found for them."""
     head = (column // DIM).to(tl.int64)
     dim = column % DIM
-    values = tl.load(source + token * stride + head * head_stride + dim, mask=inside)
-    place = slot // PAGE_SIZE * page_stride + slot % PAGE_SIZE * slot_stride
-    if source.dtype != cache.dtype:
-        values = rounded(values.to(tl.float32), cache.dtype.element_ty)
-    tl.store(cache + place + head * cache_head_stride + dim, values, mask=inside)
+    EVICT: tl.constexpr = "evict_first" if STREAM else ""
+    # Tokens without a slot are read too: so the values are on their way before the slots are known.
+    read = ()
+    for number in tl.static_range(TOKENS):
+        there = tl.where(first + number < tokens, HEADS * DIM, 0)
+        row = source + (first + number) * stride
+        read += (tl.load(row + head * head_stride + dim, mask=column < there, eviction_policy=EVICT),)
+    for number in tl.static_range(TOKENS):
+        slot = found[number]
+        live = tl.where((slot >= 0) & (slot < capacity), HEADS * DIM, 0)
+        place = cache + (slot // PAGE_SIZE * page_stride + slot % PAGE_SIZE * slot_stride)
+        values = read[number]
+        if source.dtype != cache.dtype:
+            values = rounded(values.to(tl.float32), cache.dtype.element_ty)
+        tl.store(place + head * cache_head_stride + dim, values, mask=column < live, eviction_policy=EVICT)
 
 
 @triton.jit(do_not_specialize=["tokens", "capacity"])
@@ -28,24 +39,27 @@ def write_kv_cache(
     k_stride, k_head_stride, v_stride, v_head_stride,
     k_page_stride, k_slot_stride, k_cache_head_stride, v_page_stride, v_slot_stride, v_cache_head_stride,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK: tl.constexpr, TOKENS: tl.constexpr,
+    BLOCK: tl.constexpr, TOKENS: tl.constexpr, STREAM: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``cache[slot // PAGE_SIZE, slot % PAGE_SIZE] = k`` of each token, and likewise v; slots outside are skipped."""
+    await_predecessor(DEPENDENT)
     K_BLOCKS: tl.constexpr = (HEADS * HEAD_DIM + BLOCK - 1) // BLOCK
     V_BLOCKS: tl.constexpr = (HEADS * VALUE_DIM + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
     block = program % (K_BLOCKS + V_BLOCKS)
-    token = (program // (K_BLOCKS + V_BLOCKS)).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)[:, None]
-    slot = tl.load(slots + token * slots_stride, mask=token < tokens, other=-1)
-    live = (slot >= 0) & (slot < capacity)
-    column = tl.arange(0, BLOCK)[None, :]
+    first = (program // (K_BLOCKS + V_BLOCKS)).to(tl.int64) * TOKENS
+    found = ()
+    for number in tl.static_range(TOKENS):  # one by one: a column of them would be loaded for each element of the tile
+        token = first + number
+        found += (tl.load(slots + token * slots_stride, mask=token < tokens, other=-1).to(tl.int64),)
+    column = tl.arange(0, BLOCK)
     if block < K_BLOCKS:
         _write(
-            k, k_cache, token, slot, live, block * BLOCK + column, k_stride, k_head_stride,
-            k_page_stride, k_slot_stride, k_cache_head_stride, HEADS, HEAD_DIM, PAGE_SIZE,
+            k, k_cache, first, tokens, found, capacity, block * BLOCK + column, k_stride, k_head_stride,
+            k_page_stride, k_slot_stride, k_cache_head_stride, HEADS, HEAD_DIM, PAGE_SIZE, TOKENS, STREAM,
         )  # fmt: skip
     else:
         _write(
-            v, v_cache, token, slot, live, (block - K_BLOCKS) * BLOCK + column, v_stride, v_head_stride,
-            v_page_stride, v_slot_stride, v_cache_head_stride, HEADS, VALUE_DIM, PAGE_SIZE,
+            v, v_cache, first, tokens, found, capacity, (block - K_BLOCKS) * BLOCK + column, v_stride, v_head_stride,
+            v_page_stride, v_slot_stride, v_cache_head_stride, HEADS, VALUE_DIM, PAGE_SIZE, TOKENS, STREAM,
         )  # fmt: skip

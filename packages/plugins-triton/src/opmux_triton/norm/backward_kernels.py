@@ -41,31 +41,30 @@ def _three_sums(a, b, c):
 
 
 @triton.jit
-def _of_columns(
-    x_rows, grad_rows, columns, live, HIDDEN: tl.constexpr, WHOLE: tl.constexpr, CENTRED: tl.constexpr,
-    EVICT: tl.constexpr,
-):  # fmt: skip
-    """x, the gradient, and their columns' share of x's sum over the row."""
+def _of_columns(x_rows, grad_rows, columns, live, HIDDEN: tl.constexpr, WHOLE: tl.constexpr, EVICT: tl.constexpr):
+    """x and the gradient."""
     inside = live & (columns < HIDDEN)
     values = load_tile(x_rows + columns, inside, WHOLE, EVICT).to(tl.float32)
     grad = load_tile(grad_rows + columns, inside, WHOLE, EVICT).to(tl.float32)
-    total = tl.sum(values, 1, keep_dims=True) if CENTRED else 0.0
-    return values, grad, total
+    return values, grad
 
 
 @triton.jit
-def _sums(values, grad, gain, columns, live, mean_x, HIDDEN: tl.constexpr, WHOLE: tl.constexpr, CENTRED: tl.constexpr):
-    """The centred values, and of each row the sums of their squares, of ``g * values`` and of g."""
-    g = grad * gain
+def _centre(values, columns, live, mean_x, HIDDEN: tl.constexpr, WHOLE: tl.constexpr, CENTRED: tl.constexpr):
+    """Values less their mean, 0 outside of the row."""
     if CENTRED:
-        values = values - mean_x
+        values -= mean_x
         if not WHOLE:
             values = tl.where(live & (columns < HIDDEN), values, 0.0)
-        square, along, total = _three_sums(values * values, g * values, g)
-    else:
-        square, along = _two_sums(values * values, g * values)
-        total = along
-    return values, square, along, total
+    return values
+
+
+@triton.jit
+def _folded(wide, narrow):
+    """The columns of both tiles, added up to as many as the narrow one's: sums within a thread, one reduction less."""
+    ROWS: tl.constexpr = narrow.shape[0]
+    WIDTH: tl.constexpr = narrow.shape[1]
+    return tl.sum(tl.reshape(wide, [ROWS, wide.shape[1] // WIDTH, WIDTH]), 1) + narrow
 
 
 @triton.jit
@@ -106,10 +105,10 @@ def norm_backward(
     ``partial[-1] += grad_y`` (OF_BIAS), which lie ``kinds_apart`` elements from one another.
 
     Rows are held whole where they fit into BLOCK + TAIL columns: tiles are powers of two wide, and a row of 5120 in two
-    of 4096 and 1024 leaves no lane empty. With AGAIN, for rows that take too many registers, what the sums have read is
-    not held but read again, from the cache.
+    of 4096 and 1024 leaves no lane empty. Where a row takes too many registers, what the sums have read is not held but
+    read AGAIN, from the cache: ``"weight"`` alone, or ``"all"`` (without a tail).
     """
-    FIRST: tl.constexpr = "evict_last" if AGAIN else ""
+    FIRST: tl.constexpr = "evict_last" if AGAIN == "all" else ""
     OF_ROWS: tl.constexpr = (grad_x is not None) or (grad_residual is not None)
     program = tl.program_id(0).to(tl.int64)
     partial_row = partial
@@ -122,14 +121,14 @@ def norm_backward(
         TAIL_FULL: tl.constexpr = BLOCK + TAIL == HIDDEN
         TAIL_WHOLE: tl.constexpr = ROWS == 1 and TAIL_FULL
         gain = tl.zeros([1, BLOCK], tl.float32)
-        if OF_ROWS and not AGAIN:
+        if OF_ROWS and AGAIN == "":
             gain = load_tile(weight + columns, columns < HIDDEN, FULL, "").to(tl.float32) + offset
         of_weight = tl.zeros([ROWS, BLOCK], tl.float32)
         of_bias = tl.zeros([ROWS, BLOCK], tl.float32)
         if TAIL > 0:
             behind = BLOCK + tl.arange(0, TAIL)[None, :]
             tail_gain = tl.zeros([1, TAIL], tl.float32)
-            if OF_ROWS:
+            if OF_ROWS and AGAIN == "":
                 tail_gain = load_tile(weight + behind, behind < HIDDEN, TAIL_FULL, "").to(tl.float32) + offset
             tail_of_weight = tl.zeros([ROWS, TAIL], tl.float32)
             tail_of_bias = tl.zeros([ROWS, TAIL], tl.float32)
@@ -138,29 +137,42 @@ def norm_backward(
             live = row < rows
             x_rows = x + row_starts(row, inner, x_stride, x_outer, HIDDEN)
             grad_rows = grad_y + row_starts(row, inner, grad_y_stride, grad_y_outer, HIDDEN)
-            values, grad, mean_x = _of_columns(x_rows, grad_rows, columns, live, HIDDEN, WHOLE, CENTRED, FIRST)
+            values, grad = _of_columns(x_rows, grad_rows, columns, live, HIDDEN, WHOLE, FIRST)
             if TAIL > 0:
-                tail, tail_grad, tail_mean = _of_columns(
-                    x_rows, grad_rows, behind, live, HIDDEN, TAIL_WHOLE, CENTRED, FIRST
-                )
-                mean_x += tail_mean
-            mean_x /= HIDDEN
-            if AGAIN and OF_ROWS:
+                tail, tail_grad = _of_columns(x_rows, grad_rows, behind, live, HIDDEN, TAIL_WHOLE, FIRST)
+            mean_x = 0.0
+            if CENTRED:
+                held = values
+                if TAIL > 0:
+                    held = _folded(values, tail)
+                mean_x = tl.sum(held, 1, keep_dims=True) / HIDDEN
+            values = _centre(values, columns, live, mean_x, HIDDEN, WHOLE, CENTRED)
+            if AGAIN != "" and OF_ROWS:
                 gain = load_tile(weight + columns, columns < HIDDEN, FULL, "").to(tl.float32) + offset
-            values, square, along, total = _sums(values, grad, gain, columns, live, mean_x, HIDDEN, WHOLE, CENTRED)
+            squares = values * values
+            totals = grad * gain
+            alongs = totals * values
             if TAIL > 0:
-                tail, tail_square, tail_along, tail_total = _sums(
-                    tail, tail_grad, tail_gain, behind, live, mean_x, HIDDEN, TAIL_WHOLE, CENTRED
-                )
-                square += tail_square
-                along += tail_along
-                total += tail_total
-            if AGAIN:
-                values, grad, _ = _of_columns(x_rows, grad_rows, columns, live, HIDDEN, WHOLE, False, "evict_first")
+                tail = _centre(tail, behind, live, mean_x, HIDDEN, TAIL_WHOLE, CENTRED)
+                if AGAIN != "" and OF_ROWS:
+                    tail_gain = load_tile(weight + behind, behind < HIDDEN, TAIL_FULL, "").to(tl.float32) + offset
+                squares = _folded(squares, tail * tail)
+                alongs = _folded(alongs, tail_grad * tail_gain * tail)
+                totals = _folded(totals, tail_grad * tail_gain)
+            if CENTRED:
+                square, along, total = _three_sums(squares, alongs, totals)
+            else:
+                square, along = _two_sums(squares, alongs)
+                total = along
+            if AGAIN == "all":
+                values, grad = _of_columns(x_rows, grad_rows, columns, live, HIDDEN, WHOLE, "evict_first")
                 if CENTRED:
                     values -= mean_x
-                if OF_ROWS:
-                    gain = load_tile(weight + columns, columns < HIDDEN, FULL, "evict_last").to(tl.float32) + offset
+            if AGAIN != "" and OF_ROWS:
+                gain = load_tile(weight + columns, columns < HIDDEN, FULL, "evict_last").to(tl.float32) + offset
+                if TAIL > 0:
+                    tail_gain = load_tile(weight + behind, behind < HIDDEN, TAIL_FULL, "evict_last").to(tl.float32)
+                    tail_gain += offset
             inverse = tl.rsqrt(square / HIDDEN + eps)
             if ROWS > 1:  # rows past the end: with eps = 0 their reciprocal is no number
                 inverse = tl.where(live, inverse, 0.0)

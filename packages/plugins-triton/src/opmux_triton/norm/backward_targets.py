@@ -74,6 +74,8 @@ def _backward(
     grad_bias = torch.empty(hidden if of_bias else none, dtype=weight.dtype, device=device)
     if not any(wanted):
         return grad_x, grad_residual, grad_weight, grad_bias
+    if "wide" in config and any(t.element_size() > 2 for t in (grad_y, x, weight)):
+        config = config["wide"]
     given = [grad_y, x] if grad_total is None or not (of_x or of_residual) else [grad_y, x, grad_total]
     made = ([grad_x] if of_x else []) + ([grad_residual] if of_residual else [])
     pieces = list(parts(given, made))

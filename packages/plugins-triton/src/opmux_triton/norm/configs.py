@@ -54,12 +54,21 @@ def _rows(arch: Arch, features: Mapping[str, Any], whole: int) -> dict[str, Any]
 
 def backward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     """A persistent grid; of the rows to come, two are on their way to shared memory where there is enough of it."""
-    return _backward(arch, max(1, features["hidden"]), centred=False)
+    return _with_long(arch, max(1, features["hidden"]), centred=False)
 
 
 def centred_backward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     """The same with two sums to wait for in each row, one after the other."""
-    return _backward(arch, max(1, features["hidden"]), centred=True)
+    return _with_long(arch, max(1, features["hidden"]), centred=True)
+
+
+def _with_long(arch: Arch, hidden: int, centred: bool) -> dict[str, Any]:
+    """Long rows of 16-bit tensors have a config of their own: of them a row to come fits into shared memory."""
+    config = _backward(arch, hidden, centred)
+    if not (_HELD < hidden <= _LARGEST_BACKWARD and arch.vendor == "nvidia" and _shared(arch) >= _LONG_SHARED):
+        return config
+    long = config | _LONG[centred, hidden <= _HELD + _HELD // 2]
+    return long | {"wide": config}
 
 
 def _backward(arch: Arch, hidden: int, centred: bool) -> dict[str, Any]:
@@ -75,18 +84,30 @@ def _backward(arch: Arch, hidden: int, centred: bool) -> dict[str, Any]:
     elif arch.vendor == "nvidia" and 3 * _FLOAT * 2 * width <= _shared(arch):
         # At most 40 columns to a thread: eight warps leave each of their threads 255 registers.
         warps = 2 if width <= 2048 else 4 if width <= 5120 else 8
-        # What waits longer needs a second program beside it, even where that leaves no shared memory over.
-        programs = max(1, min(8 // warps, _shared(arch) // ((4 if centred else 6) * _FLOAT * width)))
+        # A second program beside it pays, even where float32 leaves no shared memory for it.
+        programs = max(1, min(8 // warps, _shared(arch) // (4 * _FLOAT * width)))
         stages = 3
     else:
         warps = max(1, min(512 // lanes, rows * block // (lanes * 16)))
         programs, stages = max(1, 512 // (warps * lanes)), 1
     return {
-        "BLOCK": block, "TAIL": tail, "ROWS": rows, "STAGES": stages, "AGAIN": block > _HELD, "num_warps": warps,
-        "programs": programs, "sum_columns": 32, "sum_rows": 32, "sum_warps": 4,
+        "BLOCK": block, "TAIL": tail, "ROWS": rows, "STAGES": stages, "AGAIN": "all" if block > _HELD else "",
+        "num_warps": warps, "programs": programs, "sum_columns": 32, "sum_rows": 32,
+        "sum_warps": 4,
     }  # fmt: skip
 
 
+_LONG: dict[tuple[bool, bool], dict[str, Any]] = {
+    (False, True): {"BLOCK": 8192, "TAIL": 4096, "STAGES": 3, "AGAIN": "", "num_warps": 8},
+    (False, False): {"STAGES": 2, "AGAIN": "weight"},
+    (True, True): {"BLOCK": 8192, "TAIL": 4096, "STAGES": 3, "AGAIN": "weight", "num_warps": 16},
+    (True, False): {},
+}
+"""Of rows of more than 8192 columns by whether they are centred and up to 12288: what fits into registers."""
+_LONG_SHARED = 160 * 1024
+"""Bytes of shared memory that they take with a residual's gradient."""
+_LEAST_TAIL = 1024
+"""Columns of a second tile: as many as four warps read at a time, so that it takes no reductions of its own."""
 _FLOAT = 4
 """Bytes; a plan serves all dtypes, so what is kept in shared memory is counted in float32."""
 
@@ -100,7 +121,7 @@ def _shared(arch: Arch) -> int:
 def _parts(hidden: int) -> tuple[int, int]:
     """Two powers of two that hold ``hidden`` columns, the second one 0 where one alone is as good."""
     block = max(64, _power(hidden))
-    half, rest = block // 2, _power(hidden - block // 2) if hidden > block // 2 else 0
+    half, rest = block // 2, max(_LEAST_TAIL, _power(hidden - block // 2)) if hidden > block // 2 else 0
     return (half, rest) if 4096 <= block <= _HELD and half + rest < block else (block, 0)
 
 

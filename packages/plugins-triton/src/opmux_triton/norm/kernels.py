@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from opmux_triton.addressing import load_tile, row_starts, store_tile
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 
 
@@ -81,9 +82,10 @@ def write_in_passes(
 @triton.jit(do_not_specialize=["rows"])
 def norm(
     x, weight, y, rows, eps, offset, bias, inner, stride, outer,
-    HIDDEN: tl.constexpr, CENTRED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    HIDDEN: tl.constexpr, CENTRED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``y = normalised(x) * (weight + offset) + bias``; y is contiguous."""
+    await_predecessor(DEPENDENT)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     live = row < rows
     x_rows = x + row_starts(row, inner, stride, outer, HIDDEN)
@@ -107,12 +109,13 @@ def norm(
 def add_norm(
     x, residual, weight, y, total, rows, eps, offset, bias, inner, x_stride, residual_stride, x_outer, residual_outer,
     HIDDEN: tl.constexpr, CENTRED: tl.constexpr, IN_PLACE: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``total = x + residual``, rounded; ``y = normalised(total) * (weight + offset) + bias``.
 
     y and total are contiguous; IN_PLACE they are x and residual.
     """
+    await_predecessor(DEPENDENT)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     live = row < rows
     x_rows = x + row_starts(row, inner, x_stride, x_outer, HIDDEN)

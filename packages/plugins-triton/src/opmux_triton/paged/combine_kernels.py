@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import blocks_of, sequence_at
 
 
@@ -12,9 +13,10 @@ def combine(
     batch, tokens, splits, fewest, most, left, right, offsets_stride, lengths_stride, sinks_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr, LEAST: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    SINKS: tl.constexpr, LSE: tl.constexpr,
+    SINKS: tl.constexpr, LSE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One token and head: the splits that `attend` gave blocks to, BLOCK_S at a time, always in the same order."""
+    await_predecessor(DEPENDENT)
     token = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
     if token >= tl.load(offsets + batch * offsets_stride):

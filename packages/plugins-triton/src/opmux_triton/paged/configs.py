@@ -35,11 +35,15 @@ def float32_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hopper_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
-    """For the Gluon prefill of 16-bit caches: registers of a thread that computes and of one that loads, too.
+    """For the Gluon prefill of 16-bit caches.
 
-    ``2 * hopper_registers + hopper_loading_registers`` is what three threads have on average, 168 each.
+    ``hopper_block`` keys at a time and ``hopper_stages`` of them in shared memory, where a tile of queries has
+    ``hopper_slots`` places; ``hopper_loaders`` warps load, which are 1, 2 (keys and values) or 4 (halves of both).
+    ``2 * hopper_registers + hopper_loading_registers`` is what a thread of each of the two computing warpgroups and one
+    that loads have together: three times 168.
     """
-    hopper = {"hopper_block": 128, "hopper_stages": 2, "hopper_registers": 232, "hopper_loading_registers": 40}
+    hopper = {"hopper_block": 128, "hopper_stages": 2, "hopper_slots": 2, "hopper_loaders": 4}
+    hopper |= {"hopper_registers": 232, "hopper_loading_registers": 40}
     return halves_config(arch, features) | hopper
 
 
@@ -49,7 +53,8 @@ def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> dict[str,
         "decode_rows": 32 if itemsize == 2 else 16,
         "decode_block_n": 64,
         "decode_num_warps": 4,
-        "decode_num_stages": {"amd": 2, "nvidia": 4 if arch.number >= (9, 0) else 3}.get(arch.vendor, 3),
+        # Short rows: a shallower ring leaves room for more programs (8 x 2k of 8/64 heads on an H200: 1006 to 1043 us).
+        "decode_num_stages": 2 if arch.vendor == "amd" else 4 if arch.number >= (9, 0) and k_row > 128 else 3,
         # Few long sequences: parts cost a second pass, so each is longer (1 x 128k on an H200: 137 against 147 us).
         "decode_programs": 2 if features["bucket(batch)"] <= 1 else 4,
         "decode_least": 256,
@@ -57,7 +62,7 @@ def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> dict[str,
         "prefill_programs": 1,
         "prefill_least": 1024,
         "combine_splits": 16,
-        "combine_num_warps": 1 if arch.vendor == "amd" else 2,
+        "combine_num_warps": 1 if arch.vendor == "amd" or v_row <= 128 else 2,
     }
     if itemsize == 4:  # products in float32 take registers, where threads do them alone
         keys = 16 if max(k_row, v_row) > 512 else 64 if max(k_row, v_row) <= 256 and arch.vendor == "nvidia" else 32

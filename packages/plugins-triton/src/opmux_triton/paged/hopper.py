@@ -40,7 +40,7 @@ def _prefill(call: Call, one: targets.Pass) -> bool:
     batch, page_size, config = call.lengths.shape[0], call.k_cache.shape[1], call.config
     block = config["hopper_block"]
     box = math.gcd(page_size, block)
-    places = tokens // _ROWS + batch
+    places = (tokens + batch * (_ROWS - 1)) // _ROWS
     programs = min(places * heads, units(call.q))
     bounded = call.left >= 0 or call.right >= 0
     troubles = torch.empty((programs,), dtype=torch.int32, device=q.device) if bounded else None
@@ -56,7 +56,8 @@ def _prefill(call: Call, one: targets.Pass) -> bool:
         ),
         {
             "HEAD_DIM": head_dim, "LEFT": call.left >= 0, "RIGHT": call.right >= 0, "PAGE": page_size, "BOX": box,
-            "BLOCK": block, "STAGES": config["hopper_stages"], "REGISTERS": config["hopper_registers"],
+            "BLOCK": block, "STAGES": config["hopper_stages"], "SLOTS": config["hopper_slots"],
+            "LOADERS": config["hopper_loaders"], "REGISTERS": config["hopper_registers"],
             "LOADING": config["hopper_loading_registers"], "num_warps": 4, "maxnreg": 168,
         },
     )  # fmt: skip

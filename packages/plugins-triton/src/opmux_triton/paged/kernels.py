@@ -12,6 +12,7 @@ all there is, it writes the result itself.
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import attend_blocks, blocks_of, excess_of, sequence_at
 
 
@@ -46,7 +47,7 @@ def attend(
     VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_G: tl.constexpr, LEAST: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr, SCALED: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, SPLIT: tl.constexpr,
-    SEARCH: tl.constexpr, SINGLE: tl.constexpr, CLEAR: tl.constexpr, UPCAST: tl.constexpr,
+    SEARCH: tl.constexpr, SINGLE: tl.constexpr, CLEAR: tl.constexpr, UPCAST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows, or a split of its keys, of a sequence with more than ``fewest`` new tokens and up to ``most``.
 
@@ -55,6 +56,7 @@ def attend(
     than one new token. CLEAR has the tokens past the last sequence cleared as well. With
     ``troubles``, of which there are ``troubled``, all of this is done only if one of them is not 0.
     """
+    await_predecessor(DEPENDENT)
     if troubles is not None:
         trouble = 0
         for first_trouble in range(0, troubled, 256):

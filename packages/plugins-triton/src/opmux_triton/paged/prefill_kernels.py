@@ -34,7 +34,8 @@ def prefill(
     offsets_stride, lengths_stride, table_row_stride, table_stride, sinks_stride,
     heads, groups, tokens, batch, steps, places, fewest, scale, left, right,
     HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr,
-    BLOCK: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr, LOADING: gl.constexpr,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr, LOADERS: gl.constexpr,
+    REGISTERS: gl.constexpr, LOADING: gl.constexpr,
 ):  # fmt: skip
     """The sequences with more than ``fewest`` new tokens; ``scale`` is positive and holds log2(e).
 
@@ -42,10 +43,11 @@ def prefill(
     ``troubles`` (where there may be any) becomes 1 if a result of its own is not finite, else 0.
     """
     GROUPS: gl.constexpr = 2
+    PARTS: gl.constexpr = 2 if LOADERS == 4 and BLOCK > BOX else 1
     BOXES: gl.constexpr = STAGES * (HEAD_DIM // 64) * (BLOCK // BOX)
     dtype: gl.constexpr = q_tma.dtype
     block_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    q_tiles = gl.allocate_shared_memory(dtype, [2 * GROUPS, 1, 64, 1, HEAD_DIM], q_tma.layout)
+    q_tiles = gl.allocate_shared_memory(dtype, [SLOTS * GROUPS, 1, 64, 1, HEAD_DIM], q_tma.layout)
     k_ring = gl.allocate_shared_memory(dtype, [BOXES, 1, BOX, 1, 64], k_tma.layout)
     v_ring = gl.allocate_shared_memory(dtype, [BOXES, 1, BOX, 1, 64], v_tma.layout)
     # 64 columns of all boxes of a block, then the other 64: as a swizzled block lies.
@@ -55,20 +57,20 @@ def prefill(
     else:
         k_blocks = k_ring._reinterpret(dtype, [STAGES, BLOCK, HEAD_DIM], block_layout)
         v_blocks = v_ring._reinterpret(dtype, [STAGES, BLOCK, HEAD_DIM], block_layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [2 * GROUPS, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [2 * GROUPS, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [SLOTS * GROUPS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [SLOTS * GROUPS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     trouble_of = gl.allocate_shared_memory(gl.float32, [GROUPS, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    for slot in gl.static_range(2 * GROUPS):
+    for slot in gl.static_range(SLOTS * GROUPS):
         mbarrier.init(q_full.index(slot), count=1)
         mbarrier.init(q_empty.index(slot), count=1)
     for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(k_full.index(stage), count=PARTS)
         mbarrier.init(k_empty.index(stage), count=GROUPS)
-        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(v_full.index(stage), count=PARTS)
         mbarrier.init(v_empty.index(stage), count=GROUPS)
     fence_async_shared()
     _clear_rest(out, lse, gl.maximum(gl.load(offsets + batch * offsets_stride), 0), tokens, heads, HEAD_DIM)
@@ -76,16 +78,33 @@ def prefill(
     barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)
     sizes = (heads, groups, tokens, batch, steps, places, fewest, scale, left, right)
     strides = (offsets_stride, lengths_stride, table_row_stride, table_stride)
-    buffers = (q_tiles, k_blocks, v_blocks)
+    tiles = (out, lse, sinks, offsets, lengths, trouble_of, (q_tiles, k_blocks, v_blocks), barriers, sizes, strides,
+             sinks_stride)  # fmt: skip
+    loads = (q_tma, k_tma, v_tma, offsets, lengths, table, (q_tiles, k_ring, v_ring), barriers, sizes, strides)
+    # Constants stay outside of the tuples: they would become numbers of the call there.
     # fmt: off
-    gl.warp_specialize([
-        (compute_tiles, (out, lse, sinks, offsets, lengths, trouble_of, buffers, barriers, sizes, strides, sinks_stride,
-                         BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, GROUPS, 0)),
-        (compute_tiles, (out, lse, sinks, offsets, lengths, trouble_of, buffers, barriers, sizes, strides, sinks_stride,
-                         BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, GROUPS, 1)),
-        (load_tiles, (q_tma, k_tma, v_tma, offsets, lengths, table, (q_tiles, k_ring, v_ring), barriers, sizes, strides,
-                      BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, GROUPS)),
-    ], [4, 1], [REGISTERS, LOADING])
+    if LOADERS == 1:
+        gl.warp_specialize([
+            (compute_tiles, (tiles, BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, 0)),
+            (compute_tiles, (tiles, BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, 1)),
+            (load_tiles, (loads, BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, True, True, 0, 1)),
+        ], [4, 1], [REGISTERS, LOADING])
+    elif PARTS == 1:
+        gl.warp_specialize([
+            (compute_tiles, (tiles, BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, 0)),
+            (compute_tiles, (tiles, BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, 1)),
+            (load_tiles, (loads, BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, True, False, 0, 1)),
+            (load_tiles, (loads, BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, False, True, 0, 1)),
+        ], [4, 1, 1], [REGISTERS, LOADING, LOADING])
+    else:
+        gl.warp_specialize([
+            (compute_tiles, (tiles, BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, 0)),
+            (compute_tiles, (tiles, BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, 1)),
+            (load_tiles, (loads, BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, True, False, 0, 2)),
+            (load_tiles, (loads, BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, True, False, 1, 2)),
+            (load_tiles, (loads, BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, False, True, 0, 2)),
+            (load_tiles, (loads, BLOCK, BOX, PAGE, HEAD_DIM, LEFT, RIGHT, STAGES, SLOTS, GROUPS, False, True, 1, 2)),
+        ], [4, 1, 1, 1, 1], [REGISTERS, LOADING, LOADING, LOADING, LOADING])
     # fmt: on
     if LEFT or RIGHT:
         row: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])

@@ -1,4 +1,4 @@
-"""Paged prefill for sm_90 in Gluon: one warp loads, two warpgroups compute 64 rows of queries of one head each.
+"""Paged prefill for sm_90 in Gluon: a few warps load, two warpgroups compute 64 rows of queries of one head each.
 
 The order of work is that of `attention.gluon_forward_kernels`: rings of key and value blocks filled through TMA, and
 the scores of the next block issued before the product of the current weights and values (Shah et al., FlashAttention-3
@@ -16,63 +16,64 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from opmux_triton.attention.gluon_forward_order import visits
 from opmux_triton.attention.gluon_softmax_kernels import mask, softmax
+from opmux_triton.gluon_names import load_block, synchronize
 from opmux_triton.paged.prefill_tile_kernels import block_counts, block_start, tile_at
-
-# Triton 3.9 has these under other names.
-_load_block = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-_synchronize = getattr(gl, "thread_barrier", None) or gl.barrier
 
 
 @gluon.jit
-def _page_at(row, table_stride, key, last_box, PAGE: gl.constexpr):
-    return gl.load(row + gl.minimum(key, last_box) // PAGE * table_stride)
+def _pages_of(row, table_stride, key, last_box, BOX: gl.constexpr, PAGE: gl.constexpr, COUNT: gl.constexpr):
+    """The pages of the ``COUNT`` boxes from ``key`` on: all lookups are on their way before the first is needed."""
+    pages = ()
+    for box in gl.static_range(COUNT):
+        pages += (gl.load(row + gl.minimum(key + box * BOX, last_box) // PAGE * table_stride),)
+    return pages
 
 
 @gluon.jit
 def _load_boxes(
-    tma_of, ring, full, row, table_stride, page, key, last_box, kv_head, stage,
+    tma_of, ring, full, pages, key, last_box, kv_head, stage,
     BLOCK: gl.constexpr, BOX: gl.constexpr, PAGE: gl.constexpr, HEAD_DIM: gl.constexpr,
+    FIRST: gl.constexpr, COUNT: gl.constexpr,
 ):  # fmt: skip
-    """A block of keys or values from ``key`` on, 64 columns of a box at a time: so they lie in a swizzled block.
-
-    ``page`` is that of the first box; that of the next one is looked up while one is loaded. Not unrolled: all places
-    of a block at once are more than the registers of a warp that only loads.
-    """
+    """``COUNT`` boxes from the ``FIRST`` one of a block on, 64 columns at a time: so they lie in a swizzled block."""
     BOXES: gl.constexpr = BLOCK // BOX
     HALVES: gl.constexpr = HEAD_DIM // 64
-    mbarrier.expect(full.index(stage), BLOCK * HEAD_DIM * 2)
-    for box in range(BOXES):
+    mbarrier.expect(full.index(stage), COUNT * BOX * HEAD_DIM * 2)
+    for box in gl.static_range(COUNT):
         slot = 0
         if BOX != PAGE:
             slot = gl.minimum(key + box * BOX, last_box) % PAGE
-        following = page
-        if BOXES > 1:
-            following = _page_at(row, table_stride, key + (box + 1) * BOX, last_box, PAGE)
         for half in gl.static_range(HALVES):
-            place = ring.index((stage * HALVES + half) * BOXES + box)
-            _load_block(tma_of, [page, slot, kv_head, half * 64], full.index(stage), place)
-        page = following
+            place = ring.index((stage * HALVES + half) * BOXES + FIRST + box)
+            load_block(tma_of, [pages[box], slot, kv_head, half * 64], full.index(stage), place)
 
 
 @gluon.jit
 def load_tiles(
-    q_tma, k_tma, v_tma, offsets, lengths, table, buffers, barriers, sizes, strides,
-    BLOCK: gl.constexpr, BOX: gl.constexpr, PAGE: gl.constexpr, HEAD_DIM: gl.constexpr,
-    LEFT: gl.constexpr, RIGHT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    given, BLOCK: gl.constexpr, BOX: gl.constexpr, PAGE: gl.constexpr, HEAD_DIM: gl.constexpr,
+    LEFT: gl.constexpr, RIGHT: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr, GROUPS: gl.constexpr,
+    KEYS: gl.constexpr, VALUES: gl.constexpr, PART: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
-    """The loading warp: for each tile its queries, then keys and values block by block."""
+    """A loading warp: keys, values or both, block by block, of each one of ``PARTS`` parts.
+
+    A block of small pages is many boxes, each of which takes a warp its time: more warps share them. Queries come with
+    the values, which are needed last: a warp of its own has the next tile's keys on their way before there is room for
+    its queries.
+    """
+    q_tma, k_tma, v_tma, offsets, lengths, table, buffers, barriers, sizes, strides = given
     q_tiles, k_ring, v_ring = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     heads, groups, _tokens, batch, steps, places, fewest, _scale, left, right = sizes
     offsets_stride, lengths_stride, table_row_stride, table_stride = strides
     ROWS: gl.constexpr = 64 * GROUPS
+    COUNT: gl.constexpr = BLOCK // BOX // PARTS
+    FIRST: gl.constexpr = PART * COUNT
     loaded = 0
     done = 0
     for visit in range(visits(places * heads)):
@@ -83,30 +84,33 @@ def load_tiles(
             masked, rights, blocks, begin, full_begin, most = block_counts(
                 tile, queries, keys, left, right, ROWS, BLOCK, LEFT, RIGHT
             )
-            for group in gl.static_range(GROUPS):
-                slot = group * 2 + (done & 1)
-                mbarrier.wait(q_empty.index(slot), (done // 2 & 1) ^ 1)
-                mbarrier.expect(q_full.index(slot), q_tma.block_type.nbytes)
-                _load_block(
-                    q_tma, [0, start + tile * ROWS + group * 64, head, 0], q_full.index(slot), q_tiles.index(slot)
-                )
+            if VALUES and PART == 0:
+                for group in gl.static_range(GROUPS):
+                    slot = group * SLOTS + done % SLOTS
+                    mbarrier.wait(q_empty.index(slot), (done // SLOTS & 1) ^ 1)
+                    mbarrier.expect(q_full.index(slot), q_tma.block_type.nbytes)
+                    load_block(
+                        q_tma, [0, start + tile * ROWS + group * 64, head, 0], q_full.index(slot), q_tiles.index(slot)
+                    )
             row = table + sequence.to(gl.int64) * table_row_stride
             last_box = (keys - 1) // BOX * BOX
             for index in range(blocks):
-                key = block_start(index, masked, rights, begin, full_begin, most, BLOCK)
-                page = _page_at(row, table_stride, key, last_box, PAGE)
+                key = block_start(index, masked, rights, begin, full_begin, most, BLOCK) + FIRST * BOX
+                pages = _pages_of(row, table_stride, key, last_box, BOX, PAGE, COUNT)
                 stage = loaded % STAGES
                 phase = (loaded // STAGES & 1) ^ 1
-                mbarrier.wait(k_empty.index(stage), phase)
-                _load_boxes(
-                    k_tma, k_ring, k_full, row, table_stride, page, key, last_box, head // groups, stage,
-                    BLOCK, BOX, PAGE, HEAD_DIM,
-                )  # fmt: skip
-                mbarrier.wait(v_empty.index(stage), phase)
-                _load_boxes(
-                    v_tma, v_ring, v_full, row, table_stride, page, key, last_box, head // groups, stage,
-                    BLOCK, BOX, PAGE, HEAD_DIM,
-                )  # fmt: skip
+                if KEYS:
+                    mbarrier.wait(k_empty.index(stage), phase)
+                    _load_boxes(
+                        k_tma, k_ring, k_full, pages, key, last_box, head // groups, stage,
+                        BLOCK, BOX, PAGE, HEAD_DIM, FIRST, COUNT,
+                    )  # fmt: skip
+                if VALUES:
+                    mbarrier.wait(v_empty.index(stage), phase)
+                    _load_boxes(
+                        v_tma, v_ring, v_full, pages, key, last_box, head // groups, stage,
+                        BLOCK, BOX, PAGE, HEAD_DIM, FIRST, COUNT,
+                    )  # fmt: skip
                 loaded += 1
             done += 1
 
@@ -119,7 +123,7 @@ def _clear_past(v_tile, rows):
     inside = gl.arange(0, v_tile.shape[0], layout=gl.SliceLayout(1, layout)) < rows
     v_tile.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
     fence_async_shared()
-    _synchronize()
+    synchronize()
 
 
 @gluon.jit
@@ -130,7 +134,8 @@ def _step(
 ):  # fmt: skip
     """Block ``index``'s scores and weights, while block ``index - 1``'s weights and values are multiplied.
 
-    ``used`` counts the blocks of the rings before that of ``index``.
+    ``used`` counts the blocks of the rings before that of ``index``. One loop for blocks with and without a mask: of
+    two, the second one would unpack and pack the weights that it gets from the first in every step.
     """
     stage = used % STAGES
     before = (used - 1) % STAGES
@@ -157,11 +162,11 @@ def _step(
 
 @gluon.jit
 def compute_tiles(
-    out, lse, sinks, offsets, lengths, troubles, buffers, barriers, sizes, strides, sinks_stride,
-    BLOCK: gl.constexpr, HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
+    given, BLOCK: gl.constexpr, HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+    STAGES: gl.constexpr, SLOTS: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """A computing warpgroup: for each tile its 64 rows of queries."""
+    out, lse, sinks, offsets, lengths, troubles, buffers, barriers, sizes, strides, sinks_stride = given
     q_tiles, k_blocks, v_blocks = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     heads, _groups, tokens, batch, steps, places, fewest, scale, left, right = sizes
@@ -204,8 +209,8 @@ def compute_tiles(
                 total = gl.zeros([64, 4], gl.float32, total_layout)
             mean = gl.zeros([64, HEAD_DIM], gl.float32, mean_layout)
 
-            slot = GROUP * 2 + (done & 1)
-            mbarrier.wait(q_full.index(slot), done // 2 & 1)
+            slot = GROUP * SLOTS + done % SLOTS
+            mbarrier.wait(q_full.index(slot), done // SLOTS & 1)
             q_tile = q_tiles.index(slot).reshape([64, HEAD_DIM])
             stage = used % STAGES
             mbarrier.wait(k_full.index(stage), used // STAGES & 1)
@@ -214,12 +219,12 @@ def compute_tiles(
             scores = warpgroup_mma_wait(0, [scores])
             mbarrier.arrive(k_empty.index(stage), count=1)
             start = block_start(0, masked, rights, begin, full_begin, most, BLOCK)
-            if start + BLOCK > keys:  # each warpgroup does it, and neither minds that the other does
-                mbarrier.wait(v_full.index(stage), used // STAGES & 1)
-                _clear_past(v_blocks.index(stage), keys - start)
             scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
             exact, total, top, _decay = softmax(scores, total, top, scale)
             weights = gl.convert_layout(exact.to(dtype), weight_layout)
+            if start + BLOCK > keys:  # each warpgroup does it, and neither minds that the other does
+                mbarrier.wait(v_full.index(stage), used // STAGES & 1)
+                _clear_past(v_blocks.index(stage), keys - start)
             used += 1
 
             for index in range(1, blocks):
@@ -230,6 +235,7 @@ def compute_tiles(
                 )  # fmt: skip
                 used += 1
 
+            mbarrier.arrive(q_empty.index(slot), count=1)
             stage = (used - 1) % STAGES
             mbarrier.wait(v_full.index(stage), (used - 1) // STAGES & 1)
             mean = warpgroup_mma(weights, v_blocks.index(stage), mean, is_async=True)
@@ -240,7 +246,6 @@ def compute_tiles(
             inverse = 1.0 / gl.where(total == 0, 1.0, total)
             mean = warpgroup_mma_wait(0, [mean])
             mbarrier.arrive(v_empty.index(stage), count=1)
-            mbarrier.arrive(q_empty.index(slot), count=1)
             row = tile * ROWS + GROUP * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, mean_layout))
             if PARTIAL:
                 trouble += gl.where(row < queries, gl.sum(mean * 0.0, 1), 0.0)

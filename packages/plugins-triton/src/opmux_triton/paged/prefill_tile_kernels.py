@@ -15,8 +15,9 @@ def tile_at(
 ):  # fmt: skip
     """(sequence, tile, head, first token, queries, keys, live) of the program's ``visit``-th tile.
 
-    Sequence ``b`` has its tiles from place ``offsets[b] // ROWS + b`` on; not all of its places are tiles. ``steps``
-    halvings of the batch leave one sequence. Later tiles, which see more keys, come first.
+    Sequence ``b`` has its tiles from place ``(offsets[b] + b * (ROWS - 1)) // ROWS`` on; between two there may be a
+    place that is no tile. ``steps`` halvings of the batch leave one sequence. Later tiles, which see more keys, come
+    first.
     """
     index = place_of(visit)
     head = index % heads
@@ -25,14 +26,14 @@ def tile_at(
     high = batch - 1
     for _step in range(steps):
         middle = (low + high + 1) // 2
-        before = gl.load(offsets + middle * offsets_stride) // ROWS + middle <= place
+        before = (gl.load(offsets + middle * offsets_stride) + middle * (ROWS - 1)) // ROWS <= place
         low = gl.where(before, middle, low)
         high = gl.where(before, high, middle - 1)
     sequence = gl.maximum(low, 0)
     first = gl.load(offsets + sequence * offsets_stride)
     queries = gl.load(offsets + (sequence + 1) * offsets_stride) - first
     keys = gl.load(lengths + sequence * lengths_stride)
-    tile = place - (first // ROWS + sequence)
+    tile = place - (first + sequence * (ROWS - 1)) // ROWS
     return sequence, tile, head, first, queries, keys, (queries > fewest) & (tile * ROWS < queries) & (keys > 0)
 
 

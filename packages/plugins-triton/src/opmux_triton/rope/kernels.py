@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from opmux_triton.addressing import load_tile, row_starts, store_tile
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 
 
@@ -59,7 +60,7 @@ def rope(
     cos_stride, sin_stride, positions_stride, seq, q_outer, k_outer, positions_outer,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr,
     HALF_BLOCK: tl.constexpr, REST_BLOCK: tl.constexpr, INTERLEAVED: tl.constexpr, IN_PLACE: tl.constexpr,
-    BACKWARD: tl.constexpr, BLOCK_HEADS: tl.constexpr, TOKENS: tl.constexpr,
+    BACKWARD: tl.constexpr, BLOCK_HEADS: tl.constexpr, TOKENS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Rotate q and k by the angles of their positions, BACKWARD by the opposite ones; a k of None is left out.
 
@@ -67,6 +68,7 @@ def rope(
     positions the entry is its position. Strides of None are those of contiguous tensors. The results are contiguous;
     IN_PLACE they are q and k.
     """
+    await_predecessor(DEPENDENT)
     Q_BLOCKS: tl.constexpr = (HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     K_BLOCKS: tl.constexpr = 0 if k is None else (KV_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     program = tl.program_id(0)
