@@ -157,17 +157,15 @@ def docs(session: nox.Session) -> None:
     """Check the generated pages and build the site; every warning is an error."""
     install(session, f"{CORE}[cli,testing]", "mkdocs", "mkdocs-material", "mkdocstrings[python]")
     session.run("python", "scripts/make_op_table.py", "--check")
-    session.run("python", "scripts/make_corpus.py", "--check")
     session.run("python", "scripts/make_benchmark_page.py", "--check")
     session.run("mkdocs", "build", "--strict", "--site-dir", str(ROOT / "build" / "site"))
 
 
 @nox.session
 def generate(session: nox.Session) -> None:
-    """Write the generated files anew: the table of ops, and the demo's text."""
+    """Write the generated pages anew: the table of ops, and the figures."""
     install(session, f"{CORE}[cli,testing]")
     session.run("python", "scripts/make_op_table.py")
-    session.run("python", "scripts/make_corpus.py")
     session.run("python", "scripts/make_benchmark_page.py")
 
 

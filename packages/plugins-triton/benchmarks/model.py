@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import opmux
 from opmux.demo.model import Llama, LlamaConfig
+from opmux.nn import PagedCache, PagedStep
 
 BILLION = LlamaConfig(
     vocabulary=32768, layers=16, heads=32, kv_heads=8, head_dim=64, intermediate=8192, max_positions=4096
@@ -31,17 +31,18 @@ PAGE_SIZE = 16
 
 
 def make_model(config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> Llama:
-    """The demo's model in a dtype, with random weights; rope's tables stay float32."""
+    """The demo's model in a dtype, with random weights, made where it runs; rope's tables stay float32."""
     generator = torch.Generator(device).manual_seed(0)
     original = torch.nn.init.normal_
     torch.nn.init.normal_ = lambda weight, **_: weight  # the demo's own init is slow at this size
     try:
-        model = Llama(config)
+        with torch.device("meta"):
+            model = Llama(config)
     finally:
         torch.nn.init.normal_ = original
-    cos, sin = model.cos, model.sin
-    model = model.to(device=device, dtype=dtype)
-    model.cos, model.sin = cos.to(device), sin.to(device)
+    model = model.to(dtype).to_empty(device=device)
+    for norm in (model.final_norm, *(n for layer in model.stack() for n in (layer.attention_norm, layer.mlp_norm))):
+        norm.reset_parameters()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim == 2:
@@ -83,12 +84,12 @@ class Peer(torch.nn.Module):
         m, c = self.model, self.model.config
         x = F.embedding(ids, m.embedding)
         if start is None:
-            cos, sin = m.cos[: ids.shape[1], None], m.sin[: ids.shape[1], None]
+            cos, sin = m.rotary.cos[: ids.shape[1], None], m.rotary.sin[: ids.shape[1], None]
         else:
-            cos, sin = (t.index_select(0, start[None])[None] for t in (m.cos, m.sin))
+            cos, sin = (t.index_select(0, start[None])[None] for t in (m.rotary.cos, m.rotary.sin))
         for index, layer in enumerate(m.layers):
-            y = F.rms_norm(x, (c.hidden,), layer.attention_norm, c.eps)
-            heads = F.linear(y, layer.qkv).unflatten(-1, (-1, c.head_dim))
+            y = F.rms_norm(x, (c.hidden,), layer.attention_norm.weight, c.eps)
+            heads = F.linear(y, layer.attention.qkv_proj.weight).unflatten(-1, (-1, c.head_dim))
             q, k, v = heads.split([c.heads, c.kv_heads, c.kv_heads], dim=-2)
             q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -99,12 +100,12 @@ class Peer(torch.nn.Module):
                 keys.index_copy_(2, start[None], k)
                 values.index_copy_(2, start[None], v)
                 out = attend_one(q, keys, values, start)
-            x = x + F.linear(out.transpose(1, 2).flatten(-2), layer.attention_out)
-            y = F.rms_norm(x, (c.hidden,), layer.mlp_norm, c.eps)
-            gate, up = F.linear(y, layer.gate_up).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
-        x = F.rms_norm(x, (c.hidden,), m.final_norm, c.eps)
-        return F.linear(x[:, -1:] if cache is not None else x, m.head)
+            x = x + F.linear(out.transpose(1, 2).flatten(-2), layer.attention.o_proj.weight)
+            y = F.rms_norm(x, (c.hidden,), layer.mlp_norm.weight, c.eps)
+            gate, up = F.linear(y, layer.mlp.gate_up_proj.weight).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, layer.mlp.down_proj.weight)
+        x = F.rms_norm(x, (c.hidden,), m.final_norm.weight, c.eps)
+        return F.linear(x[:, -1:] if cache is not None else x, m.head.weight)
 
 
 class Decoder:
@@ -114,10 +115,12 @@ class Decoder:
         c, device, dtype = model.config, model.embedding.device, model.embedding.dtype
         self.model, self.batch, self.length = model, batch, length
         pages = -(-length // PAGE_SIZE)
-        shape = (batch * pages, c.layers, 2, PAGE_SIZE, c.kv_heads, c.head_dim)
-        self.cache = torch.zeros(shape, dtype=dtype, device=device)
+        self.cache = PagedCache(c.layers, batch * pages, PAGE_SIZE, c.kv_heads, c.head_dim, dtype=dtype, device=device)
         order = torch.randperm(batch * pages, generator=torch.Generator().manual_seed(0))
         self.table = order.to(torch.int32).reshape(batch, pages).to(device)
+        places = self.table[:, :, None] * PAGE_SIZE + torch.arange(PAGE_SIZE, device=device)
+        self.slots = places.to(torch.int64).flatten(1)
+        """The slot of each position of each sequence."""
         self.offsets = torch.arange(batch + 1, dtype=torch.int32, device=device)
         self.position = torch.zeros(batch, dtype=torch.int64, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
@@ -131,18 +134,13 @@ class Decoder:
     @torch.no_grad()
     def step(self) -> None:
         """One token of each sequence; the next ids replace the last."""
-        page = self.table.gather(1, (self.position // PAGE_SIZE)[:, None])[:, 0].to(torch.int64)
-        slots = page * PAGE_SIZE + self.position % PAGE_SIZE
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            k_cache, v_cache = self.cache[:, layer, 0], self.cache[:, layer, 1]
-            opmux.write_kv_cache(k, v, k_cache, v_cache, slots)
-            return opmux.paged_attention(
-                q, k_cache, v_cache, self.offsets, self.lengths, self.table, max_seqlen_q=1, max_seqlen_k=self.length
-            )
-
-        y = self.model.body(self.ids, self.position, attend)
-        self.ids.copy_(self.model.logits(y).argmax(-1))
+        slots = self.slots.gather(1, self.position[:, None])[:, 0]
+        step = PagedStep(
+            self.position, slots, self.offsets, self.lengths, self.table, max_seqlen_q=1, max_seqlen_k=self.length
+        )
+        contexts = [self.cache.layer(index, step) for index in range(self.model.config.layers)]
+        y = self.model.body(self.ids, contexts)
+        torch.argmax(self.model.logits(y), -1, out=self.ids)
         self.position.add_(1)
         self.lengths.add_(1)
 
@@ -165,7 +163,7 @@ class PeerDecoder:
     @torch.no_grad()
     def step(self) -> None:
         """One token of each sequence."""
-        self.ids.copy_(self.forward(self.ids, self.cache, self.position).argmax(-1))
+        torch.argmax(self.forward(self.ids, self.cache, self.position), -1, out=self.ids)
         self.position.add_(1)
 
 
@@ -252,7 +250,6 @@ def main() -> None:
     model = make_model(config, device, dtype)
     peer = Peer(model)
     compiled = torch.compile(peer, dynamic=False, **mode)
-    ours_compiled = torch.compile(model, dynamic=False, fullgraph=True, **mode)
     ids = torch.randint(config.vocabulary, (batch, prompt), device=device)
     result: dict[str, Any] = {
         "torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu", "mode": arguments.mode,
@@ -284,7 +281,6 @@ def main() -> None:
         with torch.no_grad():
             runs = {
                 "opmux": lambda: model(ids),
-                "opmux, compiled": lambda: ours_compiled(ids),
                 "torch eager": lambda: peer(ids),
                 "torch.compile": lambda: compiled(ids),
             }
@@ -315,7 +311,6 @@ def main() -> None:
         windows = torch.randint(config.vocabulary, (train_batch, train_seq), device=device)
         runs = {
             "opmux": training_step(model, model, windows),
-            "opmux, compiled": training_step(ours_compiled, model, windows),
             "torch eager": training_step(peer, model, windows),
             "torch.compile": training_step(compiled, model, windows),
         }

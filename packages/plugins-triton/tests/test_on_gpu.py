@@ -19,6 +19,7 @@ from opmux.bench.shapes import SIZES
 from opmux.demo.model import Llama, LlamaConfig
 from opmux.errors import BuildFailed, CaptureRefused
 from opmux.loading import temporary_plugin
+from opmux.nn import PagedLayer, PagedStep
 from opmux.op import OPS
 from opmux.plugin import Implementation, Priority, hookimpl
 from opmux_triton import families
@@ -146,10 +147,7 @@ def test_two_threads_train_and_get_what_one_gets() -> None:
 def small_model(seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Llama:
     """The demo's model, in bfloat16; rope's tables stay float32."""
     model = Llama(LlamaConfig(64, layers=2, heads=4, kv_heads=2, head_dim=64, intermediate=256), seed)
-    cos, sin = model.cos, model.sin
-    model = model.to("cuda", dtype)
-    model.cos, model.sin = cos.cuda(), sin.cuda()
-    return model
+    return model.to("cuda", dtype)
 
 
 def chosen(traced: Any) -> set[tuple[str, str]]:
@@ -199,14 +197,9 @@ def test_a_decode_step_is_captured_whole_and_replays() -> None:
         page = table.gather(1, (s["position"] // page_size)[:, None])[:, 0].long()
         slots = page * page_size + s["position"] % page_size
 
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            k_cache, v_cache = s["cache"][:, layer, 0], s["cache"][:, layer, 1]
-            opmux.write_kv_cache(k, v, k_cache, v_cache, slots)
-            return opmux.paged_attention(
-                q, k_cache, v_cache, offsets, s["lengths"], table, max_seqlen_q=1, max_seqlen_k=pages * page_size
-            )
-
-        y = model.body(s["ids"], s["position"], attend)
+        where = PagedStep(s["position"], slots, offsets, s["lengths"], table, 1, pages * page_size)
+        caches = s["cache"].unbind(1)
+        y = model.body(s["ids"], [PagedLayer(*cache.unbind(1), where) for cache in caches])
         s["ids"].copy_(model.logits(y).argmax(-1))
         s["position"].add_(1)
         s["lengths"].add_(1)

@@ -4,7 +4,7 @@ Ops are functions of this module. `explain` says which implementation takes a ca
 `policy` what the process prefers. Ops that plugins define become attributes once the plugins are loaded.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opmux._collector import paused as _paused
 
@@ -45,6 +45,9 @@ with _paused():
     from opmux.ops.paged_attention import paged_attention, paged_attention_lse
     from opmux.ops.quantization import quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
+
+if TYPE_CHECKING:
+    from opmux import nn as nn
 
 __all__ = [
     "__version__",
@@ -95,7 +98,11 @@ _log.configure()
 
 
 def __getattr__(name: str) -> Any:
-    """Ops that are not the core's own: generated backwards, and what plugins define."""
+    """What is not there from the start: `opmux.nn`, generated backwards, and what plugins define."""
+    if name == "nn":
+        import opmux.nn
+
+        return opmux.nn
     from opmux.loading import ensure_loaded
     from opmux.op import OPS
 

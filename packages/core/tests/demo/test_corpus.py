@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from opmux.demo.corpus import UNKNOWN, Vocabulary, load, split
+import opmux
+from opmux.demo.corpus import UNKNOWN, Vocabulary, documentation, load, split
 from opmux.errors import InvalidArgument
 
 
@@ -94,3 +95,15 @@ def test_too_short(tmp_path: Path, content: str) -> None:
 def test_the_shortest_text_holds_a_window_in_each_part() -> None:
     corpus = split("ab" * 30, "a test", seq=4)
     assert min(len(corpus.train), len(corpus.held_out)) >= 5
+
+
+def test_documentation_is_that_of_the_ops() -> None:
+    text = documentation()
+    assert text == documentation()
+    for op in (opmux.rms_norm, opmux.attention, opmux.write_kv_cache, opmux.rope.yarn):
+        assert str(op.__doc__).partition("\n")[0] in text
+    assert "define_op" not in text  # no code
+    assert text.index("Scale each row by the reciprocal") < text.index("Make the frequencies of YaRN")
+    corpus = load(None, seq=128)
+    assert corpus.source == "the documentation of opmux"
+    assert len(corpus.train) >= 420 * 8 * 128 / 12  # enough for every step of the demo

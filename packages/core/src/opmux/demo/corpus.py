@@ -1,5 +1,6 @@
 """The text: read, split into a train part and a held-out part, and turned into ids."""
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -75,11 +76,22 @@ class Corpus:
             yield self.train[starts + window]
 
 
+def documentation() -> str:
+    """The docstrings of the ops and of rope's rules: file by file, with an empty line between two."""
+    package = files("opmux")
+    sources = [file for file in package.joinpath("ops").iterdir() if file.name.endswith(".py")]
+    sources = [*sorted(sources, key=lambda file: file.name), package.joinpath("rope_frequencies.py")]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [node for file in sources for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    texts = [ast.get_docstring(node) for node in nodes if isinstance(node, documented)]
+    return "\n\n".join(text for text in texts if text) + "\n"
+
+
 def load(text: Path | None, seq: int) -> Corpus:
     """Read a text and split it.
 
     Args:
-        text: A UTF-8 file; None takes the documentation that comes with the package.
+        text: A UTF-8 file; None takes `documentation`.
         seq: Length of a training window in characters; each part must hold at least one.
 
     Returns:
@@ -88,9 +100,11 @@ def load(text: Path | None, seq: int) -> Corpus:
     Raises:
         InvalidArgument: The file cannot be read, is not UTF-8 or is too short.
     """
-    source = str(text) if text is not None else "the documentation of opmux"
+    if text is None:
+        return split(documentation(), "the documentation of opmux", seq)
+    source = str(text)
     try:
-        data = text.read_bytes() if text is not None else files("opmux.demo").joinpath("corpus.txt").read_bytes()
+        data = text.read_bytes()
     except OSError as error:
         raise InvalidArgument(
             f"demo: `text` is {source}, which cannot be read ({error.strerror or error}); give the path of a text file"

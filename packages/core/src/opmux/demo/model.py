@@ -1,17 +1,14 @@
-"""A small Llama in which every operator is an opmux op."""
+"""A small Llama of opmux modules, in which every operator is an opmux op."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import opmux
-
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, rotated q, rotated k, v) -> attention's output: how serving puts a cache between the layers."""
+from opmux.nn import Attention, Context, GatedMLP, Linear, RMSNorm, RotaryEmbedding
 
 
 @dataclass(frozen=True)
@@ -34,18 +31,16 @@ class LlamaConfig:
 
 
 class Layer(nn.Module):
-    """The weights of one layer; q, k and v are one matrix, and so are gate and up."""
+    """One layer; q, k and v are one matrix, and so are gate and up. The model calls its parts."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, rotary: RotaryEmbedding) -> None:
         """Allocate the weights of a layer of `config`."""
         super().__init__()
-        hidden = config.hidden
-        self.attention_norm = nn.Parameter(torch.ones(hidden))
-        self.qkv = nn.Parameter(torch.empty((config.heads + 2 * config.kv_heads) * config.head_dim, hidden))
-        self.attention_out = nn.Parameter(torch.empty(hidden, hidden))
-        self.mlp_norm = nn.Parameter(torch.ones(hidden))
-        self.gate_up = nn.Parameter(torch.empty(2 * config.intermediate, hidden))
-        self.down = nn.Parameter(torch.empty(hidden, config.intermediate))
+        c = config
+        self.attention_norm = RMSNorm(c.hidden, c.eps)
+        self.attention = Attention(c.hidden, c.heads, c.kv_heads, c.head_dim, rotary=rotary, fused=True)
+        self.mlp_norm = RMSNorm(c.hidden, c.eps)
+        self.mlp = GatedMLP(c.hidden, c.intermediate, fused=True)
 
 
 class Llama(nn.Module):
@@ -53,9 +48,6 @@ class Llama(nn.Module):
 
     Source: Touvron et al., "LLaMA: Open and efficient foundation language models", 2023.
     """
-
-    cos: Tensor
-    sin: Tensor
 
     def __init__(self, config: LlamaConfig, seed: int = 0) -> None:
         """Make a model with random weights.
@@ -66,19 +58,16 @@ class Llama(nn.Module):
         """
         super().__init__()
         self.config = config
+        self.rotary = RotaryEmbedding(config.head_dim, config.max_positions)
         self.embedding = nn.Parameter(torch.empty(config.vocabulary, config.hidden))
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.final_norm = nn.Parameter(torch.ones(config.hidden))
-        self.head = nn.Parameter(torch.empty(config.vocabulary, config.hidden))
-        inv_freq, attention_factor = opmux.rope.default(head_dim=config.head_dim, rope_theta=10_000.0)
-        cos, sin = opmux.rope.tables(inv_freq, config.max_positions, attention_factor)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.head = Linear(config.hidden, config.vocabulary, bias=False)
+        self.layers = nn.ModuleList(Layer(config, self.rotary) for _ in range(config.layers))
+        self.final_norm = RMSNorm(config.hidden, config.eps)
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 # What writes to the residual stream starts smaller, the more layers add to it (GPT-2).
-                writes = name.endswith(("attention_out", "down"))
+                writes = name.endswith(("o_proj.weight", "down_proj.weight"))
                 scale = 1 / math.sqrt(2 * config.layers) if writes else 1.0
                 std = 0.02 if name == "embedding" else 1 / math.sqrt(weight.shape[1])
                 nn.init.normal_(weight, std=scale * std, generator=generator)
@@ -92,43 +81,33 @@ class Llama(nn.Module):
         Returns:
             float32[batch, seq, vocabulary].
         """
-
-        def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return opmux.attention(q, k, v, causal=True)
-
-        return self.logits(self.body(ids, None, attend))
+        return self.logits(self.body(ids))
 
     def stack(self) -> list[Layer]:
         """The layers, from the embedding to the head."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
-    def body(self, ids: Tensor, positions: Tensor | None, attend: Attend) -> Tensor:
+    def body(self, ids: Tensor, contexts: Sequence[Context] | None = None) -> Tensor:
         """Everything between the ids and the logits.
 
         Args:
-            ids: int64[*tokens].
-            positions: The place of each token in its sequence, int64[*tokens]; None counts along the last dim.
-            attend: Computes attention.
+            ids: int64[batch, seq]; with contexts int64[tokens].
+            contexts: What the tokens attend to in each layer; None is their own row.
 
         Returns:
             The normed residual stream, float32[*tokens, hidden].
         """
-        c = self.config
         residual = F.embedding(ids, self.embedding)
         layers = self.stack()
-        y = opmux.rms_norm(residual, layers[0].attention_norm, eps=c.eps)
+        y = layers[0].attention_norm(residual)
         # The norm that follows each layer is fused with the sum before it.
         norms = [layer.attention_norm for layer in layers[1:]] + [self.final_norm]
         for index, (layer, next_norm) in enumerate(zip(layers, norms, strict=True)):
-            heads = torch.unflatten(opmux.linear(y, layer.qkv), -1, (-1, c.head_dim))
-            q, k, v = torch.split(heads, [c.heads, c.kv_heads, c.kv_heads], dim=-2)
-            q, k = opmux.apply_rope(q, k, self.cos, self.sin, positions)
-            y = opmux.linear(attend(index, q, k, v).flatten(-2), layer.attention_out)
-            y, residual = opmux.add_rms_norm(y, residual, layer.mlp_norm, eps=c.eps)
-            y = opmux.linear(opmux.silu_and_mul(opmux.linear(y, layer.gate_up)), layer.down)
-            y, residual = opmux.add_rms_norm(y, residual, next_norm, eps=c.eps)
-        return y
+            y = layer.attention(y, context=None if contexts is None else contexts[index])
+            y, residual = layer.mlp_norm(y, residual)
+            y, residual = next_norm(layer.mlp(y), residual)
+        return y  # type: ignore[no-any-return]
 
     def logits(self, y: Tensor) -> Tensor:
         """The logits of what `body` gives: float32[*tokens, vocabulary]."""
-        return opmux.linear(y, self.head)
+        return self.head(y)  # type: ignore[no-any-return]

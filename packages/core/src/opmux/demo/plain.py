@@ -22,17 +22,17 @@ def forward(model: Llama, ids: Tensor) -> Tensor:
     turns = _turns(ids.shape[1], c.head_dim, ids.device)
     x = F.embedding(ids, model.embedding)
     for layer in model.stack():
-        y = F.rms_norm(x, shape, layer.attention_norm, c.eps)
-        heads = torch.unflatten(F.linear(y, layer.qkv), -1, (-1, c.head_dim)).transpose(1, 2)
+        y = F.rms_norm(x, shape, layer.attention_norm.weight, c.eps)
+        heads = torch.unflatten(F.linear(y, layer.attention.qkv_proj.weight), -1, (-1, c.head_dim)).transpose(1, 2)
         q = _rotate(heads[:, : c.heads], turns)
         k = _rotate(heads[:, c.heads : c.heads + c.kv_heads], turns)
         v = heads[:, c.heads + c.kv_heads :]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + F.linear(y.transpose(1, 2).flatten(2), layer.attention_out)
-        y = F.rms_norm(x, shape, layer.mlp_norm, c.eps)
-        gate, up = F.linear(y, layer.gate_up).chunk(2, dim=-1)
-        x = x + F.linear(F.silu(gate) * up, layer.down)
-    return F.linear(F.rms_norm(x, shape, model.final_norm, c.eps), model.head)
+        x = x + F.linear(y.transpose(1, 2).flatten(2), layer.attention.o_proj.weight)
+        y = F.rms_norm(x, shape, layer.mlp_norm.weight, c.eps)
+        gate, up = F.linear(y, layer.mlp.gate_up_proj.weight).chunk(2, dim=-1)
+        x = x + F.linear(F.silu(gate) * up, layer.mlp.down_proj.weight)
+    return F.linear(F.rms_norm(x, shape, model.final_norm.weight, c.eps), model.head.weight)
 
 
 def _turns(seq: int, head_dim: int, device: torch.device) -> Tensor:

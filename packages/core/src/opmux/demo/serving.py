@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import opmux
 from opmux.demo.model import Llama
 from opmux.demo.scheduling import PageAllocator, Request, Scheduler, StepRecord, Work
+from opmux.nn import PagedCache, PagedStep
 
 
 @dataclass(frozen=True)
@@ -22,53 +22,6 @@ class ServingSettings:
     tokens_per_step: int = 40
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The tokens of one step, ragged, on the device of the model; q rows are in the order of the work."""
-
-    ids: Tensor
-    """int64[tokens]."""
-    positions: Tensor
-    """int64[tokens], the place of each token in its request."""
-    slot_mapping: Tensor
-    """int64[tokens], page * page_size + offset."""
-    cu_seqlens_q: Tensor
-    """int32[batch + 1]."""
-    seq_lens: Tensor
-    """int32[batch], cached tokens with those of this step."""
-    block_table: Tensor
-    """int32[batch, max_pages], 0 where a request has fewer pages."""
-    max_seqlen_q: int
-    max_seqlen_k: int
-
-    @classmethod
-    def of(cls, work: list[Work], page_size: int, device: torch.device) -> "Batch":
-        """Lay out the work of a step."""
-        ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        cu_seqlens, seq_lens = [0], []
-        for item in work:
-            places = range(item.start, item.start + len(item.tokens))
-            ids += item.tokens
-            positions += places
-            slots += [item.request.pages[p // page_size] * page_size + p % page_size for p in places]
-            cu_seqlens.append(len(ids))
-            seq_lens.append(places.stop)
-        width = max(len(item.request.pages) for item in work)
-        table = [item.request.pages + [0] * (width - len(item.request.pages)) for item in work]
-        return cls(
-            ids=torch.tensor(ids, device=device),
-            positions=torch.tensor(positions, device=device),
-            slot_mapping=torch.tensor(slots, device=device),
-            cu_seqlens_q=torch.tensor(cu_seqlens, dtype=torch.int32, device=device),
-            seq_lens=torch.tensor(seq_lens, dtype=torch.int32, device=device),
-            block_table=torch.tensor(table, dtype=torch.int32, device=device),
-            max_seqlen_q=max(len(item.tokens) for item in work),
-            max_seqlen_k=max(seq_lens),
-        )
-
-
 class Engine:
     """A model, its paged cache, and the steps that a scheduler plans."""
 
@@ -77,10 +30,11 @@ class Engine:
         self.model = model
         self.settings = settings
         self.device = model.embedding.device
-        c = model.config
-        # NaN, so that a read of what was never written shows. The caches are slices of this one tensor.
-        shape = (settings.pages, c.layers, 2, settings.page_size, c.kv_heads, c.head_dim)
-        self.cache = torch.full(shape, float("nan"), dtype=model.embedding.dtype, device=self.device)
+        c, like = model.config, model.embedding
+        self.cache = PagedCache(
+            c.layers, settings.pages, settings.page_size, c.kv_heads, c.head_dim, dtype=like.dtype, device=like.device
+        )
+        self.cache.data.fill_(float("nan"))  # so that a read of what was never written shows
 
     @torch.no_grad()
     def compute(self, work: list[Work]) -> Tensor:
@@ -89,24 +43,17 @@ class Engine:
         Returns:
             The logits of the last token of each piece of work, float32[batch, vocabulary].
         """
-        batch = Batch.of(work, self.settings.page_size, self.device)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            k_cache, v_cache = self.cache[:, layer, 0], self.cache[:, layer, 1]
-            opmux.write_kv_cache(k, v, k_cache, v_cache, batch.slot_mapping)
-            return opmux.paged_attention(
-                q,
-                k_cache,
-                v_cache,
-                batch.cu_seqlens_q,
-                batch.seq_lens,
-                batch.block_table,
-                max_seqlen_q=batch.max_seqlen_q,
-                max_seqlen_k=batch.max_seqlen_k,
-            )
-
-        y = self.model.body(batch.ids, batch.positions, attend)
-        return self.model.logits(y.index_select(0, batch.cu_seqlens_q[1:] - 1))
+        step = PagedStep.of(
+            [item.start for item in work],
+            [len(item.tokens) for item in work],
+            [item.request.pages for item in work],
+            self.settings.page_size,
+            self.device,
+        )
+        ids = torch.tensor([token for item in work for token in item.tokens], device=self.device)
+        contexts = [self.cache.layer(index, step) for index in range(self.model.config.layers)]
+        y = self.model.body(ids, contexts)
+        return self.model.logits(y.index_select(0, step.cu_seqlens_q[1:] - 1))
 
 
 @dataclass(frozen=True)

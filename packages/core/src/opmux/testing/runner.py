@@ -158,6 +158,7 @@ class Held:
 
 def _hold(op: str, backend: str, profile: str, step: Callable[[str], None] | None = None) -> Held:
     """Run every case of one op in this process, and call ``step`` with its name after each."""
+    loading.ensure_loaded()  # this may be the first that the process hears of plugins
     device = execution.device_for(backend)
     outcomes = []
     for case in cases_of(op, profile, device.type == "cuda"):

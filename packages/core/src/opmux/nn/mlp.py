@@ -1,0 +1,91 @@
+"""The gated feed-forward layer: SwiGLU and GeGLU."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux.errors import invalid
+from opmux.nn.linear import Linear, backend_repr
+
+_GELU_FORMS = {"gelu": "none", "gelu_tanh": "tanh", "gelu_pytorch_tanh": "tanh"}
+"""Activations that are a GELU, Hugging Face's names among them -> the op's `approximate`."""
+
+ACTIVATIONS = ("silu", *_GELU_FORMS)
+"""The gates that `GatedMLP` knows."""
+
+
+class GatedMLP(nn.Module):
+    """``down_proj(activation(gate_proj(x)) * up_proj(x))``: SwiGLU with silu, GeGLU with one of the GELUs.
+
+    In a state dict: ``gate_proj``, ``up_proj`` and ``down_proj``, as Llama, Qwen, Mistral and Gemma have them; fused,
+    ``gate_up_proj`` (the gate's rows first) and ``down_proj``, as Phi-3 has them, one product in place of two.
+
+    Args:
+        hidden: The size of x's last dim.
+        intermediate: The size of the gate.
+        activation: ``"silu"``; ``"gelu"``, the exact one; ``"gelu_tanh"`` or ``"gelu_pytorch_tanh"``, its tanh form.
+        bias: Whether the projections have a bias.
+        fused: Whether gate and up projection are one weight.
+        device: Where the weights are made.
+        dtype: Their dtype.
+        backend: Handed to the ops.
+
+    Raises:
+        InvalidArgument: If the activation is unknown.
+
+    Source:
+        Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        intermediate: int,
+        activation: str = "silu",
+        *,
+        bias: bool = False,
+        fused: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise invalid(
+                "GatedMLP", "activation", f"one of {', '.join(ACTIVATIONS)}", repr(activation),
+                "write another gate with torch's own functions between two opmux.nn.Linear",
+            )  # fmt: skip
+        self.activation, self.fused, self.backend = activation, fused, backend
+        how: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype, "backend": backend}
+        if fused:
+            self.gate_up_proj = Linear(hidden, 2 * intermediate, **how)
+        else:
+            self.gate_proj = Linear(hidden, intermediate, **how)
+            self.up_proj = Linear(hidden, intermediate, **how)
+        self.down_proj = Linear(intermediate, hidden, **how)
+
+    def reset_parameters(self) -> None:
+        """Fill the weights anew, as `torch.nn.Linear` does."""
+        for projection in self.children():
+            projection.reset_parameters()  # type: ignore[operator]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute ``x (*tokens, hidden)`` -> ``(*tokens, hidden)``."""
+        return self.down_proj(self._gated(x))  # type: ignore[no-any-return]
+
+    def _gated(self, x: Tensor) -> Tensor:
+        approximate = _GELU_FORMS.get(self.activation)
+        if self.fused:
+            both = self.gate_up_proj(x)
+            if approximate is None:
+                return opmux.silu_and_mul(both, backend=self.backend)
+            return opmux.gelu_and_mul(both, approximate=approximate, backend=self.backend)
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if approximate is None:
+            return opmux.silu_mul(gate, up, backend=self.backend)
+        return opmux.gelu_mul(gate, up, approximate=approximate, backend=self.backend)
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}, fused={self.fused}{backend_repr(self.backend)}"

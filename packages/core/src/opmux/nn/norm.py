@@ -1,0 +1,143 @@
+"""RMS norm and layer norm, alone or fused with the residual sum before them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux.dtypes import accumulation_dtype
+from opmux.errors import invalid
+from opmux.nn.linear import backend_repr
+
+
+def _one_dim(module: str, normalized_shape: int | Sequence[int]) -> int | list[int]:
+    """Refuse a shape of several dims."""
+    if isinstance(normalized_shape, int) or len(normalized_shape) == 1:
+        return normalized_shape if isinstance(normalized_shape, int) else list(normalized_shape)
+    raise invalid(
+        module,
+        "normalized_shape",
+        "one dim, the last",
+        f"{tuple(normalized_shape)}",
+        "flatten the dims of x that are normed together, and pass their product",
+    )
+
+
+class RMSNorm(nn.RMSNorm):
+    """`torch.nn.RMSNorm` computed by `opmux.rms_norm`: ``y = x * rsqrt(mean(x**2) + eps) * (weight + weight_offset)``.
+
+    Accumulated in float32 and rounded once, to x's dtype; the weight's dtype may be another. Given a residual, the
+    sum and its norm are one op, `opmux.add_rms_norm`.
+
+    Args:
+        normalized_shape: The size of x's last dim.
+        eps: Added to the mean square; None is the machine epsilon of the dtype that is accumulated in, as in torch.
+            Model families have 1e-6 or 1e-5.
+        elementwise_affine: Whether there is a weight.
+        device: Where the weight is made.
+        dtype: Its dtype.
+        weight_offset: Added to the weight before it is used. Gemma has 1.0: its weights begin at 0.
+        backend: Handed to the op.
+
+    Raises:
+        InvalidArgument: If normalized_shape has several dims.
+
+    Source:
+        `torch.nn.RMSNorm`; weight_offset: Gemma Team, "Gemma", 2024, and its code.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+    ) -> None:
+        self.weight_offset = weight_offset  # before the weight is filled
+        super().__init__(_one_dim("RMSNorm", normalized_shape), eps, elementwise_affine, device, dtype)
+        self.backend = backend
+
+    def reset_parameters(self) -> None:
+        """Fill the weight so that the norm scales by 1."""
+        if self.elementwise_affine:
+            nn.init.constant_(self.weight, 1.0 - self.weight_offset)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+        """Norm x, or the sum of x and a residual.
+
+        Args:
+            x: ``(*tokens, hidden)``.
+            residual: The residual stream, ``(*tokens, hidden)``; its dtype may be wider than x's.
+
+        Returns:
+            y, ``(*tokens, hidden)``, in x's dtype; with a residual ``(y, sum)``, the sum in residual's dtype.
+        """
+        eps = torch.finfo(accumulation_dtype(x.dtype)).eps if self.eps is None else self.eps
+        weight, offset = self.weight, self.weight_offset
+        if weight is None:
+            weight, offset = _ones(x), 0.0
+        if residual is None:
+            return opmux.rms_norm(x, weight, eps=eps, weight_offset=offset, backend=self.backend)
+        return opmux.add_rms_norm(x, residual, weight, eps=eps, weight_offset=offset, backend=self.backend)
+
+    def extra_repr(self) -> str:
+        offset = f", weight_offset={self.weight_offset}" if self.weight_offset else ""
+        return super().extra_repr() + offset + backend_repr(self.backend)
+
+
+class LayerNorm(nn.LayerNorm):
+    """`torch.nn.LayerNorm` computed by `opmux.layer_norm`: ``(x - mean(x)) * rsqrt(var(x) + eps) * weight + bias``.
+
+    Accumulated in float32 and rounded once, to x's dtype; the weights' dtype may be another. Given a residual, the sum
+    and its norm are one op, `opmux.add_layer_norm`.
+
+    Args:
+        normalized_shape: The size of x's last dim.
+        eps: Added to the variance.
+        elementwise_affine: Whether there is a weight.
+        bias: Whether there is a bias, where there is a weight.
+        device: Where the weights are made.
+        dtype: Their dtype.
+        backend: Handed to the op.
+
+    Raises:
+        InvalidArgument: If normalized_shape has several dims.
+
+    Source:
+        `torch.nn.LayerNorm`.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(_one_dim("LayerNorm", normalized_shape), eps, elementwise_affine, bias, device, dtype)
+        self.backend = backend
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:  # torch's name
+        """Norm ``input (*tokens, hidden)``, or its sum with a residual; returns y, or ``(y, sum)``."""
+        weight = _ones(input) if self.weight is None else self.weight
+        if residual is None:
+            return opmux.layer_norm(input, weight, self.bias, eps=self.eps, backend=self.backend)
+        return opmux.add_layer_norm(input, residual, weight, self.bias, eps=self.eps, backend=self.backend)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + backend_repr(self.backend)
+
+
+def _ones(x: Tensor) -> Tensor:
+    """The weight of a norm without one; made anew, so that no state has to follow the module around."""
+    return torch.ones(x.shape[-1], dtype=torch.float32, device=x.device)

@@ -1,0 +1,186 @@
+"""A paged cache of keys and values, as `Attention` uses it: the pages, and where the tokens of a step lie in them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+import opmux
+from opmux.errors import invalid
+
+
+@dataclass(frozen=True)
+class PagedStep:
+    """Where the tokens of one step lie: index data that all layers share, with the tokens in the sequences' order."""
+
+    positions: Tensor
+    """int64[tokens], the place of each token in its sequence."""
+    slot_mapping: Tensor
+    """int64[tokens], page * page_size + offset."""
+    cu_seqlens_q: Tensor
+    """int32[sequences + 1], where each sequence's new tokens begin and the last ones end."""
+    seq_lens: Tensor
+    """int32[sequences], cached tokens with those of this step."""
+    block_table: Tensor
+    """int32[sequences, max_pages], 0 where a sequence has fewer pages."""
+    max_seqlen_q: int
+    """The most new tokens of a sequence, or more."""
+    max_seqlen_k: int
+    """The longest sequence, or more."""
+
+    @classmethod
+    def of(
+        cls,
+        starts: Sequence[int],
+        counts: Sequence[int],
+        pages: Sequence[Sequence[int]],
+        page_size: int,
+        device: Any = None,
+    ) -> Self:
+        """Lay out a step, one sequence at least.
+
+        Args:
+            starts: How many tokens of each sequence are cached.
+            counts: How many new ones each has.
+            pages: The pages of each, in order, enough for both.
+            page_size: Tokens in a page.
+            device: Where the tensors are made.
+        """
+        places = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
+        slots = [
+            of_one[place // page_size] * page_size + place % page_size
+            for of_one, own in zip(pages, places, strict=True)
+            for place in own
+        ]
+        width = max(len(of_one) for of_one in pages)
+        table = [[*of_one, *[0] * (width - len(of_one))] for of_one in pages]
+        lengths = [own.stop for own in places]
+
+        def indices(values: Any, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        return cls(
+            positions=indices([place for own in places for place in own], torch.int64),
+            slot_mapping=indices(slots, torch.int64),
+            cu_seqlens_q=indices(list(accumulate(counts, initial=0))),
+            seq_lens=indices(lengths),
+            block_table=indices(table),
+            max_seqlen_q=max(counts),
+            max_seqlen_k=max(lengths),
+        )
+
+
+@dataclass(frozen=True)
+class PagedLayer:
+    """The cache of one layer at one step: `opmux.write_kv_cache`, then `opmux.paged_attention`. No gradient."""
+
+    k_cache: Tensor
+    """(pages, page_size, kv_heads, head_dim); written to."""
+    v_cache: Tensor
+    """The same for the values."""
+    step: PagedStep
+
+    @property
+    def positions(self) -> Tensor:
+        """The step's."""
+        return self.step.positions
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **options: Any) -> Tensor:
+        """Keep the new keys and values, and attend to all of each sequence, in ``(tokens, heads, head_dim)``."""
+        step, backend = self.step, options["backend"]
+        opmux.write_kv_cache(k, v, self.k_cache, self.v_cache, step.slot_mapping, backend=backend)
+        return opmux.paged_attention(
+            q, self.k_cache, self.v_cache, step.cu_seqlens_q, step.seq_lens, step.block_table, sinks,
+            max_seqlen_q=step.max_seqlen_q, max_seqlen_k=step.max_seqlen_k, **options,
+        )  # fmt: skip
+
+
+class PagedCache:
+    """The pages of all layers, and which sequence has which of them.
+
+    ``step`` gives pages to the sequences that grow, ``release`` takes them back. Who schedules pages elsewhere takes
+    `PagedLayer` and `PagedStep` alone.
+
+    Args:
+        layers: Layers that keep keys and values.
+        pages: Pages for all sequences together; each serves every layer.
+        page_size: Tokens in a page, 1 or a multiple of 16.
+        kv_heads: Heads of keys and values.
+        head_dim: The size of a head.
+        dtype: That of the model's activations.
+        device: Where the pages are made.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        pages: int,
+        page_size: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+    ) -> None:
+        shape = (pages, layers, 2, page_size, kv_heads, head_dim)
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.page_size = page_size
+        self._free = list(range(pages))[::-1]
+        self._pages: dict[int, list[int]] = {}
+        self._lengths: dict[int, int] = {}
+
+    @property
+    def free_pages(self) -> int:
+        """How many pages no sequence has."""
+        return len(self._free)
+
+    def layer(self, index: int, step: PagedStep) -> PagedLayer:
+        """What layer `index` attends to at a step."""
+        return PagedLayer(self.data[:, index, 0], self.data[:, index, 1], step)
+
+    def step(self, counts: Mapping[int, int]) -> PagedStep:
+        """Make room for new tokens.
+
+        Args:
+            counts: The number of each sequence, yours to choose -> how many new tokens it has, 1 or more. The step's
+                tokens are in this order; a number that is new begins a sequence.
+
+        Raises:
+            InvalidArgument: If there are no tokens, or too few pages; then nothing has changed.
+        """
+        if not counts or min(counts.values()) < 1:
+            raise invalid(
+                "PagedCache", "counts", "a new token of each sequence at least", f"{dict(counts)}",
+                "leave out sequences that do not grow",
+            )  # fmt: skip
+        starts = [self._lengths.get(number, 0) for number in counts]
+        ends = [start + count for start, count in zip(starts, counts.values(), strict=True)]
+        missing = [
+            -(-end // self.page_size) - len(self._pages.get(number, ()))
+            for number, end in zip(counts, ends, strict=True)
+        ]
+        if sum(missing) > len(self._free):
+            raise invalid(
+                "PagedCache", "counts", f"tokens for {len(self._free)} free pages", f"tokens for {sum(missing)}",
+                "release sequences that have ended, or give the cache more pages",
+            )  # fmt: skip
+        for number, end, more in zip(counts, ends, missing, strict=True):
+            self._pages.setdefault(number, []).extend(self._free.pop() for _ in range(more))
+            self._lengths[number] = end
+        pages = [self._pages[number] for number in counts]
+        return PagedStep.of(starts, list(counts.values()), pages, self.page_size, self.data.device)
+
+    def release(self, number: int) -> None:
+        """End a sequence: its pages are free.
+
+        Raises:
+            InvalidArgument: If there is no such sequence.
+        """
+        if number not in self._pages:
+            known = ", ".join(map(str, self._pages)) or "none"
+            raise invalid("PagedCache", "number", f"a sequence of the cache ({known})", f"{number}", "release it once")
+        self._free += self._pages.pop(number)[::-1]
+        del self._lengths[number]

@@ -1,0 +1,107 @@
+"""From rope parameters, as configurations of Hugging Face models have them, to a rule of `opmux.rope`."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from opmux import rope_frequencies
+from opmux.errors import invalid
+
+Rule = Callable[..., tuple[Tensor, float]]
+
+RULES: dict[str, Rule] = {
+    "default": rope_frequencies.default,
+    "linear": rope_frequencies.linear,
+    "dynamic": rope_frequencies.dynamic_ntk,
+    "yarn": rope_frequencies.yarn,
+    "llama3": rope_frequencies.llama3,
+    "longrope": rope_frequencies.longrope,
+}
+"""Hugging Face's ``rope_type`` -> the rule."""
+
+_OLDER = {"dynamic_ntk": "dynamic", "su": "longrope"}
+"""Other names of a rule: that of the function, and Phi-3's first one."""
+
+_LENGTHS = frozenset({"max_position_embeddings", "original_max_position_embeddings"})
+"""What every configuration may name, and not every rule reads."""
+
+
+def rule_of(module: str, rope_type: str) -> Rule:
+    """The rule of a name.
+
+    Raises:
+        InvalidArgument: If there is none.
+    """
+    name = _OLDER.get(rope_type, rope_type)
+    if name not in RULES:
+        raise invalid(
+            module, "rope_type", f"one of {', '.join(RULES)}", repr(rope_type),
+            "for another make tables of your own and call opmux.apply_rope",
+        )  # fmt: skip
+    return RULES[name]
+
+
+def keywords_of(module: str, rope_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a rule takes of the parameters given: None counts as absent, and so does a length that it does not read.
+
+    Raises:
+        InvalidArgument: If one is missing, or one would change nothing.
+    """
+    accepted = inspect.signature(rule_of(module, rope_type)).parameters
+    known = {name: value for name, value in given.items() if name in accepted and value is not None}
+    for name, value in given.items():
+        if name not in accepted and name not in _LENGTHS and value is not None:
+            raise invalid(
+                module, name, f"no such parameter for rope type {rope_type!r}, which has {', '.join(accepted)}",
+                repr(value), "leave it out, or check the rope type",
+            )  # fmt: skip
+    for name, parameter in accepted.items():
+        if parameter.default is parameter.empty and name not in known:
+            raise invalid(
+                module, name, f"a value for rope type {rope_type!r}", "none", "pass it, or check the rope parameters"
+            )
+    return known
+
+
+def parameters_of(config: Any, layer_type: str | None = None) -> dict[str, Any]:
+    """The rope parameters of a model's configuration, ``rope_type``, ``rope_theta`` and ``head_dim`` among them.
+
+    Args:
+        config: A mapping or an object with the names of a Hugging Face configuration. The rope's own are in
+            ``rope_parameters``, or in ``rope_scaling`` with the base beside it.
+        layer_type: Which of them, where each type of layer has its own.
+
+    Raises:
+        InvalidArgument: If the head's size or the layer's type cannot be found.
+    """
+
+    def read(name: str) -> Any:
+        return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+
+    own: dict[str, Any] = dict(read("rope_parameters") or read("rope_scaling") or {})
+    if own and all(isinstance(value, Mapping) for value in own.values()):
+        if layer_type not in own:
+            raise invalid(
+                "RotaryEmbedding", "layer_type", f"one of {', '.join(own)}", repr(layer_type),
+                "the configuration has rope parameters for each type of layer: name one",
+            )  # fmt: skip
+        own = dict(own[layer_type])
+    older_name = own.pop("type", None)
+    rope_type = own.pop("rope_type", None) or older_name or "default"
+    for name in ("rope_theta", "partial_rotary_factor", *sorted(_LENGTHS)):
+        if own.get(name) is None:
+            own[name] = read(name)
+    if own["rope_theta"] is None:
+        own["rope_theta"] = 10_000.0
+    head_dim = read("head_dim")
+    if head_dim is None:
+        hidden, heads = read("hidden_size"), read("num_attention_heads")
+        if not hidden or not heads:
+            raise invalid(
+                "RotaryEmbedding", "config", "head_dim, or hidden_size and num_attention_heads", "neither",
+                "add one, or pass the arguments one by one",
+            )  # fmt: skip
+        head_dim = hidden // heads
+    return {"rope_type": rope_type, "head_dim": head_dim, **own}

@@ -1,0 +1,154 @@
+"""Rotary position embedding with tables that stay float32."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux.errors import invalid
+from opmux.nn.linear import backend_repr
+from opmux.nn.rope_config import keywords_of, parameters_of, rule_of
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotates queries and keys by the angles of their positions, with the frequencies of any rule of `opmux.rope`.
+
+    One module serves every layer with the same rule. Its tables, ``cos`` and ``sin``, are float32 buffers outside of
+    the state dict. They stay float32 and exact whatever happens to the module: ``.to(dtype)`` and ``.half()`` move
+    them and keep their dtype, and ``to_empty`` from the meta device fills them.
+
+    Args:
+        head_dim: The size of a head.
+        max_positions: How many positions the tables hold, from 0 on.
+        rope_theta: The base of the frequencies.
+        rope_type: The rule: ``default``, ``linear``, ``dynamic``, ``yarn``, ``llama3`` or ``longrope``.
+        interleaved: Whether a pair is two neighbouring dims (GPT-J), and not one dim of each half (Llama).
+        device: Where the tables are made.
+        backend: Handed to the op.
+        parameters: The rule's other parameters, with Hugging Face's names: ``factor``, ``partial_rotary_factor``,
+            ``original_max_position_embeddings``, ... ``seq_len`` is the length that ``dynamic`` and ``longrope`` are
+            made for; `resize` changes it.
+
+    Raises:
+        InvalidArgument: If the rule is unknown, or a parameter is missing, unknown to the rule or out of its range.
+
+    Source:
+        Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
+        https://arxiv.org/abs/2104.09864; the rules: `opmux.rope`.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self,
+        head_dim: int,
+        max_positions: int,
+        rope_theta: float = 10_000.0,
+        rope_type: str = "default",
+        *,
+        interleaved: bool = False,
+        device: Any = None,
+        backend: str | None = None,
+        **parameters: Any,
+    ) -> None:
+        super().__init__()
+        self.rope_type, self.interleaved, self.backend = rope_type, interleaved, backend
+        self.max_positions = max_positions
+        given = {"head_dim": head_dim, "rope_theta": rope_theta, **parameters}
+        self.parameters_of_rule = keywords_of("RotaryEmbedding", rope_type, given)
+        cos, sin = self._tables()
+        where = torch.get_default_device() if device is None else device
+        self.register_buffer("cos", cos.to(where), persistent=False)
+        self.register_buffer("sin", sin.to(where), persistent=False)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Any,
+        max_positions: int | None = None,
+        *,
+        layer_type: str | None = None,
+        interleaved: bool = False,
+        device: Any = None,
+        backend: str | None = None,
+        **overrides: Any,
+    ) -> Self:
+        """Make the module that a model's configuration describes.
+
+        Args:
+            config: A mapping or an object with the names of a Hugging Face configuration: ``head_dim`` (or
+                ``hidden_size`` and ``num_attention_heads``), ``max_position_embeddings``, ``rope_theta``,
+                ``rope_scaling`` or ``rope_parameters``.
+            max_positions: How many positions the tables hold; None is the configuration's
+                ``max_position_embeddings``.
+            layer_type: Whose parameters, where each type of layer has its own.
+            interleaved: As in the constructor.
+            device: As in the constructor.
+            backend: As in the constructor.
+            overrides: Parameters that take the place of the configuration's.
+
+        Raises:
+            InvalidArgument: If something is missing, or as the constructor does.
+        """
+        given = parameters_of(config, layer_type) | overrides
+        if max_positions is None:
+            max_positions = given.get("max_position_embeddings")
+        if max_positions is None:
+            raise invalid(
+                "RotaryEmbedding", "max_positions", "a number, or max_position_embeddings in the configuration",
+                "neither", "pass the longest sequence, in positions",
+            )  # fmt: skip
+        return cls(max_positions=max_positions, interleaved=interleaved, device=device, backend=backend, **given)
+
+    def resize(self, max_positions: int, seq_len: int | None = None) -> None:
+        """Make the tables anew: of another length, and for the rules that depend on it, for another sequence length.
+
+        Call it outside of compiled code and of graph capture, which keep the tables that they saw.
+
+        Args:
+            max_positions: How many positions the tables hold from now on.
+            seq_len: The length, in positions, that ``dynamic`` and ``longrope`` choose the frequencies for; other
+                rules have one set.
+        """
+        if seq_len is not None:
+            given = self.parameters_of_rule | {"seq_len": seq_len}
+            self.parameters_of_rule = keywords_of("RotaryEmbedding", self.rope_type, given)
+        previous, self.max_positions = self.max_positions, max_positions
+        try:
+            cos, sin = self._tables()
+        except ValueError:
+            self.max_positions = previous
+            raise
+        self.cos, self.sin = cos.to(self.cos.device), sin.to(self.sin.device)
+
+    def forward(self, q: Tensor, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Rotate ``q (*batch, seq, heads, head_dim)`` and ``k (*batch, seq, kv_heads, head_dim)``.
+
+        ``positions (*batch, seq)`` are int32 or int64; None counts from 0 along seq.
+        """
+        return opmux.apply_rope(
+            q, k, self.cos, self.sin, positions, interleaved=self.interleaved, backend=self.backend
+        )  # fmt: skip
+
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """The tables, made on the CPU in float64 whatever the default device is."""
+        with torch.device("cpu"):
+            inv_freq, attention_factor = rule_of("RotaryEmbedding", self.rope_type)(**self.parameters_of_rule)
+            return opmux.rope.tables(inv_freq, self.max_positions, attention_factor)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow to another device; a change of dtype, and memory that holds nothing yet, do not reach the tables."""
+        before = self.cos, self.sin
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if not self.cos.is_meta:
+            cos, sin = self._tables() if before[0].is_meta else before
+            self.cos, self.sin = cos.to(self.cos.device), sin.to(self.sin.device)
+        return self
+
+    def extra_repr(self) -> str:
+        rule = "".join(f", {name}={value!r}" for name, value in self.parameters_of_rule.items())
+        shown = f"rope_type={self.rope_type!r}, max_positions={self.max_positions}, interleaved={self.interleaved}"
+        return shown + rule + backend_repr(self.backend)

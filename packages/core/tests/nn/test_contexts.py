@@ -1,0 +1,143 @@
+"""Packed sequences and the paged cache give what each sequence gives alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from nn.blocks import HEADS, HIDDEN, KV_HEADS, Block, inputs, randomise
+from torch import Tensor
+
+from opmux import nn
+from opmux.errors import GradientRefused, InvalidArgument
+
+LENGTHS = [5, 1, 19, 3]
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@pytest.fixture
+def block() -> Block:
+    block = Block(window=(7, 0))
+    randomise(block)
+    return block
+
+
+def each_alone(block: Block, x: Tensor, lengths: list[int] = LENGTHS) -> Tensor:
+    return torch.cat([block(one[None])[0] for one in x.split(lengths)])
+
+
+def test_packed_sequences(block: Block) -> None:
+    x = inputs(sum(LENGTHS), HIDDEN)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    packed = nn.PackedSequences.of(LENGTHS)
+    assert packed.positions.tolist() == [p for length in LENGTHS for p in range(length)]
+    got, wanted = block(a, context=packed), each_alone(block, b)
+    torch.testing.assert_close(got, wanted, **CLOSE)
+    got.square().sum().backward()
+    wanted.square().sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3)
+    given = nn.PackedSequences(packed.cu_seqlens, packed.max_seqlen)
+    torch.testing.assert_close(block(x, packed.positions, given), wanted, **CLOSE)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+@pytest.mark.parametrize("page_size", [1, 16])
+@torch.no_grad()
+def test_a_paged_cache(block: Block, chunk: int, page_size: int) -> None:
+    x = inputs(sum(LENGTHS), HIDDEN)
+    wanted = each_alone(block, x).split(LENGTHS)
+    cache = nn.PagedCache(2, 40, page_size, KV_HEADS, HIDDEN // HEADS)
+    cache.data.fill_(float("nan"))
+    done = [0] * len(LENGTHS)
+    while done != LENGTHS:
+        counts = {i: min(chunk, LENGTHS[i] - done[i]) for i in range(len(LENGTHS)) if done[i] < LENGTHS[i]}
+        tokens = torch.cat([x.split(LENGTHS)[i][done[i] : done[i] + n] for i, n in counts.items()])
+        step = cache.step(counts)
+        got = block(tokens, context=cache.layer(1, step)).split(list(counts.values()))
+        for (i, n), one in zip(counts.items(), got, strict=True):
+            torch.testing.assert_close(one, wanted[i][done[i] : done[i] + n], **CLOSE)
+            done[i] += n
+    assert bool(cache.data[:, 0].isnan().all())  # the other layer's
+    for i in range(len(LENGTHS)):
+        cache.release(i)
+    assert cache.free_pages == 40
+
+
+def test_a_step_by_hand() -> None:
+    step = nn.PagedStep.of(starts=[15, 0], counts=[3, 2], pages=[[4, 2], [7]], page_size=16)
+    assert step.positions.tolist() == [15, 16, 17, 0, 1]
+    assert step.slot_mapping.tolist() == [79, 32, 33, 112, 113]
+    assert step.cu_seqlens_q.tolist() == [0, 3, 5]
+    assert step.seq_lens.tolist() == [18, 2]
+    assert step.block_table.tolist() == [[4, 2], [7, 0]]
+    assert (step.max_seqlen_q, step.max_seqlen_k) == (3, 18)
+    assert {t.dtype for t in (step.positions, step.slot_mapping)} == {torch.int64}
+    assert {t.dtype for t in (step.cu_seqlens_q, step.seq_lens, step.block_table)} == {torch.int32}
+
+
+def test_pages_come_and_go() -> None:
+    cache = nn.PagedCache(1, 3, 16, 1, 8, dtype=torch.bfloat16)
+    assert (cache.data.dtype, cache.free_pages) == (torch.bfloat16, 3)
+    cache.step({7: 16, 5: 1})
+    assert cache.free_pages == 1
+    assert cache.step({7: 1}).block_table.shape == (1, 2)
+    cache.release(5)
+    assert cache.step({7: 1, 2: 4}).seq_lens.tolist() == [18, 4]
+    assert cache.free_pages == 0
+
+
+@pytest.mark.parametrize("counts", [{}, {3: 0}])
+def test_a_step_has_tokens(counts: dict[int, int]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        nn.PagedCache(1, 1, 16, 1, 8).step(counts)
+    assert str(caught.value) == (
+        f"PagedCache: `counts` expected a new token of each sequence at least, got {counts}; "
+        "leave out sequences that do not grow"
+    )
+
+
+def test_too_few_pages_change_nothing() -> None:
+    cache = nn.PagedCache(1, 2, 16, 1, 8)
+    cache.step({0: 10})
+    with pytest.raises(InvalidArgument) as caught:
+        cache.step({0: 7, 1: 1})
+    assert str(caught.value) == (
+        "PagedCache: `counts` expected tokens for 1 free pages, got tokens for 2; "
+        "release sequences that have ended, or give the cache more pages"
+    )
+    assert cache.free_pages == 1
+    assert cache.step({0: 6}).seq_lens.tolist() == [16]
+
+
+def test_release_once() -> None:
+    cache = nn.PagedCache(1, 2, 16, 1, 8)
+    cache.step({4: 1, 2: 1})
+    cache.release(4)
+    with pytest.raises(InvalidArgument) as caught:
+        cache.release(4)
+    assert str(caught.value) == "PagedCache: `number` expected a sequence of the cache (2), got 4; release it once"
+    cache.release(2)
+    with pytest.raises(InvalidArgument, match=r"a sequence of the cache \(none\), got 2"):
+        cache.release(2)
+
+
+def test_a_paged_cache_has_no_gradient(block: Block) -> None:
+    cache = nn.PagedCache(1, 1, 16, KV_HEADS, HIDDEN // HEADS)
+    step = cache.step({0: 2})
+    with pytest.raises(GradientRefused, match=r"call it under torch\.no_grad\(\)"):
+        block(inputs(2, HIDDEN), context=cache.layer(0, step))
+
+
+def test_a_context_of_ones_own(block: Block) -> None:
+    class Doubled:
+        """Every value twice as large."""
+
+        positions = None
+
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **options: Any) -> Tensor:
+            import opmux
+
+            return opmux.attention(q, k, 2 * v, sinks, **options)
+
+    x = inputs(2, 5, HIDDEN)
+    attention = block.attention
+    torch.testing.assert_close(attention(x, context=Doubled()), 2 * attention(x), **CLOSE)
