@@ -22,10 +22,12 @@ ROOT = Path(__file__).parent
 CORE = "packages/core"
 TEMPLATE = "examples/backend-template"
 TRITON = "packages/plugins-triton"
-PACKAGES = (CORE, TEMPLATE, TRITON)
+TRANSFORMERS = "packages/transformers"
+PACKAGES = (CORE, TEMPLATE, TRITON, TRANSFORMERS)
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
 CONSTRAINTS = str(ROOT / "constraints.txt")
+OLDEST = str(ROOT / "constraints-oldest.txt")
 COUNTS = ROOT / "build" / "test-counts.json"
 WHEEL_LIMIT_BYTES = 300_000
 
@@ -41,20 +43,23 @@ def say_counts(session: nox.Session, counts: dict[str, int]) -> None:
     print(f"{counts['passed']} passed, {counts['failed']} failed", flush=True)
 
 
+DISTRIBUTED = ["-n", str(min(os.cpu_count() or 1, 8)), "--dist", "worksteal"]
+"""pytest in as many processes as there are processors."""
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test of every package; arguments go to pytest."""
-    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, "pytest-xdist")
+    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, f"{TRANSFORMERS}[testing]", "pytest-xdist")
     COUNTS.parent.mkdir(exist_ok=True)
     COUNTS.unlink(missing_ok=True)
-    workers = str(min(os.cpu_count() or 1, 8))
     totals = {"passed": 0, "failed": 0}
     failed = []
     # A process for each package: the core's tests plant their own plugins and load no installed one.
-    for tests_of in [session.posargs] if session.posargs else [[f"{p}/tests"] for p in (CORE, TRITON)]:
+    for tests_of in [session.posargs] if session.posargs else [[f"{p}/tests"] for p in (CORE, TRITON, TRANSFORMERS)]:
         part = COUNTS.with_suffix(f".{Path(tests_of[0]).parent.name}.json")
         part.unlink(missing_ok=True)
-        distributed = [] if session.posargs else ["-n", workers, "--dist", "worksteal"]
+        distributed = [] if session.posargs else DISTRIBUTED
         environment = {"OPMUX_TEST_COUNTS": str(part), "OMP_NUM_THREADS": "1"}
         try:
             session.run("python", "-m", "pytest", *distributed, *tests_of, env=environment)
@@ -92,8 +97,16 @@ def check_machine_code(session: nox.Session, arch: str) -> None:
 @nox.session(name="test-sm90-oldest")
 def oldest(session: nox.Session) -> None:
     """Compile every kernel for sm_90 with the oldest Triton that is supported, and check the machine code."""
-    session.install("--constraint", str(ROOT / "constraints-oldest.txt"), f"{CORE}[cli,testing]", TRITON)
+    session.install("--constraint", OLDEST, f"{CORE}[cli,testing]", TRITON)
     check_machine_code(session, "sm_90")
+
+
+@nox.session(name="test-transformers-oldest")
+def transformers_oldest(session: nox.Session) -> None:
+    """Run the tests of the transformers patches with the oldest transformers that is supported."""
+    session.install("--constraint", OLDEST, f"{CORE}[cli,testing]", f"{TRANSFORMERS}[testing]", "pytest-xdist")
+    arguments = session.posargs or [*DISTRIBUTED, f"{TRANSFORMERS}/tests"]
+    session.run("python", "-m", "pytest", *arguments, env={"OMP_NUM_THREADS": "1"})
 
 
 def test_arch(session: nox.Session, arch: str) -> None:
@@ -147,7 +160,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types, one run per package."""
-    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, "mypy==2.4.1")
+    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, TRANSFORMERS, "mypy==2.4.1")
     for package in PACKAGES:
         session.run("mypy", "--config-file", "pyproject.toml", f"{package}/src")
 

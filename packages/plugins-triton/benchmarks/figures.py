@@ -1,20 +1,20 @@
 """``opmux bench --size figures`` op by op, the results so far being written after each, so that none is lost.
 
-``python benchmarks/figures.py --out FOLDER [--rounds 15] [--limit 1.5] [--warm] [OP]...``. With ``--warm`` nothing is
-timed: torch.compile and Triton fill their caches on disk, so that processes side by side can share that work.
+``python benchmarks/figures.py --out bench.json [--rounds 15] [--limit 1.5] [--warm] [OP]...``. Cases that the file has
+already are replaced, others stay: ops may be measured in several runs. With ``--warm`` nothing is timed: torch.compile
+and Triton fill their caches on disk, so that processes side by side can share that work.
 """
 
 import argparse
-import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from opmux import bench
-from opmux.bench.plot import svg
 from opmux.bench.shapes import FIGURES
 
 BACKWARD = ("rms_norm_backward", "add_rms_norm_backward", "layer_norm_backward", "add_layer_norm_backward")
@@ -34,7 +34,6 @@ def main() -> None:
     settings = bench.Settings.for_device(
         torch.device("cuda"), size="figures", compiled=True, rounds=rounds, limit_s=limit
     )
-    whole = None
     for op in arguments.ops or OPS:
         started = time.perf_counter()
         try:
@@ -54,13 +53,17 @@ def main() -> None:
             for left in case.left:
                 print(f"  {case.case:40} {left.name} {left.status}: {' '.join(left.reason.split())[:160]}")
         sys.stdout.flush()
-        if whole is None:
-            whole = report
-        else:
-            best_copy = max(whole.ceilings, report.ceilings, key=lambda c: c.copy_gbps)
-            whole = dataclasses.replace(whole, cases=(*whole.cases, *report.cases), ceilings=best_copy)
-        arguments.out.joinpath("bench.json").write_text(json.dumps(whole.as_dict(), indent=1))
-        arguments.out.joinpath("h200.svg").write_text(svg(whole))
+        write(arguments.out, report.as_dict())
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Add a report's cases to the file's, and take the higher of both ceilings."""
+    if path.exists():
+        before = json.loads(path.read_text())
+        new = {(c["op"], c["case"]) for c in report["cases"]}
+        report["cases"] = [c for c in before["cases"] if (c["op"], c["case"]) not in new] + report["cases"]
+        report["ceilings"] = max(before["ceilings"], report["ceilings"], key=lambda c: c["copy_gbps"])
+    path.write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """The demo's model at 1.1 billion parameters: prefill, decode and a training step, against torch.compile.
 
-``python benchmarks/model.py --out model.json [--tiny] [--kernels N]``. Both sides have the same weights. The peer is
-the same model written with PyTorch's own functions and compiled: its decode uses a static cache (its sequences have
-equal lengths, which suits it), opmux's a paged one. Every phase is timed in interleaved rounds; graphs for both or for
-neither. With ``--kernels N`` one more run of each row goes through the profiler, and the N kernels it spent the most
-device time in are printed and kept.
+``python benchmarks/model.py --out model.json [--phases prefill,decode,training] [--tiny] [--kernels N]``; phases that
+the file has already and are not run stay in it. Both sides have the same weights. The peer is the same model written
+with PyTorch's own functions and compiled: its decode uses a static cache (its sequences have equal lengths, which suits
+it), opmux's a paged one. Every phase is timed in interleaved rounds; graphs for both or for neither. With
+``--kernels N`` one more run of each row goes through the profiler, and the N kernels it spent the most device time in
+are printed and kept.
 """
 
 import argparse
@@ -252,16 +253,18 @@ def main() -> None:
     compiled = torch.compile(peer, dynamic=False, **mode)
     ids = torch.randint(config.vocabulary, (batch, prompt), device=device)
     result: dict[str, Any] = {
-        "torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu", "mode": arguments.mode,
+        "torch": torch.__version__, "device": torch.cuda.get_device_name() if gpu else "cpu",
         "parameters": sum(p.numel() for p in model.parameters()), "phases": {},
     }  # fmt: skip
+    if arguments.out and arguments.out.exists():
+        result["phases"] = json.loads(arguments.out.read_text())["phases"]
 
     def report(phase: str, tokens: int, runs: dict[str, Callable[[], Any]]) -> None:
         taken = contest(runs, device, arguments.rounds)
         rows: dict[str, dict[str, Any]] = {
             name: {"tokens_per_s": tokens / statistics.median(t), "seconds": t} for name, t in taken.items() if t
         }
-        result["phases"][phase] = rows
+        result["phases"][phase] = {"mode": arguments.mode, "rows": rows}
         for name, row in rows.items():
             if gpu and arguments.kernels:
                 row["kernels"] = device_time_by_kernel(runs[name], arguments.kernels)
