@@ -26,7 +26,7 @@ from opmux.arch import parse_arch
 from opmux_triton.attention import configs
 
 ARCH = "sm_90"
-SHAPES = ((2, 4096, 32, 32, 64), (4, 4096, 32, 8, 128), (1, 16384, 32, 8, 128))
+SHAPES = ((2, 4096, 32, 32, 64), (8, 2048, 32, 8, 64), (4, 4096, 32, 8, 128), (1, 16384, 32, 8, 128))
 """(batch, seq, heads, kv_heads, head_dim)."""
 CASES: tuple[dict[str, Any], ...] = (
     {"sq": 256, "sk": 256, "causal": True},
