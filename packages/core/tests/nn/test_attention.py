@@ -20,7 +20,7 @@ class Plain(torch.nn.Module):
     def __init__(self, ours: nn.Attention, **options: Any) -> None:
         super().__init__()
         self.o = options
-        self.sizes = ours.heads, ours.kv_heads, ours.head_dim
+        self.sizes = ours.heads, ours.kv_heads, ours.head_dim, ours.value_dim
         self.eps, self.cos, self.sin = 1e-6, getattr(ours.rotary, "cos", None), getattr(ours.rotary, "sin", None)
         for name, child in ours.named_children():
             if isinstance(child, nn.Linear):
@@ -38,14 +38,14 @@ class Plain(torch.nn.Module):
         return torch.cat((a * cos - b * sin, b * cos + a * sin, x[..., 2 * cos.shape[-1] :]), -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads, kv_heads, head_dim = self.sizes
+        heads, kv_heads, head_dim, value_dim = self.sizes
         if hasattr(self, "qkv_proj"):
-            q, k, v = self.qkv_proj(x).split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim], -1)
+            q, k, v = self.qkv_proj(x).split([heads * head_dim, kv_heads * head_dim, kv_heads * value_dim], -1)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         if self.o.get("qk_norm") == "all":
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = (t.unflatten(-1, (-1, head_dim)) for t in (q, k, v))
+        q, k, v = (t.unflatten(-1, (-1, d)) for t, d in ((q, head_dim), (k, head_dim), (v, value_dim)))
         if self.o.get("qk_norm") == "head":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.rotate(q), self.rotate(k)
@@ -79,6 +79,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 2.0},
     "sinks": {"sinks": True},
     "scale": {"scale": 0.25},
+    "values of another size": {"value_dim": 12, "fused": True},
     "all": {"sinks": True, "softcap": 3.0, "window": (3, 0), "qk_norm": "head", "scale": 0.5, "fused": True},
 }
 
@@ -146,8 +147,10 @@ def test_reset_parameters() -> None:
 
 
 def test_it_shows_what_is_unusual() -> None:
-    shown = nn.Attention(8, 2, window=(3, -1), softcap=5.0, sinks=True).extra_repr()
-    assert shown == "heads=2, kv_heads=2, head_dim=4, causal=True, window=(3, -1), softcap=5.0, sinks=True"
+    shown = nn.Attention(8, 2, value_dim=6, window=(3, -1), softcap=5.0, sinks=True).extra_repr()
+    assert shown == (
+        "heads=2, kv_heads=2, head_dim=4, causal=True, value_dim=6, window=(3, -1), softcap=5.0, sinks=True"
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,8 +174,20 @@ def test_it_shows_what_is_unusual() -> None:
             "Attention: `x` expected shape (batch, seq, hidden) where no context is given, got shape (5, 8); "
             "pass x[None] of a single sequence, or a context of ragged tokens",
         ),
+        (
+            lambda: nn.Attention(8, 0),
+            "Attention: `heads` expected a whole number, 1 or more, got 0; check the model's sizes",
+        ),
+        (
+            lambda: nn.Attention(8, 4.0),
+            "Attention: `heads` expected a whole number, 1 or more, got 4.0; check the model's sizes",
+        ),
+        (
+            lambda: nn.Attention(8, 4, value_dim=-2),
+            "Attention: `value_dim` expected a whole number, 1 or more, got -2; check the model's sizes",
+        ),
     ],
-    ids=["head_dim", "kv_heads", "qk_norm", "x"],
+    ids=["head_dim", "kv_heads", "qk_norm", "x", "no heads", "part of a head", "size of the values"],
 )
 def test_errors(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(message)):

@@ -95,6 +95,75 @@ def test_a_step_has_tokens(counts: dict[int, int]) -> None:
     )
 
 
+@torch.no_grad()
+def test_values_of_another_size() -> None:
+    attention = randomise(nn.Attention(HIDDEN, HEADS, KV_HEADS, value_dim=12, rotary=nn.RotaryEmbedding(8, 32)))
+    x = inputs(9, HIDDEN)
+    wanted = torch.cat([attention(one[None])[0] for one in x.split([5, 4])])
+    torch.testing.assert_close(attention(x, context=nn.PackedSequences.of([5, 4])), wanted, **CLOSE)
+    cache = nn.PagedCache(2, 4, 16, KV_HEADS, 8, value_dim=12)
+    context = cache.layer(1, cache.step({0: 5, 1: 4}))
+    assert (context.k_cache.shape, context.v_cache.shape) == ((4, 16, KV_HEADS, 8), (4, 16, KV_HEADS, 12))
+    torch.testing.assert_close(attention(x, context=context), wanted, **CLOSE)
+    assert context.k_cache.untyped_storage().data_ptr() == cache.data.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: nn.PagedCache(1, 1, 8, 1, 8),
+            "PagedCache: `page_size` expected 1 or a multiple of 16, got 8; round it up",
+        ),
+        (
+            lambda: nn.PagedCache(1, 0, 16, 1, 8),
+            "PagedCache: `pages` expected a whole number, 1 or more, got 0; check the model's sizes",
+        ),
+        (
+            lambda: nn.PagedCache(2, 1, 16, 1, 8).layer(-1, nn.PagedStep.of([0], [1], [[0]], 16)),
+            "PagedCache: `index` expected a layer from 0 to below 2, got -1; "
+            "give the cache as many layers as keep keys and values",
+        ),
+        (
+            lambda: nn.PagedStep.of([15], [3], [[4]], 16),
+            "PagedStep: `pages` expected room for 15 cached and 3 new tokens, got 1 pages of 16; "
+            "give the sequence its pages first; no number is below 0",
+        ),
+        (
+            lambda: nn.PagedStep.of([-1], [3], [[4]], 16),
+            "PagedStep: `pages` expected room for -1 cached and 3 new tokens, got 1 pages of 16; "
+            "give the sequence its pages first; no number is below 0",
+        ),
+        (
+            lambda: nn.PagedStep.of([0, 0], [3], [[4]], 16),
+            "PagedStep: `counts` expected one of each sequence, as starts and pages, and a sequence at least, "
+            "got 1, 2 starts and 1 lists of pages; give each sequence all three",
+        ),
+        (
+            lambda: nn.PackedSequences.of([]),
+            "PackedSequences: `lengths` expected one at least, none below 0, got []; "
+            "give the number of tokens of each sequence",
+        ),
+        (
+            lambda: nn.PackedSequences.of([4, -1]),
+            "PackedSequences: `lengths` expected one at least, none below 0, got [4, -1]; "
+            "give the number of tokens of each sequence",
+        ),
+    ],
+    ids=["page_size", "no pages", "layer", "too few pages", "below 0", "lists", "no sequences", "a length below 0"],
+)
+def test_errors(make: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_lengths_of_a_tensor() -> None:
+    packed = nn.PackedSequences.of(torch.tensor([4, 0, 2]))
+    assert (packed.cu_seqlens.tolist(), packed.max_seqlen) == ([0, 4, 4, 6], 4)
+    assert type(packed.max_seqlen) is int
+
+
 def test_too_few_pages_change_nothing() -> None:
     cache = nn.PagedCache(1, 2, 16, 1, 8)
     cache.step({0: 10})

@@ -69,3 +69,11 @@ def test_unknown_activation() -> None:
         "write another gate with torch's own functions between two opmux.nn.Linear"
     )):  # fmt: skip
         nn.GatedMLP(4, 8, "relu")
+
+
+def test_sizes() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        nn.GatedMLP(4, -8)
+    assert str(caught.value) == (
+        "GatedMLP: `intermediate` expected a whole number, 1 or more, got -8; check the model's sizes"
+    )

@@ -85,6 +85,18 @@ def test_configurations_of_other_rules() -> None:
     lengths = {"max_position_embeddings": 64, "original_max_position_embeddings": 16}
     assert_tables(nn.RotaryEmbedding.from_config(phi), tables("longrope", **PAIRS, **lengths))
     assert_tables(nn.RotaryEmbedding.from_config(phi, seq_len=17), tables("longrope", **PAIRS, **lengths, seq_len=17))
+    neox = {"hidden_size": 32, "num_attention_heads": 4, "rotary_pct": 0.5, "rotary_emb_base": 1000.0}
+    assert_tables(nn.RotaryEmbedding.from_config(neox, 64), tables("default", partial_rotary_factor=0.5))
+    # Gemma 3, at first: the scaling is that of the full layers, the others have a base of their own.
+    gemma = {**sizes, "rope_theta": 7.0, "rope_local_base_freq": 1000.0}
+    gemma["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+    assert_tables(nn.RotaryEmbedding.from_config(gemma, layer_type="sliding_attention"), tables("default"))
+    assert_tables(
+        nn.RotaryEmbedding.from_config(gemma, layer_type="full_attention", rope_theta=1000.0),
+        tables("linear", factor=8.0),
+    )
+    with pytest.raises(InvalidArgument, match="`layer_type` expected one of full_attention, sliding_attention"):
+        nn.RotaryEmbedding.from_config(gemma)
     theta_free = {"head_dim": 8, "max_position_embeddings": 64}
     assert nn.RotaryEmbedding.from_config(theta_free).parameters_of_rule["rope_theta"] == 10_000.0
 
@@ -94,8 +106,8 @@ def test_resize() -> None:
     rotary.resize(40, seq_len=40)
     assert_tables(rotary, tables("dynamic", 40, factor=2.0, max_position_embeddings=16, seq_len=40))
     with pytest.raises(InvalidArgument, match=r"rope\.tables: `max_positions` is 0, expected a positive number"):
-        rotary.resize(0)
-    assert rotary.max_positions == 40
+        rotary.resize(0, seq_len=80)
+    assert (rotary.max_positions, rotary.parameters_of_rule["seq_len"]) == (40, 40)
     with pytest.raises(InvalidArgument, match="RotaryEmbedding: `seq_len` expected no such parameter"):
         nn.RotaryEmbedding(8, 16).resize(32, seq_len=32)
 
@@ -147,8 +159,18 @@ def test_made_on_the_meta_device() -> None:
         ),
         (
             lambda: nn.RotaryEmbedding.from_config({"max_position_embeddings": 64}),
-            "RotaryEmbedding: `config` expected head_dim, or hidden_size and num_attention_heads, got neither; "
-            "add one, or pass the arguments one by one",
+            "RotaryEmbedding: `config` expected head_dim, or hidden_size and num_attention_heads, which divides it, "
+            "got hidden_size None and num_attention_heads None; add one, or pass the arguments one by one",
+        ),
+        (
+            lambda: nn.RotaryEmbedding.from_config({"hidden_size": 65, "num_attention_heads": 4}),
+            "RotaryEmbedding: `config` expected head_dim, or hidden_size and num_attention_heads, which divides it, "
+            "got hidden_size 65 and num_attention_heads 4; add one, or pass the arguments one by one",
+        ),
+        (
+            lambda: nn.RotaryEmbedding(8, 64)(torch.zeros(1, 2, 4, 16), torch.zeros(1, 2, 4, 16)),
+            "RotaryEmbedding: `q` expected heads of head_dim = 8, got shape (1, 2, 4, 16); "
+            "make the module for this size; partial_rotary_factor rotates a part of a head",
         ),
         (
             lambda: nn.RotaryEmbedding.from_config({"head_dim": 8}),
@@ -161,7 +183,16 @@ def test_made_on_the_meta_device() -> None:
             "the configuration has rope parameters for each type of layer: name one",
         ),
     ],
-    ids=["rule", "unknown parameter", "missing parameter", "no head_dim", "no length", "no type of layer"],
+    ids=[
+        "rule",
+        "unknown parameter",
+        "missing parameter",
+        "no head_dim",
+        "a rest",
+        "part of a head",
+        "no length",
+        "no type of layer",
+    ],
 )
 def test_errors(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:

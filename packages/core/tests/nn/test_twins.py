@@ -90,6 +90,13 @@ def test_several_dims_are_refused(kind: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [nn.RMSNorm, nn.LayerNorm])
+@pytest.mark.parametrize("affine", [True, False])
+def test_another_size_is_refused(kind: Any, affine: bool) -> None:
+    with pytest.raises(InvalidArgument, match=r"`weight` expected shape \[hidden\] = \[8\], got shape \[16\]"):
+        kind(16, elementwise_affine=affine)(inputs(2, 8))
+
+
 def test_backend_reaches_the_op_and_shows() -> None:
     x = inputs(2, 16)
     modules = [

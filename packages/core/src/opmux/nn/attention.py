@@ -9,8 +9,10 @@ from torch import Tensor, nn
 import opmux
 from opmux.errors import invalid
 from opmux.nn.context import Context
+from opmux.nn.fused_weights import fit_projections
 from opmux.nn.linear import Linear, backend_repr
 from opmux.nn.norm import RMSNorm
+from opmux.nn.sizes import check_sizes
 
 Rotary = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(q, k, positions) -> both rotated: a `RotaryEmbedding`, or a function of your own."""
@@ -20,13 +22,15 @@ class Attention(nn.Module):
     """Project to heads, norm, rotate, attend, project back: ``o_proj(attention(rotary(q), rotary(k), v))``.
 
     In a state dict: ``q_proj``, ``k_proj``, ``v_proj`` (fused: ``qkv_proj``, the rows in this order, as Phi-3 has
-    them), ``o_proj``, and where there are some ``q_norm``, ``k_norm`` and ``sinks``.
+    them), ``o_proj``, and where there are some ``q_norm``, ``k_norm`` and ``sinks``. `load_state_dict` takes both forms
+    of the three.
 
     Args:
         hidden: The size of x's last dim.
         heads: Query heads.
         kv_heads: Heads of keys and values, which divide the query heads; None is as many.
         head_dim: The size of a head; None is ``hidden / heads``.
+        value_dim: The size of a head of the values; None is head_dim.
         rotary: Rotates q and k. None rotates nothing, unless the call brings its own.
         bias: Whether the projections have a bias.
         out_bias: Whether o_proj has one; None is as the others.
@@ -46,7 +50,7 @@ class Attention(nn.Module):
         backend: Handed to the ops.
 
     Raises:
-        InvalidArgument: If the heads do not fit each other or hidden, or qk_norm is unknown.
+        InvalidArgument: If a size is none, the heads do not fit each other or hidden, or qk_norm is unknown.
 
     Source:
         Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al., "GQA", 2023,
@@ -62,6 +66,7 @@ class Attention(nn.Module):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         *,
+        value_dim: int | None = None,
         rotary: Rotary | None = None,
         bias: bool = False,
         out_bias: bool | None = None,
@@ -80,22 +85,25 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
-        _check_sizes(hidden, heads, kv_heads, head_dim, qk_norm)
+        _check(hidden, heads, kv_heads, head_dim, qk_norm)
         head_dim = hidden // heads if head_dim is None else head_dim
-        self.heads, self.kv_heads, self.head_dim, self.backend = heads, kv_heads, head_dim, backend
+        value_dim = head_dim if value_dim is None else value_dim
+        check_sizes("Attention", head_dim=head_dim, value_dim=value_dim)
+        self.heads, self.kv_heads, self.head_dim, self.value_dim = heads, kv_heads, head_dim, value_dim
         self.scale, self.causal, self.window, self.softcap = scale, causal, window, softcap
-        self.fused, self.qk_norm, self.rotary = fused, qk_norm, rotary
+        self.fused, self.qk_norm, self.rotary, self.backend = fused, qk_norm, rotary, backend
         made: dict[str, Any] = {"device": device, "dtype": dtype, "backend": backend}
-        q_size, kv_size = heads * head_dim, kv_heads * head_dim
+        q_size, k_size, v_size = heads * head_dim, kv_heads * head_dim, kv_heads * value_dim
+        self._rows = {"q_proj": q_size, "k_proj": k_size, "v_proj": v_size}
         if fused:
-            self.qkv_proj = Linear(hidden, q_size + 2 * kv_size, bias, **made)
+            self.qkv_proj = Linear(hidden, q_size + k_size + v_size, bias, **made)
         else:
             self.q_proj = Linear(hidden, q_size, bias, **made)
-            self.k_proj = Linear(hidden, kv_size, bias, **made)
-            self.v_proj = Linear(hidden, kv_size, bias, **made)
-        self.o_proj = Linear(q_size, hidden, bias if out_bias is None else out_bias, **made)
+            self.k_proj = Linear(hidden, k_size, bias, **made)
+            self.v_proj = Linear(hidden, v_size, bias, **made)
+        self.o_proj = Linear(heads * value_dim, hidden, bias if out_bias is None else out_bias, **made)
         if qk_norm is not None:
-            sizes = (q_size, kv_size) if qk_norm == "all" else (head_dim, head_dim)
+            sizes = (q_size, k_size) if qk_norm == "all" else (head_dim, head_dim)
             self.q_norm, self.k_norm = (
                 RMSNorm(size, qk_norm_eps, weight_offset=qk_norm_offset, **made) for size in sizes
             )
@@ -157,31 +165,36 @@ class Attention(nn.Module):
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v in heads, normed but not rotated."""
         if self.fused:
-            sizes = [self.heads * self.head_dim, *[self.kv_heads * self.head_dim] * 2]
-            q, k, v = self.qkv_proj(x).split(sizes, dim=-1)
+            q, k, v = self.qkv_proj(x).split_with_sizes(list(self._rows.values()), -1)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         if self.qk_norm == "all":
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = (one.unflatten(-1, (-1, self.head_dim)) for one in (q, k, v))
+        q, k = q.unflatten(-1, (-1, self.head_dim)), k.unflatten(-1, (-1, self.head_dim))
+        v = v.unflatten(-1, (-1, self.value_dim))
         if self.qk_norm == "head":
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        fit_projections(state_dict, prefix, self.fused, "qkv_proj", self._rows)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def extra_repr(self) -> str:
         shown = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}, causal={self.causal}"
-        options = {"window": (-1, -1), "softcap": 0.0, "scale": None}
+        options = {"value_dim": self.head_dim, "window": (-1, -1), "softcap": 0.0, "scale": None}
         changed = [f", {name}={getattr(self, name)}" for name, usual in options.items() if getattr(self, name) != usual]
         learned = "" if self.sinks is None else ", sinks=True"
         return shown + "".join(changed) + learned + backend_repr(self.backend)
 
 
-def _check_sizes(hidden: int, heads: int, kv_heads: int, head_dim: int | None, qk_norm: str | None) -> None:
+def _check(hidden: int, heads: int, kv_heads: int, head_dim: int | None, qk_norm: str | None) -> None:
     """Refuse what does not fit.
 
     Raises:
         InvalidArgument: Names the argument.
     """
+    check_sizes("Attention", hidden=hidden, heads=heads, kv_heads=kv_heads)
     if head_dim is None and hidden % heads:
         raise invalid(
             "Attention", "head_dim", f"a number where heads = {heads} does not divide hidden = {hidden}", "None",

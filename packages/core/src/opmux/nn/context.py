@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import index
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 import opmux
+from opmux.errors import invalid
 
 
 class Context(Protocol):
@@ -46,10 +48,20 @@ class PackedSequences:
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: Any = None) -> Self:
-        """Lay out sequences of these lengths, one at least."""
-        positions = torch.cat([torch.arange(length, device=device) for length in lengths])
-        offsets = torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32, device=device)
-        return cls(offsets, max(lengths), positions)
+        """Lay out sequences of these lengths, one at least.
+
+        Raises:
+            InvalidArgument: If there is none, or a length is below 0.
+        """
+        counts = [index(length) for length in lengths]
+        if not counts or min(counts) < 0:
+            raise invalid(
+                "PackedSequences", "lengths", "one at least, none below 0", f"{counts}",
+                "give the number of tokens of each sequence",
+            )  # fmt: skip
+        positions = torch.cat([torch.arange(length, device=device) for length in counts])
+        offsets = torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32, device=device)
+        return cls(offsets, max(counts), positions)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **options: Any) -> Tensor:
         """Attend within each sequence; tensors are ``(tokens, heads, head_dim)``."""

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 import opmux
 from opmux.errors import invalid
+from opmux.nn.fused_weights import fit_projections
 from opmux.nn.linear import Linear, backend_repr
+from opmux.nn.sizes import check_sizes
 
 _GELU_FORMS = {"gelu": "none", "gelu_tanh": "tanh", "gelu_pytorch_tanh": "tanh"}
 """Activations that are a GELU, Hugging Face's names among them -> the op's `approximate`."""
@@ -21,6 +23,7 @@ class GatedMLP(nn.Module):
 
     In a state dict: ``gate_proj``, ``up_proj`` and ``down_proj``, as Llama, Qwen, Mistral and Gemma have them; fused,
     ``gate_up_proj`` (the gate's rows first) and ``down_proj``, as Phi-3 has them, one product in place of two.
+    `load_state_dict` takes both forms.
 
     Args:
         hidden: The size of x's last dim.
@@ -33,7 +36,7 @@ class GatedMLP(nn.Module):
         backend: Handed to the ops.
 
     Raises:
-        InvalidArgument: If the activation is unknown.
+        InvalidArgument: If a size is none, or the activation is unknown.
 
     Source:
         Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202.
@@ -57,7 +60,9 @@ class GatedMLP(nn.Module):
                 "GatedMLP", "activation", f"one of {', '.join(ACTIVATIONS)}", repr(activation),
                 "write another gate with torch's own functions between two opmux.nn.Linear",
             )  # fmt: skip
+        check_sizes("GatedMLP", hidden=hidden, intermediate=intermediate)
         self.activation, self.fused, self.backend = activation, fused, backend
+        self._rows = {"gate_proj": intermediate, "up_proj": intermediate}
         how: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype, "backend": backend}
         if fused:
             self.gate_up_proj = Linear(hidden, 2 * intermediate, **how)
@@ -86,6 +91,10 @@ class GatedMLP(nn.Module):
         if approximate is None:
             return opmux.silu_mul(gate, up, backend=self.backend)
         return opmux.gelu_mul(gate, up, approximate=approximate, backend=self.backend)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        fit_projections(state_dict, prefix, self.fused, "gate_up_proj", self._rows)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, fused={self.fused}{backend_repr(self.backend)}"

@@ -12,17 +12,15 @@ from opmux.errors import invalid
 from opmux.nn.linear import backend_repr
 
 
-def _one_dim(module: str, normalized_shape: int | Sequence[int]) -> int | list[int]:
+def _one_dim(module: str, normalized_shape: int | Sequence[int]) -> list[int]:
     """Refuse a shape of several dims."""
-    if isinstance(normalized_shape, int) or len(normalized_shape) == 1:
-        return normalized_shape if isinstance(normalized_shape, int) else list(normalized_shape)
-    raise invalid(
-        module,
-        "normalized_shape",
-        "one dim, the last",
-        f"{tuple(normalized_shape)}",
-        "flatten the dims of x that are normed together, and pass their product",
-    )
+    shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
+    if len(shape) != 1:
+        raise invalid(
+            module, "normalized_shape", "one dim, the last", f"{tuple(shape)}",
+            "flatten the dims of x that are normed together, and pass their product",
+        )  # fmt: skip
+    return shape
 
 
 class RMSNorm(nn.RMSNorm):
@@ -81,7 +79,7 @@ class RMSNorm(nn.RMSNorm):
         eps = torch.finfo(accumulation_dtype(x.dtype)).eps if self.eps is None else self.eps
         weight, offset = self.weight, self.weight_offset
         if weight is None:
-            weight, offset = _ones(x), 0.0
+            weight, offset = _ones(self, x), 0.0
         if residual is None:
             return opmux.rms_norm(x, weight, eps=eps, weight_offset=offset, backend=self.backend)
         return opmux.add_rms_norm(x, residual, weight, eps=eps, weight_offset=offset, backend=self.backend)
@@ -129,7 +127,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:  # torch's name
         """Norm ``input (*tokens, hidden)``, or its sum with a residual; returns y, or ``(y, sum)``."""
-        weight = _ones(input) if self.weight is None else self.weight
+        weight = _ones(self, input) if self.weight is None else self.weight
         if residual is None:
             return opmux.layer_norm(input, weight, self.bias, eps=self.eps, backend=self.backend)
         return opmux.add_layer_norm(input, residual, weight, self.bias, eps=self.eps, backend=self.backend)
@@ -138,6 +136,6 @@ class LayerNorm(nn.LayerNorm):
         return super().extra_repr() + backend_repr(self.backend)
 
 
-def _ones(x: Tensor) -> Tensor:
+def _ones(norm: RMSNorm | LayerNorm, x: Tensor) -> Tensor:
     """The weight of a norm without one; made anew, so that no state has to follow the module around."""
-    return torch.ones(x.shape[-1], dtype=torch.float32, device=x.device)
+    return torch.ones(norm.normalized_shape, dtype=torch.float32, device=x.device)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import opmux
 from opmux.errors import invalid
+from opmux.nn.sizes import check_sizes
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,22 @@ class PagedStep:
             pages: The pages of each, in order, enough for both.
             page_size: Tokens in a page.
             device: Where the tensors are made.
+
+        Raises:
+            InvalidArgument: If the sequences are not as many in all three or none, a number is below 0, or a sequence
+                has too few pages.
         """
+        if not len(starts) == len(counts) == len(pages) > 0:
+            raise invalid(
+                "PagedStep", "counts", "one of each sequence, as starts and pages, and a sequence at least",
+                f"{len(counts)}, {len(starts)} starts and {len(pages)} lists of pages", "give each sequence all three",
+            )  # fmt: skip
+        for start, count, own in zip(starts, counts, pages, strict=True):
+            if not 0 <= start <= start + count <= len(own) * page_size:
+                raise invalid(
+                    "PagedStep", "pages", f"room for {start} cached and {count} new tokens",
+                    f"{len(own)} pages of {page_size}", "give the sequence its pages first; no number is below 0",
+                )  # fmt: skip
         places = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
         slots = [
             of_one[place // page_size] * page_size + place % page_size
@@ -80,7 +96,7 @@ class PagedLayer:
     k_cache: Tensor
     """(pages, page_size, kv_heads, head_dim); written to."""
     v_cache: Tensor
-    """The same for the values."""
+    """The same for the values, (pages, page_size, kv_heads, value_dim)."""
     step: PagedStep
 
     @property
@@ -110,8 +126,12 @@ class PagedCache:
         page_size: Tokens in a page, 1 or a multiple of 16.
         kv_heads: Heads of keys and values.
         head_dim: The size of a head.
+        value_dim: The size of a head of the values; None is head_dim.
         dtype: That of the model's activations.
         device: Where the pages are made.
+
+    Raises:
+        InvalidArgument: If a size is none, or page_size not one of those.
     """
 
     def __init__(
@@ -122,11 +142,27 @@ class PagedCache:
         kv_heads: int,
         head_dim: int,
         *,
+        value_dim: int | None = None,
         dtype: torch.dtype | None = None,
         device: Any = None,
     ) -> None:
-        shape = (pages, layers, 2, page_size, kv_heads, head_dim)
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        value_dim = head_dim if value_dim is None else value_dim
+        check_sizes(
+            "PagedCache", layers=layers, pages=pages, page_size=page_size, kv_heads=kv_heads, head_dim=head_dim,
+            value_dim=value_dim,
+        )  # fmt: skip
+        if page_size > 1 and page_size % 16:
+            raise invalid("PagedCache", "page_size", "1 or a multiple of 16", f"{page_size}", "round it up")
+        sizes = [page_size * kv_heads * dim for dim in (head_dim, value_dim)]
+        self.data = torch.zeros((pages, layers, sum(sizes)), dtype=dtype, device=device)
+        keys, values = self.data.split(sizes, dim=-1)
+        self._layers = list(
+            zip(
+                keys.unflatten(-1, (page_size, kv_heads, head_dim)).unbind(1),
+                values.unflatten(-1, (page_size, kv_heads, value_dim)).unbind(1),
+                strict=True,
+            )
+        )
         self.page_size = page_size
         self._free = list(range(pages))[::-1]
         self._pages: dict[int, list[int]] = {}
@@ -138,8 +174,17 @@ class PagedCache:
         return len(self._free)
 
     def layer(self, index: int, step: PagedStep) -> PagedLayer:
-        """What layer `index` attends to at a step."""
-        return PagedLayer(self.data[:, index, 0], self.data[:, index, 1], step)
+        """What a layer, counted from 0, attends to at a step.
+
+        Raises:
+            InvalidArgument: If there is no such layer.
+        """
+        if not 0 <= index < len(self._layers):
+            raise invalid(
+                "PagedCache", "index", f"a layer from 0 to below {len(self._layers)}", f"{index}",
+                "give the cache as many layers as keep keys and values",
+            )  # fmt: skip
+        return PagedLayer(*self._layers[index], step)
 
     def step(self, counts: Mapping[int, int]) -> PagedStep:
         """Make room for new tokens.

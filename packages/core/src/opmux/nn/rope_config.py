@@ -24,11 +24,17 @@ RULES: dict[str, Rule] = {
 _OLDER = {"dynamic_ntk": "dynamic", "su": "longrope"}
 """Other names of a rule: that of the function, and Phi-3's first one."""
 
+_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
+"""What GPT-NeoX calls them."""
+
+_MODULE = "RotaryEmbedding"
+"""Whose arguments these are, for errors."""
+
 _LENGTHS = frozenset({"max_position_embeddings", "original_max_position_embeddings"})
 """What every configuration may name, and not every rule reads."""
 
 
-def rule_of(module: str, rope_type: str) -> Rule:
+def rule_of(rope_type: str) -> Rule:
     """The rule of a name.
 
     Raises:
@@ -37,30 +43,30 @@ def rule_of(module: str, rope_type: str) -> Rule:
     name = _OLDER.get(rope_type, rope_type)
     if name not in RULES:
         raise invalid(
-            module, "rope_type", f"one of {', '.join(RULES)}", repr(rope_type),
+            _MODULE, "rope_type", f"one of {', '.join(RULES)}", repr(rope_type),
             "for another make tables of your own and call opmux.apply_rope",
         )  # fmt: skip
     return RULES[name]
 
 
-def keywords_of(module: str, rope_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def keywords_of(rope_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What a rule takes of the parameters given: None counts as absent, and so does a length that it does not read.
 
     Raises:
         InvalidArgument: If one is missing, or one would change nothing.
     """
-    accepted = inspect.signature(rule_of(module, rope_type)).parameters
+    accepted = inspect.signature(rule_of(rope_type)).parameters
     known = {name: value for name, value in given.items() if name in accepted and value is not None}
     for name, value in given.items():
         if name not in accepted and name not in _LENGTHS and value is not None:
             raise invalid(
-                module, name, f"no such parameter for rope type {rope_type!r}, which has {', '.join(accepted)}",
+                _MODULE, name, f"no such parameter for rope type {rope_type!r}, which has {', '.join(accepted)}",
                 repr(value), "leave it out, or check the rope type",
             )  # fmt: skip
     for name, parameter in accepted.items():
         if parameter.default is parameter.empty and name not in known:
             raise invalid(
-                module, name, f"a value for rope type {rope_type!r}", "none", "pass it, or check the rope parameters"
+                _MODULE, name, f"a value for rope type {rope_type!r}", "none", "pass it, or check the rope parameters"
             )
     return known
 
@@ -81,10 +87,13 @@ def parameters_of(config: Any, layer_type: str | None = None) -> dict[str, Any]:
         return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
     own: dict[str, Any] = dict(read("rope_parameters") or read("rope_scaling") or {})
-    if own and all(isinstance(value, Mapping) for value in own.values()):
+    by_layer = bool(own) and all(isinstance(value, Mapping) for value in own.values())
+    if not by_layer and (local := read("rope_local_base_freq")) is not None:  # Gemma 3, at first
+        own, by_layer = {"full_attention": own, "sliding_attention": {"rope_theta": local}}, True
+    if by_layer:
         if layer_type not in own:
             raise invalid(
-                "RotaryEmbedding", "layer_type", f"one of {', '.join(own)}", repr(layer_type),
+                _MODULE, "layer_type", f"one of {', '.join(own)}", repr(layer_type),
                 "the configuration has rope parameters for each type of layer: name one",
             )  # fmt: skip
         own = dict(own[layer_type])
@@ -93,15 +102,17 @@ def parameters_of(config: Any, layer_type: str | None = None) -> dict[str, Any]:
     for name in ("rope_theta", "partial_rotary_factor", *sorted(_LENGTHS)):
         if own.get(name) is None:
             own[name] = read(name)
+        if own[name] is None and name in _NEOX:
+            own[name] = read(_NEOX[name])
     if own["rope_theta"] is None:
         own["rope_theta"] = 10_000.0
     head_dim = read("head_dim")
     if head_dim is None:
         hidden, heads = read("hidden_size"), read("num_attention_heads")
-        if not hidden or not heads:
+        if not hidden or not heads or hidden % heads:
             raise invalid(
-                "RotaryEmbedding", "config", "head_dim, or hidden_size and num_attention_heads", "neither",
-                "add one, or pass the arguments one by one",
+                _MODULE, "config", "head_dim, or hidden_size and num_attention_heads, which divides it",
+                f"hidden_size {hidden} and num_attention_heads {heads}", "add one, or pass the arguments one by one",
             )  # fmt: skip
         head_dim = hidden // heads
     return {"rope_type": rope_type, "head_dim": head_dim, **own}

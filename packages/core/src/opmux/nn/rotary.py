@@ -17,7 +17,8 @@ class RotaryEmbedding(nn.Module):
 
     One module serves every layer with the same rule. Its tables, ``cos`` and ``sin``, are float32 buffers outside of
     the state dict. They stay float32 and exact whatever happens to the module: ``.to(dtype)`` and ``.half()`` move
-    them and keep their dtype, and ``to_empty`` from the meta device fills them.
+    them and keep their dtype. From the meta device ``to_empty`` fills them; ``load_state_dict(..., assign=True)`` of a
+    model that holds the module makes them on the CPU.
 
     Args:
         head_dim: The size of a head.
@@ -56,10 +57,10 @@ class RotaryEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.rope_type, self.interleaved, self.backend = rope_type, interleaved, backend
-        self.max_positions = max_positions
+        self.head_dim, self.max_positions = head_dim, max_positions
         given = {"head_dim": head_dim, "rope_theta": rope_theta, **parameters}
-        self.parameters_of_rule = keywords_of("RotaryEmbedding", rope_type, given)
-        cos, sin = self._tables()
+        self.parameters_of_rule = keywords_of(rope_type, given)
+        cos, sin = self._tables(self.parameters_of_rule, max_positions)
         where = torch.get_default_device() if device is None else device
         self.register_buffer("cos", cos.to(where), persistent=False)
         self.register_buffer("sin", sin.to(where), persistent=False)
@@ -112,41 +113,52 @@ class RotaryEmbedding(nn.Module):
             max_positions: How many positions the tables hold from now on.
             seq_len: The length, in positions, that ``dynamic`` and ``longrope`` choose the frequencies for; other
                 rules have one set.
+
+        Raises:
+            InvalidArgument: If a number is none, or the rule takes no length; then nothing has changed.
         """
+        given = self.parameters_of_rule
         if seq_len is not None:
-            given = self.parameters_of_rule | {"seq_len": seq_len}
-            self.parameters_of_rule = keywords_of("RotaryEmbedding", self.rope_type, given)
-        previous, self.max_positions = self.max_positions, max_positions
-        try:
-            cos, sin = self._tables()
-        except ValueError:
-            self.max_positions = previous
-            raise
+            given = keywords_of(self.rope_type, given | {"seq_len": seq_len})
+        cos, sin = self._tables(given, max_positions)
+        self.parameters_of_rule, self.max_positions = given, max_positions
         self.cos, self.sin = cos.to(self.cos.device), sin.to(self.sin.device)
 
     def forward(self, q: Tensor, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Rotate ``q (*batch, seq, heads, head_dim)`` and ``k (*batch, seq, kv_heads, head_dim)``.
 
         ``positions (*batch, seq)`` are int32 or int64; None counts from 0 along seq.
-        """
-        return opmux.apply_rope(
-            q, k, self.cos, self.sin, positions, interleaved=self.interleaved, backend=self.backend
-        )  # fmt: skip
 
-    def _tables(self) -> tuple[Tensor, Tensor]:
+        Raises:
+            InvalidArgument: If the heads are of another size than the module's.
+        """
+        if q.shape[-1] != self.head_dim:
+            raise invalid(
+                "RotaryEmbedding", "q", f"heads of head_dim = {self.head_dim}", f"shape {tuple(q.shape)}",
+                "make the module for this size; partial_rotary_factor rotates a part of a head",
+            )  # fmt: skip
+        return opmux.apply_rope(q, k, self.cos, self.sin, positions, interleaved=self.interleaved, backend=self.backend)
+
+    def _tables(self, given: dict[str, Any], max_positions: int) -> tuple[Tensor, Tensor]:
         """The tables, made on the CPU in float64 whatever the default device is."""
         with torch.device("cpu"):
-            inv_freq, attention_factor = rule_of("RotaryEmbedding", self.rope_type)(**self.parameters_of_rule)
-            return opmux.rope.tables(inv_freq, self.max_positions, attention_factor)
+            inv_freq, attention_factor = rule_of(self.rope_type)(**given)
+            return opmux.rope.tables(inv_freq, max_positions, attention_factor)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow to another device; a change of dtype, and memory that holds nothing yet, do not reach the tables."""
         before = self.cos, self.sin
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if not self.cos.is_meta:
-            cos, sin = self._tables() if before[0].is_meta else before
+            cos, sin = self._tables(self.parameters_of_rule, self.max_positions) if before[0].is_meta else before
             self.cos, self.sin = cos.to(self.cos.device), sin.to(self.sin.device)
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *rest: Any) -> None:
+        """Weights that are assigned to a module on the meta device leave it without a device: the tables begin anew."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, *rest)
+        if self.cos.is_meta and metadata.get("assign_to_params_buffers", False):
+            self.to_empty(device="cpu")
 
     def extra_repr(self) -> str:
         rule = "".join(f", {name}={value!r}" for name, value in self.parameters_of_rule.items())

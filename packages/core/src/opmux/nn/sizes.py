@@ -1,0 +1,14 @@
+"""Sizes that have to be sizes."""
+
+from opmux.errors import invalid
+
+
+def check_sizes(module: str, **sizes: int) -> None:
+    """Refuse what is no whole number, or below 1.
+
+    Raises:
+        InvalidArgument: Names the first such argument.
+    """
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise invalid(module, name, "a whole number, 1 or more", repr(size), "check the model's sizes")
