@@ -16,12 +16,15 @@ import triton
 from opmux_triton.aot.build import Built
 from opmux_triton.aot.facts import Facts
 
-SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
-"""The most that one block may have."""
+SHARED_KIB = {"sm_80": 163, "sm_87": 163, "sm_90": 227, "sm_100": 227, "sm_103": 227}
+"""The most that one block may have; 99 unless listed."""
 REGISTERS = 65536
 REGISTER_GRANULE = 8
 WARPS = 64
 RESERVED_BYTES = 1024
+
+MATRIX = ("HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "HMMA", "QMMA", "IMMA", "DMMA")
+"""Matrix instructions of a warp, of a warpgroup (sm_90) and of a multiprocessor's tensor memory (sm_100)."""
 
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 _OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", re.MULTILINE)
@@ -39,7 +42,7 @@ def read(built: Built) -> Facts:
     """The facts of one kernel."""
     usage = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", _dump("--dump-resource-usage", built.binary)))
     opcodes = Counter(_OPCODE.findall(_dump("--dump-sass", built.binary)))
-    matrix = {n: c for n, c in opcodes.items() if n.startswith(("HGMMA", "QGMMA", "IGMMA", "HMMA", "IMMA", "DMMA"))}
+    matrix = {n: c for n, c in opcodes.items() if n.startswith(MATRIX)}
     loads = {n: c for n, c in opcodes.items() if n.startswith(("LDG", "LDGSTS", "UTMALDG", "UBLKCP"))}
     local = sum(c for n, c in opcodes.items() if n.startswith(("LDL", "STL")))
     wide = sum(c for n, c in loads.items() if ".128" in n or n.startswith(("UTMALDG", "UBLKCP")))
@@ -57,18 +60,22 @@ def read(built: Built) -> Facts:
     )
 
 
+def _shared_limit(arch: str) -> int:
+    return SHARED_KIB.get(arch, 99) * 1024
+
+
 def occupancy(arch: str, registers: int, shared: int, warps: int) -> int:
     """Warps per multiprocessor that fit, by registers and by shared memory."""
     granules = -(-max(registers, 1) // REGISTER_GRANULE) * REGISTER_GRANULE
     blocks = min(WARPS // warps, REGISTERS // (granules * 32 * warps))
     if shared:
-        whole = SHARED_BYTES.get(arch, SHARED_BYTES["sm_86"]) + RESERVED_BYTES
+        whole = _shared_limit(arch) + RESERVED_BYTES
         blocks = min(blocks, whole // (shared + RESERVED_BYTES))
     return blocks * warps
 
 
 def complaints(arch: str, facts: Facts) -> list[str]:
     """What goes past the arch's limits."""
-    limit = SHARED_BYTES.get(arch, SHARED_BYTES["sm_86"])
+    limit = _shared_limit(arch)
     found = [f"{facts.shared} bytes of shared memory, a block has {limit}"] if facts.shared > limit else []
     return found if facts.occupancy else [*found, "no block fits a multiprocessor"]
