@@ -1,0 +1,456 @@
+"""End-to-end figures: whole models of two shapes, patched and unpatched, in one run.
+
+Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for decode), with Liger and with TileGym
+where they are installed and patch the family, patched by opmux (eager), and patched under torch.compile or captured as
+a CUDA graph for decode.
+
+Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that every
+round has all rows under the same clocks, and memory is given back after each turn. Weights are random, the same in all
+rows. A row that fails or passes its limit stays in the table with the reason. Results so far are written after each
+turn.
+
+    python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
+    python benchmarks/models.py --tiny                  # small models on the CPU, to see that everything runs
+"""
+
+import argparse
+import contextlib
+import inspect
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROWS = ("eager", "compiled", "liger", "tilegym", "opmux", "opmux compiled", "opmux graph")
+WORK = ("prefill", "decode-1", "decode-8", "decode-64", "training")
+PROMPT = 128
+"""Tokens that are in the cache before decoding starts."""
+
+
+def llama_1b() -> Any:
+    """Llama 3.2 1B: the published shape."""
+    import transformers
+
+    return transformers.LlamaConfig(
+        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        },
+    )  # fmt: skip
+
+
+def qwen3_4b() -> Any:
+    """Qwen3 4B: the published shape."""
+    import transformers
+
+    return transformers.Qwen3Config(
+        vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=40960, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    )  # fmt: skip
+
+
+MODELS: dict[str, Callable[[], Any]] = {"llama-1b": llama_1b, "qwen3-4b": qwen3_4b}
+
+
+def shrink(config: Any) -> Any:
+    """The same family, small enough for a CPU."""
+    sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": None}
+    kept = {key: value for key, value in config.to_dict().items() if key != "layer_types"}
+    return type(config)(**{**kept, **sizes, **heads})
+
+
+class Settings:
+    """What is the same for all rows of a run."""
+
+    def __init__(self, tiny: bool, steps: int) -> None:
+        self.tiny, self.steps = tiny, steps
+        self.prefill = 64 if tiny else 2048
+        self.new = 4 if tiny else steps
+        self.training = (2, 32) if tiny else (4, 2048)
+        self.device = "cpu" if tiny else "cuda"
+
+
+class Row:
+    """One row's model and what it does with it, in its own process."""
+
+    def __init__(self, name: str, model_name: str, settings: Settings) -> None:
+        import torch
+        import transformers
+
+        self.torch, self.transformers, self.name, self.settings = torch, transformers, name, settings
+        config = MODELS[model_name]()
+        config = shrink(config) if settings.tiny else config
+        dtype = torch.float32 if settings.tiny else torch.bfloat16
+        self.patch_classes(config.model_type)
+        torch.manual_seed(0)
+        with torch.device(settings.device):
+            self.model: Any = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation="sdpa"
+            )
+        self.model.eval()
+        self.patch_model()
+
+    def patch_classes(self, family: str) -> None:
+        """What other libraries do before a model is made."""
+        if self.name == "liger":
+            import liger_kernel.transformers as liger
+
+            patch = getattr(liger, f"apply_liger_kernel_to_{family}", None)
+            if patch is None:
+                raise LookupError(f"Liger does not patch {family}")
+            patch()
+        elif self.name == "tilegym":
+            import tilegym.transformers as tilegym
+
+            patch = getattr(tilegym, f"apply_tilegym_kernel_to_{family}", None)
+            if patch is None:
+                raise LookupError(f"TileGym does not patch {family}")
+            patch(**({"use_cutile": True} if "use_cutile" in inspect.signature(patch).parameters else {}))
+
+    def patch_model(self) -> None:
+        """What opmux does with a model."""
+        if not self.name.startswith("opmux"):
+            return
+        import opmux_transformers
+
+        report = opmux_transformers.patch(self.model)
+        left = {row.kind for row in report.left()} - {"residual"}
+        if left:
+            raise RuntimeError(f"opmux left {sorted(left)} alone:\n{report}")
+
+    def tokens(self, batch: int, seq: int) -> Any:
+        """Random tokens, the same in every row."""
+        generator = self.torch.Generator().manual_seed(batch * 7919 + seq)
+        made = self.torch.randint(3, self.model.config.vocab_size, (batch, seq), generator=generator)
+        return made.to(self.settings.device)
+
+    def wait(self) -> None:
+        """Until the device is done."""
+        if self.settings.device == "cuda":
+            self.torch.cuda.synchronize()
+
+    def run(self, work: str) -> dict[str, float]:
+        """One turn: warm up, measure, give the memory back."""
+        torch, on_gpu = self.torch, self.settings.device == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        make = {"prefill": self.prefill, "training": self.train}.get(work) or self.decode(int(work.rpartition("-")[2]))
+        with contextlib.ExitStack() as stack:
+            step, tokens, repeats = stack.enter_context(make())
+            step()  # compiles, plans, captures
+            self.wait()
+            times = []
+            for _ in range(repeats):
+                started = time.perf_counter()
+                step()
+                self.wait()
+                times.append(time.perf_counter() - started)
+            peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
+        self.model.zero_grad(set_to_none=True)
+        if on_gpu:
+            torch.cuda.empty_cache()
+        return {"tokens_per_second": tokens / statistics.median(times), "peak_gib": peak}
+
+    def compiled(self, mode: str | None) -> Any:
+        """The model, under torch.compile where the row is."""
+        if "compiled" not in self.name:
+            return self.model
+        key = mode or "default"
+        made = self.__dict__.setdefault("_compiled", {})
+        if key not in made:
+            backend = "eager" if self.settings.tiny else "inductor"
+            options = {} if self.settings.tiny else {"mode": mode}
+            made[key] = self.torch.compile(self.model, backend=backend, **options)
+        return made[key]
+
+    @contextlib.contextmanager
+    def prefill(self) -> Iterator[Any]:
+        """Logits of the last token of one long prompt."""
+        model, ids = self.compiled(None), self.tokens(1, self.settings.prefill)
+
+        def step() -> None:
+            with self.torch.no_grad():
+                model(ids, use_cache=False, logits_to_keep=1)
+
+        yield step, ids.numel(), 2 if self.settings.tiny else 5
+
+    @contextlib.contextmanager
+    def train(self) -> Iterator[Any]:
+        """Forward, backward and a step of AdamW."""
+        torch = self.torch
+        model, ids = self.compiled(None), self.tokens(*self.settings.training)
+        optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-6, fused=self.settings.device == "cuda")
+        self.model.train()
+
+        def step() -> None:
+            model(ids, labels=ids, use_cache=False).loss.backward()
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+        try:
+            yield step, ids.numel(), 2 if self.settings.tiny else 3
+        finally:
+            self.model.eval()
+
+    def decode(self, batch: int) -> Callable[[], Any]:
+        """Greedy decoding, one token for every sequence at a time."""
+
+        @contextlib.contextmanager
+        def made() -> Iterator[Any]:
+            torch, new = self.torch, self.settings.new
+            ids = self.tokens(batch, PROMPT)
+            length = PROMPT + new + 16
+            cache = self.cache(batch, length)
+            with torch.no_grad():
+                first = self.model(ids, past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
+            run = self.stepper(batch, cache, first)
+
+            def step() -> None:
+                if hasattr(cache, "crop") and self.name != "compiled":
+                    seen = cache.get_seq_length()
+                    cache.crop(-(int(seen) - PROMPT))
+                elif self.name == "compiled":
+                    for layer in cache.layers:
+                        layer.cumulative_length.fill_(PROMPT)
+                token = first
+                for _ in range(new):
+                    token = run(token)
+
+            yield step, batch * new, 1 if self.settings.tiny else 2
+
+        return made
+
+    def cache(self, batch: int, length: int) -> Any:
+        """The cache of a row's decoding."""
+        if self.name == "compiled":
+            return self.transformers.StaticCache(config=self.model.config, max_cache_len=length)
+        if self.name.startswith("opmux"):
+            import opmux_transformers
+
+            return opmux_transformers.PagedCache(self.model, max_length=length)
+        return self.transformers.DynamicCache(config=self.model.config)
+
+    def stepper(self, batch: int, cache: Any, first: Any) -> Callable[[Any], Any]:
+        """What turns a token of every sequence into the next."""
+        torch = self.torch
+        if self.name == "opmux graph" and self.settings.device == "cuda":
+            return self.captured(cache, first)
+        model = self.compiled("reduce-overhead" if self.settings.device == "cuda" else None)
+
+        def run(token: Any) -> Any:
+            with torch.no_grad():
+                if "compiled" in self.name and self.settings.device == "cuda":
+                    torch.compiler.cudagraph_mark_step_begin()
+                return model(token, past_key_values=cache).logits[:, -1:].argmax(-1).clone()
+
+        return run
+
+    def captured(self, cache: Any, first: Any) -> Callable[[Any], Any]:
+        """The step of a patched model as a CUDA graph: opmux's ops can be captured once they have run."""
+        torch = self.torch
+        token = first.clone()
+
+        def forward() -> None:
+            with torch.no_grad():
+                token.copy_(self.model(token, past_key_values=cache).logits[:, -1:].argmax(-1))
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                forward()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            forward()
+
+        def run(given: Any) -> Any:
+            if given is not token:
+                token.copy_(given)
+            graph.replay()
+            return token
+
+        return run
+
+
+def say(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any) -> None:
+    """A row's process: makes the model, then measures what it is asked for."""
+    try:
+        row = Row(name, model_name, Settings(tiny, steps))
+        pipe.send(("ready", None))
+    except Exception as error:
+        pipe.send(("left out", say(error)))
+        return
+    while (work := pipe.recv()) is not None:
+        try:
+            pipe.send(("measured", row.run(work)))
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            pipe.send(("failed", say(error)))
+
+
+class Workers:
+    """The processes of all rows of one model."""
+
+    def __init__(self, model_name: str, rows: list[str], arguments: argparse.Namespace) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.limit = arguments.limit
+        self.running: dict[str, tuple[Any, Any]] = {}
+        self.left_out: dict[str, str] = {}
+        for name in rows:
+            here, there = context.Pipe()
+            given = (name, model_name, arguments.tiny, arguments.steps, there)
+            process = context.Process(target=work_in_turns, args=given, daemon=True)
+            process.start()
+            self.running[name] = (process, here)
+            state, reason = self._answer(name)
+            if state != "ready":
+                self.left_out[name] = reason
+                self.stop(name)
+
+    def _answer(self, name: str) -> tuple[str, Any]:
+        process, pipe = self.running[name]
+        try:
+            if pipe.poll(self.limit):
+                answer: tuple[str, Any] = pipe.recv()
+                return answer
+        except EOFError:
+            return "failed", f"the process ended with {process.exitcode}"
+        return "failed", f"took longer than {self.limit:.0f} s"
+
+    def ask(self, name: str, work: str) -> tuple[str, Any]:
+        """Have a row take its turn; one that fails takes none any more."""
+        self.running[name][1].send(work)
+        state, answer = self._answer(name)
+        if state == "failed" and "longer than" in str(answer):
+            self.stop(name)
+        return state, answer
+
+    def stop(self, name: str) -> None:
+        """End a row's process."""
+        process, pipe = self.running.pop(name)
+        with contextlib.suppress(OSError):
+            pipe.send(None)
+        process.join(5)
+        if process.is_alive():
+            process.terminate()
+
+
+def environment(tiny: bool) -> dict[str, Any]:
+    """Versions and the device."""
+    import importlib.metadata
+
+    import torch
+
+    versions = {}
+    for name in (
+        "torch",
+        "transformers",
+        "triton",
+        "opmux",
+        "opmux-triton",
+        "opmux-transformers",
+        "liger-kernel",
+        "tilegym",
+    ):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    device = "cpu" if tiny else torch.cuda.get_device_name()
+    return {"versions": versions, "device": device, "dtype": "float32" if tiny else "bfloat16"}
+
+
+def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callable[[], None]) -> None:
+    """Every model, every kind of work, in rounds over all rows."""
+    started = time.monotonic()
+    for model_name in arguments.models:
+        workers = Workers(model_name, arguments.rows, arguments)
+        found = results["models"].setdefault(model_name, {})
+        for name, reason in workers.left_out.items():
+            print(f"{model_name}: {name} is left out: {reason}", flush=True)
+        for work in arguments.work:
+            table: dict[str, Any] = {name: {"left_out": reason} for name, reason in workers.left_out.items()}
+            found[work] = table
+            for turn in range(arguments.rounds):
+                for name in [n for n in workers.running if "failed" not in table.get(n, {})]:
+                    if time.monotonic() - started > arguments.total:
+                        results["stopped"] = f"after {arguments.total:.0f} s"
+                        save()
+                        return
+                    if name == "opmux graph" and not work.startswith("decode"):
+                        continue
+                    state, answer = workers.ask(name, work)
+                    entry = table.setdefault(name, {"rounds": []})
+                    if state != "measured":
+                        entry["failed"] = answer
+                    else:
+                        entry["rounds"].append(answer)
+                        rates = [r["tokens_per_second"] for r in entry["rounds"]]
+                        entry["tokens_per_second"] = statistics.median(rates)
+                        entry["peak_gib"] = max(r["peak_gib"] for r in entry["rounds"])
+                    said = f"{answer['tokens_per_second']:.0f} tokens/s" if state == "measured" else answer
+                    print(f"{model_name} {work} round {turn + 1}: {name}: {said}", flush=True)
+                    save()
+        for name in [*workers.running]:
+            workers.stop(name)
+
+
+def show(results: dict[str, Any]) -> None:
+    """The tables, with each row's rate over the unpatched eager one's and over the best other one's."""
+    for model_name, found in results["models"].items():
+        for work, table in found.items():
+            print(f"\n{model_name}, {work}")
+            rates = {n: e["tokens_per_second"] for n, e in table.items() if "tokens_per_second" in e}
+            others = [rate for name, rate in rates.items() if not name.startswith("opmux")]
+            for name, entry in table.items():
+                if name not in rates:
+                    print(f"  {name:<16} {entry.get('left_out') or entry.get('failed')}")
+                    continue
+                to_eager = f"{rates[name] / rates['eager']:.2f} x eager" if "eager" in rates else ""
+                to_best = f"{rates[name] / max(others):.2f} x best other" if others else ""
+                print(
+                    f"  {name:<16} {rates[name]:>12.0f} tokens/s  {entry['peak_gib']:6.1f} GiB  {to_eager}  {to_best}"
+                )
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=256, help="tokens that are decoded")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that one turn of one row may take")
+    parser.add_argument("--total", type=float, default=3600.0, help="seconds after which no further turn begins")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tiny", action="store_true", help="small models on the CPU")
+    arguments = parser.parse_args()
+    if arguments.tiny:
+        arguments.rounds = min(arguments.rounds, 2)
+    results: dict[str, Any] = {**environment(arguments.tiny), "models": {}}
+
+    def save() -> None:
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(results, indent=1))
+
+    measure(arguments, results, save)
+    save()
+    show(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Hugging Face transformers models on opmux's operators.
+
+    import opmux_transformers
+
+    report = opmux_transformers.patch(model)
+    print(report)
+    opmux_transformers.unpatch(model)
+
+`patch` replaces what it can prove equal: RMS norms, rotary embedding, gated activations, attention, residual sums with
+the norm after them, and the cache of ``generate``. The report says what was replaced, what was left, and why.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from opmux_transformers.__about__ import __version__
+from opmux_transformers.reporting import Report, Row
+
+__all__ = ["PagedCache", "Report", "Row", "__version__", "families", "patch", "report", "unpatch"]
+
+
+def patch(
+    model: nn.Module | str,
+    *,
+    norm: bool = True,
+    gate: bool = True,
+    rope: bool = True,
+    attention: bool = True,
+    residual: bool = True,
+    cache: bool = True,
+) -> Report:
+    """Replace what opmux can prove equal in a model, or in every model of a family made from now on.
+
+    Each module is compared with its replacement on random input; one that does not agree is left alone, and the report
+    names it with the reason. Only this model changes: other models of the same class, or of the same configuration
+    object, are left as they are. The names and values of its parameters stay, and so does what ``save_pretrained``
+    writes.
+
+    Args:
+        model: A model; or a family's name (transformers' ``model_type``, as ``"llama"``), before loading: every model
+            of it that is loaded or made afterwards is patched.
+        norm: Whether RMS norms are replaced.
+        gate: Whether gated activations are replaced.
+        rope: Whether rotary embedding is replaced.
+        attention: Whether attention is replaced.
+        residual: Whether a residual sum and the norm after it become one op.
+        cache: Whether ``generate`` takes a `PagedCache`.
+
+    Returns:
+        What was replaced and left. For a family's name, a report of the family without rows; `report` has each
+        model's own.
+
+    Raises:
+        InvalidArgument: neither a model nor a known family; or patched already, with other options.
+        UnsupportedCall: a version of transformers that is not known.
+    """
+    from opmux.errors import InvalidArgument
+    from opmux_transformers.loading import patch_family
+    from opmux_transformers.patching import patch_model
+
+    options = {
+        "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
+    }  # fmt: skip
+    if isinstance(model, str):
+        return patch_family(model, options)
+    if not isinstance(model, nn.Module):
+        raise InvalidArgument(
+            "opmux_transformers.patch: `model` expected a torch.nn.Module or a family's name, got"
+            f' {type(model).__name__}; pass the model, or a name as "llama"'
+        )
+    return patch_model(model, options)
+
+
+def unpatch(model: nn.Module | str) -> Report:
+    """Undo a patch: every object that was replaced is put back, the very same.
+
+    Args:
+        model: A patched model; or a family's name, whose later models are then left alone (those patched stay so).
+
+    Returns:
+        The report of the patch that was undone.
+
+    Raises:
+        InvalidArgument: where there is no patch.
+    """
+    from opmux_transformers.loading import unpatch_family
+    from opmux_transformers.patching import unpatch_model
+
+    return unpatch_family(model) if isinstance(model, str) else unpatch_model(model)
+
+
+def report(model: nn.Module) -> Report:
+    """The report of the patch that is in force on a model.
+
+    Raises:
+        InvalidArgument: where there is none.
+    """
+    from opmux.errors import InvalidArgument
+    from opmux_transformers.undo import state_of
+
+    patch = state_of(model)
+    if patch is None:
+        raise InvalidArgument(
+            f"opmux_transformers.report: `model` expected a patched model, got {type(model).__name__} without a patch;"
+            " call opmux_transformers.patch(model) first"
+        )
+    return patch.report
+
+
+def families() -> tuple[str, ...]:
+    """The names of the families that are tested: in these every norm, rotation, gate and attention is replaced."""
+    from opmux_transformers.configs import FAMILIES
+
+    return tuple(FAMILIES)
+
+
+def __getattr__(name: str) -> Any:
+    """`PagedCache`, whose module imports transformers."""
+    if name == "PagedCache":
+        from opmux_transformers.paged_cache import PagedCache
+
+        return PagedCache
+    raise AttributeError(f"module 'opmux_transformers' has no attribute {name!r}")

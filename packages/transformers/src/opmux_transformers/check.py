@@ -1,0 +1,199 @@
+"""``opmux models check``: a small random model, patched and unpatched, side by side.
+
+In float32 the patched model must give the logits, the greedy tokens and the gradients of the unpatched one. In
+bfloat16 both round in places of their own: there the patched model may be no further from a float32 copy than twice as
+far as the unpatched one is. The unpatched one has transformers' eager attention, which defines what a model computes:
+some versions' sdpa leaves a softcap out.
+"""
+
+import copy
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from opmux.errors import InvalidArgument
+from opmux_transformers.configs import first_line, small_config
+from opmux_transformers.patching import patch_model
+from opmux_transformers.reporting import Report
+
+SEED = 0
+PROMPT = 12
+"""Tokens of the prompts; longer than the window of the small configurations."""
+NEW_TOKENS = 8
+FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
+"""How much further than the unpatched model the patched one may be from the one that is exact."""
+ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
+"""What is granted besides, as a share of the largest magnitude."""
+ALL = {"norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One quantity of the patched model against the unpatched one.
+
+    Attributes:
+        what: ``"logits"``, ``"tokens"`` or ``"gradients"``.
+        dtype: The models' dtype.
+        error: The patched model's error: the largest difference over the largest magnitude; for tokens the number of
+            tokens that differ.
+        bound: What it may be.
+        detail: Where it is largest.
+    """
+
+    what: str
+    dtype: str
+    error: float
+    bound: float
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within its bound."""
+        return self.error <= self.bound
+
+
+def build(config: Any, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
+    """A random model for text, in evaluation mode; weights large enough that every part of it matters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                spread = 1.5 / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 0.2
+                parameter.add_(torch.randn_like(parameter) * spread)
+    return model.to(device, dtype).eval()
+
+
+def prompts(config: Any) -> Tensor:
+    """Two prompts of random tokens."""
+    generator = torch.Generator().manual_seed(SEED + 1)
+    return torch.randint(3, config.vocab_size, (2, PROMPT), generator=generator)
+
+
+def compare(config: Any, dtype: torch.dtype, device: str = "cpu") -> tuple[list[Comparison], Report]:
+    """Build, patch and compare one model in one dtype, on one device."""
+    plain = build(config, dtype, device)
+    patched = copy.deepcopy(plain)
+    report = patch_model(patched, dict(ALL))
+    exact = copy.deepcopy(plain).float() if dtype != torch.float32 else plain
+    ids = prompts(plain.config).to(device)
+    found = [_logits(plain, patched, exact, ids, dtype), _gradients(plain, patched, exact, ids, dtype)]
+    found.append(_tokens(plain, patched, ids, dtype, found[0].bound))
+    return found, report
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _bound(theirs: float, dtype: torch.dtype) -> float:
+    return FACTORS[dtype] * theirs + ROUNDING[dtype]
+
+
+def _far(got: Tensor, exact: Tensor, least: float = 0.0) -> float:
+    """The largest difference as a share of the largest magnitude, which counts as ``least`` where it is smaller."""
+    largest = max(float(exact.abs().max()), least)
+    error = float((got.float() - exact.float()).abs().nan_to_num(nan=float("inf")).max())
+    return error / largest if largest else error
+
+
+def _logits(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtype) -> Comparison:
+    with torch.no_grad():
+        own, theirs, right = (model(ids).logits for model in (patched, plain, exact))
+    return Comparison("logits", _name(dtype), _far(own, right), _bound(_far(theirs, right), dtype))
+
+
+def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtype) -> Comparison:
+    grads = []
+    for model in (patched, plain, exact):
+        model.zero_grad(set_to_none=True)
+        model(ids, labels=ids).loss.backward()
+        grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    own, theirs, right = grads
+    if own.keys() != right.keys():
+        return Comparison("gradients", _name(dtype), float("inf"), 0.0, "not the same parameters have gradients")
+    # a gradient that is zero but for rounding (of a key's bias, say) is no unit to measure with
+    least = 1e-3 * statistics.median(float(gradient.abs().max()) for gradient in right.values())
+    errors = {name: _far(theirs[name], gradient, least) for name, gradient in right.items()}
+    usual = statistics.median(errors.values())
+    worst = ("", 0.0, 0.0)
+    for name, gradient in right.items():
+        # a parameter in which the unpatched model happened to be exact bounds nothing: rounding is not repeatable
+        error, bound = _far(own[name], gradient, least), _bound(max(errors[name], usual), dtype)
+        if not worst[0] or error - bound > worst[1] - worst[2]:
+            worst = (name, error, bound)
+    return Comparison("gradients", _name(dtype), worst[1], worst[2], worst[0])
+
+
+def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: float) -> Comparison:
+    """Greedy tokens; of two logits no further apart than rounding moves each of them, either is right."""
+    settings = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
+    with torch.no_grad():
+        own = patched.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        theirs = plain.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        if torch.equal(own, theirs):
+            return Comparison("tokens", _name(dtype), 0, 0)
+        logits = plain(own).logits[:, ids.shape[1] - 1 : -1].float()
+    chosen = logits.gather(-1, own[:, ids.shape[1] :, None]).squeeze(-1)
+    allowed = 2 * bound * float(logits.abs().max())
+    behind = int((logits.max(-1).values - chosen > allowed).sum())
+    return Comparison("tokens", _name(dtype), behind, 0, "others only where two logits are as good as equal")
+
+
+def run(name: str, device: str | None = None) -> dict[str, Any]:
+    """Check a family or a configuration, in float32 and bfloat16.
+
+    Args:
+        name: what `small_config` takes.
+        device: ``"cpu"`` or ``"cuda"``; None is a GPU where there is one.
+
+    Returns:
+        What ``opmux models check --json`` prints, and the report under ``"report_object"``.
+    """
+    config = small_config(name)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise InvalidArgument(
+            f"opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got {device}; take cpu"
+        )
+    try:
+        with torch.no_grad():
+            build(config, torch.float32)(prompts(config))
+    except Exception as error:  # whatever transformers says of such a model, before anything is patched
+        raise InvalidArgument(
+            f"opmux models check: `name` expected a model for text that runs at a small size, got {name!r}:"
+            f" {first_line(error)}; name another, or pass your model to opmux_transformers.patch"
+        ) from None
+    comparisons: list[Comparison] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        found, report = compare(copy.deepcopy(config), dtype, device)
+        comparisons += found
+    failures = [
+        f"{c.what} in {c.dtype}: {c.error:.3g}, at most {c.bound:.3g} {c.detail}".rstrip()
+        for c in comparisons
+        if not c.passed
+    ]
+    return {
+        "name": name,
+        "family": str(config.model_type),
+        "device": device,
+        "passed": not failures,
+        "failures": failures,
+        "comparisons": [
+            {
+                "what": c.what,
+                "dtype": c.dtype,
+                "error": c.error,
+                "bound": c.bound,
+                "passed": c.passed,
+                "detail": c.detail,
+            }
+            for c in comparisons
+        ],
+        "report": report.as_dict(),
+        "report_object": report,
+    }

@@ -1,0 +1,64 @@
+"""Whether somebody else has been at a module: a forward that is not the class's own."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+MARK = "_opmux_replacement"
+"""Attribute of every function that stands in for a forward."""
+
+
+def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function as opmux's own."""
+    setattr(function, MARK, True)
+    return function
+
+
+def whose_forward(module: nn.Module) -> str | None:
+    """Say who replaced the module's forward, or None where it is the one that its class was written with."""
+    own = vars(module).get("forward")
+    if own is not None:
+        function = getattr(own, "__func__", own)
+        if getattr(function, MARK, False):
+            return "already patched by opmux, as a part of another model"
+        return f"already patched: its forward was replaced by {_name(function)}"
+    for cls in type(module).__mro__:
+        if "forward" in vars(cls):
+            function = inspect.unwrap(vars(cls)["forward"])
+            home = getattr(function, "__globals__", {}).get("__name__", cls.__module__)
+            if home != cls.__module__:
+                return f"already patched: the forward of class {cls.__name__} was replaced by {_name(function)}"
+            return None
+    return None
+
+
+def whose_hooks(module: nn.Module) -> str | None:
+    """Say which hooks see the module's input and output, which a replacement might bypass; None without any."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    names = sorted({_name(hook) for hook in hooks if "transformers.utils.output_capturing" not in _name(hook)})
+    return f"hooks see its input or output: {', '.join(names)}" if names else None
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether a hook is to run when the module is called: then it has to be called."""
+    return bool(
+        module._forward_pre_hooks or module._forward_hooks or module._backward_pre_hooks or module._backward_hooks
+    )
+
+
+def stands_in(module: nn.Module) -> bool:
+    """Whether the module's forward is opmux's now: it may have been replaced, or wrapped, after the patch."""
+    return getattr(vars(module).get("forward"), MARK, False)
+
+
+def home_package(function: Any) -> str:
+    """The top-level package that a function or callable was defined in."""
+    home = getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None)
+    return (home or type(function).__module__).partition(".")[0]
+
+
+def _name(function: Any) -> str:
+    where = getattr(function, "__module__", None) or type(function).__module__
+    return f"{where}.{getattr(function, '__qualname__', type(function).__qualname__)}"

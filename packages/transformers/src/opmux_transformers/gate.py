@@ -1,0 +1,164 @@
+"""Gated MLPs: two projections and an activation, apart or packed, proved by their numbers.
+
+The linears stay the model's own modules, and are called as such: what quantises or adapts them keeps working. Replaced
+is what lies between them, by one op.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux_transformers import agreement
+from opmux_transformers.foreign import mark, watched, whose_forward, whose_hooks
+from opmux_transformers.norm import takes_one_input
+
+APART: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "silu_mul": opmux.silu_mul,
+    "gelu_mul": opmux.gelu_mul,
+    "gelu_mul(tanh)": functools.partial(opmux.gelu_mul, approximate="tanh"),
+}
+PACKED: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu_and_mul": opmux.silu_and_mul,
+    "gelu_and_mul": opmux.gelu_and_mul,
+    "gelu_and_mul(tanh)": functools.partial(opmux.gelu_and_mul, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """How a module is a gated MLP: its children by name, and the op between them.
+
+    Attributes:
+        inputs: The gate and the up projection, or the packed one alone.
+        output: The down projection.
+        op: A name in `APART` or `PACKED`.
+        between: The other children, with their classes: the activation, which the op takes the place of.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    op: str
+    between: tuple[tuple[str, type], ...]
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether what the op takes the place of is still there, and no hook waits for it."""
+        children = ((module._modules.get(name), cls) for name, cls in self.between)
+        return all(child is not None and type(child) is cls and not watched(child) for child, cls in children)
+
+
+def layouts(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
+    """The ways in which a module's linears could be those of a gated MLP; none where it holds something else."""
+    linears: dict[str, Any] = {k: c for k, c in module._modules.items() if c is not None and is_linear(c)}
+    others = [c for k, c in module._modules.items() if c is not None and k not in linears]
+    if any(_holds_tensors(c) for c in others) or module._parameters or not takes_one_input(module):
+        return []
+    found: list[tuple[tuple[str, ...], str]] = []
+    for first, second in itertools.permutations(linears, 2):
+        into, out = linears[first], linears[second]
+        if len(linears) == 2 and into.out_features == 2 * out.in_features and into.in_features == out.out_features:
+            found.append(((first,), second))
+        if len(linears) == 3 and (into.in_features, into.out_features) == (out.in_features, out.out_features):
+            (last,) = linears.keys() - {first, second}
+            if (linears[last].out_features, linears[last].in_features) == (into.in_features, into.out_features):
+                found.append(((first, second), last))
+    # where all three are square any of them could be the last: the likely one is tried first
+    return sorted(found, key=lambda layout: "down" not in layout[1])
+
+
+def is_linear(child: Any) -> bool:
+    """Whether a child says how many features it takes and gives, as torch's and the quantisers' linears do."""
+    return isinstance(getattr(child, "in_features", None), int) and isinstance(
+        getattr(child, "out_features", None), int
+    )
+
+
+def _holds_tensors(child: nn.Module) -> bool:
+    return next(itertools.chain(child.parameters(), child.buffers()), None) is not None
+
+
+def find_gate(module: nn.Module, dtype: torch.dtype) -> Gate | str:
+    """Judge a module that has `layouts` on random input.
+
+    Returns:
+        How it is a gated MLP, or why it is left alone.
+    """
+    if (foreign := whose_forward(module)) is not None:
+        return foreign
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(t.is_meta for t in tensors):
+        return "it is on the meta device, where nothing can be checked: load the weights first"
+    for name, child in module.named_children():
+        if not is_linear(child) and (hooks := whose_hooks(child)) is not None:
+            return f"{name} would be bypassed: {hooks}"
+    try:
+        with agreement.still(module):
+            return _judge(module, tensors[0], dtype)
+    except Exception as error:  # a stranger's forward may raise anything
+        return f"its check on random input failed: {type(error).__name__}: {error}"
+
+
+def _judge(module: nn.Module, like: Tensor, dtype: torch.dtype) -> Gate | str:
+    reason = "nothing that opmux has is like it"
+    exact = all(type(c) is nn.Linear for c in module.children() if is_linear(c))
+    check_dtype = torch.float32 if exact else dtype
+    state = agreement.random_state(module) if exact else {}
+    for inputs, output in layouts(module):
+        first: Any = module._modules[inputs[0]]
+        x = agreement.random(3, first.in_features, like=like, dtype=check_dtype)
+        expected = agreement.call(module, state, x)
+        parts = [_part(module, name, state, x) for name in inputs]
+        ops: dict[str, Any] = APART if len(inputs) == 2 else PACKED
+
+        def candidate(op: Callable[..., Tensor], parts: list[Tensor] = parts, last: str = output) -> Tensor:
+            return _part(module, last, state, op(*parts))
+
+        tried = [(name, functools.partial(candidate, op)) for name, op in ops.items()]
+        op, reason = agreement.closest(expected, tried)
+        if op is not None:
+            linears = {*inputs, output}
+            between = tuple((name, type(c)) for name, c in module.named_children() if name not in linears)
+            return Gate(inputs, output, op, between)
+    return reason
+
+
+def _part(module: nn.Module, name: str, state: dict[str, Tensor], x: Tensor) -> Tensor:
+    own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
+    result: Tensor = agreement.call(getattr(module, name), own, x)
+    return result
+
+
+@functools.cache
+def forward_of(gate: Gate) -> Callable[..., Tensor]:
+    """The forward that takes the place of such a module's own."""
+    last = gate.output
+    approximate = {"approximate": "tanh"} if gate.op.endswith("(tanh)") else {}
+    op = getattr(opmux, gate.op.removesuffix("(tanh)"))
+    if len(gate.inputs) == 2:
+        first, second = gate.inputs
+
+        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+            if len(args) != 1 or kwargs or not gate.holds(self):
+                return own(self, *args, **kwargs)
+            gated = op(getattr(self, first)(args[0]), getattr(self, second)(args[0]), **approximate)
+            result: Tensor = getattr(self, last)(gated)
+            return result
+    else:
+        (packed,) = gate.inputs
+
+        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+            if len(args) != 1 or kwargs or not gate.holds(self):
+                return own(self, *args, **kwargs)
+            result: Tensor = getattr(self, last)(op(getattr(self, packed)(args[0]), **approximate))
+            return result
+
+    def own(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        result: Tensor = type(self).forward(self, *args, **kwargs)
+        return result
+
+    return mark(forward)

@@ -1,0 +1,117 @@
+"""RMS norms: found by their one weight, proved by their numbers, replaced by `opmux.rms_norm`.
+
+A norm's eps may hide in any attribute and its weight may be stored around 0 (Gemma). Both are found by trying: the
+check's rows are small enough for eps to matter, its weight is random.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux_transformers import agreement
+from opmux_transformers.foreign import mark, whose_forward
+
+OFFSETS = (0.0, 1.0)
+_LARGEST_EPS = 0.1
+_ROW_SCALES = (1.0, 1e-2, 1e-3, 30.0)
+"""Magnitudes of the check's rows; in the small ones an eps of 1e-6 is as large as the mean square."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """How a module is an RMS norm: the attribute that holds its eps, and what is added to its weight."""
+
+    eps: str
+    offset: float
+
+    def eps_of(self, module: nn.Module) -> float:
+        """The module's eps, as it holds it now."""
+        return float(getattr(module, self.eps))
+
+
+def is_candidate(module: nn.Module) -> bool:
+    """Whether a module holds what a norm holds: one-dimensional tensors and nothing else; one input."""
+    tensors = {name: p for name, p in module._parameters.items() if p is not None}
+    return (
+        not module._modules
+        and "weight" in tensors
+        and set(tensors) <= {"weight", "bias"}
+        and all(p.ndim == 1 and p.numel() > 1 and p.is_floating_point() for p in tensors.values())
+        and takes_one_input(module)
+    )
+
+
+def takes_one_input(module: nn.Module) -> bool:
+    """Whether the forward of the module's class needs one argument, and no more."""
+    try:
+        parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) >= 1 and all(p.default is not p.empty for p in positional[1:])
+
+
+def find_norm(module: nn.Module, dtype: torch.dtype) -> Norm | str:
+    """Judge a candidate on random input.
+
+    Args:
+        module: a module that `is_candidate` takes.
+        dtype: the dtype of the model's activations.
+
+    Returns:
+        How it is an RMS norm, or why it is left alone.
+    """
+    if (foreign := whose_forward(module)) is not None:
+        return foreign
+    if module._parameters.get("bias") is not None:
+        return "it holds a bias, so it is no RMS norm"
+    weight: Tensor = module._parameters["weight"]  # type: ignore[assignment]
+    if weight.is_meta:
+        return "it is on the meta device, where nothing can be checked: load the weights first"
+    epses = {k: float(v) for k, v in vars(module).items() if isinstance(v, float) and 0 < v < _LARGEST_EPS}
+    if not epses:
+        return "it holds no eps"
+    try:
+        with agreement.still(module):
+            return _judge(module, weight, epses, dtype)
+    except Exception as error:  # a stranger's forward may raise anything
+        return f"its check on random input failed: {type(error).__name__}: {error}"
+
+
+def _judge(module: nn.Module, weight: Tensor, epses: dict[str, float], dtype: torch.dtype) -> Norm | str:
+    hidden = weight.shape[0]
+    gain = agreement.random(hidden, like=weight, dtype=torch.float32, seed=1)
+    x = agreement.random(len(_ROW_SCALES), hidden, like=weight, dtype=torch.float32)
+    x = x * x.new_tensor(_ROW_SCALES).unsqueeze(-1)
+    expected = agreement.call(module, {"weight": gain}, x)
+
+    def candidate(eps: float, offset: float) -> Callable[[], Tensor]:
+        return lambda: opmux.rms_norm(x, gain, eps=eps, weight_offset=offset)
+
+    tried = [(Norm(name, offset), candidate(eps, offset)) for name, eps in epses.items() for offset in OFFSETS]
+    found, reason = agreement.closest(expected, tried)
+    if found is None:
+        return reason
+    x = x.to(dtype)
+    got = opmux.rms_norm(x, weight, eps=found.eps_of(module), weight_offset=found.offset)
+    return agreement.difference(got, module(x)) or found
+
+
+@functools.cache
+def forward_of(norm: Norm) -> Callable[..., Tensor]:
+    """The forward that takes the place of such a module's own."""
+    eps, offset = norm.eps, norm.offset
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        if len(args) != 1 or kwargs:  # with more than the input it may be another computation
+            result: Tensor = type(self).forward(self, *args, **kwargs)
+            return result
+        return opmux.rms_norm(args[0], self.weight, eps=getattr(self, eps), weight_offset=offset)
+
+    return mark(forward)

@@ -1,0 +1,243 @@
+"""A paged KV cache behind transformers' own cache interface.
+
+Keys and values are written into pages by `opmux.write_kv_cache` and read by `opmux.paged_attention`: nothing is
+concatenated, nothing is copied per token. A patched model's ``generate`` takes one by itself; pass
+``past_key_values=PagedCache(model)`` to have one of your own.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+import opmux
+from opmux.errors import InvalidArgument
+from opmux_transformers.attention import NAME
+from opmux_transformers.paged_states import PagedStates, PageTable, unreadable
+
+PAGE_SIZE = 16
+_KEYS_AND_VALUES = (DynamicLayer, DynamicSlidingWindowLayer)
+"""transformers' layers whose keys and values pages can hold; a window is attention's business, not the cache's."""
+_FIRST_ROOM = 256
+"""Tokens beyond the prompt that a cache of open length starts with; it doubles when it is full."""
+
+
+def not_keys_and_values(config: Any) -> str | None:
+    """Why a model's layers cannot all be pages: some keep other states, or none of their own; None where they can.
+
+    Args:
+        config: The configuration of the model's text.
+    """
+    try:
+        layers = DynamicCache(config=config).layers
+    except Exception as error:  # a stranger's configuration may raise anything
+        return f"transformers' own cache cannot be made of its configuration: {type(error).__name__}: {error}"
+    others = sorted({type(layer).__name__ for layer in layers} - {c.__name__ for c in _KEYS_AND_VALUES})
+    if others:
+        return f"some of its layers keep other states than keys and values: {', '.join(others)}"
+    if layers and len(layers) != config.num_hidden_layers:
+        return "some of its layers share the keys and values of others"
+    return None
+
+
+class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """The pages of one layer."""
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = True
+
+    def __init__(self, cache: "PagedCache", index: int) -> None:
+        super().__init__()
+        self.cache, self.index = cache, index
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take memory for pages like these keys and values."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        table = self.cache.table_for(key_states)
+        pages = table.batch * table.pages_each
+        shapes = [(pages, table.page_size, states.shape[1], states.shape[3]) for states in (key_states, value_states)]
+        self.keys, self.values = (torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
+        self._fix_addresses()
+        self.is_initialized = True
+
+    def _fix_addresses(self) -> None:
+        if not torch.compiler.is_compiling():
+            for tensor in (self.keys, self.values):
+                torch._dynamo.mark_static_address(tensor)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Write new keys and values, ``(batch, kv_heads, new, dim)``; returns what attention reads."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.index == self.cache.first:
+            self.cache.make_room(key_states.shape[2])
+        table = self.cache.table
+        assert table is not None
+        tokens = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
+        opmux.write_kv_cache(*tokens, self.keys, self.values, table.slots)
+        return PagedStates(self.keys, table), PagedStates(self.values, table)
+
+    def move(self, table: PageTable, rows: Tensor | None = None) -> None:
+        """Move to the pages of another table, with these rows of the old one (None: all, in order)."""
+        old = self.cache.table
+        assert old is not None
+        moved = []
+        for tensor in (self.keys, self.values):
+            source = tensor.view(old.batch, old.capacity, *tensor.shape[2:])
+            source = source if rows is None else source.index_select(0, rows)
+            target = tensor.new_zeros(table.batch, table.capacity, *tensor.shape[2:])
+            kept = min(old.capacity, table.capacity)
+            target[:, :kept] = source[:, :kept]
+            moved.append(target.view(-1, table.page_size, *tensor.shape[2:]))
+        self.keys, self.values = moved
+        self._fix_addresses()
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Number and offset of the keys that the next queries see."""
+        if unreadable():
+            return query_length, 0
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens in the cache. In compiled and captured graphs a tensor, as in transformers' static caches."""
+        table = self.cache.table
+        if table is None:
+            return 0
+        if unreadable():
+            return table.seq_lens[0].to(torch.int64)  # type: ignore[return-value]
+        return table.length()
+
+    def get_max_length(self) -> int:
+        """Tokens that it may hold; -1 where it grows."""
+        return self.cache.max_length or -1
+
+    get_max_cache_shape = get_max_length  # its name in transformers 5.17
+
+    def offload(self) -> None:
+        """Pages stay where they are."""
+
+    def prefetch(self) -> None:
+        """Pages stay where they are."""
+
+
+class PagedCache(Cache):  # type: ignore[misc]
+    """A cache of pages for all layers of a patched model.
+
+    Args:
+        model: A model whose attention opmux has replaced.
+        max_length: Tokens that a sequence may have at most; the memory is taken at once, and addresses never change, as
+            compiled decoding and CUDA graphs need it. None starts small and grows by doubling.
+        page_size: Tokens of a page: 1, or a multiple of 16.
+
+    Raises:
+        InvalidArgument: where the model is not patched, keeps other states, or a number is impossible.
+    """
+
+    def __init__(self, model: nn.Module, max_length: int | None = None, page_size: int = PAGE_SIZE) -> None:
+        config: Any = getattr(model, "config", None)
+        config = config.get_text_config(decoder=True) if config is not None else None
+        if getattr(config, "_attn_implementation", None) != NAME:
+            raise InvalidArgument(
+                f"PagedCache: `model` expected a model whose attention opmux has replaced, got {type(model).__name__}"
+                " without; call opmux_transformers.patch(model) first, and see its report"
+            )
+        if (reason := not_keys_and_values(config)) is not None:
+            raise InvalidArgument(
+                f"PagedCache: `model` expected layers that keep keys and values, got {type(model).__name__}: {reason};"
+                " leave the cache to transformers"
+            )
+        if page_size != 1 and (page_size <= 0 or page_size % 16):
+            raise InvalidArgument(
+                f"PagedCache: `page_size` expected 1 or a multiple of 16, got {page_size}; take {PAGE_SIZE}"
+            )
+        if max_length is not None and max_length < 1:
+            raise InvalidArgument(
+                f"PagedCache: `max_length` expected 1 or more, got {max_length}; None grows as needed"
+            )
+        self.max_length, self.page_size = max_length, page_size
+        self.table: PageTable | None = None
+        self.first = 0
+        super().__init__(layers=[PagedLayer(self, index) for index in range(config.num_hidden_layers)])
+
+    def table_for(self, states: Tensor) -> PageTable:
+        """The table of all layers, made for the first of them."""
+        if self.table is None:
+            length = self.max_length or states.shape[2] + _FIRST_ROOM
+            pages_each = -(-length // self.page_size)
+            self.table = PageTable.of(
+                states.shape[0], self.page_size, pages_each, states.device, self.max_length is not None
+            )
+            self._fix_addresses()
+        return self.table
+
+    def _fix_addresses(self) -> None:
+        if not torch.compiler.is_compiling() and self.table is not None:
+            for tensor in (self.table.block_table, self.table.seq_lens):
+                torch._dynamo.mark_static_address(tensor)
+
+    def make_room(self, new: int) -> None:
+        """Count new tokens in; a cache of open length that is full moves to twice the pages."""
+        table = self.table
+        assert table is not None
+        if not unreadable():
+            needed = table.length() + new
+            if needed > table.capacity:
+                if self.max_length is not None:
+                    raise InvalidArgument(
+                        f"PagedCache: `max_length` expected {needed} tokens or more, got {self.max_length};"
+                        " make the cache longer, or leave max_length out to let it grow"
+                    )
+                self._move(-(-2 * needed // self.page_size))
+        assert self.table is not None
+        self.table.advance(new)
+
+    def _move(self, pages_each: int, rows: Tensor | None = None) -> None:
+        old = self.table
+        assert old is not None
+        batch = old.batch if rows is None else len(rows)
+        table = PageTable.of(batch, self.page_size, pages_each, old.block_table.device, old.fixed)
+        table.set_length(old.length())
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.move(table, rows)
+        self.table = table
+        self._fix_addresses()
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """Position of the next query; in a graph 0, which `PagedLayer.get_mask_sizes` is counted from too."""
+        return 0 if unreadable() else self.layers[layer_idx].get_seq_length()
+
+    def reset(self) -> None:
+        """Forget every token; the memory stays."""
+        if self.table is not None:
+            self.table.set_length(0)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens, given as a negative number; or, given a positive one, all past that length."""
+        if self.table is None:
+            return
+        length = self.table.length()
+        kept = length + tokens_to_remove if tokens_to_remove <= 0 else min(length, tokens_to_remove)
+        self.table.set_length(max(0, kept))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Take these sequences' places, as beam search does."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these sequences."""
+        if self.table is not None:
+            rows = indices.to(self.table.block_table.device)
+            rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
+            self._move(self.table.pages_each, rows)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every sequence."""
+        if self.table is not None:
+            rows = torch.arange(self.table.batch, device=self.table.block_table.device)
+            self._move(self.table.pages_each, rows.repeat_interleave(repeats))
+
+    def activate_past_recording(self) -> None:
+        """Nothing is dropped here, so nothing needs to be recorded."""

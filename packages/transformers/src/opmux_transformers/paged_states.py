@@ -1,0 +1,140 @@
+"""What a paged cache hands to attention in the place of keys and values: its pages, and where each sequence lies."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import opmux
+
+
+def unreadable() -> bool:
+    """Whether the host may not ask the device for a length: in torch.compile, and while a CUDA graph is captured."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+@dataclass
+class PageTable:
+    """Where the sequences of a batch lie in the pages of every layer, and how long they are.
+
+    Sequence ``b`` has the pages ``b * pages_each`` and the ones after it, so that a row of memory is also one stretch.
+    Lengths live on the device; a copy on the host is kept in eager mode, where it bounds the work.
+
+    Attributes:
+        page_size: Tokens of a page.
+        pages_each: Pages of a sequence.
+        block_table: ``int32 (batch, pages_each)``.
+        seq_lens: ``int32 (batch,)``, the same for all sequences.
+        fixed: Whether the capacity is the bound of the work, so that every step is alike to graphs and plans.
+        host: The length, where the host knows it; None after a compiled or captured step.
+    """
+
+    page_size: int
+    pages_each: int
+    block_table: Tensor
+    seq_lens: Tensor
+    fixed: bool = False
+    host: int | None = 0
+    new: int = 0
+    slots: Tensor | None = None
+    cu_seqlens_q: Tensor | None = None
+    by_new: dict[int, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, batch: int, page_size: int, pages_each: int, device: torch.device, fixed: bool) -> "PageTable":
+        """An empty one."""
+        pages = torch.arange(batch * pages_each, dtype=torch.int32, device=device).view(batch, pages_each)
+        return cls(page_size, pages_each, pages, torch.zeros(batch, dtype=torch.int32, device=device), fixed)
+
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+        return self.block_table.shape[0]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a sequence may have."""
+        return self.page_size * self.pages_each
+
+    def length(self) -> int:
+        """The length on the host; waits for the device where only that knows."""
+        if self.host is None:
+            self.host = int(self.seq_lens[0])
+        return self.host
+
+    def bound(self) -> int:
+        """An upper bound of the length that needs no waiting."""
+        return self.capacity if self.fixed or self.host is None or unreadable() else self.host
+
+    def advance(self, new: int) -> None:
+        """Make room for new tokens in every sequence: once for each forward, by the first layer."""
+        rows = torch.arange(self.batch, device=self.seq_lens.device).unsqueeze(1) * self.capacity
+        at = self.seq_lens.unsqueeze(1) + torch.arange(new, device=self.seq_lens.device)
+        slots = rows + at
+        if unreadable():  # nobody can look whether there is room: what has none is not written
+            slots = torch.where(at < self.capacity, slots, -1)
+        self.slots = slots.flatten()
+        self.seq_lens.add_(new)
+        self.new = new
+        if unreadable():
+            self.host = None
+            self.cu_seqlens_q = self._offsets(new)
+            return
+        if self.host is not None:
+            self.host += new
+        if new not in self.by_new:
+            self.by_new = {new: self._offsets(new)}
+        self.cu_seqlens_q = self.by_new[new]
+
+    def _offsets(self, new: int) -> Tensor:
+        return torch.arange(self.batch + 1, dtype=torch.int32, device=self.seq_lens.device) * new
+
+    def set_length(self, length: int) -> None:
+        """Forget what lies past a length."""
+        self.seq_lens.fill_(length)
+        self.host = length
+
+
+@dataclass
+class PagedStates:
+    """The keys, or the values, of one layer: ``(pages, page_size, kv_heads, dim)``, and the table of all layers."""
+
+    pages: Tensor
+    table: PageTable
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """As a tensor of keys would have it: (batch, kv_heads, keys, dim)."""
+        return (self.table.batch, self.pages.shape[2], self.table.length(), self.pages.shape[3])
+
+    def length(self) -> int:
+        """Keys of a sequence."""
+        return self.table.length()
+
+    def in_rows(self) -> Tensor:
+        """The pages as rows, ``(batch, capacity, kv_heads, dim)``; no copy."""
+        return self.pages.view(self.table.batch, self.table.capacity, *self.pages.shape[2:])
+
+    def dense(self, keys: int | None = None) -> Tensor:
+        """The states as transformers has them, ``(batch, kv_heads, keys, dim)``; a view. None: as many as there are."""
+        return self.in_rows()[:, : self.length() if keys is None else keys].transpose(1, 2)
+
+    def attend(self, q: Tensor, values: "PagedStates", sinks: Tensor | None, options: dict[str, Any]) -> Tensor:
+        """Attend from the newest tokens, ``(batch, new, heads, head_dim)``, to all."""
+        table = self.table
+        out = opmux.paged_attention(
+            q.flatten(0, 1),
+            self.pages,
+            values.pages,
+            table.cu_seqlens_q,
+            table.seq_lens,
+            table.block_table,
+            sinks,
+            max_seqlen_q=table.new,
+            max_seqlen_k=table.bound(),
+            **options,
+        )
+        return out.view(*q.shape[:2], *out.shape[1:])

@@ -1,0 +1,140 @@
+"""What a patch did, as data and as a table: per module what was replaced, what was left, and why."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from io import StringIO
+from typing import Any
+
+REPLACED = "replaced"
+LEFT = "left"
+
+KINDS = {
+    "norm": "RMS norms",
+    "gate": "gated activations of MLPs",
+    "rope": "rotary embeddings of queries and keys",
+    "rope tables": "the cos and sin of all layers, halved once",
+    "attention": "attention, through transformers' registry",
+    "residual": "a residual sum and the norm after it, in one op",
+    "cache": "the KV cache of generate",
+    "experts": "mixtures of experts",
+    "linear": "linear layers that are not plain",
+    "model": "the model as a whole",
+}
+"""What a row may be about."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One module: what became of it.
+
+    Attributes:
+        kind: One of `KINDS`.
+        module: Its path in the model, ``""`` for the model itself.
+        status: ``"replaced"`` or ``"left"``.
+        op: The ops that compute it now, as ``"rms_norm"``; empty where it was left.
+        reason: Why it was left; for what was replaced, what else is to be known.
+        class_name: The module's class.
+    """
+
+    kind: str
+    module: str
+    status: str
+    op: str = ""
+    reason: str = ""
+    class_name: str = ""
+
+
+@dataclass
+class Report:
+    """The rows of a patch, and what holds for the model.
+
+    Attributes:
+        model: The model's class.
+        family: The model's type, as transformers' configurations name it.
+        transformers: The installed version.
+        rows: One for each module that was looked at.
+        notes: What is to be known besides.
+        active: Whether the patch is in force; False once it was undone.
+    """
+
+    model: str
+    family: str
+    transformers: str
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    active: bool = True
+
+    def add(self, kind: str, module: str, op: str = "", reason: str = "", class_name: str = "") -> None:
+        """Add a row: replaced where an op is named, left otherwise."""
+        self.rows.append(Row(kind, module, REPLACED if op else LEFT, op, reason, class_name))
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many of each kind were replaced and left: ``{"norm": {"replaced": 5, "left": 0}}``."""
+        found: dict[str, dict[str, int]] = {}
+        for row in self.rows:
+            found.setdefault(row.kind, {REPLACED: 0, LEFT: 0})[row.status] += 1
+        return {kind: found[kind] for kind in KINDS if kind in found}
+
+    def replaced(self, kind: str) -> int:
+        """How many of a kind were replaced."""
+        return self.counts().get(kind, {}).get(REPLACED, 0)
+
+    def left(self, kind: str | None = None) -> list[Row]:
+        """The rows of what was left alone, of one kind or of all."""
+        return [row for row in self.rows if row.status == LEFT and kind in (None, row.kind)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data, for JSON."""
+        return {
+            "model": self.model,
+            "family": self.family,
+            "transformers": self.transformers,
+            "active": self.active,
+            "counts": self.counts(),
+            "rows": [asdict(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        """The table as text."""
+        from rich.console import Console
+
+        text = StringIO()
+        Console(file=text, width=160, color_system=None, highlight=False).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __rich__(self) -> Any:
+        """The table: one line for each kind and for each reason."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        state = "" if self.active else ", undone"
+        table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+        table.title, table.title_justify, table.title_style = f"{self.model} ({self.family}){state}", "left", "bold"
+        for column in ("kind", "replaced", "left", "by or why", "where"):
+            number = column in ("replaced", "left")
+            table.add_column(column, justify="right" if number else "left", no_wrap=number)
+        for kind, status, what, paths in self._groups():
+            count = str(len(paths))
+            colour = "green" if status == REPLACED else "yellow"
+            cells = (kind, count if status == REPLACED else "", count if status == LEFT else "", what, _summary(paths))
+            table.add_row(*(Text(cell, colour if i in (1, 2) else "") for i, cell in enumerate(cells)))
+        return Group(table, *(Text(f"note: {note}") for note in self.notes))
+
+    def _groups(self) -> Iterable[tuple[str, str, str, list[str]]]:
+        groups: dict[tuple[str, str, str], list[str]] = {}
+        for row in self.rows:
+            what = f"{row.op} ({row.reason})" if row.op and row.reason else row.op or row.reason
+            groups.setdefault((row.kind, row.status, what), []).append(row.module)
+        order = list(KINDS)
+        for (kind, status, what), paths in sorted(
+            groups.items(), key=lambda g: (order.index(g[0][0]), g[0][1] == LEFT)
+        ):
+            yield kind, status, what, paths
+
+
+def _summary(paths: list[str]) -> str:
+    """The first path, with how many more there are."""
+    first = paths[0] or "the model"
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"

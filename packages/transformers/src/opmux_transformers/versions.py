@@ -1,0 +1,32 @@
+"""Which versions of transformers the patches are made for and tested with."""
+
+import re
+
+import transformers
+
+from opmux.errors import UnsupportedCall
+
+OLDEST = (5, 17)
+NEWEST = (5, 23)
+"""Both ends are tested; a version between them has the same modules."""
+
+
+def check_transformers(version: str | None = None) -> None:
+    """Refuse a transformers that the patches do not know.
+
+    Args:
+        version: the version to judge; None is that of the installed package.
+
+    Raises:
+        UnsupportedCall: below `OLDEST` or above `NEWEST`.
+    """
+    version = transformers.__version__ if version is None else version
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    known = numbers is not None and OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST
+    if not known:
+        low, high = (".".join(map(str, end)) for end in (OLDEST, NEWEST))
+        raise UnsupportedCall(
+            f"opmux_transformers: `transformers` expected a version from {low} to {high}, got {version};"
+            f' pip install "transformers>={low},<{NEWEST[0]}.{NEWEST[1] + 1}", or see whether a newer'
+            " opmux-transformers knows it"
+        )

@@ -1,0 +1,58 @@
+"""Models for the tests, and what a model looks like from outside: what a patch must change and restore."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from opmux_transformers import check
+from opmux_transformers.configs import FAMILIES, SIZES, small_config
+
+__all__ = ["SIZES"]
+
+NAMES = tuple(FAMILIES)
+HAS_GATE = tuple(name for name in NAMES if name != "gpt_oss")
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+GREEDY: dict[str, Any] = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
+
+
+def model(name: str = "llama", dtype: torch.dtype = torch.float32, **changed: Any) -> Any:
+    """A small random model of a family; keywords change its configuration."""
+    config = small_config(name)
+    for key, value in changed.items():
+        setattr(config, key, value)
+    return check.build(config, dtype)
+
+
+def pair(name: str = "llama", dtype: torch.dtype = torch.float32, **changed: Any) -> tuple[Any, Any]:
+    """The same model twice: one to leave as it is, one to patch."""
+    plain = model(name, dtype, **changed)
+    return plain, copy.deepcopy(plain)
+
+
+def ids(seq: int = 12, batch: int = 2) -> Tensor:
+    """Random tokens."""
+    return torch.randint(3, 128, (batch, seq), generator=torch.Generator().manual_seed(5))
+
+
+def logits(of: Any, tokens: Tensor, **keywords: Any) -> Tensor:
+    """What a model gives, without gradients."""
+    with torch.no_grad():
+        return of(tokens, **keywords).logits
+
+
+def looks(of: nn.Module) -> dict[str, Any]:
+    """Every object that a patch may touch: each module's own attributes by identity, and the names of its class."""
+    seen = {}
+    for path, module in of.named_modules():
+        seen[path] = (type(module), {key: id(value) for key, value in vars(module).items()})
+        for key in ("_parameters", "_buffers"):
+            seen[f"{path}.{key}"] = {name: id(value) for name, value in vars(module)[key].items()}
+    return seen
+
+
+def children(of: nn.Module, matches: Callable[[nn.Module], bool]) -> list[str]:
+    """The paths of the modules that match."""
+    return [path for path, module in of.named_modules() if matches(module)]

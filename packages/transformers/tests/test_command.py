@@ -1,0 +1,123 @@
+"""``opmux models``."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from samples import NAMES, SIZES
+from typer.testing import CliRunner
+
+from opmux.cli.app import build_app
+from opmux_transformers import check, configs
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "transformers.md"
+
+
+def opmux_cli(*words: str):
+    return CliRunner().invoke(build_app(), list(words), prog_name="opmux")
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
+def test_check_prints_the_report_and_the_comparisons(name: str) -> None:
+    done = opmux_cli("models", "check", name)
+    assert done.exit_code == 0, done.output
+    assert "patched against unpatched" in done.stdout
+    assert re.search(r"logits +float32 .* passed", done.stdout)
+    assert re.search(r"attention +[12] +attention", done.stdout)
+
+
+def test_check_as_json() -> None:
+    done = opmux_cli("models", "check", "qwen3", "--json")
+    assert done.exit_code == 0
+    data = json.loads(done.stdout)
+    assert set(data) == {"name", "family", "device", "passed", "failures", "comparisons", "report"}
+    assert data["passed"] is True
+    assert [(c["what"], c["dtype"]) for c in data["comparisons"]] == [
+        (what, dtype) for dtype in ("float32", "bfloat16") for what in ("logits", "gradients", "tokens")
+    ]
+    assert data["report"]["counts"]["attention"] == {"replaced": 2, "left": 0}
+
+
+def test_a_failure_exits_with_1(monkeypatch) -> None:
+    monkeypatch.setitem(check.ROUNDING, torch.float32, -1.0)
+    done = opmux_cli("models", "check", "llama")
+    assert done.exit_code == 1
+    assert re.search(r"logits +float32 .* failed", done.stdout)
+    data = json.loads(opmux_cli("models", "check", "llama", "--json").stdout)
+    assert data["failures"][0].startswith("logits in float32: ")
+
+
+def test_a_configuration_in_a_file_and_any_model_type(tmp_path) -> None:
+    config = transformers.MistralConfig(hidden_size=4096, sliding_window=4096, num_hidden_layers=32, rms_norm_eps=1e-4)
+    config.save_pretrained(tmp_path)
+    for path in (tmp_path, tmp_path / "config.json"):
+        small = configs.small_config(str(path))
+        assert (small.hidden_size, small.num_hidden_layers, small.sliding_window) == (64, 2, configs.WINDOW)
+        assert small.rms_norm_eps == 1e-4
+    done = opmux_cli("models", "check", str(tmp_path), "--json")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    "name", ["smollm3", "cohere2", "qwen2_moe", "gemma", "stablelm", "glm", "helium", "starcoder2"]
+)
+def test_models_of_other_families_stay_correct(name: str) -> None:
+    comparisons, report = check.compare(configs.small_config(name), torch.float32)
+    assert [c for c in comparisons if not c.passed] == []
+    assert report.rows
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("check", "no-such-model"),
+            "error: opmux models: `name` expected a family, a model_type of transformers or a config.json, got"
+            f" 'no-such-model'; tested are {', '.join(NAMES)}\n",
+        ),
+        (
+            ("check", "llama", "--device", "tpu"),
+            "error: opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got tpu; take cpu\n",
+        ),
+        (
+            ("check", "t5"),
+            "error: opmux models check: `name` expected a model for text that runs at a small size, got 't5':"
+            " ValueError: Unrecognized configuration class <class 'transformers.models.t5.configuration_t5.T5Config'>"
+            " for this kind of AutoModel: AutoModelForCausalLM.; name another, or pass your model to"
+            " opmux_transformers.patch\n",
+        ),
+    ],
+    ids=["unknown", "device", "no-text"],
+)
+def test_wrong_use_exits_with_2(words: tuple[str, ...], message: str) -> None:
+    done = opmux_cli("models", *words)
+    assert (done.exit_code, done.stderr) == (2, message)
+
+
+def test_a_file_that_is_no_configuration_exits_with_2(tmp_path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    file = tmp_path / "other.json"
+    file.write_text('{"hidden_size": 64')
+    done = opmux_cli("models", "check", str(file))
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"error: opmux models: `name` expected a configuration that can be read and made small, got {str(file)!r}:"
+        f" OSError: It looks like the config file at '{file}' is not a valid JSON file.; name one of a model for"
+        " text\n",
+    )
+
+
+def test_the_small_configurations_have_the_sizes_that_are_said() -> None:
+    for name in NAMES:
+        config = configs.small_config(name)
+        assert all(
+            getattr(config, key) == value for key, value in SIZES.items() if key in ("hidden_size", "vocab_size")
+        )

@@ -1,0 +1,124 @@
+"""The mask of opmux's attention, and the ragged sequences that padding becomes."""
+
+import pytest
+import torch
+from samples import CLOSE, ids, logits, model, pair
+from transformers.masking_utils import sliding_window_causal_mask_function
+
+import opmux
+import opmux_transformers
+from opmux.errors import UnsupportedCall
+from opmux_transformers.attention import whole_mask_attention
+from opmux_transformers.masks import bounds_of, opmux_mask, segments
+
+OPTIONS = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
+
+
+def kept(*rows: str) -> torch.Tensor:
+    """Rows of a mask, as ``..xxx``."""
+    return torch.tensor([[c == "x" for c in row] for row in rows])
+
+
+def test_nothing_padded_is_no_mask() -> None:
+    sizes = {"batch_size": 2, "q_length": 5, "kv_length": 5}
+    assert opmux_mask(**sizes) is None
+    assert opmux_mask(**sizes, attention_mask=kept("xxxxx", "xxxxx")) is None
+    assert opmux_mask(batch_size=1, q_length=1, kv_length=7, q_offset=6) is None
+    assert opmux_mask(batch_size=1, q_length=3, kv_length=7, q_offset=6, kv_offset=2) is None
+
+
+def test_padding_on_either_side_is_bounds() -> None:
+    found = opmux_mask(batch_size=4, q_length=5, kv_length=5, attention_mask=kept("..xxx", "xxxx.", ".xx..", "....."))
+    assert found is not None
+    assert found.dtype == torch.int32
+    assert found.tolist() == [[2, 0, 1, 0], [5, 4, 3, 0]]
+
+
+def test_bounds_are_counted_from_the_first_key_that_is_there() -> None:
+    found = opmux_mask(batch_size=1, q_length=1, kv_length=4, q_offset=5, kv_offset=2, attention_mask=kept("...xxx"))
+    assert found is not None
+    assert found.tolist() == [[1], [4]]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attention_mask": kept("xx.xx")},
+        {"allow_is_causal_skip": False},
+        {"kv_length": 9},
+        {"q_offset": torch.tensor(0)},
+    ],
+    ids=["holes", "custom", "static-cache", "offset-on-the-device"],
+)
+def test_everything_else_is_a_whole_mask(given) -> None:
+    found = opmux_mask(**{"batch_size": 1, "q_length": 5, "kv_length": 5, **given})
+    assert found is not None
+    assert found.dtype == torch.bool
+    assert found.shape == (1, 1, 5, given.get("kv_length", 5))
+
+
+def test_a_chunked_configuration_gets_a_whole_mask() -> None:
+    class Chunked:
+        attention_chunk_size = 4
+
+    found = opmux_mask(1, 5, 5, mask_function=sliding_window_causal_mask_function(3), config=Chunked())
+    assert found is not None
+    assert found.shape == (1, 1, 5, 5)
+
+
+def test_rows_with_holes_have_no_bounds() -> None:
+    assert bounds_of(kept("xx.x", "xxxx")) is None
+    found = bounds_of(kept(".xx.", "...."))
+    assert found is not None
+    assert found.tolist() == [[1, 0], [3, 0]]
+
+
+def test_segments_cut_rows_in_three() -> None:
+    bounds = torch.tensor([[2, 0], [5, 4]], dtype=torch.int32)
+    cu_q, cu_k = segments(bounds, queries=5, keys=5, row_of_keys=5)
+    assert cu_q.tolist() == cu_k.tolist() == [0, 2, 5, 5, 5, 9, 10]
+    cu_q, cu_k = segments(bounds, queries=1, keys=5, row_of_keys=8)
+    assert cu_q.tolist() == [0, 0, 1, 1, 1, 1, 2]
+    assert cu_k.tolist() == [0, 2, 5, 8, 8, 12, 16]
+    assert cu_q.dtype == cu_k.dtype == torch.int32
+
+
+def test_a_mask_of_another_rank_is_refused() -> None:
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(UnsupportedCall) as caught:
+        whole_mask_attention(q, q, q, torch.ones(1, 3, dtype=torch.bool), None, 0.0, OPTIONS)
+    assert str(caught.value) == (
+        "opmux_transformers: `attention_mask` expected four dims (batch, heads, queries, keys), got [1, 3]; pass the"
+        " model a mask (batch, keys), which transformers turns into the form that attention takes"
+    )
+
+
+def test_a_mask_of_integers_is_refused() -> None:
+    patched = model()
+    opmux_transformers.patch(patched)
+    for dtype in (torch.int32, torch.int64):
+        with pytest.raises(UnsupportedCall) as caught:
+            logits(patched, ids(), attention_mask=torch.ones(2, 1, 12, 12, dtype=dtype).tril())
+        assert str(caught.value) == (
+            "opmux_transformers: `attention_mask` of four dims expected bool (True counts) or floating numbers (added"
+            f" to the scores), got {str(dtype).removeprefix('torch.')}; call .bool() on it if 1 stands for what counts"
+        )
+
+
+def test_offsets_of_packed_sequences_without_their_companions_are_passed_over() -> None:
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    packed = {"position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]]), "use_cache": False}
+    got = logits(patched, ids(12, 1), **packed, cu_seq_lens_q=torch.tensor([0, 5, 8, 12], dtype=torch.int32))
+    torch.testing.assert_close(got, logits(plain, ids(12, 1), **packed), **CLOSE)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_torchs_attention_under_a_whole_mask_is_that_of_the_op(softcap: float, with_sinks: bool) -> None:
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+    sinks = torch.randn(4) if with_sinks else None
+    options = {"scale": 0.3, "causal": True, "window": (2, -1), "softcap": softcap}
+    expected = opmux.attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sinks, **options)
+    got = whole_mask_attention(q, k, v, None, sinks, 0.0, options)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,74 @@
+"""On a GPU with the Triton backend: the families, and that no op fell to the reference; steps captured in a graph."""
+
+import copy
+
+import pytest
+import torch
+from samples import GREEDY, NAMES, ids, logits
+
+import opmux
+import opmux_transformers
+from opmux_transformers import PagedCache, check
+from opmux_transformers.configs import small_config
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_families_on_kernels(name: str, dtype: torch.dtype) -> None:
+    with opmux.trace() as trace:
+        comparisons, report = check.compare(small_config(name), dtype, "cuda")
+    assert [c for c in comparisons if not c.passed] == []
+    assert {row.kind for row in report.left()} <= {"residual", "experts"}
+    assert {"attention", "attention_backward", "paged_attention", "write_kv_cache"} <= {row.op for row in trace.rows}
+    assert [(row.op, row.backend) for row in trace.rows if row.backend.partition(":")[0] != "triton"] == []
+    assert sum(row.fallbacks for row in trace.rows) == 0
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_padded_batches_on_kernels(name: str) -> None:
+    plain = check.build(small_config(name), torch.float32, "cuda")
+    patched = copy.deepcopy(plain)
+    opmux_transformers.patch(patched)
+    tokens, mask = ids().cuda(), torch.ones_like(ids()).cuda()
+    mask[0, :4] = 0
+    with opmux.trace() as trace:
+        own = patched.generate(tokens, attention_mask=mask, **GREEDY)
+    assert torch.equal(own, plain.generate(tokens, attention_mask=mask, **GREEDY))
+    assert {row.backend.partition(":")[0] for row in trace.rows} == {"triton"}
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_steps_captured_in_a_graph(name: str) -> None:
+    plain = check.build(small_config(name), torch.float32, "cuda")
+    patched = copy.deepcopy(plain)
+    opmux_transformers.patch(patched)
+    tokens = ids(20).cuda()
+    expected = logits(plain, tokens)
+    cache = PagedCache(patched, max_length=64)
+    logits(patched, tokens[:, :12], past_key_values=cache)
+    token = tokens[:, 12:13].clone()
+    out = torch.empty_like(expected[:, :1])
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            out.copy_(logits(patched, token, past_key_values=cache))
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out.copy_(logits(patched, token, past_key_values=cache))
+    cache.crop(12)
+    for i in range(12, 20):
+        token.copy_(tokens[:, i : i + 1])
+        graph.replay()
+        torch.testing.assert_close(out, expected[:, i : i + 1], rtol=1e-3, atol=1e-3)
+
+
+def test_compiled_by_inductor() -> None:
+    plain = check.build(small_config("llama"), torch.float32, "cuda")
+    patched = copy.deepcopy(plain)
+    opmux_transformers.patch(patched)
+    compiled = torch.compile(patched, fullgraph=True)
+    torch.testing.assert_close(logits(compiled, ids().cuda()), logits(plain, ids().cuda()), rtol=1e-3, atol=1e-3)
