@@ -11,6 +11,7 @@ cos and sin are multiplied by the attention factor. Everything is computed in fl
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -369,9 +370,9 @@ def _frequencies(base: float, rotary_dim: int) -> Tensor:
 def _check_positive(function: str, **values: float) -> None:
     """Raise for the first value that is not a positive, finite number."""
     for name, value in values.items():
-        if not (value > 0 and math.isfinite(value)):
+        if not (isinstance(value, Real) and value > 0 and math.isfinite(value)):
             raise InvalidArgument(
-                f"rope.{function}: `{name}` is {value}, expected a positive number; check the model's rope parameters"
+                f"rope.{function}: `{name}` is {value!r}, expected a positive number; check the model's rope parameters"
             )
 
 
@@ -379,9 +380,9 @@ def _rotary_dim(
     function: str, rope_theta: float, head_dim: int, partial_rotary_factor: float, smallest: int = 2
 ) -> int:
     """Check the arguments that every function has, and return how many dims of a head are rotated."""
-    if not (rope_theta > 1 and math.isfinite(rope_theta)):
+    if not (isinstance(rope_theta, Real) and rope_theta > 1 and math.isfinite(rope_theta)):
         raise InvalidArgument(
-            f"rope.{function}: `rope_theta` is {rope_theta}, expected above 1; models have 10000 or more"
+            f"rope.{function}: `rope_theta` is {rope_theta!r}, expected above 1; models have 10000 or more"
         )
     _check_positive(function, head_dim=head_dim, partial_rotary_factor=partial_rotary_factor)
     if partial_rotary_factor > 1:

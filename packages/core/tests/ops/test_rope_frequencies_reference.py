@@ -329,6 +329,11 @@ LENGTHS = {"factor": 4.0, "original_max_position_embeddings": 4096}
             "rope.linear: `rope_theta` is inf, expected above 1; models have 10000 or more",
         ),
         (
+            rope.linear,
+            {**BASE, "rope_theta": "linear", "factor": 2.0},
+            "rope.linear: `rope_theta` is 'linear', expected above 1; models have 10000 or more",
+        ),
+        (
             rope.default,
             {**BASE, "head_dim": 0},
             "rope.default: `head_dim` is 0, expected a positive number; check the model's rope parameters",
