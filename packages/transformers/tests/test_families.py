@@ -64,14 +64,15 @@ def test_greedy_tokens_are_equal_with_and_without_padding(name: str) -> None:
         assert torch.equal(patched.generate(tokens, attention_mask=mask, **GREEDY), expected)
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_under_torch_compile_it_is_one_graph_of_opmuxs_ops(name: str) -> None:
+def test_under_torch_compile_it_is_one_graph_of_opmuxs_ops(name: str, use_cache: bool) -> None:
     plain, patched = pair(name)
     opmux_transformers.patch(patched)
     tokens = ids()
     compiled = torch.compile(patched, backend="eager", fullgraph=True)
     with opmux.trace() as trace:
-        got = logits(compiled, tokens)
+        got = logits(compiled, tokens, use_cache=use_cache)
     torch.testing.assert_close(got, logits(plain, tokens), **CLOSE)
     ran = {row.op: row.calls for row in trace.rows}
     gates = sum(ran.get(op, 0) for op in ("silu_mul", "gelu_mul", "silu_and_mul"))

@@ -9,7 +9,7 @@ import opmux
 import opmux_transformers
 from opmux.errors import UnsupportedCall
 from opmux_transformers.attention import whole_mask_attention
-from opmux_transformers.masks import bounds_of, opmux_mask, segments
+from opmux_transformers.masks import bounds_of, opmux_mask, says_nothing, segments
 
 OPTIONS = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
 
@@ -25,6 +25,48 @@ def test_nothing_padded_is_no_mask() -> None:
     assert opmux_mask(**sizes, attention_mask=kept("xxxxx", "xxxxx")) is None
     assert opmux_mask(batch_size=1, q_length=1, kv_length=7, q_offset=6) is None
     assert opmux_mask(batch_size=1, q_length=3, kv_length=7, q_offset=6, kv_offset=2) is None
+
+
+def test_one_value_in_memory_is_no_mask() -> None:
+    sizes = {"batch_size": 2, "q_length": 5, "kv_length": 5}
+    one = torch.ones(1, 1, dtype=torch.bool)
+    assert opmux_mask(**sizes, attention_mask=one.expand(2, 5)) is None
+    assert says_nothing(one.expand(1, 5))
+    assert not says_nothing(kept("xxxxx", "xxxxx"))
+    assert not says_nothing(kept("..xxx")[:, :1].clone())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_oss"])
+def test_packed_sequences_stay_apart(name: str, compiled: bool) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    run = torch.compile(patched, backend="eager", fullgraph=True) if compiled else patched
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
+    keywords = {"position_ids": positions, "use_cache": False}
+    got = logits(run, ids(batch=1), **keywords)
+    torch.testing.assert_close(got, logits(plain, ids(batch=1), **keywords), **CLOSE)
+    torch.testing.assert_close(got[:, :5], logits(plain, ids(batch=1)[:, :5]), **CLOSE)
+
+
+@pytest.mark.parametrize("given", ["ids", "embeddings", "positional"])
+def test_a_call_with_nothing_but_tokens_never_waits_for_the_device(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    tokens = ids()
+    inputs = {"inputs_embeds": plain.get_input_embeddings()(tokens).detach()} if given == "embeddings" else {}
+    args = () if inputs else (tokens,)
+    expected = logits(plain, tokens)
+    monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", refuse)
+    run = patched.model if given == "positional" else patched
+    with torch.no_grad():
+        out = run(*args, **inputs, use_cache=False)
+    got = patched.lm_head(out.last_hidden_state) if given == "positional" else out.logits
+    torch.testing.assert_close(got, expected, **CLOSE)
+
+
+def refuse(position_ids: torch.Tensor) -> None:
+    raise AssertionError("transformers looked for packed sequences")
 
 
 def test_padding_on_either_side_is_bounds() -> None:

@@ -66,9 +66,17 @@ def test_steps_captured_in_a_graph(name: str) -> None:
         torch.testing.assert_close(out, expected[:, i : i + 1], rtol=1e-3, atol=1e-3)
 
 
-def test_compiled_by_inductor() -> None:
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # torch's advice for float32
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_compiled_by_inductor(use_cache: bool) -> None:
     plain = check.build(small_config("llama"), torch.float32, "cuda")
     patched = copy.deepcopy(plain)
     opmux_transformers.patch(patched)
     compiled = torch.compile(patched, fullgraph=True)
-    torch.testing.assert_close(logits(compiled, ids().cuda()), logits(plain, ids().cuda()), rtol=1e-3, atol=1e-3)
+    tokens = ids().cuda()
+    with opmux.trace() as trace:
+        got = logits(compiled, tokens, use_cache=use_cache)
+    torch.testing.assert_close(got, logits(plain, tokens), rtol=1e-3, atol=1e-3)
+    ran = {(row.op, row.backend.partition(":")[0]) for row in trace.rows}
+    assert {("attention", "triton"), ("apply_rope", "triton")} <= ran
+    assert {backend for _, backend in ran} == {"triton"}

@@ -7,13 +7,25 @@ Registered with transformers as the mask function of the attention ``opmux``. It
   after the last. That becomes ragged attention;
 - the boolean mask ``(batch, 1, queries, keys)`` for everything else: custom and packed masks, static caches, padding
   under ``torch.compile`` (whose values a graph cannot look at). There attention is computed by torch, not by opmux.
+
+Called without mask, positions and cache, transformers looks in the positions for packed sequences: it waits for the
+device, and under ``torch.compile`` it always makes a whole mask. The positions are its own then, 0, 1, 2, ...; so a
+patched model is told that nothing is padded, by a mask that says so in its strides (`says_nothing`).
 """
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+from opmux_transformers.foreign import mark
+
+_MAKES_MASKS = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds")
+"""Parameters of the forward of a model that makes its layers' masks."""
 
 
 def opmux_mask(
@@ -31,6 +43,8 @@ def opmux_mask(
 ) -> Tensor | None:
     """Make the mask of a forward; the arguments are those of transformers' mask functions."""
 
+    if attention_mask is not None and says_nothing(attention_mask):
+        attention_mask = None
     if torch.compiler.is_compiling() and attention_mask is not None and attention_mask.shape[1] > kv_length + kv_offset:
         # opmux's paged cache, whose length a graph does not know: the mask knows it
         q_offset, kv_length, kv_offset = attention_mask.shape[1] - q_length, attention_mask.shape[1], 0
@@ -66,6 +80,39 @@ def opmux_mask(
     if found is None:
         return whole()
     return found if bool((found[1] - found[0] < kv_length).any()) else None
+
+
+def says_nothing(mask: Tensor) -> bool:
+    """Whether a mask is one value in memory, seen as many: every key counts, and no value needs to be looked at.
+
+    The value is taken for True: a mask that hides every key from every query would leave nothing to compute.
+    """
+    seen_as_many = (size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride(), strict=True))
+    return mask.ndim == 2 and mask.numel() > 1 and all(seen_as_many)
+
+
+def makes_masks(module: nn.Module) -> bool:
+    """Whether a module's forward has the parameters of a model that makes its layers' masks."""
+    return all(name in inspect.signature(module.forward).parameters for name in _MAKES_MASKS)
+
+
+def with_own_positions(module: nn.Module) -> Callable[..., Any]:
+    """The forward of a model that makes masks, which says that nothing is padded or packed where nothing was given."""
+    own = type(module).forward
+    order = list(inspect.signature(own).parameters)[1:]
+
+    @functools.wraps(own)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(order, args, strict=False)), **kwargs}
+        if all(given.get(name) is None for name in ("attention_mask", "position_ids", "past_key_values")):
+            ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
+            tokens = embeds[..., 0] if ids is None and embeds is not None else ids
+            if isinstance(tokens, Tensor) and tokens.ndim == 2:
+                given["attention_mask"] = torch.ones(1, 1, dtype=torch.bool, device=tokens.device).expand(tokens.shape)
+                args, kwargs = (), given
+        return own(self, *args, **kwargs)
+
+    return mark(forward)
 
 
 def bounds_of(kept: Tensor) -> Tensor | None:

@@ -9,6 +9,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from opmux.errors import InvalidArgument
 from opmux_transformers import attention, block, find_attention, gate, generation, masks, norm, rope
+from opmux_transformers.foreign import whose_forward
 from opmux_transformers.replicas import follow_replicas
 from opmux_transformers.reporting import Report
 from opmux_transformers.survey import Found, nearest, survey
@@ -86,9 +87,18 @@ def _apply(modules: dict[str, nn.Module], found: Found, patch: Patch) -> None:
             patch.report.add("rope tables", path, "halved once", class_name=name)
         elif users:
             patch.report.add("rope tables", path, reason="not every layer that uses them was replaced", class_name=name)
+    for path in _makers_of_masks(modules, found):
+        patch.set(modules[path], "forward", masks.with_own_positions(modules[path]).__get__(modules[path]))
     for module in {id(owner): owner for owner, name, _ in patch.changes if name == "forward"}.values():
         follow_replicas(module, patch)
     _switch_attention(modules, found, patch)
+
+
+def _makers_of_masks(modules: dict[str, nn.Module], found: Found) -> list[str]:
+    """The models that make the masks of replaced attentions, and not one that only calls such a model."""
+    above = {path for path in modules if any(a.startswith(f"{path}." if path else "") for a in found.attended)}
+    makers = [p for p in above if masks.makes_masks(modules[p]) and whose_forward(modules[p]) is None]
+    return [p for p in makers if not any(o != p and o.startswith(f"{p}." if p else "") for o in makers)]
 
 
 def _switch_attention(modules: dict[str, nn.Module], found: Found, patch: Patch) -> None:

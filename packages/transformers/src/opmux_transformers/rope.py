@@ -173,7 +173,7 @@ def function_of(rope: Rope) -> Callable[..., tuple[Tensor, Tensor]]:
             q, k = q.transpose(1, 2), k.transpose(1, 2)
         rows = cos.shape[0]
         # (rows * seq, half) float32: one row of the tables for each token, or one for each position of all sequences
-        cos, sin = (t[..., :half].reshape(-1, half).to(torch.float32) for t in (cos, sin))
+        cos, sin = (t[..., :half].to(torch.float32).reshape(-1, half).contiguous() for t in (cos, sin))
         batch, seq = q.shape[:2]
         if rows == 1 or batch == 1:
             q, k = opmux.apply_rope(q, k, cos, sin)
