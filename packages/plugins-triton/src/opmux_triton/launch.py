@@ -4,14 +4,17 @@ A launch through ``kernel[grid](...)`` costs 7 to 8 us of host time, most of it 
 the compiled kernel is kept under what Triton specialises on: dtypes and 16-byte alignment of pointers, the value 1 and
 divisibility by 16 of integers, and the constants.
 
+A target that launches the same again keeps even that: see `opmux_triton.repeats`.
+
 While a `recording` is on, nothing is launched: each launch is noted instead, so that the very code that picks kernels
 and configs at a call tells which of them an arch gets, on a machine without a GPU.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,8 +22,8 @@ import triton
 from opmux.arch import Arch, device_arch, parse_arch
 from opmux.errors import BuildFailed, CaptureRefused
 
-_INTERPRETED = triton.knobs.runtime.interpret
-_HANDLES: dict[Any, Any] = {}
+INTERPRETED = triton.knobs.runtime.interpret
+_HANDLES: dict[Any, "Handle"] = {}
 _SPECIALISED: dict[int, tuple[bool, ...]] = {}
 _MOST_HANDLES = 4096
 """Bounds the table, whatever strides and sizes a process meets."""
@@ -53,6 +56,46 @@ class Recording:
 _recording: list[Recording] = []
 
 
+class Handle(NamedTuple):
+    """A compiled kernel, loaded: what its launches have in common.
+
+    Attributes:
+        compiled: Triton's object, which unloads the kernel when it goes.
+        run: Triton's launcher.
+        constants: of the kernel's last parameters, in order.
+    """
+
+    compiled: Any
+    run: Any
+    function: Any
+    packed: Any
+    constants: tuple[Any, ...]
+
+
+class Made(NamedTuple):
+    """A launch that was made, for who wants to make it again."""
+
+    handle: Handle
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    device: int
+
+
+@dataclass
+class Notes:
+    """A thread's launches and its scratch memory, noted beside being made; see `opmux_triton.repeats`."""
+
+    made: list[Made] = field(default_factory=list)
+    scratch: list[torch.Tensor] = field(default_factory=list)
+
+
+class _Noting(threading.local):
+    notes: Notes | None = None
+
+
+noting = _Noting()
+
+
 @contextmanager
 def recording(arch: str) -> Iterator[Recording]:
     """Note launches instead of making them, as if on ``arch``; for tests and checks, not safe among threads."""
@@ -66,6 +109,12 @@ def recording(arch: str) -> Iterator[Recording]:
 def recorded_arch() -> str | None:
     """The arch of the recording that is on, or None."""
     return _recording[-1].arch if _recording else None
+
+
+def watched() -> bool:
+    """Whether launches are to be seen by others: a recording, or a profiler's hooks."""
+    hooks = triton.knobs.runtime
+    return bool(_recording or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)
 
 
 def always(kernel: Any, arch: Arch) -> dict[str, Any]:
@@ -94,7 +143,7 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
         more = always(kernel, parse_arch(_recording[-1].arch))
         _recording[-1].launches.append(Launch(kernel, grid, arguments, {**meta, **more}))
         return
-    if _INTERPRETED:
+    if INTERPRETED:
         kernel[grid](*arguments, **meta, **({DEPENDENT: False} if DEPENDENT in kernel.arg_names else {}))
         return
     first = arguments[0]
@@ -134,14 +183,14 @@ def _launch(
         if len(_HANDLES) >= _MOST_HANDLES:
             _HANDLES.clear()
         _HANDLES[tuple(key)] = found
-    run, function, packed, constants = found
-    x, y, z = (*grid, 1, 1)[:3]
-    stream = torch._C._cuda_getCurrentRawStream(index)
-    hooks = triton.knobs.runtime
-    if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:  # a profiler listens: Triton's own way
+    if watched():  # a profiler listens: Triton's own way
         kernel[grid](*arguments, **meta, **always(kernel, device_arch("cuda", index)))
         return
-    run(x, y, z, stream, function, packed, None, None, None, *values, *constants)
+    if noting.notes is not None:
+        noting.notes.made.append(Made(found, grid, arguments, index))
+    x, y, z = (*grid, 1, 1)[:3]
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    found.run(x, y, z, stream, found.function, found.packed, None, None, None, *values, *found.constants)
 
 
 def _specialised(kernel: Any) -> tuple[bool, ...]:
@@ -151,7 +200,7 @@ def _specialised(kernel: Any) -> tuple[bool, ...]:
     return found
 
 
-def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> tuple[Any, ...]:
+def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> Handle:
     if torch.cuda.is_current_stream_capturing():
         raise CaptureRefused(
             f"triton: kernel {kernel.__name__} is not compiled yet for arguments like these, and a graph is being "
@@ -165,7 +214,7 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
             raise
         raise BuildFailed(f"kernel {kernel.__name__} did not build: {_first_lines(error)}") from error
     names = kernel.arg_names[len(arguments) :]
-    return run, compiled.function, compiled.packed_metadata, tuple(meta[name] for name in names)
+    return Handle(compiled, run, compiled.function, compiled.packed_metadata, tuple(meta[name] for name in names))
 
 
 def _first_lines(error: BaseException) -> str:

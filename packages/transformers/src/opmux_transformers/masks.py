@@ -74,6 +74,8 @@ def opmux_mask(
     if torch.compiler.is_compiling():
         return whole()
     kept = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
+    if kept.shape[1] == kv_length and bool(kept.all()):  # nothing is padded: looked at once, and no more
+        return None
     if kept.shape[1] < kv_length:
         kept = torch.nn.functional.pad(kept, (0, kv_length - kept.shape[1]))
     found = bounds_of(kept)

@@ -30,6 +30,11 @@ class PageTable:
         seq_lens: ``int32 (batch,)``, the same for all sequences.
         fixed: Whether the capacity is the bound of the work, so that every step is alike to graphs and plans.
         host: The length, where the host knows it; None after a compiled or captured step.
+        new: Tokens that the last forward brought to every sequence.
+        slots: Where they are written.
+        cu_seqlens_q: Where those of each sequence begin.
+        by_new: What depends on their number alone, of the last one.
+        reach: The bound of the length, asked for once for each forward.
     """
 
     page_size: int
@@ -41,7 +46,8 @@ class PageTable:
     new: int = 0
     slots: Tensor | None = None
     cu_seqlens_q: Tensor | None = None
-    by_new: dict[int, Tensor] = field(default_factory=dict)
+    by_new: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    reach: int = 0
 
     @classmethod
     def of(cls, batch: int, page_size: int, pages_each: int, device: torch.device, fixed: bool) -> "PageTable":
@@ -71,23 +77,30 @@ class PageTable:
 
     def advance(self, new: int) -> None:
         """Make room for new tokens in every sequence: once for each forward, by the first layer."""
-        rows = torch.arange(self.batch, device=self.seq_lens.device).unsqueeze(1) * self.capacity
-        at = self.seq_lens.unsqueeze(1) + torch.arange(new, device=self.seq_lens.device)
-        slots = rows + at
-        if unreadable():  # nobody can look whether there is room: what has none is not written
-            slots = torch.where(at < self.capacity, slots, -1)
-        self.slots = slots.flatten()
-        self.seq_lens.add_(new)
+        lengths = self.seq_lens.unsqueeze(1)
         self.new = new
-        if unreadable():
+        if unreadable():  # nobody can look whether there is room: what has none is not written
+            places = self._places(new)
+            slots = places + lengths
+            at = lengths + torch.arange(new, device=self.seq_lens.device)
+            self.slots = torch.where(at < self.capacity, slots, -1).flatten()
+            self.seq_lens.add_(new)
             self.host = None
             self.cu_seqlens_q = self._offsets(new)
-            return
-        if self.host is not None:
-            self.host += new
-        if new not in self.by_new:
-            self.by_new = {new: self._offsets(new)}
-        self.cu_seqlens_q = self.by_new[new]
+        else:
+            if new not in self.by_new:
+                self.by_new = {new: (self._offsets(new), self._places(new))}
+            self.cu_seqlens_q, places = self.by_new[new]
+            self.slots = (places + lengths).flatten()
+            self.seq_lens.add_(new)
+            if self.host is not None:
+                self.host += new
+        self.reach = self.bound()
+
+    def _places(self, new: int) -> Tensor:
+        """The slots of new tokens in sequences that are empty."""
+        rows = torch.arange(self.batch, device=self.seq_lens.device).unsqueeze(1) * self.capacity
+        return rows + torch.arange(new, device=self.seq_lens.device)
 
     def _offsets(self, new: int) -> Tensor:
         return torch.arange(self.batch + 1, dtype=torch.int32, device=self.seq_lens.device) * new
@@ -134,7 +147,7 @@ class PagedStates:
             table.block_table,
             sinks,
             max_seqlen_q=table.new,
-            max_seqlen_k=table.bound(),
+            max_seqlen_k=table.reach,
             **options,
         )
         return out.view(*q.shape[:2], *out.shape[1:])

@@ -188,6 +188,14 @@ def function_of(rope: Rope) -> Callable[..., tuple[Tensor, Tensor]]:
     return mark(rotate)
 
 
+def _rows(table: Tensor, half: int) -> Tensor:
+    """Nothing but a view of tables that were halved for all layers: every layer comes by here."""
+    if table.shape[-1] != half:
+        table = table[..., :half]
+    table = table.reshape(-1, half)
+    return table if table.dtype == torch.float32 else table.to(torch.float32)
+
+
 def halving(module: nn.Module, rotary_dim: int) -> Callable[..., tuple[Tensor, Tensor]]:
     """The forward of a maker of tables, whose result is halved and widened once for all layers."""
     own = type(module).forward

@@ -1,4 +1,4 @@
-"""What the core calls for a gated activation. Contiguous rows come first and cost the least host time."""
+"""What the core calls for a gated activation. Contiguous rows have kernels of their own; others are folded."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from opmux_triton.activation import kernels
 from opmux_triton.launch import launch
+from opmux_triton.repeats import kept, key_of, repeated
 from opmux_triton.rows import parts
 
 Config = Mapping[str, Any]
@@ -45,16 +46,18 @@ def _packed(x: Tensor, kind: int, config: Config) -> Tensor:
     size = out.numel()
     if not size:
         return out
-    if x.is_contiguous():
-        rows = size // n
-        meta = {**_PACKED, "N": n, "KIND": kind, **config}
-        launch(kernels.gated, (-(-rows // config["ROWS"]) * -(-n // config["BLOCK"]),), (x, out, rows), meta)
+    tensors = (x, out)
+    key = key_of("gated", config, (x,), kind)
+    if repeated(key, tensors):
         return out
-    meta = {"N": n, "KIND": kind, **config}
-    for folded, (part, out_part) in parts((x,), (out,)):
-        grid = (-(-folded.total // config["ROWS"]) * -(-n // config["BLOCK"]),)
-        strides = (folded.stride[0], None, folded.outer[0], None)
-        launch(kernels.gated, grid, (part, out_part, folded.total, None, folded.inner, *strides), meta)
+    with kept(key, tensors, config):
+        if x.is_contiguous():
+            _gated((x, out, size // n), size // n, n, {**_PACKED, "N": n, "KIND": kind, **config})
+            return out
+        meta = {"N": n, "KIND": kind, **config}
+        for folded, (part, out_part) in parts((x,), (out,)):
+            strides = (folded.stride[0], None, folded.outer[0], None)
+            _gated((part, out_part, folded.total, None, folded.inner, *strides), folded.total, n, meta)
     return out
 
 
@@ -64,14 +67,20 @@ def _apart(gate: Tensor, up: Tensor, kind: int, config: Config) -> Tensor:
     size = gate.numel()
     if not size:
         return out
-    if gate.is_contiguous() and up.is_contiguous():
-        rows = size // n
-        meta = {**_APART, "N": n, "KIND": kind, **config}
-        launch(kernels.gated, (-(-rows // config["ROWS"]) * -(-n // config["BLOCK"]),), (gate, out, rows, up), meta)
+    tensors = (gate, up, out)
+    key = key_of("gated", config, (gate, up), kind)
+    if repeated(key, tensors):
         return out
-    meta = {"N": n, "KIND": kind, **config}
-    for folded, (gate_part, up_part, out_part) in parts((gate, up), (out,)):
-        grid = (-(-folded.total // config["ROWS"]) * -(-n // config["BLOCK"]),)
-        arguments = (gate_part, out_part, folded.total, up_part, folded.inner, *folded.stride, *folded.outer)
-        launch(kernels.gated, grid, arguments, meta)
+    with kept(key, tensors, config):
+        if gate.is_contiguous() and up.is_contiguous():
+            _gated((gate, out, size // n, up), size // n, n, {**_APART, "N": n, "KIND": kind, **config})
+            return out
+        meta = {"N": n, "KIND": kind, **config}
+        for folded, (gate_part, up_part, out_part) in parts((gate, up), (out,)):
+            arguments = (gate_part, out_part, folded.total, up_part, folded.inner, *folded.stride, *folded.outer)
+            _gated(arguments, folded.total, n, meta)
     return out
+
+
+def _gated(arguments: tuple[Any, ...], rows: int, n: int, meta: Config) -> None:
+    launch(kernels.gated, (-(-rows // meta["ROWS"]) * -(-n // meta["BLOCK"]),), arguments, meta)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -11,6 +10,7 @@ from opmux_triton.devices import units
 from opmux_triton.gemm import gluon_kernels, products
 from opmux_triton.gemm.operands import Operand
 from opmux_triton.launch import launch
+from opmux_triton.repeats import scratch
 
 Config = dict[str, Any]
 _REGISTERS = {1: (232, 128), 2: (240, 168), 3: (160, 128)}
@@ -42,7 +42,7 @@ def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tup
     sharing = -(-rest * length // share) if rest else 0
     partial = None
     if rest:
-        partial = torch.empty((sharing + rest) * block_m * block_n, dtype=torch.float32, device=out.device)
+        partial = scratch(((sharing + rest) * block_m * block_n,), out)
     rows = block_m if c["alternate"] else block_m // c["warpgroups"]
     width = block_n // c["parts"]
     stored = _blocks(out, (n, m), [width, rows]) if c["swap"] else _blocks(out, (m, n), [rows, width])

@@ -2,19 +2,17 @@
 
 from typing import Any
 
-import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from opmux_triton.devices import units
 from opmux_triton.gemm import descriptor_kernels, kernels
 from opmux_triton.gemm.operands import Operand
-from opmux_triton.launch import launch
+from opmux_triton.launch import INTERPRETED, launch
+from opmux_triton.repeats import scratch
 
 Config = dict[str, Any]
 
-_INTERPRETED = triton.knobs.runtime.interpret
 _OPTIONS = ("num_warps", "num_stages", "matrix_instr_nonkdim", "waves_per_eu")
 
 
@@ -143,7 +141,7 @@ def _shares(
     share, length = cut
     block_m, block_n, block_k = c["block_m"], c["block_n"], c["block_k"]
     programs = -(-tiles * length // share)
-    partial = torch.empty((programs + tiles) * block_m * block_n, dtype=torch.float32, device=out.device)
+    partial = scratch(((programs + tiles) * block_m * block_n,), out)
     if descriptors:
         forms = {"A_ROWS_ARE_K": a.rows_are_k, "B_ROWS_ARE_K": b.rows_are_k, **_blocks(c), "FLATTEN": c["flatten"]}
         operands = (_descriptor(a, block_m, block_k), _descriptor(b, block_n, block_k))
@@ -212,4 +210,4 @@ def _options(c: Config) -> dict[str, Any]:
 
 def _upcast(tensor: Tensor) -> bool:
     """Triton's interpreter multiplies bfloat16 wrongly: float32 there, which holds every 16-bit value."""
-    return _INTERPRETED and tensor.element_size() == 2
+    return INTERPRETED and tensor.element_size() == 2

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from opmux_triton.kv_cache import kernels
 from opmux_triton.launch import launch
+from opmux_triton.repeats import kept, key_of, repeated
 
 Config = Mapping[str, Any]
 
@@ -15,6 +16,14 @@ def write_kv_cache(
     k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, layout: str, config: Config
 ) -> None:
     """The op `write_kv_cache`."""
+    tensors = (k, v, k_cache, v_cache, slot_mapping)
+    key = key_of("write_kv_cache", config, tensors)
+    if not repeated(key, tensors):
+        with kept(key, tensors, config):
+            _write(*tensors, config)
+
+
+def _write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, config: Config) -> None:
     tokens, heads, head_dim = k.shape
     value_dim = v.shape[2]
     pages, page_size = k_cache.shape[:2]
@@ -23,7 +32,7 @@ def write_kv_cache(
     if not tokens or not blocks or not pages:
         return
     arguments = (
-        k, v, k_cache, v_cache, slot_mapping, tokens, pages * page_size, slot_mapping.stride(0),
+        k, v, k_cache, v_cache, slots, tokens, pages * page_size, slots.stride(0),
         *k.stride()[:2], *v.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3],
     )  # fmt: skip
     meta = {"HEADS": heads, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "PAGE_SIZE": page_size, **config}

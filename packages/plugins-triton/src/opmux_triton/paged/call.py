@@ -1,8 +1,7 @@
 """A call of paged attention: its tensors by name, the results made, the options as kernels take them."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -10,8 +9,7 @@ from torch import Tensor
 LOG2_E = 1.4426950408889634
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call.
 
     Attributes:
@@ -57,8 +55,8 @@ class Call:
         longest, reach = options["max_seqlen_q"], max(0, options["max_seqlen_k"])
         return cls(
             q, k_cache, v_cache, offsets, lengths, table, sinks,
-            out=torch.empty((tokens, heads, v_cache.shape[3]), dtype=q.dtype, device=q.device),
-            lse=torch.empty((heads, tokens), dtype=torch.float32, device=q.device) if with_lse else None,
+            out=q.new_empty((tokens, heads, v_cache.shape[3])),
+            lse=q.new_empty((heads, tokens), dtype=torch.float32) if with_lse else None,
             scale=options["scale"] if options["scale"] is not None else 1 / math.sqrt(max(1, head_dim)),
             softcap=options["softcap"],
             left=left,

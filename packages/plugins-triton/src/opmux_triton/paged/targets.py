@@ -5,22 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import triton
 from torch import Tensor
 
 from opmux_triton.devices import units
-from opmux_triton.launch import launch
+from opmux_triton.launch import INTERPRETED, launch
 from opmux_triton.paged import combine_kernels, kernels
 from opmux_triton.paged.call import LOG2_E, Call
+from opmux_triton.repeats import kept, key_of, repeated, scratch
 
 Config = dict[str, Any]
 
 _MOST_SPLITS = 1024
 _ANY = 1 << 30
 """No bound on the new tokens of a sequence."""
-
-_INTERPRETED = triton.knobs.runtime.interpret
 
 
 def paged_attention(*tensors: Tensor | None, config: Config, **options: Any) -> Tensor:
@@ -84,11 +81,23 @@ def run(call: Call, prefill: Callable[[Call, Pass], bool] | None = None) -> tupl
         return call.out, call.lse
     if batch == 0 or call.longest <= 0:
         return call.out.zero_(), None if call.lse is None else call.lse.fill_(-math.inf)
+    inputs = (call.q, call.k_cache, call.v_cache, call.offsets, call.lengths, call.table, call.sinks)
+    tensors = (*inputs, call.out, call.lse)
+    # Of a reach only this is looked at, so the steps of a growing sequence are alike.
+    reach = [-(-call.reach // call.config[least]) for least in ("decode_least", "prefill_least")]
+    options = (call.scale, call.softcap, call.left, call.right, call.longest, *reach)
+    key = key_of("paged", call.config, inputs, *options, call.lse is None, prefill is None)
+    if not repeated(key, tensors):
+        with kept(key, tensors, call.config):
+            _run(call, prefill, batch, tokens)
+    return call.out, call.lse
+
+
+def _run(call: Call, prefill: Callable[[Call, Pass], bool] | None, batch: int, tokens: int) -> None:
     group = call.q.shape[1] // call.k_cache.shape[2]
     for one in _passes(call.config, batch, tokens, group, call.longest):
         if not (prefill is not None and one.path == "prefill" and prefill(call, one)):
             attend(call, one)
-    return call.out, call.lse
 
 
 def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
@@ -107,8 +116,8 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     splits = _splits(config, one, kv_heads, call.reach, units(q)) if troubles is None else 1
     sums = statistics = None
     if splits > 1:
-        sums = torch.empty((splits, tokens, heads, value_dim), dtype=torch.float32, device=q.device)
-        statistics = torch.empty((splits, tokens, heads, 2), dtype=torch.float32, device=q.device)
+        sums = scratch((splits, tokens, heads, value_dim), q)
+        statistics = scratch((splits, tokens, heads, 2), q)
     least = max(1, config[f"{one.path}_least"] // block_n) if splits > 1 else 1
     launch(
         kernels.attend,
@@ -124,7 +133,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             "BLOCK_M": one.rows, "BLOCK_N": block_n, "BLOCK_D": _block(head_dim), "BLOCK_V": block_v,
             "BLOCK_G": 1 << (group - 1).bit_length(), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
             "SCALED": not call.scale > 0, **present, "SPLIT": splits > 1, "SEARCH": one.search,
-            "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": _INTERPRETED,
+            "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": INTERPRETED,
             **_of_compiler(config, one.path),
         },
     )  # fmt: skip

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from opmux_triton.launch import launch
+from opmux_triton.repeats import kept, key_of, repeated
 from opmux_triton.rope import kernels
 from opmux_triton.rows import folded
 
@@ -53,14 +54,20 @@ def _rope(
     positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: Config,
 ) -> None:  # fmt: skip
     """Launch over what is given and not empty; a launch needs a first tensor, so k alone takes q's place."""
+    k_result: Tensor | None = k_out
     if k is not None and not k.numel():
         k = None
+    if k is None:
+        k_result = None
     if q is None or not q.numel():
-        if k is not None:
-            _launch(k, None, k_out, None, cos, sin, positions, interleaved, in_place, backward, config)
-    else:
-        result = None if k is None else k_out
-        _launch(q, k, q_out, result, cos, sin, positions, interleaved, in_place, backward, config)
+        if k is None:
+            return
+        q, q_out, k, k_result = k, k_out, None, None
+    tensors = (q, k, cos, sin, positions) if in_place else (q, k, cos, sin, positions, q_out, k_result)
+    key = key_of("rope", config, tensors[:5], interleaved, in_place, backward)
+    if not repeated(key, tensors):
+        with kept(key, tensors, config):
+            _launch(q, k, q_out, k_result, cos, sin, positions, interleaved, in_place, backward, config)
 
 
 def _launch(
