@@ -49,6 +49,18 @@ def test_gradient_checkpointing_gives_the_same_gradients() -> None:
         torch.testing.assert_close(own.grad, theirs.grad, **CLOSE)
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+def test_gradient_checkpointing_computes_layers_again() -> None:
+    patched = model()
+    opmux_transformers.patch(patched)
+    calls = []
+    patched.model.layers[0].self_attn.register_forward_hook(lambda *call: calls.append(call))
+    patched.gradient_checkpointing_enable()
+    patched.train()
+    patched(ids(), labels=ids(), use_cache=False).loss.backward()
+    assert len(calls) == 2
+
+
 def test_padded_batches_have_the_same_gradients() -> None:
     plain, patched = pair("gpt_oss")
     opmux_transformers.patch(patched)

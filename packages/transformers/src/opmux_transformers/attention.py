@@ -73,17 +73,17 @@ def opmux_attention(
         "window": (-1, -1) if sliding_window is None else (sliding_window - 1, -1),
         "softcap": 0.0 if softcap is None else float(softcap),
     }
-    q = query.transpose(1, 2)
     if isinstance(key, PagedStates):
         assert isinstance(value, PagedStates)
         if attention_mask is None and dropout == 0.0:
-            return key.attend(q, value, s_aux, options), None
+            return key.attend(query, value, s_aux, options), None
+        q = query.transpose(1, 2)
         if _is_bounds(attention_mask) and dropout == 0.0:
             return _padded(q, key.in_rows(), value.in_rows(), attention_mask, s_aux, options, key.length()), None
         keys = None if attention_mask is None or attention_mask.ndim != 4 else attention_mask.shape[-1]
         key, value = (states.dense(keys) for states in (key, value))
     assert isinstance(value, Tensor)
-    k, v = key.transpose(1, 2), value.transpose(1, 2)
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if dropout == 0.0:
         if kwargs.get("cu_seq_lens_q") is not None and kwargs.get("cu_seq_lens_k") is not None:
             return _packed(q, k, v, s_aux, options, **kwargs), None

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers.foreign import mark, stands_in, watched, whose_forward
-from opmux_transformers.norm import Norm
+from opmux_transformers import norm as norms_of
+from opmux_transformers.calls import all_are_watched, call, call_as_module, callee, computes
+from opmux_transformers.foreign import mark, whose_forward
+from opmux_transformers.norm import Norm, weight_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Block:
         after_mlp: What its output passes through before the second sum.
         factor: The attribute that both outputs are multiplied by; empty for 1.
         parameters: The names of the forward's parameters after the hidden states, in order.
+        checkpoints: Whether it is the class's forward that checkpoints, and not its ``__call__``.
     """
 
     before_attention: str
@@ -49,6 +52,7 @@ class Block:
     after_mlp: tuple[str, ...]
     factor: str
     parameters: tuple[str, ...]
+    checkpoints: bool
 
 
 @dataclass
@@ -148,6 +152,7 @@ def _judge(module: nn.Module, attention: str, norms: dict[str, Norm], given: dic
         after_mlp=tuple(names[at + 2 :]),
         factor=_attribute(module, first, second),
         parameters=tuple(p.name for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD),
+        checkpoints="gradient_checkpointing" in type(module).forward.__code__.co_names,
     )
     vars(module)["forward"] = forward_of(found).__get__(module)
     try:
@@ -184,30 +189,39 @@ def _attribute(module: nn.Module, first: float, second: float) -> str:
 def forward_of(block: Block) -> Callable[..., Tensor]:
     """The forward that takes the place of such a layer's own."""
     spec = block.spec
+    norm_forward = norms_of.forward_of(spec)
 
     def forward(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args:
             kwargs.update(zip(block.parameters, args, strict=False))
+        if block.checkpoints and self.training and self.gradient_checkpointing:
+            result: Tensor = type(self).forward(self, hidden_states, **kwargs)
+            return result
+        everything = all_are_watched()
+        ask = call_as_module if everything else call
+        children: dict[str, Any] = self._modules
         residual = hidden_states
-        hidden_states = getattr(self, block.before_attention)(hidden_states)
-        hidden_states = getattr(self, block.attention)(hidden_states=hidden_states, **kwargs)[0]
+        hidden_states = ask(children[block.before_attention], hidden_states)
+        attention = children[block.attention]
+        attend = attention if everything else callee(attention)
+        hidden_states = attend(hidden_states=hidden_states, **kwargs)[0]
         for name in block.after_attention:
-            hidden_states = getattr(self, name)(hidden_states)
+            hidden_states = ask(children[name], hidden_states)
         if block.factor:
             hidden_states = hidden_states * getattr(self, block.factor)
-        norm = getattr(self, block.norm)
-        if watched(norm) or not stands_in(norm):  # it has to be called, or is another one by now
-            residual = residual + hidden_states
-            hidden_states = norm(residual)
-        else:
+        norm = children[block.norm]
+        if computes(norm, norm_forward):
             hidden_states, residual = opmux.add_rms_norm(
-                hidden_states, residual, norm.weight, eps=spec.eps_of(norm), weight_offset=spec.offset
+                hidden_states, residual, weight_of(norm), eps=spec.eps_of(norm), weight_offset=spec.offset
             )
-        hidden_states = getattr(self, block.mlp)(hidden_states)
+        else:  # it has to be called, or is another one by now
+            residual = residual + hidden_states
+            hidden_states = ask(norm, residual)
+        hidden_states = ask(children[block.mlp], hidden_states)
         if isinstance(hidden_states, tuple):  # a mixture of experts gives its router's scores too
             hidden_states = hidden_states[0]
         for name in block.after_mlp:
-            hidden_states = getattr(self, name)(hidden_states)
+            hidden_states = ask(children[name], hidden_states)
         if block.factor:
             hidden_states = hidden_states * getattr(self, block.factor)
         return residual + hidden_states

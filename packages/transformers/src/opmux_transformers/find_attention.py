@@ -241,15 +241,15 @@ def with_attention(config: Any, name: str) -> Any:
 
 def rotating(module: nn.Module, found: rope.Rope) -> Any:
     """The module's own forward, bound to it, with opmux's rotary function among its globals."""
-    function = _with_rope(forward_function(module), found)
-    return function.__get__(module)
+    return rotating_function(module, found).__get__(module)
 
 
 _made: dict[tuple[Any, rope.Rope], Any] = {}
 
 
-def _with_rope(function: Any, found: rope.Rope) -> Any:
-    """One function for all layers, so that torch.compile sees one."""
+def rotating_function(module: nn.Module, found: rope.Rope) -> Any:
+    """That forward, not bound: one function for all layers, so that torch.compile sees one."""
+    function = forward_function(module)
     key = (function, found)
     if key not in _made:
         _made[key] = rope.with_globals(function, **{found.name: rope.function_of(found)})

@@ -41,18 +41,6 @@ def whose_hooks(module: nn.Module) -> str | None:
     return f"hooks see its input or output: {', '.join(names)}" if names else None
 
 
-def watched(module: nn.Module) -> bool:
-    """Whether a hook is to run when the module is called: then it has to be called."""
-    return bool(
-        module._forward_pre_hooks or module._forward_hooks or module._backward_pre_hooks or module._backward_hooks
-    )
-
-
-def stands_in(module: nn.Module) -> bool:
-    """Whether the module's forward is opmux's now: it may have been replaced, or wrapped, after the patch."""
-    return getattr(vars(module).get("forward"), MARK, False)
-
-
 def home_package(function: Any) -> str:
     """The top-level package that a function or callable was defined in."""
     home = getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers.foreign import mark, watched, whose_forward, whose_hooks
+from opmux_transformers.calls import all_are_watched, call, call_as_module, watched
+from opmux_transformers.foreign import mark, whose_forward, whose_hooks
 from opmux_transformers.norm import takes_one_input
 
 APART: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -47,9 +48,12 @@ class Gate:
     between: tuple[tuple[str, type], ...]
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether what the op takes the place of is still there, and no hook waits for it."""
-        children = ((module._modules.get(name), cls) for name, cls in self.between)
-        return all(child is not None and type(child) is cls and not watched(child) for child, cls in children)
+        """Whether what the op takes the place of is still there, as it was, and no hook waits for it."""
+        for name, cls in self.between:
+            child = module._modules.get(name)
+            if child is None or type(child) is not cls or "forward" in child.__dict__ or watched(child):
+                return False
+        return True
 
 
 def layouts(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
@@ -145,8 +149,10 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
             if len(args) != 1 or kwargs or not gate.holds(self):
                 return own(self, *args, **kwargs)
-            gated = op(getattr(self, first)(args[0]), getattr(self, second)(args[0]), **approximate)
-            result: Tensor = getattr(self, last)(gated)
+            ask = call_as_module if all_are_watched() else call
+            children = self._modules
+            gated = op(ask(children[first], args[0]), ask(children[second], args[0]), **approximate)
+            result: Tensor = ask(children[last], gated)
             return result
     else:
         (packed,) = gate.inputs
@@ -154,7 +160,9 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
             if len(args) != 1 or kwargs or not gate.holds(self):
                 return own(self, *args, **kwargs)
-            result: Tensor = getattr(self, last)(op(getattr(self, packed)(args[0]), **approximate))
+            ask = call_as_module if all_are_watched() else call
+            children = self._modules
+            result: Tensor = ask(children[last], op(ask(children[packed], args[0]), **approximate))
             return result
 
     def own(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:

@@ -112,6 +112,12 @@ def forward_of(norm: Norm) -> Callable[..., Tensor]:
         if len(args) != 1 or kwargs:  # with more than the input it may be another computation
             result: Tensor = type(self).forward(self, *args, **kwargs)
             return result
-        return opmux.rms_norm(args[0], self.weight, eps=getattr(self, eps), weight_offset=offset)
+        return opmux.rms_norm(args[0], weight_of(self), eps=getattr(self, eps), weight_offset=offset)
 
     return mark(forward)
+
+
+def weight_of(module: nn.Module) -> Tensor:
+    """The module's weight; found where parameters are, for a module's ``__getattr__`` takes longer than many a view."""
+    weight = module._parameters.get("weight")
+    return module.weight if weight is None else weight  # type: ignore[return-value]  # replicas of DataParallel

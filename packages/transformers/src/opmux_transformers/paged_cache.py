@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 import opmux
 from opmux.errors import InvalidArgument
 from opmux_transformers.attention import NAME
-from opmux_transformers.paged_states import PagedStates, PageTable, unreadable
+from opmux_transformers.paged_states import PagedStates, PageTable, in_tokens, unreadable
 
 PAGE_SIZE = 16
 _KEYS_AND_VALUES = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -71,13 +71,18 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         """Write new keys and values, ``(batch, kv_heads, new, dim)``; returns what attention reads."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        new = key_states.shape[2]
+        table = self.write(in_tokens(key_states, new), in_tokens(value_states, new), new)
+        return PagedStates(self.keys, table), PagedStates(self.values, table)
+
+    def write(self, keys: Tensor, values: Tensor, new: int) -> PageTable:
+        """Write the keys and values of as many new tokens of every sequence, ``(batch * new, kv_heads, dim)``."""
         if self.index == self.cache.first:
-            self.cache.make_room(key_states.shape[2])
+            self.cache.make_room(new)
         table = self.cache.table
         assert table is not None
-        tokens = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
-        opmux.write_kv_cache(*tokens, self.keys, self.values, table.slots)
-        return PagedStates(self.keys, table), PagedStates(self.values, table)
+        opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots)
+        return table
 
     def move(self, table: PageTable, rows: Tensor | None = None) -> None:
         """Move to the pages of another table, with these rows of the old one (None: all, in order)."""

@@ -16,6 +16,11 @@ def unreadable() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def in_tokens(states: Tensor, new: int) -> Tensor:
+    """``(batch, heads, new, dim)`` as ``(batch * new, heads, dim)``: every view takes host time, in every layer."""
+    return states.squeeze(2) if new == 1 else states.transpose(1, 2).flatten(0, 1)
+
+
 @dataclass
 class PageTable:
     """Where the sequences of a batch lie in the pages of every layer, and how long they are.
@@ -35,6 +40,7 @@ class PageTable:
         cu_seqlens_q: Where those of each sequence begin.
         by_new: What depends on their number alone, of the last one.
         reach: The bound of the length, asked for once for each forward.
+        angles: The last cos and sin that decoding came with, and views of them with a row for each sequence.
     """
 
     page_size: int
@@ -48,6 +54,7 @@ class PageTable:
     cu_seqlens_q: Tensor | None = None
     by_new: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     reach: int = 0
+    angles: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, batch: int, page_size: int, pages_each: int, device: torch.device, fixed: bool) -> "PageTable":
@@ -135,11 +142,12 @@ class PagedStates:
         """The states as transformers has them, ``(batch, kv_heads, keys, dim)``; a view. None: as many as there are."""
         return self.in_rows()[:, : self.length() if keys is None else keys].transpose(1, 2)
 
-    def attend(self, q: Tensor, values: "PagedStates", sinks: Tensor | None, options: dict[str, Any]) -> Tensor:
-        """Attend from the newest tokens, ``(batch, new, heads, head_dim)``, to all."""
+    def attend(self, query: Tensor, values: "PagedStates", sinks: Tensor | None, options: dict[str, Any]) -> Tensor:
+        """Attend from the newest tokens, ``(batch, heads, new, head_dim)``, to all; ``(batch, new, heads, dim)``."""
         table = self.table
+        new = query.shape[2]
         out = opmux.paged_attention(
-            q.flatten(0, 1),
+            in_tokens(query, new),
             self.pages,
             values.pages,
             table.cu_seqlens_q,
@@ -150,4 +158,4 @@ class PagedStates:
             max_seqlen_k=table.reach,
             **options,
         )
-        return out.view(*q.shape[:2], *out.shape[1:])
+        return out.unsqueeze(1) if new == 1 else out.view(-1, new, *out.shape[1:])

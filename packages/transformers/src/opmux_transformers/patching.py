@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from opmux.errors import InvalidArgument
-from opmux_transformers import attention, block, find_attention, gate, generation, masks, norm, rope
+from opmux_transformers import attention, block, decode, find_attention, gate, generation, masks, norm, rope
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.replicas import follow_replicas
 from opmux_transformers.reporting import Report
@@ -73,7 +73,10 @@ def _apply(modules: dict[str, nn.Module], found: Found, patch: Patch) -> None:
     for path, form in found.gates.items():
         patch.set(modules[path], "forward", gate.forward_of(form).__get__(modules[path]))
     for path, turning in found.ropes.items():
-        patch.set(modules[path], "forward", find_attention.rotating(modules[path], turning))
+        forward = find_attention.rotating_function(modules[path], turning)
+        if (decoding := found.decodings.get(path)) is not None:
+            forward = decode.forward_of(forward, decoding)
+        patch.set(modules[path], "forward", forward.__get__(modules[path]))
     for path, wired in found.blocks.items():
         patch.set(modules[path], "forward", block.forward_of(wired).__get__(modules[path]))
     for path, tables in found.tables.items():

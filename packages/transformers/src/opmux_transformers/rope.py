@@ -173,7 +173,7 @@ def function_of(rope: Rope) -> Callable[..., tuple[Tensor, Tensor]]:
             q, k = q.transpose(1, 2), k.transpose(1, 2)
         rows = cos.shape[0]
         # (rows * seq, half) float32: one row of the tables for each token, or one for each position of all sequences
-        cos, sin = (t[..., :half].to(torch.float32).reshape(-1, half).contiguous() for t in (cos, sin))
+        cos, sin = _rows(cos, half), _rows(sin, half)
         batch, seq = q.shape[:2]
         if rows == 1 or batch == 1:
             q, k = opmux.apply_rope(q, k, cos, sin)
@@ -192,7 +192,7 @@ def _rows(table: Tensor, half: int) -> Tensor:
     """Nothing but a view of tables that were halved for all layers: every layer comes by here."""
     if table.shape[-1] != half:
         table = table[..., :half]
-    table = table.reshape(-1, half)
+    table = table.reshape(-1, half).contiguous()
     return table if table.dtype == torch.float32 else table.to(torch.float32)
 
 

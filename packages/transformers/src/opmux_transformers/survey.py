@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from opmux_transformers import agreement, block, find_attention, gate, norm, rope
+from opmux_transformers import agreement, block, decode, find_attention, gate, norm, rope
 from opmux_transformers.undo import Patch
 
 
@@ -21,6 +21,7 @@ class Found:
     attentions: dict[str, find_attention.Attention] = field(default_factory=dict)
     ropes: dict[str, rope.Rope] = field(default_factory=dict)
     attended: set[str] = field(default_factory=set)
+    decodings: dict[str, decode.Decoding | None] = field(default_factory=dict)
     blocks: dict[str, block.Block] = field(default_factory=dict)
     strangers: dict[str, nn.Module] = field(default_factory=dict)
 
@@ -112,6 +113,23 @@ def _attention(modules: dict[str, nn.Module], dtype: torch.dtype, found: Found, 
         kept: dict[str, Any] = {}
         _note(patch, "attention", path, module, result.reason or result, result.ops, kept)
         found.attended |= kept.keys()
+    _decoding(modules, found)
+
+
+def _decoding(modules: dict[str, nn.Module], found: Found) -> None:
+    """Which attentions have a short way for one new token."""
+    known: dict[Any, decode.Decoding | None] = {}
+    for path in found.attended & found.ropes.keys():
+        module, tables = modules[path], nearest(path, found.tables)
+        if tables is None or not found.attentions[path].paged:
+            continue
+        norms = {n: found.norms[f"{path}.{n}"] for n, _ in module.named_children() if f"{path}.{n}" in found.norms}
+        key = (agreement.signature_of(module), _layer_kind(module), tuple(norms.items()))
+        if key not in known:
+            with torch.no_grad():
+                angles = rope.make(modules[tables.path], find_attention.kind_of(tables, module), 7, torch.float32)
+            known[key] = decode.find_decoding(module, found.ropes[path], norms, angles)
+        found.decodings[path] = known[key]
 
 
 def _layer_kind(module: nn.Module) -> Any:

@@ -1,0 +1,73 @@
+"""Children called by the shortest way that gives what calling them gives.
+
+A module's ``__call__`` looks for hooks and finds its forward, and a linear's forward finds its parameters: more host
+time than many a kernel takes on the device. Everything is looked at anew in every call, so that whatever is hooked,
+wrapped, exchanged or adapted after the patch is called as a module.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules import module as torch_module
+
+_CALL = nn.Module._wrapped_call_impl
+_LINEAR = nn.Linear.forward if nn.Linear.forward.__globals__ is vars(nn.modules.linear) else None
+"""torch's own; None where somebody has replaced it already."""
+_is_compiling = torch.compiler.is_compiling
+_before_forward, _after_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
+_before_backward, _after_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
+
+
+def all_are_watched() -> bool:
+    """Whether every module has to be called as one: somebody sees all calls, or torch.compile does, at no cost."""
+    return bool(
+        _is_compiling()
+        or _before_forward
+        or _after_forward
+        or _before_backward
+        or _after_backward
+        or nn.Module.__call__ is not _CALL  # torch.fx, and other tracers
+        or nn.Linear.forward is not _LINEAR
+    )
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether something is to happen when the module is called: then it has to be called."""
+    return bool(
+        module._forward_pre_hooks
+        or module._forward_hooks
+        or module._backward_pre_hooks
+        or module._backward_hooks
+        or module._compiled_call_impl is not None
+    )
+
+
+def computes(module: Any, forward: Callable[..., Any]) -> bool:
+    """Whether calling a module is calling this function of opmux's, and nothing else happens then."""
+    own = module.__dict__.get("forward")
+    same = getattr(own, "__func__", None) is forward and type(module).__call__ is _CALL
+    return same and not watched(module)
+
+
+def callee(module: Any) -> Any:
+    """What to call in a module's place: the forward that was set on it, or the module. Where not `all_are_watched`."""
+    forward = module.__dict__.get("forward")
+    return module if forward is None or watched(module) or type(module).__call__ is not _CALL else forward
+
+
+def call(module: Any, x: Tensor) -> Any:
+    """What ``module(x)`` gives, by the shortest way. Where not `all_are_watched`."""
+    if module.__class__ is nn.Linear and "forward" not in module.__dict__ and not watched(module):
+        parameters = module._parameters
+        weight = parameters.get("weight")
+        if weight is not None and "bias" in parameters:  # replicas of DataParallel hold theirs in another way
+            return functional.linear(x, weight, parameters["bias"])
+    return callee(module)(x)
+
+
+def call_as_module(module: Any, x: Tensor) -> Any:
+    """``module(x)``, as it is written."""
+    return module(x)

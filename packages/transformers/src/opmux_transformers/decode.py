@@ -1,0 +1,207 @@
+"""Decoding by attention modules of the usual wiring: one new token for each sequence, keys and values in pages.
+
+An attention module's forward is transformers' own, and takes care of any cache, mask and number of tokens, with a view
+here and a transpose there. With one new token a sequence they all come to nothing, and the host spends more time on
+them than on the ops. A forward that names nothing but what the usual wiring consists of,
+
+    q, k, v = projections(x); [q, k = norms(q, k)]; rotate; write; attend; output projection
+
+gets a shorter way for that case, compared with the forward on random input first; every other case is the forward's.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux_transformers import agreement, norm
+from opmux_transformers.attention import NAME, PASSED_OVER
+from opmux_transformers.calls import all_are_watched, call, computes
+from opmux_transformers.find_attention import rotating_function, window_of, with_attention
+from opmux_transformers.foreign import mark
+from opmux_transformers.paged_cache import PagedCache
+from opmux_transformers.paged_states import PageTable
+from opmux_transformers.rope import Rope
+
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NORMS = ("q_norm", "k_norm")
+_NAMED = frozenset(
+    {
+        *_PROJECTIONS, *_NORMS, "shape", "head_dim", "view", "transpose", "reshape", "contiguous", "update",
+        "layer_idx", "ALL_ATTENTION_FUNCTIONS", "get_interface", "config", "_attn_implementation",
+        "eager_attention_forward", "training", "attention_dropout", "scaling", "sliding_window",
+    }
+)  # fmt: skip
+"""What the forward of such a module names besides its rotary function: one that names more may compute more."""
+
+_UNDERSTOOD = PASSED_OVER | {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a module of the usual wiring decodes.
+
+    Attributes:
+        width: Half of the dims that are rotated.
+        norms: Those of q and k, each head of its own; none where it has none.
+        windowed: Whether its forward asks it for a window.
+    """
+
+    width: int
+    norms: tuple[norm.Norm, ...]
+    windowed: bool
+
+    def step(self, module: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
+        """The module's result for ``x``, ``(batch, 1, hidden)``; None where the forward has to give it."""
+        held: Any = module
+        layer = cache.layers[held.layer_idx]
+        batch, new, _ = x.shape
+        if new != 1 or not layer.is_initialized:
+            return None
+        tables = self._tables(cache.table, cos, sin, batch)  # type: ignore[arg-type]  # the layer has one
+        if tables is None:
+            return None
+        children, head_dim = held._modules, held.head_dim
+        q = call(children["q_proj"], x).view(batch, -1, head_dim)
+        k = call(children["k_proj"], x).view(batch, -1, head_dim)
+        v = call(children["v_proj"], x).view(batch, -1, head_dim)
+        if self.norms:
+            q, k = call(children["q_norm"], q), call(children["k_norm"], k)
+        q, k = opmux.apply_rope(q, k, tables[2], tables[3])
+        table = layer.write(k, v, 1)
+        window = held.sliding_window if self.windowed else None
+        out = opmux.paged_attention(
+            q,
+            layer.keys,
+            layer.values,
+            table.cu_seqlens_q,
+            table.seq_lens,
+            table.block_table,
+            max_seqlen_q=1,
+            max_seqlen_k=table.reach,
+            scale=held.scaling,
+            causal=held.is_causal,
+            window=(-1, -1) if window is None else (window - 1, -1),
+        )
+        result: Tensor = call(children["o_proj"], out.view(batch, 1, -1))
+        return result
+
+    def _tables(
+        self, table: PageTable, cos: Tensor, sin: Tensor, batch: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """A row for each sequence: views, made once for all layers, of tables that were halved for all layers."""
+        known = table.angles
+        if known is not None and known[0] is cos and known[1] is sin and known[2].shape[0] == batch:
+            return known
+        for given in (cos, sin):
+            plain = given.dtype == torch.float32 and given.is_contiguous()
+            if not plain or given.shape not in ((1, 1, self.width), (batch, 1, self.width)):
+                return None
+        rows = (given.view(-1, self.width).expand(batch, self.width) for given in (cos, sin))
+        table.angles = (cos, sin, *rows)  # type: ignore[assignment]
+        return table.angles
+
+
+def find_decoding(
+    module: nn.Module, rope: Rope, norms: dict[str, norm.Norm], angles: tuple[Tensor, Tensor]
+) -> Decoding | None:
+    """Judge an attention module whose rotation and attention are replaced.
+
+    Args:
+        module: the module.
+        rope: how it rotates.
+        norms: its children that are RMS norms and were replaced, by name.
+        angles: cos and sin of some positions, float32, as the forward takes them.
+
+    Returns:
+        How it decodes, or None where that is left to its forward.
+    """
+    rotating, window = rotating_function(module, rope), window_of(module)
+    named = {*rotating.__code__.co_names} - {rope.name}
+    children = {name for name, child in module._modules.items() if child is not None}
+    own: Any = vars(module)
+    usual = (
+        named <= _NAMED
+        and children in ({*_PROJECTIONS}, {*_PROJECTIONS, *_NORMS})
+        and children - {*_PROJECTIONS} == norms.keys()
+        and all(
+            isinstance(own.get(k), kind) for k, kind in (("scaling", float), ("head_dim", int), ("is_causal", bool))
+        )
+        and (own.get("sliding_window") if "sliding_window" in named else None) == window
+    )
+    if not usual:
+        return None
+    found = Decoding(
+        rope.rotary_dim // 2, tuple(norms[name] for name in _NORMS if name in norms), "sliding_window" in named
+    )
+    try:
+        with agreement.still(module):
+            return found if _agrees(module, found, rotating, angles) else None
+    except Exception:  # a stranger's forward may raise anything
+        return None
+
+
+def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], angles: tuple[Tensor, Tensor]) -> bool:
+    """Whether one token after others comes out as the forward has it, at one position and at one for each sequence."""
+    own: Any = vars(module)["config"]
+    state = agreement.random_state(module)
+    like, past = next(module.parameters()), angles[0].shape[1] - 1
+    x = agreement.random(2, past + 1, own.hidden_size, like=like, dtype=torch.float32)
+    halved = [t[..., : found.width].float().contiguous() for t in angles]
+
+    def short(self: nn.Module, hidden_states: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
+        return found.step(self, hidden_states, cos, sin, cache)
+
+    def run(rows: int, short_way: bool) -> Any:
+        cache = PagedCache(module)
+        cache.first = module.layer_idx  # type: ignore[assignment]  # this layer alone is called
+        before, last = ([t[:, at] for t in halved] for at in (slice(0, past), slice(past, past + 1)))
+        last = [torch.cat([t * (1 - row / 8) for row in range(rows)]) for t in last]
+        vars(module)["forward"] = rotating.__get__(module)
+        given: dict[str, Any] = {"attention_mask": None, "past_key_values": cache}
+        agreement.call(module, state, hidden_states=x[:, :past], position_embeddings=tuple(before), **given)
+        if short_way:
+            vars(module)["forward"] = short.__get__(module)
+            return agreement.call(module, state, x[:, past:], *last, cache)
+        given["position_embeddings"] = tuple(last)
+        result, _ = agreement.call(module, state, hidden_states=x[:, past:], **given)
+        return result
+
+    vars(module)["config"] = with_attention(own, NAME)
+    try:
+        return all(agreement.difference(run(rows, True), run(rows, False)) is None for rows in (1, 2))
+    finally:
+        vars(module)["config"] = own
+        vars(module).pop("forward", None)
+
+
+@functools.cache
+def forward_of(function: Callable[..., Any], found: Decoding) -> Callable[..., Any]:
+    """The forward of a module of the usual wiring: the short way where it is open, else this function."""
+    norm_forwards = [(name, norm.forward_of(spec)) for name, spec in zip(_NORMS, found.norms, strict=False)]
+
+    @functools.wraps(function)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        cache, angles = kwargs.get("past_key_values"), kwargs.get("position_embeddings")
+        if (
+            cache.__class__ is PagedCache
+            and angles.__class__ is tuple
+            and not args
+            and not self.training
+            and kwargs.get("attention_mask") is None
+            and not all_are_watched()
+            and _UNDERSTOOD.issuperset(kwargs)
+            and object.__getattribute__(self.config, "_attn_implementation_internal") == NAME
+            and all(computes(self._modules[name], own) for name, own in norm_forwards)
+        ):
+            cos, sin = angles
+            result = found.step(self, kwargs["hidden_states"], cos, sin, cache)
+            if result is not None:
+                return result, None
+        return function(self, *args, **kwargs)
+
+    return mark(forward)
