@@ -145,6 +145,20 @@ def test_guards_tell_apart_what_a_plan_may_not_share():
             assert same(X, W)
 
 
+def test_exact_guards_tell_sizes_and_strides_apart():
+    from opmux import guards
+
+    for make in (guards._native, guards._in_python):
+        same = make((X, W), exact=True)
+        assert same(X.clone(), torch.nn.Parameter(W.clone(), requires_grad=False).detach())
+        wide = torch.randn(X.shape[0], 2 * X.shape[1])[:, ::2]
+        others = [X.double(), X[:-1], X[:, :-1], X.T, wide, X[None], X.to("meta"), X.clone().requires_grad_()]
+        assert not any(same(x, W) for x in others)
+    x = torch.randn(4, 8)
+    assert guards.make_guard((x, x), exact=True)(x, x), "one tensor given twice is for the guard in Python"
+    assert not guards.make_guard((x, x), exact=True)(x, x[:2])
+
+
 def test_meta_tensors_need_no_target():
     with backends(a=implementation(raising(AssertionError("launched")))):
         result = opmux.rms_norm(X.to("meta"), W.to("meta"))
@@ -164,6 +178,23 @@ def test_outputs_are_written_where_out_says():
     strided = torch.empty(8, 4).T
     opmux.rms_norm(X, W, out=strided)
     assert torch.equal(strided, WANTED)
+
+
+def test_a_target_with_a_config_gets_it_beside_out():
+    given = []
+
+    def target(x, weight, *, eps, weight_offset, config, out=None):
+        given.append((config, out))
+        result = torch.full_like(x, 5.0)
+        return result if out is None else out.copy_(result)
+
+    with backends(a=implementation(target, config=lambda arch, features: {"rows": 2}, takes_out=True)):
+        out = torch.empty(4, 8)
+        for _ in range(3):
+            opmux.rms_norm(X, W, out=out)
+        assert given[-1] == ({"rows": 2}, out)
+        opmux.rms_norm(X, W)
+        assert given[-1] == ({"rows": 2}, None)
 
 
 def test_a_target_that_takes_out_gets_it():

@@ -14,9 +14,13 @@ from triton.backends.nvidia import driver
 from opmux.arch import parse_arch
 from opmux_triton import launch, repeats, tensor_maps
 from opmux_triton.activation import targets as activation
+from opmux_triton.attention import configs as attention_configs
+from opmux_triton.attention import forward as attention
 from opmux_triton.gemm import configs as gemm_configs
 from opmux_triton.gemm import targets as gemm
 from opmux_triton.kv_cache import targets as kv_cache
+from opmux_triton.norm import backward_targets as norm_backward
+from opmux_triton.norm import configs as norm_configs
 from opmux_triton.norm import targets as norm
 from opmux_triton.paged import configs as paged_configs
 from opmux_triton.paged import targets as paged
@@ -116,7 +120,32 @@ def paged_call(longest: int = 1) -> tuple[Callable[..., Any], tuple[Tensor | Non
     return lambda *t: paged.paged_attention(*t, max_seqlen_q=longest, max_seqlen_k=300, config=config, **options), given
 
 
-CALLS = (norm_call, add_norm_call, rope_call, gated_call, write_call, linear_call, paged_call)
+def attention_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
+    config = attention_configs.forward_config(SM_90, {"head_dim": 64, "value_dim": 64, "bucket(seq_q)": 6}) | {
+        "tma": False
+    }
+    options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
+    given = (halves(2, 40, 4, 64), halves(2, 48, 2, 64), halves(2, 48, 2, 64), None)
+    return lambda *t: attention.attention_lse(*t, config=config, **options), given
+
+
+def norm_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
+    config = norm_configs.backward_config(SM_90, {"hidden": 64})
+    options: dict[str, Any] = {"eps": 1e-6, "weight_offset": 0.0, "output_mask": (True, True, True), "config": config}
+    given = (halves(9, 64), halves(9, 64), halves(9, 64), halves(64))
+    return lambda *t: norm_backward.add_rms_norm_backward(*t, **options), given
+
+
+def linear_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
+    config = gemm_configs.linear_backward(parse_arch("sm_80"), {"n": 64, "k": 96, "bucket(tokens)": 4})
+    given = (halves(9, 64), halves(9, 96), halves(64, 96))
+    return lambda *t: gemm.linear_backward(*t, output_mask=(True, True, True), config=config), given
+
+
+CALLS = (
+    norm_call, add_norm_call, rope_call, gated_call, write_call, linear_call, paged_call, attention_call,
+    norm_backward_call, linear_backward_call,
+)  # fmt: skip
 
 
 def named(launched: Sequence[tuple[Any, ...]], tensors: Sequence[Tensor | None], results: Any) -> list[Any]:
@@ -137,8 +166,7 @@ def test_what_is_repeated_is_what_was_launched(device: Device, make: Any) -> Non
     expected = named(device.taken(), tensors, results)
     results = run(*tensors)
     assert named(device.taken(), tensors, results) == expected
-    [kept] = repeats._repeats.values()
-    assert kept is not None
+    [(kept,)] = repeats._repeats.values()
     assert len(kept.steps) == len(expected)
     built = device.built
     for given in (others, tensors, others):
@@ -152,11 +180,18 @@ def test_scratch_is_taken_anew(device: Device) -> None:
     run, tensors = paged_call()
     for _ in range(3):
         run(*tensors)
-    first, combine = device.taken()[-2:]
+    taken = device.taken()
+    first, combine = taken[-2:]
     assert first[3].startswith("attend ")
     assert combine[3].startswith("combine ")
-    [kept] = [r for r in repeats._repeats.values() if r is not None]
-    assert len(kept._scratch) == 2
+    [(kept,)] = repeats._repeats.values()
+    [zero, place] = kept._places
+    assert zero == 0
+    # Sums and statistics, in one piece: what is between them holds the sums.
+    sums, statistics = combine[4:6]
+    assert statistics - sums == place
+    assert place % 512 == 0
+    assert place >= 4 * combine[13] * 2 * 4 * 64
 
 
 def test_an_address_that_is_no_multiple_of_16_goes_the_ordinary_way(device: Device) -> None:
@@ -186,8 +221,43 @@ def test_rows_that_go_in_parts_are_not_kept(device: Device) -> None:
     x = halves(2, 3, 4, 64 * 2)[..., :64].permute(2, 0, 1, 3)[:, :, :2]
     for _ in range(4):
         run(x, weight)
-    assert [r.steps for r in repeats._repeats.values() if r is not None] == [[]]
+    assert [r.steps for kept in repeats._repeats.values() for r in kept] == [[]]
     assert len(device.taken()) % 4 == 0
+
+
+def test_under_one_key_few_are_kept(device: Device) -> None:
+    run, (_, weight) = norm_call()
+    wide = [halves(2, 64 + 16 * more)[:, :64] for more in range(8)]
+    for _ in range(3):
+        for each in wide:
+            y = run(each, weight)
+            assert named(device.taken(), (each, weight), y)[0][4:7] == ("tensor 0", "tensor 1", "tensor 2")
+    assert [len(kept) for kept in repeats._repeats.values()] == [4]
+
+
+def test_a_tensor_that_is_absent_is_told_from_one_that_is_there(device: Device) -> None:
+    linear, (x, w, bias) = linear_call()
+    attend, (*given, _) = paged_call()
+    for _ in range(4):
+        for run, tensors in ((linear, [x, w, None]), (linear, [x, w, bias]), (attend, [*given, None])):
+            run(*tensors)
+        attend(*given, torch.zeros(4))
+        norm.layer_norm(x, x[0], None, eps=1e-5, config=NORM)
+        norm.layer_norm(x, x[0], x[1].clone(), eps=1e-5, config=NORM)
+    steps = [[len(one.steps) for one in kept] for kept in repeats._repeats.values()]
+    assert len(steps) == 6
+    assert all(len(kept) == 1 and kept[0] for kept in steps)
+
+
+def test_what_came_first_at_an_odd_address_is_kept_later(device: Device) -> None:
+    run, (x, weight) = norm_call()
+    odd = halves(2 * 64 + 1)[1:].view(2, 64)
+    for _ in range(3):
+        run(odd, weight)
+    assert list(repeats._repeats.values()) == [()]
+    run(x, weight)
+    [(kept,)] = repeats._repeats.values()
+    assert len(kept.steps) == 1
 
 
 @pytest.mark.parametrize("change", ["shape", "strides", "dtype", "option", "config"])
@@ -217,8 +287,7 @@ def test_a_config_that_is_named_lives_on(device: Device) -> None:
     config = dict(NORM)
     for _ in range(2):
         norm.rms_norm(halves(2, 64), halves(64), eps=1e-6, weight_offset=0.0, config=config)
-    [kept] = repeats._repeats.values()
-    assert kept is not None
+    [(kept,)] = repeats._repeats.values()
     assert kept.config is config
 
 
@@ -271,7 +340,7 @@ def test_an_error_keeps_nothing(device: Device, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(launch, "_launch", fails)
     with pytest.raises(RuntimeError, match="the device is gone"):
         run(*tensors)
-    assert list(repeats._repeats.values()) == [None]
+    assert list(repeats._repeats.values()) == [()]
     assert launch.noting.notes is None
 
 
@@ -280,7 +349,7 @@ def test_a_threads_launches_are_its_own(device: Device) -> None:
     run(*tensors)
     other_run, others = write_call()
     key = next(iter(repeats._repeats))
-    with repeats.kept(key, tensors, NORM):
+    with repeats.kept(key, [t for t in tensors if t is not None], (), NORM):
         thread = threading.Thread(target=lambda: other_run(*others))
         thread.start()
         thread.join()
@@ -401,4 +470,4 @@ def test_descriptors_without_maps_go_the_ordinary_way(device: Device) -> None:
     for _ in range(4):
         run(*tensors)
     assert len(device.taken()) == 4
-    assert [r.steps for r in repeats._repeats.values() if r is not None] == [[]]
+    assert [r.steps for kept in repeats._repeats.values() for r in kept] == [[]]

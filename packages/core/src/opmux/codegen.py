@@ -301,3 +301,17 @@ def make_bound(signature: Signature, run: Callable[..., Any], options: dict[str,
     """Compile `bound_source` around a planned target."""
     namespace = {"_run": run, **{f"_option_{name}": value for name, value in options.items()}}
     return compile_function("bound", bound_source(signature, options, present), namespace, shown=False)
+
+
+def wrapper_source(signature: Signature, configured: bool) -> str:
+    """``wrapper``: makes of a target and its config the callable of a plan, which says what it wrote to."""
+    keyword = ["*", *(o.name for o in signature.options)] if signature.options else []
+    rest = forwarded(signature, ["config=_config"] if configured else [])
+    lines = [
+        "def wrapper(_target, _config):",
+        f"    def run({', '.join([*(t.name for t in signature.tensors), *keyword])}):",
+        f"        {'' if signature.mutates else 'return '}_target({rest})",
+        *(f"        _bump({name})" for name in signature.mutates),
+        "    return run",
+    ]
+    return "\n".join(lines)

@@ -25,16 +25,16 @@ def never(*tensors: Any) -> bool:
     return False
 
 
-def make_guard(tensors: Sequence[Tensor]) -> Guard:
-    """A function of as many tensors that tells whether they are like these; sizes and strides are free."""
+def make_guard(tensors: Sequence[Tensor], exact: bool = False) -> Guard:
+    """A function of as many tensors that tells whether they are like these: in any sizes and strides, or ``exact``."""
     repeated = len({id(t) for t in tensors}) < len(tensors)
     if repeated or not _native_answers_as_expected():
-        return _in_python(tensors)
-    made = _native(tensors)
+        return _in_python(tensors, exact)
+    made = _native(tensors, exact)
     kind = tensors[0].device.type
     if kind not in _tells_autocast:
         _tells_autocast[kind] = kind == "cpu" or _sees_autocast(made, tensors)
-    return made if _tells_autocast[kind] else _in_python(tensors)
+    return made if _tells_autocast[kind] else _in_python(tensors, exact)
 
 
 _tells_autocast: dict[str, bool] = {}
@@ -47,9 +47,10 @@ def _sees_autocast(made: Guard, tensors: Sequence[Tensor]) -> bool:
         return not made(*tensors)
 
 
-def _native(tensors: Sequence[Tensor]) -> Guard:
-    free: Any = [[None] * t.dim() for t in tensors]
-    guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
+def _native(tensors: Sequence[Tensor], exact: bool = False) -> Guard:
+    sizes: Any = [[*t.shape] if exact else [None] * t.dim() for t in tensors]
+    strides: Any = [[*t.stride()] if exact else [None] * t.dim() for t in tensors]
+    guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     check: Guard = guards.check
     return check
 
@@ -70,9 +71,11 @@ def _try_native() -> bool:
     x = torch.empty(2, 3, dtype=torch.float32, device="cpu")
     weight = torch.empty(3, dtype=torch.float32, device="cpu")
     try:
-        same = _native((x, weight))
-        alike = same(x.new_empty(7, 5), x.new_empty(4))
+        same, exactly = _native((x, weight)), _native((x, weight), exact=True)
+        alike = same(x.new_empty(7, 5), x.new_empty(4)) and exactly(x.clone(), weight.clone())
         different = [
+            exactly(x.new_empty(7, 3), weight),
+            exactly(x.new_empty(3, 2).T, weight),
             same(x.double(), weight),
             same(x.flatten(), weight),
             same(x, weight.clone().requires_grad_()),
@@ -97,17 +100,18 @@ def _ambient() -> tuple[Any, ...]:
     )
 
 
-def _facts(tensor: Any) -> tuple[Any, ...]:
+def _facts(tensor: Any, exact: bool) -> tuple[Any, ...]:
     due = torch.is_grad_enabled() and tensor.requires_grad
-    return tensor.__class__, tensor.dtype, tensor.device, tensor.dim(), tensor.layout, due
+    form = (tensor.shape, tensor.stride()) if exact else tensor.dim()
+    return tensor.__class__, tensor.dtype, tensor.device, form, tensor.layout, due
 
 
-def _in_python(tensors: Sequence[Tensor]) -> Guard:
-    ambient, facts = _ambient(), [_facts(t) for t in tensors]
+def _in_python(tensors: Sequence[Tensor], exact: bool = False) -> Guard:
+    ambient, facts = _ambient(), [_facts(t, exact) for t in tensors]
 
     def same(*given: Any) -> bool:
         return ambient == _ambient() and all(
-            isinstance(t, Tensor) and _facts(t) == wanted for t, wanted in zip(given, facts, strict=True)
+            isinstance(t, Tensor) and _facts(t, exact) == wanted for t, wanted in zip(given, facts, strict=True)
         )
 
     return same

@@ -250,7 +250,7 @@ class UnitStride(_OfLayout):
     """The last dim of the tensors has stride 1 (or size 1)."""
 
     _what = "unit_stride({})"
-    _source = "({0}.stride(-1) == 1 or {0}.size(-1) <= 1)"
+    _source = "({0}.stride()[-1] == 1 or {0}.size(-1) <= 1)"
     _otherwise = "the last stride of {} is not 1: strides {}"
 
 

@@ -7,11 +7,13 @@ from torch import Tensor
 
 def aligned(tensor: Tensor, alignment: int) -> bool:
     """Whether the address and every stride but a unit one are multiples of ``alignment`` bytes."""
+    if tensor.data_ptr() % alignment:
+        return False
     size = tensor.element_size()
-    return tensor.data_ptr() % alignment == 0 and all(
-        stride == 1 or length <= 1 or stride * size % alignment == 0
-        for stride, length in zip(tensor.stride(), tensor.shape, strict=True)
-    )
+    for place, stride in enumerate(tensor.stride()):  # in full, as this may be asked at every call
+        if stride * size % alignment and stride != 1 and tensor.size(place) > 1:
+            return False
+    return True
 
 
 def span(tensor: Tensor) -> int:

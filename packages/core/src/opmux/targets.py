@@ -1,5 +1,6 @@
 """Targets: imported when first chosen, given their config, wrapped only where something must be done around them."""
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import faults, policy, resolver
+from opmux import codegen, faults, policy, resolver
 from opmux.arch import Arch
 from opmux.errors import BackendFault, CaptureRefused
 from opmux.implementation import Call, Implementation
@@ -70,18 +71,14 @@ def config_of(op: Op, chosen: Implementation, call: Call, resolution: resolver.R
 def make_run(op: Op, implementation: Implementation, target: Callable[..., Any], config: Any) -> Callable[..., Any]:
     """Wrap a target only where something must be done around it: config, autocast, capture, versions, checks."""
     run = target
-    if config is not None:
-        inner = run
-
-        def run(*tensors: Any, **options: Any) -> Any:
-            return inner(*tensors, **options, config=config)
-
+    if implementation.takes_out and config is not None:
+        run = functools.partial(target, config=config)
+    elif config is not None or op.signature.mutates:
+        run = _wrapper(op, config is not None)(target, config)
     if torch._C._is_any_autocast_enabled():
         run = _without_autocast(run)
     if not implementation.capturable:
         run = _refusing_capture(op, implementation, run)
-    if op.signature.mutates:
-        run = _bumping_versions(op, run)
     if policy.current().check:
         run = _checked(op, implementation, run)
     return run
@@ -114,15 +111,11 @@ def _refusing_capture(op: Op, implementation: Implementation, run: Callable[...,
     return refusing_capture
 
 
-def _bumping_versions(op: Op, run: Callable[..., Any]) -> Callable[..., Any]:
-    places = [i for i, t in enumerate(op.signature.tensors) if t.name in op.signature.mutates]
-
-    def bumping_versions(*tensors: Any, **options: Any) -> None:
-        run(*tensors, **options)
-        for place in places:
-            bump_version(tensors[place])
-
-    return bumping_versions
+@functools.cache
+def _wrapper(op: Op, configured: bool) -> Callable[..., Any]:
+    """Written out for the op: gathering arguments and passing them on would cost 0.5 us a call."""
+    namespace = {"_bump": bump_version}
+    return codegen.compile_function("wrapper", codegen.wrapper_source(op.signature, configured), namespace, shown=False)
 
 
 def bump_version(tensor: Tensor) -> None:

@@ -1,8 +1,9 @@
 """Launches of a call kept, for the next call like it: everything is settled but the addresses.
 
 What a target does on the host follows from its config, its options and its tensors' shapes, strides and dtypes: which
-kernels, grids, constants, strides. A target names these in a key, and has its launches noted when the key comes the
-second time; from then on `repeated` launches them with other addresses. Calls that come once pay next to nothing.
+kernels, grids, constants, strides. A target names the first two in a key, and has its launches noted when the key comes
+the second time; from then on `repeated` launches them with other addresses, where a guard finds the tensors to be such.
+Calls that come once pay next to nothing.
 
 Kept is only what can be said so: launches whose tensors are the call's own or `scratch`, all at addresses that are
 multiples of 16, which compiled kernels tell apart. Another call goes the ordinary way.
@@ -15,66 +16,80 @@ from typing import Any, NamedTuple
 import torch
 from torch import _C, Tensor
 
+from opmux.guards import make_guard
 from opmux_triton.launch import INTERPRETED, Handle, Made, Notes, noting, watched
 from opmux_triton.tensor_maps import Launcher, Maps, launcher_of, layouts_of
 
 _MOST = 2048
 """Bounds the table, whatever shapes a process meets."""
 
-_repeats: dict[Hashable, "Repeat | None"] = {}
-"""None: the key came once."""
+_FEW = 4
+"""Calls kept under one key, of other strides or dtypes, or of other sizes than the key tells apart."""
+
+_repeats: dict[Hashable, tuple["Repeat", ...]] = {}
+"""Empty: the key came once."""
 
 
-def key_of(name: str, config: Any, tensors: Sequence[Tensor | None], *options: Hashable) -> Hashable:
-    """What a call's launches depend on; the config by identity, which a `Repeat` keeps alive."""
-    facts = [None if t is None else (t.shape, t.stride(), t.dtype) for t in tensors]
-    first = tensors[0]
-    assert first is not None
-    return (name, id(config), first.get_device(), *options, *facts)
+def repeated(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor] = ()) -> bool:
+    """Launch what was kept for such tensors; False, and nothing is done, where nothing fits.
 
-
-def repeated(key: Hashable, tensors: Sequence[Tensor | None]) -> bool:
-    """Launch what was kept under a key, with these tensors; False, and nothing is done, where nothing fits."""
-    found = _repeats.get(key)
-    if found is None or not found.steps or watched():
+    Args:
+        key: what the launches depend on beside shapes, strides and dtypes: the target, the config by identity, options,
+            which tensors there are; and the shapes that change from call to call, so that few are kept under one.
+        given: the tensors of the call.
+        results: those that it makes, of shapes and strides that follow from the others.
+    """
+    for found in _repeats.get(key, ()):
+        if found.same(*given):
+            break
+    else:
+        return False
+    if not found.steps or watched():
         return False
     addresses = []
-    for tensor in tensors:
-        if tensor is not None:
-            address = tensor.data_ptr()
-            if address & 15:
-                return False
-            addresses.append(address)
+    for tensor in given:
+        address = tensor.data_ptr()
+        if address & 15:
+            return False
+        addresses.append(address)
+    for tensor in results:
+        addresses.append(tensor.data_ptr())
     if found.device == _C._cuda_getDevice():
-        found.launch(tensors, addresses)
+        found.launch(given, results, addresses)
     else:
         with torch.cuda.device(found.device):
-            found.launch(tensors, addresses)
+            found.launch(given, results, addresses)
     return True
 
 
 @contextmanager
-def kept(key: Hashable, tensors: Sequence[Tensor | None], config: Any) -> Iterator[None]:
+def kept(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor], config: Any) -> Iterator[None]:
     """Note the launches made inside, to be `repeated`: nothing else may happen there, but taking `scratch`.
 
     Args:
-        key: what they depend on, from `key_of`.
-        tensors: what they read and write, results too, in the order that `repeated` is given them in.
+        key, given, results: as `repeated` was given them.
         config: what the key knows by identity.
     """
-    if INTERPRETED or watched() or noting.notes is not None or _repeats.get(key) is not None:
+    if INTERPRETED or watched() or noting.notes is not None:
         yield
         return
-    if key not in _repeats:
+    kept_before = _repeats.get(key)
+    if kept_before is None:
         if len(_repeats) >= _MOST:
             _repeats.clear()
-        _repeats[key] = None
+        _repeats[key] = ()
+        yield
+        return
+    every = (*given, *results)
+    # One tensor given twice would be taken for one of the two at the next call.
+    alone = len({id(t) for t in every}) == len(every) and not any(t.data_ptr() & 15 for t in every)
+    if not alone or any(one.same(*given) for one in kept_before):
         yield
         return
     noting.notes = notes = Notes()
     try:
         yield
-        _repeats[key] = Repeat(notes, tensors, config)
+        _repeats[key] = (*kept_before[1 - _FEW :], Repeat(notes, given, results, config))
     finally:
         noting.notes = None
 
@@ -99,12 +114,12 @@ class _Step(NamedTuple):
     maps: tuple[tuple[int, int, Maps], ...]
 
 
-def _step(made: Made, tensors: Sequence[Tensor]) -> _Step | None:
-    """A launch with its tensors told by their places among these; None where it has others."""
+def _step(made: Made, tensors: Sequence[Tensor], between: Sequence[Tensor]) -> _Step | None:
+    """A launch with its tensors told by their places among these and the scratch; None where it has others."""
     handle = made.handle
     own = launcher_of(handle)
     layouts = iter(layouts_of(handle) if own is not None else ())
-    places = {id(tensor): place for place, tensor in enumerate(tensors)}
+    places = {id(tensor): place for place, tensor in enumerate((*tensors, *between))}
     fixed: list[Any] = []
     pointers, maps = [], []
     for place, value in enumerate(made.arguments):
@@ -118,7 +133,7 @@ def _step(made: Made, tensors: Sequence[Tensor]) -> _Step | None:
         fixed.append(None)
         if isinstance(value, Tensor):
             pointers.append((place, which))
-        elif (layout := next(layouts, None)) is None:
+        elif (layout := next(layouts, None)) is None or which >= len(tensors):
             return None
         else:
             maps.append((place, which, Maps(value, layout)))
@@ -140,30 +155,33 @@ class Repeat:
     """The launches of one call.
 
     Attributes:
+        same: tells whether tensors are such as the call's: asked natively, at a fifth of the price of a key.
         config: kept alive, for the key holds its identity.
         steps: none where they cannot be made again.
     """
 
-    def __init__(self, notes: Notes, tensors: Sequence[Tensor | None], config: Any) -> None:
+    def __init__(self, notes: Notes, given: Sequence[Tensor], results: Sequence[Tensor], config: Any) -> None:
+        self.same = make_guard(given, exact=True)
         self.config = config
         self.steps: list[_Step] = []
         self.device = notes.made[0].device if notes.made else -1
-        self._scratch = [tensor.numel() for tensor in notes.scratch]
-        every = [tensor for tensor in tensors if tensor is not None] + notes.scratch
-        # One tensor given twice would be taken for one of the two at the next call.
-        if len({id(t) for t in every}) < len(every) or any(t.data_ptr() & 15 for t in every):
-            return
-        steps = [_step(one, every) for one in notes.made]
+        # All scratch is taken in one piece: where in it each begins, and something that has its size and no memory.
+        self._places: list[int] = []
+        size = 0
+        for tensor in notes.scratch:
+            self._places.append(4 * size)
+            size += -(-tensor.numel() // 128) * 128
+        self._scratch = notes.scratch[0].new_empty(1).expand(size) if notes.scratch else None
+        steps = [_step(one, (*given, *results), notes.scratch) for one in notes.made]
         if None not in steps:
             self.steps = [step for step in steps if step is not None]
 
-    def launch(self, tensors: Sequence[Tensor | None], addresses: list[int]) -> None:
+    def launch(self, given: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int]) -> None:
         """Launch all, with other tensors at these addresses, on the current device."""
-        between = []
-        for size in self._scratch:
-            made = tensors[0].new_empty(size, dtype=torch.float32)  # type: ignore[union-attr]
-            between.append(made)
-            addresses.append(made.data_ptr())
+        if self._scratch is not None:
+            scratch = torch.empty_like(self._scratch, memory_format=torch.contiguous_format)
+            begin = scratch.data_ptr()
+            addresses += [begin + place for place in self._places]
         stream = _C._cuda_getCurrentRawStream(self.device)
         for launcher, x, y, z, fixed, pointers, maps in self.steps:
             values = fixed.copy()
@@ -173,7 +191,6 @@ class Repeat:
                 address = addresses[which]
                 found = of.get(address)
                 if found is None:
-                    every = [tensor for tensor in tensors if tensor is not None] + between
-                    found = of.make(every[which], address)
+                    found = of.make((*given, *results)[which], address)
                 values[place : place + 1] = found
             launcher(x, y, z, stream, values)

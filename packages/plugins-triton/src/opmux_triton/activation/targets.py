@@ -8,7 +8,7 @@ from torch import Tensor
 
 from opmux_triton.activation import kernels
 from opmux_triton.launch import launch
-from opmux_triton.repeats import kept, key_of, repeated
+from opmux_triton.repeats import kept, repeated
 from opmux_triton.rows import parts
 
 Config = Mapping[str, Any]
@@ -46,11 +46,10 @@ def _packed(x: Tensor, kind: int, config: Config) -> Tensor:
     size = out.numel()
     if not size:
         return out
-    tensors = (x, out)
-    key = key_of("gated", config, (x,), kind)
-    if repeated(key, tensors):
+    key = ("gated", id(config), x.shape, kind)
+    if repeated(key, (x,), (out,)):
         return out
-    with kept(key, tensors, config):
+    with kept(key, (x,), (out,), config):
         if x.is_contiguous():
             _gated((x, out, size // n), size // n, n, {**_PACKED, "N": n, "KIND": kind, **config})
             return out
@@ -67,11 +66,10 @@ def _apart(gate: Tensor, up: Tensor, kind: int, config: Config) -> Tensor:
     size = gate.numel()
     if not size:
         return out
-    tensors = (gate, up, out)
-    key = key_of("gated", config, (gate, up), kind)
-    if repeated(key, tensors):
+    key = ("gated apart", id(config), gate.shape, kind)
+    if repeated(key, (gate, up), (out,)):
         return out
-    with kept(key, tensors, config):
+    with kept(key, (gate, up), (out,), config):
         if gate.is_contiguous() and up.is_contiguous():
             _gated((gate, out, size // n, up), size // n, n, {**_APART, "N": n, "KIND": kind, **config})
             return out

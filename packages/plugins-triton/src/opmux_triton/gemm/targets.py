@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from opmux_triton.devices import units
@@ -10,7 +9,7 @@ from opmux_triton.gemm import vector_kernels
 from opmux_triton.gemm.operands import Operand, matrix_of, rows_of
 from opmux_triton.gemm.products import product
 from opmux_triton.launch import launch
-from opmux_triton.repeats import kept, key_of, repeated
+from opmux_triton.repeats import kept, repeated, scratch
 
 Config = dict[str, Any]
 
@@ -22,11 +21,11 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config) -> Tens
     size = out.numel()
     if size == 0:
         return out
-    tensors = (x, w, bias, out)
-    key = key_of("linear", config, (x, w, bias))
-    if repeated(key, tensors):
+    given, results = (x, w) if bias is None else (x, w, bias), (out,)
+    key = ("linear", id(config), x.shape, bias is None)
+    if repeated(key, given, results):
         return out
-    with kept(key, tensors, config):
+    with kept(key, given, results, config):
         if config["kind"] == "vector":
             _vector(x, w, bias, out, config)
         else:
@@ -39,20 +38,23 @@ def linear_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The op `linear_backward`."""
     n, k = w.shape
-    grad_x, grad_w, grad_bias = x.new_empty(0), w.new_empty(0), w.new_empty(0)
-    rows = rows_of(grad_out, False)
-    tokens = 0 if 0 in grad_out.shape[:-1] else rows.rows
-    if output_mask[0]:
-        grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    shapes = (x.shape, (n, k), (n,))
+    grads = tuple(w.new_empty(shape if of else 0) for shape, of in zip(shapes, output_mask, strict=True))
+    grad_x, grad_w, grad_bias = grads
+    results = tuple(grad for grad, of in zip(grads, output_mask, strict=True) if of)
+    key = ("linear backward", id(config), x.shape, output_mask)
+    if repeated(key, (grad_out, x, w), results):
+        return grad_x, grad_w, grad_bias
+    with kept(key, (grad_out, x, w), results, config):
+        rows = rows_of(grad_out, False)
+        tokens = 0 if 0 in grad_out.shape[:-1] else rows.rows
         if grad_x.numel():
             product(rows, matrix_of(w, True), None, grad_x, (tokens, k, n), config["grad_x"])
-    if output_mask[1]:
-        grad_w = torch.empty((n, k), dtype=w.dtype, device=w.device)
         if grad_w.numel():
             operands = (rows._replace(rows_are_k=True), rows_of(x, True))
             product(*operands, None, grad_w, (n, k, tokens), config["grad_w"])
-    if output_mask[2]:
-        grad_bias = _column_sums(rows, tokens, config["grad_bias"])
+        if grad_bias.numel():
+            _column_sums(rows, tokens, grad_bias, config["grad_bias"])
     return grad_x, grad_w, grad_bias
 
 
@@ -70,12 +72,9 @@ def _vector(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Config) -
     launch(vector_kernels.vector_product, (-(-n // c["rows"]),), arguments, meta)
 
 
-def _column_sums(rows: Operand, tokens: int, c: Config) -> Tensor:
+def _column_sums(rows: Operand, tokens: int, sums: Tensor, c: Config) -> None:
     """Sums of the columns: of parts of the rows first, in float32, then of the parts."""
     columns, x = rows.columns, rows.tensor
-    sums = torch.empty(columns, dtype=x.dtype, device=x.device)
-    if columns == 0:
-        return sums
     across = -(-columns // c["block"])
     each = max(c["rows"], -(-tokens // max(1, c["waves"] * units(x) // across)))
     parts = -(-tokens // each)
@@ -83,10 +82,9 @@ def _column_sums(rows: Operand, tokens: int, c: Config) -> Tensor:
     strides = (rows.inner, rows.outer, rows.row, rows.col)
     if parts <= 1:
         launch(vector_kernels.column_sums, (across, 1), (x, sums, tokens, columns, each, *strides), meta)
-        return sums
-    partial = torch.empty((parts, columns), dtype=torch.float32, device=x.device)
+        return
+    partial = scratch((parts, columns), x)
     launch(vector_kernels.column_sums, (across, parts), (x, partial, tokens, columns, each, *strides), meta)
     last = {"FOLDED": False, "ROWS": 16, "BLOCK": 64, "num_warps": 4}
     arguments = (partial, sums, parts, columns, parts, 1 << 30, 0, columns, 1)
     launch(vector_kernels.column_sums, (-(-columns // 64), 1), arguments, last)
-    return sums

@@ -9,6 +9,7 @@ from torch import Tensor
 from opmux_triton.devices import units
 from opmux_triton.launch import launch
 from opmux_triton.norm import backward_kernels as kernels
+from opmux_triton.repeats import kept, repeated, scratch
 from opmux_triton.rows import parts
 
 Config = Mapping[str, Any]
@@ -72,8 +73,26 @@ def _backward(
         return grad_x, grad_residual, grad_weight, torch.zeros_like(grad_weight) if of_bias else weight.new_empty(0)
     grad_weight = torch.empty(hidden if of_weight else none, dtype=weight.dtype, device=device)
     grad_bias = torch.empty(hidden if of_bias else none, dtype=weight.dtype, device=device)
+    found = grad_x, grad_residual, grad_weight, grad_bias
     if not any(wanted):
-        return grad_x, grad_residual, grad_weight, grad_bias
+        return found
+    given = (grad_y, x, weight) if grad_total is None else (grad_y, x, weight, grad_total)
+    results = tuple(made for made, of in zip(found, wanted, strict=True) if of)
+    key = ("norm backward", id(config), x.shape, eps, offset, wanted, centred, grad_total is None)
+    if not repeated(key, given, results):
+        with kept(key, given, results, config):
+            _launch(grad_y, grad_total, x, weight, found, eps, offset, wanted, centred, config)
+    return found
+
+
+def _launch(
+    grad_y: Tensor, grad_total: Tensor | None, x: Tensor, weight: Tensor,
+    found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float, offset: float, wanted: tuple[bool, bool, bool, bool],
+    centred: bool, config: Config,
+) -> None:  # fmt: skip
+    grad_x, grad_residual, grad_weight, grad_bias = found
+    of_x, of_residual, of_weight, of_bias = wanted
+    hidden = x.shape[-1]
     if "wide" in config and any(t.element_size() > 2 for t in (grad_y, x, weight)):
         config = config["wide"]
     given = [grad_y, x] if grad_total is None or not (of_x or of_residual) else [grad_y, x, grad_total]
@@ -82,7 +101,7 @@ def _backward(
     most = units(x) * config["programs"]
     counts = [min(most, -(-rows.total // config["ROWS"])) for rows, _ in pieces]
     kinds, total = of_weight + of_bias, sum(counts)
-    partial = torch.empty((kinds, total, hidden), dtype=torch.float32, device=device) if kinds else None
+    partial = scratch((kinds, total, hidden), x) if kinds else None
     meta = {
         "HIDDEN": hidden, "CENTRED": centred, "OF_WEIGHT": of_weight, "OF_BIAS": of_bias, "BLOCK": config["BLOCK"],
         "TAIL": config["TAIL"], "ROWS": config["ROWS"], "STAGES": config["STAGES"],
@@ -93,12 +112,13 @@ def _backward(
         results = iter(tensors[len(given) :])
         strides = (*rows.stride, None)[:3]
         outers = (*rows.outer, None)[:3]
+        share = partial[:, first:] if partial is not None and first else partial
         launch(
             kernels.norm_backward,
             (count,),
             (
                 tensors[0], tensors[1], weight, rows.total, eps, offset,
-                next(results) if of_x else None, None if partial is None else partial[:, first:], total * hidden,
+                next(results) if of_x else None, share, total * hidden,
                 tensors[2] if len(given) == 3 else None, next(results) if of_residual else None,
                 rows.inner, *strides, *outers,
             ),
@@ -107,7 +127,6 @@ def _backward(
         first += count
     if partial is not None:
         _add_up(partial, grad_weight if of_weight else grad_bias, grad_bias if kinds == 2 else None, config)
-    return grad_x, grad_residual, grad_weight, grad_bias
 
 
 def _add_up(partial: Tensor, first: Tensor, second: Tensor | None, config: Config) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from opmux_triton.launch import launch
 from opmux_triton.norm import kernels
-from opmux_triton.repeats import kept, key_of, repeated
+from opmux_triton.repeats import kept, repeated
 from opmux_triton.rows import parts
 
 Config = Mapping[str, Any]
@@ -58,11 +58,11 @@ def _norm(
     size = x.numel()
     if not size:
         return y
-    tensors = (x, weight, bias, y)
-    key = key_of("norm", config, tensors[:3], eps, offset, centred)
-    if repeated(key, tensors):
+    given, results = (x, weight) if bias is None else (x, weight, bias), (y,)
+    key = ("norm", id(config), x.shape, bias is None, eps, offset, centred)
+    if repeated(key, given, results):
         return y
-    with kept(key, tensors, config):
+    with kept(key, given, results, config):
         if not centred and x.is_contiguous():
             hidden = weight.numel()
             rows = size // hidden
@@ -87,11 +87,12 @@ def _add_norm(
     size = x.numel()
     if not size:
         return
-    tensors = (x, residual, weight, bias) if in_place else (x, residual, weight, bias, y, total)
-    key = key_of("add_norm", config, tensors[:4], eps, offset, centred, in_place)
-    if repeated(key, tensors):
+    given = (x, residual, weight) if bias is None else (x, residual, weight, bias)
+    results = () if in_place else (y, total)
+    key = ("add_norm", id(config), x.shape, bias is None, eps, offset, centred, in_place)
+    if repeated(key, given, results):
         return
-    with kept(key, tensors, config):
+    with kept(key, given, results, config):
         if not centred and x.is_contiguous() and residual.is_contiguous():
             hidden = weight.numel()
             rows = size // hidden

@@ -3,7 +3,6 @@
 import math
 from typing import Any, NamedTuple, Self
 
-import torch
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
@@ -40,9 +39,10 @@ class Call(NamedTuple):
 
     @classmethod
     def of(
-        cls, tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: dict[str, Any], *, with_lse: bool
-    ) -> Self:
-        """The call that the core makes."""
+        cls, tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: dict[str, Any],
+        out: Tensor, lse: Tensor | None,
+    ) -> Self:  # fmt: skip
+        """The call that the core makes, with the results made for it."""
         q, k_cache, v_cache, offsets, lengths, table, sinks = tensors
         assert q is not None
         assert k_cache is not None
@@ -50,13 +50,13 @@ class Call(NamedTuple):
         assert offsets is not None
         assert lengths is not None
         assert table is not None
-        tokens, heads, head_dim = q.shape
+        head_dim = q.shape[2]
         left, right = options["window"]
         longest, reach = options["max_seqlen_q"], max(0, options["max_seqlen_k"])
         return cls(
             q, k_cache, v_cache, offsets, lengths, table, sinks,
-            out=q.new_empty((tokens, heads, v_cache.shape[3])),
-            lse=q.new_empty((heads, tokens), dtype=torch.float32) if with_lse else None,
+            out=out,
+            lse=lse,
             scale=options["scale"] if options["scale"] is not None else 1 / math.sqrt(max(1, head_dim)),
             softcap=options["softcap"],
             left=left,

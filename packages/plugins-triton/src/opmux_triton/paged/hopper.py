@@ -21,12 +21,12 @@ _ROWS = 128
 
 def paged_attention(*tensors: Tensor | None, config: dict[str, Any], **options: Any) -> Tensor:
     """The op `paged_attention`."""
-    return targets.run(Call.of(tensors, options, config, with_lse=False), _prefill)[0]
+    return targets.run(tensors, options, config, False, _prefill)[0]
 
 
 def paged_attention_lse(*tensors: Tensor | None, config: dict[str, Any], **options: Any) -> tuple[Tensor, Tensor]:
     """The op `paged_attention_lse`."""
-    out, lse = targets.run(Call.of(tensors, options, config, with_lse=True), _prefill)
+    out, lse = targets.run(tensors, options, config, True, _prefill)
     assert lse is not None
     return out, lse
 

@@ -3,15 +3,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from opmux_triton.devices import units
 from opmux_triton.launch import INTERPRETED, launch
 from opmux_triton.paged import combine_kernels, kernels
 from opmux_triton.paged.call import LOG2_E, Call
-from opmux_triton.repeats import kept, key_of, repeated, scratch
+from opmux_triton.repeats import kept, repeated, scratch
 
 Config = dict[str, Any]
 
@@ -22,12 +23,12 @@ _ANY = 1 << 30
 
 def paged_attention(*tensors: Tensor | None, config: Config, **options: Any) -> Tensor:
     """The op `paged_attention`."""
-    return run(Call.of(tensors, options, config, with_lse=False))[0]
+    return run(tensors, options, config, False)[0]
 
 
 def paged_attention_lse(*tensors: Tensor | None, config: Config, **options: Any) -> tuple[Tensor, Tensor]:
     """The op `paged_attention_lse`."""
-    out, lse = run(Call.of(tensors, options, config, with_lse=True))
+    out, lse = run(tensors, options, config, True)
     assert lse is not None
     return out, lse
 
@@ -74,23 +75,42 @@ def _passes(config: Config, batch: int, tokens: int, group: int, longest: int) -
     return passes
 
 
-def run(call: Call, prefill: Callable[[Call, Pass], bool] | None = None) -> tuple[Tensor, Tensor | None]:
+def run(
+    tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: Config, with_lse: bool,
+    prefill: Callable[[Call, Pass], bool] | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """All passes of a call; ``prefill`` is asked to do those of prefill first, and says whether it did."""
-    batch, tokens = call.lengths.shape[0], call.q.shape[0]
+    q, _, v_cache, _, lengths, table, sinks = tensors
+    assert q is not None
+    assert v_cache is not None
+    assert lengths is not None
+    assert table is not None
+    tokens, heads, head_dim = q.shape
+    value_dim, longest = v_cache.shape[3], options["max_seqlen_q"]
+    if value_dim == head_dim:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    else:
+        out = q.new_empty((tokens, heads, value_dim))
+    lse = q.new_empty((heads, tokens), dtype=torch.float32) if with_lse else None
+    given = cast("tuple[Tensor, ...]", tensors[:6] if sinks is None else tensors)
+    results = (out,) if lse is None else (out, lse)
+    reach = max(0, options["max_seqlen_k"])
+    key = (
+        "paged", id(config), q.shape, table.shape, sinks is None, options["scale"], options["softcap"],
+        options["window"], options["causal"], longest,
+        # Of a reach only this is looked at, so the steps of a growing sequence are alike.
+        -(-reach // config["decode_least"]), -(-reach // config["prefill_least"]), with_lse, prefill is None,
+    )  # fmt: skip
+    if repeated(key, given, results):
+        return out, lse
+    batch = lengths.shape[0]
     if tokens == 0:
-        return call.out, call.lse
-    if batch == 0 or call.longest <= 0:
-        return call.out.zero_(), None if call.lse is None else call.lse.fill_(-math.inf)
-    inputs = (call.q, call.k_cache, call.v_cache, call.offsets, call.lengths, call.table, call.sinks)
-    tensors = (*inputs, call.out, call.lse)
-    # Of a reach only this is looked at, so the steps of a growing sequence are alike.
-    reach = [-(-call.reach // call.config[least]) for least in ("decode_least", "prefill_least")]
-    options = (call.scale, call.softcap, call.left, call.right, call.longest, *reach)
-    key = key_of("paged", call.config, inputs, *options, call.lse is None, prefill is None)
-    if not repeated(key, tensors):
-        with kept(key, tensors, call.config):
-            _run(call, prefill, batch, tokens)
-    return call.out, call.lse
+        return out, lse
+    if batch == 0 or longest <= 0:
+        return out.zero_(), None if lse is None else lse.fill_(-math.inf)
+    with kept(key, given, results, config):
+        _run(Call.of(tensors, options, config, out, lse), prefill, batch, tokens)
+    return out, lse
 
 
 def _run(call: Call, prefill: Callable[[Call, Pass], bool] | None, batch: int, tokens: int) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from opmux_triton.launch import launch
-from opmux_triton.repeats import kept, key_of, repeated
+from opmux_triton.repeats import kept, repeated
 from opmux_triton.rope import kernels
 from opmux_triton.rows import folded
 
@@ -63,10 +63,13 @@ def _rope(
         if k is None:
             return
         q, q_out, k, k_result = k, k_out, None, None
-    tensors = (q, k, cos, sin, positions) if in_place else (q, k, cos, sin, positions, q_out, k_result)
-    key = key_of("rope", config, tensors[:5], interleaved, in_place, backward)
-    if not repeated(key, tensors):
-        with kept(key, tensors, config):
+    given: tuple[Tensor, ...] = (q, cos, sin) if k is None else (q, cos, sin, k)
+    if positions is not None:
+        given = (*given, positions)
+    results = () if in_place else (q_out,) if k_result is None else (q_out, k_result)
+    key = ("rope", id(config), q.shape, k is None, positions is None, interleaved, in_place, backward)
+    if not repeated(key, given, results):
+        with kept(key, given, results, config):
             _launch(q, k, q_out, k_result, cos, sin, positions, interleaved, in_place, backward, config)
 
 
