@@ -2,8 +2,12 @@
 
 import pytest
 import torch
-from samples import CLOSE, ids, logits, model, pair
-from transformers.masking_utils import sliding_window_causal_mask_function
+from samples import CLOSE, GREEDY, ids, logits, model, pair
+from transformers.masking_utils import (
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+    sliding_window_causal_mask_function,
+)
 
 import opmux
 import opmux_transformers
@@ -73,13 +77,13 @@ def test_padding_on_either_side_is_bounds() -> None:
     found = opmux_mask(batch_size=4, q_length=5, kv_length=5, attention_mask=kept("..xxx", "xxxx.", ".xx..", "....."))
     assert found is not None
     assert found.dtype == torch.int32
-    assert found.tolist() == [[2, 0, 1, 0], [5, 4, 3, 0]]
+    assert found.squeeze((2, 3)).tolist() == [[2, 0, 1, 0], [5, 4, 3, 0]]
 
 
 def test_bounds_are_counted_from_the_first_key_that_is_there() -> None:
     found = opmux_mask(batch_size=1, q_length=1, kv_length=4, q_offset=5, kv_offset=2, attention_mask=kept("...xxx"))
     assert found is not None
-    assert found.tolist() == [[1], [4]]
+    assert found.squeeze((2, 3)).tolist() == [[1], [4]]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,36 @@ def test_a_chunked_configuration_gets_a_whole_mask() -> None:
     found = opmux_mask(1, 5, 5, mask_function=sliding_window_causal_mask_function(3), config=Chunked())
     assert found is not None
     assert found.shape == (1, 1, 5, 5)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("cache", ["paged", "static", "none"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_prompt_gives_the_same_tokens(name: str, cache: str, side: str) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    mask = torch.ones(2, 12, dtype=torch.int64)
+    mask[0, slice(0, 5) if side == "left" else slice(7, 12)] = 0
+    how = {
+        "paged": {},
+        "static": {"cache_implementation": "static", "disable_compile": True},
+        "none": {"use_cache": False},
+    }
+    keywords = {"attention_mask": mask, **GREEDY, **how[cache]}
+    assert torch.equal(patched.generate(ids(), **keywords), plain.generate(ids(), **keywords))
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("llama", create_causal_mask), ("mistral", create_sliding_window_causal_mask)]
+)
+def test_a_mask_that_was_made_before_is_taken_as_it_is(name: str, make) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    kept = torch.ones(2, 12, dtype=torch.int64)
+    kept[0, :5] = 0
+    made = [make(of.config, of.get_input_embeddings()(ids()), kept, past_key_values=None) for of in (plain, patched)]
+    expected, got = (logits(of, ids(), attention_mask=mask) for of, mask in zip((plain, patched), made, strict=True))
+    torch.testing.assert_close(got[kept.bool()], expected[kept.bool()], **CLOSE)
 
 
 def test_rows_with_holes_have_no_bounds() -> None:

@@ -4,7 +4,7 @@ Dense where nothing is padded, ragged where rows are, paged where the cache is o
 is computed by torch in `whole_mask_attention`: masks that are no band, and dropout of the probabilities.
 """
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import opmux
 from opmux.errors import UnsupportedCall
-from opmux_transformers.masks import segments
+from opmux_transformers.masks import bounds_in, segments
 from opmux_transformers.paged_states import PagedStates
 
 NAME = "opmux"
@@ -73,14 +73,17 @@ def opmux_attention(
         "window": (-1, -1) if sliding_window is None else (sliding_window - 1, -1),
         "softcap": 0.0 if softcap is None else float(softcap),
     }
+    bounds = None if attention_mask is None else bounds_in(attention_mask)
     if isinstance(key, PagedStates):
         assert isinstance(value, PagedStates)
         if attention_mask is None and dropout == 0.0:
             return key.attend(query, value, s_aux, options), None
         q = query.transpose(1, 2)
-        if _is_bounds(attention_mask) and dropout == 0.0:
-            return _padded(q, key.in_rows(), value.in_rows(), attention_mask, s_aux, options, key.length()), None
-        keys = None if attention_mask is None or attention_mask.ndim != 4 else attention_mask.shape[-1]
+        if bounds is not None and dropout == 0.0:
+            return _padded(q, key.in_rows(), value.in_rows(), bounds, s_aux, options, key.length()), None
+        keys = None
+        if attention_mask is not None and attention_mask.ndim == 4 and bounds is None:
+            keys = attention_mask.shape[-1]
         key, value = (states.dense(keys) for states in (key, value))
     assert isinstance(value, Tensor)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -89,14 +92,9 @@ def opmux_attention(
             return _packed(q, k, v, s_aux, options, **kwargs), None
         if attention_mask is None:
             return opmux.attention(q, k, v, s_aux, **options), None
-        if _is_bounds(attention_mask):
-            return _padded(q, k, v, attention_mask, s_aux, options, k.shape[1]), None
+        if bounds is not None:
+            return _padded(q, k, v, bounds, s_aux, options, k.shape[1]), None
     return whole_mask_attention(query, key, value, attention_mask, s_aux, dropout, options), None
-
-
-def _is_bounds(mask: Tensor | None) -> TypeGuard[Tensor]:
-    """Whether a mask is the bounds that `opmux_mask` gives for padding."""
-    return mask is not None and mask.ndim == 2 and mask.dtype == torch.int32
 
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, sinks: Tensor | None, options: Any, keys: int) -> Tensor:
@@ -150,9 +148,10 @@ def whole_mask_attention(
     Raises:
         UnsupportedCall: where the mask has another rank, or holds integers.
     """
-    if _is_bounds(mask):
+    bounds = None if mask is None else bounds_in(mask)
+    if bounds is not None:
         kept = torch.arange(key.shape[2], device=key.device)
-        kept = (kept >= mask[0].unsqueeze(1)) & (kept < mask[1].unsqueeze(1))
+        kept = (kept >= bounds[0].unsqueeze(1)) & (kept < bounds[1].unsqueeze(1))
         mask = kept[:, None, None, :] & band(query.shape[2], key.shape[2], options, query.device)
     elif mask is None:
         mask = band(query.shape[2], key.shape[2], options, query.device)[None, None]

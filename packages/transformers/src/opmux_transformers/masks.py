@@ -3,10 +3,12 @@
 Registered with transformers as the mask function of the attention ``opmux``. It returns
 
 - None where attention is causal, with the window that the layer names, and nothing is padded;
-- ``int32 (2, batch)`` where sequences are padded on the left or right: the first key of each that counts, and the one
-  after the last. That becomes ragged attention;
-- the boolean mask ``(batch, 1, queries, keys)`` for everything else: custom and packed masks, static caches, padding
-  under ``torch.compile`` (whose values a graph cannot look at). There attention is computed by torch, not by opmux.
+- ``int32 (2, batch, 1, 1)`` where sequences are padded on the left or right: the first key of each that counts, and the
+  one after the last. That becomes ragged attention. Four dims, for transformers takes those for a finished mask, should
+  it meet one again;
+- the boolean mask ``(batch, 1, queries, keys)`` for everything else: custom and packed masks, static caches, padding on
+  the right outside of training, padding under ``torch.compile`` (whose values a graph cannot look at). There attention
+  is computed by torch, not by opmux.
 
 Called without mask, positions and cache, transformers looks in the positions for packed sequences: it waits for the
 device, and under ``torch.compile`` it always makes a whole mask. The positions are its own then, 0, 1, 2, ...; so a
@@ -81,7 +83,10 @@ def opmux_mask(
     found = bounds_of(kept)
     if found is None:
         return whole()
-    return found if bool((found[1] - found[0] < kv_length).any()) else None
+    padded, behind = torch.stack([found[1] - found[0] < kv_length, found[1] < kv_length]).any(1).tolist()
+    if behind and not torch.is_grad_enabled():
+        return whole()  # queries behind the last key that counts see those before it, and may be asked for a token
+    return found[:, :, None, None] if padded else None
 
 
 def says_nothing(mask: Tensor) -> bool:
@@ -115,6 +120,13 @@ def with_own_positions(module: nn.Module) -> Callable[..., Any]:
         return own(self, *args, **kwargs)
 
     return mark(forward)
+
+
+def bounds_in(mask: Tensor) -> Tensor | None:
+    """The bounds ``int32 (2, batch)`` that a finished mask is; None where it is another mask."""
+    if mask.dtype != torch.int32 or mask.ndim != 4 or mask.shape[0] != 2 or mask.shape[2:] != (1, 1):
+        return None
+    return mask[:, :, 0, 0]
 
 
 def bounds_of(kept: Tensor) -> Tensor | None:
