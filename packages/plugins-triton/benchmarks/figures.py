@@ -61,7 +61,7 @@ def write(path: Path, report: dict[str, Any]) -> None:
     if path.exists():
         before = json.loads(path.read_text())
         new = {(c["op"], c["case"]) for c in report["cases"]}
-        report["cases"] = [c for c in before["cases"] if (c["op"], c["case"]) not in new] + report["cases"]
+        report["cases"] = [c for c in before["cases"] if (c["op"], c["case"]) not in new] + [*report["cases"]]
         report["ceilings"] = max(before["ceilings"], report["ceilings"], key=lambda c: c["copy_gbps"])
     path.write_text(json.dumps(report, indent=1))
 

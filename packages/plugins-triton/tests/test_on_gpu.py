@@ -284,6 +284,27 @@ def test_a_kernel_that_does_not_build_says_what_failed() -> None:
     assert "planted: this kernel does not compile" in str(raised.value)
 
 
+def test_compiled_graphs_find_nothing_alive_in_their_pool() -> None:
+    """`reduce-overhead` counts what is allocated in a graph's pool: what a call keeps must not lie there."""
+    torch._dynamo.reset()
+    made = [(4, 8, 64), (512, 512), (64, 16, 2, 64), (512,)]
+    q, w, pages, weight = (torch.randn(*shape, dtype=torch.bfloat16, device="cuda") for shape in made)
+    offsets = torch.arange(5, dtype=torch.int32, device="cuda")
+    lengths = torch.full((4,), 250, dtype=torch.int32, device="cuda")
+    table = torch.arange(64, dtype=torch.int32, device="cuda").view(4, 16)
+
+    def step(q: torch.Tensor) -> torch.Tensor:
+        out = opmux.paged_attention(q, pages, pages, offsets, lengths, table, max_seqlen_q=1, max_seqlen_k=256 * 16)
+        x = opmux.linear(out.flatten(1), w)
+        return opmux.rms_norm(x, weight).view(4, 8, 64)
+
+    compiled = torch.compile(step, mode="reduce-overhead", fullgraph=True)
+    expected = step(q)
+    for _ in range(5):
+        torch.compiler.cudagraph_mark_step_begin()
+        torch.testing.assert_close(compiled(q), expected)
+
+
 def test_nothing_is_compiled_while_a_graph_is_captured() -> None:
     x = torch.randn(4096, device="cuda")
     y = torch.empty_like(x)

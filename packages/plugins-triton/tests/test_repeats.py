@@ -1,5 +1,6 @@
 """Kept launches: that they are those of the ordinary way with other addresses, and when they are not taken."""
 
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -192,6 +193,19 @@ def test_scratch_is_taken_anew(device: Device) -> None:
     assert statistics - sums == place
     assert place % 512 == 0
     assert place >= 4 * combine[13] * 2 * 4 * 64
+
+
+@pytest.mark.parametrize("make", CALLS)
+def test_no_tensor_is_kept(device: Device, make: Any) -> None:
+    """One that lies in the pool of a CUDA graph would be alive there for good: `torch.compile` refuses that."""
+    run, tensors = make()
+    for _ in range(2):
+        run(*tensors)
+    before = {id(t) for t in gc.get_objects() if type(t) is Tensor}
+    assert repeats._repeats
+    repeats._repeats.clear()
+    gc.collect()
+    assert {id(t) for t in gc.get_objects() if type(t) is Tensor} == before
 
 
 def test_an_address_that_is_no_multiple_of_16_goes_the_ordinary_way(device: Device) -> None:

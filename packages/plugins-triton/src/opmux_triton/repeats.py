@@ -165,21 +165,22 @@ class Repeat:
         self.config = config
         self.steps: list[_Step] = []
         self.device = notes.made[0].device if notes.made else -1
-        # All scratch is taken in one piece: where in it each begins, and something that has its size and no memory.
+        # All scratch is taken in one piece: where in it each begins, and how many values it has. No tensor is kept, be
+        # it of one value: it may lie in the pool of a CUDA graph, which counts what is alive there.
         self._places: list[int] = []
-        size = 0
+        self._size = 0
         for tensor in notes.scratch:
-            self._places.append(4 * size)
-            size += -(-tensor.numel() // 128) * 128
-        self._scratch = notes.scratch[0].new_empty(1).expand(size) if notes.scratch else None
+            self._places.append(4 * self._size)
+            self._size += -(-tensor.numel() // 128) * 128
+        self._where = given[0].device
         steps = [_step(one, (*given, *results), notes.scratch) for one in notes.made]
         if None not in steps:
             self.steps = [step for step in steps if step is not None]
 
     def launch(self, given: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int]) -> None:
         """Launch all, with other tensors at these addresses, on the current device."""
-        if self._scratch is not None:
-            scratch = torch.empty_like(self._scratch, memory_format=torch.contiguous_format)
+        if self._size:
+            scratch = torch.empty(self._size, dtype=torch.float32, device=self._where)
             begin = scratch.data_ptr()
             addresses += [begin + place for place in self._places]
         stream = _C._cuda_getCurrentRawStream(self.device)
