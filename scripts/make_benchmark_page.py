@@ -1,10 +1,12 @@
-"""Makes docs/benchmarks/h200.md and its plot from what was measured: the files in docs/benchmarks/data.
+"""Makes the pages of figures and their plots from what was measured: the files in docs/benchmarks/data.
+
+This module has docs/benchmarks/h200.md, the Triton backend; ``models_page`` has whole Hugging Face models.
 
 ``bench.json`` is what ``opmux bench --json`` printed, ``conformance.json`` the report of ``opmux conformance``,
 ``model.json`` and ``host.json`` what the programs of those names in packages/plugins-triton/benchmarks wrote;
 ``about.toml`` has the dates, the commands, and the reasons of misses.
-`python scripts/make_benchmark_page.py` writes the page; with `--check` it writes nothing and exits 1 where the page is
-not what it would write.
+`python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
+not what it would write. Both exit 1 where a miss has no reason.
 """
 
 import argparse
@@ -17,12 +19,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from models_page import models_page, models_plot
+from page_parts import EQUAL, NO_REASON, number, ratio, table
+
 from opmux.bench.plot import svg
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 BACKEND = "triton"
-EQUAL = 0.98
-"""Within 2 % is equal (the design's rule), so that a bound "never below" is met from here on."""
 
 NORMS = ("rms_norm", "add_rms_norm", "add_rms_norm_", "layer_norm", "add_layer_norm")
 GATES = ("silu_and_mul", "gelu_and_mul", "silu_mul", "gelu_mul")
@@ -78,25 +81,6 @@ def bounds_of(case: Case) -> list[Bound]:
     return []
 
 
-def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """A Markdown table; every column but the first two to the right."""
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "|".join("---" if i < 2 else "---:" for i in range(len(head))) + "|"
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
-    yield ""
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many digits, or a dash."""
-    return "-" if value is None else f"{value:.{digits}g}" if value < 1000 else f"{value:.0f}"
-
-
-def ratio(value: float | None) -> str:
-    """A ratio with two places behind the point."""
-    return "-" if value is None else f"{value:.2f}"
-
-
 def case_rows(cases: list[Case], reasons: dict[str, str]) -> tuple[list[list[str]], list[str]]:
     """A row for each case, and a line for each miss."""
     rows, misses = [], []
@@ -130,7 +114,7 @@ def case_rows(cases: list[Case], reasons: dict[str, str]) -> tuple[list[list[str
             ]
         )
         if missed:
-            why = reasons.get(f"{case.op}, {case.name}") or reasons.get(case.op) or "reason not found yet"
+            why = reasons.get(f"{case.op}, {case.name}") or reasons.get(case.op) or NO_REASON
             misses.append(f"- `{case.op}`, {case.name}: {'; '.join(missed)}. {why}")
     return rows, misses
 
@@ -253,7 +237,7 @@ def model(data: dict[str, Any], about: dict[str, Any]) -> tuple[list[str], list[
             rows.append([phase, name, mode, number(row["tokens_per_s"]), ratio(part)])
         rows[-1].append(f"{ratio(value)} of {wanted}: {verdict}")
         if verdict == "missed":
-            why = about["reasons"].get(f"model, {phase}", "reason not found yet")
+            why = about["reasons"].get(f"model, {phase}", NO_REASON)
             misses.append(f"- the model, {phase}: {ratio(value)} of torch.compile, wanted {wanted}. {why}")
     head = ["phase", "row", "mode", "tokens/s", "to torch.compile", "wanted"]
     return lines + list(table(head, [row + [""] * (6 - len(row)) for row in rows])), misses
@@ -300,20 +284,28 @@ def plot(folder: Path) -> str:
     return svg(report)
 
 
+MADE = {"h200.md": page, "h200.svg": plot, "models.md": models_page, "models.svg": models_plot}
+"""Each file in the folder, and what makes it."""
+
+
 def main() -> int:
-    """Write or check the page; return the exit code."""
-    parser = argparse.ArgumentParser(description="Makes the page of the H200's figures.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the page is out of date")
+    """Write or check the pages; return the exit code."""
+    parser = argparse.ArgumentParser(description="Makes the pages of the H200's figures.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a page is out of date")
     arguments = parser.parse_args()
-    out_of_date = 0
-    for name, text in (("h200.md", page(FOLDER)), ("h200.svg", plot(FOLDER))):
-        target = FOLDER / name
+    code = 0
+    for name, make in MADE.items():
+        target, text = FOLDER / name, make(FOLDER)
         if not arguments.check:
             target.write_text(text, encoding="utf-8")
         elif not target.exists() or target.read_text(encoding="utf-8") != text:
             print(f"docs/benchmarks/{name} is out of date; run: python scripts/make_benchmark_page.py", file=sys.stderr)
-            out_of_date = 1
-    return out_of_date
+            code = 1
+        for line in text.splitlines():
+            if NO_REASON in line:
+                print(f"docs/benchmarks/data/about.toml gives no reason for a miss: {line}", file=sys.stderr)
+                code = 1
+    return code
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ where they are installed and patch the family, patched by opmux (eager), and pat
 a CUDA graph for decode.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that every
-round has all rows under the same clocks, and memory is given back after each turn. Weights are random, the same in all
+round has all rows under the same clocks, and memory is given back after each turn: for training the models of the rows
+that wait lie on the host. Weights are random, the same in all
 rows. A row that fails or passes its limit stays in the table with the reason. Results so far are written after each
-turn.
+turn. Results that the file has already and are not run stay in it; of work that is run again, the rows of this run are
+replaced. A file of another device or of other versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
     python benchmarks/models.py --tiny                  # small models on the CPU, to see that everything runs
@@ -15,14 +17,13 @@ turn.
 
 import argparse
 import contextlib
-import inspect
 import json
 import multiprocessing
 import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ ROWS = ("eager", "compiled", "liger", "tilegym", "opmux", "opmux compiled", "opm
 WORK = ("prefill", "decode-1", "decode-8", "decode-64", "training")
 PROMPT = 128
 """Tokens that are in the cache before decoding starts."""
+WARM_UP = 16
+"""Tokens that are decoded before the clock runs, in all turns but the first, which decodes all: SDPA makes a plan for
+each length of the cache, once."""
 
 
 def llama_1b() -> Any:
@@ -68,6 +72,12 @@ def shrink(config: Any) -> Any:
     return type(config)(**{**kept, **sizes, **heads})
 
 
+SAME_GRADIENT = 0.05
+"""How far the norm of a row's gradients may be from the unpatched model's: bfloat16 differs by less."""
+PARK = "park"
+"""Asks a row to leave the device to others; not answered."""
+
+
 class Settings:
     """What is the same for all rows of a run."""
 
@@ -98,6 +108,10 @@ class Row:
             )
         self.model.eval()
         self.patch_model()
+        self.decoded: set[int] = set()
+        """Batches that were decoded before."""
+        self.gradient = 0.0
+        """The norm of all gradients of the last warm-up in training."""
 
     def patch_classes(self, family: str) -> None:
         """What other libraries do before a model is made."""
@@ -109,12 +123,13 @@ class Row:
                 raise LookupError(f"Liger does not patch {family}")
             patch()
         elif self.name == "tilegym":
-            import tilegym.transformers as tilegym
+            from tilegym.transformers import monkey_patch
 
-            patch = getattr(tilegym, f"apply_tilegym_kernel_to_{family}", None)
+            # by the type of model: its function of the name qwen3 is for Qwen3.5
+            patch = monkey_patch.MODEL_TYPE_TO_APPLY_TILEGYM_FN.get(family)
             if patch is None:
                 raise LookupError(f"TileGym does not patch {family}")
-            patch(**({"use_cutile": True} if "use_cutile" in inspect.signature(patch).parameters else {}))
+            patch(use_cutile=True)
 
     def patch_model(self) -> None:
         """What opmux does with a model."""
@@ -141,12 +156,13 @@ class Row:
     def run(self, work: str) -> dict[str, float]:
         """One turn: warm up, measure, give the memory back."""
         torch, on_gpu = self.torch, self.settings.device == "cuda"
+        self.model.to(self.settings.device)
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         make = {"prefill": self.prefill, "training": self.train}.get(work) or self.decode(int(work.rpartition("-")[2]))
         with contextlib.ExitStack() as stack:
-            step, tokens, repeats = stack.enter_context(make())
-            step()  # compiles, plans, captures
+            warm_up, step, tokens, repeats = stack.enter_context(make())
+            warm_up()  # compiles, plans, captures
             self.wait()
             times = []
             for _ in range(repeats):
@@ -156,9 +172,18 @@ class Row:
                 times.append(time.perf_counter() - started)
             peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
         self.model.zero_grad(set_to_none=True)
-        if on_gpu:
+        if work == "training":
+            self.park()
+        elif on_gpu:
             torch.cuda.empty_cache()
-        return {"tokens_per_second": tokens / statistics.median(times), "peak_gib": peak}
+        result = {"tokens_per_second": tokens / statistics.median(times), "peak_gib": peak}
+        return {**result, "gradient": self.gradient} if work == "training" else result
+
+    def park(self) -> None:
+        """Leave the device to others, until the next turn."""
+        self.model.to("cpu")
+        if self.settings.device == "cuda":
+            self.torch.cuda.empty_cache()
 
     def compiled(self, mode: str | None) -> Any:
         """The model, under torch.compile where the row is."""
@@ -181,7 +206,7 @@ class Row:
             with self.torch.no_grad():
                 model(ids, use_cache=False, logits_to_keep=1)
 
-        yield step, ids.numel(), 2 if self.settings.tiny else 5
+        yield step, step, ids.numel(), 2 if self.settings.tiny else 7
 
     @contextlib.contextmanager
     def train(self) -> Iterator[Any]:
@@ -196,8 +221,15 @@ class Row:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
+        def warm_up() -> None:
+            model(ids, labels=ids, use_cache=False).loss.backward()
+            norms = [p.grad.float().norm() for p in self.model.parameters() if p.grad is not None]
+            self.gradient = float(torch.stack(norms).norm())
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
         try:
-            yield step, ids.numel(), 2 if self.settings.tiny else 3
+            yield warm_up, step, ids.numel(), 2 if self.settings.tiny else 3
         finally:
             self.model.eval()
 
@@ -214,7 +246,7 @@ class Row:
                 first = self.model(ids, past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
             run = self.stepper(batch, cache, first)
 
-            def step() -> None:
+            def step(new: int = new) -> None:
                 if hasattr(cache, "crop") and self.name != "compiled":
                     seen = cache.get_seq_length()
                     cache.crop(-(int(seen) - PROMPT))
@@ -225,7 +257,9 @@ class Row:
                 for _ in range(new):
                     token = run(token)
 
-            yield step, batch * new, 1 if self.settings.tiny else 2
+            warm_up = min(WARM_UP, new) if batch in self.decoded else new
+            self.decoded.add(batch)
+            yield lambda: step(warm_up), step, batch * new, 1
 
         return made
 
@@ -297,6 +331,9 @@ def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any)
         return
     while (work := pipe.recv()) is not None:
         try:
+            if work == PARK:
+                row.park()
+                continue
             pipe.send(("measured", row.run(work)))
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
@@ -317,6 +354,7 @@ class Workers:
             process = context.Process(target=work_in_turns, args=given, daemon=True)
             process.start()
             self.running[name] = (process, here)
+        for name in rows:  # they start at the same time
             state, reason = self._answer(name)
             if state != "ready":
                 self.left_out[name] = reason
@@ -350,8 +388,8 @@ class Workers:
             process.terminate()
 
 
-def environment(tiny: bool) -> dict[str, Any]:
-    """Versions and the device."""
+def environment(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Versions, the device, and how long is decoded."""
     import importlib.metadata
 
     import torch
@@ -369,8 +407,37 @@ def environment(tiny: bool) -> dict[str, Any]:
     ):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    device = "cpu" if tiny else torch.cuda.get_device_name()
-    return {"versions": versions, "device": device, "dtype": "float32" if tiny else "bfloat16"}
+    device, dtype = ("cpu", "float32") if arguments.tiny else (torch.cuda.get_device_name(), "bfloat16")
+    steps = Settings(arguments.tiny, arguments.steps).new
+    return {"versions": versions, "device": device, "dtype": dtype, "steps": steps}
+
+
+def differences(before: dict[str, Any], run: dict[str, Any]) -> list[str]:
+    """What a file's results were made with and a run is not, so that the two do not belong in one table."""
+    there, here = ({**r["versions"], **{k: r[k] for k in ("device", "dtype", "steps")}} for r in (before, run))
+    return [f"{key} {there[key]}, not {here[key]}" for key in there if key in here and there[key] != here[key]]
+
+
+def merged(before: dict[str, Any], run: dict[str, Any], rows: Sequence[str]) -> dict[str, Any]:
+    """A file's results with those of a run that has these rows.
+
+    What was not run stays. Of a work that was run, these rows are the run's, and the other rows stay.
+    """
+    models = {name: {**found} for name, found in before["models"].items()}
+    for name, found in run["models"].items():
+        for work, table in found.items():
+            old = models.setdefault(name, {}).get(work, {})
+            models[name][work] = {**{row: entry for row, entry in old.items() if row not in rows}, **table}
+    return {**run, "versions": {**before["versions"], **run["versions"]}, "models": models}
+
+
+def other_gradients(table: dict[str, Any], answer: dict[str, float]) -> str | None:
+    """Why a row's training does not count: its gradients are not those of the unpatched model; None where they are."""
+    first = next(iter(table.get("eager", {}).get("rounds", ())), {})
+    own, right = answer.get("gradient"), first.get("gradient")
+    if own is None or not right or abs(own / right - 1) < SAME_GRADIENT:
+        return None
+    return f"its gradients have the norm {own:.4g}, those of the unpatched model {right:.4g}"
 
 
 def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callable[[], None]) -> None:
@@ -384,6 +451,9 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
         for work in arguments.work:
             table: dict[str, Any] = {name: {"left_out": reason} for name, reason in workers.left_out.items()}
             found[work] = table
+            if work == "training":
+                for _, pipe in workers.running.values():
+                    pipe.send(PARK)
             for turn in range(arguments.rounds):
                 for name in [n for n in workers.running if "failed" not in table.get(n, {})]:
                     if time.monotonic() - started > arguments.total:
@@ -394,6 +464,8 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                         continue
                     state, answer = workers.ask(name, work)
                     entry = table.setdefault(name, {"rounds": []})
+                    if state == "measured" and (reason := other_gradients(table, answer)) is not None:
+                        state, answer = "failed", reason
                     if state != "measured":
                         entry["failed"] = answer
                     else:
@@ -441,15 +513,22 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.tiny:
         arguments.rounds = min(arguments.rounds, 2)
-    results: dict[str, Any] = {**environment(arguments.tiny), "models": {}}
+    results: dict[str, Any] = {**environment(arguments), "models": {}}
+    before: dict[str, Any] = {**results, "models": {}}
+    if arguments.json is not None and arguments.json.exists():
+        before = json.loads(arguments.json.read_text())
+        if found := differences(before, results):
+            parser.error(f"{arguments.json} has results of {'; '.join(found)}")
 
     def save() -> None:
         if arguments.json is not None:
-            arguments.json.write_text(json.dumps(results, indent=1))
+            part = arguments.json.with_suffix(".part")  # whoever ends the process leaves a whole file
+            part.write_text(json.dumps(merged(before, results, arguments.rows), indent=1))
+            part.replace(arguments.json)
 
     measure(arguments, results, save)
     save()
-    show(results)
+    show(merged(before, results, arguments.rows))
 
 
 if __name__ == "__main__":

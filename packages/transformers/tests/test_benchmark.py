@@ -1,0 +1,116 @@
+"""The program of end-to-end figures keeps what other runs wrote to its file."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parent.parent / "benchmarks" / "models.py"
+
+
+@pytest.fixture
+def program() -> ModuleType:
+    """benchmarks/models.py as a module."""
+    spec = importlib.util.spec_from_file_location("opmux_models_benchmark", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def results(models: dict[str, Any], **versions: str) -> dict[str, Any]:
+    return {"versions": {"torch": "2", **versions}, "device": "d", "dtype": "t", "steps": 4, "models": models}
+
+
+BEFORE = {"llama-1b": {"prefill": {"eager": 1, "liger": 1, "opmux": 1}, "training": {"eager": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("run", "rows", "after"),
+    [
+        ({}, ["eager"], BEFORE),
+        (
+            {"qwen3-4b": {"prefill": {"eager": 2}}},
+            ["eager"],
+            {**BEFORE, "qwen3-4b": {"prefill": {"eager": 2}}},
+        ),
+        (
+            {"llama-1b": {"decode-1": {"eager": 2}, "prefill": {"opmux": 2}}},
+            ["opmux"],
+            {
+                "llama-1b": {
+                    "prefill": {"eager": 1, "liger": 1, "opmux": 2},
+                    "training": {"eager": 1},
+                    "decode-1": {"eager": 2},
+                }
+            },
+        ),
+        (  # one that this run had and did not come to is not left from another
+            {"llama-1b": {"prefill": {"eager": 2}}},
+            ["eager", "liger", "opmux"],
+            {"llama-1b": {"prefill": {"eager": 2}, "training": {"eager": 1}}},
+        ),
+    ],
+    ids=["nothing run", "another model", "some rows", "all rows"],
+)
+def test_a_run_replaces_its_own_rows(
+    program: ModuleType, run: dict[str, Any], rows: list[str], after: dict[str, Any]
+) -> None:
+    before = results(BEFORE)
+    found = program.merged(before, results(run), rows)
+    assert found == results(after)
+    assert before == results(BEFORE)
+
+
+def test_versions_of_all_runs_are_kept(program: ModuleType) -> None:
+    found = program.merged(results({}, liger="1"), results({}, tilegym="1"), ["eager"])
+    assert found["versions"] == {"torch": "2", "liger": "1", "tilegym": "1"}
+
+
+def test_differences_are_named(program: ModuleType) -> None:
+    here = results({})
+    assert program.differences(results({}, liger="1"), here) == []
+    assert program.differences(results({}, torch="1"), here) == ["torch 1, not 2"]
+    for key in ("device", "dtype", "steps"):
+        assert program.differences({**here, key: "x"}, here) == [f"{key} x, not {here[key]}"]
+
+
+def test_the_file_is_read_and_written(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = {"tokens_per_second": 2.0, "peak_gib": 0.0}
+
+    def measure(arguments: Any, found: dict[str, Any], save: Any) -> None:
+        found["models"] = {"llama-1b": {work: dict.fromkeys(arguments.rows, entry) for work in arguments.work}}
+        save()
+
+    monkeypatch.setattr(program, "measure", measure)
+    file = tmp_path / "models.json"
+    for work, row in (("prefill", "eager"), ("training", "eager"), ("prefill", "opmux")):
+        words = ["models.py", "--tiny", "--json", str(file), "--work", work, "--rows", row]
+        monkeypatch.setattr(sys, "argv", words)
+        program.main()
+    written = json.loads(file.read_text())
+    assert written["models"] == {
+        "llama-1b": {"prefill": {"eager": entry, "opmux": entry}, "training": {"eager": entry}}
+    }
+    assert "1.00 x eager  1.00 x best other" in capsys.readouterr().out
+
+    file.write_text(json.dumps({**written, "device": "another"}))
+    with pytest.raises(SystemExit):
+        program.main()
+    assert "has results of device another, not cpu" in capsys.readouterr().err
+
+
+def test_a_row_with_other_gradients_does_not_count(program: ModuleType) -> None:
+    table = {"eager": {"rounds": [{"gradient": 2.0}]}}
+    assert program.other_gradients(table, {"gradient": 2.05}) is None
+    assert program.other_gradients({}, {"gradient": 2.05}) is None
+    assert program.other_gradients(table, {"tokens_per_second": 1.0}) is None
+    expected = "its gradients have the norm 1.5, those of the unpatched model 2"
+    assert program.other_gradients(table, {"gradient": 1.5}) == expected

@@ -1,0 +1,27 @@
+"""What the pages of figures are made of: tables, numbers, and the rules that they have in common."""
+
+from collections.abc import Iterator
+
+EQUAL = 0.98
+"""Within 2 % is equal (the design's rule), so that a bound "never below" is met from here on."""
+NO_REASON = "reason not found yet"
+"""Stands where about.toml has no reason for a miss; a page with it is not finished."""
+
+
+def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """A Markdown table; every column but the first two to the right."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "|".join("---" if i < 2 else "---:" for i in range(len(head))) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many digits, or a dash."""
+    return "-" if value is None else f"{value:.{digits}g}" if value < 1000 else f"{value:.0f}"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio with two places behind the point."""
+    return "-" if value is None else f"{value:.2f}"
