@@ -12,6 +12,7 @@ turn. Results that the file has already and are not run stay in it; of work that
 replaced. A file of another device or of other versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
+    python benchmarks/models.py --json results.json --join decode.json training.json    # of several GPUs, say
     python benchmarks/models.py --tiny                  # small models on the CPU, to see that everything runs
 """
 
@@ -498,6 +499,18 @@ def show(results: dict[str, Any]) -> None:
                 )
 
 
+def join(target: Path, parts: Sequence[Path], refuse: Callable[[str], None]) -> None:
+    """Add the results of files to one, a later one's over an earlier one's; ``refuse`` hears what does not fit."""
+    for part in parts:
+        run = json.loads(part.read_text())
+        before = json.loads(target.read_text()) if target.exists() else {**run, "models": {}}
+        if found := differences(before, run):
+            refuse(f"{part}: {target} has results of {'; '.join(found)}")
+        rows = {row for found in run["models"].values() for table in found.values() for row in table}
+        target.write_text(json.dumps(merged(before, run, [*rows]), indent=1))
+    show(json.loads(target.read_text()))
+
+
 def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -509,8 +522,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one turn of one row may take")
     parser.add_argument("--total", type=float, default=3600.0, help="seconds after which no further turn begins")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--join", type=Path, nargs="+", default=[], help="measure nothing: add these files to --json")
     parser.add_argument("--tiny", action="store_true", help="small models on the CPU")
     arguments = parser.parse_args()
+    if arguments.join:
+        if arguments.json is None:
+            parser.error("--join adds to the file that --json names, and there is none")
+        join(arguments.json, arguments.join, parser.error)
+        return
     if arguments.tiny:
         arguments.rounds = min(arguments.rounds, 2)
     results: dict[str, Any] = {**environment(arguments), "models": {}}

@@ -114,3 +114,25 @@ def test_a_row_with_other_gradients_does_not_count(program: ModuleType) -> None:
     assert program.other_gradients(table, {"tokens_per_second": 1.0}) is None
     expected = "its gradients have the norm 1.5, those of the unpatched model 2"
     assert program.other_gradients(table, {"gradient": 1.5}) == expected
+
+
+def test_files_of_several_runs_are_joined(program: ModuleType, tmp_path: Path) -> None:
+    def entry(rate: float) -> dict[str, Any]:
+        return {"tokens_per_second": rate, "peak_gib": 1.0}
+
+    parts = [tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"]
+    parts[0].write_text(json.dumps(results({"llama-1b": {"prefill": {"eager": entry(1), "opmux": entry(2)}}})))
+    parts[1].write_text(json.dumps(results({"llama-1b": {"prefill": {"opmux": entry(3)}}}, tilegym="1")))
+    parts[2].write_text(json.dumps(results({"qwen3-4b": {"training": {"eager": entry(4)}}})))
+    program.join(tmp_path / "all.json", parts, pytest.fail)
+    assert json.loads((tmp_path / "all.json").read_text()) == results(
+        {
+            "llama-1b": {"prefill": {"eager": entry(1), "opmux": entry(3)}},
+            "qwen3-4b": {"training": {"eager": entry(4)}},
+        },
+        tilegym="1",
+    )
+    refused: list[str] = []
+    parts[0].write_text(json.dumps({**results({}), "device": "another"}))
+    program.join(tmp_path / "all.json", parts[:1], refused.append)
+    assert refused == [f"{parts[0]}: {tmp_path / 'all.json'} has results of device d, not another"]
