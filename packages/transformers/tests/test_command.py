@@ -67,8 +67,23 @@ def test_a_configuration_in_a_file_and_any_model_type(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["smollm3", "cohere2", "qwen2_moe", "gemma", "stablelm", "glm", "helium", "starcoder2"]
+    "name",
+    [
+        "smollm3",
+        "cohere2",
+        "qwen2_moe",
+        "gemma",
+        "stablelm",
+        "glm",
+        "helium",
+        "starcoder2",
+        "hunyuan_v1_dense",
+        "gemma3n_text",
+        "gemma4_text",
+        "jamba",
+    ],
 )
+@pytest.mark.filterwarnings("ignore")  # what transformers says of kernels that are not installed
 def test_models_of_other_families_stay_correct(name: str) -> None:
     comparisons, report = check.compare(configs.small_config(name), torch.float32)
     assert [c for c in comparisons if not c.passed] == []

@@ -4,11 +4,12 @@ import copy
 
 import pytest
 import torch
+import transformers
 from samples import CLOSE, GREEDY, HAS_GATE, NAMES, children, ids, logits, model, pair
 
 import opmux
 import opmux_transformers
-from opmux_transformers import check
+from opmux_transformers import PagedCache, check
 
 LAYERS = 2
 RESIDUALS = {"olmo2": 0}
@@ -85,7 +86,7 @@ def test_under_torch_compile_it_is_one_graph_of_opmuxs_ops(name: str, use_cache:
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )  # torch, at a graph break
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_agree_under_torch_compile(name: str) -> None:
     plain, patched = pair(name)
     opmux_transformers.patch(patched)
@@ -95,6 +96,67 @@ def test_gradients_agree_under_torch_compile(name: str) -> None:
     for (path, own), (_, theirs) in zip(patched.named_parameters(), plain.named_parameters(), strict=True):
         if theirs.grad is not None:
             torch.testing.assert_close(own.grad, theirs.grad, **CLOSE, msg=lambda m, path=path: f"{path}: {m}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_steps_give_the_same_tokens(name: str) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    tokens = ids()
+    cache = PagedCache(patched, max_length=32)
+    step = torch.compile(patched, fullgraph=True, backend="eager")
+    new = logits(patched, tokens, past_key_values=cache)[:, -1:].argmax(-1)
+    found = [tokens, new]
+    for _ in range(GREEDY["max_new_tokens"] - 1):
+        new = logits(step, new, past_key_values=cache)[:, -1:].argmax(-1)
+        found.append(new)
+    expected = plain.generate(tokens, attention_mask=torch.ones_like(tokens), **GREEDY)
+    assert torch.equal(torch.cat(found, 1), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_is_no_further_from_the_truth_than_without_the_patch(name: str) -> None:
+    plain, patched = pair(name)
+    exact = copy.deepcopy(plain)
+    opmux_transformers.patch(patched)
+    grads = []
+    for of, cast in ((exact, False), (plain, True), (patched, True)):
+        of.train()
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            out = of(ids(), labels=ids(), use_cache=False)
+        out.loss.backward()
+        grads.append(torch.cat([p.grad.flatten() for p in of.parameters() if p.grad is not None]))
+    theirs, own = ((grad - grads[0]).norm() / grads[0].norm() for grad in grads[1:])
+    assert own <= 1.5 * theirs + 2**-8
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows of unequal lengths, padded on the right, without labels there."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row = torch.randint(3, 128, (12,), generator=torch.Generator().manual_seed(index))
+        mask = (torch.arange(12) < 7 + index % 6).long()
+        return {"input_ids": row * mask, "labels": row.masked_fill(mask == 0, -100), "attention_mask": mask}
+
+
+@pytest.mark.filterwarnings("ignore")  # what Trainer's own dependencies warn of
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_trainer_in_bfloat16_takes_the_same_steps(name: str, tmp_path) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    losses = []
+    for of in (plain, patched):
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, learning_rate=1e-3, use_cpu=True,
+            bf16=True, report_to=[], disable_tqdm=True, save_strategy="no", seed=3, dataloader_pin_memory=False,
+        )  # fmt: skip
+        with opmux.trace() as trace:
+            losses.append(transformers.Trainer(model=of, args=arguments, train_dataset=Rows()).train().training_loss)
+    assert {"attention_varlen_backward", "rms_norm_backward"} <= {row.op for row in trace.rows}
+    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
 
 
 def test_a_model_that_was_compiled_before_it_was_patched_runs_patched() -> None:

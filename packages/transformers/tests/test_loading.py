@@ -69,6 +69,22 @@ def test_models_that_are_made_come_patched_too() -> None:
     assert opmux_transformers.report(inner).replaced("attention") == 2
 
 
+def test_a_model_on_the_meta_device_waits_for_its_weights() -> None:
+    note = (
+        "models of this family that are loaded or made from now on are patched; report(model) says how. One made on the"
+        " meta device is patched when from_pretrained has loaded it; fill it by hand, and call patch(model)"
+    )
+    assert opmux_transformers.patch("llama").notes == [note]
+    try:
+        with torch.device("meta"):
+            made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
+        assert STATE not in vars(made)
+        made.to_empty(device="cpu").init_weights()
+        assert opmux_transformers.patch(made).replaced("attention") == 2
+    finally:
+        opmux_transformers.unpatch("llama")
+
+
 @pytest.mark.usefixtures("family")
 def test_a_construction_that_fails_hinders_no_later_one() -> None:
     class Fails(transformers.LlamaForCausalLM):

@@ -142,6 +142,22 @@ def test_a_mask_that_was_made_before_is_taken_as_it_is(name: str, make) -> None:
     torch.testing.assert_close(got[kept.bool()], expected[kept.bool()], **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_loss_of_a_padded_batch_whose_padding_has_no_label(name: str, side: str) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    mask = torch.ones(2, 12, dtype=torch.int64)
+    mask[0, slice(0, 5) if side == "left" else slice(7, 12)] = 0
+    labels = ids().masked_fill(mask == 0, -100)
+    labels[0, 5] = -100  # on the left, the last position of the padding would have to say it
+    given = {"attention_mask": mask, "labels": labels, "use_cache": False}
+    with opmux.trace() as trace:
+        own, theirs = (of.train()(ids(), **given).loss for of in (patched, plain))
+    assert "attention_varlen_lse" in {row.op for row in trace.rows}
+    torch.testing.assert_close(own, theirs, **CLOSE)
+
+
 def test_rows_with_holes_have_no_bounds() -> None:
     assert bounds_of(kept("xx.x", "xxxx")) is None
     found = bounds_of(kept(".xx.", "...."))

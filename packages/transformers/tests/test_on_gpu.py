@@ -1,6 +1,8 @@
-"""On a GPU with the Triton backend: the families, and that no op fell to the reference; steps captured in a graph."""
+"""On a GPU with the Triton backend: no op of the families falls to the reference; steps in a graph; Inductor."""
 
 import copy
+import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -66,17 +68,68 @@ def test_steps_captured_in_a_graph(name: str) -> None:
         torch.testing.assert_close(out, expected[:, i : i + 1], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # torch's advice for float32
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_compiled_by_inductor(use_cache: bool) -> None:
-    plain = check.build(small_config("llama"), torch.float32, "cuda")
+def compiled_pair(name: str) -> tuple[Any, Any]:
+    """A model, and its patched copy, which Inductor compiles when it is called."""
+    plain = check.build(small_config(name), torch.float32, "cuda")
     patched = copy.deepcopy(plain)
     opmux_transformers.patch(patched)
+    return plain, patched
+
+
+def only_kernels(trace: Any) -> dict[str, int]:
+    """How often each op was called, of which Triton's kernels have computed every one."""
+    assert [(row.op, row.backend) for row in trace.rows if row.backend.partition(":")[0] != "triton"] == []
+    assert sum(row.fallbacks for row in trace.rows) == 0
+    return {row.op: row.calls for row in trace.rows}
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # torch's advice for float32
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_by_inductor(name: str, use_cache: bool) -> None:
+    plain, patched = compiled_pair(name)
     compiled = torch.compile(patched, fullgraph=True)
     tokens = ids().cuda()
     with opmux.trace() as trace:
         got = logits(compiled, tokens, use_cache=use_cache)
     torch.testing.assert_close(got, logits(plain, tokens), rtol=1e-3, atol=1e-3)
-    ran = {(row.op, row.backend.partition(":")[0]) for row in trace.rows}
-    assert {("attention", "triton"), ("apply_rope", "triton")} <= ran
-    assert {backend for _, backend in ran} == {"triton"}
+    assert {"attention", "apply_rope", "rms_norm"} <= only_kernels(trace).keys()
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_compiled_by_inductor_give_the_same_tokens(name: str) -> None:
+    plain, patched = compiled_pair(name)
+    tokens = ids().cuda()
+    cache = PagedCache(patched, max_length=32)
+    step = torch.compile(patched, fullgraph=True)
+    with opmux.trace() as trace:
+        new = logits(patched, tokens, past_key_values=cache)[:, -1:].argmax(-1)
+        found = [tokens, new]
+        for _ in range(GREEDY["max_new_tokens"] - 1):
+            new = logits(step, new, past_key_values=cache)[:, -1:].argmax(-1)
+            found.append(new)
+    expected = plain.generate(tokens, attention_mask=torch.ones_like(tokens), **GREEDY)
+    assert torch.equal(torch.cat(found, 1), expected)
+    ran = only_kernels(trace)
+    assert ran["paged_attention"] == ran["write_kv_cache"] == 2 * GREEDY["max_new_tokens"]
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # torch, at a graph break
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_compiled_by_inductor(name: str) -> None:
+    plain, patched = compiled_pair(name)
+    tokens = ids().cuda()
+    with opmux.trace() as trace:
+        torch.compile(patched)(tokens, labels=tokens).loss.backward()
+    plain(tokens, labels=tokens).loss.backward()
+    pairs = [(own.grad, p.grad) for own, p in zip(patched.parameters(), plain.parameters(), strict=True)]
+    exact = [(own, theirs) for own, theirs in pairs if theirs is not None]
+    assert all(own is None for own, theirs in pairs if theirs is None)
+    least = 1e-3 * statistics.median(float(theirs.abs().max()) for _, theirs in exact)  # of a key's bias it is 0
+    for own, theirs in exact:
+        assert float((own - theirs).abs().max()) <= 1e-3 * max(float(theirs.abs().max()), least)
+    assert {"attention_backward", "apply_rope_backward", "rms_norm_backward"} <= only_kernels(trace).keys()

@@ -179,10 +179,18 @@ def test_a_full_cache_of_fixed_length_says_so() -> None:
         ),
         (
             lambda: PagedCache(patched_model(), max_length=0),
-            "PagedCache: `max_length` expected 1 or more, got 0; None grows as needed",
+            "PagedCache: `max_length` expected a whole number, 1 or more, got 0; None grows as needed",
+        ),
+        (
+            lambda: PagedCache(patched_model(), max_length=2.5),
+            "PagedCache: `max_length` expected a whole number, 1 or more, got 2.5; None grows as needed",
+        ),
+        (
+            lambda: PagedCache(patched_model(), page_size=16.0),
+            "PagedCache: `page_size` expected 1 or a multiple of 16, got 16.0; take 16",
         ),
     ],
-    ids=["not-patched", "other-states", "page-size", "length"],
+    ids=["not-patched", "other-states", "page-size", "length", "half-a-token", "no-whole-page"],
 )
 def test_wrong_use_is_said(make, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:

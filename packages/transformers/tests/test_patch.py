@@ -1,15 +1,21 @@
 """Patching and unpatching: one model alone, exactly undone, and what is asked for twice."""
 
 import copy
+import io
+from collections.abc import Iterator
 
 import pytest
 import torch
+import transformers
 from samples import CLOSE, NAMES, ids, logits, looks, model, pair
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
 
 import opmux
 import opmux_transformers
 from opmux.errors import InvalidArgument, UnsupportedCall
 from opmux_transformers import versions
+from opmux_transformers.configs import small_config
 from opmux_transformers.undo import STATE
 
 KINDS = ("norm", "gate", "rope", "attention", "residual", "cache")
@@ -73,6 +79,173 @@ def test_transformers_own_way_to_change_attention_still_works() -> None:
     patched.set_attn_implementation("sdpa")
     assert "attention" not in ops_of(patched)
     torch.testing.assert_close(logits(patched, ids()), logits(plain, ids()), **CLOSE)
+
+
+def test_the_report_says_which_attention_it_is_now() -> None:
+    patched = model()
+    report = opmux_transformers.patch(patched)
+    patched.set_attn_implementation("sdpa")
+    now = opmux_transformers.report(patched)
+    assert now.counts()["attention"] == {"replaced": 0, "left": 2}
+    assert {row.reason for row in now.left("attention")} == {
+        "it was given back to transformers' 'sdpa' (set_attn_implementation)"
+    }
+    assert [row.reason for row in now.left("cache")] == [
+        "generate keeps its ordinary cache: attention was given back to transformers' 'sdpa'"
+    ]
+    assert now.counts()["norm"] == report.counts()["norm"]
+    assert opmux_transformers.patch(patched).as_dict() == now.as_dict()
+    patched.set_attn_implementation("opmux")
+    assert opmux_transformers.report(patched) is report
+    opmux_transformers.unpatch(patched)
+    assert patched.config._attn_implementation == "eager"
+
+
+def test_a_model_of_a_patched_models_configuration_is_named() -> None:
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    note = (
+        "its configuration is that of a patched model and names opmux's attention already, which unpatch leaves;"
+        " set_attn_implementation takes another"
+    )
+    for made in (
+        type(patched)(patched.config),
+        transformers.AutoModelForCausalLM.from_config(copy.deepcopy(patched.config)),
+    ):
+        made.load_state_dict(plain.state_dict())
+        report = opmux_transformers.patch(made.eval())
+        assert note in report.notes
+        torch.testing.assert_close(logits(made, ids()), logits(plain, ids()), **CLOSE)
+        opmux_transformers.unpatch(made)
+        assert ops_of(made) == {"attention"}
+        made.set_attn_implementation("eager")
+        assert ops_of(made) == set()
+    assert note not in opmux_transformers.report(patched).notes
+
+
+def saved_and_loaded(of) -> tuple[torch.nn.Module, bytes]:
+    file = io.BytesIO()
+    torch.save(of, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False), file.getvalue()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_has_the_model_without_the_patch(name: str) -> None:
+    plain, patched = pair(name)
+    before = looks(patched)
+    report = opmux_transformers.patch(patched)
+    patched.config.use_cache = False
+    loaded, content = saved_and_loaded(patched)
+    assert b"opmux" not in content
+    assert looks(loaded).keys() == before.keys()
+    assert {path: seen[1].keys() for path, seen in looks(loaded).items() if isinstance(seen, tuple)} == {
+        path: seen[1].keys() for path, seen in before.items() if isinstance(seen, tuple)
+    }
+    assert loaded.config is loaded.model.config
+    assert (loaded.config._attn_implementation, loaded.config.use_cache) == ("eager", False)
+    assert torch.equal(logits(loaded, ids()), logits(plain, ids()))
+    assert opmux_transformers.patch(loaded).counts() == report.counts()
+    torch.testing.assert_close(logits(loaded, ids()), logits(patched, ids()))
+    assert "attention" in ops_of(patched)  # saving has changed nothing
+    opmux_transformers.unpatch(patched)
+    assert looks(patched) == before
+
+
+def test_a_part_and_a_copy_of_a_patched_model_can_be_saved() -> None:
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    other = copy.deepcopy(patched)
+    with torch.no_grad():
+        for parameter in patched.parameters():
+            parameter.zero_()
+    for of, expected in ((other, plain), (copy.deepcopy(other), plain), (other.model, plain.model)):
+        loaded, content = saved_and_loaded(of)
+        assert b"opmux" not in content
+        with torch.no_grad():
+            assert torch.equal(loaded(ids())[0], expected(ids())[0])
+    layer = copy.deepcopy(other.model.layers[0])
+    assert layer.mlp.forward.__self__ is layer.mlp
+    opmux_transformers.unpatch(other)
+    assert looks(other).keys() == looks(plain).keys()
+    assert not any("__" in name for seen in looks(other).values() if isinstance(seen, tuple) for name in seen[1])
+
+
+def test_a_part_that_is_patched_besides_can_be_saved() -> None:
+    plain, patched = pair()
+    opmux_transformers.patch(patched, gate=False)
+    opmux_transformers.patch(patched.model)
+    assert b"opmux" not in saved_and_loaded(patched)[1]
+    loaded, _ = saved_and_loaded(patched.model)
+    with torch.no_grad():
+        assert torch.equal(loaded(ids())[0], plain.model(ids())[0])
+    opmux_transformers.unpatch(patched.model)
+    opmux_transformers.unpatch(patched)
+    assert torch.equal(logits(patched, ids()), logits(plain, ids()))
+
+
+def test_weights_that_come_after_the_patch_are_looked_at_by_the_next_one() -> None:
+    plain = model()
+    with torch.device("meta"):
+        patched = transformers.LlamaForCausalLM(small_config("llama")).eval()
+    first = opmux_transformers.patch(patched)
+    assert first.replaced("norm") == first.replaced("attention") == 0
+    assert first.notes[0] == "some of its tensors are on the meta device: load them, and call patch(model) again"
+    assert opmux_transformers.patch(patched) is first
+    patched.to_empty(device="cpu").load_state_dict(plain.state_dict())
+    patched.model.rotary_emb.load_state_dict(plain.model.rotary_emb.state_dict())
+    for name, buffer in plain.named_buffers():
+        patched.get_buffer(name).copy_(buffer)
+    second = opmux_transformers.patch(patched)
+    assert not first.active
+    assert second.left() == second.notes[1:] == []
+    assert opmux_transformers.patch(patched) is second
+    torch.testing.assert_close(logits(patched, ids()), logits(plain, ids()), **CLOSE)
+    assert "attention" in ops_of(patched)
+
+
+@pytest.fixture
+def mesh() -> Iterator[distributed.DeviceMesh]:
+    """One process, as torchrun would have it."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield distributed.device_mesh.init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+def shard(of, mesh: distributed.DeviceMesh) -> None:
+    for layer in of.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(of, mesh=mesh)
+
+
+def test_what_is_sharded_already_is_left_with_one_reason(mesh: distributed.DeviceMesh) -> None:
+    plain, patched = pair()
+    shard(patched, mesh)
+    report = opmux_transformers.patch(patched)
+    assert [(row.kind, row.module, row.reason) for row in report.rows] == [
+        (
+            "model",
+            "",
+            "its parameters are sharded already (DTensor), and only whole ones can be checked: nothing was changed;"
+            " patch a model first, then shard it",
+        )
+    ]
+    torch.testing.assert_close(logits(patched, ids()), logits(plain, ids()), **CLOSE)
+    assert opmux_transformers.unpatch(patched) is report
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_a_patched_model_that_is_sharded_trains_alike(name: str, mesh: distributed.DeviceMesh) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    shard(patched, mesh)
+    with opmux.trace() as trace:
+        for of in (plain, patched):
+            of.train()(ids(), labels=ids(), use_cache=False).loss.backward()
+    assert {"attention_backward", "rms_norm_backward", "apply_rope_backward"} <= {row.op for row in trace.rows}
+    for (path, own), theirs in zip(patched.named_parameters(), plain.parameters(), strict=True):
+        if theirs.grad is not None:
+            torch.testing.assert_close(own.grad.full_tensor(), theirs.grad, **CLOSE, msg=lambda m, p=path: f"{p}: {m}")
 
 
 def test_patched_twice_is_patched_once() -> None:
@@ -155,6 +328,43 @@ def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
             ' or a name as "llama"',
         ),
         (
+            lambda: opmux_transformers.patch(transformers.LlamaForCausalLM),
+            "opmux_transformers.patch: `model` expected a torch.nn.Module or a family's name, got the class"
+            ' LlamaForCausalLM; pass the model, or a name as "llama"',
+        ),
+        (
+            lambda: opmux_transformers.patch("meta-llama/Llama-3.2-1B"),
+            "opmux_transformers.patch: `model` expected a model or the name of a family, got 'meta-llama/Llama-3.2-1B',"
+            " which looks like a place of weights; load them and pass the model, or name its family before, as"
+            ' "llama"',
+        ),
+        (
+            lambda: opmux_transformers.patch(model(), gate="no"),
+            "opmux_transformers.patch: `gate` expected True or False, got 'no'; False leaves that alone",
+        ),
+        (
+            lambda: opmux_transformers.patch("llama", norm=0),
+            "opmux_transformers.patch: `norm` expected True or False, got 0; False leaves that alone",
+        ),
+        (
+            lambda: opmux_transformers.unpatch(None),
+            "opmux_transformers.unpatch: `model` expected a torch.nn.Module or a family's name, got NoneType; pass the"
+            ' model, or a name as "llama"',
+        ),
+        (
+            lambda: opmux_transformers.unpatch(3),
+            "opmux_transformers.unpatch: `model` expected a torch.nn.Module or a family's name, got int; pass the"
+            ' model, or a name as "llama"',
+        ),
+        (
+            lambda: opmux_transformers.report(None),
+            "opmux_transformers.report: `model` expected a torch.nn.Module, got NoneType; pass the model",
+        ),
+        (
+            lambda: opmux_transformers.report("llama"),
+            "opmux_transformers.report: `model` expected a torch.nn.Module, got str; pass the model",
+        ),
+        (
             lambda: opmux_transformers.patch("lama"),
             "opmux_transformers.patch: `model` expected the name of a family, got 'lama'; tested are llama, qwen2,"
             " qwen3, mistral, gemma2, gemma3_text, phi3, olmo2, granite, gpt_oss, and any other model_type of"
@@ -175,8 +385,11 @@ def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
             " opmux_transformers.patch(model) first",
         ),
     ],
-    ids=["no-model", "no-family", "nothing-to-undo", "family-not-patched", "no-report"],
-)
+    ids=[
+        "no-model", "class", "hub-name", "no-bool", "no-bool-of-a-family", "undo-none", "undo-number", "report-none",
+        "report-name", "no-family", "nothing-to-undo", "family-not-patched", "no-report",
+    ],
+)  # fmt: skip
 def test_wrong_use_is_said(call, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         call()

@@ -90,7 +90,7 @@ def test_a_step_has_tokens(counts: dict[int, int]) -> None:
     with pytest.raises(InvalidArgument) as caught:
         nn.PagedCache(1, 1, 16, 1, 8).step(counts)
     assert str(caught.value) == (
-        f"PagedCache: `counts` expected a new token of each sequence at least, got {counts}; "
+        f"PagedCache: `counts` expected a mapping, with a new token of each sequence at least, got {counts}; "
         "leave out sequences that do not grow"
     )
 
@@ -141,16 +141,43 @@ def test_values_of_another_size() -> None:
         ),
         (
             lambda: nn.PackedSequences.of([]),
-            "PackedSequences: `lengths` expected one at least, none below 0, got []; "
+            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got []; "
             "give the number of tokens of each sequence",
         ),
         (
             lambda: nn.PackedSequences.of([4, -1]),
-            "PackedSequences: `lengths` expected one at least, none below 0, got [4, -1]; "
+            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got [4, -1]; "
             "give the number of tokens of each sequence",
         ),
+        (
+            lambda: nn.PackedSequences.of([1.5]),  # type: ignore[list-item]
+            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got [1.5]; "
+            "give the number of tokens of each sequence",
+        ),
+        (
+            lambda: nn.PackedSequences.of(3),  # type: ignore[arg-type]
+            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got 3; "
+            "give the number of tokens of each sequence",
+        ),
+        (
+            lambda: nn.PagedCache(1, 2, 16, 1, 8).step([3]),  # type: ignore[arg-type]
+            "PagedCache: `counts` expected a mapping, with a new token of each sequence at least, got [3]; "
+            "leave out sequences that do not grow",
+        ),
     ],
-    ids=["page_size", "no pages", "layer", "too few pages", "below 0", "lists", "no sequences", "a length below 0"],
+    ids=[
+        "page_size",
+        "no pages",
+        "layer",
+        "too few pages",
+        "below 0",
+        "lists",
+        "no sequences",
+        "a length below 0",
+        "half a token",
+        "one length",
+        "a list",
+    ],
 )
 def test_errors(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:

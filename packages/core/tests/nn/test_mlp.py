@@ -72,6 +72,8 @@ def test_unknown_activation() -> None:
 
 
 def test_sizes() -> None:
+    with pytest.raises(InvalidArgument, match="GatedMLP: `hidden` expected a whole number, 1 or more, got True"):
+        nn.GatedMLP(True, 8)
     with pytest.raises(InvalidArgument) as caught:
         nn.GatedMLP(4, -8)
     assert str(caught.value) == (

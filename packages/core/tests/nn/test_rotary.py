@@ -105,10 +105,10 @@ def test_resize() -> None:
     rotary = nn.RotaryEmbedding(8, 16, 1000.0, "dynamic", factor=2.0, max_position_embeddings=16)
     rotary.resize(40, seq_len=40)
     assert_tables(rotary, tables("dynamic", 40, factor=2.0, max_position_embeddings=16, seq_len=40))
-    with pytest.raises(InvalidArgument, match=r"rope\.tables: `max_positions` is 0, expected a positive number"):
+    with pytest.raises(InvalidArgument, match="`max_positions` expected a whole number, 1 or more, got 0"):
         rotary.resize(0, seq_len=80)
     assert (rotary.max_positions, rotary.parameters_of_rule["seq_len"]) == (40, 40)
-    with pytest.raises(InvalidArgument, match="RotaryEmbedding: `seq_len` expected no such parameter"):
+    with pytest.raises(InvalidArgument, match=r"RotaryEmbedding: `parameters` expected those .* got seq_len=32"):
         nn.RotaryEmbedding(8, 16).resize(32, seq_len=32)
 
 
@@ -149,8 +149,12 @@ def test_made_on_the_meta_device() -> None:
         ),
         (
             lambda: nn.RotaryEmbedding(8, 64, rope_type="linear", beta_fast=2.0),
-            "RotaryEmbedding: `beta_fast` expected no such parameter for rope type 'linear', which has rope_theta, "
-            "head_dim, factor, partial_rotary_factor, got 2.0; leave it out, or check the rope type",
+            "RotaryEmbedding: `parameters` expected those of rope type 'linear' (rope_theta, head_dim, factor, "
+            "partial_rotary_factor), got beta_fast=2.0; leave it out, or check the rope type",
+        ),
+        (
+            lambda: nn.RotaryEmbedding(8, 6.5),  # type: ignore[arg-type]
+            "RotaryEmbedding: `max_positions` expected a whole number, 1 or more, got 6.5; check the model's sizes",
         ),
         (
             lambda: nn.RotaryEmbedding(8, 64, rope_type="linear"),
@@ -186,6 +190,7 @@ def test_made_on_the_meta_device() -> None:
     ids=[
         "rule",
         "unknown parameter",
+        "half a position",
         "missing parameter",
         "no head_dim",
         "a rest",

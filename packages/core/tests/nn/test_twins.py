@@ -54,6 +54,35 @@ def test_arguments_are_those_of_the_twin(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.RMSNorm, nn.LayerNorm])
+@pytest.mark.parametrize("size", [-4, 0, "a", 4.0, True])
+def test_what_is_no_size_is_refused(kind: Any, size: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        kind(size)
+    assert str(caught.value) == (
+        f"{kind.__name__}: `normalized_shape` expected a whole number, 1 or more, got {size!r}; check the model's sizes"
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.RMSNorm, nn.LayerNorm])
+@pytest.mark.parametrize("eps", [-1.0, "1e-6", float("nan")])
+def test_what_is_no_eps_is_refused(kind: Any, eps: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        kind(4, eps=eps)
+    assert (
+        str(caught.value) == f"{kind.__name__}: `eps` expected a number, 0 or more, got {eps!r}; check the model's eps"
+    )
+
+
+@pytest.mark.parametrize(("sizes", "name", "got"), [((0, 4), "in_features", "0"), ((4, 2.0), "out_features", "2.0")])
+def test_a_linear_without_features_is_refused(sizes: Any, name: str, got: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        nn.Linear(*sizes)
+    assert str(caught.value) == (
+        f"Linear: `{name}` expected a whole number, 1 or more, got {got}; check the model's sizes"
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.RMSNorm, nn.LayerNorm])
 @pytest.mark.parametrize("affine", [True, False])
 def test_the_sum_with_a_residual_is_fused(kind: Any, affine: bool) -> None:
     norm = kind(16, elementwise_affine=affine)

@@ -34,8 +34,9 @@ def patch(
 
     Each module is compared with its replacement on random input; one that does not agree is left alone, and the report
     names it with the reason. Only this model changes: other models of the same class, or of the same configuration
-    object, are left as they are. The names and values of its parameters stay, and so does what ``save_pretrained``
-    writes.
+    object, are left as they are. Patched twice is patched once; but weights that have come since, to a model that was
+    on the meta device, are looked at then. The names and values of its parameters stay, and so does what
+    ``save_pretrained`` and ``torch.save`` write.
 
     Args:
         model: A model; or a family's name (transformers' ``model_type``, as ``"llama"``), before loading: every model
@@ -52,7 +53,8 @@ def patch(
         model's own.
 
     Raises:
-        InvalidArgument: neither a model nor a known family; or patched already, with other options.
+        InvalidArgument: neither a model nor a known family; a flag that is no bool; or patched already, with other
+            options.
         UnsupportedCall: a version of transformers that is not known.
     """
     from opmux.errors import InvalidArgument
@@ -62,14 +64,14 @@ def patch(
     options = {
         "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
     }  # fmt: skip
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise InvalidArgument(
+                f"opmux_transformers.patch: `{name}` expected True or False, got {value!r}; False leaves that alone"
+            )
     if isinstance(model, str):
         return patch_family(model, options)
-    if not isinstance(model, nn.Module):
-        raise InvalidArgument(
-            "opmux_transformers.patch: `model` expected a torch.nn.Module or a family's name, got"
-            f' {type(model).__name__}; pass the model, or a name as "llama"'
-        )
-    return patch_model(model, options)
+    return patch_model(_module("patch", model, " or a family's name"), options)
 
 
 def unpatch(model: nn.Module | str) -> Report:
@@ -87,25 +89,45 @@ def unpatch(model: nn.Module | str) -> Report:
     from opmux_transformers.loading import unpatch_family
     from opmux_transformers.patching import unpatch_model
 
-    return unpatch_family(model) if isinstance(model, str) else unpatch_model(model)
+    if isinstance(model, str):
+        return unpatch_family(model)
+    return unpatch_model(_module("unpatch", model, " or a family's name"))
 
 
 def report(model: nn.Module) -> Report:
-    """The report of the patch that is in force on a model.
+    """The report of the patch that is in force on a model, as it is now.
 
     Raises:
         InvalidArgument: where there is none.
     """
     from opmux.errors import InvalidArgument
+    from opmux_transformers.patching import report_of
     from opmux_transformers.undo import state_of
 
-    patch = state_of(model)
+    patch = state_of(_module("report", model))
     if patch is None:
         raise InvalidArgument(
             f"opmux_transformers.report: `model` expected a patched model, got {type(model).__name__} without a patch;"
             " call opmux_transformers.patch(model) first"
         )
-    return patch.report
+    return report_of(model, patch)
+
+
+def _module(function: str, model: object, other: str = "") -> nn.Module:
+    """The model, where it is one.
+
+    Raises:
+        InvalidArgument: where it is not.
+    """
+    from opmux.errors import InvalidArgument
+
+    if isinstance(model, nn.Module):
+        return model
+    got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+    remedy = 'pass the model, or a name as "llama"' if other else "pass the model"
+    raise InvalidArgument(
+        f"opmux_transformers.{function}: `model` expected a torch.nn.Module{other}, got {got}; {remedy}"
+    )
 
 
 def families() -> tuple[str, ...]:

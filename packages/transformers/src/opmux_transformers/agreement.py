@@ -1,11 +1,13 @@
 """Whether two computations agree: random inputs, a tolerance for each dtype, and a module held still meanwhile.
 
 Whether a module may be replaced is decided in float32, where a changed eps, factor or activation shows; what rounding
-does in the model's own dtype is looked at afterwards, with a tolerance that admits one rounding more or less.
+does in the model's own dtype is looked at afterwards, with a tolerance that admits one rounding more or less. And it is
+decided twice, the second time in training mode, where a module may drop what it keeps otherwise.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,11 +20,15 @@ TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-5, torch.float16: 2e-2, tor
 
 SEED = 20260
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+IN_TRAINING = "it computes something else in training"
+
 
 def random(*shape: int, like: Tensor, dtype: torch.dtype, scale: float = 1.0, seed: int = SEED) -> Tensor:
     """Normal random numbers on a tensor's device; the same at every call, and torch's own generators are left alone."""
     generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(*shape, generator=generator) * scale).to(device=like.device, dtype=dtype)
+    return (torch.randn(shape, generator=generator) * scale).to(device=like.device, dtype=dtype)
 
 
 def distance(got: Tensor, expected: Tensor) -> float | str:
@@ -97,25 +103,148 @@ def still(*modules: nn.Module) -> Iterator[None]:
             child.training = mode
 
 
-def random_state(module: nn.Module) -> dict[str, Tensor]:
+def difference_in_training(
+    module: nn.Module, device: torch.device, own: Callable[[], Tensor], replacement: Callable[[], Tensor]
+) -> str | None:
+    """Say whether a module and its replacement differ in training; None where they agree. Within `still`.
+
+    Both start from the same random numbers, and have to draw as many: what a module drops its replacement has to drop,
+    and what the children of both drop is the same. torch's generators are left as they were.
+    """
+    inner = list(module.modules())
+    checkpointed = [child for child in inner if vars(child).get("gradient_checkpointing")]
+    before = _generators(device)
+    try:
+        for child in inner:
+            child.training = True
+        for child in checkpointed:
+            vars(child)["gradient_checkpointing"] = False
+        expected, drawn = own(), _generators(device)
+        _set_generators(device, before)
+        agrees = difference(replacement(), expected) is None
+        same = all(map(torch.equal, drawn, _generators(device)))
+    finally:
+        _set_generators(device, before)
+        for child in checkpointed:
+            vars(child)["gradient_checkpointing"] = True
+        for child in inner:
+            child.training = False
+    return None if agrees and same else IN_TRAINING
+
+
+def _generators(device: torch.device) -> list[Tensor]:
+    """The states of torch's generators on the CPU and on a GPU."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def _set_generators(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
+def like(module: nn.Module) -> Tensor:
+    """A tensor of the module's, on its device: quantised modules may hold buffers and no parameters.
+
+    Raises:
+        ValueError: where it holds none.
+    """
+    found = next(itertools.chain(module.parameters(), module.buffers()), None)
+    if found is None:
+        raise ValueError("it holds no tensors")
+    return found
+
+
+def on_meta(module: nn.Module) -> bool:
+    """Whether a tensor of the module's has no values yet."""
+    return any(t.is_meta for t in itertools.chain(module.parameters(), module.buffers()))
+
+
+def random_state(module: nn.Module, like: Tensor | None = None) -> dict[str, Tensor]:
     """Random float32 values for the module's parameters, large enough that activations and softmaxes are not linear.
 
     A model's own values may hide what it computes: weights of one, zeros, or scores so small that every softmax is
-    flat. Quantised weights keep theirs.
+    flat. Buffers get positive ones, for a factor of one hides too. Quantised modules keep theirs, and so do those that
+    hold frequencies.
+
+    Args:
+        module: the module.
+        like: a tensor on the device where the values are to be; None for that of each parameter.
     """
+    kept = {id(t) for child in module.modules() if _means_something(child) for t in _own_tensors(child)}
     state = {}
     for seed, (name, parameter) in enumerate(module.named_parameters()):
-        if not parameter.is_floating_point() or parameter.element_size() < 2:
-            continue  # a quantised weight means something only as it is
+        if not parameter.is_floating_point() or parameter.element_size() < 2 or id(parameter) in kept:
+            continue
         fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
         scale = 2.0 / fan_in**0.5 if parameter.ndim > 1 else 0.5
-        state[name] = random(*parameter.shape, like=parameter, dtype=torch.float32, scale=scale, seed=SEED + seed)
+        where = parameter if like is None else like
+        state[name] = random(*parameter.shape, like=where, dtype=torch.float32, scale=scale, seed=SEED + seed)
+    for seed, (name, buffer) in enumerate(module.named_buffers()):
+        if not buffer.is_floating_point() or buffer.element_size() < 2 or id(buffer) in kept:
+            continue
+        where = buffer if like is None else like
+        values = random(*buffer.shape, like=where, dtype=torch.float32, scale=0.5, seed=SEED - 1 - seed)
+        state[name] = values.abs() + 0.5
     return state
 
 
+def _means_something(module: nn.Module) -> bool:
+    """Whether a module's own tensors mean something only as they are: quantised weights, tables' frequencies."""
+    if any("inv_freq" in name for name in module._buffers):
+        return True
+    matrices = (t for t in _own_tensors(module) if t.ndim > 1 and t.dtype != torch.bool)
+    return any(not t.is_floating_point() or t.element_size() < 2 for t in matrices)
+
+
+def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
+    return (t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None)
+
+
 def call(module: nn.Module, state: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """The module's result with these parameters instead of its own."""
+    """The module's result with these tensors instead of its own; what training writes into buffers stays out."""
+    if module.training:
+        apart = {k: state.get(k, b).clone() for k, b in module.named_buffers() if k in state or b.ndim < 2}
+        state = state | apart
     return functional_call(module, state, args, kwargs)
+
+
+def unknown_needs(module: nn.Module, given: Collection[str]) -> str | None:
+    """Say what a module's forward needs besides what a check gives it; None where it needs nothing."""
+    parameters = inspect.signature(inspect.unwrap(type(module).forward)).parameters
+    needed = [p.name for p in [*parameters.values()][1:] if p.default is p.empty and p.kind not in _VARIADIC]
+    missing = [name for name in needed if name not in given]
+    return f"its forward needs `{'`, `'.join(missing)}`, which its check does not know" if missing else None
+
+
+def numbers(module: nn.Module, *but: str) -> tuple[tuple[str, Any], ...]:
+    """The plain numbers of a module that its forward names: what was found holds while they stay as they are.
+
+    Args:
+        module: the module.
+        but: attributes that a replacement reads in each call.
+    """
+    passed_over = {"training", "gradient_checkpointing", "layer_idx", "inplace", *but}
+    named: set[str] = set()
+    waiting = ["forward"]
+    while waiting:
+        functions = [vars(cls).get(waiting[-1]) for cls in type(module).__mro__ if cls is not nn.Module]
+        waiting.pop()
+        for function in functions:
+            code = getattr(inspect.unwrap(function), "__code__", None) if inspect.isfunction(function) else None
+            new = {*code.co_names} - named if code is not None else set()
+            named |= new
+            waiting += new
+    held = ((k, v) for k, v in vars(module).items() if k in named - passed_over)
+    return tuple((k, v) for k, v in held if isinstance(v, (bool, int, float)))
+
+
+def unchanged(module: nn.Module, held: tuple[tuple[str, Any], ...]) -> bool:
+    """Whether numbers of a module are what they were."""
+    return all(getattr(module, name, None) == value for name, value in held)
 
 
 def signature_of(module: nn.Module) -> tuple[Any, ...]:

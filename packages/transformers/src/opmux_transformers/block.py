@@ -41,6 +41,7 @@ class Block:
         factor: The attribute that both outputs are multiplied by; empty for 1.
         parameters: The names of the forward's parameters after the hidden states, in order.
         checkpoints: Whether it is the class's forward that checkpoints, and not its ``__call__``.
+        fixed: Other numbers that its forward names, which are to stay as they are.
     """
 
     before_attention: str
@@ -53,6 +54,7 @@ class Block:
     factor: str
     parameters: tuple[str, ...]
     checkpoints: bool
+    fixed: tuple[tuple[str, Any], ...]
 
 
 @dataclass
@@ -79,6 +81,8 @@ def find_block(module: nn.Module, attention: str, norms: dict[str, Norm], given:
     """
     if (foreign := whose_forward(module)) is not None:
         return foreign
+    if (unknown := agreement.unknown_needs(module, given)) is not None:
+        return unknown
     try:
         with agreement.still(module):
             return _judge(module, attention, norms, given)
@@ -142,6 +146,7 @@ def _judge(module: nn.Module, attention: str, norms: dict[str, Norm], given: dic
     if lost:
         raise _Unfit(f"its attention does not get `{'`, `'.join(lost)}` as it came")
     parameters = list(inspect.signature(module.forward).parameters.values())
+    factor = _attribute(module, first, second)
     found = Block(
         before_attention=names[0],
         attention=attention,
@@ -150,16 +155,25 @@ def _judge(module: nn.Module, attention: str, norms: dict[str, Norm], given: dic
         spec=norms[names[at]],
         mlp=names[at + 1],
         after_mlp=tuple(names[at + 2 :]),
-        factor=_attribute(module, first, second),
+        factor=factor,
         parameters=tuple(p.name for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD),
         checkpoints="gradient_checkpointing" in type(module).forward.__code__.co_names,
+        fixed=agreement.numbers(module, factor),
     )
-    vars(module)["forward"] = forward_of(found).__get__(module)
-    try:
-        got = agreement.call(module, state, **given)
-    finally:
-        vars(module).pop("forward")
-    return agreement.difference(got, result) or found
+
+    def own() -> Tensor:
+        result: Tensor = agreement.call(module, state, **given)
+        return result
+
+    def replacement() -> Tensor:
+        vars(module)["forward"] = forward_of(found).__get__(module)
+        try:
+            return own()
+        finally:
+            vars(module).pop("forward")
+
+    reason = agreement.difference(replacement(), result)
+    return reason or agreement.difference_in_training(module, x.device, own, replacement) or found
 
 
 def _factor(residual: Tensor, part: Tensor, total: Tensor) -> float:
@@ -194,7 +208,9 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
     def forward(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args:
             kwargs.update(zip(block.parameters, args, strict=False))
-        if block.checkpoints and self.training and self.gradient_checkpointing:
+        if (block.checkpoints and self.training and self.gradient_checkpointing) or (
+            block.fixed and not agreement.unchanged(self, block.fixed)
+        ):
             result: Tensor = type(self).forward(self, hidden_states, **kwargs)
             return result
         everything = all_are_watched()
@@ -210,7 +226,7 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
         if block.factor:
             hidden_states = hidden_states * getattr(self, block.factor)
         norm = children[block.norm]
-        if computes(norm, norm_forward):
+        if computes(norm, norm_forward) and (not spec.fixed or agreement.unchanged(norm, spec.fixed)):
             hidden_states, residual = opmux.add_rms_norm(
                 hidden_states, residual, weight_of(norm), eps=spec.eps_of(norm), weight_offset=spec.offset
             )

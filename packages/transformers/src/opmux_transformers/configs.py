@@ -21,6 +21,14 @@ SIZES: dict[str, Any] = {
 }
 """Large enough for groups of query heads, small enough for any machine."""
 
+_RARE: dict[str, Any] = {
+    "attn_layer_period": 2, "attn_layer_offset": 1,  # Jamba: attention in one layer of so many
+    "num_kv_shared_layers": 0,  # Gemma 3n: two layers have none of their own kind to share with
+    "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 16,
+    "per_layer_config": None,  # Gemma 4: sizes of layers that a small model does not have
+}  # fmt: skip
+"""Sizes that few configurations have; where they are set, these take their place."""
+
 WINDOW = 6
 _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -109,14 +117,19 @@ def shrunk(config: Any) -> Any:
     values = config.to_dict()
     heads, kv_heads = values.get("num_attention_heads"), values.get("num_key_value_heads")
     changed = {key: value for key, value in SIZES.items() if key in values}
+    layers = values.get("num_hidden_layers")
+    for key, value in values.items():
+        if key not in changed and isinstance(value, list) and len(value) == layers:  # one value for each layer
+            changed[key] = value[: SIZES["num_hidden_layers"]]
     if heads is not None and heads == kv_heads:
         changed["num_key_value_heads"] = SIZES["num_attention_heads"]
-    if isinstance(values.get("head_dim"), int) and "qk_rope_head_dim" not in values:
+    if isinstance(values.get("head_dim", ""), int | None) and "qk_rope_head_dim" not in values:
         changed["head_dim"] = 16
     if isinstance(values.get("sliding_window"), int):
         changed["sliding_window"] = WINDOW
     if isinstance(kinds := values.get("layer_types"), list):
         changed["layer_types"] = (sorted(set(kinds), key=kinds.index) * 2)[: SIZES["num_hidden_layers"]]
+    changed |= {key: value for key, value in _RARE.items() if values.get(key)}
     for experts in ("num_local_experts", "num_experts"):
         if isinstance(values.get(experts), int):
             changed |= {experts: 4, "num_experts_per_tok": 2}

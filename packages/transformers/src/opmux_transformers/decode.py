@@ -149,7 +149,7 @@ def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], an
     """Whether one token after others comes out as the forward has it, at one position and at one for each sequence."""
     own: Any = vars(module)["config"]
     state = agreement.random_state(module)
-    like, past = next(module.parameters()), angles[0].shape[1] - 1
+    like, past = agreement.like(module), angles[0].shape[1] - 1
     x = agreement.random(2, past + 1, own.hidden_size, like=like, dtype=torch.float32)
     halved = [t[..., : found.width].float().contiguous() for t in angles]
 

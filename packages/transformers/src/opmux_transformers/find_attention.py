@@ -122,12 +122,14 @@ def find_attention(module: nn.Module, tables: rope.Tables | None, maker: nn.Modu
     left = "nothing was found that makes its cos and sin"
     if (foreign := whose_forward(module)) is not None:
         return Attention(foreign, foreign)
-    if any(t.is_meta for t in module.parameters()):
+    if agreement.on_meta(module):
         meta = "it is on the meta device, where nothing can be checked: load the weights first"
         return Attention(meta, meta)
     if not getattr(module, "is_causal", True):
         return Attention("it attends in both directions: opmux's mask is made for decoders", left)
     function = forward_function(module)
+    if not any("attention_mask" in inspect.signature(f).parameters for f in _forwards(module) if _asks_registry(f)):
+        return Attention("its forward takes no `attention_mask`: its mask is not the one that opmux makes", left)
     if function is not type(module).forward:
         left = "its forward is decorated, so its globals cannot be replaced"
     found: rope.Rope | str = left
@@ -136,6 +138,9 @@ def find_attention(module: nn.Module, tables: rope.Tables | None, maker: nn.Modu
         found = rope.find_rope(function, tables, maker, head_dim or tables.width)
     try:
         window = window_of(module)
+    except ValueError as error:
+        return Attention(str(error), str(error) if isinstance(found, rope.Rope) else found)
+    try:
         with agreement.still(module):
             return _judge(module, found, window, tables, maker)
     except Exception as error:  # a stranger's forward may raise anything
@@ -147,16 +152,18 @@ def _judge(
     module: nn.Module, found: rope.Rope | str, window: int | None, tables: rope.Tables | None, maker: nn.Module | None
 ) -> Attention:
     state = agreement.random_state(module)
-    like = next(module.parameters())
+    like = agreement.like(module)
     seq = 9
     own: Any = vars(module)["config"]
     x = agreement.random(2, seq, own.hidden_size, like=like, dtype=torch.float32)
-    given: dict[str, Any] = {"hidden_states": x, "attention_mask": None}
+    given: dict[str, Any] = {"hidden_states": x, "attention_mask": None, **positions(module, seq, x.device)}
     if "past_key_values" in inspect.signature(forward_function(module)).parameters:
         given["past_key_values"] = None
     if tables is not None and maker is not None:
         kind = kind_of(tables, module)
         given["position_embeddings"] = rope.make(maker, kind, seq, torch.float32)
+    if (needs := agreement.unknown_needs(module, given)) is not None:
+        return Attention(needs, needs if isinstance(found, rope.Rope) else found)
     band = attention.band(seq, seq, {"causal": True, "window": (-1 if window is None else window - 1, -1)}, x.device)
     mask = torch.zeros(2, 1, seq, seq, device=x.device).masked_fill(~band, torch.finfo(torch.float32).min)
     try:
@@ -223,6 +230,14 @@ def _hands_over(module: nn.Module, state: dict[str, Tensor], given: dict[str, An
         return tensors[1] is cache.given[0] and tensors[2] is cache.given[1]
     except Exception:  # a stranger's forward may want a cache of its own kind, or call attention in another way
         return False
+
+
+def positions(module: nn.Module, seq: int, device: torch.device) -> dict[str, Tensor]:
+    """The position ids that a module's forward cannot do without, as `rope.make` counts them; else nothing."""
+    parameter = inspect.signature(forward_function(module)).parameters.get("position_ids")
+    if parameter is None or parameter.default is not parameter.empty:
+        return {}
+    return {"position_ids": torch.arange(3, 3 + seq, device=device).unsqueeze(0)}
 
 
 def kind_of(tables: rope.Tables, module: nn.Module) -> tuple[Any, ...]:

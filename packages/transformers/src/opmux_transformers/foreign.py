@@ -1,13 +1,18 @@
 """Whether somebody else has been at a module: a forward that is not the class's own."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 MARK = "_opmux_replacement"
 """Attribute of every function that stands in for a forward."""
+
+PATCHERS = frozenset(
+    {"apex", "flash_attn", "liger_kernel", "tilegym", "transformer_engine", "unsloth", "unsloth_zoo", "xformers"}
+)
+"""Packages of kernels that put classes of their own in the places of transformers'."""
 
 
 def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,6 +37,28 @@ def whose_forward(module: nn.Module) -> str | None:
                 return f"already patched: the forward of class {cls.__name__} was replaced by {_name(function)}"
             return None
     return None
+
+
+def whose_class(path: str, modules: Mapping[str, nn.Module]) -> str | None:
+    """Say from which of `PATCHERS` the class of a module comes that a model of transformers holds; None without one.
+
+    Args:
+        path: the module's path.
+        modules: all modules of the model, by path.
+    """
+    package = _package(next((cls for cls in type(modules[path]).__mro__ if "forward" in vars(cls)), nn.Module))
+    if package not in PATCHERS:
+        return None
+    while path:
+        path = path.rpartition(".")[0]
+        holder = _package(type(modules[path])) if path in modules else "torch"
+        if holder not in (package, "torch"):  # a ModuleList is torch's, whoever fills it
+            return f"already patched: its class comes from {package}" if holder == "transformers" else None
+    return None
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
 
 
 def whose_hooks(module: nn.Module) -> str | None:

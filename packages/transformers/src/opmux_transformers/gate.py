@@ -5,6 +5,7 @@ is what lies between them, by one op.
 """
 
 import functools
+import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ PACKED: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_and_mul(tanh)": functools.partial(opmux.gelu_and_mul, approximate="tanh"),
 }
 
+_LARGE = 100.0
+"""Factor on the input of another check, which shows where values are clamped."""
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -40,12 +44,15 @@ class Gate:
         output: The down projection.
         op: A name in `APART` or `PACKED`.
         between: The other children, with their classes: the activation, which the op takes the place of.
+        fixed: Numbers that the forwards of the module and of those children name, which are to stay as they are; by
+            the child's name, empty for the module's own.
     """
 
     inputs: tuple[str, ...]
     output: str
     op: str
     between: tuple[tuple[str, type], ...]
+    fixed: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
     def holds(self, module: nn.Module) -> bool:
         """Whether what the op takes the place of is still there, as it was, and no hook waits for it."""
@@ -53,14 +60,16 @@ class Gate:
             child = module._modules.get(name)
             if child is None or type(child) is not cls or "forward" in child.__dict__ or watched(child):
                 return False
-        return True
+        return not self.fixed or all(agreement.unchanged(module.get_submodule(name), held) for name, held in self.fixed)
 
 
 def layouts(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
     """The ways in which a module's linears could be those of a gated MLP; none where it holds something else."""
     linears: dict[str, Any] = {k: c for k, c in module._modules.items() if c is not None and is_linear(c)}
     others = [c for k, c in module._modules.items() if c is not None and k not in linears]
-    if any(_holds_tensors(c) for c in others) or module._parameters or not takes_one_input(module):
+    if len(linears) not in (2, 3) or module._parameters or any(_holds_tensors(c) for c in others):
+        return []
+    if not takes_one_input(module) or _takes_a_mask(module):
         return []
     found: list[tuple[tuple[str, ...], str]] = []
     for first, second in itertools.permutations(linears, 2):
@@ -80,6 +89,11 @@ def is_linear(child: Any) -> bool:
     return isinstance(getattr(child, "in_features", None), int) and isinstance(
         getattr(child, "out_features", None), int
     )
+
+
+def _takes_a_mask(module: nn.Module) -> bool:
+    """Whether it is an attention, whose projections may have the shapes of an MLP's."""
+    return any("mask" in name for name in inspect.signature(type(module).forward).parameters)
 
 
 def _holds_tensors(child: nn.Module) -> bool:
@@ -108,27 +122,68 @@ def find_gate(module: nn.Module, dtype: torch.dtype) -> Gate | str:
 
 
 def _judge(module: nn.Module, like: Tensor, dtype: torch.dtype) -> Gate | str:
+    """What lies between the linears is judged with plain ones in their places, in float32 whatever theirs are."""
     reason = "nothing that opmux has is like it"
-    exact = all(type(c) is nn.Linear for c in module.children() if is_linear(c))
-    check_dtype = torch.float32 if exact else dtype
-    state = agreement.random_state(module) if exact else {}
+    plain = _with_plain_linears(module)
+    state = agreement.random_state(plain, like)
     for inputs, output in layouts(module):
         first: Any = module._modules[inputs[0]]
-        x = agreement.random(3, first.in_features, like=like, dtype=check_dtype)
-        expected = agreement.call(module, state, x)
-        parts = [_part(module, name, state, x) for name in inputs]
-        ops: dict[str, Any] = APART if len(inputs) == 2 else PACKED
-
-        def candidate(op: Callable[..., Tensor], parts: list[Tensor] = parts, last: str = output) -> Tensor:
-            return _part(module, last, state, op(*parts))
-
-        tried = [(name, functools.partial(candidate, op)) for name, op in ops.items()]
-        op, reason = agreement.closest(expected, tried)
-        if op is not None:
-            linears = {*inputs, output}
-            between = tuple((name, type(c)) for name, c in module.named_children() if name not in linears)
-            return Gate(inputs, output, op, between)
+        x = agreement.random(3, first.in_features, like=like, dtype=torch.float32)
+        expected = agreement.call(plain, state, x)
+        if not isinstance(expected, Tensor):
+            return "it returns more than one tensor, so it is no gated MLP"
+        candidates = _candidates(plain, inputs, output, state, x)
+        op, reason = agreement.closest(expected, list(candidates.items()))
+        if op is None:
+            continue
+        large = _candidates(plain, inputs, output, state, _LARGE * x)[op]()
+        own = functools.partial(agreement.call, plain, state, x)
+        reasons = (
+            agreement.difference(large, agreement.call(plain, state, _LARGE * x)),
+            agreement.difference_in_training(plain, x.device, own, candidates[op]),
+            _difference_of_real_linears(module, inputs, output, op, x.to(dtype)),
+        )
+        linears = {*inputs, output}
+        between = tuple((name, type(c)) for name, c in module.named_children() if name not in linears)
+        numbers = [("", agreement.numbers(module))]
+        numbers += [(name, agreement.numbers(module.get_submodule(name))) for name, _ in between]
+        found = Gate(inputs, output, op, between, tuple((name, held) for name, held in numbers if held))
+        return next((reason for reason in reasons if reason is not None), found)
     return reason
+
+
+def _with_plain_linears(module: nn.Module) -> nn.Module:
+    """A module like this one, with its other children, and linears of torch's own that have no values yet."""
+    made = type(module).__new__(type(module))
+    vars(made).update(vars(module))
+    vars(made)["_modules"] = {name: _plain(c) if is_linear(c) else c for name, c in module._modules.items()}
+    return made
+
+
+def _plain(linear: Any) -> nn.Linear:
+    with_bias = getattr(linear, "bias", None) is not None
+    return nn.Linear(linear.in_features, linear.out_features, bias=with_bias, device="meta")
+
+
+def _difference_of_real_linears(
+    module: nn.Module, inputs: tuple[str, ...], output: str, op: str, x: Tensor
+) -> str | None:
+    """With the linears that it has, as far as rounding lets it be seen; None where they are torch's own."""
+    if all(type(c) is nn.Linear for c in module.children() if is_linear(c)):
+        return None
+    return agreement.difference(_candidates(module, inputs, output, {}, x)[op](), module(x))
+
+
+def _candidates(
+    module: nn.Module, inputs: tuple[str, ...], output: str, state: dict[str, Tensor], x: Tensor
+) -> dict[str, Callable[[], Tensor]]:
+    """What the module's result would be by each op between its linears."""
+    ops: dict[str, Callable[..., Tensor]] = APART if len(inputs) == 2 else PACKED
+
+    def compute(op: Callable[..., Tensor]) -> Tensor:
+        return _part(module, output, state, op(*(_part(module, name, state, x) for name in inputs)))
+
+    return {name: functools.partial(compute, op) for name, op in ops.items()}
 
 
 def _part(module: nn.Module, name: str, state: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 Three methods of the family's base class are overridden: ``from_pretrained``, after which a loaded model is patched, and
 ``__init__`` and ``post_init``, which begin and end a construction; of models that are made of others, the outermost is
-patched. Models on the meta device wait for their weights.
+patched. Models on the meta device wait for ``from_pretrained``.
 """
 
 import threading
@@ -38,10 +38,15 @@ def base_class(name: str) -> type[PreTrainedModel]:
     """The class that all models of a family inherit from.
 
     Raises:
-        InvalidArgument: where transformers has no such family.
+        InvalidArgument: where transformers has no such family, or the name is none.
     """
     known = modeling_auto.MODEL_MAPPING_NAMES
     class_name = known.get(canonical(name))
+    if not isinstance(class_name, str) and "/" in name:
+        raise InvalidArgument(
+            f"opmux_transformers.patch: `model` expected a model or the name of a family, got {name!r}, which looks"
+            ' like a place of weights; load them and pass the model, or name its family before, as "llama"'
+        )
     if not isinstance(class_name, str):
         raise InvalidArgument(
             f"opmux_transformers.patch: `model` expected the name of a family, got {name!r};"
@@ -65,7 +70,10 @@ def patch_family(name: str, options: dict[str, bool]) -> Report:
             f' unpatch("{name}") first'
         )
     report = Report(base.__name__, name, transformers.__version__)
-    report.notes.append("models of this family that are loaded or made from now on are patched; report(model) says how")
+    report.notes.append(
+        "models of this family that are loaded or made from now on are patched; report(model) says how. One made on the"
+        " meta device is patched when from_pretrained has loaded it; fill it by hand, and call patch(model)"
+    )
     family = _Patched(base, options, report)
     for method, function in _overrides(family).items():
         setattr(base, method, function)

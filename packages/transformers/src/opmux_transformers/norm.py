@@ -21,14 +21,23 @@ OFFSETS = (0.0, 1.0)
 _LARGEST_EPS = 0.1
 _ROW_SCALES = (1.0, 1e-2, 1e-3, 30.0)
 """Magnitudes of the check's rows; in the small ones an eps of 1e-6 is as large as the mean square."""
+_LARGE = 1e3
+"""Factor on rows and weight in another check, which shows where values are clamped."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """How a module is an RMS norm: the attribute that holds its eps, and what is added to its weight."""
+    """How a module is an RMS norm.
+
+    Attributes:
+        eps: The attribute that holds its eps.
+        offset: What is added to its weight.
+        fixed: Other numbers that its forward names, which are to stay as they are.
+    """
 
     eps: str
     offset: float
+    fixed: tuple[tuple[str, Any], ...] = ()
 
     def eps_of(self, module: nn.Module) -> float:
         """The module's eps, as it holds it now."""
@@ -45,6 +54,21 @@ def is_candidate(module: nn.Module) -> bool:
         and all(p.ndim == 1 and p.numel() > 1 and p.is_floating_point() for p in tensors.values())
         and takes_one_input(module)
     )
+
+
+def weight_is_computed(module: nn.Module) -> bool:
+    """Whether a module looks like a norm but for its weight, which is no parameter: parametrised, pruned."""
+    if "weight" in module._parameters or module._modules.keys() - {"parametrizations"} or not takes_one_input(module):
+        return False
+    parametrised = isinstance(module._modules.get("parametrizations"), nn.ModuleDict)
+    if not _epses(module) or not (parametrised or "weight" in vars(module)):
+        return False
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.ndim == 1
+
+
+def _epses(module: nn.Module) -> dict[str, float]:
+    return {k: float(v) for k, v in vars(module).items() if isinstance(v, float) and 0 < v < _LARGEST_EPS}
 
 
 def takes_one_input(module: nn.Module) -> bool:
@@ -74,7 +98,7 @@ def find_norm(module: nn.Module, dtype: torch.dtype) -> Norm | str:
     weight: Tensor = module._parameters["weight"]  # type: ignore[assignment]
     if weight.is_meta:
         return "it is on the meta device, where nothing can be checked: load the weights first"
-    epses = {k: float(v) for k, v in vars(module).items() if isinstance(v, float) and 0 < v < _LARGEST_EPS}
+    epses = _epses(module)
     if not epses:
         return "it holds no eps"
     try:
@@ -87,29 +111,42 @@ def find_norm(module: nn.Module, dtype: torch.dtype) -> Norm | str:
 def _judge(module: nn.Module, weight: Tensor, epses: dict[str, float], dtype: torch.dtype) -> Norm | str:
     hidden = weight.shape[0]
     gain = agreement.random(hidden, like=weight, dtype=torch.float32, seed=1)
+    state = agreement.random_state(module) | {"weight": gain}
     x = agreement.random(len(_ROW_SCALES), hidden, like=weight, dtype=torch.float32)
     x = x * x.new_tensor(_ROW_SCALES).unsqueeze(-1)
-    expected = agreement.call(module, {"weight": gain}, x)
+    expected = agreement.call(module, state, x)
 
     def candidate(eps: float, offset: float) -> Callable[[], Tensor]:
         return lambda: opmux.rms_norm(x, gain, eps=eps, weight_offset=offset)
 
-    tried = [(Norm(name, offset), candidate(eps, offset)) for name, eps in epses.items() for offset in OFFSETS]
-    found, reason = agreement.closest(expected, tried)
-    if found is None:
+    tried = [((name, offset), candidate(eps, offset)) for name, eps in epses.items() for offset in OFFSETS]
+    best, far = agreement.closest(expected, tried)
+    if best is None:
+        return far
+    name, offset = best
+    found = Norm(name, offset, agreement.numbers(module, name))
+    eps = found.eps_of(module)
+    got = opmux.rms_norm(_LARGE * x, _LARGE * gain, eps=eps, weight_offset=offset)
+    state["weight"] = _LARGE * gain
+    reason = agreement.difference(got, agreement.call(module, state, _LARGE * x))
+    state["weight"] = gain
+    own = functools.partial(agreement.call, module, state, x)
+    reason = reason or agreement.difference_in_training(module, x.device, own, candidate(eps, offset))
+    if reason is not None:
         return reason
     x = x.to(dtype)
-    got = opmux.rms_norm(x, weight, eps=found.eps_of(module), weight_offset=found.offset)
+    got = opmux.rms_norm(x, weight, eps=eps, weight_offset=offset)
     return agreement.difference(got, module(x)) or found
 
 
 @functools.cache
 def forward_of(norm: Norm) -> Callable[..., Tensor]:
     """The forward that takes the place of such a module's own."""
-    eps, offset = norm.eps, norm.offset
+    eps, offset, fixed = norm.eps, norm.offset, norm.fixed
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        if len(args) != 1 or kwargs:  # with more than the input it may be another computation
+        # with more than the input, or other numbers, it may be another computation
+        if len(args) != 1 or kwargs or (fixed and not agreement.unchanged(self, fixed)):
             result: Tensor = type(self).forward(self, *args, **kwargs)
             return result
         return opmux.rms_norm(args[0], weight_of(self), eps=getattr(self, eps), weight_offset=offset)

@@ -41,6 +41,10 @@ def not_keys_and_values(config: Any) -> str | None:
     return None
 
 
+def _is_size(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
 class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
     """The pages of one layer."""
 
@@ -153,13 +157,13 @@ class PagedCache(Cache):  # type: ignore[misc]
                 f"PagedCache: `model` expected layers that keep keys and values, got {type(model).__name__}: {reason};"
                 " leave the cache to transformers"
             )
-        if page_size != 1 and (page_size <= 0 or page_size % 16):
+        if not _is_size(page_size) or (page_size != 1 and page_size % 16):
             raise InvalidArgument(
-                f"PagedCache: `page_size` expected 1 or a multiple of 16, got {page_size}; take {PAGE_SIZE}"
+                f"PagedCache: `page_size` expected 1 or a multiple of 16, got {page_size!r}; take {PAGE_SIZE}"
             )
-        if max_length is not None and max_length < 1:
+        if max_length is not None and not _is_size(max_length):
             raise InvalidArgument(
-                f"PagedCache: `max_length` expected 1 or more, got {max_length}; None grows as needed"
+                f"PagedCache: `max_length` expected a whole number, 1 or more, got {max_length!r}; None grows as needed"
             )
         self.max_length, self.page_size = max_length, page_size
         self.table: PageTable | None = None

@@ -1,6 +1,9 @@
 """`patch` and `unpatch` of a model: what each finding of the survey changes, and what is to be known besides."""
 
 import copy
+import itertools
+import sys
+from dataclasses import replace
 from typing import Any
 
 import transformers
@@ -10,10 +13,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from opmux.errors import InvalidArgument
 from opmux_transformers import attention, block, decode, find_attention, gate, generation, masks, norm, rope
 from opmux_transformers.foreign import whose_forward
+from opmux_transformers.pickled import survive_pickle
 from opmux_transformers.replicas import follow_replicas
-from opmux_transformers.reporting import Report
+from opmux_transformers.reporting import LEFT, REPLACED, Report, Row
 from opmux_transformers.survey import Found, nearest, survey
-from opmux_transformers.undo import STATE, Patch, state_of
+from opmux_transformers.undo import STATE, Patch, StandIn, state_of
 from opmux_transformers.versions import check_transformers
 
 
@@ -27,9 +31,11 @@ def register() -> None:
 def patch_model(model: nn.Module, options: dict[str, bool]) -> Report:
     """Replace what can be proved equal in one model; see `opmux_transformers.patch`."""
     check_transformers()
-    if (before := state_of(model)) is not None:
-        if before.options == options:
-            return before.report
+    if (before := state_of(model)) is not None and before.options == options:
+        if _unloaded(model) >= before.unloaded:
+            return report_of(model, before)
+        unpatch_model(model)  # weights have come since: they are looked at now
+    elif before is not None:
         changed = ", ".join(f"{k}={v}" for k, v in before.options.items() if options[k] != v)
         raise InvalidArgument(
             f"opmux_transformers.patch: `model` is patched already, with {changed}; unpatch(model) first, or leave the"
@@ -38,19 +44,74 @@ def patch_model(model: nn.Module, options: dict[str, bool]) -> Report:
     register()
     config = getattr(model, "config", None)
     report = Report(type(model).__name__, str(getattr(config, "model_type", "?")), transformers.__version__)
-    patch = Patch(report, options)
+    patch = Patch(report, options, unloaded=_unloaded(model))
     modules = dict(model.named_modules())
+    if _sharded(model):
+        report.add("model", "", reason=_SHARDED, class_name=type(model).__name__)
+        vars(model)[STATE] = patch
+        return report
+    if any(getattr(vars(m).get("config"), "_attn_implementation", None) == attention.NAME for m in modules.values()):
+        report.notes.append(
+            "its configuration is that of a patched model and names opmux's attention already, which unpatch leaves;"
+            " set_attn_implementation takes another"
+        )
     try:
         found = survey(model, modules, patch)
         _apply(modules, found, patch)
         if options["cache"]:
             generation.use_paged_cache(model, patch, _why_not_paged(model, modules, found))
+        survive_pickle(model, patch)
     except BaseException:
         patch.undo()
         raise
     _notes(model, modules, found, patch)
     vars(model)[STATE] = patch
     return report
+
+
+_SHARDED = (
+    "its parameters are sharded already (DTensor), and only whole ones can be checked: nothing was changed; patch a"
+    " model first, then shard it"
+)
+
+
+def _sharded(model: nn.Module) -> bool:
+    """Whether a parameter is a DTensor; where nobody has imported their module, none is."""
+    home = sys.modules.get("torch.distributed.tensor")
+    return home is not None and any(isinstance(p, home.DTensor) for p in model.parameters())
+
+
+def _unloaded(model: nn.Module) -> int:
+    """How many of a model's tensors wait on the meta device for their values."""
+    return sum(tensor.is_meta for tensor in itertools.chain(model.parameters(), model.buffers()))
+
+
+def report_of(model: nn.Module, patch: Patch) -> Report:
+    """The report of a patch as it is now: attention may have been taken back since, by ``set_attn_implementation``."""
+
+    def now(row: Row) -> Row:
+        if row.kind not in ("attention", "cache") or row.status != REPLACED:
+            return row
+        module: Any = modules.get(row.module)
+        config = getattr(module, "config", None)
+        if row.kind == "cache" and config is not None:
+            config = config.get_text_config(decoder=True)
+        name = getattr(config, "_attn_implementation", None)
+        if config is None or name == attention.NAME:
+            return row
+        reason = f"it was given back to transformers' {name!r} (set_attn_implementation)"
+        if row.kind == "cache":
+            reason = f"generate keeps its ordinary cache: attention was given back to transformers' {name!r}"
+        return replace(row, status=LEFT, op="", reason=reason)
+
+    if all(vars(config.made).get(_NAMED) == config.at_first.get(_NAMED) for config in patch.configs):
+        return patch.report
+    modules = dict(model.named_modules())
+    return replace(patch.report, rows=[now(row) for row in patch.report.rows])
+
+
+_NAMED = "_attn_implementation_internal"
+"""The attribute of a configuration that names its attention."""
 
 
 def unpatch_model(model: nn.Module) -> Report:
@@ -122,14 +183,14 @@ def _switch_attention(modules: dict[str, nn.Module], found: Found, patch: Patch)
         new = copy.copy(config)
         vars(new).update(changed)
         if id(config) in switched:
-            vars(new)["_attn_implementation_internal"] = attention.NAME
+            vars(new)[_NAMED] = attention.NAME
         made[id(config)] = new
-        patch.configs.append((config, new, dict(vars(new))))
+        patch.configs.append(StandIn(config, new, dict(vars(new))))
         return new
 
     for module in modules.values():
         config = vars(module).get("config")
-        if config is not None and hasattr(config, "_attn_implementation_internal"):
+        if config is not None and hasattr(config, _NAMED):
             new = stand_in(config)
             if new is not config:
                 patch.set(module, "config", new)
@@ -153,10 +214,12 @@ def _notes(model: nn.Module, modules: dict[str, nn.Module], found: Found, patch:
     config: Any = getattr(model, "config", None)
     report = patch.report
     before = {
-        own._attn_implementation
-        for own, stand_in, _ in patch.configs
-        if stand_in._attn_implementation == attention.NAME
+        config.own._attn_implementation
+        for config in patch.configs
+        if config.made._attn_implementation == attention.NAME
     }
+    if patch.unloaded:
+        report.notes.append("some of its tensors are on the meta device: load them, and call patch(model) again")
     kinds = sorted({type(m).__name__ for p, m in modules.items() if _quantised(m)})
     if kinds or getattr(model, "is_quantized", False) or getattr(config, "quantization_config", None) is not None:
         for path, module in modules.items():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from opmux_transformers import agreement, block, decode, find_attention, gate, norm, rope
+from opmux_transformers.foreign import whose_class
 from opmux_transformers.undo import Patch
 
 
@@ -48,9 +49,14 @@ def _activation_dtype(model: nn.Module) -> torch.dtype:
 def _norms(modules: dict[str, nn.Module], dtype: torch.dtype, found: Found, patch: Patch) -> None:
     known: dict[Any, norm.Norm | str] = {}
     for path, module in modules.items():
+        if norm.weight_is_computed(module):
+            reason = "its weight is computed in every call, or is no parameter"
+            patch.report.add("norm", path, reason=reason, class_name=type(module).__name__)
         if not norm.is_candidate(module):
             continue
-        result = _once(known, module, lambda module=module: norm.find_norm(module, dtype))
+        result = whose_class(path, modules)
+        if result is None:
+            result = _once(known, module, lambda module=module: norm.find_norm(module, dtype))
         _note(patch, "norm", path, module, result, "rms_norm", found.norms)
 
 
@@ -62,7 +68,9 @@ def _gates(modules: dict[str, nn.Module], dtype: torch.dtype, found: Found, patc
             patch.report.add("experts", path, reason=reason, class_name=type(module).__name__)
         if not gate.layouts(module):
             continue
-        result = _once(known, module, lambda module=module: gate.find_gate(module, dtype))
+        result = whose_class(path, modules)
+        if result is None:
+            result = _once(known, module, lambda module=module: gate.find_gate(module, dtype))
         op = result.op if isinstance(result, gate.Gate) else ""
         _note(patch, "gate", path, module, result, op, found.gates)
 
@@ -99,6 +107,9 @@ def _attention(modules: dict[str, nn.Module], dtype: torch.dtype, found: Found, 
         maker = modules[tables.path] if tables else None
         layer = (_layer_kind(module), tables)
         key = (agreement.signature_of(module), layer)
+        if (foreign := whose_class(path, modules)) is not None:
+            found.attentions[path] = find_attention.Attention(foreign, foreign)
+            continue
         if key not in known:
             known[key] = find_attention.find_attention(module, tables, maker)
         found.attentions[path] = known[key]
@@ -169,8 +180,17 @@ def _residuals(modules: dict[str, nn.Module], found: Found, patch: Patch) -> Non
         layer, child = modules[path], attention_path.rpartition(".")[2]
         norms = {n: found.norms[f"{path}.{n}"] for n, _ in layer.named_children() if f"{path}.{n}" in found.norms}
         tables = nearest(attention_path, found.tables)
+        rotates = tables is not None or find_attention.rotates(modules[attention_path])
+        if not rotates and not norms:
+            continue  # nothing that could be fused, as in BERT
         if not patch.options["residual"]:
             result: block.Block | str = "not asked for: residual=False"
+        elif (foreign := whose_class(path, modules)) is not None:
+            result = foreign
+        elif not rotates:
+            result = (
+                "its attention calls no function (q, k, cos, sin), and only layers whose attention does are looked at"
+            )
         elif tables is None:
             result = "nothing was found that makes the cos and sin to check it with"
         else:
@@ -198,8 +218,8 @@ def _try_block(
 ) -> block.Block | str:
     """Judge a layer under transformers' eager attention, which needs nothing but a mask."""
     own, seq = vars(inner)["config"], 6
-    like = next(layer.parameters())
-    if like.is_meta:
+    like = agreement.like(layer)
+    if agreement.on_meta(layer):
         return "it is on the meta device, where nothing can be checked: load the weights first"
     hidden = agreement.random(2, seq, own.hidden_size, like=like, dtype=torch.float32)
     future = torch.ones(seq, seq, dtype=torch.bool, device=like.device).triu(1)
@@ -208,6 +228,7 @@ def _try_block(
     with torch.no_grad():
         angles: tuple[Tensor, Tensor] = rope.make(maker, kind, seq, torch.float32)
     given = {"hidden_states": hidden, "attention_mask": mask, "position_embeddings": angles}
+    given |= find_attention.positions(inner, seq, like.device)
     vars(inner)["config"] = find_attention.with_attention(own, "eager")
     try:
         return block.find_block(layer, child, norms, given)

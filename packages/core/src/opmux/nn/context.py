@@ -51,12 +51,15 @@ class PackedSequences:
         """Lay out sequences of these lengths, one at least.
 
         Raises:
-            InvalidArgument: If there is none, or a length is below 0.
+            InvalidArgument: If there is none, or one is no whole number or below 0.
         """
-        counts = [index(length) for length in lengths]
+        try:
+            counts = [index(length) for length in lengths]
+        except TypeError:
+            counts = []
         if not counts or min(counts) < 0:
             raise invalid(
-                "PackedSequences", "lengths", "one at least, none below 0", f"{counts}",
+                "PackedSequences", "lengths", "whole numbers, one at least, none below 0", repr(lengths),
                 "give the number of tokens of each sequence",
             )  # fmt: skip
         positions = torch.cat([torch.arange(length, device=device) for length in counts])

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import opmux
 from opmux.nn.autocast import autocast_dtype
+from opmux.nn.sizes import check_sizes
 
 
 class Linear(nn.Linear):
@@ -23,6 +24,9 @@ class Linear(nn.Linear):
         dtype: Their dtype; x has the same.
         backend: Handed to the op.
 
+    Raises:
+        InvalidArgument: If a size is none.
+
     Source:
         `torch.nn.Linear`.
     """
@@ -37,6 +41,7 @@ class Linear(nn.Linear):
         *,
         backend: str | None = None,
     ) -> None:
+        check_sizes("Linear", in_features=in_features, out_features=out_features)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.backend = backend
 

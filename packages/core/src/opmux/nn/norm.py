@@ -10,16 +10,20 @@ import opmux
 from opmux.dtypes import accumulation_dtype
 from opmux.errors import invalid
 from opmux.nn.linear import backend_repr
+from opmux.nn.sizes import check_sizes
 
 
-def _one_dim(module: str, normalized_shape: int | Sequence[int]) -> list[int]:
-    """Refuse a shape of several dims."""
-    shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
+def _one_dim(module: str, normalized_shape: int | Sequence[int], eps: float | None) -> list[int]:
+    """Refuse a shape of several dims, and an eps that is none."""
+    shape = list(normalized_shape) if isinstance(normalized_shape, Sequence) else [normalized_shape]
     if len(shape) != 1:
         raise invalid(
             module, "normalized_shape", "one dim, the last", f"{tuple(shape)}",
             "flatten the dims of x that are normed together, and pass their product",
         )  # fmt: skip
+    check_sizes(module, normalized_shape=shape[0])
+    if eps is not None and not (isinstance(eps, int | float) and eps >= 0):
+        raise invalid(module, "eps", "a number, 0 or more", repr(eps), "check the model's eps")
     return shape
 
 
@@ -40,7 +44,7 @@ class RMSNorm(nn.RMSNorm):
         backend: Handed to the op.
 
     Raises:
-        InvalidArgument: If normalized_shape has several dims.
+        InvalidArgument: If normalized_shape is no size or has several dims, or eps is below 0.
 
     Source:
         `torch.nn.RMSNorm`; weight_offset: Gemma Team, "Gemma", 2024, and its code.
@@ -58,7 +62,7 @@ class RMSNorm(nn.RMSNorm):
         backend: str | None = None,
     ) -> None:
         self.weight_offset = weight_offset  # before the weight is filled
-        super().__init__(_one_dim("RMSNorm", normalized_shape), eps, elementwise_affine, device, dtype)
+        super().__init__(_one_dim("RMSNorm", normalized_shape, eps), eps, elementwise_affine, device, dtype)
         self.backend = backend
 
     def reset_parameters(self) -> None:
@@ -105,7 +109,7 @@ class LayerNorm(nn.LayerNorm):
         backend: Handed to the op.
 
     Raises:
-        InvalidArgument: If normalized_shape has several dims.
+        InvalidArgument: If normalized_shape is no size or has several dims, or eps is below 0.
 
     Source:
         `torch.nn.LayerNorm`.
@@ -122,7 +126,7 @@ class LayerNorm(nn.LayerNorm):
         *,
         backend: str | None = None,
     ) -> None:
-        super().__init__(_one_dim("LayerNorm", normalized_shape), eps, elementwise_affine, bias, device, dtype)
+        super().__init__(_one_dim("LayerNorm", normalized_shape, eps), eps, elementwise_affine, bias, device, dtype)
         self.backend = backend
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:  # torch's name

@@ -196,9 +196,9 @@ class PagedCache:
         Raises:
             InvalidArgument: If there are no tokens, or too few pages; then nothing has changed.
         """
-        if not counts or min(counts.values()) < 1:
+        if not isinstance(counts, Mapping) or not counts or min(counts.values()) < 1:
             raise invalid(
-                "PagedCache", "counts", "a new token of each sequence at least", f"{dict(counts)}",
+                "PagedCache", "counts", "a mapping, with a new token of each sequence at least", repr(counts),
                 "leave out sequences that do not grow",
             )  # fmt: skip
         starts = [self._lengths.get(number, 0) for number in counts]

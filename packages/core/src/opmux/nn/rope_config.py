@@ -60,8 +60,8 @@ def keywords_of(rope_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name not in accepted and name not in _LENGTHS and value is not None:
             raise invalid(
-                _MODULE, name, f"no such parameter for rope type {rope_type!r}, which has {', '.join(accepted)}",
-                repr(value), "leave it out, or check the rope type",
+                _MODULE, "parameters", f"those of rope type {rope_type!r} ({', '.join(accepted)})", f"{name}={value!r}",
+                "leave it out, or check the rope type",
             )  # fmt: skip
     for name, parameter in accepted.items():
         if parameter.default is parameter.empty and name not in known:

@@ -10,6 +10,7 @@ import opmux
 from opmux.errors import invalid
 from opmux.nn.linear import backend_repr
 from opmux.nn.rope_config import keywords_of, parameters_of, rule_of
+from opmux.nn.sizes import check_sizes
 
 
 class RotaryEmbedding(nn.Module):
@@ -141,6 +142,7 @@ class RotaryEmbedding(nn.Module):
 
     def _tables(self, given: dict[str, Any], max_positions: int) -> tuple[Tensor, Tensor]:
         """The tables, made on the CPU in float64 whatever the default device is."""
+        check_sizes("RotaryEmbedding", max_positions=max_positions)
         with torch.device("cpu"):
             inv_freq, attention_factor = rule_of(self.rope_type)(**given)
             return opmux.rope.tables(inv_freq, max_positions, attention_factor)

@@ -10,5 +10,5 @@ def check_sizes(module: str, **sizes: int) -> None:
         InvalidArgument: Names the first such argument.
     """
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise invalid(module, name, "a whole number, 1 or more", repr(size), "check the model's sizes")

@@ -1,0 +1,79 @@
+"""Patched modules in ``pickle`` and ``copy.deepcopy``: a file has them without the patch, a copy has it as they do.
+
+A function that was made for a module cannot be found again by its name, which is all that a file would hold of it. So
+``torch.save(model)`` writes what it writes of the unpatched model, and what is loaded is patched like any other.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from opmux_transformers.undo import ABSENT, STATE, Patch, StandIn, write_all
+
+_REDUCE, _DEEPCOPY = "__reduce_ex__", "__deepcopy__"
+"""What ``pickle`` and ``copy.deepcopy`` ask an object for, before they ask its class."""
+
+
+def survive_pickle(model: nn.Module, patch: Patch) -> None:
+    """Have every module that a patch has changed be pickled as it was; to be called when all else is set."""
+    modules, before = {id(model): model}, {id(model): dict[str, Any]()}
+    for owner, name, value in patch.changes:
+        modules[id(owner)] = owner
+        before.setdefault(id(owner), {}).setdefault(name, value)
+    configs = {id(config.own): config for config in patch.configs}
+    for key, module in modules.items():
+        earlier = getattr(vars(module).get(_REDUCE), "__self__", None)
+        if isinstance(earlier, _Unpatched):  # a part of another patched model
+            earlier.before = {**before[key], **earlier.before}
+            continue
+        unpatched = _Unpatched(module, {**before[key], STATE: ABSENT}, configs.get(id(before[key].get("config"))))
+        patch.set(module, _REDUCE, unpatched.reduce)
+        patch.set(module, _DEEPCOPY, unpatched.deepcopy)
+
+
+@dataclass(eq=False)
+class _Unpatched:
+    """A module as it was before the patch.
+
+    Attributes:
+        module: The module.
+        before: What its attributes were that are others now.
+        config: Its configuration, where another stands in for it.
+    """
+
+    module: nn.Module
+    before: dict[str, Any]
+    config: StandIn | None
+
+    def reduce(self, protocol: Any) -> Any:
+        """What ``pickle`` takes: that of the module's class, asked while the module is as it was."""
+        if self.config is not None:
+            self.config.hand_back()
+        with self._changed({**self.before, _REDUCE: ABSENT, _DEEPCOPY: ABSENT}):
+            result = self.module.__reduce_ex__(protocol)
+            if isinstance(result, tuple) and len(result) > 2 and result[2] is vars(self.module):
+                result = (*result[:2], dict(result[2]), *result[3:])
+        return result
+
+    def deepcopy(self, memo: dict[int, Any]) -> nn.Module:
+        """What ``copy.deepcopy`` takes: a copy by the ordinary way, patched as the module is."""
+        with self._changed({_REDUCE: ABSENT, _DEEPCOPY: ABSENT}):
+            made = copy.deepcopy(self.module, memo)
+        other = _Unpatched(made, copy.deepcopy(self.before, memo), copy.deepcopy(self.config, memo))
+        vars(made).update({_REDUCE: other.reduce, _DEEPCOPY: other.deepcopy})
+        return made
+
+    @contextmanager
+    def _changed(self, values: dict[str, Any]) -> Iterator[None]:
+        """The module with other attributes, for a while."""
+        own = vars(self.module)
+        now = {name: own.get(name, ABSENT) for name in values}
+        try:
+            write_all(own, values)
+            yield
+        finally:
+            write_all(own, now)
