@@ -23,6 +23,7 @@ from torch import Tensor
 
 import opmux
 from opmux_triton import launch as launching
+from opmux_triton import repeats
 from opmux_triton.gemm import targets as gemm
 from opmux_triton.paged import targets as paged
 
@@ -187,7 +188,8 @@ def without_dependent_launch() -> None:
         return found | ({launching.DEPENDENT: False} if launching.DEPENDENT in found else {})
 
     launching.always = always
-    launching._HANDLES.clear()
+    for table in (launching._HANDLES, repeats._repeats):
+        table.clear()
 
 
 def warm(step: Step, only: str, part: int, of: int) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,10 @@ VERSION = ".".join(triton.__version__.split(".")[:2])
 KNOWN = pytest.mark.skipif(VERSION not in ("3.6", "3.9"), reason="its launcher is not known from inside")
 
 
+class Compiled(SimpleNamespace):
+    """Stands for Triton's object of a compiled kernel; weak references can be had of it."""
+
+
 class Device:
     """Stands for a GPU: keeps what its launcher is given."""
 
@@ -51,7 +56,7 @@ class Device:
         """Stands for the compiler."""
         self.built += 1
         names = kernel.arg_names[len(arguments) :]
-        compiled = SimpleNamespace(metadata=SimpleNamespace())
+        compiled = Compiled(metadata=SimpleNamespace())
         function = " ".join([kernel.__name__, *(str(a.dtype) for a in arguments if isinstance(a, Tensor))])
         return launch.Handle(compiled, self.run, function, None, tuple(meta[name] for name in names))
 
@@ -69,10 +74,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
     monkeypatch.setattr(launch, "_build", made.build)
     monkeypatch.setattr(launch, "device_arch", lambda kind, index: SM_90)
-    for table in (launch._HANDLES, repeats._repeats, tensor_maps._maps, tensor_maps._geometries):
+    for table in (launch._HANDLES, repeats._repeats, repeats._replaced, tensor_maps._maps, tensor_maps._geometries):
         table.clear()
     yield made
-    for table in (launch._HANDLES, repeats._repeats, tensor_maps._maps, tensor_maps._geometries):
+    for table in (launch._HANDLES, repeats._repeats, repeats._replaced, tensor_maps._maps, tensor_maps._geometries):
         table.clear()
 
 
@@ -247,6 +252,47 @@ def test_under_one_key_few_are_kept(device: Device) -> None:
             y = run(each, weight)
             assert named(device.taken(), (each, weight), y)[0][4:7] == ("tensor 0", "tensor 1", "tensor 2")
     assert [len(kept) for kept in repeats._repeats.values()] == [4]
+
+
+def test_more_forms_in_turn_than_are_kept_stop_being_noted(device: Device) -> None:
+    run, (_, weight) = norm_call()
+    wide = [halves(2, 64 + 16 * more)[:, :64] for more in range(6)]
+    for _ in range(10):
+        for each in wide:
+            run(each, weight)
+    [kept] = repeats._repeats.values()
+    assert len(kept) == 4
+    for each in wide * 2:
+        run(each, weight)
+    assert [*repeats._repeats.values()] == [kept]
+
+
+def test_a_kernel_lives_as_long_as_its_launch_is_kept(device: Device) -> None:
+    """Of two that threads compile at a time Triton keeps one, and unloads a kernel that nobody has any more."""
+    run, tensors = norm_call()
+    for _ in range(2):
+        run(*tensors)
+    [(kept,)] = repeats._repeats.values()
+    compiled = weakref.ref(kept.handles[0].compiled)
+    del kept
+    launch._HANDLES.clear()
+    gc.collect()
+    assert compiled() is not None
+    repeats._repeats.clear()
+    gc.collect()
+    assert compiled() is None
+
+
+def test_a_call_of_which_a_profiler_saw_a_part_is_not_kept(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, tensors = paged_call()
+    run(*tensors)
+    asked = iter([False, True, False])  # by `kept`, by the first launch, by the second
+    monkeypatch.setattr(repeats, "watched", lambda: next(asked))
+    monkeypatch.setattr(launch, "watched", lambda: next(asked))
+    monkeypatch.setattr(type(paged.kernels.attend), "__getitem__", lambda self, grid: lambda *a, **k: None)
+    run(*tensors)
+    assert [*repeats._repeats.values()] == [()]
+    assert [*asked] == []
 
 
 def test_a_tensor_that_is_absent_is_told_from_one_that_is_there(device: Device) -> None:

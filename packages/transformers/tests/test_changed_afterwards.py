@@ -303,6 +303,23 @@ def test_a_forward_of_linears_that_the_process_replaces_is_called(monkeypatch: p
     steps_agree(patched, plain)
 
 
+@pytest.mark.parametrize(("cls", "name"), [(nn.Linear, "__call__"), (nn.Module, "__call__"), (nn.Module, "_call_impl")])
+def test_calls_of_modules_that_the_process_replaces_see_every_linear(
+    monkeypatch: pytest.MonkeyPatch, cls: type[nn.Module], name: str
+) -> None:
+    _, patched = pair()
+    opmux_transformers.patch(patched)
+    own, seen = getattr(cls, name), []
+
+    def replaced(self, *args, **kwargs):
+        seen.append(type(self))
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(cls, name, replaced, raising=False)
+    logits(patched, ids())
+    assert seen.count(nn.Linear) == 2 * 7 + 1
+
+
 @pytest.mark.parametrize("changed", [{"scaling": 0.5}, {"sliding_window": 3}])
 def test_attributes_of_an_attention_are_read_when_it_is_called(changed: dict[str, float]) -> None:
     plain, patched = pair("qwen3")

@@ -83,10 +83,15 @@ class Made(NamedTuple):
 
 @dataclass
 class Notes:
-    """A thread's launches and its scratch memory, noted beside being made; see `opmux_triton.repeats`."""
+    """A thread's launches and its scratch memory, noted beside being made; see `opmux_triton.repeats`.
+
+    Attributes:
+        whole: whether all launches are there: one that a profiler saw is not.
+    """
 
     made: list[Made] = field(default_factory=list)
     scratch: list[torch.Tensor] = field(default_factory=list)
+    whole: bool = True
 
 
 class _Noting(threading.local):
@@ -184,6 +189,8 @@ def _launch(
             _HANDLES.clear()
         _HANDLES[tuple(key)] = found
     if watched():  # a profiler listens: Triton's own way
+        if noting.notes is not None:
+            noting.notes.whole = False
         kernel[grid](*arguments, **meta, **always(kernel, device_arch("cuda", index)))
         return
     if noting.notes is not None:

@@ -26,8 +26,14 @@ _MOST = 2048
 _FEW = 4
 """Calls kept under one key, of other strides or dtypes, or of other sizes than the key tells apart."""
 
+_MOST_REPLACED = 16
+"""From then on the calls under a key stay that are there: more forms in turn would be noted anew at every call."""
+
 _repeats: dict[Hashable, tuple["Repeat", ...]] = {}
 """Empty: the key came once."""
+
+_replaced: dict[Hashable, int] = {}
+"""How often a call took the place of another one under a key."""
 
 
 def repeated(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor] = ()) -> bool:
@@ -47,13 +53,11 @@ def repeated(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor] =
     if not found.steps or watched():
         return False
     addresses = []
-    for tensor in given:
+    for tensor in (*given, *results):
         address = tensor.data_ptr()
         if address & 15:
             return False
         addresses.append(address)
-    for tensor in results:
-        addresses.append(tensor.data_ptr())
     if found.device == _C._cuda_getDevice():
         found.launch(given, results, addresses)
     else:
@@ -77,19 +81,23 @@ def kept(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor], conf
     if kept_before is None:
         if len(_repeats) >= _MOST:
             _repeats.clear()
+            _replaced.clear()
         _repeats[key] = ()
         yield
         return
     every = (*given, *results)
     # One tensor given twice would be taken for one of the two at the next call.
     alone = len({id(t) for t in every}) == len(every) and not any(t.data_ptr() & 15 for t in every)
-    if not alone or any(one.same(*given) for one in kept_before):
+    full = len(kept_before) == _FEW
+    if not alone or any(one.same(*given) for one in kept_before) or (full and _replaced.get(key, 0) >= _MOST_REPLACED):
         yield
         return
     noting.notes = notes = Notes()
     try:
         yield
-        _repeats[key] = (*kept_before[1 - _FEW :], Repeat(notes, given, results, config))
+        if notes.whole:
+            _repeats[key] = (*kept_before[1 - _FEW :], Repeat(notes, given, results, config))
+            _replaced[key] = _replaced.get(key, 0) + full
     finally:
         noting.notes = None
 
@@ -157,12 +165,14 @@ class Repeat:
     Attributes:
         same: tells whether tensors are such as the call's: asked natively, at a fifth of the price of a key.
         config: kept alive, for the key holds its identity.
+        handles: kept alive, for a kernel is unloaded with the last one who has it.
         steps: none where they cannot be made again.
     """
 
     def __init__(self, notes: Notes, given: Sequence[Tensor], results: Sequence[Tensor], config: Any) -> None:
         self.same = make_guard(given, exact=True)
         self.config = config
+        self.handles = [one.handle for one in notes.made]
         self.steps: list[_Step] = []
         self.device = notes.made[0].device if notes.made else -1
         # All scratch is taken in one piece: where in it each begins, and how many values it has. No tensor is kept, be

@@ -14,7 +14,8 @@ from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 _CALL = nn.Module._wrapped_call_impl
-_LINEAR = nn.Linear.forward if nn.Linear.forward.__globals__ is vars(nn.modules.linear) else None
+_CALL_IMPL = nn.Module._call_impl
+_LINEAR = nn.Linear.forward if getattr(nn.Linear.forward, "__globals__", None) is vars(nn.modules.linear) else None
 """torch's own; None where somebody has replaced it already."""
 _is_compiling = torch.compiler.is_compiling
 _before_forward, _after_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
@@ -30,6 +31,8 @@ def all_are_watched() -> bool:
         or _before_backward
         or _after_backward
         or nn.Module.__call__ is not _CALL  # torch.fx, and other tracers
+        or nn.Module._call_impl is not _CALL_IMPL
+        or nn.Linear.__call__ is not _CALL
         or nn.Linear.forward is not _LINEAR
     )
 

@@ -95,7 +95,7 @@ class Decoding:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """A row for each sequence: views, made once for all layers, of tables that were halved for all layers."""
         known = table.angles
-        if known is not None and known[0] is cos and known[1] is sin and known[2].shape[0] == batch:
+        if known is not None and known[0] is cos and known[1] is sin and known[2].shape == (batch, self.width):
             return known
         for given in (cos, sin):
             plain = given.dtype == torch.float32 and given.is_contiguous()
