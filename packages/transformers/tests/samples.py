@@ -43,6 +43,16 @@ def logits(of: Any, tokens: Tensor, **keywords: Any) -> Tensor:
         return of(tokens, **keywords).logits
 
 
+def greedy_by_steps(step: Any, tokens: Tensor, cache: Any, first: Any) -> Tensor:
+    """The prompt and what follows it as in `GREEDY`: the prompt by ``first``, then one token at a time by ``step``."""
+    new = logits(first, tokens, past_key_values=cache)[:, -1:].argmax(-1)
+    found = [tokens, new]
+    for _ in range(GREEDY["max_new_tokens"] - 1):
+        new = logits(step, new, past_key_values=cache)[:, -1:].argmax(-1)
+        found.append(new)
+    return torch.cat(found, 1)
+
+
 def looks(of: nn.Module) -> dict[str, Any]:
     """Every object that a patch may touch: each module's own attributes by identity, and the names of its class."""
     seen = {}

@@ -5,7 +5,18 @@ import copy
 import pytest
 import torch
 import transformers
-from samples import CLOSE, GREEDY, HAS_GATE, NAMES, children, ids, logits, model, pair
+from samples import (
+    CLOSE,
+    GREEDY,
+    HAS_GATE,
+    NAMES,
+    children,
+    greedy_by_steps,
+    ids,
+    logits,
+    model,
+    pair,
+)
 
 import opmux
 import opmux_transformers
@@ -105,13 +116,8 @@ def test_compiled_steps_give_the_same_tokens(name: str) -> None:
     tokens = ids()
     cache = PagedCache(patched, max_length=32)
     step = torch.compile(patched, fullgraph=True, backend="eager")
-    new = logits(patched, tokens, past_key_values=cache)[:, -1:].argmax(-1)
-    found = [tokens, new]
-    for _ in range(GREEDY["max_new_tokens"] - 1):
-        new = logits(step, new, past_key_values=cache)[:, -1:].argmax(-1)
-        found.append(new)
     expected = plain.generate(tokens, attention_mask=torch.ones_like(tokens), **GREEDY)
-    assert torch.equal(torch.cat(found, 1), expected)
+    assert torch.equal(greedy_by_steps(step, tokens, cache, patched), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)

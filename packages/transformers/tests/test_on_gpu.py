@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from samples import GREEDY, NAMES, ids, logits
+from samples import GREEDY, NAMES, greedy_by_steps, ids, logits
 
 import opmux
 import opmux_transformers
@@ -104,13 +104,8 @@ def test_steps_compiled_by_inductor_give_the_same_tokens(name: str) -> None:
     cache = PagedCache(patched, max_length=32)
     step = torch.compile(patched, fullgraph=True)
     with opmux.trace() as trace:
-        new = logits(patched, tokens, past_key_values=cache)[:, -1:].argmax(-1)
-        found = [tokens, new]
-        for _ in range(GREEDY["max_new_tokens"] - 1):
-            new = logits(step, new, past_key_values=cache)[:, -1:].argmax(-1)
-            found.append(new)
-    expected = plain.generate(tokens, attention_mask=torch.ones_like(tokens), **GREEDY)
-    assert torch.equal(torch.cat(found, 1), expected)
+        found = greedy_by_steps(step, tokens, cache, patched)
+    assert torch.equal(found, plain.generate(tokens, attention_mask=torch.ones_like(tokens), **GREEDY))
     ran = only_kernels(trace)
     assert ran["paged_attention"] == ran["write_kv_cache"] == 2 * GREEDY["max_new_tokens"]
 
