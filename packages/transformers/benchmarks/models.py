@@ -6,10 +6,11 @@ a CUDA graph for decode.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that every
 round has all rows under the same clocks, and memory is given back after each turn: for training the models of the rows
-that wait lie on the host. Weights are random, the same in all
-rows. A row that fails or passes its limit stays in the table with the reason. Results so far are written after each
-turn. Results that the file has already and are not run stay in it; of work that is run again, the rows of this run are
-replaced. A file of another device or of other versions is refused.
+that wait lie on the host. Before the first round all rows do the work once at the same time, which is not counted:
+compilation and tuning need the host more than the device. Only training, which fills the device, begins with the first
+round. Weights are random, the same in all rows. A row that fails or passes its limit stays in the table with why.
+Results so far are written after each turn. Results that the file has already and are not run stay in it; of work that
+is run again, the rows of this run are replaced. A file of another device or of other versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
     python benchmarks/models.py --json results.json --join decode.json training.json    # of several GPUs, say
@@ -349,6 +350,7 @@ class Workers:
         self.limit = arguments.limit
         self.running: dict[str, tuple[Any, Any]] = {}
         self.left_out: dict[str, str] = {}
+        asked = time.monotonic()
         for name in rows:
             here, there = context.Pipe()
             given = (name, model_name, arguments.tiny, arguments.steps, there)
@@ -356,28 +358,32 @@ class Workers:
             process.start()
             self.running[name] = (process, here)
         for name in rows:  # they start at the same time
-            state, reason = self._answer(name)
-            if state != "ready":
+            state, reason = self._answer(name, asked)
+            if state == "left out":
                 self.left_out[name] = reason
                 self.stop(name)
 
-    def _answer(self, name: str) -> tuple[str, Any]:
+    def _answer(self, name: str, asked: float) -> tuple[str, Any]:
         process, pipe = self.running[name]
+        reason = f"took longer than {self.limit:.0f} s"
         try:
-            if pipe.poll(self.limit):
+            if pipe.poll(max(0.0, asked + self.limit - time.monotonic())):
                 answer: tuple[str, Any] = pipe.recv()
                 return answer
-        except EOFError:
-            return "failed", f"the process ended with {process.exitcode}"
-        return "failed", f"took longer than {self.limit:.0f} s"
+        except (EOFError, OSError):
+            process.join(5)
+            reason = f"the process ended with {process.exitcode}"
+        self.left_out[name] = reason
+        self.stop(name)
+        return "failed", reason
 
-    def ask(self, name: str, work: str) -> tuple[str, Any]:
-        """Have a row take its turn; one that fails takes none any more."""
-        self.running[name][1].send(work)
-        state, answer = self._answer(name)
-        if state == "failed" and "longer than" in str(answer):
-            self.stop(name)
-        return state, answer
+    def ask(self, work: str, names: Sequence[str]) -> dict[str, tuple[str, Any]]:
+        """Have rows do a work, at the same time if they are several; one that is late is left out from then on."""
+        asked = time.monotonic()
+        for name in names:
+            with contextlib.suppress(OSError):  # one that has ended is found out by its answer
+                self.running[name][1].send(work)
+        return {name: self._answer(name, asked) for name in names}
 
     def stop(self, name: str) -> None:
         """End a row's process."""
@@ -452,18 +458,24 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
         for work in arguments.work:
             table: dict[str, Any] = {name: {"left_out": reason} for name, reason in workers.left_out.items()}
             found[work] = table
+            rows = [name for name in workers.running if name != "opmux graph" or work.startswith("decode")]
             if work == "training":
                 for _, pipe in workers.running.values():
                     pipe.send(PARK)
+            else:
+                for name, (state, answer) in workers.ask(work, rows).items():
+                    if state != "measured":
+                        table[name] = {"rounds": [], "failed": answer}
+                        print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
+                print(f"{model_name} {work}: all ran after {time.monotonic() - started:.0f} s", flush=True)
+                save()
             for turn in range(arguments.rounds):
-                for name in [n for n in workers.running if "failed" not in table.get(n, {})]:
+                for name in [n for n in rows if "failed" not in table.get(n, {})]:
                     if time.monotonic() - started > arguments.total:
                         results["stopped"] = f"after {arguments.total:.0f} s"
                         save()
                         return
-                    if name == "opmux graph" and not work.startswith("decode"):
-                        continue
-                    state, answer = workers.ask(name, work)
+                    state, answer = workers.ask(work, [name])[name]
                     entry = table.setdefault(name, {"rounds": []})
                     if state == "measured" and (reason := other_gradients(table, answer)) is not None:
                         state, answer = "failed", reason

@@ -1,7 +1,9 @@
 """The program of end-to-end figures keeps what other runs wrote to its file."""
 
+import argparse
 import importlib.util
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -114,6 +116,30 @@ def test_a_row_with_other_gradients_does_not_count(program: ModuleType) -> None:
     assert program.other_gradients(table, {"tokens_per_second": 1.0}) is None
     expected = "its gradients have the norm 1.5, those of the unpatched model 2"
     assert program.other_gradients(table, {"gradient": 1.5}) == expected
+
+
+def test_a_row_that_does_not_answer_is_left_out(program: ModuleType) -> None:
+    class Process:
+        exitcode = 3
+
+        def join(self, seconds: float) -> None: ...
+
+        def is_alive(self) -> bool:
+            return False
+
+    workers = program.Workers("llama-1b", [], argparse.Namespace(limit=0.0))
+    pipes = {name: multiprocessing.Pipe() for name in ("eager", "liger", "tilegym")}
+    workers.running = {name: (Process(), here) for name, (here, _) in pipes.items()}
+    pipes["eager"][1].send(("measured", {}))
+    pipes["liger"][1].close()
+    ended, late = "the process ended with 3", "took longer than 0 s"
+    assert workers.ask("prefill", [*pipes]) == {
+        "eager": ("measured", {}),
+        "liger": ("failed", ended),
+        "tilegym": ("failed", late),
+    }
+    assert workers.left_out == {"liger": ended, "tilegym": late}
+    assert workers.running.keys() == {"eager"}
 
 
 def test_files_of_several_runs_are_joined(program: ModuleType, tmp_path: Path) -> None:
