@@ -19,6 +19,7 @@ is run again, the rows of this run are replaced. A file of another device or of 
 
 import argparse
 import contextlib
+import gc
 import json
 import multiprocessing
 import statistics
@@ -156,7 +157,7 @@ class Row:
             self.torch.cuda.synchronize()
 
     def run(self, work: str) -> dict[str, float]:
-        """One turn: warm up, measure, give the memory back."""
+        """One turn: warm up, then measure. What it leaves on the device, `leave` gives back."""
         torch, on_gpu = self.torch, self.settings.device == "cuda"
         self.model.to(self.settings.device)
         if on_gpu:
@@ -173,17 +174,18 @@ class Row:
                 self.wait()
                 times.append(time.perf_counter() - started)
             peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
-        self.model.zero_grad(set_to_none=True)
-        if work == "training":
-            self.park()
-        elif on_gpu:
-            torch.cuda.empty_cache()
         result = {"tokens_per_second": tokens / statistics.median(times), "peak_gib": peak}
         return {**result, "gradient": self.gradient} if work == "training" else result
 
-    def park(self) -> None:
-        """Leave the device to others, until the next turn."""
-        self.model.to("cpu")
+    def leave(self, work: str) -> None:
+        """Give the memory of a turn back, be it one that failed; in training the model's too.
+
+        Not a part of `run`, in which the turn's optimiser is still alive.
+        """
+        gc.collect()
+        self.model.zero_grad(set_to_none=True)
+        if work in ("training", PARK):
+            self.model.to("cpu")
         if self.settings.device == "cuda":
             self.torch.cuda.empty_cache()
 
@@ -332,14 +334,16 @@ def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any)
         pipe.send(("left out", say(error)))
         return
     while (work := pipe.recv()) is not None:
+        if work == PARK:
+            row.leave(work)
+            continue
         try:
-            if work == PARK:
-                row.park()
-                continue
-            pipe.send(("measured", row.run(work)))
+            answer: tuple[str, Any] = ("measured", row.run(work))
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
-            pipe.send(("failed", say(error)))
+            answer = ("failed", say(error))
+        row.leave(work)
+        pipe.send(answer)
 
 
 class Workers:

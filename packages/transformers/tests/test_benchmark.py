@@ -1,6 +1,7 @@
 """The program of end-to-end figures keeps what other runs wrote to its file."""
 
 import argparse
+import gc
 import importlib.util
 import json
 import multiprocessing
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 PROGRAM = Path(__file__).parent.parent / "benchmarks" / "models.py"
 
@@ -140,6 +142,32 @@ def test_a_row_that_does_not_answer_is_left_out(program: ModuleType) -> None:
     }
     assert workers.left_out == {"liger": ended, "tilegym": late}
     assert workers.running.keys() == {"eager"}
+
+
+def test_a_turn_of_training_leaves_no_optimiser_behind(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state is twice the model; others have the device next."""
+
+    def optimisers() -> list[Any]:
+        return [held for held in gc.get_objects() if type(held) is torch.optim.AdamW]
+
+    class Pipe:
+        def __init__(self) -> None:
+            self.asked, self.answers, self.kept = ["training", None], [], []
+
+        def recv(self) -> str | None:
+            return self.asked.pop(0)
+
+        def send(self, answer: Any) -> None:
+            self.answers.append(answer[0])
+            self.kept.append(optimisers())
+
+    for failing in (False, True):
+        if failing:
+            monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda self, set_to_none: 1 / 0)
+        pipe = Pipe()
+        program.work_in_turns("eager", "llama-1b", True, 4, pipe)
+        assert pipe.answers == ["ready", "failed" if failing else "measured"]
+        assert pipe.kept == [[], []]
 
 
 def test_files_of_several_runs_are_joined(program: ModuleType, tmp_path: Path) -> None:
