@@ -1,6 +1,8 @@
 """The paged cache: through `generate`, by hand, grown, cropped, reordered, compiled."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -64,6 +66,42 @@ def test_it_grows_when_it_is_full(monkeypatch) -> None:
     assert cache.get_seq_length() == 71
     assert cache.table.capacity >= 71
     assert cache.get_max_length() == -1
+
+
+def test_a_cache_that_is_dropped_gives_its_memory_back_at_once() -> None:
+    """Without the collector of cycles, which does not know how much memory of a device hangs on one."""
+    _, patched = pair()
+    opmux_transformers.patch(patched)
+
+    def use() -> list[weakref.ref]:
+        cache = PagedCache(patched)
+        logits(patched, ids(8), past_key_values=cache)
+        logits(patched, ids(1), past_key_values=cache)
+        cache.batch_repeat_interleave(2)
+        return [weakref.ref(held) for held in (cache, cache.shared, *cache.layers, cache.layers[0].keys)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert [held() for held in use() if held() is not None] == []
+    finally:
+        gc.enable()
+
+
+def test_a_copy_of_a_cache_goes_on_by_itself(monkeypatch) -> None:
+    monkeypatch.setattr(paged_cache, "_FIRST_ROOM", 4)
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    tokens = ids(40)
+    cache = PagedCache(patched, page_size=16)
+    logits(patched, tokens[:, :8], past_key_values=cache)
+    other = copy.deepcopy(cache)
+    for one, rows in ((cache, tokens), (other, tokens.flip(0))):
+        one.batch_select_indices(torch.tensor([0, 1] if one is cache else [1, 0]))
+        got = [logits(patched, rows[:, at : at + 8], past_key_values=one) for at in range(8, 40, 8)]
+        torch.testing.assert_close(torch.cat(got, 1), logits(plain, rows)[:, 8:], **CLOSE)
+        assert one.get_seq_length() == 40
+        assert {layer.table is one.table for layer in one.layers} == {True}
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])

@@ -158,7 +158,7 @@ def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], an
 
     def run(rows: int, short_way: bool) -> Any:
         cache = PagedCache(module)
-        cache.first = module.layer_idx  # type: ignore[assignment]  # this layer alone is called
+        cache.shared.first = module.layer_idx  # type: ignore[assignment]  # this layer alone is called
         before, last = ([t[:, at] for t in halved] for at in (slice(0, past), slice(past, past + 1)))
         last = [torch.cat([t * (1 - row / 8) for row in range(rows)]) for t in last]
         vars(module)["forward"] = rotating.__get__(module)

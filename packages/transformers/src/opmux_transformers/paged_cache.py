@@ -5,6 +5,7 @@ concatenated, nothing is copied per token. A patched model's ``generate`` takes 
 ``past_key_values=PagedCache(model)`` to have one of your own.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,6 +46,60 @@ def _is_size(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
+@dataclass
+class Shared:
+    """What the layers of a cache have in common. It knows no layer, so a cache that is dropped goes at once.
+
+    Attributes:
+        max_length: Tokens that a sequence may have at most; None grows.
+        page_size: Tokens of a page.
+        table: Of all layers, made for the first of them; another one once it has grown.
+        first: The layer that counts new tokens in.
+    """
+
+    max_length: int | None
+    page_size: int
+    table: PageTable | None = None
+    first: int = 0
+
+    def table_for(self, states: Tensor) -> PageTable:
+        """The table, made for keys like these where there is none yet."""
+        if self.table is None:
+            length = self.max_length or states.shape[2] + _FIRST_ROOM
+            pages_each = -(-length // self.page_size)
+            fixed = self.max_length is not None
+            self.take(PageTable.of(states.shape[0], self.page_size, pages_each, states.device, fixed))
+        assert self.table is not None
+        return self.table
+
+    def take(self, table: PageTable) -> None:
+        """Have another table; every layer moves to its pages when it is written to, or when it is told."""
+        self.table = table
+        _fix_addresses(table.block_table, table.seq_lens)
+
+    def make_room(self, new: int) -> None:
+        """Count new tokens in; where the cache is of open length and full, with twice the pages."""
+        table = self.table
+        assert table is not None
+        if not unreadable():
+            needed = table.length() + new
+            if needed > table.capacity:
+                if self.max_length is not None:
+                    raise InvalidArgument(
+                        f"PagedCache: `max_length` expected {needed} tokens or more, got {self.max_length};"
+                        " make the cache longer, or leave max_length out to let it grow"
+                    )
+                self.take(table.another(table.batch, -(-2 * needed // self.page_size)))
+        assert self.table is not None
+        self.table.advance(new)
+
+
+def _fix_addresses(*tensors: Tensor) -> None:
+    if not torch.compiler.is_compiling():
+        for tensor in tensors:
+            torch._dynamo.mark_static_address(tensor)
+
+
 class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
     """The pages of one layer."""
 
@@ -52,24 +107,21 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
     is_compileable = False
     is_croppable = True
 
-    def __init__(self, cache: "PagedCache", index: int) -> None:
+    def __init__(self, shared: Shared, index: int) -> None:
         super().__init__()
-        self.cache, self.index = cache, index
+        self.shared, self.index = shared, index
+        self.table: PageTable | None = None
+        """The one whose pages the keys and values lie in."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take memory for pages like these keys and values."""
         self.dtype, self.device = key_states.dtype, key_states.device
-        table = self.cache.table_for(key_states)
+        self.table = table = self.shared.table_for(key_states)
         pages = table.batch * table.pages_each
         shapes = [(pages, table.page_size, states.shape[1], states.shape[3]) for states in (key_states, value_states)]
         self.keys, self.values = (torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
-        self._fix_addresses()
+        _fix_addresses(self.keys, self.values)
         self.is_initialized = True
-
-    def _fix_addresses(self) -> None:
-        if not torch.compiler.is_compiling():
-            for tensor in (self.keys, self.values):
-                torch._dynamo.mark_static_address(tensor)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Write new keys and values, ``(batch, kv_heads, new, dim)``; returns what attention reads."""
@@ -81,17 +133,21 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def write(self, keys: Tensor, values: Tensor, new: int) -> PageTable:
         """Write the keys and values of as many new tokens of every sequence, ``(batch * new, kv_heads, dim)``."""
-        if self.index == self.cache.first:
-            self.cache.make_room(new)
-        table = self.cache.table
+        shared = self.shared
+        if self.index == shared.first:
+            shared.make_room(new)
+        table = shared.table
         assert table is not None
+        if table is not self.table:
+            self.move()
         opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots)
         return table
 
-    def move(self, table: PageTable, rows: Tensor | None = None) -> None:
-        """Move to the pages of another table, with these rows of the old one (None: all, in order)."""
-        old = self.cache.table
+    def move(self, rows: Tensor | None = None) -> None:
+        """Move to the pages of the cache's table, with these rows of the old one (None: all, in order)."""
+        old, table = self.table, self.shared.table
         assert old is not None
+        assert table is not None
         moved = []
         for tensor in (self.keys, self.values):
             source = tensor.view(old.batch, old.capacity, *tensor.shape[2:])
@@ -101,7 +157,8 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
             target[:, :kept] = source[:, :kept]
             moved.append(target.view(-1, table.page_size, *tensor.shape[2:]))
         self.keys, self.values = moved
-        self._fix_addresses()
+        self.table = table
+        _fix_addresses(self.keys, self.values)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Number and offset of the keys that the next queries see."""
@@ -111,7 +168,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_seq_length(self) -> int:
         """Tokens in the cache. In compiled and captured graphs a tensor, as in transformers' static caches."""
-        table = self.cache.table
+        table = self.shared.table
         if table is None:
             return 0
         if unreadable():
@@ -120,7 +177,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         """Tokens that it may hold; -1 where it grows."""
-        return self.cache.max_length or -1
+        return self.shared.max_length or -1
 
     get_max_cache_shape = get_max_length  # its name in transformers 5.17
 
@@ -165,54 +222,31 @@ class PagedCache(Cache):  # type: ignore[misc]
             raise InvalidArgument(
                 f"PagedCache: `max_length` expected a whole number, 1 or more, got {max_length!r}; None grows as needed"
             )
-        self.max_length, self.page_size = max_length, page_size
-        self.table: PageTable | None = None
-        self.first = 0
-        super().__init__(layers=[PagedLayer(self, index) for index in range(config.num_hidden_layers)])
+        self.shared = shared = Shared(max_length, page_size)
+        super().__init__(layers=[PagedLayer(shared, index) for index in range(config.num_hidden_layers)])
 
-    def table_for(self, states: Tensor) -> PageTable:
-        """The table of all layers, made for the first of them."""
-        if self.table is None:
-            length = self.max_length or states.shape[2] + _FIRST_ROOM
-            pages_each = -(-length // self.page_size)
-            self.table = PageTable.of(
-                states.shape[0], self.page_size, pages_each, states.device, self.max_length is not None
-            )
-            self._fix_addresses()
-        return self.table
+    @property
+    def table(self) -> PageTable | None:
+        """Where all layers keep their tokens; None before the first."""
+        return self.shared.table
 
-    def _fix_addresses(self) -> None:
-        if not torch.compiler.is_compiling() and self.table is not None:
-            for tensor in (self.table.block_table, self.table.seq_lens):
-                torch._dynamo.mark_static_address(tensor)
+    @property
+    def max_length(self) -> int | None:
+        """Tokens that a sequence may have at most."""
+        return self.shared.max_length
 
-    def make_room(self, new: int) -> None:
-        """Count new tokens in; a cache of open length that is full moves to twice the pages."""
-        table = self.table
-        assert table is not None
-        if not unreadable():
-            needed = table.length() + new
-            if needed > table.capacity:
-                if self.max_length is not None:
-                    raise InvalidArgument(
-                        f"PagedCache: `max_length` expected {needed} tokens or more, got {self.max_length};"
-                        " make the cache longer, or leave max_length out to let it grow"
-                    )
-                self._move(-(-2 * needed // self.page_size))
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self.shared.page_size
+
+    def _take_rows(self, rows: Tensor) -> None:
+        """Have these sequences, in this order."""
         assert self.table is not None
-        self.table.advance(new)
-
-    def _move(self, pages_each: int, rows: Tensor | None = None) -> None:
-        old = self.table
-        assert old is not None
-        batch = old.batch if rows is None else len(rows)
-        table = PageTable.of(batch, self.page_size, pages_each, old.block_table.device, old.fixed)
-        table.set_length(old.length())
+        self.shared.take(self.table.another(len(rows), self.table.pages_each))
         for layer in self.layers:
             if layer.is_initialized:
-                layer.move(table, rows)
-        self.table = table
-        self._fix_addresses()
+                layer.move(rows)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Position of the next query; in a graph 0, which `PagedLayer.get_mask_sizes` is counted from too."""
@@ -240,13 +274,13 @@ class PagedCache(Cache):  # type: ignore[misc]
         if self.table is not None:
             rows = indices.to(self.table.block_table.device)
             rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
-            self._move(self.table.pages_each, rows)
+            self._take_rows(rows)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every sequence."""
         if self.table is not None:
             rows = torch.arange(self.table.batch, device=self.table.block_table.device)
-            self._move(self.table.pages_each, rows.repeat_interleave(repeats))
+            self._take_rows(rows.repeat_interleave(repeats))
 
     def activate_past_recording(self) -> None:
         """Nothing is dropped here, so nothing needs to be recorded."""

@@ -62,6 +62,12 @@ class PageTable:
         pages = torch.arange(batch * pages_each, dtype=torch.int32, device=device).view(batch, pages_each)
         return cls(page_size, pages_each, pages, torch.zeros(batch, dtype=torch.int32, device=device), fixed)
 
+    def another(self, batch: int, pages_each: int) -> "PageTable":
+        """One of other sizes and the same length."""
+        made = PageTable.of(batch, self.page_size, pages_each, self.block_table.device, self.fixed)
+        made.set_length(self.length())
+        return made
+
     @property
     def batch(self) -> int:
         """Sequences."""
