@@ -1,8 +1,9 @@
 """What every test of the Triton backend starts from."""
 
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,20 @@ def clean_process() -> Iterator[None]:
     opmux.policy.reset()
     opmux.quarantine_clear()
     log._announced.clear()
+
+
+@pytest.fixture
+def interpret() -> Callable[[str], None]:
+    """Runs a program of this folder under Triton's interpreter, which a process is to be started with."""
+
+    def run(program: str) -> None:
+        done = subprocess.run(
+            [sys.executable, Path(__file__).with_name(program)],
+            env={**os.environ, "TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.strip() == "all equal", done.stderr[-3000:]
+
+    return run

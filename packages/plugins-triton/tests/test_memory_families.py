@@ -1,9 +1,6 @@
 """The memory-bound families: how rows are folded, what the heuristics give, and kernels beyond the small cases."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,16 +17,8 @@ WIDTHS = (1, 7, 64, 128, 1000, 2880, 4096, 5120, 8192, 14336, 28672, 100_000)
 TOKENS = tuple(range(0, 24, 3))
 
 
-def test_interpreted_kernels_agree_with_the_references() -> None:
-    program = Path(__file__).with_name("interpreted_memory.py")
-    done = subprocess.run(
-        [sys.executable, program],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "all equal", done.stderr[-3000:]
+def test_interpreted_kernels_agree_with_the_references(interpret: Callable[[str], None]) -> None:
+    interpret("interpreted_memory.py")
 
 
 def test_contiguous_rows_are_one_part_with_one_stride() -> None:

@@ -13,25 +13,31 @@ def combine(
     batch, tokens, splits, fewest, most, left, right, offsets_stride, lengths_stride, sinks_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr, LEAST: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    SINKS: tl.constexpr, LSE: tl.constexpr, DEPENDENT: tl.constexpr,
+    SINKS: tl.constexpr, LSE: tl.constexpr, SINGLE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """One token and head: the splits that `attend` gave blocks to, BLOCK_S at a time, always in the same order."""
+    """One token and head: the splits that `attend` gave blocks to, BLOCK_S at a time, always in the same order.
+
+    SINGLE, which is as `attend` has it, takes all splits, and so waits for memory once.
+    """
     await_predecessor(DEPENDENT)
     token = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
-    if token >= tl.load(offsets + batch * offsets_stride):
-        return
-    sequence = sequence_at(offsets, offsets_stride, batch, token, 1, 1, 0)
-    start = tl.load(offsets + sequence * offsets_stride)
-    queries = tl.load(offsets + (sequence + 1) * offsets_stride) - start
-    length = tl.load(lengths + sequence * lengths_stride)
-    tile = ((token - start) * GROUP + head % GROUP) // BLOCK_M
-    begin, _, _, end, _, _, share = blocks_of(
-        tile, queries, length, left, right, splits, GROUP, BLOCK_M, BLOCK_N, LEAST, LEFT, RIGHT
-    )
-    active = (end - begin + share - 1) // share
-    if (queries <= fewest) | (queries > most) | (active <= 1):
-        return
+    live = token < tl.load(offsets + batch * offsets_stride)
+    active = splits
+    if not SINGLE:
+        if not live:
+            return
+        sequence = sequence_at(offsets, offsets_stride, batch, token, 1, 1, 0)
+        start = tl.load(offsets + sequence * offsets_stride)
+        queries = tl.load(offsets + (sequence + 1) * offsets_stride) - start
+        length = tl.load(lengths + sequence * lengths_stride)
+        tile = ((token - start) * GROUP + head % GROUP) // BLOCK_M
+        begin, _, _, end, _, _, share = blocks_of(
+            tile, queries, length, left, right, splits, GROUP, BLOCK_M, BLOCK_N, LEAST, LEFT, RIGHT
+        )
+        active = (end - begin + share - 1) // share
+        if (queries <= fewest) | (queries > most) | (active <= 1):
+            return
 
     value_dims = tl.arange(0, BLOCK_V)
     acc = tl.zeros([BLOCK_V], tl.float32)
@@ -55,9 +61,11 @@ def combine(
         total = total * decay + tl.sum(one_total * weight, 0)
         acc = acc * decay + tl.sum(one * weight[:, None], 0)
         top = new_top
-    anchor = tl.where(top == float("-inf"), 0.0, top)
-    result = acc / tl.where(total == 0, 1.0, total)
-    row = (tl.cast(token, tl.int64) * HEADS + head) * VALUE_DIM
-    tl.store(out + row + value_dims, result.to(out.dtype.element_ty), mask=value_dims < VALUE_DIM)
-    if LSE:
-        tl.store(lse + tl.cast(head, tl.int64) * tokens + token, (anchor + tl.log2(total)) * 0.6931471805599453)
+    if live:
+        anchor = tl.where(top == float("-inf"), 0.0, top)
+        result = acc / tl.where(total == 0, 1.0, total)
+        row = (tl.cast(token, tl.int64) * HEADS + head) * VALUE_DIM
+        tl.store(out + row + value_dims, result.to(out.dtype.element_ty), mask=value_dims < VALUE_DIM)
+        if LSE:
+            at = tl.cast(head, tl.int64) * tokens + token
+            tl.store(lse + at, (anchor + tl.log2(total)) * 0.6931471805599453)

@@ -6,7 +6,8 @@ in blocks of BLOCK_N, aligned to key 0; the pages of the next block are looked u
 
 With several splits each program takes an equal share of the blocks that its rows attend to, as read on the device,
 and leaves a sum that is neither normalised nor rounded; `combine_kernels` joins them. Where the share of the first is
-all there is, it writes the result itself.
+all there is, it writes the result itself. Not so where no sequence has more than one new token: there every split
+leaves what it found, be it nothing, so that what joins them need not read first how many there are.
 """
 
 import triton
@@ -34,6 +35,13 @@ def clear_rest(
         if LSE:
             nothing = tl.full([BLOCK_G], float("-inf"), tl.float32)
             tl.store(lse + head.to(tl.int64) * tokens + token, nothing, mask=group < GROUP)
+
+
+@triton.jit
+def places_of(results, token, head, split, tokens, value_dims, HEADS: tl.constexpr, VALUE_DIM: tl.constexpr):
+    """The numbers of rows among those of all splits, and where their values lie. Kept, they would cost registers."""
+    row = (tl.cast(split, tl.int64) * tokens + token) * HEADS + head
+    return row, results + row[:, None] * VALUE_DIM + value_dims[None, :]
 
 
 @triton.jit
@@ -70,12 +78,6 @@ def attend(
     places = tl.num_programs(0) // kv_heads
     split = tl.program_id(1)
     splits = tl.num_programs(1)
-    if CLEAR:
-        rest = tl.maximum(tl.load(offsets + batch * offsets_stride), 0)
-        clear_rest(
-            out, lse, rest + split * places + place, places * splits, tokens, kv_head,
-            HEADS, GROUP, VALUE_DIM, BLOCK_G, BLOCK_V, LSE,
-        )  # fmt: skip
     if SEARCH:
         place = places - 1 - place  # with causal the later tiles have more to do: they start first
         sequence = sequence_at(offsets, offsets_stride, batch, place, GROUP, BLOCK_M, 1)
@@ -87,6 +89,12 @@ def attend(
         tile = place // batch
     queries = tl.load(offsets + (sequence + 1) * offsets_stride) - start
     length = tl.load(lengths + sequence * lengths_stride)
+    if CLEAR:  # behind the loads above, which are on their way while this one is waited for
+        rest = tl.maximum(tl.load(offsets + batch * offsets_stride), 0)
+        clear_rest(
+            out, lse, rest + split * places + place, places * splits, tokens, kv_head,
+            HEADS, GROUP, VALUE_DIM, BLOCK_G, BLOCK_V, LSE,
+        )  # fmt: skip
     if (queries <= fewest) | (queries > most) | (tile * BLOCK_M >= queries * GROUP):
         return
     begin, full_begin, full_end, end, low, high, share = blocks_of(
@@ -95,8 +103,9 @@ def attend(
     first = begin + split * share
     last = tl.minimum(first + share, end)
     if SPLIT:
-        if (split > 0) & (first >= last):
-            return
+        if not SINGLE:
+            if (split > 0) & (first >= last):
+                return
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     query = row // GROUP
@@ -118,12 +127,6 @@ def attend(
     inside = live[:, None]
     if VALUE_DIM != BLOCK_V:
         inside = inside & (value_dims < VALUE_DIM)[None, :]
-    part = token.to(tl.int64) * HEADS + head
-    if SPLIT:
-        part += tl.cast(split, tl.int64) * tokens * HEADS
-        room = sums + part[:, None] * VALUE_DIM + value_dims[None, :]
-    else:
-        room = out + part[:, None] * VALUE_DIM + value_dims[None, :]
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -164,6 +167,10 @@ def attend(
                     v_page_stride, v_slot_stride, table_stride, PAGE_SIZE, VALUE_DIM, 16, BLOCK_V, LEFT, RIGHT, UPCAST,
                 )  # fmt: skip
                 # Its place until the sum is known is where this program alone writes.
+                if SPLIT:
+                    _, room = places_of(sums, token, head, split, tokens, value_dims, HEADS, VALUE_DIM)
+                else:
+                    _, room = places_of(out, token, head, 0, tokens, value_dims, HEADS, VALUE_DIM)
                 tl.store(room, excess.to(room.dtype.element_ty), mask=inside)
                 tl.debug_barrier()
                 acc, _, _ = attend_blocks(
@@ -176,7 +183,11 @@ def attend(
                 acc += tl.load(room, mask=inside, other=0.0).to(tl.float32)
 
     if SPLIT:
-        if end - begin > share:
+        joined = end - begin > share
+        if SINGLE:
+            joined = True
+        if joined:
+            part, room = places_of(sums, token, head, split, tokens, value_dims, HEADS, VALUE_DIM)
             tl.store(room, acc, mask=inside)
             tl.store(statistics + part * 2, top, mask=live)
             tl.store(statistics + part * 2 + 1, total, mask=live)
@@ -191,8 +202,8 @@ def attend(
         acc = acc * decay[:, None]
         anchor = joint
     result = acc / tl.where(total == 0, 1.0, total)[:, None]
-    out_at = out + ((token.to(tl.int64) * HEADS + head) * VALUE_DIM)[:, None] + value_dims[None, :]
-    tl.store(out_at, result.to(out.dtype.element_ty), mask=inside)
+    _, room = places_of(out, token, head, 0, tokens, value_dims, HEADS, VALUE_DIM)
+    tl.store(room, result.to(out.dtype.element_ty), mask=inside)
     if LSE:
         logarithm = (anchor + tl.log2(total)) * 0.6931471805599453
         tl.store(lse + head.to(tl.int64) * tokens + token, logarithm, mask=live)

@@ -169,7 +169,8 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             {
                 "HEADS": heads, "GROUP": group, "VALUE_DIM": value_dim, "BLOCK_M": one.rows, "BLOCK_N": block_n,
                 "BLOCK_S": min(config["combine_splits"], max(4, 1 << (splits - 1).bit_length())), "BLOCK_V": block_v,
-                "LEAST": least, **shared, **present, "num_warps": config["combine_num_warps"],
+                "LEAST": least, **shared, **present, "SINGLE": call.longest == 1,
+                "num_warps": config["combine_num_warps"],
             },
         )  # fmt: skip
 
