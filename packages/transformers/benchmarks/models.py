@@ -461,7 +461,6 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
             print(f"{model_name}: {name} is left out: {reason}", flush=True)
         for work in arguments.work:
             table: dict[str, Any] = {name: {"left_out": reason} for name, reason in workers.left_out.items()}
-            found[work] = table
             rows = [name for name in workers.running if name != "opmux graph" or work.startswith("decode")]
             if work == "training":
                 for _, pipe in workers.running.values():
@@ -472,7 +471,6 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                         table[name] = {"rounds": [], "failed": answer}
                         print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
                 print(f"{model_name} {work}: all ran after {time.monotonic() - started:.0f} s", flush=True)
-                save()
             for turn in range(arguments.rounds):
                 for name in [n for n in rows if "failed" not in table.get(n, {})]:
                     if time.monotonic() - started > arguments.total:
@@ -481,6 +479,7 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                         return
                     state, answer = workers.ask(work, [name])[name]
                     entry = table.setdefault(name, {"rounds": []})
+                    found[work] = table  # from the first turn on it takes the place of what the file has
                     if state == "measured" and (reason := other_gradients(table, answer)) is not None:
                         state, answer = "failed", reason
                     if state != "measured":
@@ -493,6 +492,7 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                     said = f"{answer['tokens_per_second']:.0f} tokens/s" if state == "measured" else answer
                     print(f"{model_name} {work} round {turn + 1}: {name}: {said}", flush=True)
                     save()
+            found[work] = table
         for name in [*workers.running]:
             workers.stop(name)
 
