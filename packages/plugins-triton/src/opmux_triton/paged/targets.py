@@ -158,6 +158,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
         },
     )  # fmt: skip
     if splits > 1:
+        at_a_time = min(config["combine_splits"], max(4, 1 << (splits - 1).bit_length()))
         launch(
             combine_kernels.combine,
             (tokens * heads,),
@@ -168,9 +169,8 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             ),
             {
                 "HEADS": heads, "GROUP": group, "VALUE_DIM": value_dim, "BLOCK_M": one.rows, "BLOCK_N": block_n,
-                "BLOCK_S": min(config["combine_splits"], max(4, 1 << (splits - 1).bit_length())), "BLOCK_V": block_v,
-                "LEAST": least, **shared, **present, "SINGLE": call.longest == 1,
-                "num_warps": config["combine_num_warps"],
+                "BLOCK_S": at_a_time, "BLOCK_V": block_v, "LEAST": least, **shared, **present,
+                "SINGLE": call.longest == 1, "num_warps": config["combine_num_warps"] * max(1, at_a_time // 16),
             },
         )  # fmt: skip
 
