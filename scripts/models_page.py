@@ -50,7 +50,7 @@ class Work:
     def why_none(self, name: str) -> str:
         """Why a row has no rate, or failed after it had one."""
         row = self.rows.get(name, {})
-        for key, words in (("left_out", "left out"), ("failed", "failed")):
+        for key, words in (("left_out", "left out"), ("failed", "failed later" if name in self.rates else "failed")):
             if key in row:
                 return f"{words}: {code(row[key])}"
         return "" if name in self.rates else "not measured"
@@ -65,8 +65,8 @@ class Work:
 
 
 def code(reason: str) -> str:
-    """An error's message as code, so that nothing in it is Markdown."""
-    return "`" + " ".join(reason.split()).replace("`", "'").replace("|", "/") + "`"
+    """The first sentence of an error's message, as code, so that nothing in it is Markdown."""
+    return "`" + " ".join(reason.split()).partition(". ")[0].replace("`", "'").replace("|", "/") + "`"
 
 
 def works_of(data: dict[str, Any], model: str) -> list[Work]:

@@ -104,12 +104,15 @@ def test_what_was_left_out_or_failed_stays(module: ModuleType, tmp_path: Path) -
         "liger": {"left_out": "LookupError: no `such` [patch](x)\n | at all"},
         "compiled": {"rounds": [], "failed": "took longer than 3 s"},
     }
+    found["eager"] = {**found["eager"], "failed": "OutOfMemoryError: out of memory. Process 7 has 2.5 GiB"}
     folder = folder_of(tmp_path, training=found)
     page = module.models_page(folder)
     (liger,) = lines_of(page, "| training 4 x 2048 | liger |")
     assert liger.endswith("| left out: `LookupError: no 'such' [patch](x) / at all` |")
     (compiled,) = lines_of(page, "| training 4 x 2048 | compiled |")
     assert compiled.endswith("| - | - | - | - | failed: `took longer than 3 s` |")
+    (eager,) = lines_of(page, "| training 4 x 2048 | eager |")
+    assert eager.endswith("| 1.00 | 1.00 | failed later: `OutOfMemoryError: out of memory` |")
     plot = module.models_plot(folder)
     assert ">left out</text>" in plot
     assert ">failed</text>" in plot

@@ -11,9 +11,10 @@ from opmux.arch import parse_arch
 from opmux_triton.paged import configs, targets
 
 torch.manual_seed(0)
-HEADS, KV_HEADS, DIM, PAGE, LONGEST = 4, 2, 16, 16, 300
-FEATURES = {"page_size": PAGE, "head_dim": DIM, "value_dim": DIM, "bucket(batch)": 2}
-CONFIG = configs.halves_config(parse_arch("sm_90"), FEATURES) | {"decode_block_n": 16, "decode_least": 16}
+PAGE, LONGEST = 16, 300
+CONFIG = configs.halves_config(
+    parse_arch("sm_90"), {"page_size": PAGE, "head_dim": 16, "value_dim": 16, "bucket(batch)": 2}
+) | {"decode_block_n": 16, "decode_least": 16}
 LENGTHS = ([5, LONGEST, 64, 2], [130, 0, 17, 260])
 PAST = 2
 """Tokens past the last sequence."""
@@ -24,20 +25,35 @@ def poisoned(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return like.new_full(shape, float("nan"), dtype=torch.float32)
 
 
+def check(
+    longest: int, lengths: list[int], window: int, changes: dict[str, int],
+    heads: tuple[int, int] = (4, 2), dims: tuple[int, int] = (16, 16), sinks: bool = True, reach: int = LONGEST,
+) -> None:  # fmt: skip
+    """Both results against the reference, of sequences with one new token or none, the last with ``longest``."""
+    counts = torch.tensor([0, *(int(length > 0) for length in lengths[:-1]), longest])
+    offsets = counts.cumsum(0).to(torch.int32)
+    q = torch.randn(int(offsets[-1]) + PAST, heads[0], dims[0], dtype=torch.float16)
+    k_cache, v_cache = (torch.randn(128, PAGE, heads[1], dim, dtype=torch.float16) for dim in dims)
+    v_cache[3, 4, 0, 5] = float("nan")
+    pages = -(-max(lengths) // PAGE)
+    table = torch.randperm(128)[: len(lengths) * pages].view(len(lengths), pages).to(torch.int32)
+    given = (q, k_cache, v_cache, offsets, torch.tensor(lengths, dtype=torch.int32), table)
+    bounds = {"max_seqlen_q": longest, "max_seqlen_k": reach}
+    options = {"scale": None, "causal": True, "window": (window, -1), "softcap": 0.0, "layout": "nhd", **bounds}
+    sink = torch.randn(heads[0]) if sinks else None
+    found = targets.paged_attention_lse(*given, sink, config=CONFIG | changes, **options)
+    expected = opmux.paged_attention_lse.reference(*given, sink, **options)
+    what = f"{longest} {lengths} {window} {changes} {heads} {dims}"
+    for own, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(own, right, rtol=5e-3, atol=5e-3, equal_nan=True, msg=lambda m: f"{what}: {m}")
+
+
 targets.scratch = poisoned
 for longest, lengths, window, programs in itertools.product((1, 2), LENGTHS, (-1, 40), (8, 1000)):
-    counts = torch.tensor([0, 1, int(lengths[1] > 0), 1, longest])
-    offsets = counts.cumsum(0).to(torch.int32)
-    q = torch.randn(int(offsets[-1]) + PAST, HEADS, DIM, dtype=torch.float16)
-    k_cache, v_cache = torch.randn(2, 128, PAGE, KV_HEADS, DIM, dtype=torch.float16)
-    v_cache[3, 4, 0, 5] = float("nan")
-    table = torch.randperm(128)[: 4 * 20].view(4, 20).to(torch.int32)
-    given = (q, k_cache, v_cache, offsets, torch.tensor(lengths, dtype=torch.int32), table, torch.randn(HEADS))
-    bounds = {"max_seqlen_q": longest, "max_seqlen_k": LONGEST}
-    options = {"scale": None, "causal": True, "window": (window, -1), "softcap": 0.0, "layout": "nhd", **bounds}
-    found = targets.paged_attention_lse(*given, config=CONFIG | {"decode_programs": programs}, **options)
-    expected = opmux.paged_attention_lse.reference(*given, **options)
-    for own, right in zip(found, expected, strict=True):
-        what = f"{longest} {lengths} {window} {programs}"
-        torch.testing.assert_close(own, right, rtol=5e-3, atol=5e-3, equal_nan=True, msg=lambda m, w=what: f"{w}: {m}")
+    check(longest, lengths, window, {"decode_programs": programs})
+# joined in several turns, of which the later ones find nothing
+check(1, [40, LONGEST], -1, {"decode_programs": 1000, "combine_splits": 4})
+check(1, [90], -1, {"decode_programs": 1000}, heads=(2, 1), reach=80 * 16)
+# a group in several tiles of rows, values of another width, no sinks
+check(1, [70, 3], -1, {"decode_programs": 1000, "decode_rows": 16}, heads=(40, 1), dims=(16, 24), sinks=False)
 sys.stdout.write("all equal")

@@ -4,13 +4,14 @@ Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for
 where they are installed and patch the family, patched by opmux (eager), and patched under torch.compile or captured as
 a CUDA graph for decode.
 
-Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that every
-round has all rows under the same clocks, and memory is given back after each turn: for training the models of the rows
-that wait lie on the host. Before the first round all rows do the work once at the same time, which is not counted:
-compilation and tuning need the host more than the device. Only training, which fills the device, begins with the first
-round. Weights are random, the same in all rows. A row that fails or passes its limit stays in the table with why.
-Results so far are written after each turn. Results that the file has already and are not run stay in it; of work that
-is run again, the rows of this run are replaced. A file of another device or of other versions is refused.
+Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
+every round has all rows under the same clocks, and memory is given back after each turn: for training the models of
+the rows that wait lie on the host. Before the first round all rows do the work once at the same time, which is not
+counted: compilation needs the host more than the device. What a row chooses by timing, it chooses then, beside the
+others. Only training, which fills the device, begins with the first round. Weights are random, the same in all rows.
+A row that fails or passes its limit stays in the table with the reason. Results so far are written after each turn.
+Results that the file has already and are not run stay in it; of work that is run again, the rows of this run are
+replaced. A file of another device or of other versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
     python benchmarks/models.py --json results.json --join decode.json training.json    # of several GPUs, say
@@ -334,16 +335,19 @@ def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any)
         pipe.send(("left out", say(error)))
         return
     while (work := pipe.recv()) is not None:
-        if work == PARK:
-            row.leave(work)
-            continue
-        try:
-            answer: tuple[str, Any] = ("measured", row.run(work))
-        except Exception as error:
-            traceback.print_exc(file=sys.stderr)
-            answer = ("failed", say(error))
-        row.leave(work)
-        pipe.send(answer)
+        answer = None if work == PARK else attempt(row.run, work)
+        left = attempt(row.leave, work)
+        if answer is not None:
+            pipe.send(left if left[0] == "failed" and answer[0] != "failed" else answer)
+
+
+def attempt(do: Callable[[str], Any], work: str) -> tuple[str, Any]:
+    """What a row says of a work: measured, and what; or failed, and why."""
+    try:
+        return "measured", do(work)
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        return "failed", say(error)
 
 
 class Workers:
@@ -380,6 +384,12 @@ class Workers:
         self.left_out[name] = reason
         self.stop(name)
         return "failed", reason
+
+    def tell(self, what: str) -> None:
+        """Have every row do what is not answered."""
+        for _, pipe in self.running.values():
+            with contextlib.suppress(OSError):  # one that has ended is found out by its next answer
+                pipe.send(what)
 
     def ask(self, work: str, names: Sequence[str]) -> dict[str, tuple[str, Any]]:
         """Have rows do a work, at the same time if they are several; one that is late is left out from then on."""
@@ -454,6 +464,14 @@ def other_gradients(table: dict[str, Any], answer: dict[str, float]) -> str | No
 def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callable[[], None]) -> None:
     """Every model, every kind of work, in rounds over all rows."""
     started = time.monotonic()
+
+    def late() -> bool:
+        if time.monotonic() - started > arguments.total:
+            results["stopped"] = f"after {arguments.total:.0f} s"
+            save()
+            return True
+        return False
+
     for model_name in arguments.models:
         workers = Workers(model_name, arguments.rows, arguments)
         found = results["models"].setdefault(model_name, {})
@@ -462,20 +480,20 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
         for work in arguments.work:
             table: dict[str, Any] = {name: {"left_out": reason} for name, reason in workers.left_out.items()}
             rows = [name for name in workers.running if name != "opmux graph" or work.startswith("decode")]
+            if late():
+                return
             if work == "training":
-                for _, pipe in workers.running.values():
-                    pipe.send(PARK)
+                workers.tell(PARK)
             else:
                 for name, (state, answer) in workers.ask(work, rows).items():
                     if state != "measured":
-                        table[name] = {"rounds": [], "failed": answer}
                         print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
+                    if name in workers.left_out:  # what failed beside others has its turn still
+                        table[name] = {"rounds": [], "failed": answer}
                 print(f"{model_name} {work}: all ran after {time.monotonic() - started:.0f} s", flush=True)
             for turn in range(arguments.rounds):
                 for name in [n for n in rows if "failed" not in table.get(n, {})]:
-                    if time.monotonic() - started > arguments.total:
-                        results["stopped"] = f"after {arguments.total:.0f} s"
-                        save()
+                    if late():
                         return
                     state, answer = workers.ask(work, [name])[name]
                     entry = table.setdefault(name, {"rounds": []})

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,7 +148,8 @@ def test_a_turn_of_training_leaves_no_optimiser_behind(program: ModuleType, monk
     """Its state is twice the model; others have the device next."""
 
     def optimisers() -> list[Any]:
-        return [held for held in gc.get_objects() if type(held) is torch.optim.AdamW]
+        held = [one for one in gc.get_objects() if type(one) is torch.optim.AdamW]
+        return [one for one in held if id(one) not in before]
 
     class Pipe:
         def __init__(self) -> None:
@@ -161,6 +162,8 @@ def test_a_turn_of_training_leaves_no_optimiser_behind(program: ModuleType, monk
             self.answers.append(answer[0])
             self.kept.append(optimisers())
 
+    before: set[int] = set()
+    before = {id(one) for one in optimisers()}
     for failing in (False, True):
         if failing:
             monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda self, set_to_none: 1 / 0)
@@ -168,6 +171,74 @@ def test_a_turn_of_training_leaves_no_optimiser_behind(program: ModuleType, monk
         program.work_in_turns("eager", "llama-1b", True, 4, pipe)
         assert pipe.answers == ["ready", "failed" if failing else "measured"]
         assert pipe.kept == [[], []]
+
+
+@pytest.mark.parametrize("fails", [("run",), ("leave",), ("run", "leave")], ids="-".join)
+def test_the_first_failure_of_a_turn_is_told(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, fails: tuple[str, ...]
+) -> None:
+    sent: list[Any] = []
+    asked = iter(["prefill", program.PARK, None])
+    pipe = SimpleNamespace(recv=lambda: next(asked), send=sent.append)
+
+    def planted(name: str) -> Any:
+        def method(self: Any, work: str) -> dict[str, float] | None:
+            if name in fails:
+                raise RuntimeError(f"planted in {name}")
+            return {"tokens_per_second": 1.0} if name == "run" else None
+
+        return method
+
+    for name in ("run", "leave"):
+        monkeypatch.setattr(program.Row, name, planted(name))
+    program.work_in_turns("eager", "llama-1b", True, 4, pipe)
+    assert sent == [("ready", None), ("failed", f"RuntimeError: planted in {fails[0]}")]
+
+
+class Rows:
+    """Stands for the processes of rows: ``eager`` ends at the first work, ``opmux`` fails beside others."""
+
+    def __init__(self, model_name: str, rows: list[str], arguments: Any) -> None:
+        self.running: dict[str, None] = dict.fromkeys(rows)
+        self.left_out: dict[str, str] = {}
+
+    def ask(self, work: str, names: list[str]) -> dict[str, tuple[str, Any]]:
+        answers: dict[str, tuple[str, Any]] = {
+            name: ("measured", {"tokens_per_second": 1.0, "peak_gib": 0.0}) for name in names
+        }
+        if len(names) > 1:
+            answers["opmux"] = ("failed", "no memory")
+            answers["eager"] = ("failed", "ended")
+            self.left_out["eager"] = "ended"
+            self.stop("eager")
+        return answers
+
+    def stop(self, name: str) -> None:
+        self.running.pop(name)
+
+
+def test_what_failed_beside_others_has_its_turn(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "Workers", Rows)
+    arguments = argparse.Namespace(
+        models=["llama-1b"], rows=["eager", "liger", "opmux"], work=["prefill"], rounds=2, total=60.0, limit=9.0
+    )
+    found = results({})
+    program.measure(arguments, found, lambda: None)
+    table = found["models"]["llama-1b"]["prefill"]
+    assert {name: len(entry["rounds"]) for name, entry in table.items()} == {"eager": 0, "liger": 2, "opmux": 2}
+    assert table["eager"]["failed"] == "ended"
+
+
+def test_no_work_begins_after_the_time_is_over(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "Workers", Rows)
+    saved: list[str] = []
+    arguments = argparse.Namespace(
+        models=["llama-1b"], rows=["liger"], work=["prefill"], rounds=2, total=-1.0, limit=9.0
+    )
+    found = results({})
+    program.measure(arguments, found, lambda: saved.append(found["stopped"]))
+    assert found["models"] == {"llama-1b": {}}
+    assert saved == ["after -1 s"]
 
 
 def test_files_of_several_runs_are_joined(program: ModuleType, tmp_path: Path) -> None:

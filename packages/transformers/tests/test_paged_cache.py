@@ -88,6 +88,26 @@ def test_a_cache_that_is_dropped_gives_its_memory_back_at_once() -> None:
         gc.enable()
 
 
+def test_growth_that_fails_for_want_of_memory_can_be_tried_again(monkeypatch) -> None:
+    monkeypatch.setattr(paged_cache, "_FIRST_ROOM", 4)
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    tokens, cache = ids(40), PagedCache(patched)
+    logits(patched, tokens[:, :8], past_key_values=cache)
+    move = paged_cache.PagedLayer.move
+
+    def failing(*_: object) -> None:
+        raise torch.OutOfMemoryError("planted")
+
+    monkeypatch.setattr(paged_cache.PagedLayer, "move", failing)
+    with pytest.raises(torch.OutOfMemoryError):
+        logits(patched, tokens[:, 8:30], past_key_values=cache)
+    assert cache.get_seq_length() == 8
+    monkeypatch.setattr(paged_cache.PagedLayer, "move", move)
+    got = logits(patched, tokens[:, 8:30], past_key_values=cache)
+    torch.testing.assert_close(got, logits(plain, tokens[:, :30])[:, 8:], **CLOSE)
+
+
 def test_a_copy_of_a_cache_goes_on_by_itself(monkeypatch) -> None:
     monkeypatch.setattr(paged_cache, "_FIRST_ROOM", 4)
     plain, patched = pair()

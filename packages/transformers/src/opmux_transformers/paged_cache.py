@@ -78,20 +78,19 @@ class Shared:
         _fix_addresses(table.block_table, table.seq_lens)
 
     def make_room(self, new: int) -> None:
-        """Count new tokens in; where the cache is of open length and full, with twice the pages."""
+        """Where the cache is of open length and new tokens do not fit, have a table of twice the pages."""
         table = self.table
         assert table is not None
-        if not unreadable():
-            needed = table.length() + new
-            if needed > table.capacity:
-                if self.max_length is not None:
-                    raise InvalidArgument(
-                        f"PagedCache: `max_length` expected {needed} tokens or more, got {self.max_length};"
-                        " make the cache longer, or leave max_length out to let it grow"
-                    )
-                self.take(table.another(table.batch, -(-2 * needed // self.page_size)))
-        assert self.table is not None
-        self.table.advance(new)
+        if unreadable():
+            return
+        needed = table.length() + new
+        if needed > table.capacity:
+            if self.max_length is not None:
+                raise InvalidArgument(
+                    f"PagedCache: `max_length` expected {needed} tokens or more, got {self.max_length};"
+                    " make the cache longer, or leave max_length out to let it grow"
+                )
+            self.take(table.another(table.batch, -(-2 * needed // self.page_size)))
 
 
 def _fix_addresses(*tensors: Tensor) -> None:
@@ -133,13 +132,15 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def write(self, keys: Tensor, values: Tensor, new: int) -> PageTable:
         """Write the keys and values of as many new tokens of every sequence, ``(batch * new, kv_heads, dim)``."""
-        shared = self.shared
-        if self.index == shared.first:
+        shared, counts = self.shared, self.index == self.shared.first
+        if counts:
             shared.make_room(new)
         table = shared.table
         assert table is not None
         if table is not self.table:
             self.move()
+        if counts:  # only now: what fails for want of memory can be called again
+            table.advance(new)
         opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots)
         return table
 
@@ -197,6 +198,8 @@ class PagedCache(Cache):  # type: ignore[misc]
             compiled decoding and CUDA graphs need it. None starts small and grows by doubling.
         page_size: Tokens of a page: 1, or a multiple of 16.
 
+    The first layer counts new tokens in. Whoever goes on after a forward that failed behind it has to `crop` them.
+
     Raises:
         InvalidArgument: where the model is not patched, keeps other states, or a number is impossible.
     """
@@ -232,7 +235,7 @@ class PagedCache(Cache):  # type: ignore[misc]
 
     @property
     def max_length(self) -> int | None:
-        """Tokens that a sequence may have at most."""
+        """Tokens that a sequence may have at most; None where it grows."""
         return self.shared.max_length
 
     @property

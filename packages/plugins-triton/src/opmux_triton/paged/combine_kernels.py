@@ -17,7 +17,7 @@ def combine(
 ):  # fmt: skip
     """One token and head: the splits that `attend` gave blocks to, BLOCK_S at a time, always in the same order.
 
-    SINGLE, which is as `attend` has it, takes all splits, and so waits for memory once.
+    SINGLE, which is as `attend` has it, takes all splits: nothing has to be known before they are read.
     """
     await_predecessor(DEPENDENT)
     token = tl.program_id(0) // HEADS

@@ -64,7 +64,7 @@ def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> dict[str,
         **_prefill(arch, max(k_row, v_row) // itemsize, itemsize),
         "prefill_programs": 1,
         "prefill_least": 1024,
-        "combine_splits": 64,
+        "combine_splits": 64,  # one turn of the loop, but where very few tiles have very long keys
         "combine_num_warps": 1 if arch.vendor == "amd" or v_row <= 128 else 2,
     }
     if itemsize == 4:  # products in float32 take registers, where threads do them alone

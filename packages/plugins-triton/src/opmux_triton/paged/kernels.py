@@ -38,10 +38,15 @@ def clear_rest(
 
 
 @triton.jit
-def places_of(results, token, head, split, tokens, value_dims, HEADS: tl.constexpr, VALUE_DIM: tl.constexpr):
-    """The numbers of rows among those of all splits, and where their values lie. Kept, they would cost registers."""
-    row = (tl.cast(split, tl.int64) * tokens + token) * HEADS + head
-    return row, results + row[:, None] * VALUE_DIM + value_dims[None, :]
+def numbers_of(token, head, split, tokens, HEADS: tl.constexpr):
+    """The numbers of rows among those of all splits; of results there is one split."""
+    return (tl.cast(split, tl.int64) * tokens + token) * HEADS + head
+
+
+@triton.jit
+def places_of(values, numbers, value_dims, VALUE_DIM: tl.constexpr):
+    """Where the values of rows lie. Found where they are stored: kept, they would cost registers."""
+    return values + numbers[:, None] * VALUE_DIM + value_dims[None, :]
 
 
 @triton.jit
@@ -168,9 +173,9 @@ def attend(
                 )  # fmt: skip
                 # Its place until the sum is known is where this program alone writes.
                 if SPLIT:
-                    _, room = places_of(sums, token, head, split, tokens, value_dims, HEADS, VALUE_DIM)
+                    room = places_of(sums, numbers_of(token, head, split, tokens, HEADS), value_dims, VALUE_DIM)
                 else:
-                    _, room = places_of(out, token, head, 0, tokens, value_dims, HEADS, VALUE_DIM)
+                    room = places_of(out, numbers_of(token, head, 0, tokens, HEADS), value_dims, VALUE_DIM)
                 tl.store(room, excess.to(room.dtype.element_ty), mask=inside)
                 tl.debug_barrier()
                 acc, _, _ = attend_blocks(
@@ -187,8 +192,8 @@ def attend(
         if SINGLE:
             joined = True
         if joined:
-            part, room = places_of(sums, token, head, split, tokens, value_dims, HEADS, VALUE_DIM)
-            tl.store(room, acc, mask=inside)
+            part = numbers_of(token, head, split, tokens, HEADS)
+            tl.store(places_of(sums, part, value_dims, VALUE_DIM), acc, mask=inside)
             tl.store(statistics + part * 2, top, mask=live)
             tl.store(statistics + part * 2 + 1, total, mask=live)
             return
@@ -202,7 +207,7 @@ def attend(
         acc = acc * decay[:, None]
         anchor = joint
     result = acc / tl.where(total == 0, 1.0, total)[:, None]
-    _, room = places_of(out, token, head, 0, tokens, value_dims, HEADS, VALUE_DIM)
+    room = places_of(out, numbers_of(token, head, 0, tokens, HEADS), value_dims, VALUE_DIM)
     tl.store(room, result.to(out.dtype.element_ty), mask=inside)
     if LSE:
         logarithm = (anchor + tl.log2(total)) * 0.6931471805599453
