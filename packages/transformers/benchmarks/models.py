@@ -510,7 +510,7 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                     said = f"{answer['tokens_per_second']:.0f} tokens/s" if state == "measured" else answer
                     print(f"{model_name} {work} round {turn + 1}: {name}: {said}", flush=True)
                     save()
-            found[work] = table
+            found[work] = table  # also where no row came to a turn
         for name in [*workers.running]:
             workers.stop(name)
 

@@ -192,13 +192,14 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 class PagedCache(Cache):  # type: ignore[misc]
     """A cache of pages for all layers of a patched model.
 
+    New tokens are counted in by the first layer. After a forward that failed in a later one they are in the cache, not
+    in its pages: `crop` them before the next.
+
     Args:
         model: A model whose attention opmux has replaced.
         max_length: Tokens that a sequence may have at most; the memory is taken at once, and addresses never change, as
             compiled decoding and CUDA graphs need it. None starts small and grows by doubling.
         page_size: Tokens of a page: 1, or a multiple of 16.
-
-    The first layer counts new tokens in. Whoever goes on after a forward that failed behind it has to `crop` them.
 
     Raises:
         InvalidArgument: where the model is not patched, keeps other states, or a number is impossible.
