@@ -69,7 +69,6 @@ def attentions() -> dict[str, dict[str, Any]]:
             "decode_block_n": block, "decode_num_warps": warps, "decode_num_stages": stages,
             "decode_programs": programs, "decode_least": 128,
         }  # fmt: skip
-    found["n64w4s3p4 join 16"] = found["n64w4s3p4"] | {"combine_splits": 16}
     return found
 
 

@@ -24,6 +24,8 @@ OF_THE_ARCH = (*FUSION, DEPENDENT, "launch_pdl")
 """Constants and options that follow from the arch alone, and tell no variant from another."""
 PROFILE = "model"
 """The profile whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views."""
+LONG = 131072
+"""Tokens that a decode step has room for in a serving stack, far more than a case can hold."""
 
 
 @dataclass
@@ -153,7 +155,10 @@ def _tensors(op: Op, case: Case) -> list[torch.Tensor | None]:
 
 
 def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
-    """The case's options; where bounds follow from index data, those of a decode step and of a prefill."""
+    """The case's options; where bounds follow from index data, those of a prefill and of two decode steps.
+
+    The second of these has room for `LONG` tokens.
+    """
     filled = all_options(op.signature, case)
     open_ = [o.name for o in op.signature.options if o.name not in filled]
     if not open_:
@@ -165,7 +170,9 @@ def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
     bounds = {"max_seqlen_q": -(-tokens // batch), "max_seqlen_k": max(1, context)}
     yield filled | {name: bounds.get(name, 1) for name in open_}
     if "block_table" in {t.name for t in op.signature.tensors}:
-        yield filled | {name: 1 if name == "max_seqlen_q" else bounds.get(name, 1) for name in open_}
+        for context in (bounds["max_seqlen_k"], LONG):
+            decode = bounds | {"max_seqlen_q": 1, "max_seqlen_k": context}
+            yield filled | {name: decode.get(name, 1) for name in open_}
 
 
 def representatives(jobs: Iterable[Job]) -> list[Job]:

@@ -20,9 +20,7 @@ _LARGEST_BACKWARD = 16384
 def rms_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     """Of much data, long rows are read twice: once they are held no more, there is room for more of them."""
     hidden = max(1, features["hidden"])
-    much = features["bucket(tokens)"] - 1 + (hidden - 1).bit_length() >= _MUCH
-    # Rows that leave part of a block empty have that room, and are as fast when held.
-    if arch.vendor == "nvidia" and much and hidden >= 4096 and hidden == _power(hidden):
+    if _read_twice(arch, features):
         # Four columns to a thread; 1024 threads would wait too long for one another.
         block = 1024 if hidden < 8192 else 2048
         return {"BLOCK": block, "ROWS": 1, "num_warps": block // 128}
@@ -31,7 +29,18 @@ def rms_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
 
 def centred_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     """Two sums that follow one another: fewer warps wait less for each other."""
+    hidden = max(1, features["hidden"])
+    if _read_twice(arch, features):
+        # On an H200 at 256 MB: 131 instead of 135 us in rows of 4096, 134 of 144, 138 of 219, and 154 of 196 in 32768.
+        return {"BLOCK": min(4096, hidden // 2), "ROWS": 1, "num_warps": min(16, hidden // 1024)}
     return _rows(arch, features, 32 if arch.vendor == "nvidia" else 16)
+
+
+def _read_twice(arch: Arch, features: Mapping[str, Any]) -> bool:
+    """Whether it pays. Rows that leave part of a block empty have that room, and are as fast when held."""
+    hidden = max(1, features["hidden"])
+    much = features["bucket(tokens)"] - 1 + (hidden - 1).bit_length() >= _MUCH
+    return arch.vendor == "nvidia" and much and hidden >= 4096 and hidden == _power(hidden)
 
 
 def added_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:

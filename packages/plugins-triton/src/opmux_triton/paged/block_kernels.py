@@ -60,6 +60,20 @@ def blocks_of(
 
 
 @triton.jit
+def numbers_of(token, head, split, tokens, HEADS: tl.constexpr):
+    """The numbers of rows among those of all splits; of results there is one split."""
+    return (tl.cast(split, tl.int64) * tokens + token) * HEADS + head
+
+
+@triton.jit
+def count_of(statistics, token, kv_head, splits, tokens, HEADS: tl.constexpr, GROUP: tl.constexpr):
+    """Where a sequence's one token and its kv head have the number of splits at work, behind what these leave."""
+    kv_heads: tl.constexpr = HEADS // GROUP
+    behind = tl.cast(splits, tl.int64) * tokens * HEADS * 2
+    return statistics + behind + tl.cast(token, tl.int64) * kv_heads + kv_head
+
+
+@triton.jit
 def pages_at(table, table_stride, block, high, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
     """The pages of a block of keys: one where a page holds whole blocks, else one for each key. None past ``high``."""
     if PAGE_SIZE % BLOCK_N == 0:

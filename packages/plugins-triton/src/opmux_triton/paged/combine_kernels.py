@@ -4,7 +4,35 @@ import triton
 import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
-from opmux_triton.paged.block_kernels import blocks_of, sequence_at
+from opmux_triton.paged.block_kernels import blocks_of, count_of, numbers_of, sequence_at
+
+
+@triton.jit
+def left_by_splits(
+    sums, statistics, first, there, token, head, tokens,
+    HEADS: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """The sums, maxima and totals of those of BLOCK_S splits from ``first`` whose number is less than ``there``."""
+    split = first + tl.arange(0, BLOCK_S)
+    value_dims = tl.arange(0, BLOCK_V)
+    part = numbers_of(token, head, split, tokens, HEADS)
+    top = tl.load(statistics + part * 2, mask=split < there, other=float("-inf"))
+    total = tl.load(statistics + part * 2 + 1, mask=split < there, other=0.0)
+    inside = (split < there)[:, None] & (value_dims < VALUE_DIM)[None, :]
+    acc = tl.load(sums + part[:, None] * VALUE_DIM + value_dims[None, :], mask=inside, other=0.0)
+    return acc, top, total
+
+
+@triton.jit
+def joined(acc, top, total, one, one_top, one_total):
+    """A sum, maximum and total with those of some splits added."""
+    new_top = tl.maximum(top, tl.max(one_top, 0))
+    anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
+    decay = tl.exp2(top - anchor)
+    weight = tl.exp2(one_top - anchor)
+    total = total * decay + tl.sum(one_total * weight, 0)
+    acc = acc * decay + tl.sum(one * weight[:, None], 0)
+    return acc, new_top, total
 
 
 @triton.jit
@@ -17,14 +45,19 @@ def combine(
 ):  # fmt: skip
     """One token and head: the splits that `attend` gave blocks to, BLOCK_S at a time, always in the same order.
 
-    SINGLE, which is as `attend` has it, takes all splits: nothing has to be known before they are read.
+    SINGLE, which is as `attend` has it, the number of these splits is read beside what the first BLOCK_S of all may
+    have left: one wait for memory where it would be four.
     """
     await_predecessor(DEPENDENT)
     token = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
     live = token < tl.load(offsets + batch * offsets_stride)
-    active = splits
-    if not SINGLE:
+    if SINGLE:
+        there = splits
+        counted = tl.load(count_of(statistics, token, head // GROUP, splits, tokens, HEADS, GROUP))
+        # Where nothing was counted it is anything, and must not lead past the splits.
+        active = tl.minimum(tl.where(live, counted, 0.0).to(tl.int32), splits)
+    else:
         if not live:
             return
         sequence = sequence_at(offsets, offsets_stride, batch, token, 1, 1, 0)
@@ -38,30 +71,29 @@ def combine(
         active = (end - begin + share - 1) // share
         if (queries <= fewest) | (queries > most) | (active <= 1):
             return
+        there = active
 
     value_dims = tl.arange(0, BLOCK_V)
-    acc = tl.zeros([BLOCK_V], tl.float32)
+    one, one_top, one_total = left_by_splits(
+        sums, statistics, 0, there, token, head, tokens, HEADS, VALUE_DIM, BLOCK_S, BLOCK_V
+    )
+    if SINGLE:
+        wrote = tl.arange(0, BLOCK_S) < active
+        one = tl.where(wrote[:, None], one, 0.0)
+        one_top = tl.where(wrote, one_top, float("-inf"))
+        one_total = tl.where(wrote, one_total, 0.0)
     top = float("-inf")
     total = 0.0
     if SINKS:
         top = tl.load(sinks + head * sinks_stride).to(tl.float32) * 1.4426950408889634
         total = tl.exp2(top - tl.where(top == float("-inf"), 0.0, top))
-    for first in range(0, active, BLOCK_S):
-        split = first + tl.arange(0, BLOCK_S)
-        there = split < active
-        part = (split.to(tl.int64) * tokens + token) * HEADS + head
-        one_top = tl.load(statistics + part * 2, mask=there, other=float("-inf"))
-        one_total = tl.load(statistics + part * 2 + 1, mask=there, other=0.0)
-        inside = there[:, None] & (value_dims < VALUE_DIM)[None, :]
-        one = tl.load(sums + part[:, None] * VALUE_DIM + value_dims[None, :], mask=inside, other=0.0)
-        new_top = tl.maximum(top, tl.max(one_top, 0))
-        anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
-        decay = tl.exp2(top - anchor)
-        weight = tl.exp2(one_top - anchor)
-        total = total * decay + tl.sum(one_total * weight, 0)
-        acc = acc * decay + tl.sum(one * weight[:, None], 0)
-        top = new_top
-    if live:
+    acc, top, total = joined(tl.zeros([BLOCK_V], tl.float32), top, total, one, one_top, one_total)
+    for first in range(BLOCK_S, active, BLOCK_S):
+        one, one_top, one_total = left_by_splits(
+            sums, statistics, first, active, token, head, tokens, HEADS, VALUE_DIM, BLOCK_S, BLOCK_V
+        )
+        acc, top, total = joined(acc, top, total, one, one_top, one_total)
+    if active > 1:
         anchor = tl.where(top == float("-inf"), 0.0, top)
         result = acc / tl.where(total == 0, 1.0, total)
         row = (tl.cast(token, tl.int64) * HEADS + head) * VALUE_DIM

@@ -6,15 +6,15 @@ in blocks of BLOCK_N, aligned to key 0; the pages of the next block are looked u
 
 With several splits each program takes an equal share of the blocks that its rows attend to, as read on the device,
 and leaves a sum that is neither normalised nor rounded; `combine_kernels` joins them. Where the share of the first is
-all there is, it writes the result itself. Not so where no sequence has more than one new token: there every split
-leaves what it found, be it nothing, so that what joins them need not read first how many there are.
+all there is, it writes the result itself. Where no sequence has more than one new token, the first also leaves how many
+splits had a share, so that what joins them need not find that out from lengths.
 """
 
 import triton
 import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
-from opmux_triton.paged.block_kernels import attend_blocks, blocks_of, excess_of, sequence_at
+from opmux_triton.paged.block_kernels import attend_blocks, blocks_of, count_of, excess_of, numbers_of, sequence_at
 
 
 @triton.jit
@@ -35,12 +35,6 @@ def clear_rest(
         if LSE:
             nothing = tl.full([BLOCK_G], float("-inf"), tl.float32)
             tl.store(lse + head.to(tl.int64) * tokens + token, nothing, mask=group < GROUP)
-
-
-@triton.jit
-def numbers_of(token, head, split, tokens, HEADS: tl.constexpr):
-    """The numbers of rows among those of all splits; of results there is one split."""
-    return (tl.cast(split, tl.int64) * tokens + token) * HEADS + head
 
 
 @triton.jit
@@ -108,9 +102,12 @@ def attend(
     first = begin + split * share
     last = tl.minimum(first + share, end)
     if SPLIT:
-        if not SINGLE:
-            if (split > 0) & (first >= last):
-                return
+        if (split > 0) & (first >= last):
+            return
+        if SINGLE:
+            if (split == 0) & (start >= 0) & (start < tokens):
+                active = (end - begin + share - 1) // share
+                tl.store(count_of(statistics, start, kv_head, splits, tokens, HEADS, GROUP), active.to(tl.float32))
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     query = row // GROUP
@@ -188,10 +185,7 @@ def attend(
                 acc += tl.load(room, mask=inside, other=0.0).to(tl.float32)
 
     if SPLIT:
-        joined = end - begin > share
-        if SINGLE:
-            joined = True
-        if joined:
+        if end - begin > share:
             part = numbers_of(token, head, split, tokens, HEADS)
             tl.store(places_of(sums, part, value_dims, VALUE_DIM), acc, mask=inside)
             tl.store(statistics + part * 2, top, mask=live)

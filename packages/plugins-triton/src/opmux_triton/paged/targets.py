@@ -137,7 +137,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     sums = statistics = None
     if splits > 1:
         sums = scratch((splits, tokens, heads, value_dim), q)
-        statistics = scratch((splits, tokens, heads, 2), q)
+        statistics = scratch((splits + 1, tokens, heads, 2), q)  # behind the splits: how many of them had a share
     least = max(1, config[f"{one.path}_least"] // block_n) if splits > 1 else 1
     launch(
         kernels.attend,
@@ -158,7 +158,9 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
         },
     )  # fmt: skip
     if splits > 1:
-        at_a_time = min(config["combine_splits"], max(4, 1 << (splits - 1).bit_length()))
+        # Of very many it costs less to read in vain where few are at work than to wait time and again where all are.
+        most = config["combine_splits"] * (4 if splits > 4 * config["combine_splits"] else 1)
+        at_a_time = min(most, max(4, 1 << (splits - 1).bit_length()))
         launch(
             combine_kernels.combine,
             (tokens * heads,),
