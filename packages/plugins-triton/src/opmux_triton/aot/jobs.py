@@ -22,8 +22,9 @@ from opmux_triton.launch import DEPENDENT, FUSION, Launch, recording
 BACKEND = "triton"
 OF_THE_ARCH = (*FUSION, DEPENDENT, "launch_pdl")
 """Constants and options that follow from the arch alone, and tell no variant from another."""
-PROFILE = "model"
-"""The profile whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views."""
+PROFILES = ("model", "large")
+"""The profiles whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views, and those
+that are too large for indices of 32 bits."""
 LONG = 131072
 """Tokens that a decode step has room for in a serving stack, far more than a case can hold."""
 
@@ -85,8 +86,9 @@ def enumerate_jobs(arch: str, ops: Sequence[str] | None = None) -> Enumeration:
         op = OPS[name]
         if any(i.backend == BACKEND for i in op.implementations):
             seen: set[str] = set()
-            for case in _distinct(cases_of(name, PROFILE, gpu=True), seen):
-                _add_case(found, op, case)
+            for profile in PROFILES:
+                for case in _distinct(cases_of(name, profile, gpu=True), seen):
+                    _add_case(found, op, case)
     return found
 
 
