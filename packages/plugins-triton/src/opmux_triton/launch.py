@@ -149,7 +149,10 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
         _recording[-1].launches.append(Launch(kernel, grid, arguments, {**meta, **more}))
         return
     if INTERPRETED:
-        kernel[grid](*arguments, **meta, **({DEPENDENT: False} if DEPENDENT in kernel.arg_names else {}))
+        from opmux_triton import interpreter_guard
+
+        with interpreter_guard.held(kernel, arguments):
+            kernel[grid](*arguments, **meta, **({DEPENDENT: False} if DEPENDENT in kernel.arg_names else {}))
         return
     first = arguments[0]
     index = first.get_device() if isinstance(first, torch.Tensor) else first.base.get_device()
