@@ -110,6 +110,15 @@ def check_rope() -> None:
                 same(found, wanted, f"apply_rope_backward {o} {mask}")
 
 
+def check_large_mean(columns: int, block: int, rows: int) -> None:
+    """Rows longer than a block whose mean is a thousand times their spread, held to float64."""
+    x, w, b = 1e3 + torch.randn(5, columns), torch.randn(columns), torch.randn(columns)
+    config = {"BLOCK": block, "ROWS": rows, "num_warps": 1}
+    wide = torch.nn.functional.layer_norm(x.double(), (columns,), w.double(), b.double(), EPS)
+    found = norms.layer_norm(x, w, b, eps=EPS, config=config)
+    torch.testing.assert_close(found.double(), wide, rtol=1e-3, atol=1e-3)
+
+
 check_norms((2, 3, 2, 24), 32)
 check_norms((2, 3, 2, 40), 16)
 check_norms((2, 3, 2, 32), 16)
@@ -117,6 +126,8 @@ check_norms((5, 33), 16)
 check_norms((2, 3, 2, 24), 16, tail=8)
 check_norms((5, 21), 16, tail=8)
 check_norms((5, 21), 32, again=True)
+check_large_mean(96, 32, 1)
+check_large_mean(90, 32, 2)
 check_rows_past_the_end()
 check_gates()
 check_rope()

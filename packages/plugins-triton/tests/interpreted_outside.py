@@ -1,35 +1,50 @@
 """Run by `test_interpreter_guard` under TRITON_INTERPRET=1: what is outside of a kernel's tensors is found."""
 
-import re
 import sys
 
 import planted_kernels as planted
 import torch
-from triton.runtime.errors import InterpreterError
 
+from opmux_triton.interpreter_guard import OutsideOfTensors
 from opmux_triton.launch import launch
 
 ROWS = torch.randn(40)
-
-
-def error_of(count: int, *tensors: torch.Tensor, stride: int | None = None) -> str:
-    """What a copy of ``count`` elements is refused with; nothing if it is not."""
-    kernel = planted.copy if stride is None else planted.copy_strided
-    try:
-        launch(kernel, (1,), (*tensors, *([] if stride is None else [stride]), count), {"BLOCK": 64})
-    except InterpreterError as error:
-        return re.sub(r"^OutsideOfTensors\(['\"]|['\"]\)$", "", str(error))
-    return ""
-
-
-outside = (
+OUTSIDE = (
     "triton: kernel {} {} {} x 4 bytes outside of its tensors' memory; the first of them {} 4 bytes {}: "
     "look at the mask and the strides"
 )
-assert error_of(40, ROWS, torch.empty(40)) == ""
-assert error_of(8, ROWS[32:], torch.empty(8)) == ""
-assert error_of(41, ROWS, torch.empty(64)) == outside.format("copy", "reads", 1, "ends", "behind `x`")
-assert error_of(40, ROWS, torch.empty(38)) == outside.format("copy", "writes", 2, "ends", "behind `y`")
-found = error_of(3, ROWS, torch.empty(3), stride=-1)
-assert found == outside.format("copy_strided", "reads", 2, "begins", "before `x`")
+
+
+def error_of(kernel: object, *arguments: object, block: int = 64) -> str:
+    """What a launch is refused with; nothing if it is not."""
+    try:
+        launch(kernel, (1,), arguments, {"BLOCK": block})
+    except OutsideOfTensors as error:
+        return str(error)
+    return ""
+
+
+def expect(found: str, *told: object) -> None:
+    """Hold a message to what it should tell; nothing stands for a launch that is not refused."""
+    wanted = OUTSIDE.format(*told) if told else ""
+    assert found == wanted, f"{found!r} is not {wanted!r}"
+
+
+expect(error_of(planted.copy, ROWS, torch.empty(40), 40))
+expect(error_of(planted.copy, ROWS[32:], torch.empty(8), 8))
+expect(error_of(planted.copy, ROWS, torch.empty(64), 41), "copy", "reads", 1, "ends", "behind `x`")
+expect(error_of(planted.copy, ROWS, torch.empty(38), 40), "copy", "writes", 2, "ends", "behind `y`")
+expect(error_of(planted.copy_strided, ROWS, torch.empty(3), -1, 3), "copy_strided", "reads", 2, "begins", "before `x`")
+expect(error_of(planted.count_up, ROWS, torch.zeros(32), 32, block=32))
+expect(
+    error_of(planted.count_up, ROWS, torch.zeros(30), 32, block=32), "count_up", "changes", 2, "ends", "behind `counts`"
+)
+expect(
+    error_of(planted.count_up, ROWS[:31].clone(), torch.zeros(32), 32, block=32),
+    "count_up",
+    "reads",
+    1,
+    "ends",
+    "behind `x`",
+)
 sys.stdout.write("all equal")

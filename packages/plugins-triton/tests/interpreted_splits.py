@@ -51,9 +51,10 @@ def check(
 targets.scratch = poisoned
 for longest, lengths, window, programs in itertools.product((1, 2), LENGTHS, (-1, 40), (8, 1000)):
     check(longest, lengths, window, {"decode_programs": programs})
-# joined in several turns, and in larger ones; of one sequence there are few, of another none or one
+# joined in three turns and four, and in larger ones; of one sequence there are few, of another none or one
+check(1, [40, LONGEST, 0, 7], -1, {"decode_programs": 1000, "combine_splits": 8})
+check(1, [LONGEST, 30], 250, {"decode_programs": 1000, "combine_splits": 4})
 check(1, [40, LONGEST, 0, 7], -1, {"decode_programs": 1000, "combine_splits": 4})
-check(1, [200, 30], 20, {"decode_programs": 1000, "combine_splits": 4}, reach=200)
 check(1, [90], -1, {"decode_programs": 1000}, heads=(2, 1), reach=80 * 16)
 check(1, [80 * 16], -1, {"decode_programs": 1000}, heads=(2, 1), reach=80 * 16)
 # a group in several tiles of rows, values of another width, no sinks

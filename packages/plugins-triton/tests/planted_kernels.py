@@ -12,6 +12,19 @@ def copy(x, y, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def loaded(x, at):
+    """A load in a function of its own."""
+    return tl.load(x + at)
+
+
+@triton.jit
+def count_up(x, counts, count, BLOCK: tl.constexpr):
+    """Adds x to the counts, atomically; the mask is for the counts alone."""
+    at = tl.arange(0, BLOCK)
+    tl.atomic_add(counts + at, loaded(x, at), mask=at < count)
+
+
+@triton.jit
 def copy_strided(x, y, stride, count, BLOCK: tl.constexpr):
     """A copy that the compiler cannot widen."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

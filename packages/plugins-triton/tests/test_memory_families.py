@@ -94,3 +94,7 @@ def test_long_rows_are_read_twice_where_there_is_much_data() -> None:
     assert norms.rms_config(nvidia, little)["BLOCK"] == 4096
     assert norms.rms_config(amd, much)["BLOCK"] == 4096
     assert norms.added_config(nvidia, much)["BLOCK"] == 4096
+    assert norms.centred_config(nvidia, much) == {"BLOCK": 2048, "ROWS": 1, "num_warps": 4}
+    assert norms.centred_config(nvidia, much | {"hidden": 1 << 20}) == {"BLOCK": 4096, "ROWS": 1, "num_warps": 16}
+    assert norms.centred_config(nvidia, little)["BLOCK"] == 4096
+    assert norms.centred_config(amd, much)["BLOCK"] == 4096

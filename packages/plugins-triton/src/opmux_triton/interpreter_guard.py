@@ -1,5 +1,7 @@
 """Under Triton's interpreter, holds every read and write of a kernel to the memory of the launch's tensors.
 
+That of a view is its whole storage's.
+
 This is what compute-sanitizer's memcheck does on a GPU. A wrong mask mostly goes unnoticed: what lies beside a tensor
 is read, and then not used. Masked-off addresses may be anything, as on a device. The interpreter reaches memory through
 four functions of Triton's own extension; importing this module puts a check before each.
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
 
 
 class OutsideOfTensors(IndexError):
@@ -64,6 +67,14 @@ class Guard:
         self._kernel, self._spans = kernel, list(spans)
         try:
             yield
+        except InterpreterError as error:
+            # The interpreter wraps it, once for each function of the kernel that it leaves.
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, OutsideOfTensors):
+                cause = cause.__cause__
+            if cause is None:
+                raise
+            raise cause from None
         finally:
             self._kernel, self._spans = before
 
@@ -103,7 +114,11 @@ interpreter._interpreter = _GUARD
 
 
 def held(kernel: Any, arguments: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-    """Hold a launch to the memory of its tensors, those that descriptors describe among them."""
+    """Hold a launch to the memory of its tensors, those that descriptors describe among them.
+
+    Raises:
+        OutsideOfTensors: in the context, where the kernel leaves it.
+    """
     spans = []
     for name, argument in zip(kernel.arg_names, arguments, strict=False):
         tensor = getattr(argument, "base", argument)

@@ -23,8 +23,8 @@ BACKEND = "triton"
 OF_THE_ARCH = (*FUSION, DEPENDENT, "launch_pdl")
 """Constants and options that follow from the arch alone, and tell no variant from another."""
 PROFILES = ("model", "large")
-"""The profiles whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views, and those
-that are too large for indices of 32 bits."""
+"""The profiles whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views; then
+those that are too large for indices of 32 bits, of which only what the others do not launch is added."""
 LONG = 131072
 """Tokens that a decode step has room for in a serving stack, far more than a case can hold."""
 
@@ -37,6 +37,7 @@ class Job:
         config: what the config function gave.
         flags: the constants of the launch that are no sizes, and the dtypes of its tensors.
         launch: the launch to compile: of all that share kernel, config and flags the one with the most elements.
+        profile: the profile of these cases, the first one that has any.
         cases: how many cases launch it.
     """
 
@@ -46,6 +47,7 @@ class Job:
     config: Mapping[str, Any]
     flags: str
     launch: Launch
+    profile: str = PROFILES[0]
     cases: int = 0
     size: int = field(default=0, repr=False)
 
@@ -68,12 +70,13 @@ class Enumeration:
     failures: list[str] = field(default_factory=list)
 
 
-def enumerate_jobs(arch: str, ops: Sequence[str] | None = None) -> Enumeration:
+def enumerate_jobs(arch: str, ops: Sequence[str] | None = None, profiles: Sequence[str] = PROFILES) -> Enumeration:
     """Every kernel in every config that the cases of the ops get on an arch.
 
     Args:
         arch: ``gfx942``, ``sm_90``, ...
         ops: names of ops; without, every op that this backend has an implementation of.
+        profiles: whose cases; of a later one only jobs that the earlier ones do not have.
 
     Raises:
         InvalidArgument: where an op does not exist.
@@ -86,9 +89,9 @@ def enumerate_jobs(arch: str, ops: Sequence[str] | None = None) -> Enumeration:
         op = OPS[name]
         if any(i.backend == BACKEND for i in op.implementations):
             seen: set[str] = set()
-            for profile in PROFILES:
+            for profile in profiles:
                 for case in _distinct(cases_of(name, profile, gpu=True), seen):
-                    _add_case(found, op, case)
+                    _add_case(found, op, case, profile)
     return found
 
 
@@ -101,7 +104,7 @@ def _distinct(cases: Sequence[Case], seen: set[str]) -> Iterator[Case]:
             yield case
 
 
-def _add_case(found: Enumeration, op: Op, case: Case) -> None:
+def _add_case(found: Enumeration, op: Op, case: Case, profile: str) -> None:
     tensors = _tensors(op, case)
     for options in _options(op, case):
         found.cases += 1
@@ -122,10 +125,12 @@ def _add_case(found: Enumeration, op: Op, case: Case) -> None:
                 continue
             for launch in recorded.launches:
                 found.launches += 1
-                _add_launch(found, op, implementation.full_name, config or {}, launch)
+                _add_launch(found, op, implementation.full_name, config or {}, launch, profile)
 
 
-def _add_launch(found: Enumeration, op: Op, implementation: str, config: Mapping[str, Any], launch: Launch) -> None:
+def _add_launch(
+    found: Enumeration, op: Op, implementation: str, config: Mapping[str, Any], launch: Launch, profile: str
+) -> None:
     flags = [
         f"{n}={v}" for n, v in launch.meta.items() if n not in OF_THE_ARCH and (isinstance(v, (bool, str)) or v is None)
     ]
@@ -134,11 +139,11 @@ def _add_launch(found: Enumeration, op: Op, implementation: str, config: Mapping
     flags += [f"absent:{i}" for i, a in enumerate(tensors) if a is None]
     # What a launch takes of the config, with what its own options say of warps and stages.
     used = {n: launch.meta[n] for n in ("num_warps", "num_stages") if n in launch.meta}
-    job = Job(op.name, implementation, launch.kernel.__name__, {**config, **used}, " ".join(flags), launch)
+    job = Job(op.name, implementation, launch.kernel.__name__, {**config, **used}, " ".join(flags), launch, profile)
     job.size = sum(a.numel() for a in tensors if isinstance(a, torch.Tensor) and a.is_contiguous())
     known = found.jobs.setdefault(job.key, job)
     known.cases += 1
-    if job.size > known.size:
+    if job.size > known.size and job.profile == known.profile:
         job.cases = known.cases
         found.jobs[job.key] = job
 
@@ -157,9 +162,9 @@ def _tensors(op: Op, case: Case) -> list[torch.Tensor | None]:
 
 
 def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
-    """The case's options; where bounds follow from index data, those of a prefill and of two decode steps.
+    """The case's options; where bounds follow from index data, several.
 
-    The second of these has room for `LONG` tokens.
+    Those of a prefill, and where keys are paged of a decode step, and of one with room for `LONG` tokens.
     """
     filled = all_options(op.signature, case)
     open_ = [o.name for o in op.signature.options if o.name not in filled]
@@ -170,22 +175,24 @@ def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
     tokens = max(1, case.dims.get("tokens_q", case.dims.get("tokens", 1)))
     context = case.dims.get("tokens_k", case.dims.get("max_pages", 1) * case.dims.get("page_size", 1))
     bounds = {"max_seqlen_q": -(-tokens // batch), "max_seqlen_k": max(1, context)}
-    yield filled | {name: bounds.get(name, 1) for name in open_}
+    steps = [bounds]
     if "block_table" in {t.name for t in op.signature.tensors}:
-        for context in (bounds["max_seqlen_k"], LONG):
-            decode = bounds | {"max_seqlen_q": 1, "max_seqlen_k": context}
-            yield filled | {name: decode.get(name, 1) for name in open_}
+        steps += [bounds | {"max_seqlen_q": 1}, bounds | {"max_seqlen_q": 1, "max_seqlen_k": LONG}]
+    for number, step in enumerate(steps):
+        if step not in steps[:number]:
+            yield filled | {name: step.get(name, 1) for name in open_}
 
 
 def representatives(jobs: Iterable[Job]) -> list[Job]:
-    """Of each kernel, config and width of the data two: the largest problem, and the one with the most flags on.
+    """Of each kernel, config, width of the data and profile two: the largest problem, and that with the most flags on.
 
     Masks, sinks and the like multiply the variants of a kernel; its tiles, warps and stages, and with them registers
     and LDS, are those of the config.
     """
-    groups: dict[tuple[str, str, int], list[Job]] = {}
+    groups: dict[tuple[str, str, int, str], list[Job]] = {}
     for job in jobs:
-        groups.setdefault((job.kernel, str(sorted(job.config.items())), _width(job.launch)), []).append(job)
+        group_of = (job.kernel, str(sorted(job.config.items())), _width(job.launch), job.profile)
+        groups.setdefault(group_of, []).append(job)
     picked: dict[str, Job] = {}
     for group in groups.values():
         for job in (

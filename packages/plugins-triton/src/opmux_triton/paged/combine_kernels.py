@@ -45,8 +45,8 @@ def combine(
 ):  # fmt: skip
     """One token and head: the splits that `attend` gave blocks to, BLOCK_S at a time, always in the same order.
 
-    SINGLE, which is as `attend` has it, the number of these splits is read beside what the first BLOCK_S of all may
-    have left: one wait for memory where it would be four.
+    With SINGLE (as in `attend`) the number of these splits is read beside what the first BLOCK_S of all may have left:
+    one wait for memory where it would be four.
     """
     await_predecessor(DEPENDENT)
     token = tl.program_id(0) // HEADS
@@ -55,7 +55,7 @@ def combine(
     if SINGLE:
         there = splits
         counted = tl.load(count_of(statistics, token, head // GROUP, splits, tokens, HEADS, GROUP))
-        # Where nothing was counted it is anything, and must not lead past the splits.
+        # Of a token that `max_seqlen_q` does not allow for it is anything, and must not lead past the splits.
         active = tl.minimum(tl.where(live, counted, 0.0).to(tl.int32), splits)
     else:
         if not live:

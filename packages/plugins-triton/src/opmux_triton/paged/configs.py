@@ -64,7 +64,7 @@ def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> dict[str,
         **_prefill(arch, max(k_row, v_row) // itemsize, itemsize),
         "prefill_programs": 1,
         "prefill_least": 1024,
-        # Read before it is known how many there are: more cost where few are (1 x 100 of 128k: 7.1 to 8.2 us).
+        # They are read before it is known how many there are (100 keys with room for 128k: 7.1 us, and 8.2 with 64).
         "combine_splits": 16,
         "combine_num_warps": 1 if arch.vendor == "amd" or v_row <= 128 else 2,
     }

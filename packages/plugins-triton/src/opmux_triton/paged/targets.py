@@ -57,7 +57,7 @@ class Pass:
 def _passes(config: Config, batch: int, tokens: int, group: int, longest: int) -> list[Pass]:
     """Decode, prefill or, where a batch may mix them, both.
 
-    All passes are right for sequences of any length: which of them runs is a matter of speed.
+    All passes are right for sequences of any length up to ``longest`` new tokens: which runs is a matter of speed.
     """
     most_rows = config["decode_rows"]
     rows = min(max(16, 1 << (longest * group - 1).bit_length()), most_rows)
