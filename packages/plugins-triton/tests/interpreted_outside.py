@@ -47,4 +47,7 @@ expect(
     "ends",
     "behind `x`",
 )
+swapped = "count_up_by_swaps", "changes", 1, "ends", "behind `counts`"
+expect(error_of(planted.count_up_by_swaps, torch.zeros(32, dtype=torch.int32), block=32))
+expect(error_of(planted.count_up_by_swaps, torch.zeros(31, dtype=torch.int32), block=32), *swapped)
 sys.stdout.write("all equal")

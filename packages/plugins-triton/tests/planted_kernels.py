@@ -25,6 +25,12 @@ def count_up(x, counts, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def count_up_by_swaps(counts, BLOCK: tl.constexpr):
+    """Counts that are 0 become 1, atomically, without a mask."""
+    tl.atomic_cas(counts + tl.arange(0, BLOCK), tl.zeros([BLOCK], tl.int32), tl.full([BLOCK], 1, tl.int32))
+
+
+@triton.jit
 def copy_strided(x, y, stride, count, BLOCK: tl.constexpr):
     """A copy that the compiler cannot widen."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -1,10 +1,9 @@
 """Under Triton's interpreter, holds every read and write of a kernel to the memory of the launch's tensors.
 
-That of a view is its whole storage's.
-
-This is what compute-sanitizer's memcheck does on a GPU. A wrong mask mostly goes unnoticed: what lies beside a tensor
-is read, and then not used. Masked-off addresses may be anything, as on a device. The interpreter reaches memory through
-four functions of Triton's own extension; importing this module puts a check before each.
+A view's memory is that of its whole storage. This is what compute-sanitizer's memcheck does on a GPU. A wrong mask mostly
+goes unnoticed: what lies beside a tensor is read, and then not used. Masked-off addresses may be anything, as on a
+device. The interpreter reaches memory through four functions of Triton's own extension; importing this module puts a
+check before each.
 """
 
 import contextlib
@@ -99,8 +98,7 @@ class Guard:
             return max(span.start - address, address + size - span.end)
 
         what = f"triton: kernel {self._kernel} {does} {count} x {size} bytes outside of its tensors' memory"
-        if not self._spans:
-            return f"{what}; it was given no tensors"
+        assert self._spans  # without a tensor a kernel has no address
         near = min(self._spans, key=away)
         if address < near.start:
             first = f"begins {near.start - address} bytes before"

@@ -32,7 +32,7 @@ def centred_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     hidden = max(1, features["hidden"])
     if _read_twice(arch, features):
         # More columns to a thread than in `rms_config`: fewer warps wait for one another when the means are joined. On
-        # an H200 at 256 MB: 131 us instead of 135 in rows of 4096, 134 of 144 in 8192, 138 of 219, and 154 of 196.
+        # an H200 at 256 MB: 131 us instead of 137 in rows of 4096, 134 of 145 in 8192, 138 of 219, and 154 of 227.
         return {"BLOCK": min(4096, hidden // 2), "ROWS": 1, "num_warps": min(16, hidden // 1024)}
     return _rows(arch, features, 32 if arch.vendor == "nvidia" else 16)
 

@@ -1,0 +1,57 @@
+"""What `.ci/memcheck` has compute-sanitizer watch: ``OP`` runs cases of an op, ``--kernels`` names kernels that never ran.
+
+Environment: ``PROFILES``, of each of which ``MOST`` cases are taken at even distances; ``OUT``, where ``kernels.txt``
+has the names of the kernels that were launched.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from opmux.arch import arch_of
+from opmux.testing import cases_of, run_case
+from opmux_triton import launch as launching
+from opmux_triton.aot.jobs import enumerate_jobs
+
+LAUNCHED = Path(os.environ["OUT"]) / "kernels.txt"
+
+
+def run(op: str) -> bool:
+    """Run cases of an op; whether none failed and some passed."""
+    launched: set[str] = set()
+    launch = launching._launch
+
+    def noted(kernel: object, *arguments: object) -> None:
+        launched.add(kernel.__name__)
+        launch(kernel, *arguments)
+
+    launching._launch = noted
+    most, status = int(os.environ["MOST"]), []
+    for profile in os.environ["PROFILES"].split():
+        cases = [c for c in cases_of(op, profile, gpu=True) if c.probe == "values"]
+        for case in cases[:: max(1, len(cases) // most)]:
+            try:
+                status.append(run_case("triton", op, case.id).status)
+            except AssertionError as error:
+                print(error)
+                status.append("failed")
+    with LAUNCHED.open("a") as file:
+        file.writelines(f"{name}\n" for name in sorted(launched))
+    print(f"{op}: {status.count('passed')} passed, {status.count('failed')} failed, {status.count('skipped')} skipped")
+    return "failed" not in status and "passed" in status
+
+
+def never_ran() -> list[str]:
+    """The kernels that targets launch on this device, over all conformance cases, and that no case here did."""
+    found = enumerate_jobs(arch_of(torch.device("cuda")).name)
+    launched = set(LAUNCHED.read_text().split())
+    return sorted({job.kernel for job in found.jobs.values()} - launched)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] != "--kernels":
+        sys.exit(not run(sys.argv[1]))
+    if missing := never_ran():
+        sys.exit(f"kernels that no case launched: {', '.join(missing)}")
