@@ -1,4 +1,4 @@
-"""What `.ci/memcheck` has compute-sanitizer watch: ``OP`` runs cases of an op, ``--kernels`` names kernels that never ran.
+"""What `.ci/memcheck` has compute-sanitizer watch: ``OP`` runs cases of it, ``--kernels`` names kernels that never ran.
 
 Environment: ``PROFILES``, of each of which ``MOST`` cases are taken at even distances; ``OUT``, where ``kernels.txt``
 has the names of the kernels that were launched.

@@ -1,8 +1,8 @@
 """Under Triton's interpreter, holds every read and write of a kernel to the memory of the launch's tensors.
 
-A view's memory is that of its whole storage. This is what compute-sanitizer's memcheck does on a GPU. A wrong mask mostly
-goes unnoticed: what lies beside a tensor is read, and then not used. Masked-off addresses may be anything, as on a
-device. The interpreter reaches memory through four functions of Triton's own extension; importing this module puts a
+A view's memory is that of its whole storage. This is what compute-sanitizer's memcheck does on a GPU. A wrong mask
+mostly goes unnoticed: what lies beside a tensor is read, and then not used. Masked-off addresses may be anything, as on
+a device. The interpreter reaches memory through four functions of Triton's own extension; importing this module puts a
 check before each.
 """
 
