@@ -1,11 +1,12 @@
 """What `.ci/memcheck` has compute-sanitizer watch: ``OP`` runs cases of it, ``--kernels`` names kernels that never ran.
 
-Environment: ``PROFILES``, of each of which ``MOST`` cases are taken at even distances; ``OUT``, where ``kernels.txt``
-has the names of the kernels that were launched.
+Environment: ``PROFILES``, of each of which ``MOST`` cases are taken at even distances, none after three quarters of
+``SECONDS_EACH``; ``OUT``, where ``kernels.txt`` has the names of the kernels that were launched.
 """
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -29,17 +30,23 @@ def run(op: str) -> bool:
 
     launching._launch = noted
     most, status = int(os.environ["MOST"]), []
+    last = time.monotonic() + 0.75 * float(os.environ["SECONDS_EACH"])
     for profile in os.environ["PROFILES"].split():
         cases = [c for c in cases_of(op, profile, gpu=True) if c.probe == "values"]
         for case in cases[:: max(1, len(cases) // most)]:
+            if time.monotonic() > last:
+                status.append("not taken")
+                continue
             try:
                 status.append(run_case("triton", op, case.id).status)
             except AssertionError as error:
                 print(error)
                 status.append("failed")
+            print(f"{status[-1]} {case.id}", flush=True)
     with LAUNCHED.open("a") as file:
         file.writelines(f"{name}\n" for name in sorted(launched))
-    print(f"{op}: {status.count('passed')} passed, {status.count('failed')} failed, {status.count('skipped')} skipped")
+    counts = ", ".join(f"{status.count(kind)} {kind}" for kind in ("passed", "failed", "skipped", "not taken"))
+    print(f"{op}: {counts}")
     return "failed" not in status and "passed" in status
 
 
