@@ -95,10 +95,10 @@ def case_rows(cases: list[Case], reasons: dict[str, str]) -> tuple[list[list[str
             value = read(case)
             met = value is not None and value >= least
             verdicts.append(
-                f"{ratio(value)} of {what}{'' if met else ' (missed)'}" if least else f"{ratio(value)} of {what}"
+                f"{ratio(value, least)} of {what}{'' if met else ' (missed)'}" if least else f"{ratio(value)} of {what}"
             )
             if not met:
-                missed.append(f"{ratio(value)} of {what}, wanted {least:.2f}")
+                missed.append(f"{ratio(value, least)} of {what}, wanted {least:.2f}")
         rate = case.chosen["tflops"] if case.chosen["tflops"] and case.chosen["gbps"] < 3000 else None
         rows.append(
             [
@@ -235,10 +235,10 @@ def model(data: dict[str, Any], about: dict[str, Any]) -> tuple[list[str], list[
             part = row["tokens_per_s"] / peer if peer else None
             mode = measured["mode"] if name == "torch.compile" else ""
             rows.append([phase, name, mode, number(row["tokens_per_s"]), ratio(part)])
-        rows[-1].append(f"{ratio(value)} of {wanted}: {verdict}")
+        rows[-1].append(f"{ratio(value, wanted)} of {wanted}: {verdict}")
         if verdict == "missed":
             why = about["reasons"].get(f"model, {phase}", NO_REASON)
-            misses.append(f"- the model, {phase}: {ratio(value)} of torch.compile, wanted {wanted}. {why}")
+            misses.append(f"- the model, {phase}: {ratio(value, wanted)} of torch.compile, wanted {wanted}. {why}")
     head = ["phase", "row", "mode", "tokens/s", "to torch.compile", "wanted"]
     return lines + list(table(head, [row + [""] * (6 - len(row)) for row in rows])), misses
 

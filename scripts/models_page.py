@@ -86,7 +86,7 @@ def model_rows(data: dict[str, Any], works: list[Work]) -> Iterator[list[str]]:
         said: dict[str, list[str]] = {}
         for name, base, value, least, met in work.verdicts():
             verdict = "not measured" if value is None else "met" if met else "missed"
-            said.setdefault(name, []).append(f"{ratio(value)} of {least} x {base}: {verdict}")
+            said.setdefault(name, []).append(f"{ratio(value, least)} of {least} x {base}: {verdict}")
         if not work.rows:
             yield [words(data, work.work), "all", *["-"] * 4, "not measured"]
             continue
@@ -113,7 +113,7 @@ def misses(data: dict[str, Any], works: list[Work], reasons: dict[str, str]) -> 
             if value is None:
                 missed.append(f"not measured, wanted {least} of {which}")
             elif not met:
-                missed.append(f"{ratio(value)} of {which}, wanted {least}")
+                missed.append(f"{ratio(value, least)} of {which}, wanted {least}")
         if missed:
             key = f"models, {work.model}, {work.work}"
             why = reasons.get(key) or reasons.get(f"models, {work.work}") or f"{NO_REASON} ({key})"

@@ -22,6 +22,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}g}" if value < 1000 else f"{value:.0f}"
 
 
-def ratio(value: float | None) -> str:
-    """A ratio with two places behind the point."""
-    return "-" if value is None else f"{value:.2f}"
+def ratio(value: float | None, least: float = 0.0) -> str:
+    """A ratio with two places behind the point; with more where two would round it up to the least that is wanted."""
+    if value is None:
+        return "-"
+    places = 2
+    while value < least <= float(f"{value:.{places}f}"):
+        places += 1
+    return f"{value:.{places}f}"

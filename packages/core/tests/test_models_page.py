@@ -79,7 +79,7 @@ def test_misses_have_their_reasons(module: ModuleType, tmp_path: Path) -> None:
     slow = rows(eager=100, compiled=150, opmux=129.9)
     page = module.models_page(folder_of(tmp_path, prefill=slow, decode_8=slow, training={}))
     assert page.partition("and why\n\n")[2].splitlines()[:3] == [
-        "- small, prefill 2048: 1.30 of eager, wanted 1.3; 0.87 of best other (compiled), wanted 1.0. Here is why.",
+        "- small, prefill 2048: 1.299 of eager, wanted 1.3; 0.87 of best other (compiled), wanted 1.0. Here is why.",
         "- small, decode 256, batch 8: 1.30 of eager, wanted 1.5; 0.87 of best other (compiled), wanted 1.0. The same "
         "for all.",
         "- small, training 4 x 2048: not measured, wanted 1.3 of eager; not measured, wanted 1.0 of best other. reason "
