@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,13 +20,18 @@ from opmux_triton.aot.jobs import enumerate_jobs
 LAUNCHED = Path(os.environ["OUT"]) / "kernels.txt"
 
 
+def name_of(kernel: Any) -> str:
+    """A kernel's name with its module: there are some of one name, of Gluon and portable."""
+    return f"{kernel.__module__}.{kernel.__name__}"
+
+
 def run(op: str) -> bool:
     """Run cases of an op; whether none failed and some passed."""
     launched: set[str] = set()
     launch = launching._launch
 
-    def noted(kernel: object, *arguments: object) -> None:
-        launched.add(kernel.__name__)
+    def noted(kernel: Any, *arguments: Any) -> None:
+        launched.add(name_of(kernel))
         launch(kernel, *arguments)
 
     launching._launch = noted
@@ -54,7 +60,7 @@ def never_ran() -> list[str]:
     """The kernels that targets launch on this device, over all conformance cases, and that no case here did."""
     found = enumerate_jobs(arch_of(torch.device("cuda")).name)
     launched = set(LAUNCHED.read_text().split())
-    return sorted({job.kernel for job in found.jobs.values()} - launched)
+    return sorted({name_of(job.launch.kernel) for job in found.jobs.values()} - launched)
 
 
 if __name__ == "__main__":
