@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opmux import dtypes
+from opmux.callpath.op import OPS, Op
 from opmux.dtypes import name_of
-from opmux.op import OPS, Op
-from opmux.signature import REFUSED, Accumulated, Option, Output, TensorArgument
+from opmux.signatures.signature import REFUSED, Accumulated, Option, Output, TensorArgument
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/ops.md")

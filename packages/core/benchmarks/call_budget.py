@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 import opmux
-from opmux.loading import temporary_plugin
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.plugin import AtMost, Bucket, Implementation, MultipleOf, Priority
+from opmux.plugins.loading import temporary_plugin
 
 ROUNDS, CALLS = 41, 4000
 LIMITS = {
@@ -135,7 +135,7 @@ def measure() -> dict[str, float]:
 
 def key_statement(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
     """The guard, key and lookup of rms_norm's generated code, with the names that they read."""
-    from opmux import codegen
+    from opmux.callpath import codegen
 
     op = OPS["rms_norm"]
     key = codegen._front_key(op.signature, op.state.features, op.state.ambient)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from call_budget import implementations, opmux_hook, plain_target_rms_norm
 
 import opmux
-from opmux.loading import temporary_plugin
+from opmux.plugins.loading import temporary_plugin
 
 LIMIT_MS = 1.0
 SHAPES = 10_000

@@ -5,8 +5,8 @@ from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from opmux.loading import temporary_plugin
 from opmux.plugin import Implementation, Priority, hookimpl
+from opmux.plugins.loading import temporary_plugin
 
 
 def plugin(*implementations: Implementation, version: Any = 1, **hooks: Callable[[], Any]) -> Any:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from opmux.dims import Affine, CeilQuotient, OptionValue, parse_dim, parse_shape
+from opmux.callpath.op import OPS
 from opmux.dtypes import Int32, Real
-from opmux.op import OPS
-from opmux.signature import Accumulated, read_signature
+from opmux.signatures.dims import Affine, CeilQuotient, OptionValue, parse_dim, parse_shape
+from opmux.signatures.signature import Accumulated, read_signature
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_later_wave_fits_the_machinery():
         "group_offsets": torch.empty(4, dtype=torch.int32),
         "x_scale": torch.empty(5, 2),
     }
-    from opmux.validation import check_call
+    from opmux.signatures.validation import check_call
 
     dims, _ = check_call(signature, tensors, options)
     assert signature.output_shapes(dims, options) == ((5, 7),)

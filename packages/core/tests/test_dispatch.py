@@ -8,10 +8,10 @@ import torch
 from backends import backends, implementation
 
 import opmux
-from opmux import faults
+from opmux.callpath.op import OPS, PlanTable
 from opmux.errors import BackendFault, CaptureRefused, InvalidArgument, OpmuxError, UnsupportedCall
-from opmux.op import OPS, PlanTable
 from opmux.plugin import AtMost, Bucket, BuildFailed, Exact, MultipleOf, Priority
+from opmux.running import faults
 
 X, W = torch.randn(4, 8), torch.randn(8)
 WANTED = opmux.rms_norm.reference(X, W)
@@ -113,7 +113,7 @@ def test_more_kinds_of_calls_than_guards(monkeypatch):
 
 
 def test_the_python_guard_is_as_good(monkeypatch):
-    from opmux import guards
+    from opmux.callpath import guards
 
     monkeypatch.setattr(guards, "_native_answers_as_expected", lambda: False)
     OPS["rms_norm"].drop_plans()
@@ -131,7 +131,7 @@ def test_the_python_guard_is_as_good(monkeypatch):
 
 
 def test_guards_tell_apart_what_a_plan_may_not_share():
-    from opmux import guards
+    from opmux.callpath import guards
 
     assert guards._native_answers_as_expected(), "torch's guard is used on this version of torch"
     for make in (guards._native, guards._in_python):
@@ -146,7 +146,7 @@ def test_guards_tell_apart_what_a_plan_may_not_share():
 
 
 def test_exact_guards_tell_sizes_and_strides_apart():
-    from opmux import guards
+    from opmux.callpath import guards
 
     for make in (guards._native, guards._in_python):
         same = make((X, W), exact=True)
@@ -513,8 +513,8 @@ def test_the_process_and_other_ops_go_on_after_any_fault():
 @pytest.fixture
 def pretend_gpu(monkeypatch):
     """CPU tensors that opmux takes for ones on an sm_90."""
-    from opmux import dispatch
     from opmux.arch import parse_arch
+    from opmux.planning import dispatch
 
     monkeypatch.setattr(dispatch, "arch_of", lambda device: parse_arch("sm_90"))
     OPS["rms_norm"].drop_plans()

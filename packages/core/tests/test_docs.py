@@ -30,9 +30,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from opmux import loading, tuning
+from opmux import tuning
+from opmux.callpath.op import OPS
 from opmux.cli.app import build_app
-from opmux.op import OPS
+from opmux.plugins import loading
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

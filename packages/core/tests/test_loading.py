@@ -10,10 +10,10 @@ import torch
 from backends import backends, implementation, plugin
 
 import opmux
-from opmux import loading
 from opmux.dtypes import Real
-from opmux.loading import temporary_plugin
 from opmux.plugin import Implementation, MultipleOf, define_op, hookimpl
+from opmux.plugins import loading
+from opmux.plugins.loading import temporary_plugin
 
 X, W = torch.randn(4, 8), torch.randn(8)
 
@@ -126,7 +126,7 @@ def test_a_plugin_defines_an_op_of_its_own():
             )
             torch.library.opcheck(torch.ops.opmux.planted_double.default, (X,))
     finally:
-        opmux.op.OPS.pop("planted_double", None)
+        opmux.callpath.op.OPS.pop("planted_double", None)
     with pytest.raises(AttributeError, match="module 'opmux' has no attribute 'planted_double'; see `opmux ops`"):
         opmux.planted_double
 
@@ -162,10 +162,11 @@ def rms_norm(x, weight, *, eps, weight_offset):
     return torch.full_like(x, 7.0)
 """
 PROGRAM = """
-import sys, torch, opmux, opmux.loading
+import sys, torch, opmux, opmux.plugins.loading
 assert "installed_plugin" not in sys.modules, "nothing is loaded at import"
-opmux.loading.ensure_loaded()
-print([p.name for p in opmux.loading.loaded_plugins()], [(f.name, f.reason) for f in opmux.loading.failed_plugins()])
+opmux.plugins.loading.ensure_loaded()
+loading = opmux.plugins.loading
+print([p.name for p in loading.loaded_plugins()], [(f.name, f.reason) for f in loading.failed_plugins()])
 assert "a_toolchain" not in sys.modules and not torch.cuda.is_initialized(), "loading imports no toolchain"
 print(opmux.rms_norm(torch.ones(1, 2), torch.ones(2)).tolist())
 assert "a_toolchain" in sys.modules
@@ -211,7 +212,9 @@ def test_installed_plugins_are_found_by_entry_point(site):
 def test_the_allow_list(site):
     done = run_with(site, PROGRAM, OPMUX_PLUGINS="installed")
     assert done.stdout.splitlines()[0] == "['installed'] []", done.stderr
-    done = run_with(site, "import opmux.loading as l; print(l.loaded_plugins(), l.failed_plugins())", OPMUX_PLUGINS="")
+    done = run_with(
+        site, "import opmux.plugins.loading as l; print(l.loaded_plugins(), l.failed_plugins())", OPMUX_PLUGINS=""
+    )
     assert done.stdout.strip() == "() ()", done.stderr
 
 

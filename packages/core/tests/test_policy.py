@@ -7,9 +7,9 @@ import torch
 from backends import backends, implementation, plugin
 
 import opmux
-from opmux import loading
 from opmux.errors import InvalidArgument, UnknownBackend
 from opmux.plugin import Priority
+from opmux.plugins import loading
 
 X, W = torch.randn(4, 8), torch.randn(8)
 

@@ -9,12 +9,13 @@ from backends import backends, implementation, plugin
 from torch import nn
 
 import opmux
-from opmux import guards, loading
+from opmux.callpath import guards
+from opmux.callpath.op import OPS
+from opmux.declared.implementation import OneOf
 from opmux.errors import BackendFault, InvalidArgument, PluginError
-from opmux.implementation import OneOf
-from opmux.loading import temporary_plugin
-from opmux.op import OPS
 from opmux.plugin import AtMost, Dtype, Exact, MultipleOf, Priority
+from opmux.plugins import loading
+from opmux.plugins.loading import temporary_plugin
 
 X, W = torch.randn(4, 8), torch.randn(8)
 Q = torch.randn(2, 5, 4, 8)

@@ -15,7 +15,8 @@ os.environ["OPMUX_PLUGINS"] = "triton"  # whatever else is installed beside the 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import opmux
-from opmux import loading, log
+from opmux import log
+from opmux.plugins import loading
 
 loading.ensure_loaded()
 

@@ -16,12 +16,12 @@ import opmux
 import opmux_triton
 from opmux.bench.cases import MAKERS, Arguments, Data
 from opmux.bench.shapes import SIZES
+from opmux.callpath.op import OPS
 from opmux.demo.model import Llama, LlamaConfig
 from opmux.errors import BuildFailed, CaptureRefused
-from opmux.loading import temporary_plugin
 from opmux.nn import PagedLayer, PagedStep
-from opmux.op import OPS
 from opmux.plugin import Implementation, Priority, hookimpl
+from opmux.plugins.loading import temporary_plugin
 from opmux_triton import families, repeats
 from opmux_triton.launch import launch
 

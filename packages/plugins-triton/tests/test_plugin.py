@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import opmux
-from opmux import loading
 from opmux.arch import parse_arch
-from opmux.op import OPS
+from opmux.callpath.op import OPS
+from opmux.plugins import loading
 from opmux_triton import families
 
 LEFT_TO_OTHERS = {"quantize"}

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import opmux
-from opmux import loading, tuning
+from opmux import tuning
+from opmux.plugins import loading
 
 RECORD = """op,arch,dtypes,options,dims,backend,config,time_us,error,compared
 rms_norm,gfx942,x=bf16;weight=bf16,,tokens=64;hidden=4096,triton,"{""block"": 4096, ""planted"": 7}",10,0.2,1

@@ -16,7 +16,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 sys.path.insert(0, str(Path(__file__).parent))
 
 import opmux
-from opmux import loading, log
+from opmux import log
+from opmux.plugins import loading
 
 loading.ensure_loaded()
 

@@ -10,13 +10,9 @@ from opmux._collector import paused as _paused
 
 with _paused():
     from opmux import log as _log
-    from opmux import policy
-    from opmux import rope_frequencies as rope
+    from opmux import policy, rope
     from opmux.__about__ import __version__
     from opmux.arch import fp8_dtype
-    from opmux.explanation import explain
-    from opmux.faults import quarantine_clear, quarantined
-    from opmux.observe import trace
     from opmux.ops.activation import (
         gelu_and_mul,
         gelu_and_mul_backward,
@@ -45,6 +41,9 @@ with _paused():
     from opmux.ops.paged_attention import paged_attention, paged_attention_lse
     from opmux.ops.quantization import quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
+    from opmux.planning.explanation import explain
+    from opmux.running.faults import quarantine_clear, quarantined
+    from opmux.running.observe import trace
 
 if TYPE_CHECKING:
     from opmux import nn as nn
@@ -103,8 +102,8 @@ def __getattr__(name: str) -> Any:
         import opmux.nn
 
         return opmux.nn
-    from opmux.loading import ensure_loaded
-    from opmux.op import OPS
+    from opmux.callpath.op import OPS
+    from opmux.plugins.loading import ensure_loaded
 
     if not name.startswith("_"):
         if name not in OPS:

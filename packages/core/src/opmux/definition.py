@@ -8,11 +8,14 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import torch
 from torch.autograd import forward_ad
 
-from opmux import __about__, dispatch, generated_gradients, routing, targets, torch_library
-from opmux.implementation import Implementation, Priority
-from opmux.op import OPS, Op
-from opmux.resolver import deterministic_mode
-from opmux.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
+from opmux import __about__
+from opmux.callpath.op import OPS, Op
+from opmux.declared.implementation import Implementation, Priority
+from opmux.planning import dispatch
+from opmux.planning.resolver import deterministic_mode
+from opmux.running import targets
+from opmux.signatures.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
+from opmux.torch_bridge import generated_gradients, routing, torch_library
 
 Result = TypeVar("Result")
 

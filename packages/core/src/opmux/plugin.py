@@ -1,10 +1,7 @@
 """What a plugin author imports. Importing it loads no toolchain and touches no device."""
 
-from opmux.definition import GENERATED, REFUSED, Accumulated, define_op
-from opmux.errors import BackendFault, BuildFailed
-from opmux.features import Alignment, Bucket, Exact, FeatureRule, StrideOrder
-from opmux.hookspecs import hookimpl
-from opmux.implementation import (
+from opmux.declared.features import Alignment, Bucket, Exact, FeatureRule, StrideOrder
+from opmux.declared.implementation import (
     Absent,
     Aligned,
     AtLeast,
@@ -23,7 +20,10 @@ from opmux.implementation import (
     ScaleBlock,
     UnitStride,
 )
-from opmux.loading import API_VERSION
+from opmux.definition import GENERATED, REFUSED, Accumulated, define_op
+from opmux.errors import BackendFault, BuildFailed
+from opmux.plugins.hookspecs import hookimpl
+from opmux.plugins.loading import API_VERSION
 
 __all__ = [
     "API_VERSION",

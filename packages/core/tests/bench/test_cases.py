@@ -11,8 +11,8 @@ from opmux.bench.contest import Contest
 from opmux.bench.peers import EAGER, peers_of
 from opmux.bench.shapes import FIGURES, SIZES, Shape, shapes_of
 from opmux.bench.work import all_options, flops_of, moved_of
-from opmux.op import OPS
-from opmux.validation import check_call
+from opmux.callpath.op import OPS
+from opmux.signatures.validation import check_call
 
 CPU = torch.device("cpu")
 PREFILL = Shape("prefill", 256, 384, 4, 2, 32, batch=2, new=24, context=24)

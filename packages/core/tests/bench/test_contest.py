@@ -7,7 +7,7 @@ from backends import backends, implementation
 from opmux.bench.cases import Arguments
 from opmux.bench.clocks import CpuClock
 from opmux.bench.contest import Contest
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.plugin import AtMost, Priority
 
 

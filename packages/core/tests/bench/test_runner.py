@@ -12,8 +12,8 @@ from opmux.bench.shapes import SIZES
 from opmux.definition import define_op
 from opmux.dtypes import Real
 from opmux.errors import InvalidArgument, UnknownBackend
-from opmux.loading import temporary_plugin
 from opmux.plugin import hookimpl
+from opmux.plugins.loading import temporary_plugin
 
 QUICK = bench.Settings.for_device(torch.device("cpu"), rounds=2)
 

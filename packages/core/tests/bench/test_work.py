@@ -6,7 +6,7 @@ import torch
 from opmux.bench.cases import Arguments
 from opmux.bench.results import Ceilings
 from opmux.bench.work import difference, flops_of, least_time, measure_ceilings, moved_of
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 
 
 def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

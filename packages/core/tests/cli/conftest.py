@@ -10,8 +10,8 @@ from cli.samples import GOOD_OP, result
 from typer.testing import CliRunner, Result
 
 from opmux.cli.app import build_app
-from opmux.loading import ensure_loaded
 from opmux.plugin import Implementation, Priority, hookimpl
+from opmux.plugins.loading import ensure_loaded
 
 OpmuxCli = Callable[..., Result]
 

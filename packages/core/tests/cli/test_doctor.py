@@ -11,7 +11,7 @@ from backends import implementation, plugin
 
 from opmux import arch, policy, tuning
 from opmux.cli import doctor, toolchains
-from opmux.loading import temporary_plugin
+from opmux.plugins.loading import temporary_plugin
 from opmux.tuning.layers import LoadedFile, Refusal, TuningReport
 
 

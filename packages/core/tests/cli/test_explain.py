@@ -7,7 +7,7 @@ import torch
 
 import opmux
 from opmux.cli.explain import _coloured
-from opmux.loading import temporary_plugin
+from opmux.plugins.loading import temporary_plugin
 
 CALL = ("rms_norm", "x=bf16[4096,8192]", "weight=bf16[8192]")
 

@@ -8,9 +8,9 @@ import pytest
 import opmux
 from opmux import policy
 from opmux.arch import CPU
+from opmux.callpath.op import OPS
 from opmux.cli import listing
-from opmux.loading import temporary_plugin
-from opmux.op import OPS
+from opmux.plugins.loading import temporary_plugin
 
 
 def by_name(text: str) -> dict:

@@ -11,7 +11,7 @@ from backends import plugin
 from opmux.cli import plugins
 from opmux.cli.app import build_app
 from opmux.errors import BackendFault, InvalidArgument
-from opmux.loading import temporary_plugin
+from opmux.plugins.loading import temporary_plugin
 
 
 def greet(name: str, loud: Annotated[bool, typer.Option("--loud")] = False) -> None:

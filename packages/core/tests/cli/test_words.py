@@ -5,10 +5,10 @@ import torch
 
 import opmux
 from opmux.arch import parse_arch
+from opmux.callpath.op import OPS
 from opmux.cli import words
 from opmux.dtypes import SHORT_NAMES
 from opmux.errors import InvalidArgument
-from opmux.op import OPS
 
 GFX942 = parse_arch("gfx942")
 CPU = parse_arch("cpu")

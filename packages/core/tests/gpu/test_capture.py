@@ -7,8 +7,8 @@ import torch
 from torch_modes.samples import ALL, DIFFERENTIABLE, Sample, outputs, sample, total
 
 import opmux
+from opmux.callpath.op import OPS
 from opmux.errors import CaptureRefused
-from opmux.op import OPS
 
 pytestmark = pytest.mark.gpu
 

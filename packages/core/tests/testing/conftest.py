@@ -7,8 +7,8 @@ import pytest
 import torch
 from backends import plugin
 
-from opmux.implementation import Implementation
-from opmux.loading import temporary_plugin
+from opmux.declared.implementation import Implementation
+from opmux.plugins.loading import temporary_plugin
 from opmux.testing import run_conformance
 
 

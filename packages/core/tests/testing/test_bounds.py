@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import opmux
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.testing.bounds import DERIVATIONS, Allowance, Given, allowances, roundings, unit_roundoff
 from opmux.testing.case import parse_case
 from opmux.testing.comparison import compare, requantised, ulp

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import opmux
+from opmux.callpath.op import OPS
 from opmux.errors import InvalidArgument
-from opmux.op import OPS
-from opmux.signature import REFUSED
+from opmux.signatures.signature import REFUSED
+from opmux.signatures.validation import check_call
 from opmux.testing import cases_of, parse_case
 from opmux.testing.cases import is_valid
 from opmux.testing.choices import ALTERNATIVES, alternatives, dtype_combinations
@@ -19,7 +20,6 @@ from opmux.testing.memory import VIEWS
 from opmux.testing.model_shapes import MODELS
 from opmux.testing.odd import draw_odd, one_of
 from opmux.testing.profiles import PROFILES
-from opmux.validation import check_call
 
 ALL = sorted(OPS)
 

@@ -9,9 +9,9 @@ import torch
 from backends import backends
 from torch import Tensor
 
+from opmux.callpath.op import OPS
 from opmux.definition import define_op
 from opmux.dtypes import Int32, Real, Scale, accumulation_dtype
-from opmux.op import OPS
 from opmux.plugin import Implementation
 from opmux.testing import cases_of, run_conformance
 from opmux.testing.bounds import DERIVATIONS

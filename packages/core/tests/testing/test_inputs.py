@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import opmux
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.testing import cases_of, makes, parse_case
 from opmux.testing.inputs import make_arguments
 from opmux.testing.making import MAKERS, Making

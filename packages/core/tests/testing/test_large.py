@@ -8,9 +8,9 @@ from backends import plugin
 from torch import Tensor
 
 import opmux
-from opmux.loading import temporary_plugin
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.plugin import Implementation
+from opmux.plugins.loading import temporary_plugin
 from opmux.testing import large
 from opmux.testing.case import Case
 from opmux.testing.profiles import PROFILES

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.testing import run_conformance
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import opmux
 from opmux.errors import InvalidArgument, UnknownBackend
-from opmux.loading import temporary_plugin
 from opmux.plugin import Dtype, Implementation, MultipleOf
+from opmux.plugins.loading import temporary_plugin
 from opmux.testing import cases_of, run_case, run_conformance
 from opmux.testing.execution import device_for
 

@@ -136,7 +136,7 @@ def pytest_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 MODULE = """
 from types import SimpleNamespace
 import opmux
-from opmux.loading import load_plugin
+from opmux.plugins.loading import load_plugin
 from opmux.plugin import Dtype, Implementation, hookimpl
 from opmux.testing import conformance_suite
 

@@ -13,8 +13,8 @@ from backends import plugin
 from torch import Tensor
 
 import opmux
-from opmux.loading import temporary_plugin
 from opmux.plugin import Dtype, Implementation, MultipleOf, Predicate
+from opmux.plugins.loading import temporary_plugin
 from opmux.testing import run_conformance
 
 Hold = Callable[..., dict[str, Any]]

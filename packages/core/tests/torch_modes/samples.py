@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import opmux
-from opmux.op import OPS, Op
-from opmux.signature import REFUSED
+from opmux.callpath.op import OPS, Op
+from opmux.signatures.signature import REFUSED
 
 Arguments = tuple[tuple[Tensor | None, ...], dict[str, Any]]
 

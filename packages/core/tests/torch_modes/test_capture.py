@@ -15,10 +15,10 @@ from torch import Tensor
 from torch_modes.samples import ALL, DIFFERENTIABLE, WITH_OUT, Sample, outputs, sample, total
 
 import opmux
-from opmux import faults
+from opmux.callpath.op import OPS
 from opmux.errors import CaptureRefused
-from opmux.op import OPS
-from opmux.report import describe_call
+from opmux.planning.report import describe_call
+from opmux.running import faults
 
 Capture = Callable[[], Any]
 CAPTURABLE = [n for n in ALL if OPS[n].capturable]

@@ -26,7 +26,7 @@ from torch_modes.samples import (
 )
 
 import opmux
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.plugin import Priority
 
 # torch's own: forward-mode decompositions, and functorch's wrapping of what Dynamo hands to it.

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch_modes.samples import DIFFERENTIABLE, Block, Sample, gradients_of, outputs, sample, total
 
 import opmux
-from opmux import gradient_recipes
+from opmux.callpath.op import OPS
 from opmux.errors import GradientRefused, InvalidArgument
-from opmux.op import OPS
 from opmux.plugin import Priority
+from opmux.torch_bridge import gradient_recipes
 
 
 def gradients(call: Sample, of: tuple[int, ...]) -> list[Tensor]:

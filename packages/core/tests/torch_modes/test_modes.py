@@ -30,8 +30,8 @@ from torch_modes.samples import (
 )
 
 import opmux
-from opmux import routing
-from opmux.op import OPS
+from opmux.callpath.op import OPS
+from opmux.torch_bridge import routing
 
 
 def assert_same_call(call: Sample, expected: Sample) -> None:

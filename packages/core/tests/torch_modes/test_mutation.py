@@ -10,8 +10,8 @@ from torch import Tensor
 from torch_modes.samples import MUTATING, WITH_OUT, outputs, sample
 
 import opmux
+from opmux.callpath.op import OPS
 from opmux.errors import InvalidArgument
-from opmux.op import OPS
 
 WAYS = ["public", "registered"]
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch_modes.samples import ALL, DIFFERENTIABLE, WITH_OUT, outputs, sample
 
+from opmux.callpath.op import OPS
 from opmux.dtypes import Real
-from opmux.op import OPS
-from opmux.signature import read_signature
-from opmux.torch_library import schema
+from opmux.signatures.signature import read_signature
+from opmux.torch_bridge.torch_library import schema
 
 # torch's own.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

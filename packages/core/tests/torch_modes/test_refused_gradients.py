@@ -22,8 +22,8 @@ from torch_modes.samples import (
 )
 
 import opmux
+from opmux.callpath.op import OPS
 from opmux.errors import GradientRefused, InvalidArgument
-from opmux.op import OPS
 
 # torch's own forward-mode AD compiles its decompositions with torch.jit.script, which warns.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

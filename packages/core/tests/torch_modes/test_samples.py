@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch_modes.samples import ALL, FUNCTIONAL, MUTATING, outputs, sample
 
-from opmux.validation import check_call
+from opmux.signatures.validation import check_call
 
 
 def test_every_op_has_a_sample() -> None:

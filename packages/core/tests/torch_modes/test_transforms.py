@@ -10,8 +10,8 @@ from torch import Tensor, func
 from torch_modes.samples import DIFFERENTIABLE, FUNCTIONAL, MUTATING, WITH_OUT, Block, Sample, curved, outputs, sample
 
 import opmux
+from opmux.callpath.op import OPS
 from opmux.errors import GradientRefused, UnsupportedCall
-from opmux.op import OPS
 
 # torch's own forward-mode AD compiles its decompositions with torch.jit.script, which warns.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from opmux import loading, tuning
+from opmux import tuning
 from opmux.plugin import Implementation, Priority, hookimpl
+from opmux.plugins import loading
 from opmux.tuning.records import COLUMNS
 
 Row = dict[str, str]

@@ -10,9 +10,10 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opmux
-from opmux import loading, tuning
+from opmux import tuning
 from opmux.definition import define_op
 from opmux.plugin import hookimpl
+from opmux.plugins import loading
 
 WEIGHT = torch.ones(64)
 

@@ -11,9 +11,10 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opmux
-from opmux import loading, tuning
+from opmux import tuning
 from opmux.definition import define_op
 from opmux.plugin import hookimpl
+from opmux.plugins import loading
 from opmux.tuning import BadRow
 from opmux.tuning.layers import user_folder as where_the_user_has_them
 

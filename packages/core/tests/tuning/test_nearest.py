@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opmux.arch import parse_arch
-from opmux.implementation import Call
-from opmux.op import OPS
+from opmux.callpath.op import OPS
+from opmux.declared.implementation import Call
 from opmux.tuning import TunedRecord
 from opmux.tuning import table as tables
 from opmux.tuning.roles import roles_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from opmux.arch import parse_arch
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 from opmux.tuning.peaks import PEAKS, least_memory_us, peak_tflops
 from opmux.tuning.roles import attended, shrinks
 

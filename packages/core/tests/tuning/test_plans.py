@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import opmux
-from opmux import loading, tuning
+from opmux import tuning
 from opmux.plugin import Implementation, hookimpl
+from opmux.plugins import loading
 
 WEIGHT = torch.ones(64)
 PLAIN, TUNABLE = 2.0, 1.0
@@ -123,12 +124,12 @@ def test_ten_thousand_shapes_make_as_many_plans_as_cells(mine, folder: Path, put
 
 
 def test_an_op_without_records_pays_nothing(mine, folder: Path, put, row: Callable) -> None:
-    before = {name: (op.state.features, op.public.__code__) for name, op in opmux.op.OPS.items()}
+    before = {name: (op.state.features, op.public.__code__) for name, op in opmux.callpath.op.OPS.items()}
     foreign = "gfx942" if torch.version.hip is None else "sm_90"
     linear = row(op="linear", dtypes="x=f32;w=f32", dims="tokens=8;k=8;n=8", arch=foreign, config="")
     put(folder / "records.csv", row(), linear)
     assert tuning.reload().ops == {"linear": 1, "rms_norm": 1}
-    for name, op in opmux.op.OPS.items():
+    for name, op in opmux.callpath.op.OPS.items():
         features, code = before[name]
         if name == "rms_norm":
             assert [f.label for f in op.state.features] == [*(f.label for f in features), "tuned"]
@@ -148,8 +149,8 @@ def test_an_op_without_records_pays_nothing(mine, folder: Path, put, row: Callab
 
 
 def _call_of(function: Any, arch: str) -> Any:
-    from opmux import dispatch
     from opmux.arch import parse_arch
+    from opmux.planning import dispatch
 
     x = torch.ones(8, 8)
     return dispatch.make_call(function.op, function.op.state, (x, x, None), {}, parse_arch(arch))[0]

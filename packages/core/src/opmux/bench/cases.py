@@ -10,7 +10,7 @@ from torch import Tensor
 
 from opmux.arch import fp8_dtype
 from opmux.bench.shapes import Shape
-from opmux.op import OPS
+from opmux.callpath.op import OPS
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import explanation, resolver
 from opmux.arch import arch_of
 from opmux.bench.cases import Arguments
 from opmux.bench.clocks import Clock, Timed
 from opmux.bench.results import IMPLEMENTATION, PEER, Left
 from opmux.bench.work import all_options, difference
-from opmux.op import Op
+from opmux.callpath.op import Op
+from opmux.planning import explanation, resolver
 
 Run = Callable[[], Any]
 

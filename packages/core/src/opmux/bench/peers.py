@@ -10,7 +10,7 @@ from opmux.bench import formulations as f
 from opmux.bench.cases import Arguments
 from opmux.bench.gradients import backward_call, has_gradient
 from opmux.bench.work import all_options
-from opmux.op import Op
+from opmux.callpath.op import Op
 
 EAGER = "torch eager"
 COMPILE = "torch.compile"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-from opmux import loading
 from opmux.arch import arch_of
 from opmux.bench.cases import MAKERS, Arguments, Data
 from opmux.bench.clocks import Clock, clock_for, interleave
@@ -14,10 +13,11 @@ from opmux.bench.peers import peers_of
 from opmux.bench.results import PEER, CaseResult, Ceilings, Contender, Report, spread, verdict
 from opmux.bench.shapes import SIZE_NAMES, Shape, shapes_of
 from opmux.bench.work import flops_of, least_time, measure_ceilings, moved_of
+from opmux.callpath.op import OPS, Op
 from opmux.dtypes import name_of
 from opmux.errors import InvalidArgument, UnknownBackend
-from opmux.op import OPS, Op
-from opmux.validation import describe
+from opmux.plugins import loading
+from opmux.signatures.validation import describe
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from opmux.bench.cases import Arguments
 from opmux.bench.clocks import Timed, clock_for
 from opmux.bench.results import Ceilings
-from opmux.op import Op
-from opmux.validation import check_call, numel
+from opmux.callpath.op import Op
+from opmux.signatures.validation import check_call, numel
 
 _COPY_BYTES = {"cpu": 128 * 2**20, "cuda": 2 * 2**30}
 _MATMUL = {"cpu": 1024, "cuda": 8192}

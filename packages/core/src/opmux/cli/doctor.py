@@ -7,11 +7,12 @@ import torch
 import typer
 from rich.console import Console
 
-from opmux import __about__, arch, loading, tuning
+from opmux import __about__, arch, tuning
 from opmux.cli import listing, output, plugins
 from opmux.cli.toolchains import toolchains
 from opmux.cli.variables import variables
 from opmux.errors import OpmuxError
+from opmux.plugins import loading
 
 
 def doctor(as_json: output.AsJson = False) -> None:

@@ -6,8 +6,8 @@ import typer
 from rich.text import Text
 
 from opmux import arch as archs
-from opmux import explanation
 from opmux.cli import output, words
+from opmux.planning import explanation
 
 Op = Annotated[str, typer.Argument(metavar="OP", help="An op, as `opmux ops` lists them.", show_default=False)]
 Words = Annotated[

@@ -3,12 +3,13 @@
 import importlib.util
 from typing import Any
 
-from opmux import arch, loading, policy
+from opmux import arch, policy
+from opmux.callpath.op import OPS, Op, implementations_of
 from opmux.cli import output
+from opmux.declared.implementation import Implementation
 from opmux.dtypes import name_of
-from opmux.implementation import Implementation
-from opmux.op import OPS, Op, implementations_of
-from opmux.signature import REFUSED, Option, Output, TensorArgument
+from opmux.plugins import loading
+from opmux.signatures.signature import REFUSED, Option, Output, TensorArgument
 
 
 def ops(as_json: output.AsJson = False) -> None:

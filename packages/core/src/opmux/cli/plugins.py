@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from opmux import loading
+from opmux.plugins import loading
 
 CORE_COMMANDS = frozenset({"doctor", "ops", "backends", "explain", "conformance", "bench", "demo"})
 _NAME = re.compile(r"[a-z][a-z0-9-]*")

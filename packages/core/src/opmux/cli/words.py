@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import loading
 from opmux.arch import Arch, fp8_dtype
+from opmux.callpath.op import OPS, Op
 from opmux.dtypes import SHORT_NAMES, name_of, short_name_of
 from opmux.errors import InvalidArgument
-from opmux.op import OPS, Op
-from opmux.signature import Option, TensorArgument
+from opmux.plugins import loading
+from opmux.signatures.signature import Option, TensorArgument
 
 _TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
 _NONE = "none"

@@ -80,7 +80,7 @@ def documentation() -> str:
     """The docstrings of the ops and of rope's rules: file by file, with an empty line between two."""
     package = files("opmux")
     sources = [file for file in package.joinpath("ops").iterdir() if file.name.endswith(".py")]
-    sources = [*sorted(sources, key=lambda file: file.name), package.joinpath("rope_frequencies.py")]
+    sources = [*sorted(sources, key=lambda file: file.name), package.joinpath("rope.py")]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     nodes = [node for file in sources for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
     texts = [ast.get_docstring(node) for node in nodes if isinstance(node, documented)]

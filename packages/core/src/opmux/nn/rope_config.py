@@ -6,18 +6,18 @@ from typing import Any
 
 from torch import Tensor
 
-from opmux import rope_frequencies
+from opmux import rope
 from opmux.errors import invalid
 
 Rule = Callable[..., tuple[Tensor, float]]
 
 RULES: dict[str, Rule] = {
-    "default": rope_frequencies.default,
-    "linear": rope_frequencies.linear,
-    "dynamic": rope_frequencies.dynamic_ntk,
-    "yarn": rope_frequencies.yarn,
-    "llama3": rope_frequencies.llama3,
-    "longrope": rope_frequencies.longrope,
+    "default": rope.default,
+    "linear": rope.linear,
+    "dynamic": rope.dynamic_ntk,
+    "yarn": rope.yarn,
+    "llama3": rope.llama3,
+    "longrope": rope.longrope,
 }
 """Hugging Face's ``rope_type`` -> the rule."""
 

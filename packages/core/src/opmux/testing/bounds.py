@@ -47,7 +47,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.op import OPS, Op
+from opmux.callpath.op import OPS, Op
 from opmux.testing.scores import Scores, attended, by_sequence, per_head
 
 ROUNDED_PROBABILITIES = 2.0**-8

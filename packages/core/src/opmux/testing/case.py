@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from opmux.callpath.op import OPS, Op
 from opmux.dtypes import SHORT_NAMES, short_name_of
 from opmux.errors import InvalidArgument
-from opmux.op import OPS, Op
-from opmux.signature import Option, Signature, TensorArgument
+from opmux.signatures.signature import Option, Signature, TensorArgument
 
 VALUES = "values"
 PLAIN = "plain"

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from opmux.callpath.op import Op
 from opmux.errors import InvalidArgument
-from opmux.op import Op
-from opmux.signature import REFUSED, Signature
+from opmux.signatures.signature import REFUSED, Signature
+from opmux.signatures.validation import check_call
 from opmux.testing import choices, large
 from opmux.testing.case import PLAIN, Case, all_options, op_named
 from opmux.testing.memory import VIEWS
@@ -20,7 +21,6 @@ from opmux.testing.model_shapes import ModelShape
 from opmux.testing.odd import draw_odd
 from opmux.testing.profiles import Profile, profile_named
 from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, tile_dims, zero_dims
-from opmux.validation import check_call
 
 KINDS: dict[str, tuple[str, ...]] = {
     "block_table": ("decode", "prefill", "loose"),

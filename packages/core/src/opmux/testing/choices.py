@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from opmux.signature import Option, Signature
+from opmux.signatures.signature import Option, Signature
 from opmux.testing.case import usual_dtype
 
 QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8", "float8_e4m3fnuz", "float8_e5m2fnuz")

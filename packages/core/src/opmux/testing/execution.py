@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import dispatch, loading, resolver
 from opmux.arch import arch_of
+from opmux.callpath.op import OPS, Op
+from opmux.declared.implementation import Implementation
 from opmux.errors import UnknownBackend
-from opmux.implementation import Implementation
-from opmux.op import OPS, Op
+from opmux.planning import dispatch, resolver
+from opmux.plugins import loading
 
 
 @dataclass(frozen=True)

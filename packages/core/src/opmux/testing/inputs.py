@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
-from opmux.op import OPS, Op
+from opmux.callpath.op import OPS, Op
 from opmux.testing import roles
 from opmux.testing.case import Case, all_options
 from opmux.testing.making import MAKERS, Arguments, Maker, Making

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from opmux.op import Op
+from opmux.callpath.op import Op
 from opmux.testing.case import Case, usual_dtype
 from opmux.testing.making import Arguments
 from opmux.testing.profiles import Profile

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.op import Op
+from opmux.callpath.op import Op
 from opmux.testing.case import Case
 
 

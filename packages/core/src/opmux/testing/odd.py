@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from opmux.signature import Signature
+from opmux.signatures.signature import Signature
 from opmux.testing.profiles import Profile
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.op import OPS, Op
+from opmux.callpath.op import OPS, Op
 from opmux.testing.making import Arguments
 
 Results = tuple[Tensor, ...]

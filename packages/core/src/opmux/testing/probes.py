@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux.callpath.op import OPS, Op
+from opmux.declared.implementation import Implementation
 from opmux.errors import InvalidArgument
-from opmux.implementation import Implementation
-from opmux.op import OPS, Op
 from opmux.testing import execution, large
 from opmux.testing.bounds import allowances, unit_roundoff
 from opmux.testing.case import all_options

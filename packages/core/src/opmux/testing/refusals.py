@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from opmux import dispatch, policy, resolver
+from opmux import policy
+from opmux.callpath.op import Op
+from opmux.declared.implementation import AtLeast, AtMost, Call, Constraint, Implementation, MultipleOf, OneOf
 from opmux.errors import UnsupportedCall
-from opmux.implementation import AtLeast, AtMost, Call, Constraint, Implementation, MultipleOf, OneOf
-from opmux.op import Op
+from opmux.planning import dispatch, resolver
 from opmux.testing import execution
 from opmux.testing.case import Case
 from opmux.testing.cases import cases_of, is_valid

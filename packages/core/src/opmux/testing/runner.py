@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from opmux import __about__, loading
+from opmux import __about__
 from opmux.arch import arch_of
 from opmux.errors import InvalidArgument
+from opmux.plugins import loading
 from opmux.testing import execution, processes, refusals
 from opmux.testing.case import Case, op_named, parse_case
 from opmux.testing.cases import cases_of

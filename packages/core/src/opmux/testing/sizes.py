@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opmux.signature import Signature
+from opmux.signatures.signature import Signature
 from opmux.testing.model_shapes import MODELS, ModelShape
 from opmux.testing.profiles import Profile
 

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux.callpath.op import Op
 from opmux.errors import OpmuxError
-from opmux.op import Op
+from opmux.signatures.validation import check_call
 from opmux.testing import execution
 from opmux.testing.case import Case
 from opmux.testing.comparison import Errors, Finding
@@ -15,7 +16,6 @@ from opmux.testing.inputs import make_arguments
 from opmux.testing.making import Arguments
 from opmux.testing.memory import Guarded, guarded
 from opmux.testing.oracle import mutated
-from opmux.validation import check_call
 
 
 class TargetRaised(Exception):

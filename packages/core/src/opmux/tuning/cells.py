@@ -10,8 +10,8 @@ import torch
 
 from opmux.dtypes import SHORT_NAMES, short_name_of
 from opmux.errors import InvalidArgument, TunedRecordError
-from opmux.signature import Option
-from opmux.validation import check_option
+from opmux.signatures.signature import Option
+from opmux.signatures.validation import check_option
 
 
 def refused(op: str, column: str, expected: str, got: str, remedy: str) -> TunedRecordError:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from opmux.arch import parse_arch
+from opmux.callpath.op import Op
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument, TunedRecordError
-from opmux.op import Op
+from opmux.signatures.validation import check_call
 from opmux.tuning import cells, peaks
 from opmux.tuning.records import TunedRecord, known_op
 from opmux.tuning.roles import CAPACITY, attended, roles_of, shrinks
-from opmux.validation import check_call
 
 AGREEMENT = 0.02
 """How far a stated tflops or gbps may lie from the one that follows from the time."""

@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opmux.callpath.op import OPS
 from opmux.errors import TunedRecordError
 from opmux.log import announce_once
-from opmux.op import OPS
 from opmux.tables import text_table
 from opmux.tuning.checks import check_record
 from opmux.tuning.records import BadRow, RecordReader, TunedRecord, read_csv, read_row
 from opmux.tuning.table import OpTable, entry_of, in_force
 
 if TYPE_CHECKING:
-    from opmux.loading import LoadedPlugin
+    from opmux.plugins.loading import LoadedPlugin
 
 PLUGIN, USER, ENVIRONMENT = "plugin", "user", "environment"
 LAYERS = (PLUGIN, USER, ENVIRONMENT)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from opmux.callpath.op import OPS, Op
 from opmux.errors import TunedRecordError
-from opmux.op import OPS, Op
 from opmux.tuning import cells
 
 REQUIRED_COLUMNS = ("op", "arch", "dtypes", "dims", "backend", "time_us", "error", "compared")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opmux.op import Op
-from opmux.signature import Option
+from opmux.callpath.op import Op
+from opmux.signatures.signature import Option
 
 NEAREST = (
     "max_seqlen_q", "seq_q", "tokens", "tokens_q", "m", "max_m", "expected_m", "batch", "seq", "seq_k", "tokens_k",

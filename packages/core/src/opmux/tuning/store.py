@@ -5,12 +5,12 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from opmux.implementation import Call
-from opmux.op import OPS, Op
-from opmux.resolver import TunedChoice
+from opmux.callpath.op import OPS, Op
+from opmux.declared.implementation import Call
+from opmux.planning.resolver import TunedChoice
 
 if TYPE_CHECKING:
-    from opmux.loading import LoadedPlugin
+    from opmux.plugins.loading import LoadedPlugin
     from opmux.tuning.layers import Loaded, TuningReport
     from opmux.tuning.table import OpTable
 
@@ -29,7 +29,7 @@ def lookup(op: Op, call: Call) -> TunedChoice | None:
 
 def report() -> "TuningReport":
     """Which files were read, which records are in force, and what was refused and why. Loads the plugins first."""
-    from opmux import loading
+    from opmux.plugins import loading
     from opmux.tuning.layers import TuningReport
 
     loading.ensure_loaded()
@@ -41,7 +41,7 @@ def reload() -> "TuningReport":
 
     Calls that run meanwhile finish on what they began with.
     """
-    from opmux import loading
+    from opmux.plugins import loading
 
     if not loading.ensure_loaded():  # outside of the lock: loading takes its own first, then this one
         install(loading.loaded_plugins())
@@ -51,7 +51,7 @@ def reload() -> "TuningReport":
 def install(plugins: Iterable["LoadedPlugin"]) -> None:
     """Read the files of these plugins, the user's and the environment's.
 
-    `opmux.loading` calls this when it has loaded the plugins.
+    `opmux.plugins.loading` calls this when it has loaded the plugins.
     """
     global _loaded
     from opmux.tuning import layers

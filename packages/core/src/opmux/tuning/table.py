@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from opmux.features import Feature, size_source
-from opmux.implementation import Call
-from opmux.op import Op
-from opmux.resolver import TunedChoice
-from opmux.signature import Option
+from opmux.callpath.op import Op
+from opmux.declared.features import Feature, size_source
+from opmux.declared.implementation import Call
+from opmux.planning.resolver import TunedChoice
+from opmux.signatures.signature import Option
 from opmux.tuning.records import TunedRecord
 from opmux.tuning.roles import Roles, roles_of
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from opmux import dispatch, loading, resolver, targets
 from opmux.arch import parse_arch
+from opmux.callpath.op import OPS, Op
 from opmux.errors import InvalidArgument
-from opmux.op import OPS, Op
+from opmux.planning import dispatch, resolver
+from opmux.plugins import loading
+from opmux.running import targets
 from opmux.testing import cases_of
 from opmux.testing.case import Case, all_options
 from opmux.testing.memory import view_strides

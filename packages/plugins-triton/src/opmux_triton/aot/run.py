@@ -8,8 +8,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from opmux.arch import parse_arch
+from opmux.callpath.op import OPS
 from opmux.errors import InvalidArgument
-from opmux.op import OPS
 from opmux_triton.aot import checks
 from opmux_triton.aot.build import build
 from opmux_triton.aot.facts import Facts
@@ -47,7 +47,7 @@ class Result:
 
 def claims(arch: str) -> bool:
     """Whether this backend has an implementation for the arch at all."""
-    from opmux import loading
+    from opmux.plugins import loading
 
     loading.ensure_loaded()
     parsed = parse_arch(arch)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from opmux import codegen
-from opmux.expressions import evaluate
-from opmux.features import Feature, stride_order
-from opmux.guards import Guard, make_guard, never
-from opmux.layout import aligned, has_blocks, span
-from opmux.signature import Signature
+from opmux.callpath import codegen
+from opmux.callpath.guards import Guard, make_guard, never
+from opmux.declared.features import Feature, stride_order
+from opmux.declared.layout import aligned, has_blocks, span
+from opmux.signatures.expressions import evaluate
+from opmux.signatures.signature import Signature
 
 if TYPE_CHECKING:
-    from opmux.implementation import Implementation
+    from opmux.declared.implementation import Implementation
 
 OPS: dict[str, "Op"] = {}
 """Every op by name: the core's and those that plugins define."""

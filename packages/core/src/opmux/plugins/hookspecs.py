@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from opmux.implementation import Implementation
+from opmux.declared.implementation import Implementation
 
 if TYPE_CHECKING:
     from opmux.tuning.records import RecordReader

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from opmux.implementation import Implementation
+from opmux.declared.implementation import Implementation
 from opmux.log import announce_once, forget
 
 ARCH, PLAN = "arch", "plan"
@@ -100,7 +100,7 @@ def forget_backend(backend: str) -> None:
 
 def quarantine_clear() -> None:
     """Let everything be tried again."""
-    from opmux.op import drop_all_plans
+    from opmux.callpath.op import drop_all_plans
 
     with _lock:
         for op, name, arch, key in _records:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux.callpath.op import Op, PlanTable
 from opmux.errors import InvalidArgument, invalid
-from opmux.op import Op, PlanTable
-from opmux.targets import Planned, bump_version, shares_memory
-from opmux.validation import describe
+from opmux.running.targets import Planned, bump_version, shares_memory
+from opmux.signatures.validation import describe
 
 
 def check_out(

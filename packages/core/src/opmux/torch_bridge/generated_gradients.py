@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.op import Op
+from opmux.callpath.op import Op
 
 
 def run_reference_backward(op: Op, arguments: Mapping[str, Any], mask: Sequence[bool]) -> tuple[Tensor, ...]:

@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 
-from opmux import autograd, codegen, dispatch, loading, outputs
+from opmux.callpath import codegen
+from opmux.callpath.op import Op
 from opmux.errors import UnsupportedCall
-from opmux.op import Op
-from opmux.signature import Option, Signature
-from opmux.validation import check_call
+from opmux.planning import dispatch
+from opmux.plugins import loading
+from opmux.running import outputs
+from opmux.signatures.signature import Option, Signature
+from opmux.signatures.validation import check_call
+from opmux.torch_bridge import autograd
 
 _LIBRARY = torch.library.Library("opmux", "FRAGMENT")
 _KINDS = {

@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
+from opmux.callpath.op import Op
+from opmux.declared.implementation import Call, MultipleOf, Priority
 from opmux.dtypes import name_of
-from opmux.implementation import Call, MultipleOf, Priority
-from opmux.op import Op
-from opmux.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution
+from opmux.planning.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution
 
 
 def describe_call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) -> str:

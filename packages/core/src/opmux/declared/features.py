@@ -7,7 +7,7 @@ In that source, dims, options and tensor arguments are plain names; a star dim i
 from dataclasses import dataclass
 
 from opmux.errors import PluginError
-from opmux.signature import Signature
+from opmux.signatures.signature import Signature
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
-from opmux.dims import Affine, Shape
-from opmux.features import Feature
-from opmux.signature import Signature, TensorArgument
+from opmux.declared.features import Feature
+from opmux.signatures.dims import Affine, Shape
+from opmux.signatures.signature import Signature, TensorArgument
 
 _numbers = itertools.count()
 

@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import codegen, faults, loading, observe, outputs, policy, resolver, targets, tuning
+from opmux import policy, tuning
 from opmux.arch import Arch, arch_of
+from opmux.callpath import codegen
+from opmux.callpath.op import OPS, Op, OpState, PlanTable
+from opmux.declared.implementation import Call, Implementation, Priority
 from opmux.errors import (
     BackendFault,
     BuildFailed,
@@ -24,11 +27,12 @@ from opmux.errors import (
     UnsupportedCall,
     invalid,
 )
-from opmux.implementation import Call, Implementation, Priority
 from opmux.log import announce_once
-from opmux.op import OPS, Op, OpState, PlanTable
-from opmux.report import describe_call, refusal_text
-from opmux.validation import check_call
+from opmux.planning import resolver
+from opmux.planning.report import describe_call, refusal_text
+from opmux.plugins import loading
+from opmux.running import faults, observe, outputs, targets
+from opmux.signatures.validation import check_call
 
 
 @dataclass(frozen=True)

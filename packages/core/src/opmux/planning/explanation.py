@@ -7,11 +7,13 @@ from typing import Any
 import torch
 
 from opmux import arch as archs
-from opmux import dispatch, loading, resolver, targets
+from opmux.callpath.op import Op
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument
-from opmux.op import Op
-from opmux.report import describe_call
+from opmux.planning import dispatch, resolver
+from opmux.planning.report import describe_call
+from opmux.plugins import loading
+from opmux.running import targets
 from opmux.tables import text_table
 
 

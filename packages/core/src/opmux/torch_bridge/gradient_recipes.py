@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux.callpath.op import OPS, Op
 from opmux.errors import GradientRefused
-from opmux.op import OPS, Op
-from opmux.signature import REFUSED
+from opmux.signatures.signature import REFUSED
 
 Form = tuple[tuple[Any, ...], torch.dtype]
 """The shape and dtype of an output."""

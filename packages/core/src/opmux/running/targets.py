@@ -9,13 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import codegen, faults, policy, resolver
+from opmux import policy
 from opmux.arch import Arch
+from opmux.callpath import codegen
+from opmux.callpath.op import Op
+from opmux.declared.implementation import Call, Implementation
 from opmux.errors import BackendFault, CaptureRefused
-from opmux.implementation import Call, Implementation
-from opmux.op import Op
-from opmux.report import describe_call
-from opmux.validation import check_call, describe
+from opmux.planning import resolver
+from opmux.planning.report import describe_call
+from opmux.running import faults
+from opmux.signatures.validation import check_call, describe
 
 FUNCTIONAL_BACKEND, FUNCTIONAL = "opmux", "functional"
 """The backend and name under which an in-place op runs the functional one, dispatched, and copies."""

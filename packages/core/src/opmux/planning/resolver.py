@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from opmux.implementation import Call, Implementation, Priority
+from opmux.declared.implementation import Call, Implementation, Priority
 from opmux.policy import Policy
 
 CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from opmux import rope_frequencies as rope
+from opmux import rope
 from opmux.errors import InvalidArgument
 
 HEADS = ((128, 1.0), (64, 0.5), (80, 0.4), (6, 1.0))  # head_dim, partial_rotary_factor

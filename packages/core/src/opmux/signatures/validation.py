@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.dims import Affine
 from opmux.dtypes import name_of
 from opmux.errors import invalid
-from opmux.expressions import evaluate
-from opmux.signature import Option, Signature, TensorArgument
+from opmux.signatures.dims import Affine
+from opmux.signatures.expressions import evaluate
+from opmux.signatures.signature import Option, Signature, TensorArgument
 
 
 def check_call(

@@ -6,10 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import autograd, dispatch, loading, outputs, torch_library
+from opmux.callpath.op import PLAIN, Op
 from opmux.errors import invalid
-from opmux.op import PLAIN, Op
-from opmux.validation import check_call
+from opmux.planning import dispatch
+from opmux.plugins import loading
+from opmux.running import outputs
+from opmux.signatures.validation import check_call
+from opmux.torch_bridge import autograd, torch_library
 
 
 def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: str | None, out: Any) -> Any:

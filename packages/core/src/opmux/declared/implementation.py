@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import torch
 
 from opmux.arch import Arch
+from opmux.declared.features import Feature, FeatureRule, size_source, tensor_source
 from opmux.dtypes import name_of
 from opmux.errors import PluginError
-from opmux.features import Feature, FeatureRule, size_source, tensor_source
-from opmux.signature import Signature
-from opmux.validation import numel
+from opmux.signatures.signature import Signature
+from opmux.signatures.validation import numel
 
 
 class Priority(IntEnum):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opmux import faults
-from opmux.op import Op, drop_all_plans
+from opmux.callpath.op import Op, drop_all_plans
+from opmux.running import faults
 
 if TYPE_CHECKING:
-    from opmux.targets import Planned
+    from opmux.running.targets import Planned
 
 
 @dataclass

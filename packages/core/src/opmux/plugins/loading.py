@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from opmux import arch, faults, policy
+from opmux import arch, policy
+from opmux.callpath.op import OPS, Op, drop_all_plans
+from opmux.declared.implementation import Implementation
 from opmux.errors import OpmuxError, PluginError
-from opmux.implementation import Implementation
 from opmux.log import logger
-from opmux.op import OPS, Op, drop_all_plans
+from opmux.running import faults
 
 API_VERSION = 1
 """What a plugin's ``OPMUX_API_VERSION`` must equal."""
@@ -145,7 +146,7 @@ def _read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Loa
     """Check the API version, call the hooks, exhaust what they yield."""
     import pluggy
 
-    from opmux import hookspecs
+    from opmux.plugins import hookspecs
 
     if name in RESERVED or not _NAME.fullmatch(name):
         raise PluginError(

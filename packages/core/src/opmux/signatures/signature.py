@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from opmux.dims import Affine, CeilQuotient, OptionValue, Shape, parse_shape
 from opmux.dtypes import accumulation_dtype
+from opmux.signatures.dims import Affine, CeilQuotient, OptionValue, Shape, parse_shape
 
 REFUSED = "refused"
 GENERATED = "generated"

@@ -13,10 +13,10 @@ from torch._functorch.utils import enable_single_level_autograd_function, unwrap
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from opmux import dispatch
+from opmux.callpath.op import Op
 from opmux.errors import GradientRefused
-from opmux.gradient_recipes import Recipe, backward_backend, recipe_of
-from opmux.op import Op
+from opmux.planning import dispatch
+from opmux.torch_bridge.gradient_recipes import Recipe, backward_backend, recipe_of
 
 Compute = Callable[[Op, Sequence[Any], Mapping[str, Any], str | None], Any]
 """Runs an op without recording it: planned at once, or through ``torch.ops`` so that tracing sees it."""

@@ -1,0 +1,1 @@
+"""Plugins: hook specifications, discovery by entry point, checks, registration, recorded failures."""

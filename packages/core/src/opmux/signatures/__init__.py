@@ -1,0 +1,1 @@
+"""Signatures as data: dims and expressions, what a definition says, validation compiled from it."""
