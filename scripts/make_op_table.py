@@ -1,4 +1,4 @@
-"""Makes docs/ops.md, the table of ops, from the signatures that the code runs on.
+"""Makes docs/ops/index.md, the table of ops, from the signatures that the code runs on.
 
 `python scripts/make_op_table.py` writes the page; with `--check` it writes nothing and exits 1 where the page is not
 what it would write. Ops of installed plugins are left out: the page is about the core's own.
@@ -15,7 +15,7 @@ from opmux.dtypes import name_of
 from opmux.signatures.signature import REFUSED, Accumulated, Option, Output, TensorArgument
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = Path("docs/ops.md")
+PAGE = Path("docs/ops/index.md")
 
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "norm": ("norm", ("norm",)),
@@ -163,7 +163,7 @@ def page() -> str:
     families: dict[str, list[Op]] = {heading: [] for heading in FAMILIES}
     for op in ops:
         families.setdefault(family_of(op), []).append(op)
-    links = "\n".join(f"- [{heading}](ops/{name}.md)" for heading, (name, _) in FAMILIES.items())
+    links = "\n".join(f"- [{heading}]({name}.md)" for heading, (name, _) in FAMILIES.items())
     parts = [HEADER.format(pages=links, groups=groups_text(ops))]
     for heading, members in families.items():
         said: set[str] = set()
@@ -174,7 +174,7 @@ def page() -> str:
 
 def main() -> int:
     """Write or check the page; return the exit code."""
-    parser = argparse.ArgumentParser(description="Makes docs/ops.md from the signatures of the ops.")
+    parser = argparse.ArgumentParser(description="Makes docs/ops/index.md from the signatures of the ops.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the page is out of date")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: that of this script)")
     arguments = parser.parse_args()

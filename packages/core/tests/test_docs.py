@@ -195,17 +195,17 @@ def op_table() -> ModuleType:
 def test_the_table_of_ops_is_that_of_the_signatures(
     op_table: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "ops" / "index.md").read_text(encoding="utf-8")
     assert op_table.page() == text
     for name, op in OPS.items():
         assert name in text or "opmux.ops." not in op.public.__module__
 
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "ops").mkdir(parents=True)
     run = [["--check"], [], ["--check"]]
     codes = []
     for words in run:
         monkeypatch.setattr(sys, "argv", ["make_op_table.py", "--root", str(tmp_path), *words])
         codes.append(op_table.main())
     assert codes == [1, 0, 0]
-    assert (tmp_path / "docs" / "ops.md").read_text(encoding="utf-8") == text
+    assert (tmp_path / "docs" / "ops" / "index.md").read_text(encoding="utf-8") == text
     assert "is out of date; run: python scripts/make_op_table.py" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from opmux.cli.app import build_app
 from opmux_transformers import check, configs
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "transformers.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "users" / "transformers.md"
 
 
 def opmux_cli(*words: str):

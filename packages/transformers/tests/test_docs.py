@@ -1,4 +1,4 @@
-"""docs/transformers.md holds: its code runs and prints what the page says, its command too, its JSON has those fields.
+"""docs/users/transformers.md holds: its code runs and prints what it says, its command does, its JSON has those fields.
 
 A fence marked ``py`` is run, a ``text`` fence right after one is what it prints; of a fence marked ``sh`` each line
 ``$ opmux ...`` is run. ``...`` stands for anything.
@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from opmux.cli.app import build_app
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "transformers.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "users" / "transformers.md"
 FENCES = [
     (match["mark"], match["body"])
     for match in re.finditer(r"^```(?P<mark>\w*)[^\n]*\n(?P<body>.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)

@@ -1,4 +1,4 @@
-"""What docs/command-line.md says each command prints is what it prints."""
+"""What docs/users/command-line.md says each command prints is what it prints."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from cli.samples import BAD_OP, DEMO, GOOD_OP, result
 from opmux import demo, tuning
 from opmux.tuning.layers import LoadedFile, Refusal, TuningReport
 
-PAGE = Path(__file__).parents[4] / "docs" / "command-line.md"
+PAGE = Path(__file__).parents[4] / "docs" / "users" / "command-line.md"
 EXAMPLES: dict[str, Any] = {
     title: json.loads(text)
     for title, text in re.findall(r'```json title="opmux (\w+) --json"\n(.*?)```', PAGE.read_text("utf-8"), re.S)

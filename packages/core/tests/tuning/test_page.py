@@ -7,7 +7,7 @@ from opmux import tuning
 from opmux.tuning.records import COLUMNS, REQUIRED_COLUMNS
 from opmux.tuning.roles import CAPACITY, NEAREST
 
-PAGE = (Path(__file__).parents[4] / "docs" / "tuned-records.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "users" / "tuned-records.md").read_text(encoding="utf-8")
 
 
 def test_the_file_that_it_shows_is_read(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Tuned records: measured rows that say which backend and config were fastest. Format, layers, checks, lookup.
 
 `report` says which records are in force and which rows were refused, `reload` reads the files anew, `load_records`
-reads one file strictly, `write_records` writes one. ``docs/tuned-records.md`` describes the format and the rules.
+reads one file strictly, `write_records` writes one. ``docs/users/tuned-records.md`` describes the format and the rules.
 """
 
 import importlib
