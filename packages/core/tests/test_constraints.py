@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 import opmux
 from opmux import plugin as p
+from opmux.errors import UnsupportedCall
+from opmux.plugins import loading
 
 
 def target(x, weight, *, eps, weight_offset):
@@ -28,6 +30,7 @@ def odd_bucket(features):
 
 X, W = torch.randn(6, 64), torch.randn(64)
 Q = torch.randn(2, 5, 4, 8)
+V = torch.randn(2, 5, 4, 16)
 STRIDED = torch.randn(64, 6).T
 
 CASES = [
@@ -39,6 +42,8 @@ CASES = [
     (p.AtLeast("tokens", 7), opmux.rms_norm, (X, W), "tokens = 6 is less than 7"),
     (p.OneOf("head_dim", 64, 128), opmux.attention, (Q, Q, Q), "head_dim = 8 is not 64 or 128"),
     (p.OneOf("window", (3, 0)), opmux.attention, (Q, Q, Q), "window = (-1, -1) is not (3, 0)"),
+    (p.Equal("head_dim", "value_dim"), opmux.attention, (Q, Q, V), "head_dim = 8 is not equal to value_dim = 16"),
+    (p.Equal("tokens", "hidden"), opmux.rms_norm, (X, W), "tokens = 6 is not equal to hidden = 64"),
     (p.Contiguous("x"), opmux.rms_norm, (STRIDED, W), "x is not contiguous: strides [1, 6]"),
     (p.UnitStride("x"), opmux.rms_norm, (STRIDED, W), "the last stride of x is not 1: strides [1, 6]"),
     (p.Aligned("x"), opmux.rms_norm, (torch.randn(65)[1:].view(1, 64), W), "x is not aligned to 16 bytes"),
@@ -72,6 +77,8 @@ HOLDING = [
     (p.MultipleOf("hidden", 32), opmux.rms_norm, (X, W)),
     (p.AtMost("tokens", 6), opmux.rms_norm, (X, W)),
     (p.OneOf("causal", False), opmux.attention, (Q, Q, Q)),
+    (p.Equal("head_dim", "value_dim"), opmux.attention, (Q, Q, Q)),
+    (p.Equal("tokens", "hidden"), opmux.rms_norm, (torch.randn(4, 16, 64), W)),
     (p.Contiguous("x", "weight"), opmux.rms_norm, (X, W)),
     (p.Contiguous("bias"), opmux.layer_norm, (X, W)),
     (p.UnitStride("x"), opmux.rms_norm, (X[:, :1], W[:1])),
@@ -86,13 +93,59 @@ def test_a_constraint_that_holds_lets_pass(constraint, op, tensors):
     assert verdict(op, tensors, constraint)[0] == "chosen"
 
 
-def test_a_predicate_that_raises_is_a_refusal():
-    def broken(features):
-        raise ZeroDivisionError("oh")
+def broken(features):
+    raise ZeroDivisionError("oh")
 
-    status, reason = verdict(opmux.rms_norm, (X, W), p.Predicate(broken, (p.Exact("hidden"),)))
-    assert (status, reason) == ("rejected", "Predicate raised ZeroDivisionError: oh")
-    assert opmux.rms_norm(X, W).shape == X.shape
+
+def takes_all(features):
+    return True
+
+
+def takes_none(features):
+    return False
+
+
+EXPECTED = "expected None where the call is taken, else the reason as a str"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (broken, "predicate broken raised ZeroDivisionError: oh"),
+        (takes_all, f"predicate takes_all returned True, {EXPECTED}"),
+        (takes_none, f"predicate takes_none returned False, {EXPECTED}"),
+    ],
+)
+def test_a_predicate_that_fails_is_a_refusal(function, told):
+    when = p.Predicate(function, (p.Exact("hidden"),))
+    assert verdict(opmux.rms_norm, (X, W), when) == ("rejected", told)
+    with backends(planted=implementation(target, when=(when,))):
+        assert torch.equal(opmux.rms_norm(X, W), opmux.rms_norm.reference(X, W))
+        assert told in str(opmux.explain(opmux.rms_norm, X, W))
+        with pytest.raises(UnsupportedCall) as caught:
+            opmux.rms_norm(X, W, backend="planted")
+    assert f"planted    (opmux-planted 1.2.3)  {told}" in str(caught.value)
+
+
+def test_a_constraint_of_a_plugins_own_that_fails_is_a_refusal():
+    class Odd(p.Constraint):
+        def check(self, call):
+            return True
+
+    assert verdict(opmux.rms_norm, (X, W), Odd()) == ("rejected", f"Odd returned True, {EXPECTED}")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "told"),
+    [
+        (p.Equal("hidden", "hidden"), "Equal('hidden', 'hidden') always holds: name two dims or options"),
+        (p.Equal("hidden", "value_dim"), "rms_norm has no dim or option `value_dim`; it has tokens, hidden, eps"),
+    ],
+)
+def test_an_equality_without_meaning_is_refused_at_registration(constraint, told):
+    with backends(planted=implementation(target, when=(constraint,))):
+        (failed,) = [f for f in loading.failed_plugins() if f.name == "planted"]
+    assert failed.reason.startswith(f"planted of rms_norm: {told}")
 
 
 ALL = (

@@ -11,9 +11,8 @@ from torch import nn
 import opmux
 from opmux.callpath import guards
 from opmux.callpath.op import OPS
-from opmux.declared.implementation import OneOf
 from opmux.errors import BackendFault, InvalidArgument, PluginError
-from opmux.plugin import AtMost, Dtype, Exact, MultipleOf, Priority
+from opmux.plugin import AtMost, Dtype, Exact, MultipleOf, OneOf, Priority
 from opmux.plugins import loading
 from opmux.plugins.loading import temporary_plugin
 

@@ -1,7 +1,6 @@
 """What a plugin author imports. Importing it loads no toolchain and touches no device."""
 
-from opmux.declared.features import Alignment, Bucket, Exact, FeatureRule, StrideOrder
-from opmux.declared.implementation import (
+from opmux.declared.constraints import (
     Absent,
     Aligned,
     AtLeast,
@@ -9,17 +8,18 @@ from opmux.declared.implementation import (
     Constraint,
     Contiguous,
     Dtype,
-    Implementation,
+    Equal,
     MaxNumel,
     MultipleOf,
     OneOf,
     Predicate,
     Present,
-    Priority,
     SameDtype,
     ScaleBlock,
     UnitStride,
 )
+from opmux.declared.features import Alignment, Bucket, Exact, FeatureRule, StrideOrder
+from opmux.declared.implementation import Implementation, Priority
 from opmux.definition import GENERATED, REFUSED, Accumulated, define_op
 from opmux.errors import BackendFault, BuildFailed
 from opmux.plugins.hookspecs import hookimpl
@@ -41,6 +41,7 @@ __all__ = [
     "Constraint",
     "Contiguous",
     "Dtype",
+    "Equal",
     "Exact",
     "FeatureRule",
     "Implementation",

@@ -473,19 +473,31 @@ def test_not_deterministic_though_declared(hold: Hold) -> None:
     assert checks_failed(report) == {"determinism"}
 
 
-def test_constraint_that_fails_instead_of_refusing() -> None:
-    def broken(features: Any) -> str | None:
-        return str(features["no such label"])
+def looks_for_a_missing_label(features: Any) -> str | None:
+    return str(features["no such label"])
 
+
+def returns_a_bool(features: Any) -> Any:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (looks_for_a_missing_label, "predicate looks_for_a_missing_label raised KeyError"),
+        (returns_a_bool, "predicate returns_a_bool returned False, expected None"),
+    ],
+)
+def test_constraint_that_fails_instead_of_refusing(function: Any, told: str) -> None:
     kernel = Implementation(
-        op="rms_norm", target=opmux.rms_norm.reference, when=(Dtype("x", "bfloat16"), Predicate(broken, ()))
+        op="rms_norm", target=opmux.rms_norm.reference, when=(Dtype("x", "bfloat16"), Predicate(function, ()))
     )
     with temporary_plugin(plugin(kernel), "kernel"):
         report = run_conformance("kernel", ["rms_norm"], "small")
     assert report["failed"] > 0
     failures = report["ops"][0]["failures"]
     assert {f["check"] for f in failures} == {"refusal"}
-    assert "a constraint of kernel does not refuse, it fails: Predicate raised KeyError" in failures[0]["message"]
+    assert f"a constraint of kernel does not refuse, it fails: {told}" in failures[0]["message"]
     assert report["ops"][0]["claimed"] == 0
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from opmux.arch import parse_arch
 from opmux.callpath.op import OPS
-from opmux.declared.implementation import Call
+from opmux.declared.call import Call
 from opmux.tuning import TunedRecord
 from opmux.tuning import table as tables
 from opmux.tuning.roles import roles_of

@@ -16,7 +16,8 @@ from opmux import policy, tuning
 from opmux.arch import Arch, arch_of
 from opmux.callpath import codegen
 from opmux.callpath.op import OPS, Op, OpState, PlanTable
-from opmux.declared.implementation import Call, Implementation, Priority
+from opmux.declared.call import Call
+from opmux.declared.implementation import Implementation, Priority
 from opmux.errors import (
     BackendFault,
     BuildFailed,

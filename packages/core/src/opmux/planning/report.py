@@ -6,7 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from opmux.callpath.op import Op
-from opmux.declared.implementation import Call, MultipleOf, Priority
+from opmux.declared.call import Call
+from opmux.declared.constraints import MultipleOf, refusal
+from opmux.declared.implementation import Priority
 from opmux.dtypes import name_of
 from opmux.planning.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution
 
@@ -50,7 +52,7 @@ def _remedy(op: Op, call: Call, resolution: Resolution) -> str:
         if verdict.status != REJECTED or not any(call.arch.matches(p) for p in verdict.implementation.archs):
             continue
         for constraint in verdict.implementation.when:
-            if isinstance(constraint, MultipleOf) and constraint.check(call):
+            if isinstance(constraint, MultipleOf) and refusal(constraint, call):
                 size = call.size(constraint.name)
                 padded = -(-size // constraint.bound) * constraint.bound
                 return f'pad {constraint.name} to {padded}, or pass backend="reference"'

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from opmux.declared.implementation import Call, Implementation, Priority
+from opmux.declared.call import Call
+from opmux.declared.constraints import refusal
+from opmux.declared.implementation import Implementation, Priority
 from opmux.policy import Policy
 
 CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"
@@ -164,10 +166,7 @@ def _judge(call: Call, implementation: Implementation, around: Circumstances) ->
     if implementation.priority == Priority.EXPERIMENTAL and not asked:
         return REJECTED, "experimental: only when asked for by name"
     for constraint in implementation.when:
-        try:
-            reason = constraint.check(call)
-        except Exception as error:  # a predicate is a plugin's code: what it raises is a refusal, and is shown
-            return REJECTED, f"{type(constraint).__name__} raised {type(error).__name__}: {error}"
+        reason = refusal(constraint, call)
         if reason is not None:
             return REJECTED, reason
     return ACCEPTED, f"priority {int(implementation.priority)}"

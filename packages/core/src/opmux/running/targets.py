@@ -13,7 +13,8 @@ from opmux import policy
 from opmux.arch import Arch
 from opmux.callpath import codegen
 from opmux.callpath.op import Op
-from opmux.declared.implementation import Call, Implementation
+from opmux.declared.call import Call
+from opmux.declared.implementation import Implementation
 from opmux.errors import BackendFault, CaptureRefused
 from opmux.planning import resolver
 from opmux.planning.report import describe_call

@@ -1,5 +1,6 @@
 """Refusals: a call that breaks a declared constraint is refused with that reason, and is not run."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,9 @@ import torch
 
 from opmux import policy
 from opmux.callpath.op import Op
-from opmux.declared.implementation import AtLeast, AtMost, Call, Constraint, Implementation, MultipleOf, OneOf
+from opmux.declared.call import Call
+from opmux.declared.constraints import AtLeast, AtMost, Constraint, Equal, MultipleOf, OneOf, is_failure, refusal
+from opmux.declared.implementation import Implementation
 from opmux.errors import UnsupportedCall
 from opmux.planning import dispatch, resolver
 from opmux.testing import execution
@@ -47,9 +50,9 @@ def check_refused(subject: Subject) -> Finding | None:
 
 
 def raised_in(op: Op, name: str, reason: str) -> bool:
-    """Whether the reason is an exception in a constraint, which counts as a refusal, but is one by accident."""
+    """Whether a constraint failed instead of judging: that counts as a refusal, but is one by accident."""
     return any(
-        reason.startswith(f"{type(constraint).__name__} raised ")
+        is_failure(constraint, reason)
         for implementation in op.implementations
         if implementation.full_name == name
         for constraint in implementation.when
@@ -97,10 +100,7 @@ def _broken_call(op: Op, constraint: Constraint, device: torch.device) -> tuple[
             subject = prepare("reference", case, device)
             arguments = subject.arguments
             call, _ = dispatch.make_call(op, op.state, tuple(subject.tensors.values()), arguments.options, None)
-            try:
-                reason = constraint.check(call)
-            except Exception as error:  # a predicate is a plugin's code
-                reason = f"{type(constraint).__name__} raised {type(error).__name__}: {error}"
+            reason = refusal(constraint, call)
             if reason is not None:
                 return case, call, reason
     return None
@@ -108,15 +108,19 @@ def _broken_call(op: Op, constraint: Constraint, device: torch.device) -> tuple[
 
 def _made_up(constraint: Constraint, base: Case) -> Iterator[Case]:
     """A case changed so that a constraint on a size should break."""
-    if not isinstance(constraint, (MultipleOf, AtMost, AtLeast, OneOf)) or constraint.name not in base.dims:
+    name: str = constraint.second if isinstance(constraint, Equal) else getattr(constraint, "name", "")
+    if not isinstance(constraint, (MultipleOf, AtMost, AtLeast, OneOf, Equal)) or name not in base.dims:
         return
-    if isinstance(constraint, OneOf):
+    sizes: list[int]
+    if isinstance(constraint, Equal):
+        sizes = [math.prod(size) + 1 if isinstance(size := base.dims[name], tuple) else size + 1]
+    elif isinstance(constraint, OneOf):
         sizes = [max((v for v in constraint.values if isinstance(v, int)), default=0) + 1]
     else:
         sizes = [constraint.bound + 1, constraint.bound - 1]
     for size in sizes:
-        dim: Any = (size,) if isinstance(base.dims[constraint.name], tuple) else size
-        made = Case(base.op, base.dtypes, {**base.dims, constraint.name: dim}, base.options)
+        dim: Any = (size,) if isinstance(base.dims[name], tuple) else size
+        made = Case(base.op, base.dtypes, {**base.dims, name: dim}, base.options)
         if 0 < size <= LARGEST_MADE_UP and is_valid(made):
             yield made
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from opmux.callpath.op import OPS, Op
-from opmux.declared.implementation import Call
+from opmux.declared.call import Call
 from opmux.planning.resolver import TunedChoice
 
 if TYPE_CHECKING:

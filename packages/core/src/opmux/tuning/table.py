@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from opmux.callpath.op import Op
+from opmux.declared.call import Call
 from opmux.declared.features import Feature, size_source
-from opmux.declared.implementation import Call
 from opmux.planning.resolver import TunedChoice
 from opmux.signatures.signature import Option
 from opmux.tuning.records import TunedRecord
