@@ -107,14 +107,30 @@ def test_an_unknown_name_is_an_error(call):
         getattr(opmux.policy, call)("tritn")
     assert str(caught.value) == (
         f"policy.{call}: no backend `tritn` is registered; known: {', '.join(sorted(set(loading.known_names())))}; "
-        "see `opmux backends` and, for plugins that failed to load, `opmux doctor`"
+        "did you mean triton, which needs pip install opmux-triton? see `opmux backends` and, for plugins that failed "
+        "to load, `opmux doctor`"
     )
+
+
+@pytest.mark.parametrize("call", ["prefer", "disable"])
+def test_a_list_of_names_is_to_be_unpacked(call):
+    with pytest.raises(InvalidArgument) as caught:
+        getattr(opmux.policy, call)(["reference", "a"])
+    assert str(caught.value) == (
+        f"policy.{call}: `names` expected names, each an argument of its own, got ['reference', 'a']; "
+        f"unpack it: policy.{call}(*['reference', 'a'])"
+    )
+    with pytest.raises(InvalidArgument) as caught:
+        getattr(opmux.policy, call)(3)
+    assert str(caught.value) == f"policy.{call}: `names` expected str, got 3; see `opmux backends`"
 
 
 def test_disable_wants_ops_that_exist():
     with pytest.raises(InvalidArgument) as caught:
         opmux.policy.disable("reference", ops=["rms_nrm"])
-    assert str(caught.value) == "policy.disable: `ops` expected names of ops, got 'rms_nrm'; see `opmux ops`"
+    assert str(caught.value) == (
+        "policy.disable: `ops` expected names of ops, got 'rms_nrm'; did you mean rms_norm? see `opmux ops`"
+    )
     with pytest.raises(InvalidArgument) as caught:
         opmux.policy.disable("reference", ops="rms_norm")
     assert str(caught.value) == (
@@ -127,7 +143,7 @@ def test_an_unknown_backend_of_a_call():
         opmux.rms_norm(X, W, backend="tritn")
     assert str(caught.value) == (
         "rms_norm: `backend` expected one of reference, got 'tritn', which no installed plugin registers; "
-        "pip install opmux-tritn, or see `opmux backends`"
+        "did you mean triton, which needs pip install opmux-triton? see `opmux backends`"
     )
     with backends(a=implementation(filled(1.0))), pytest.raises(UnknownBackend) as caught:
         opmux.layer_norm(X, W, backend="a")

@@ -103,6 +103,7 @@ def __getattr__(name: str) -> Any:
 
         return opmux.nn
     from opmux.callpath.op import OPS
+    from opmux.near import did_you_mean
     from opmux.plugins.loading import ensure_loaded
 
     if not name.startswith("_"):
@@ -110,4 +111,6 @@ def __getattr__(name: str) -> Any:
             ensure_loaded()
         if name in OPS:
             return OPS[name].public
-    raise AttributeError(f"module 'opmux' has no attribute {name!r}; see `opmux ops` for the ops")
+        meant = did_you_mean(name, (*OPS, *__all__, "nn"))
+        raise AttributeError(f"module 'opmux' has no attribute {name!r}; {meant}see `opmux ops` for the ops")
+    raise AttributeError(f"module 'opmux' has no attribute {name!r}")

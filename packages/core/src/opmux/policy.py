@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from opmux.errors import InvalidArgument, UnknownBackend
+from opmux.near import backend_remedy, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,20 @@ def _install(change: Callable[[Policy], Policy]) -> None:
             listener()
 
 
-def _check_names(function: str, names: Iterable[str]) -> None:
+def _check_names(function: str, names: Iterable[object]) -> None:
     known = sorted(set(_known_names()))
     for name in names:
+        if isinstance(name, (list, tuple, set, frozenset)) and function != "override":
+            raise InvalidArgument(
+                f"policy.{function}: `names` expected names, each an argument of its own, got {name!r}; "
+                f"unpack it: policy.{function}(*{name!r})"
+            )
+        if not isinstance(name, str):
+            raise InvalidArgument(f"policy.{function}: `names` expected str, got {name!r}; see `opmux backends`")
         if name not in known:
             raise UnknownBackend(
                 f"policy.{function}: no backend `{name}` is registered; known: {', '.join(known)}; "
-                "see `opmux backends` and, for plugins that failed to load, `opmux doctor`"
+                f"{backend_remedy(name, known)} and, for plugins that failed to load, `opmux doctor`"
             )
 
 
@@ -161,7 +169,8 @@ def _check_ops(ops: Iterable[str]) -> frozenset[str]:
     known, ops = set(_known_ops()), tuple(ops)
     for op in ops:
         if op not in known:
-            raise InvalidArgument(f"policy.disable: `ops` expected names of ops, got {op!r}; see `opmux ops`")
+            meant = did_you_mean(op, known) if isinstance(op, str) else ""
+            raise InvalidArgument(f"policy.disable: `ops` expected names of ops, got {op!r}; {meant}see `opmux ops`")
     return frozenset(ops)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from opmux.arch import parse_arch
-from opmux.cli.words import did_you_mean
 from opmux.errors import OpmuxError
+from opmux.near import did_you_mean
 from opmux.plugins import loading
 from opmux.policy import ENVIRONMENT, FALSE_WORDS, TRUE_WORDS, split_names
 

@@ -1,8 +1,7 @@
 """The words of the command line: ops by name, ``x=bf16[4096,8192]``, ``causal=true``, ``window=-1,0``."""
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from opmux.arch import Arch, fp8_dtype
 from opmux.callpath.op import OPS, Op
 from opmux.dtypes import SHORT_NAMES, name_of, short_name_of
 from opmux.errors import InvalidArgument
+from opmux.near import did_you_mean
 from opmux.plugins import loading
 from opmux.signatures.signature import Option, TensorArgument
 
@@ -31,12 +31,6 @@ def find_op(command: str, name: str) -> Op:
             f"{command}: `op` expected the name of an op, got {name!r}; {did_you_mean(name, OPS)}see `opmux ops`"
         )
     return OPS[name]
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``did you mean rms_norm? `` where a known name is near, else nothing."""
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def read_call(op: Op, words: Sequence[str], arch: Arch) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import policy, tuning
+from opmux import near, policy, tuning
 from opmux.arch import Arch, arch_of
 from opmux.callpath import codegen
 from opmux.callpath.op import OPS, Op, OpState, PlanTable
@@ -108,7 +108,7 @@ def unknown_backend(op: Op, backend: str) -> OpmuxError | None:
         )
     return UnknownBackend(
         f"{op.name}: `backend` expected one of {here}, got {backend!r}, which no installed plugin registers; "
-        f"pip install opmux-{backend.split(':', maxsplit=1)[0]}, or see `opmux backends`"
+        f"{near.backend_remedy(backend, known)}"
     )
 
 

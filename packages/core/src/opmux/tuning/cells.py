@@ -1,9 +1,8 @@
 """What the cells of a tuned record hold, read from text and written as text."""
 
-import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,12 +16,6 @@ from opmux.signatures.validation import check_option
 def refused(op: str, column: str, expected: str, got: str, remedy: str) -> TunedRecordError:
     """The one form of a complaint about a row: op, column, expected, got, what to do."""
     return TunedRecordError(f"{op}: `{column}` expected {expected}, got {got}; {remedy}")
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """``did you mean tokens? `` where a known name is near, else nothing."""
-    found = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {found[0]}? " if found else ""
 
 
 def as_text(value: Any) -> str:

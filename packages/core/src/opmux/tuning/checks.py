@@ -12,6 +12,7 @@ from opmux.arch import parse_arch
 from opmux.callpath.op import Op
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument, TunedRecordError
+from opmux.near import did_you_mean
 from opmux.signatures.validation import check_call
 from opmux.tuning import cells, peaks
 from opmux.tuning.records import TunedRecord, known_op
@@ -104,7 +105,7 @@ def _check_names(op: Op, record: TunedRecord) -> None:
 def _compare(op: Op, column: str, given: Mapping[str, Any], may: Mapping[str, Any], must: list[str]) -> None:
     for name in given:
         if name not in may:
-            remedy = f"{cells.near(name, may)}they are {', '.join(may) or 'none'}"
+            remedy = f"{did_you_mean(name, may)}they are {', '.join(may) or 'none'}"
             raise cells.refused(op.name, column, f"{column} of {op.name}", f"`{name}`", remedy)
     for name in must:
         if name not in given:

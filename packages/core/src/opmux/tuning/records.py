@@ -13,6 +13,7 @@ import torch
 
 from opmux.callpath.op import OPS, Op
 from opmux.errors import TunedRecordError
+from opmux.near import did_you_mean
 from opmux.tuning import cells
 
 REQUIRED_COLUMNS = ("op", "arch", "dtypes", "dims", "backend", "time_us", "error", "compared")
@@ -127,7 +128,7 @@ def _header_complaint(row: list[str]) -> str:
     unknown = [name for name in row if name not in COLUMNS]
     missing = [name for name in REQUIRED_COLUMNS if name not in row]
     if unknown:
-        guess = cells.near(unknown[0], COLUMNS)
+        guess = did_you_mean(unknown[0], COLUMNS)
         return f"header: unknown column `{unknown[0]}`; {guess}the columns are {', '.join(COLUMNS)}"
     if repeated:
         return f"header: column `{repeated[0]}` comes twice; drop one"
@@ -142,7 +143,7 @@ def known_op(name: str) -> Op:
     """
     if name in OPS:
         return OPS[name]
-    remedy = f"{cells.near(name, OPS)}see `opmux ops`"
+    remedy = f"{did_you_mean(name, OPS)}see `opmux ops`"
     raise cells.refused(name or "a row", "op", "the name of an op", repr(name), remedy)
 
 
@@ -155,7 +156,7 @@ def read_row(row: Mapping[str, Any], file: str, line: int) -> TunedRecord:
     text = {name: cells.as_text(row.get(name)) for name in COLUMNS if name != "config"}
     op = known_op(text["op"])
     if unknown := [name for name in row if name not in COLUMNS and name != "line"]:
-        remedy = f"{cells.near(str(unknown[0]), COLUMNS)}the columns are {', '.join(COLUMNS)}"
+        remedy = f"{did_you_mean(str(unknown[0]), COLUMNS)}the columns are {', '.join(COLUMNS)}"
         raise cells.refused(op.name, "columns", "columns of a record", f"`{unknown[0]}`", remedy)
     for name in REQUIRED_COLUMNS:
         if not text[name]:
@@ -165,7 +166,7 @@ def read_row(row: Mapping[str, Any], file: str, line: int) -> TunedRecord:
     for name in words:
         if name not in options:
             known = ", ".join(options) or "none"
-            remedy = f"{cells.near(name, options)}its options are {known}"
+            remedy = f"{did_you_mean(name, options)}its options are {known}"
             raise cells.refused(op.name, "options", f"options of {op.name}", f"`{name}`", remedy)
     dims = cells.read_pairs(op.name, "dims", text["dims"], _DIMS_EXAMPLE)
     dtypes = cells.read_pairs(op.name, "dtypes", text["dtypes"], _DTYPES_EXAMPLE)
