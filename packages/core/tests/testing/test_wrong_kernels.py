@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from backends import plugin
 from torch import Tensor
