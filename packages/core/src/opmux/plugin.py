@@ -1,5 +1,13 @@
-"""What a plugin author imports. Importing it loads no toolchain and touches no device."""
+"""What a package that brings a backend imports. Importing it loads no toolchain and touches no device.
 
+The page docs/authors/plugin-api.md lists every name with what it is for. Nothing else of opmux is public to plugins but
+the modules that the page names.
+"""
+
+from opmux.arch import Arch, device_arch, parse_arch
+from opmux.callpath.guards import Guard, make_guard
+from opmux.callpath.op import Op
+from opmux.declared.call import Call
 from opmux.declared.constraints import (
     Absent,
     Aligned,
@@ -18,12 +26,14 @@ from opmux.declared.constraints import (
     ScaleBlock,
     UnitStride,
 )
-from opmux.declared.features import Alignment, Bucket, Exact, FeatureRule, StrideOrder
+from opmux.declared.features import Alignment, Bucket, Exact, Feature, FeatureRule, StrideOrder
 from opmux.declared.implementation import Implementation, Priority
-from opmux.definition import GENERATED, REFUSED, Accumulated, define_op
-from opmux.errors import BackendFault, BuildFailed
+from opmux.definition import GENERATED, REFUSED, Accumulated, OpFunction, define_op
+from opmux.errors import BackendFault, BuildFailed, CaptureRefused, InvalidArgument, PluginError, UnsupportedCall
+from opmux.planning.takers import Taker, registered_ops, takers
 from opmux.plugins.hookspecs import hookimpl
-from opmux.plugins.loading import API_VERSION
+from opmux.plugins.loading import API_VERSION, temporary_plugin
+from opmux.signatures.signature import Signature
 
 __all__ = [
     "API_VERSION",
@@ -33,28 +43,46 @@ __all__ = [
     "Accumulated",
     "Aligned",
     "Alignment",
+    "Arch",
     "AtLeast",
     "AtMost",
     "BackendFault",
     "Bucket",
     "BuildFailed",
+    "Call",
+    "CaptureRefused",
     "Constraint",
     "Contiguous",
     "Dtype",
     "Equal",
     "Exact",
+    "Feature",
     "FeatureRule",
+    "Guard",
     "Implementation",
+    "InvalidArgument",
     "MaxNumel",
     "MultipleOf",
     "OneOf",
+    "Op",
+    "OpFunction",
+    "PluginError",
     "Predicate",
     "Present",
     "Priority",
     "SameDtype",
     "ScaleBlock",
+    "Signature",
     "StrideOrder",
+    "Taker",
     "UnitStride",
+    "UnsupportedCall",
     "define_op",
+    "device_arch",
     "hookimpl",
+    "make_guard",
+    "parse_arch",
+    "registered_ops",
+    "takers",
+    "temporary_plugin",
 ]

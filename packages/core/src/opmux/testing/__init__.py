@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opmux.testing.bounds import derives
-    from opmux.testing.case import Case, parse_case
+    from opmux.testing.case import Case, all_options, parse_case
     from opmux.testing.cases import cases_of
     from opmux.testing.making import makes
+    from opmux.testing.memory import view_strides
     from opmux.testing.oracle import rounds
     from opmux.testing.profiles import PROFILES, Profile
     from opmux.testing.runner import Outcome, run_case, run_conformance
@@ -22,6 +23,7 @@ _WHERE = {
     "Outcome": "runner",
     "PROFILES": "profiles",
     "Profile": "profiles",
+    "all_options": "case",
     "cases_of": "cases",
     "conformance_suite": "suite",
     "derives": "bounds",
@@ -30,6 +32,7 @@ _WHERE = {
     "rounds": "oracle",
     "run_case": "runner",
     "run_conformance": "runner",
+    "view_strides": "memory",
 }
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "Case",
     "Outcome",
     "Profile",
+    "all_options",
     "cases_of",
     "conformance_suite",
     "derives",
@@ -45,6 +49,7 @@ __all__ = [
     "rounds",
     "run_case",
     "run_conformance",
+    "view_strides",
 ]
 
 

@@ -1,0 +1,94 @@
+"""What would run a call on an arch, for tools that look at kernels ahead of time: no device is needed.
+
+`opmux.explain` tells a person; this gives the implementations themselves, with the config and the target that each
+would run with.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opmux.arch import Arch, parse_arch
+from opmux.callpath.op import OPS, Op
+from opmux.declared.call import Call
+from opmux.declared.implementation import Implementation
+from opmux.errors import InvalidArgument
+from opmux.planning import dispatch, resolver
+from opmux.plugins import loading
+from opmux.running import targets
+
+
+@dataclass(frozen=True)
+class Taker:
+    """An implementation that takes a call.
+
+    Attributes:
+        implementation: its record.
+        call: the call that was judged; ``call.options`` has the defaults filled in.
+    """
+
+    implementation: Implementation
+    call: Call
+    _op: Op
+    _resolution: resolver.Resolution
+
+    def config(self) -> Any:
+        """The config that the target would get, tuned or from the record's own function; None where it takes none.
+
+        Raises:
+            Exception: whatever the config function raises.
+        """
+        return targets.config_of(self._op, self.implementation, self.call, self._resolution)[0]
+
+    def target(self) -> Callable[..., Any]:
+        """The target, imported now.
+
+        Raises:
+            Exception: whatever the import raises.
+        """
+        return targets.load_target(self._op, self.implementation)
+
+    def run(self) -> Any:
+        """Call the target on the call's own tensors, as a planned call would: with its options and its config.
+
+        Raises:
+            Exception: whatever the config function, the import or the target raises.
+        """
+        config = self.config()
+        more = {} if config is None else {"config": config}
+        return self.target()(*self.call.tensors.values(), **self.call.options, **more)
+
+
+def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Taker, ...]:
+    """Every implementation that takes a call on an arch, the one that would be chosen first.
+
+    Policy, quarantine and tuned records count, as they do in a call.
+
+    Args:
+        op: the op, as ``opmux.rms_norm``.
+        *tensors: its tensors; meta tensors will do, and then nothing that runs on them needs a device.
+        arch: ``gfx942``, ``sm_90``, ``cpu``, or an `Arch`.
+        **options: the op's options, and tensors given by name.
+
+    Raises:
+        InvalidArgument: where ``op`` is no op, the call breaks its signature, or ``arch`` names none.
+    """
+    definition = getattr(op, "op", None)
+    if not isinstance(definition, Op):
+        raise InvalidArgument(f"takers: `op` expected an op, as opmux.rms_norm, got {op!r}; see `opmux ops`")
+    loading.ensure_loaded()
+    arguments, filled = definition.bind_arguments(tensors, options)
+    where = arch if isinstance(arch, Arch) else parse_arch(arch)
+    call, key = dispatch.make_call(definition, definition.state, arguments, filled, where)
+    around = dispatch.circumstances(definition, call, key, None)
+    resolution = resolver.resolve(call, definition.implementations, around)
+    return tuple(Taker(v.implementation, call, definition, resolution) for v in resolution.accepted)
+
+
+def registered_ops() -> Mapping[str, Any]:
+    """Every op by name, the core's and those of the installed plugins: the functions that users call.
+
+    ``function.op.signature`` is the op's signature as data, ``function.op.implementations`` what is registered for it.
+    """
+    loading.ensure_loaded()
+    return {name: op.public for name, op in OPS.items()}

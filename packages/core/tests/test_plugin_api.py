@@ -1,0 +1,110 @@
+"""The public door for plugins: what it offers, what its page says, and that packages beside the core use no other."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from backends import backends, implementation
+
+import opmux
+from opmux import plugin
+from opmux.errors import InvalidArgument
+from opmux.plugin import MultipleOf, Priority, parse_arch, registered_ops, takers
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs/authors/plugin-api.md").read_text()
+PUBLIC = re.findall(r"^\| `(opmux[\w.]*)` \|", PAGE, re.MULTILINE)
+BESIDE_THE_CORE = [
+    folder / "src"
+    for folder in sorted((ROOT / "packages").iterdir())
+    if (folder / "src").is_dir() and folder.name not in ("core", "plugins-triton")
+] + [ROOT / "examples/backend-template/src"]
+
+
+def test_the_page_names_everything_that_the_module_offers():
+    tables = PAGE.partition("## opmux.plugin")[2]
+    cells = [line.split("|")[1] for line in tables.splitlines() if line.startswith("| `")]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+    also = set(re.findall(r"`(Call|Signature)`", tables))
+    assert named | also == set(plugin.__all__)
+
+
+def imported(source):
+    """(line, module or module.name) of every import of opmux in a file."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names if a.name.partition(".")[0] == "opmux")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "opmux":
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield node.lineno, whole if is_module(whole) else node.module
+
+
+def is_module(name):
+    path = ROOT / "packages/core/src" / name.replace(".", "/")
+    return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+ALSO_PUBLIC = ("opmux.policy", "opmux.rope", "opmux.plugin")
+"""Modules that `opmux` itself offers as attributes."""
+
+
+@pytest.mark.parametrize("folder", BESIDE_THE_CORE, ids=lambda folder: folder.parent.name)
+def test_packages_beside_the_core_import_what_is_public(folder):
+    files = sorted(folder.rglob("*.py"))
+    assert files
+    private = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in files
+        for line, name in imported(path.read_text())
+        if name not in PUBLIC and name not in ALSO_PUBLIC
+    ]
+    assert private == [], "docs/authors/plugin-api.md lists what may be imported"
+
+
+def test_the_check_sees_private_imports():
+    source = "import opmux.running\nfrom opmux.cli import output\nfrom opmux import policy, running\nimport opmux\n"
+    assert [name for _, name in imported(source)] == [
+        "opmux.running", "opmux.cli.output", "opmux.policy", "opmux.running", "opmux",
+    ]  # fmt: skip
+
+
+def configured(x, weight, *, eps, weight_offset, config):
+    return torch.full_like(x, config["value"])
+
+
+def test_takers_are_what_would_run_the_chosen_one_first():
+    x, weight = torch.empty(4, 8, device="meta"), torch.empty(8, device="meta")
+    made = {
+        "a": implementation(configured, config=lambda arch, features: {"value": len(arch.name)}, archs=("gfx9*",)),
+        "b": implementation(configured, when=(MultipleOf("hidden", 16),)),
+        "c": implementation("math:no_such_function", archs=("gfx942",), priority=Priority.SPECIALISED),
+    }
+    with backends(**made):
+        found = takers(opmux.rms_norm, x, weight, arch="gfx942", eps=0.5)
+        assert [t.implementation.full_name for t in found] == ["c", "a", "reference"]
+        assert found[1].config() == {"value": 6}
+        assert found[1].target() is configured
+        assert found[1].run().shape == (4, 8)
+        assert found[1].call.options == {"eps": 0.5, "weight_offset": 0.0}
+        with pytest.raises(AttributeError, match="no_such_function"):
+            found[0].run()
+        assert [t.implementation.full_name for t in takers(opmux.rms_norm, x, weight, arch=parse_arch("cpu"))] == [
+            "reference"
+        ]
+        opmux.policy.prefer("reference")
+        assert takers(opmux.rms_norm, x, weight, arch="gfx942")[0].implementation.full_name == "reference"
+
+
+def test_takers_refuse_what_is_no_op():
+    with pytest.raises(InvalidArgument) as caught:
+        takers("rms_norm", arch="cpu")
+    assert str(caught.value) == "takers: `op` expected an op, as opmux.rms_norm, got 'rms_norm'; see `opmux ops`"
+
+
+def test_registered_ops_are_the_functions_that_users_call():
+    found = registered_ops()
+    assert found["rms_norm"] is opmux.rms_norm
+    assert found["rms_norm"].op.signature.tensors[0].name == "x"
