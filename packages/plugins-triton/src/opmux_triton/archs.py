@@ -5,3 +5,5 @@ PORTABLE = ("sm_80+", "gfx908", "gfx90a", "gfx94*", "gfx95*", "gfx11*", "gfx12*"
 
 HALVES = ("bfloat16", "float16")
 FLOATS = (*HALVES, "float32")
+HOPPER = ("sm_90",)
+"""The arch of the Gluon implementations, which use its own instructions: all are named ``hopper``."""

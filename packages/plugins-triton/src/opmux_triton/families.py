@@ -2,14 +2,18 @@
 
 from opmux.plugin import Implementation
 from opmux_triton.activation import implementations as activation
-from opmux_triton.attention import implementations as attention
+from opmux_triton.attention.backward import implementations as attention_backward
+from opmux_triton.attention.forward import implementations as attention_forward
+from opmux_triton.attention.merge import implementations as attention_merge
 from opmux_triton.gemm import implementations as gemm
 from opmux_triton.kv_cache import implementations as kv_cache
 from opmux_triton.norm import implementations as norm
 from opmux_triton.paged import implementations as paged
 from opmux_triton.rope import implementations as rope
 
-FAMILIES = (norm, activation, rope, kv_cache, gemm, attention, paged)
+FAMILIES = (
+    norm, activation, rope, kv_cache, gemm, attention_forward, attention_backward, attention_merge, paged
+)  # fmt: skip
 
 
 def records() -> list[Implementation]:

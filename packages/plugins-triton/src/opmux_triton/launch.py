@@ -21,8 +21,8 @@ import triton
 
 from opmux.arch import Arch, device_arch, parse_arch
 from opmux.errors import BuildFailed, CaptureRefused
+from opmux_triton.interpreter import INTERPRETED
 
-INTERPRETED = triton.knobs.runtime.interpret
 _HANDLES: dict[Any, "Handle"] = {}
 _SPECIALISED: dict[int, tuple[bool, ...]] = {}
 _MOST_HANDLES = 4096

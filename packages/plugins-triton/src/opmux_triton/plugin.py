@@ -1,6 +1,5 @@
 """What the core reads of this package: the records of every family. Imports no Triton and touches no device."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -8,13 +7,11 @@ from opmux.plugin import Implementation, hookimpl
 from opmux_triton import families, versions
 from opmux_triton.aot.command import machine_code
 from opmux_triton.archs import PORTABLE
+from opmux_triton.interpreter import INTERPRETED
 
 OPMUX_API_VERSION = 1
 
 versions.check_triton()
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-"""Under Triton's interpreter kernels run on the CPU, as Python: slow, and for tests alone."""
 
 
 @hookimpl

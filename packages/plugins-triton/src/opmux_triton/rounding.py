@@ -3,7 +3,9 @@
 import triton
 import triton.language as tl
 
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+from opmux_triton import interpreter
+
+INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 
 
 @triton.jit

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opmux.arch import Arch
+from opmux_triton.arithmetic import next_power_of_two
 
 
 def gated_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def _tile(arch: Arch, features: Mapping[str, Any], elements: int, each: int) -> 
     n = max(1, features["n"])
     few = features["bucket(tokens)"] <= 7
     most = 1024 if few else elements
-    block = min(most, max(8 * lanes, 1 << (n - 1).bit_length()))
+    block = min(most, max(8 * lanes, next_power_of_two(n)))
     if n > block and n % block and n % (block // 2) == 0:  # a smaller tile leaves no part of one empty
         block //= 2
     rows = 1 if few else elements // block

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opmux.arch import Arch
+from opmux_triton.arithmetic import next_power_of_two, padded
 
 Config = dict[str, Any]
 
@@ -80,7 +81,7 @@ def vector(arch: Arch, n: int, k: int) -> Config:
     while rows > 1 and n < rows * 4 * _units(arch):
         rows //= 2
         block_k = min(2048, block_k * 2) if arch.name == "sm_90" else block_k
-    block_k = min(block_k, max(128, 1 << max(0, k - 1).bit_length()))
+    block_k = min(block_k, max(128, next_power_of_two(k)))
     lanes = 64 if arch.name in _CDNA else 32
     warps = max(1, min(4, rows * block_k // (lanes * 8)))
     return {"kind": "vector", "rows": rows, "block_k": block_k, "num_warps": warps}
@@ -103,7 +104,7 @@ def halves(arch: Arch, m: int, n: int, k: int) -> Config:
         return _amd(arch, m, n, k)
     large = arch.name in _LARGE_SHARED
     if m <= 128:
-        height = _height(m)
+        height = padded(m)
         return _config(height, 128 if height <= 64 else 64, 64, 4, 4 if large else 3, **_kind(arch, height, 128, m, n))
     if large and _fits(arch, 128, 256, m, n):
         return _config(128, 256, 64, 8, 3)
@@ -117,7 +118,7 @@ def _hopper(arch: Arch, m: int, n: int, k: int) -> Config:
     units = _units(arch)
     busy = -(-n // 64) >= 3 * units // 4
     if m <= 64:
-        width = _height(m)
+        width = padded(m)
         otherwise["block_k"] = 64
         if width <= 16 and 2 * units < -(-n // 64) <= 3 * units:  # one tile for each of three on a multiprocessor
             return _config(64, width, 128, 4, 3, per_unit=3, swap=True, flatten=True, **tma)
@@ -192,11 +193,11 @@ def _amd(arch: Arch, m: int, n: int, k: int) -> Config:
     """AMD: 64 KiB of LDS (160 on gfx950); one of the pipeline's stages is held in registers."""
     if arch.name not in _CDNA:
         if m <= 64:
-            return _config(_height(m), 64, 64, 4, 2, **_kind(arch, _height(m), 64, m, n))
+            return _config(padded(m), 64, 64, 4, 2, **_kind(arch, padded(m), 64, m, n))
         return _config(128, 128, 32, 8, 2)
     more: Config = {"matrix_instr_nonkdim": 16, "xcds": 1 if arch.name == "gfx90a" else 8}
     if m <= 128:
-        height = _height(m)
+        height = padded(m)
         return _config(height, 64, 128, 4, 2, uneven={"block_k": 64}, **_kind(arch, height, 64, m, n), **more)
     if _fits(arch, 256, 256, m, n):
         return _config(256, 256, 32, 8, 2, waves_per_eu=2, **more)
@@ -210,11 +211,11 @@ def floats(arch: Arch, m: int, n: int, k: int) -> Config:
     if arch.name in _CDNA:
         more: Config = {"matrix_instr_nonkdim": 16}
         if m <= 64:
-            kind = _kind(arch, _height(m), 64, m, n)
-            return _config(_height(m), 64, 64, 4, 2, uneven={"block_k": 32}, **kind, **more)
+            kind = _kind(arch, padded(m), 64, m, n)
+            return _config(padded(m), 64, 64, 4, 2, uneven={"block_k": 32}, **kind, **more)
         return _config(128, 128, 32, 4, 2, uneven={"block_k": 16, "num_warps": 8}, **more)
     if m <= 32:
-        return _config(_height(m), 64, 32, 4, 3 if arch.vendor == "nvidia" else 2, **_kind(arch, 32, 64, m, n))
+        return _config(padded(m), 64, 32, 4, 3 if arch.vendor == "nvidia" else 2, **_kind(arch, 32, 64, m, n))
     if _fits(arch, 128, 128, m, n):
         return _config(128, 128, 16, 8, 3 if arch.vendor == "nvidia" else 2)
     return _config(64, 64, 16, *((8, 3) if arch.vendor == "nvidia" else (4, 2)), **_kind(arch, 64, 64, m, n))
@@ -246,11 +247,6 @@ def _config(block_m: int, block_n: int, block_k: int, warps: int, stages: int, *
         "num_stages": stages,
     }
     return config | more
-
-
-def _height(rows: int) -> int:
-    """The smallest tile that holds so many rows."""
-    return max(16, 1 << (rows - 1).bit_length())
 
 
 def _units(arch: Arch) -> int:

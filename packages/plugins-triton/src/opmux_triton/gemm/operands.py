@@ -5,13 +5,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from opmux_triton.descriptors import ALIGNMENT
 from opmux_triton.gemm import vector_kernels
 from opmux_triton.launch import launch
 from opmux_triton.rows import folded
 
 _UNFOLDED = 1 << 30
-_BYTES = 16
-"""What a descriptor wants addresses and strides to be multiples of."""
 
 
 class Operand(NamedTuple):
@@ -40,9 +39,15 @@ class Operand(NamedTuple):
         return (
             self.inner == _UNFOLDED
             and (self.col == 1 or self.columns == 1)
-            and (self.rows == 1 or (self.row >= self.columns and self.row * size % _BYTES == 0))
-            and self.tensor.data_ptr() % _BYTES == 0
+            and (self.rows == 1 or (self.row >= self.columns and self.row * size % ALIGNMENT == 0))
+            and self.tensor.data_ptr() % ALIGNMENT == 0
         )
+
+    def described(self, block: int, block_k: int) -> tuple[list[int], list[int], list[int]]:
+        """(sizes, strides, block) of a tensor descriptor of its blocks; a single row takes any stride."""
+        stride = self.row if self.rows > 1 else -(-self.columns // 16) * 16
+        shape = [block_k, block] if self.rows_are_k else [block, block_k]
+        return [self.rows, self.columns], [stride, 1], shape
 
 
 def rows_of(x: Tensor, rows_are_k: bool) -> Operand:

@@ -8,7 +8,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from opmux_triton.devices import units
 from opmux_triton.gemm import descriptor_kernels, kernels
 from opmux_triton.gemm.operands import Operand
-from opmux_triton.launch import INTERPRETED, launch
+from opmux_triton.gemm.shares import even_shares, rest_of, shares_of, sum_shares
+from opmux_triton.interpreter import INTERPRETED
+from opmux_triton.launch import launch
 from opmux_triton.repeats import scratch
 
 Config = dict[str, Any]
@@ -32,10 +34,10 @@ def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tup
     if c["swap"]:
         a, b, m, n, row, col = b, a, n, m, 1, n
     if c["kind"] == "roles":
-        from opmux_triton.gemm import gluon_products  # Gluon is imported where it is used alone
+        from opmux_triton.gemm import hopper_products  # Gluon is imported where it is used alone
 
-        if gluon_products.fits(a, b, out, k):
-            gluon_products.product(a, b, bias, out, (m, n, k), c)
+        if hopper_products.fits(a, b, out, k):
+            hopper_products.product(a, b, bias, out, (m, n, k), c)
             return
         if c["swap"]:
             a, b, m, n = b, a, n, m
@@ -107,30 +109,6 @@ def _by_descriptors(
         _shares(a, b, bias, out, sizes, strides, (whole, tiles - whole), cut, True, c)
 
 
-def shares_of(tiles: int, blocks: int, slots: int) -> tuple[int, int]:
-    """How many blocks of k a program gets, and how many a tile counts as having.
-
-    Every tile is cut at the same places where that keeps 8 of 9 programs busy: programs whose tiles have rows in common
-    then read them at the same time, from the cache. Else the cuts fall where they fall.
-    """
-    share = -(-tiles * blocks // slots)
-    even, length = even_shares(tiles, blocks, slots)
-    return (even, length) if tiles <= slots and even * 8 <= share * 9 else (share, blocks)
-
-
-def even_shares(tiles: int, blocks: int, slots: int) -> tuple[int, int]:
-    """The same, with every tile cut at the same places."""
-    cuts = max(1, min(blocks, slots // tiles))
-    even = -(-blocks // cuts)
-    return even, even * -(-blocks // even)
-
-
-def rest_of(tiles: int, blocks: int, slots: int) -> int:
-    """How many tiles are left after the rounds in which every program has one, if cutting them up pays; else 0."""
-    rest = tiles % slots
-    return rest if 0 < 2 * rest <= slots and blocks >= 2 else 0
-
-
 def _shares(
     a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int], strides: tuple[int, int],
     which: tuple[int, int], cut: tuple[int, int], descriptors: bool, c: Config,
@@ -154,36 +132,8 @@ def _shares(
     sum_shares(partial, out, bias, (m, n), which, cut, c)
 
 
-def sum_shares(
-    partial: Tensor, out: Tensor, bias: Tensor | None, sizes: tuple[int, int], which: tuple[int, int],
-    cut: tuple[int, int], c: Config,
-) -> None:  # fmt: skip
-    """Add up the parts of tiles from a first one on: m and n as they are after the swap."""
-    m, n = sizes
-    first, tiles = which
-    share, length = cut
-    block_m, block_n = c["block_m"], c["block_n"]
-    strides = (1, m) if c["swap"] else (n, 1)
-    rows = c["sum_rows"]
-    meta = {
-        "HAS_BIAS": bias is not None,
-        "SWAPPED": c["swap"],
-        "BLOCK_M": block_m,
-        "BLOCK_N": block_n,
-        "GROUP": c["group"],
-        "ROWS": rows,
-        "num_warps": min(4, max(1, rows * block_n // 256)),  # two loads of 16 bytes a thread, or more
-    }
-    arguments = (partial, out, bias, m, n, first, length, share, *strides)
-    launch(kernels.sum_shares, (tiles, block_m // rows), arguments, meta)
-
-
 def _descriptor(operand: Operand, block: int, block_k: int) -> TensorDescriptor:
-    """Blocks of an operand; one row has any stride that suits."""
-    rows, columns = operand.rows, operand.columns
-    stride = operand.row if rows > 1 else -(-columns // 16) * 16
-    shape = [block_k, block] if operand.rows_are_k else [block, block_k]
-    return TensorDescriptor(operand.tensor, [rows, columns], [stride, 1], shape)
+    return TensorDescriptor(operand.tensor, *operand.described(block, block_k))
 
 
 def _strides(operand: Operand) -> tuple[int, int, int, int]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opmux.arch import Arch
+from opmux_triton.arithmetic import next_power_of_two
 
 _LARGEST_BLOCK = 32768
 """Columns that one program holds in registers; longer rows are read twice."""
@@ -41,7 +42,7 @@ def _read_twice(arch: Arch, features: Mapping[str, Any]) -> bool:
     """Whether it pays to read rows twice. Those that leave part of a block empty have room, and are as fast held."""
     hidden = max(1, features["hidden"])
     much = features["bucket(tokens)"] - 1 + (hidden - 1).bit_length() >= _MUCH
-    return arch.vendor == "nvidia" and much and hidden >= 4096 and hidden == _power(hidden)
+    return arch.vendor == "nvidia" and much and hidden >= 4096 and hidden == next_power_of_two(hidden)
 
 
 def added_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def added_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
 def _rows(arch: Arch, features: Mapping[str, Any], whole: int) -> dict[str, Any]:
     """Several short rows in one program; of long ones ``whole`` columns to a thread, fewer where there are few rows."""
     hidden = max(1, features["hidden"])
-    block = min(_LARGEST_BLOCK, max(64, _power(hidden)))
+    block = min(_LARGEST_BLOCK, max(64, next_power_of_two(hidden)))
     if block <= 512:
         return {"BLOCK": block, "ROWS": 1024 // block, "num_warps": 1}
     # Where part of the block is empty, more of it to a thread.
@@ -130,13 +131,9 @@ def _shared(arch: Arch) -> int:
 
 def _parts(hidden: int) -> tuple[int, int]:
     """Two powers of two that hold ``hidden`` columns, the second one 0 where one alone is as good."""
-    block = max(64, _power(hidden))
-    half, rest = block // 2, max(_LEAST_TAIL, _power(hidden - block // 2)) if hidden > block // 2 else 0
+    block = max(64, next_power_of_two(hidden))
+    half, rest = block // 2, max(_LEAST_TAIL, next_power_of_two(hidden - block // 2)) if hidden > block // 2 else 0
     return (half, rest) if 4096 <= block <= _HELD and half + rest < block else (block, 0)
-
-
-def _power(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def _lanes(arch: Arch) -> int:

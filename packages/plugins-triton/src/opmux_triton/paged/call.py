@@ -5,8 +5,6 @@ from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
-LOG2_E = 1.4426950408889634
-
 
 class Call(NamedTuple):
     """One call.

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import blocks_of, count_of, numbers_of, sequence_at
+from opmux_triton.scoring.base2 import LN_2, LOG2_E
 
 
 @triton.jit
@@ -85,7 +86,7 @@ def combine(
     top = float("-inf")
     total = 0.0
     if SINKS:
-        top = tl.load(sinks + head * sinks_stride).to(tl.float32) * 1.4426950408889634
+        top = tl.load(sinks + head * sinks_stride).to(tl.float32) * LOG2_E
         total = tl.exp2(top - tl.where(top == float("-inf"), 0.0, top))
     acc, top, total = joined(tl.zeros([BLOCK_V], tl.float32), top, total, one, one_top, one_total)
     for first in range(BLOCK_S, active, BLOCK_S):
@@ -100,4 +101,4 @@ def combine(
         tl.store(out + row + value_dims, result.to(out.dtype.element_ty), mask=value_dims < VALUE_DIM)
         if LSE:
             at = tl.cast(head, tl.int64) * tokens + token
-            tl.store(lse + at, (anchor + tl.log2(total)) * 0.6931471805599453)
+            tl.store(lse + at, (anchor + tl.log2(total)) * LN_2)

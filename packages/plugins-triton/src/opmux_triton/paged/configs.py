@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opmux.arch import Arch
+from opmux_triton.arithmetic import padded
 
 _KIB = 1024
 
@@ -51,7 +52,7 @@ def hopper_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> dict[str, Any]:
-    k_row, v_row = (itemsize * _padded(features[dim]) for dim in ("head_dim", "value_dim"))
+    k_row, v_row = (itemsize * padded(features[dim]) for dim in ("head_dim", "value_dim"))
     config: dict[str, Any] = {
         "decode_rows": 32 if itemsize == 2 else 16,
         "decode_block_n": 64,
@@ -101,7 +102,3 @@ def _prefill(arch: Arch, width: int, itemsize: int) -> dict[str, Any]:
     else:
         rows, keys, warps = (128, 32, 8) if narrow else (64, 32, 8)
     return {"prefill_rows": rows, "prefill_block_n": keys, "prefill_num_warps": warps, "prefill_num_stages": 2}
-
-
-def _padded(size: int) -> int:
-    return max(16, 1 << (max(1, size) - 1).bit_length())

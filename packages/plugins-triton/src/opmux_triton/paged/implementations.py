@@ -16,7 +16,7 @@ from opmux.plugin import (
     Priority,
     UnitStride,
 )
-from opmux_triton.archs import FLOATS, HALVES, PORTABLE
+from opmux_triton.archs import FLOATS, HALVES, HOPPER, PORTABLE
 
 
 def _suits_boxes(features: Mapping[str, Any]) -> str | None:
@@ -51,8 +51,8 @@ def _records() -> Iterator[Implementation]:
         yield Implementation(
             op=op,
             name="hopper",
-            target=f"opmux_triton.paged.hopper:{op}",
-            archs=("sm_90",),
+            target=f"opmux_triton.paged.hopper_targets:{op}",
+            archs=HOPPER,
             priority=Priority.PORTABLE + 1,
             when=(
                 Dtype("q", *HALVES),

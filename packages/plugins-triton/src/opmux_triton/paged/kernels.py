@@ -15,6 +15,7 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import attend_blocks, blocks_of, count_of, excess_of, numbers_of, sequence_at
+from opmux_triton.scoring.base2 import LN_2, LOG2_E
 
 
 @triton.jit
@@ -193,7 +194,7 @@ def attend(
             return
     anchor = tl.where(top == float("-inf"), 0.0, top)
     if SINKS:
-        sink = tl.load(sinks + head * sinks_stride, mask=live, other=0.0).to(tl.float32) * 1.4426950408889634
+        sink = tl.load(sinks + head * sinks_stride, mask=live, other=0.0).to(tl.float32) * LOG2_E
         top = tl.maximum(top, sink)
         joint = tl.where(top == float("-inf"), 0.0, top)
         decay = tl.exp2(anchor - joint)
@@ -204,5 +205,5 @@ def attend(
     room = places_of(out, numbers_of(token, head, 0, tokens, HEADS), value_dims, VALUE_DIM)
     tl.store(room, result.to(out.dtype.element_ty), mask=inside)
     if LSE:
-        logarithm = (anchor + tl.log2(total)) * 0.6931471805599453
+        logarithm = (anchor + tl.log2(total)) * LN_2
         tl.store(lse + head.to(tl.int64) * tokens + token, logarithm, mask=live)

@@ -8,11 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from opmux_triton.arithmetic import next_power_of_two, padded
 from opmux_triton.devices import units
-from opmux_triton.launch import INTERPRETED, launch
+from opmux_triton.interpreter import INTERPRETED
+from opmux_triton.launch import launch
 from opmux_triton.paged import combine_kernels, kernels
-from opmux_triton.paged.call import LOG2_E, Call
+from opmux_triton.paged.call import Call
 from opmux_triton.repeats import kept, repeated, scratch
+from opmux_triton.scoring.options import LOG2_E
 
 Config = dict[str, Any]
 
@@ -60,7 +63,7 @@ def _passes(config: Config, batch: int, tokens: int, group: int, longest: int) -
     All passes are right for sequences of any length up to ``longest`` new tokens: which runs is a matter of speed.
     """
     most_rows = config["decode_rows"]
-    rows = min(max(16, 1 << (longest * group - 1).bit_length()), most_rows)
+    rows = min(padded(longest * group), most_rows)
     tiles = -(-longest * group // rows)
     if tiles == 1 or longest == 1:
         return [Pass("decode", rows, batch * tiles, False, 0, _ANY, True)]
@@ -132,7 +135,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     factor = call.scale * 2 * LOG2_E / softcap if softcap > 0 else call.scale * LOG2_E
     shared = {"LEFT": call.left >= 0, "RIGHT": call.right >= 0}
     present = {"SINKS": sinks is not None, "LSE": call.lse is not None}
-    block_n, block_v = config[f"{one.path}_block_n"], _block(value_dim)
+    block_n, block_v = config[f"{one.path}_block_n"], padded(value_dim)
     splits = _splits(config, one, kv_heads, call.reach, units(q)) if troubles is None else 1
     sums = statistics = None
     if splits > 1:
@@ -150,8 +153,8 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
         ),
         {
             "HEADS": heads, "GROUP": group, "PAGE_SIZE": page_size, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
-            "BLOCK_M": one.rows, "BLOCK_N": block_n, "BLOCK_D": _block(head_dim), "BLOCK_V": block_v,
-            "BLOCK_G": 1 << (group - 1).bit_length(), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
+            "BLOCK_M": one.rows, "BLOCK_N": block_n, "BLOCK_D": padded(head_dim), "BLOCK_V": block_v,
+            "BLOCK_G": next_power_of_two(group), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
             "SCALED": not call.scale > 0, **present, "SPLIT": splits > 1, "SEARCH": one.search,
             "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": INTERPRETED,
             **_of_compiler(config, one.path),
@@ -160,7 +163,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     if splits > 1:
         # Of very many it costs less to read in vain where few are at work than to wait time and again where all are.
         most = config["combine_splits"] * (4 if splits > 4 * config["combine_splits"] else 1)
-        at_a_time = min(most, max(4, 1 << (splits - 1).bit_length()))
+        at_a_time = min(most, max(4, next_power_of_two(splits)))
         launch(
             combine_kernels.combine,
             (tokens * heads,),
@@ -182,11 +185,6 @@ def _splits(config: Config, one: Pass, kv_heads: int, reach: int, units_: int) -
     wanted: int = units_ * config[f"{one.path}_programs"] // (one.places * kv_heads)
     least: int = config[f"{one.path}_least"]
     return max(1, min(wanted, -(-reach // least), _MOST_SPLITS))
-
-
-def _block(size: int) -> int:
-    """A dim padded to what a product of tiles takes."""
-    return max(16, 1 << (max(1, size) - 1).bit_length())
 
 
 def _of_compiler(config: Config, path: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opmux.arch import Arch
+from opmux_triton.arithmetic import next_power_of_two
 
 _HEADS = 8
 
@@ -11,7 +12,7 @@ _HEADS = 8
 def rope_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     """Eight heads of some tokens: about 4,096 elements to a program, fewer where there are few tokens."""
     lanes = 64 if arch.vendor == "amd" else 32
-    elements = _HEADS << (max(1, features["head_dim"]) - 1).bit_length()
+    elements = _HEADS * next_power_of_two(features["head_dim"])
     few = features["bucket(batch)"] + features["bucket(seq)"] <= 7 and elements >= 8 * lanes
     # Of few tokens a lane still reads 16 bytes of either half of a head.
     tokens = max(1, min(8, (16 * lanes if few else 4096) // elements))

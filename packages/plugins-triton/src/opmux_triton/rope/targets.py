@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux_triton.arithmetic import next_power_of_two
 from opmux_triton.launch import launch
 from opmux_triton.repeats import kept, repeated
 from opmux_triton.rope import kernels
@@ -87,7 +88,7 @@ def _launch(
     rest = 0 if in_place else head_dim - 2 * half
     meta = {
         "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "HALF": half,
-        "HALF_BLOCK": 1 << (half - 1).bit_length(), "REST_BLOCK": 1 << (rest - 1).bit_length() if rest > 0 else 0,
+        "HALF_BLOCK": next_power_of_two(half), "REST_BLOCK": next_power_of_two(rest) if rest > 0 else 0,
         "INTERLEAVED": interleaved, "IN_PLACE": in_place, "BACKWARD": backward, **config,
     }  # fmt: skip
     block_heads = config["BLOCK_HEADS"]

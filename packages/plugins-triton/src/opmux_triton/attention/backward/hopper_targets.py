@@ -1,0 +1,119 @@
+"""What the core calls for attention's backward on sm_90: descriptors and the launches around the Gluon kernel."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from opmux_triton.attention.backward import hopper_kernels as kernels
+from opmux_triton.attention.backward import targets
+from opmux_triton.attention.backward.targets import Gradients, Noted
+from opmux_triton.descriptors import has_descriptor
+from opmux_triton.hopper.descriptors import head_descriptor
+from opmux_triton.launch import launch
+from opmux_triton.scoring.options import Scoring
+
+Config = dict[str, Any]
+_NUMBERS = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
+_REGISTERS = (240, 168)
+"""Of a thread that computes, and of one on average."""
+_KEYS = 128
+_NOTED_QUERIES = 64
+_PANEL = 64 * 64
+
+
+def attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    sinks: Tensor | None,
+    grad_lse: Tensor | None,
+    *,
+    scale: float | None,
+    causal: bool,
+    window: tuple[int, int],
+    softcap: float,
+    output_mask: tuple[bool, ...],
+    config: Config,
+) -> Gradients:
+    """The op `attention_backward`."""
+    tensors = (grad_out, q, k, v, out, lse, sinks, grad_lse)
+    batch, queries, heads, head_dim = q.shape
+    keys = k.shape[1]
+    lengths = (queries, keys)
+    scoring = Scoring(scale, causal, window, softcap)
+    rows = 2 * _PANEL // head_dim
+    row = -(-queries // rows) * rows
+    suits = (
+        all(output_mask[:3])
+        and batch > 0
+        and scoring.scale != 0
+        and batch * heads * row * head_dim < 1 << 31
+        and all(has_descriptor(x) for x in (grad_out, q, k, v))
+    )
+    if not suits:
+        return targets.run(tensors, None, None, lengths, scoring, output_mask, config["otherwise"])
+
+    def fast(statistics: Tensor, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Noted, Noted]:
+        return _products(tensors[:4], scoring, config, statistics, (grad_q, grad_k, grad_v))
+
+    return targets.run(
+        tensors, None, None, lengths, scoring, output_mask, config["otherwise"], fast=fast, row_multiple=rows
+    )
+
+
+def _products(
+    tensors: tuple[Any, ...],
+    scoring: Scoring,
+    config: Config,
+    statistics: Tensor,
+    gradients: tuple[Tensor, Tensor, Tensor],
+) -> tuple[Noted, Noted]:
+    """Both kernels: that of all products, and that which sorts and rounds the gradients of queries."""
+    grad_out, q, k, v = tensors
+    grad_q, grad_k, grad_v = gradients
+    batch, queries, heads, head_dim = q.shape
+    keys, kv_heads = k.shape[1], k.shape[2]
+    left, right, *sides = scoring.declared_band(queries, keys)
+    factor = scoring.scale_for(head_dim)
+    row = statistics.shape[3]
+    rows = 2 * _PANEL // head_dim
+    panels = row * head_dim // _PANEL
+    tiles, pairs = -(-keys // _KEYS), batch * kv_heads
+    sums = torch.zeros((batch, heads, panels, _PANEL), dtype=torch.float32, device=q.device)
+    notes = torch.zeros((tiles * pairs,), dtype=torch.int32, device=q.device) if left or right else None
+    together = config["together"] or pairs
+    in_bulk = TensorDescriptor(sums.view(-1), [sums.numel()], [1], [_PANEL], _NUMBERS) if config["bulk"] else None
+    computing, average = _REGISTERS
+    numbers = TensorDescriptor(statistics.view(-1), [statistics.numel()], [1], [rows], _NUMBERS)
+    arguments = (
+        sums, in_bulk, grad_k, grad_v, notes, head_descriptor(q, rows), head_descriptor(k, 64), head_descriptor(v, 64),
+        head_descriptor(grad_out, rows), numbers,
+        pairs, kv_heads, heads // kv_heads, queries, keys, tiles, min(together, pairs), row,
+        batch * heads * row, panels, factor, math.log(2) / factor, *sides,
+    )  # fmt: skip
+    meta = {
+        "HEAD_DIM": head_dim,
+        "LEFT": left,
+        "RIGHT": right,
+        "ROWS": rows,
+        "STAGES": config["stages"],
+        "QUERIES": config.get("queries", True),
+        "LATE": config["late"],
+        "REGISTERS": computing,
+        "num_warps": 4,
+        "maxnreg": average,
+    }
+    launch(kernels.attention_backward, (tiles * pairs,), arguments, meta)
+    blocks = -(-queries // _NOTED_QUERIES)
+    of_queries = targets.notes_for(q, blocks * batch * heads) if left or right else None
+    arguments_of_sum = (sums, grad_q, of_queries, queries, heads, batch * heads, panels, factor)
+    meta = {"HEAD_DIM": head_dim, "NOTED": of_queries is not None, "num_warps": 4}
+    launch(kernels.sum_of_queries, (blocks * batch * heads,), arguments_of_sum, meta)
+    return (notes, _KEYS), (of_queries, _NOTED_QUERIES)

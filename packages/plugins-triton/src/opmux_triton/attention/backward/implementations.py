@@ -1,0 +1,22 @@
+"""The records of attention's backward."""
+
+from opmux_triton.archs import HALVES
+from opmux_triton.attention.records import hopper, portable
+
+_TENSORS = ("grad_out", "q", "k", "v", "out")
+
+RECORDS = (
+    *(
+        portable(op, name, dtypes, folder="backward", config=config, tensors=_TENSORS)
+        for op in ("attention_backward", "attention_varlen_backward")
+        for name, dtypes, config in (("", HALVES, "backward_config"), ("float32", ("float32",), "float32_config"))
+    ),
+    # Not deterministic: it sums the gradients of queries in the order in which programs come to them.
+    hopper(
+        "attention_backward",
+        folder="backward",
+        tensors=_TENSORS,
+        aligned=("grad_out", "q", "k", "v"),
+        deterministic=False,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Attention of queries over keys: dense and ragged batches."""

@@ -1,0 +1,25 @@
+"""The records of attention's forward."""
+
+from opmux_triton.archs import HALVES
+from opmux_triton.attention.records import hopper, portable
+
+_TENSORS = ("q", "k", "v")
+_QUERIES = {
+    "attention": "seq_q",
+    "attention_lse": "seq_q",
+    "attention_varlen": "max_seqlen_q",
+    "attention_varlen_lse": "max_seqlen_q",
+}
+"""Each op and what bounds its number of queries."""
+
+RECORDS = (
+    *(
+        portable(op, name, dtypes, folder="forward", config=config, tensors=_TENSORS, queries=queries)
+        for op, queries in _QUERIES.items()
+        for name, dtypes, config in (("", HALVES, "forward_config"), ("float32", ("float32",), "float32_config"))
+    ),
+    *(
+        hopper(op, folder="forward", tensors=_TENSORS, aligned=_TENSORS, deterministic=True)
+        for op in ("attention", "attention_lse")
+    ),
+)

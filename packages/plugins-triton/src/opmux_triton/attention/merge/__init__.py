@@ -1,0 +1,1 @@
+"""Merging partial attention results, forward and backward."""
