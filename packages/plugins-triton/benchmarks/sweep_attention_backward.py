@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from opmux.arch import parse_arch
-from opmux_triton.attention import backward, backward_configs
+from opmux_triton.attention.backward import configs, hopper_targets
 from opmux_triton.launch import recording
 
 SHAPES = {
@@ -80,15 +80,13 @@ PRODUCTS = {"keys_values": 4, "queries": 3}
 
 def config_of(arch: str, dim: int, value_dim: int, dtype: torch.dtype) -> dict[str, Any]:
     """The heuristic's record."""
-    function = backward_configs.backward_float32_config if dtype == torch.float32 else backward_configs.backward_config
+    function = configs.float32_config if dtype == torch.float32 else configs.backward_config
     return copy.deepcopy(function(parse_arch(arch), {"head_dim": dim, "value_dim": value_dim}))
 
 
 def hopper_config(dim: int, variant: dict[str, Any]) -> dict[str, Any]:
     """The heuristic's record of the Gluon kernel with other numbers."""
-    base = backward_configs.gluon_backward_config(
-        parse_arch(ARCH), {"head_dim": dim, "value_dim": dim, "bucket(seq_q)": 12}
-    )
+    base = configs.hopper_config(parse_arch(ARCH), {"head_dim": dim, "value_dim": dim, "bucket(seq_q)": 12})
     return {**base, **variant}
 
 
@@ -164,7 +162,7 @@ def check(device: str, config: dict[str, Any] | None = None, tiny: bool = False)
             continue
         saved = (out.detach().to(dtype), lse.detach().float())
         options = {"scale": None, "causal": causal, "window": window, "softcap": softcap}
-        got = backward.attention_backward(
+        got = targets.attention_backward(
             grad_out, q, k, v, *saved, sinks, grad_lse, **options, output_mask=(True,) * 4, config=used
         )
         errors = [float((a.double() - b).norm() / b.norm().clamp_min(1e-30)) for a, b in zip(got, wanted, strict=False)]
@@ -232,11 +230,9 @@ def ours(made: dict[str, Any], causal: bool, config: dict[str, Any], mask: tuple
     """A call of the target as a function."""
     arguments = [made[n] for n in ("grad_out", "q", "k", "v", "out", "lse")]
     options = {"scale": None, "causal": causal, "window": (-1, -1), "softcap": 0.0, "output_mask": mask}
-    target = backward.attention_backward
+    target = targets.attention_backward
     if "otherwise" in config:
-        from opmux_triton.attention import gluon_backward
-
-        target = gluon_backward.attention_backward
+        target = hopper_targets.attention_backward
     return lambda: target(*arguments, None, None, **options, config=config)
 
 
@@ -326,8 +322,6 @@ def hopper_inputs(case: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 
 def compile_check(index: int) -> str:
     """Compile what a case of `check_hopper` launches."""
-    from opmux_triton.attention import gluon_backward
-
     case = HOPPER_CASES[index]
     name, dtype, batch, seq_q, _, heads, _, dim, causal, window, _, lsey, nan = case
     try:
@@ -337,9 +331,9 @@ def compile_check(index: int) -> str:
         options = {"scale": None, "causal": causal, "window": window, "softcap": 0.0, "output_mask": (True,) * 4}
         with recording(ARCH) as recorded:
             for variant in hopper_variants(case).values():
-                gluon_backward.attention_backward(*arguments, **options, config=hopper_config(dim, variant))
+                hopper_targets.attention_backward(*arguments, **options, config=hopper_config(dim, variant))
             if nan:
-                backward.attention_backward(*arguments, **options, config=config_of(ARCH, dim, dim, dtype))
+                targets.attention_backward(*arguments, **options, config=config_of(ARCH, dim, dim, dtype))
         for one in recorded.launches:
             one.kernel.warmup(*one.arguments, grid=one.grid, **one.meta)
         return ""
@@ -349,8 +343,6 @@ def compile_check(index: int) -> str:
 
 def check_hopper(device: str = "cuda") -> None:
     """The Gluon kernel against autograd in float64, and against the portable kernels where NaN meets a mask."""
-    from opmux_triton.attention import gluon_backward
-
     for case in HOPPER_CASES:
         name, dtype, _, _, _, _, _, dim, causal, window, sinky, lsey, nan = case
         print(f"... {name}", flush=True)
@@ -372,12 +364,12 @@ def check_hopper(device: str = "cuda") -> None:
             q[:, 200, 3] = math.nan
             k[:, 411, 0] = math.nan
             arguments = (grad_out, q, k, v, *saved, sinks, grad_lse)
-            wanted = list(backward.attention_backward(*arguments, **options, config=config_of(ARCH, dim, dim, dtype)))
+            wanted = list(targets.attention_backward(*arguments, **options, config=config_of(ARCH, dim, dim, dtype)))
         for label, variant in hopper_variants(case).items():
             worst: list[float] = []
             notes = ""
             for _ in range(3):
-                got = gluon_backward.attention_backward(
+                got = hopper_targets.attention_backward(
                     grad_out, q, k, v, *saved, sinks, grad_lse, **options, config=hopper_config(dim, variant)
                 )
                 errors = []

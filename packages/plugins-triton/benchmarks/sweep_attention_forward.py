@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from opmux.arch import parse_arch
-from opmux_triton.attention import configs
+from opmux_triton.attention.forward import configs
 
 ARCH = "sm_90"
 SHAPES = ((2, 4096, 32, 32, 64), (8, 2048, 32, 8, 64), (4, 4096, 32, 8, 128), (1, 16384, 32, 8, 128))
@@ -80,7 +80,7 @@ def variants(head_dim: int) -> dict[str, dict[str, Any]]:
     else:
         hopper(2, 128, 2, turns=True)
     features = {"head_dim": head_dim, "value_dim": head_dim, "bucket(seq_q)": 12}
-    found["hopper chosen"] = configs.gluon_config(parse_arch(ARCH), features)
+    found["hopper chosen"] = configs.hopper_config(parse_arch(ARCH), features)
     found["plain chosen"] = configs.forward_config(parse_arch(ARCH), features)
     return found
 
@@ -91,9 +91,9 @@ def _cache(mebibytes: int) -> str:
 
 def call(name: str, config: dict[str, Any], tensors: tuple[Tensor | None, ...], case: dict[str, Any]) -> Any:
     """A variant's target on tensors (q, k, v, sinks)."""
-    from opmux_triton.attention import forward, gluon_forward
+    from opmux_triton.attention.forward import hopper_targets, targets
 
-    module = gluon_forward if name.startswith("hopper") else forward
+    module = hopper_targets if name.startswith("hopper") else targets
     target = module.attention_lse if case.get("lse") else module.attention
     options = {"scale": None, "causal": case["causal"], "window": case.get("window", (-1, -1)), "softcap": 0.0}
     return target(*tensors, **options, config=config)

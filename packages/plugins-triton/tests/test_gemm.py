@@ -11,9 +11,10 @@ import torch
 from gluon_threads import Descriptor, Machine, Pointer
 
 from opmux.arch import parse_arch
-from opmux_triton.gemm import configs, gluon_kernels, gluon_products, targets
+from opmux_triton.gemm import configs, hopper_kernels, hopper_products, targets
 from opmux_triton.gemm.operands import matrix_of
-from opmux_triton.gemm.products import even_shares, product, rest_of, shares_of
+from opmux_triton.gemm.products import product
+from opmux_triton.gemm.shares import even_shares, rest_of, shares_of
 from opmux_triton.launch import Launch, recording
 
 SIZES = (
@@ -109,16 +110,16 @@ ROLES = {
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, True)])
 def test_roles_take_turns_without_races(name: str, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     config = ROLES[name] | {"sum_rows": 4}
-    monkeypatch.setattr(gluon_products, "_layout", lambda _shape: None)
+    monkeypatch.setattr(hopper_products, "_layout", lambda _shape: None)
     monkeypatch.setattr(
-        gluon_products,
+        hopper_products,
         "TensorDescriptor",
         lambda base, _sizes, _strides, shape, _layout: SimpleNamespace(base=base, block_shape=shape),
     )
     for sizes, units in itertools.product(((24, 40, 72), (17, 8, 136), (40, 40, 8), (8, 64, 200)), (3, 5)):
         if turned[0] and sizes[0] % 8:
             continue
-        monkeypatch.setattr(gluon_products, "units", lambda _tensor, units=units: units)
+        monkeypatch.setattr(hopper_products, "units", lambda _tensor, units=units: units)
         out, expected = by_roles(sizes, config, turned)
         np.testing.assert_array_equal(out, expected, err_msg=f"{name} {sizes} {units}")
 
@@ -145,7 +146,7 @@ def by_roles(sizes: tuple[int, int, int], config: dict[str, Any], turned: tuple[
             None if partial is None else Pointer(partial),
             *launch.arguments[5:],
         )
-        Machine(program, launch.grid[0], seed=program).run(gluon_kernels, "products", arguments, meta)
+        Machine(program, launch.grid[0], seed=program).run(hopper_kernels, "products", arguments, meta)
     for other in sums:
         target = np.broadcast_to(bias, out.shape)
         add_up(other, partial, *((out.T, target.T) if config["swap"] else (out, target)))

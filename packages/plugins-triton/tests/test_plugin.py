@@ -24,7 +24,7 @@ def test_it_loads() -> None:
 
 def test_loading_it_imports_no_triton() -> None:
     program = (
-        "import sys, opmux; from opmux import loading; loading.ensure_loaded()\n"
+        "import sys, opmux; from opmux.plugins import loading; loading.ensure_loaded()\n"
         "assert loading.loaded_plugins(), loading.failed_plugins()\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('triton', 'rich', 'typer')])"
     )

@@ -16,8 +16,8 @@ from triton.backends.nvidia import driver
 from opmux.arch import parse_arch
 from opmux_triton import launch, repeats, tensor_maps
 from opmux_triton.activation import targets as activation
-from opmux_triton.attention import configs as attention_configs
-from opmux_triton.attention import forward as attention
+from opmux_triton.attention.forward import configs as attention_configs
+from opmux_triton.attention.forward import targets as attention
 from opmux_triton.gemm import configs as gemm_configs
 from opmux_triton.gemm import targets as gemm
 from opmux_triton.kv_cache import targets as kv_cache

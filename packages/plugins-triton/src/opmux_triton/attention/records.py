@@ -6,10 +6,10 @@ from opmux.plugin import (
     AtMost,
     Bucket,
     Dtype,
+    Equal,
     Exact,
     Implementation,
     OneOf,
-    Predicate,
     Priority,
     UnitStride,
 )
@@ -18,12 +18,6 @@ from opmux_triton.archs import FLOATS, HALVES, HOPPER, PORTABLE
 WIDEST = 256
 """The largest head size that tiles are made for."""
 _DIMS = (Exact("head_dim"), Exact("value_dim"))
-
-
-def _same_head_dims(features: dict[str, int]) -> str | None:
-    if features["head_dim"] == features["value_dim"]:
-        return None
-    return f"head_dim = {features['head_dim']} is not value_dim = {features['value_dim']}"
 
 
 def portable(
@@ -82,7 +76,7 @@ def hopper(
             Dtype("q", *HALVES),
             Dtype("sinks", *FLOATS),
             OneOf("head_dim", 64, 128),
-            Predicate(_same_head_dims, reads=_DIMS),
+            Equal("head_dim", "value_dim"),
             AtMost("softcap", 0),
             AtLeast("seq_q", 128),
             AtLeast("seq_k", 128),

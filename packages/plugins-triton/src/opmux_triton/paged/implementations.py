@@ -9,6 +9,7 @@ from opmux.plugin import (
     AtMost,
     Bucket,
     Dtype,
+    Equal,
     Exact,
     Implementation,
     OneOf,
@@ -19,10 +20,8 @@ from opmux.plugin import (
 from opmux_triton.archs import FLOATS, HALVES, HOPPER, PORTABLE
 
 
-def _suits_boxes(features: Mapping[str, Any]) -> str | None:
-    """Keys and values share the shape of a box, which lies in one page."""
-    if features["head_dim"] != features["value_dim"]:
-        return f"head_dim = {features['head_dim']} is not value_dim = {features['value_dim']}"
+def _holds_boxes(features: Mapping[str, Any]) -> str | None:
+    """Keys come in boxes of up to 128, each in one page."""
     if features["page_size"] not in (16, 32, 64) and features["page_size"] % 128:
         return f"page_size = {features['page_size']} is not 16, 32, 64 or a multiple of 128"
     return None
@@ -58,7 +57,8 @@ def _records() -> Iterator[Implementation]:
                 Dtype("q", *HALVES),
                 Dtype("sinks", *FLOATS),
                 OneOf("head_dim", 64, 128),
-                Predicate(_suits_boxes, reads=(Exact("head_dim"), Exact("value_dim"), Exact("page_size"))),
+                Equal("head_dim", "value_dim"),
+                Predicate(_holds_boxes, reads=(Exact("page_size"),)),
                 AtMost("softcap", 0),
                 AtLeast("max_seqlen_q", 128),
                 UnitStride("q", "k_cache", "v_cache"),
