@@ -324,15 +324,19 @@ def test_a_build_fault_quarantines_for_the_arch():
     assert opmux.quarantined() == (), "what a plugin left behind goes with it"
 
 
-def test_a_config_function_that_raises_quarantines():
+def test_a_config_function_that_raises_quarantines_for_its_plan():
     def config(arch, features):
         raise KeyError("no config")
 
+    told = "its config function raised KeyError: 'no config'"
     with backends(a=implementation(ones, config=config)):
+        before = opmux.explain(opmux.rms_norm, X, W)
+        assert before.chosen.name == "reference", "explain shows what runs"
+        assert reasons()["a"] == ("rejected", told)
         assert torch.equal(opmux.rms_norm(X, W), WANTED)
-        assert opmux.quarantined()[0].reason == "its config function raised KeyError: 'no config'"
-        opmux.quarantine_clear()
-        assert "its config function raised KeyError: 'no config'" in reasons()["a"][1]
+        assert [(q.scope, q.reason) for q in opmux.quarantined()] == [("plan", told)]
+        assert reasons()["a"] == ("quarantined", told)
+        assert opmux.explain(opmux.rms_norm, X, W, backend="a").chosen is None
 
 
 WRONG = [

@@ -36,6 +36,9 @@ class Implementation:
         when: constraints, all of which must hold.
         features: what ``config`` reads of a call.
         config: maps ``(arch, {feature label: value})`` to the config that the target then gets as ``config=``.
+        config_schema: a dataclass, or ``"package.module:Name"`` of one in a module that imports no toolchain: the
+            parameters of ``config`` with their types, and in ``__post_init__`` what must hold of them (`ValueError`
+            with the reason). The target then gets an instance of it, and tuned records that do not fit are refused.
         requires: importable module names without which it cannot run; looked up, not imported.
         capturable: may run in a CUDA/HIP graph capture once it has run outside of one.
         deterministic: gives equal bits for equal inputs; others are no candidates in torch's deterministic mode.
@@ -52,6 +55,7 @@ class Implementation:
     when: tuple[Constraint, ...] = ()
     features: tuple[FeatureRule, ...] = ()
     config: str | Callable[..., Any] | None = None
+    config_schema: str | type | None = None
     requires: tuple[str, ...] = ()
     capturable: bool = False
     deterministic: bool = False

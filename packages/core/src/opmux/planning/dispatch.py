@@ -228,7 +228,7 @@ def _choose(
     except Exception as error:
         if faults.is_nobodys_fault(error):
             raise
-        reason = f"its config function raised {type(error).__name__}: {error}"
+        reason = targets.config_fault(error)
         if forced is not None or strict:
             raise BackendFault(
                 f"{op.name}: {chosen.full_name} ({chosen.distribution} {chosen.version}): {reason}\n"

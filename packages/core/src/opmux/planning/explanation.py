@@ -8,6 +8,7 @@ import torch
 
 from opmux import arch as archs
 from opmux.callpath.op import Op
+from opmux.declared.configs import as_mapping
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument
 from opmux.planning import dispatch, resolver
@@ -158,13 +159,17 @@ def _holds(value: Any) -> str:
 def plan_of(op: Op, call: Any, resolution: resolver.Resolution, key: str) -> Plan:
     """The plan of a resolution; the chosen one's config is asked for, a failure of that is shown."""
     config, source, note = None, "default", ""
-    if resolution.accepted:
-        chosen = resolution.accepted[0].implementation
+    while resolution.accepted:
+        taker = resolution.accepted[0]
+        chosen = taker.implementation
         try:
-            config, source = targets.config_of(op, chosen, call, resolution)
-            note = _config_note(chosen.full_name, config, source, call.arch.name, resolution)
-        except Exception as error:  # the config function is a plugin's code, and this only explains
-            note = f"its config function raised {type(error).__name__}: {error}"
+            made, source = targets.config_of(op, chosen, call, resolution)
+        except Exception as error:  # a plugin's code: a call passes over what has no config, and so does this
+            resolution = resolution.without(taker, targets.config_fault(error))
+            continue
+        config = as_mapping(made)
+        note = _config_note(chosen.full_name, config, source, call.arch.name, resolution)
+        break
     candidates = tuple(
         Candidate(
             v.name,

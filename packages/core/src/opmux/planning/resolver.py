@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -68,6 +68,15 @@ class Resolution:
             return ()
         chosen = self.accepted[0].order
         return tuple(v for v in self.verdicts if v.status == QUARANTINED and v.order < chosen)
+
+    def without(self, taker: Verdict, reason: str) -> "Resolution":
+        """The same where a taker turns out to be none; the next one is then the choice."""
+        takers = [v for v in self.accepted if v is not taker]
+        if takers and takers[0].status != CHOSEN:
+            takers[0] = replace(takers[0], status=CHOSEN)
+        rest = [v for v in self.verdicts if v not in self.accepted]
+        rest = sorted([*rest, replace(taker, status=REJECTED, reason=reason)], key=lambda v: v.name)
+        return replace(self, verdicts=(*takers, *rest))
 
     @property
     def accepted(self) -> tuple[Verdict, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from opmux import arch, policy
 from opmux.callpath.op import OPS, Op, drop_all_plans
+from opmux.declared.configs import check_schema
 from opmux.declared.implementation import Implementation
 from opmux.errors import OpmuxError, PluginError
 from opmux.log import logger
@@ -214,6 +215,7 @@ def check_implementation(implementation: Implementation) -> Op:
     if implementation.target is None:
         raise PluginError(f"{who}: target is None, expected 'module:function' or a callable")
     try:
+        check_schema(implementation)
         for feature in implementation.key_features(op.signature):
             compile(feature.source, f"<{who}>", "eval")
         for pattern in implementation.archs:

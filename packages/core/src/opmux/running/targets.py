@@ -14,6 +14,7 @@ from opmux.arch import Arch
 from opmux.callpath import codegen
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
+from opmux.declared.configs import make_config
 from opmux.declared.implementation import Implementation
 from opmux.errors import BackendFault, CaptureRefused
 from opmux.planning import resolver
@@ -58,18 +59,27 @@ def config_of(op: Op, chosen: Implementation, call: Call, resolution: resolver.R
     """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``.
 
     A target whose record declares no config takes none, so a tuned record's is then not used.
+
+    Raises:
+        ValueError: where the config does not fit the record's ``config_schema``.
+        Exception: whatever the config function raises.
     """
     if chosen.config is None:
         return None, "default"
     tuned = resolution.tuned.of(chosen.full_name) if resolution.tuned is not None else None
     if tuned is not None and tuned.config is not None:
-        return dict(tuned.config), "tuned"
+        return make_config(chosen, dict(tuned.config)), "tuned"
     function: Any = chosen.config
     if isinstance(function, str):
         module, _, name = function.partition(":")
         function = getattr(importlib.import_module(module), name)
     labels = [rule.feature(op.signature).label for rule in chosen.features]
-    return function(call.arch, {label: call.features[label] for label in labels}), "heuristic"
+    return make_config(chosen, function(call.arch, {label: call.features[label] for label in labels})), "heuristic"
+
+
+def config_fault(error: Exception) -> str:
+    """What is told of an implementation whose config cannot be had."""
+    return f"its config function raised {type(error).__name__}: {error}"
 
 
 def make_run(op: Op, implementation: Implementation, target: Callable[..., Any], config: Any) -> Callable[..., Any]:

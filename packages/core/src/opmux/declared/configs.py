@@ -1,0 +1,152 @@
+"""Configs: the tunable parameters of an implementation, held to the schema that its record declares.
+
+A schema is a dataclass: its fields name the parameters and give their types, its ``__post_init__`` may raise
+`ValueError` with the reason why values do not fit together. It is imported when a config is first checked, so its
+module must import no toolchain.
+"""
+
+import dataclasses
+import importlib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from opmux.declared.implementation import Implementation
+from opmux.errors import PluginError
+
+
+def schema_of(implementation: Implementation) -> type | None:
+    """The dataclass that an implementation's configs are made of, or None where it declares none.
+
+    Raises:
+        ValueError: where ``config_schema`` cannot be imported or is no dataclass; the message is the reason.
+    """
+    declared = implementation.config_schema
+    if declared is None:
+        return None
+    schema: Any = declared
+    if isinstance(declared, str):
+        module, _, name = declared.partition(":")
+        try:
+            schema = getattr(importlib.import_module(module), name)
+        except Exception as error:  # a plugin's module may raise anything
+            raise ValueError(f"config_schema {declared!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not (isinstance(schema, type) and dataclasses.is_dataclass(schema)):
+        raise ValueError(f"config_schema {declared!r} is no dataclass")
+    return schema
+
+
+def check_schema(implementation: Implementation) -> None:
+    """Hold a record's ``config_schema`` to its form, importing nothing.
+
+    Raises:
+        PluginError: where it is neither a dataclass nor ``"module:Name"``, or the record has no ``config``.
+    """
+    declared = implementation.config_schema
+    if declared is None:
+        return
+    named = isinstance(declared, str) and declared.count(":") == 1
+    if not named and not (isinstance(declared, type) and dataclasses.is_dataclass(declared)):
+        raise PluginError(f"config_schema {declared!r} is neither 'module:Name' nor a dataclass")
+    if implementation.config is None:
+        raise PluginError("config_schema= without config=: a target that takes no config has no schema of one")
+
+
+def check_config(implementation: Implementation, config: Mapping[str, Any]) -> str | None:
+    """Why an implementation cannot run with a config, or None: unknown, missing or ill-typed parameters, bad values.
+
+    Args:
+        implementation: whose ``config_schema`` counts; without one every config passes.
+        config: the parameters by name, as a tuned record has them.
+    """
+    try:
+        make_config(implementation, config)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def make_config(implementation: Implementation, config: Any) -> Any:
+    """A config as the target gets it: an instance of the schema where one is declared, else what was given.
+
+    Args:
+        implementation: whose config it is.
+        config: the parameters by name, or an instance of the schema.
+
+    Raises:
+        ValueError: where the config does not fit the schema; the message is the reason.
+    """
+    schema = schema_of(implementation)
+    if schema is None or isinstance(config, schema):
+        return config
+    return _made(schema, config, "")
+
+
+def as_mapping(config: Any) -> dict[str, Any] | None:
+    """A config as plain data: its parameters by name."""
+    if config is None:
+        return None
+    return dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)  # type: ignore[arg-type]
+
+
+def _made(schema: type[Any], given: Any, path: str) -> Any:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{path or 'config'} expected {schema.__name__}, got {given!r}")
+    prefix = f"{path}." if path else ""
+    fields = {f.name: f for f in dataclasses.fields(schema) if f.init}
+    unknown = [name for name in given if name not in fields]
+    if unknown:
+        raise ValueError(f"{prefix}{unknown[0]} is no parameter of {schema.__name__}; it has {', '.join(fields)}")
+    none = dataclasses.MISSING
+    for name, field in fields.items():
+        if name not in given and field.default is none and field.default_factory is none:
+            raise ValueError(f"{prefix}{name} is missing")
+    hints = typing.get_type_hints(schema)
+    values = {name: _value(hints[name], value, prefix + name) for name, value in given.items()}
+    try:
+        return schema(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}" if path else str(error)) from None
+    except Exception as error:  # ``__post_init__`` is a plugin's code
+        raise ValueError(f"{schema.__name__} raised {type(error).__name__}: {error}") from error
+
+
+def _value(wanted: Any, value: Any, name: str) -> Any:
+    """A value held to an annotation; JSON's lists become the tuples that are wanted.
+
+    Raises:
+        ValueError: where it is of another type.
+    """
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        for one in arguments:
+            try:
+                return _value(one, value, name)
+            except ValueError:
+                continue
+    elif origin is typing.Literal:
+        if any(value == one and type(value) is type(one) for one in arguments):
+            return value
+        raise ValueError(f"{name} expected {' or '.join(map(repr, arguments))}, got {value!r}")
+    elif origin is tuple and isinstance(value, (tuple, list)):
+        each = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(each) == len(value):
+            return tuple(
+                _value(one, item, f"{name}[{i}]") for i, (one, item) in enumerate(zip(each, value, strict=True))
+            )
+    elif dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
+        return value if isinstance(value, wanted) else _made(wanted, value, name)
+    elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif wanted is Any or (wanted is None and value is None):
+        return value
+    else:
+        kind = origin or wanted
+        if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+    raise ValueError(f"{name} expected {_named(wanted)}, got {value!r}")
+
+
+def _named(wanted: Any) -> str:
+    return wanted.__name__ if isinstance(wanted, type) and not typing.get_args(wanted) else str(wanted)

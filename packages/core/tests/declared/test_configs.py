@@ -1,0 +1,141 @@
+"""Configs held to the schema of their implementation."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+import torch
+from backends import backends, implementation
+
+import opmux
+from opmux.declared.configs import as_mapping, check_config, make_config
+from opmux.plugins import loading
+
+X, W = torch.randn(4, 8), torch.randn(8)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How one kernel is launched."""
+
+    warps: int
+    stages: int = 2
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A schema with every kind of field."""
+
+    rows: int
+    scale: float = 1.0
+    shape: tuple[int, ...] = ()
+    pair: tuple[int, str] = (0, "")
+    mode: Literal["fast", "exact"] = "exact"
+    split: int | None = None
+    masked: bool = False
+    launch: Launch = Launch(4)
+    other: Any = None
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.rows & (self.rows - 1):
+            raise ValueError(f"rows = {self.rows} is no power of two")
+        if self.other == "crash":
+            raise ZeroDivisionError("oh")
+
+
+def target(x, weight, *, eps, weight_offset, config):
+    return torch.full_like(x, config.rows)
+
+
+def made(schema=Tiles, **fields):
+    return implementation(target, **{"config": lambda arch, features: {"rows": 4}, "config_schema": schema, **fields})
+
+
+WRONG = [
+    ({"rows": 3}, "rows = 3 is no power of two"),
+    ({"rows": -1}, "rows = -1 is no power of two"),
+    ({}, "rows is missing"),
+    ({"rows": 4, "BLOCK": 3}, "BLOCK is no parameter of Tiles; it has rows, scale, shape, pair, mode, split, masked,"),
+    ({"rows": "4"}, "rows expected int, got '4'"),
+    ({"rows": True}, "rows expected int, got True"),
+    ({"rows": 4.0}, "rows expected int, got 4.0"),
+    ({"rows": 4, "scale": "x"}, "scale expected float, got 'x'"),
+    ({"rows": 4, "shape": [1, "a"]}, "shape[1] expected int, got 'a'"),
+    ({"rows": 4, "shape": 3}, "shape expected tuple[int, ...], got 3"),
+    ({"rows": 4, "pair": [1]}, "pair expected tuple[int, str], got [1]"),
+    ({"rows": 4, "mode": "odd"}, "mode expected 'fast' or 'exact', got 'odd'"),
+    ({"rows": 4, "split": "x"}, "split expected int | None, got 'x'"),
+    ({"rows": 4, "masked": 1}, "masked expected bool, got 1"),
+    ({"rows": 4, "launch": {"stages": 3}}, "launch.warps is missing"),
+    ({"rows": 4, "launch": {"warps": 1, "x": 0}}, "launch.x is no parameter of Launch; it has warps, stages"),
+    ({"rows": 4, "launch": 3}, "launch expected Launch, got 3"),
+    ({"rows": 4, "other": "crash"}, "Tiles raised ZeroDivisionError: oh"),
+    ([4], "config expected Tiles, got [4]"),
+]
+
+
+@pytest.mark.parametrize(("config", "told"), WRONG, ids=[t[:40] for _, t in WRONG])
+def test_a_config_that_does_not_fit_says_why(config, told):
+    reason = check_config(made(), config)
+    assert reason is not None
+    assert reason.startswith(told)
+
+
+def test_a_config_that_fits_becomes_an_instance():
+    given = {"rows": 4, "scale": 2, "shape": [1, 2], "pair": [1, "a"], "split": 3, "launch": {"warps": 8}}
+    assert check_config(made(), given) is None
+    config = make_config(made(), given)
+    assert config == Tiles(4, 2.0, (1, 2), (1, "a"), split=3, launch=Launch(8))
+    assert make_config(made(), config) is config
+    assert as_mapping(config)["launch"] == {"warps": 8, "stages": 2}
+    assert check_config(made(), {"rows": 4, "split": None, "mode": "fast"}) is None
+
+
+def test_without_a_schema_every_config_passes():
+    given = {"BLOCK": 3, "ROWS": -1}
+    free = made(schema=None)
+    assert check_config(free, given) is None
+    assert make_config(free, given) is given
+    assert as_mapping(None) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("no_such_module:Tiles", "config_schema 'no_such_module:Tiles' cannot be loaded: ModuleNotFoundError"),
+        ("math:pi", "config_schema 'math:pi' is no dataclass"),
+    ],
+)
+def test_a_schema_that_cannot_be_had_says_why(schema, told):
+    reason = check_config(made(schema), {"rows": 4})
+    assert reason is not None
+    assert reason.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        (made("configs.Tiles"), "config_schema 'configs.Tiles' is neither 'module:Name' nor a dataclass"),
+        (made(int), "config_schema <class 'int'> is neither 'module:Name' nor a dataclass"),
+        (replace(made(), config=None), "config_schema= without config=: a target that takes no config has no schema"),
+    ],
+)
+def test_a_schema_of_the_wrong_form_is_refused_at_registration(record, told):
+    with backends(a=record):
+        (failed,) = [f for f in loading.failed_plugins() if f.name == "a"]
+    assert failed.reason.startswith(f"a of rms_norm: {told}")
+
+
+def test_the_target_gets_an_instance_and_explain_shows_its_parameters():
+    with backends(a=made()):
+        assert opmux.rms_norm(X, W).unique().tolist() == [4]
+        explanation = opmux.explain(opmux.rms_norm, X, W)
+    assert explanation.config["rows"] == 4
+    assert "rows 4, scale 1.0" in explanation.chosen.reason
+
+
+def test_a_config_function_whose_config_does_not_fit_is_a_fault_of_the_plan():
+    told = "its config function raised ValueError: rows = 3 is no power of two"
+    with backends(a=made(config=lambda arch, features: {"rows": 3})):
+        assert torch.equal(opmux.rms_norm(X, W), opmux.rms_norm.reference(X, W))
+        assert [(q.name, q.scope, q.reason) for q in opmux.quarantined()] == [("a", "plan", told)]
