@@ -1,6 +1,10 @@
 """`define_op`: from one definition to the public function, its registration, its gradient, its first implementation."""
 
+import functools
 import inspect
+import keyword
+import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import GenericAlias
 from typing import Any, Generic, Protocol, TypeVar, overload
@@ -106,6 +110,7 @@ def _define(
     name = fn.__name__
     if name in OPS:
         raise TypeError(f"{name}: an op of that name is defined already, by {OPS[name].reference.__module__}")
+    _check_name(name)
     python_signature = inspect.signature(fn)
     signature = read_signature(
         name,
@@ -138,6 +143,31 @@ def _define(
     if gradient == GENERATED:
         _define_generated_backward(op, python_signature)
     return public
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name under which the op could not be an attribute of `opmux` and of ``torch.ops.opmux``.
+
+    Raises:
+        TypeError: names what has the name already.
+    """
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise TypeError(f"{name}: an op's name is a public Python identifier; define it by `def` under such a name")
+    package = sys.modules["opmux"]
+    if name in vars(package) or name in _modules():
+        raise TypeError(f"{name}: `opmux.{name}` is part of opmux itself; give the op a name of its own")
+    if name in _OF_TORCH_NAMESPACE:
+        raise TypeError(f"{name}: `torch.ops.opmux.{name}` is an attribute of torch's own; give the op another name")
+
+
+_OF_TORCH_NAMESPACE = frozenset({"name"})
+"""Public attributes that every namespace of ``torch.ops`` has."""
+
+
+@functools.cache
+def _modules() -> frozenset[str]:
+    """The names of opmux's modules and packages, imported or not."""
+    return frozenset(module.name for module in pkgutil.iter_modules(sys.modules["opmux"].__path__))
 
 
 def _copying(functional: Callable[..., Any], signature: Signature) -> Callable[..., None]:
@@ -288,6 +318,7 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
         reference,
         outputs=tuple(f"grad_{p.name}" for p in tensors),
         out_dtype={f"grad_{p.name}": p.name for p in tensors},
+        require=tuple((r.expression, r.meaning) for r in op.signature.require),
         capturable=op.capturable,
         generated=True,
     )

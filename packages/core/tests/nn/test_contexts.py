@@ -21,6 +21,9 @@ def block() -> Block:
     return block
 
 
+OFFSETS = torch.tensor([0, 3, 8], dtype=torch.int32)
+
+
 def each_alone(block: Block, x: Tensor, lengths: list[int] = LENGTHS) -> Tensor:
     return torch.cat([block(one[None])[0] for one in x.split(lengths)])
 
@@ -160,6 +163,30 @@ def test_values_of_another_size() -> None:
             "give the number of tokens of each sequence",
         ),
         (
+            lambda: nn.PackedSequences(torch.tensor([0, 3]), 3),
+            "PackedSequences: `cu_seqlens` expected int32[sequences + 1] of one sequence at least, got int64[2]; "
+            "make it with PackedSequences.of",
+        ),
+        (
+            lambda: nn.PackedSequences(OFFSETS, 5, torch.zeros(2, 4)),
+            "PackedSequences: `positions` expected int64[tokens], got float32[2, 4]; flatten it",
+        ),
+        (
+            lambda: nn.PackedSequences(OFFSETS, 5, torch.arange(7)),
+            "PackedSequences: `positions` expected at least 8 tokens, where `cu_seqlens` ends, got 7; "
+            "give each token of the sequences its position",
+        ),
+        (
+            lambda: nn.PackedSequences(OFFSETS, 4),
+            "PackedSequences: `max_seqlen` expected at least 5, the longest sequence in `cu_seqlens`, got 4; "
+            "give an upper bound of all lengths",
+        ),
+        (
+            lambda: nn.PackedSequences.of([3, 5]).attend(*inputs(3, 9, 2, 8), None),
+            "PackedSequences: `q` expected 8 tokens, as many as the sequences have in all, got 9; "
+            "lay out the sequences of this call",
+        ),
+        (
             lambda: nn.PagedCache(1, 2, 16, 1, 8).step([3]),  # type: ignore[arg-type]
             "PagedCache: `counts` expected a mapping, with a new token of each sequence at least, got [3]; "
             "leave out sequences that do not grow",
@@ -176,6 +203,11 @@ def test_values_of_another_size() -> None:
         "a length below 0",
         "half a token",
         "one length",
+        "int64 offsets",
+        "two dims of positions",
+        "too few positions",
+        "a bound too low",
+        "another total",
         "a list",
     ],
 )

@@ -157,7 +157,7 @@ def naive_table(indptr: list[int], indices: list[int], width: int) -> list[list[
 )
 def test_block_table_from_csr(indptr, indices):
     longest = max((end - first for first, end in pairwise(indptr)), default=0)
-    for width in (None, longest, longest + 3, max(longest - 1, 0), 0):
+    for width in (None, longest, longest + 3):
         table = block_table_from_csr(int32(*indptr), int32(*indices), width)
         wanted = longest if width is None else width
         assert table.shape == (len(indptr) - 1, wanted)
@@ -194,8 +194,13 @@ def test_block_table_of_strided_lists():
         ),
         (
             (int32(0, 1), int32(1), -2),
-            "block_table_from_csr: `max_pages` is -2, expected 0 or more; leave it out to have the"
-            " longest list measured",
+            "block_table_from_csr: `max_pages` is -2, expected 1 or more, the length of the longest list, or its last"
+            " pages would be lost; leave it out to have the longest list measured",
+        ),
+        (
+            (int32(0, 3, 4), int32(1, 2, 3, 4), 1),
+            "block_table_from_csr: `max_pages` is 1, expected 3 or more, the length of the longest list, or its last"
+            " pages would be lost; leave it out to have the longest list measured",
         ),
         (
             (int32(0, 3, 2), int32(1, 2, 3)),

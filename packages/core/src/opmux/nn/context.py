@@ -11,6 +11,7 @@ from torch import Tensor
 
 import opmux
 from opmux.errors import invalid
+from opmux.signatures.validation import describe
 
 
 class Context(Protocol):
@@ -48,7 +49,7 @@ class PackedSequences:
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: Any = None) -> Self:
-        """Lay out sequences of these lengths, one at least.
+        """Lay out sequences of these lengths, at least one.
 
         Raises:
             InvalidArgument: If there is none, or one is no whole number or below 0.
@@ -66,7 +67,45 @@ class PackedSequences:
         offsets = torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32, device=device)
         return cls(offsets, max(counts), positions)
 
+    def __post_init__(self) -> None:
+        """Hold the three to each other, without reading anything from a device.
+
+        Raises:
+            InvalidArgument: If they do not describe the same sequences.
+        """
+        offsets = self.cu_seqlens
+        if offsets.ndim != 1 or offsets.shape[0] < 2 or offsets.dtype != torch.int32:
+            raise invalid(
+                "PackedSequences", "cu_seqlens", "int32[sequences + 1] of one sequence at least", describe(offsets),
+                "make it with PackedSequences.of",
+            )  # fmt: skip
+        if self.positions is not None and self.positions.ndim != 1:
+            raise invalid("PackedSequences", "positions", "int64[tokens]", describe(self.positions), "flatten it")
+        if offsets.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        total = int(offsets[-1])
+        if self.positions is not None and self.positions.shape[0] < total:
+            raise invalid(
+                "PackedSequences", "positions", f"at least {total} tokens, where `cu_seqlens` ends",
+                f"{self.positions.shape[0]}", "give each token of the sequences its position",
+            )  # fmt: skip
+        longest = int(offsets.diff().max())
+        if self.max_seqlen < longest:
+            raise invalid(
+                "PackedSequences", "max_seqlen", f"at least {longest}, the longest sequence in `cu_seqlens`",
+                f"{self.max_seqlen}", "give an upper bound of all lengths",
+            )  # fmt: skip
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **options: Any) -> Tensor:
-        """Attend within each sequence; tensors are ``(tokens, heads, head_dim)``."""
+        """Attend within each sequence; tensors are ``(tokens, heads, head_dim)``.
+
+        Raises:
+            InvalidArgument: If there are more or fewer tokens than the sequences have.
+        """
+        if self.positions is not None and q.shape[0] != self.positions.shape[0]:
+            raise invalid(
+                "PackedSequences", "q", f"{self.positions.shape[0]} tokens, as many as the sequences have in all",
+                f"{q.shape[0]}", "lay out the sequences of this call",
+            )  # fmt: skip
         lengths = {"max_seqlen_q": self.max_seqlen, "max_seqlen_k": self.max_seqlen}
         return opmux.attention_varlen(q, k, v, self.cu_seqlens, self.cu_seqlens, sinks, **lengths, **options)

@@ -30,9 +30,11 @@ BLOCK_SIDES = {"cpu": (64, 1024), "cuda": (64, 4096)}
 INF = float("inf")
 
 REQUIRED = (
-    ("heads > 0 and kv_heads > 0", "attention has a head at least"),
+    ("heads > 0 and kv_heads > 0", "attention has at least one head"),
+    ("head_dim > 0 and value_dim > 0", "a head has at least one dim"),
     ("heads % kv_heads == 0", "query heads are shared evenly by the kv heads"),
     ("window[0] >= -1 and window[1] >= -1", "a side of the window is a number of keys, or -1 for open"),
+    ("scale is None or -3e38 < scale < 3e38", "the scale is a finite float32 number, or None for 1 / sqrt(head_dim)"),
     ("softcap >= 0", "the cap is positive, or 0 for off"),
 )
 """What every op of the family requires of its dims and options."""
@@ -48,7 +50,7 @@ class Scoring(NamedTuple):
 
     def factor(self, head_dim: int) -> float:
         """The factor on the scores."""
-        return 1 / math.sqrt(max(1, head_dim)) if self.scale is None else self.scale
+        return 1 / math.sqrt(head_dim) if self.scale is None else self.scale
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scoring: Scoring) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,8 @@ _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 _INVERSE_SQRT_2_PI = 1.0 / math.sqrt(2.0 * math.pi)
 _TANH_CUBIC = 0.044715  # the cubic coefficient of Hendrycks and Gimpel's tanh form
 
+_REQUIRED = (("n > 0", "a row has at least one column"),)
+
 
 def _silu(x: Tensor) -> Tensor:
     """Return x * sigmoid(x)."""
@@ -51,7 +53,7 @@ def _gelu_slope(x: Tensor, approximate: str) -> Tensor:
     return cdf + x * (_INVERSE_SQRT_2_PI * torch.exp(-0.5 * x.square()))
 
 
-@define_op(gradient="silu_and_mul_backward")
+@define_op(gradient="silu_and_mul_backward", require=_REQUIRED)
 def silu_and_mul(x: Real[Tensor, "*tokens 2*n"]) -> Real[Tensor, "*tokens n"]:
     """Multiply the second half of each row by the SiLU of the first half (SwiGLU, packed).
 
@@ -66,7 +68,7 @@ def silu_and_mul(x: Real[Tensor, "*tokens 2*n"]) -> Real[Tensor, "*tokens n"]:
         out: ``(*tokens, n)`` in x's dtype.
 
     Raises:
-        InvalidArgument: If the last dim is odd, or a dtype breaks the signature.
+        InvalidArgument: If the last dim is odd or 0, or a dtype breaks the signature.
 
     Source:
         Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202.
@@ -75,7 +77,7 @@ def silu_and_mul(x: Real[Tensor, "*tokens 2*n"]) -> Real[Tensor, "*tokens n"]:
     return (_silu(gate) * up).to(x.dtype).contiguous()
 
 
-@define_op(outputs=("grad_x",), same_dtype=(("grad_out", "x"),))
+@define_op(outputs=("grad_x",), same_dtype=(("grad_out", "x"),), require=_REQUIRED)
 def silu_and_mul_backward(
     grad_out: Real[Tensor, "*tokens n"],
     x: Real[Tensor, "*tokens 2*n"],
@@ -97,7 +99,7 @@ def silu_and_mul_backward(
         grad_x: ``(*tokens, 2 * n)`` in x's dtype; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, or n is 0.
 
     Source:
         The chain rule on `silu_and_mul`.
@@ -110,7 +112,7 @@ def silu_and_mul_backward(
     return torch.cat((grad * up * _silu_slope(gate), grad * _silu(gate)), dim=-1).to(x.dtype).contiguous()
 
 
-@define_op(gradient="gelu_and_mul_backward")
+@define_op(gradient="gelu_and_mul_backward", require=_REQUIRED)
 def gelu_and_mul(
     x: Real[Tensor, "*tokens 2*n"], *, approximate: Literal["none", "tanh"] = "none"
 ) -> Real[Tensor, "*tokens n"]:
@@ -128,7 +130,7 @@ def gelu_and_mul(
         out: ``(*tokens, n)`` in x's dtype.
 
     Raises:
-        InvalidArgument: If the last dim is odd, or an option or dtype breaks the signature.
+        InvalidArgument: If the last dim is odd or 0, or an option or dtype breaks the signature.
 
     Source:
         Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202; Hendrycks and
@@ -138,7 +140,7 @@ def gelu_and_mul(
     return (_gelu(gate, approximate) * up).to(x.dtype).contiguous()
 
 
-@define_op(outputs=("grad_x",), same_dtype=(("grad_out", "x"),))
+@define_op(outputs=("grad_x",), same_dtype=(("grad_out", "x"),), require=_REQUIRED)
 def gelu_and_mul_backward(
     grad_out: Real[Tensor, "*tokens n"],
     x: Real[Tensor, "*tokens 2*n"],
@@ -163,7 +165,7 @@ def gelu_and_mul_backward(
         grad_x: ``(*tokens, 2 * n)`` in x's dtype; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, option, dtype or device breaks the signature.
+        InvalidArgument: If a shape, option, dtype or device breaks the signature, or n is 0.
 
     Source:
         The chain rule on `gelu_and_mul`.
@@ -177,7 +179,7 @@ def gelu_and_mul_backward(
     return torch.cat((grad_gate, grad * _gelu(gate, approximate)), dim=-1).to(x.dtype).contiguous()
 
 
-@define_op(same_dtype=(("gate", "up"),), gradient="silu_mul_backward")
+@define_op(same_dtype=(("gate", "up"),), gradient="silu_mul_backward", require=_REQUIRED)
 def silu_mul(gate: Real[Tensor, "*tokens n"], up: Real[Tensor, "*tokens n"]) -> Real[Tensor, "*tokens n"]:
     """Multiply the up projection by the SiLU of the gate (SwiGLU, as Llama's linears give the two).
 
@@ -192,7 +194,7 @@ def silu_mul(gate: Real[Tensor, "*tokens n"], up: Real[Tensor, "*tokens n"]) -> 
         out: ``(*tokens, n)`` in gate's dtype.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, or n is 0.
 
     Source:
         Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202.
@@ -201,7 +203,7 @@ def silu_mul(gate: Real[Tensor, "*tokens n"], up: Real[Tensor, "*tokens n"]) -> 
     return (_silu(gate.to(acc)) * up.to(acc)).to(gate.dtype).contiguous()
 
 
-@define_op(outputs=("grad_gate", "grad_up"), same_dtype=(("grad_out", "gate", "up"),))
+@define_op(outputs=("grad_gate", "grad_up"), same_dtype=(("grad_out", "gate", "up"),), require=_REQUIRED)
 def silu_mul_backward(
     grad_out: Real[Tensor, "*tokens n"],
     gate: Real[Tensor, "*tokens n"],
@@ -226,7 +228,7 @@ def silu_mul_backward(
         grad_up: ``(*tokens, n)`` in gate's dtype; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, or n is 0.
 
     Source:
         The chain rule on `silu_mul`.
@@ -241,7 +243,7 @@ def silu_mul_backward(
     return grad_gate, grad_up
 
 
-@define_op(same_dtype=(("gate", "up"),), gradient="gelu_mul_backward")
+@define_op(same_dtype=(("gate", "up"),), gradient="gelu_mul_backward", require=_REQUIRED)
 def gelu_mul(
     gate: Real[Tensor, "*tokens n"],
     up: Real[Tensor, "*tokens n"],
@@ -263,7 +265,7 @@ def gelu_mul(
         out: ``(*tokens, n)`` in gate's dtype.
 
     Raises:
-        InvalidArgument: If a shape, option, dtype or device breaks the signature.
+        InvalidArgument: If a shape, option, dtype or device breaks the signature, or n is 0.
 
     Source:
         Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202; Hendrycks and
@@ -273,7 +275,7 @@ def gelu_mul(
     return (_gelu(gate.to(acc), approximate) * up.to(acc)).to(gate.dtype).contiguous()
 
 
-@define_op(outputs=("grad_gate", "grad_up"), same_dtype=(("grad_out", "gate", "up"),))
+@define_op(outputs=("grad_gate", "grad_up"), same_dtype=(("grad_out", "gate", "up"),), require=_REQUIRED)
 def gelu_mul_backward(
     grad_out: Real[Tensor, "*tokens n"],
     gate: Real[Tensor, "*tokens n"],
@@ -299,7 +301,7 @@ def gelu_mul_backward(
         grad_up: ``(*tokens, n)`` in gate's dtype; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, option, dtype or device breaks the signature.
+        InvalidArgument: If a shape, option, dtype or device breaks the signature, or n is 0.
 
     Source:
         The chain rule on `gelu_mul`.

@@ -204,6 +204,7 @@ def attention_backward(
     outputs=("out", "lse"),
     out_dtype={"lse": Accumulated("out_a")},
     same_dtype=(("out_a", "out_b"), ("lse_a", "lse_b")),
+    require=(("value_dim > 0", "a head has at least one dim"),),
     gradient=GENERATED,
 )
 def merge_attention_states(

@@ -12,8 +12,15 @@ from torch import Tensor
 from opmux.definition import define_op
 from opmux.dtypes import Real, accumulation_dtype
 
+_REQUIRED = (("n > 0 and k > 0", "a weight has at least one row and one column"),)
 
-@define_op(same_dtype=(("x", "w", "bias"),), gradient="linear_backward", flops="2 * tokens * n * k")
+
+@define_op(
+    same_dtype=(("x", "w", "bias"),),
+    require=_REQUIRED,
+    gradient="linear_backward",
+    flops="2 * tokens * n * k",
+)
 def linear(
     x: Real[Tensor, "*tokens k"],
     w: Real[Tensor, "n k"],
@@ -30,10 +37,10 @@ def linear(
         bias: Added to each column of the result, ``(n,)``, in x's dtype; None adds nothing.
 
     Returns:
-        out: ``(*tokens, n)`` in x's dtype. With ``k = 0`` it is the bias, or zeros.
+        out: ``(*tokens, n)`` in x's dtype.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, or n or k is 0.
 
     Source:
         `torch.nn.functional.linear`.
@@ -48,6 +55,7 @@ def linear(
 @define_op(
     outputs=("grad_x", "grad_w", "grad_bias"),
     same_dtype=(("grad_out", "x", "w"),),
+    require=_REQUIRED,
     flops="4 * tokens * n * k",
 )
 def linear_backward(
@@ -74,7 +82,7 @@ def linear_backward(
         grad_bias: ``(n,)`` in x's dtype; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, or n or k is 0.
 
     Source:
         The chain rule on `linear`.

@@ -29,6 +29,7 @@ def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
 @define_op(
     mutates=("k_cache", "v_cache"),
     require=(
+        ("head_dim > 0 and value_dim > 0", "a head has at least one dim"),
         ("page_size == 1 or page_size % 16 == 0", "a page holds one token or a multiple of 16"),
         ('layout == "nhd"', "the only layout defined so far is nhd: pages, page_size, kv_heads, head_dim"),
     ),
@@ -87,22 +88,21 @@ def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: i
     ``block_table[b, i] = page_indices[page_indptr[b] + i]`` for i below
     ``page_indptr[b + 1] - page_indptr[b]``; the entries after it are 0.
 
-    Without max_pages the lists are checked, and the longest is measured: this reads page_indptr, and so
-    synchronises. With max_pages nothing is read on the host, as graph capture needs it: the offsets are taken
-    on trust, and of a list longer than max_pages the first max_pages are kept.
+    The lists are checked, which reads page_indptr and so synchronises. Only during graph capture and under
+    torch.compile is nothing read: max_pages must then be given, and the offsets are trusted.
 
     Args:
         page_indptr: Where each sequence's pages begin in page_indices, and at last where they end,
             ``(batch + 1,)`` int32.
         page_indices: The pages of the first sequence, of the second, and so on, ``(entries,)`` int32.
-        max_pages: The width of the table; None makes it as wide as the longest list.
+        max_pages: The width of the table, at least the length of the longest list; None is that length.
 
     Returns:
         The block table, ``(batch, max_pages)`` int32, contiguous.
 
     Raises:
         InvalidArgument: If a tensor is not one-dimensional int32, page_indptr is empty, the devices differ,
-            max_pages is negative, or, without max_pages, page_indptr falls or leaves page_indices.
+            page_indptr decreases or leaves page_indices, or a list has more than max_pages pages.
 
     Source:
         FlashInfer, "KV-Cache Layout", https://docs.flashinfer.ai/tutorials/kv_layout.html.
@@ -124,11 +124,13 @@ def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: i
         )
     if max_pages is None:
         max_pages = _longest_list(page_indptr, page_indices)
-    elif max_pages < 0:
-        raise InvalidArgument(
-            f"block_table_from_csr: `max_pages` is {max_pages}, expected 0 or more; leave it out to have the"
-            " longest list measured"
-        )
+    elif not _reading_is_impossible(page_indptr):
+        longest = _longest_list(page_indptr, page_indices)
+        if max_pages < longest:
+            raise InvalidArgument(
+                f"block_table_from_csr: `max_pages` is {max_pages}, expected {longest} or more, the length of the"
+                " longest list, or its last pages would be lost; leave it out to have the longest list measured"
+            )
     first, end = page_indptr[:-1, None], page_indptr[1:, None]
     source = first + torch.arange(max_pages, dtype=torch.int32, device=page_indptr.device)
     if page_indices.shape[0] == 0:
@@ -136,6 +138,11 @@ def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: i
     # Entries past a list's end are read from within page_indices and then dropped.
     pages = page_indices[source.clamp(0, page_indices.shape[0] - 1).to(torch.int64)]
     return torch.where(source < end, pages, 0)
+
+
+def _reading_is_impossible(tensor: Tensor) -> bool:
+    """Whether a tensor's values cannot be read on the host: a graph is being captured, or compiled."""
+    return torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _longest_list(page_indptr: Tensor, page_indices: Tensor) -> int:

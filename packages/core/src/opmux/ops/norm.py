@@ -9,6 +9,11 @@ from torch import Tensor
 from opmux.definition import define_op
 from opmux.dtypes import Real, accumulation_dtype
 
+_REQUIRED = (
+    ("hidden > 0", "a row has at least one column"),
+    ("eps >= 0", "eps is added under a square root, so it is 0 or more"),
+)
+
 
 def _accumulation_dtype_of(*tensors: Tensor) -> torch.dtype:
     """Return float64 if one of the tensors is, else float32: x, residual and weight may differ in dtype."""
@@ -45,7 +50,7 @@ def _bias_gradient(grad_y: Tensor, acc: torch.dtype, weight: Tensor) -> Tensor:
     return grad_y.to(acc).sum_to_size(weight.shape).to(weight.dtype, copy=True)
 
 
-@define_op(outputs=("y",), gradient="rms_norm_backward")
+@define_op(outputs=("y",), require=_REQUIRED, gradient="rms_norm_backward")
 def rms_norm(
     x: Real[Tensor, "*tokens hidden"],
     weight: Real[Tensor, "hidden"],
@@ -70,7 +75,7 @@ def rms_norm(
         y: The normalised rows, ``(*tokens, hidden)``, in x's dtype.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467.
@@ -84,6 +89,7 @@ def rms_norm(
     outputs=("grad_x", "grad_weight"),
     out_dtype={"grad_x": "x", "grad_weight": "weight"},
     same_dtype=(("grad_y", "x"),),
+    require=_REQUIRED,
 )
 def rms_norm_backward(
     grad_y: Real[Tensor, "*tokens hidden"],
@@ -113,7 +119,7 @@ def rms_norm_backward(
         grad_weight: ``(hidden,)`` in weight's dtype; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         The chain rule on `rms_norm`.
@@ -132,6 +138,7 @@ def rms_norm_backward(
 @define_op(
     outputs=("y", "residual_out"),
     out_dtype={"residual_out": "residual"},
+    require=_REQUIRED,
     gradient="add_rms_norm_backward",
 )
 def add_rms_norm(
@@ -161,7 +168,7 @@ def add_rms_norm(
         residual_out: The sum, ``(*tokens, hidden)``, in residual's dtype.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467.
@@ -173,7 +180,7 @@ def add_rms_norm(
     return y, residual_out
 
 
-@define_op(mutates=("x", "residual"), in_place_of="add_rms_norm")
+@define_op(mutates=("x", "residual"), in_place_of="add_rms_norm", require=_REQUIRED)
 def add_rms_norm_(
     x: Real[Tensor, "*tokens hidden"],
     residual: Real[Tensor, "*tokens hidden"],
@@ -192,7 +199,8 @@ def add_rms_norm_(
         weight_offset: Added to the weight before it is used; 1.0 in Gemma, which stores weights around 0.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature, or x or residual requires grad.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, eps is negative or NaN, or x or
+            residual requires grad.
 
     Source:
         Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467.
@@ -204,6 +212,7 @@ def add_rms_norm_(
     outputs=("grad_x", "grad_residual", "grad_weight"),
     out_dtype={"grad_x": "grad_y", "grad_residual": "residual_out", "grad_weight": "weight"},
     same_dtype=(("grad_residual_out", "residual_out"),),
+    require=_REQUIRED,
 )
 def add_rms_norm_backward(
     grad_y: Real[Tensor, "*tokens hidden"],
@@ -238,7 +247,7 @@ def add_rms_norm_backward(
         grad_weight: ``(hidden,)`` in weight's dtype; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         The chain rule on `add_rms_norm`.
@@ -259,7 +268,7 @@ def add_rms_norm_backward(
     return grad_x, grad_residual, grad_weight
 
 
-@define_op(outputs=("y",), same_dtype=(("weight", "bias"),), gradient="layer_norm_backward")
+@define_op(outputs=("y",), same_dtype=(("weight", "bias"),), require=_REQUIRED, gradient="layer_norm_backward")
 def layer_norm(
     x: Real[Tensor, "*tokens hidden"],
     weight: Real[Tensor, "hidden"],
@@ -285,7 +294,7 @@ def layer_norm(
         y: The normalised rows, ``(*tokens, hidden)``, in x's dtype.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         Ba, Kiros and Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450.
@@ -302,6 +311,7 @@ def layer_norm(
     outputs=("grad_x", "grad_weight", "grad_bias"),
     out_dtype={"grad_x": "x", "grad_weight": "weight", "grad_bias": "weight"},
     same_dtype=(("grad_y", "x"),),
+    require=_REQUIRED,
 )
 def layer_norm_backward(
     grad_y: Real[Tensor, "*tokens hidden"],
@@ -331,7 +341,7 @@ def layer_norm_backward(
         grad_bias: ``(hidden,)`` in weight's dtype, which is the bias's too; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         The chain rule on `layer_norm`.
@@ -354,6 +364,7 @@ def layer_norm_backward(
     outputs=("y", "residual_out"),
     out_dtype={"residual_out": "residual"},
     same_dtype=(("weight", "bias"),),
+    require=_REQUIRED,
     gradient="add_layer_norm_backward",
 )
 def add_layer_norm(
@@ -383,7 +394,7 @@ def add_layer_norm(
         residual_out: The sum, ``(*tokens, hidden)``, in residual's dtype.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         Ba, Kiros and Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450.
@@ -406,6 +417,7 @@ def add_layer_norm(
         "grad_bias": "weight",
     },
     same_dtype=(("grad_residual_out", "residual_out"),),
+    require=_REQUIRED,
 )
 def add_layer_norm_backward(
     grad_y: Real[Tensor, "*tokens hidden"],
@@ -445,7 +457,7 @@ def add_layer_norm_backward(
         grad_bias: ``(hidden,)`` in weight's dtype, which is the bias's too; ``(0,)`` where masked out.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature.
+        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, or eps is negative or NaN.
 
     Source:
         The chain rule on `add_layer_norm`.

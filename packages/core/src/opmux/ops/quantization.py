@@ -65,6 +65,7 @@ def _rounded(scaled: Tensor, dtype: torch.dtype) -> Tensor:
     out_strides={"scale": _scale_strides},
     option_dtypes={"dtype": Quantized},
     require=(
+        ("k > 0", "a row has at least one column"),
         (
             "block in ((1, 128), (1, -1), (-1, -1), (128, 128), (1, 32))",
             "the blocks are (1, 128), (1, -1) row, (-1, -1) tensor, (128, 128) and (1, 32)",

@@ -14,6 +14,7 @@ from opmux.dtypes import Float32, Index, Real, accumulation_dtype
 from opmux.errors import InvalidArgument
 
 _REQUIRE = (
+    ("head_dim > 0", "a head has at least one dim"),
     ("2 * half <= head_dim", "no more than a whole head is rotated"),
     ("positions is not None or seq <= max_positions", "without positions, the tables must cover the sequence"),
 )
