@@ -291,6 +291,7 @@ def is_plain(tensors: tuple[Any, ...]) -> bool:
     """Whether the direct way may take these: plain strided tensors of one device, no gradient due, no transform."""
     return (
         all(t.__class__ in PLAIN and t.layout is torch.strided and not t.is_nested and not t.is_neg() for t in tensors)
+        and not any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
         and not tensors[0].is_meta
         and all(t.device == tensors[0].device for t in tensors[1:])
         and torch._C._functorch.peek_interpreter_stack() is None

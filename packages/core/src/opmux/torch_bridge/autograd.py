@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor
 from torch._functorch.utils import enable_single_level_autograd_function, unwrap_dead_wrappers
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from opmux.callpath.op import Op
-from opmux.errors import GradientRefused
+from opmux.errors import GradientRefused, UnsupportedCall
 from opmux.planning import dispatch
 from opmux.torch_bridge.gradient_recipes import Recipe, backward_backend, recipe_of
 
@@ -28,7 +29,9 @@ def call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
     Raises:
         GradientRefused: where a gradient is asked for that the op does not define.
         InvalidArgument: where a tensor that the op writes into requires one.
+        UnsupportedCall: where torch has batched a tensor.
     """
+    refuse_batched(op, tensors)
     refuse_forward_mode(op, tensors)
     if not gradient_due(tensors):
         return compute(op, tensors, options, backend)
@@ -58,12 +61,29 @@ def refuse_forward_mode(op: Op, tensors: Sequence[Any]) -> None:
         raise forward_mode(op.name)
 
 
+def refuse_batched(op: Op, tensors: Sequence[Any]) -> None:
+    """Refuse tensors that torch has batched to differentiate several times at once.
+
+    These carry a hidden dim that no implementation knows of, and look like plain tensors otherwise.
+
+    Raises:
+        UnsupportedCall: where a tensor is batched.
+    """
+    if any(t is not None and is_legacy_batchedtensor(t) for t in tensors):
+        raise UnsupportedCall(
+            f"{op.name.removesuffix('_backward')}: batched gradients (is_grads_batched=True, vectorize=True) are not "
+            "supported; compute one gradient at a time"
+        )
+
+
 def refuse_with_out(op: Op, tensors: Sequence[Any]) -> None:
     """``out=`` has no autograd.
 
     Raises:
+        UnsupportedCall: where torch has batched a tensor.
         GradientRefused: where an argument, or a tensor to write into, requires a gradient.
     """
+    refuse_batched(op, tensors)
     refuse_forward_mode(op, tensors)
     if gradient_due(tensors):
         raise GradientRefused(

@@ -78,12 +78,22 @@ class Recipe:
                 continue
             grad = grads[source.place] if source.place < len(grads) else None
             if grad is not None:
-                grad = grad.contiguous()
+                grad = _contiguous(grad)
             elif not source.optional:
                 shape, dtype = forms[source.place]
                 grad = like.new_zeros(shape, dtype=dtype)
             made.append(grad)
         return made
+
+
+def _contiguous(grad: Tensor) -> Tensor:
+    """A gradient in contiguous memory, with the strides that its shape implies.
+
+    torch calls a tensor contiguous whatever the strides of its dims of size 1, or of all dims where it is empty: an
+    expanded gradient of such a shape keeps strides of 0, which a backend may refuse.
+    """
+    grad = grad.contiguous()
+    return grad.clone(memory_format=torch.contiguous_format) if 0 in grad.stride() else grad
 
 
 @functools.cache

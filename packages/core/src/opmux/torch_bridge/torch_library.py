@@ -150,6 +150,15 @@ def _batched(op: Op) -> Handler:
     return batched
 
 
+def _batched_gradients(op: Op) -> Handler:
+    """The kernel of the older vmap, which torch.autograd still uses to compute several gradients at once."""
+
+    def batched(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+        autograd.refuse_batched(op, (*tensors, *(_several(out) if out is not None else ())))
+
+    return batched
+
+
 def no_transform(op: Op, what: str) -> UnsupportedCall:
     """The complaint about something that torch.func transforms cannot see through."""
     return UnsupportedCall(
@@ -209,6 +218,7 @@ def register(op: Op) -> None:
             ("CompositeExplicitAutograd", _kernel(op)),
             ("Autograd", _differentiable(op)),
             ("FuncTorchBatched", _batched(op)),
+            ("Batched", _batched_gradients(op)),
             ("Meta", _fake(op)),
         ):
             _LIBRARY.impl(name, gathering(op.signature, handler, out), key)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from backends import backends, implementation
 from torch import Tensor, func
-from torch_modes.samples import DIFFERENTIABLE, FUNCTIONAL, MUTATING, WITH_OUT, Block, Sample, curved, outputs, sample
+from torch_bridge.samples import DIFFERENTIABLE, FUNCTIONAL, MUTATING, WITH_OUT, Block, Sample, curved, outputs, sample
 
 import opmux
 from opmux.callpath.op import OPS

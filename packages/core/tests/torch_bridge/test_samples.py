@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch_modes.samples import ALL, FUNCTIONAL, MUTATING, outputs, sample
+from torch_bridge.samples import ALL, FUNCTIONAL, MUTATING, outputs, sample
 
 from opmux.signatures.validation import check_call
 

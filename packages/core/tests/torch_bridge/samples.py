@@ -83,6 +83,12 @@ def curved(results: Any) -> Tensor:
     return total(tuple(r.square() for r in outputs(results)))
 
 
+def gradients(call: Sample, of: tuple[int, ...]) -> list[Tensor]:
+    """The gradients of `total` of a call, for copies of its tensors."""
+    recorded = call.requiring(*of)
+    return list(torch.autograd.grad(total(recorded()), [recorded.tensors[place] for place in of]))  # type: ignore[misc]
+
+
 class _Maker:
     def __init__(self, dtype: torch.dtype, device: str) -> None:
         self.dtype, self.device = dtype, device

@@ -12,7 +12,7 @@ import pytest
 import torch
 from backends import backends, implementation
 from torch import Tensor
-from torch_modes.samples import ALL, DIFFERENTIABLE, WITH_OUT, Sample, outputs, sample, total
+from torch_bridge.samples import ALL, DIFFERENTIABLE, WITH_OUT, Sample, outputs, sample, total
 
 import opmux
 from opmux.callpath.op import OPS

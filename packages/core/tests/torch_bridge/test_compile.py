@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch_modes.samples import (
+from torch_bridge.samples import (
     ALL,
     BLOCK_OPS,
     DIFFERENTIABLE,

@@ -7,19 +7,12 @@ import pytest
 import torch
 from backends import backends, implementation
 from torch import Tensor
-from torch_modes.samples import DIFFERENTIABLE, Block, Sample, gradients_of, outputs, sample, total
+from torch_bridge.samples import DIFFERENTIABLE, Block, gradients, gradients_of, outputs, sample, total
 
 import opmux
 from opmux.callpath.op import OPS
-from opmux.errors import GradientRefused, InvalidArgument
+from opmux.errors import InvalidArgument, UnsupportedCall
 from opmux.plugin import Priority
-from opmux.torch_bridge import gradient_recipes
-
-
-def gradients(call: Sample, of: tuple[int, ...]) -> list[Tensor]:
-    """The gradients of `total` of a call, for copies of its tensors."""
-    recorded = call.requiring(*of)
-    return list(torch.autograd.grad(total(recorded()), [recorded.tensors[place] for place in of]))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -306,54 +299,58 @@ def test_a_backward_in_another_thread_than_the_forward() -> None:
     torch.testing.assert_close(call.tensors[0].grad, gradients(call, (0,))[0])  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("backend", "expected"), [(None, "reference"), ("spy", "spy"), ("spy:one", "spy:one"), ("spy:two", "spy")]
+BATCHED = (
+    "rms_norm: batched gradients (is_grads_batched=True, vectorize=True) are not supported; "
+    "compute one gradient at a time"
 )
-def test_the_backend_of_the_forward_is_asked_for_in_the_backward(backend: str | None, expected: str) -> None:
-    def target(*tensors: Any, **options: Any) -> Any:
-        return OPS["rms_norm"].reference(*tensors, **options)
-
-    def backward(*tensors: Any, **options: Any) -> Any:
-        return OPS["rms_norm_backward"].reference(*tensors, **options)
-
-    forwards = [implementation(target, name=name) for name in ("", "one", "two")]
-    backwards = [implementation(backward, "rms_norm_backward", name=name) for name in ("", "one")]
-    with backends(spy=[*forwards, *backwards]):
-        opmux.policy.disable("spy")
-        call = sample("rms_norm").requiring(0)
-        loss = total(call(backend=backend))
-        with opmux.trace() as trace:
-            loss.backward()
-    assert [row.backend for row in trace.rows] == [expected]
 
 
-def test_a_backend_without_the_backward_leaves_it_to_the_best() -> None:
-    def forward(*tensors: Any, **options: Any) -> Any:
-        return OPS["rms_norm"].reference(*tensors, **options)
-
-    call = sample("rms_norm").requiring(0)
-    with backends(half=implementation(forward)):
-        total(call(backend="half")).backward()
-    torch.testing.assert_close(call.tensors[0].grad, gradients(call, (0,))[0])  # type: ignore[union-attr]
+def batched_gradients(x: Tensor, weight: Tensor) -> Any:
+    y = opmux.rms_norm(x, weight)
+    return torch.autograd.grad(y, (x, weight), torch.randn(3, *y.shape), is_grads_batched=True)
 
 
-@pytest.mark.parametrize("inference", [False, True])
-def test_a_generated_backward_called_by_hand(inference: bool) -> None:
-    call = sample("merge_attention_states_backward")
-    expected = call()
-    with torch.inference_mode(inference):
-        given = call.with_tensors(torch.clone)()
-    for grad, wanted in zip(given, expected, strict=True):
-        assert wanted.abs().sum() > 0
-        torch.testing.assert_close(grad, wanted, rtol=0, atol=0)
+def vectorised_jacobian(x: Tensor, weight: Tensor) -> Any:
+    return torch.autograd.functional.jacobian(lambda x: opmux.rms_norm(x, weight), x, vectorize=True)
 
 
-def test_a_generated_backward_gives_contiguous_gradients_and_empty_ones_where_unwanted() -> None:
-    call = sample("merge_attention_states_backward")
-    call = call.with_tensors(lambda t: t.mT.contiguous().mT)
-    wanted, empty, *_ = call(output_mask=(True, False, True, True))
-    assert wanted.is_contiguous()
-    assert empty.shape == (0,)
+@pytest.mark.parametrize("compute", [batched_gradients, vectorised_jacobian])
+@pytest.mark.parametrize("planned", [False, True])
+def test_several_gradients_at_once_are_refused_whatever_has_a_plan(compute: Any, planned: bool) -> None:
+    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    OPS["rms_norm_backward"].drop_plans()
+    if planned:
+        opmux.rms_norm(x, weight).sum().backward()
+    for _ in range(2):
+        with pytest.raises(UnsupportedCall) as raised:
+            compute(x, weight)
+        assert str(raised.value) == BATCHED
+
+
+@pytest.mark.parametrize("way", ["public", "out", "backend", "registered"])
+def test_an_op_called_on_a_batched_gradient_is_refused(way: str) -> None:
+    weight = torch.randn(8)
+    calls = {
+        "public": lambda grad: opmux.rms_norm(grad, weight),
+        "out": lambda grad: opmux.rms_norm(grad, weight, out=torch.empty(4, 8)),
+        "backend": lambda grad: opmux.rms_norm(grad, weight, backend="reference"),
+        "registered": lambda grad: torch.ops.opmux.rms_norm(grad, weight),
+    }
+
+    class Calling(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return calls[way](grad)
+
+    opmux.rms_norm(torch.randn(4, 8), weight)
+    x = torch.randn(4, 8, requires_grad=True)
+    with pytest.raises(UnsupportedCall) as raised:
+        torch.autograd.grad(Calling.apply(x), x, torch.randn(3, 4, 8), is_grads_batched=True)
+    assert str(raised.value) == BATCHED
 
 
 def test_the_gradient_of_an_absent_argument_is_empty() -> None:
@@ -363,14 +360,3 @@ def test_the_gradient_of_an_absent_argument_is_empty() -> None:
     assert grad_sinks.shape == (0,)
     *_, grad_sinks = call.registered(*call.tensors, **call.options)
     assert grad_sinks.shape == (0,)
-
-
-def test_a_backward_op_that_nobody_defined_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OPS["rms_norm"], "gradient", "rms_norm_undone")
-    gradient_recipes.recipe_of.cache_clear()
-    with pytest.raises(GradientRefused) as raised:
-        sample("rms_norm").requiring(0)()
-    assert str(raised.value) == (
-        "rms_norm: its gradient is to come from `rms_norm_undone`, which is no op; "
-        "define that op too, or leave gradient= of rms_norm away"
-    )

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 from torch import Tensor
-from torch_modes.samples import ALL, DIFFERENTIABLE, WITH_OUT, outputs, sample
+from torch_bridge.samples import ALL, DIFFERENTIABLE, WITH_OUT, outputs, sample
 
 from opmux.callpath.op import OPS
 from opmux.dtypes import Real

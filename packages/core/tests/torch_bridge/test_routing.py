@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from torch_modes.samples import (
+from torch_bridge.samples import (
     ALL,
     BLOCK_OPS,
     DIFFERENTIABLE,

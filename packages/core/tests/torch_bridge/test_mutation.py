@@ -7,7 +7,7 @@ import pytest
 import torch
 from backends import backends, implementation
 from torch import Tensor
-from torch_modes.samples import MUTATING, WITH_OUT, outputs, sample
+from torch_bridge.samples import MUTATING, WITH_OUT, outputs, sample
 
 import opmux
 from opmux.callpath.op import OPS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_modes.samples import ALL, BLOCK_OPS, Block, Sample, sample
+from torch_bridge.samples import ALL, BLOCK_OPS, Block, Sample, sample
 
 from opmux.errors import InvalidArgument
 

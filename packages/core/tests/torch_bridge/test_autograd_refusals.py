@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch_modes.samples import (
+from torch_bridge.samples import (
     ALL,
     BACKWARD,
     DIFFERENTIABLE,
