@@ -73,7 +73,7 @@ def test_a_norm_that_cannot_be_checked_is_left_alone() -> None:
     patched = model()
     subclassed(patched.model.norm, norm_that_raises)
     left = reasons(opmux_transformers.patch(patched), "norm")
-    assert left == {"model.norm": "its check on random input failed: ValueError: only in the right mood"}
+    assert left == {"model.norm": "its forward raises ValueError on random input: only in the right mood"}
 
 
 @pytest.mark.parametrize("factor", [1.01, -1.0])
@@ -145,7 +145,8 @@ def test_an_attention_of_its_own_making_keeps_the_masks_of_all() -> None:
     patched = copy.deepcopy(plain)
     report = opmux_transformers.patch(patched)
     assert reasons(report, "attention") == {
-        "model.layers.0.self_attn": "it shares its masks with model.layers.1.self_attn, which does not ask the registry"
+        "model.layers.0.self_attn": "it shares its masks with model.layers.1.self_attn, which does not ask the registry",
+        "model.layers.1.self_attn": "its forward does not ask transformers' registry for its attention",
     }
     assert report.replaced("rope") == 1
     assert report.replaced("rope tables") == 0

@@ -7,7 +7,7 @@ import torch
 from samples import CLOSE, GREEDY, ids, logits, model, pair
 
 import opmux_transformers
-from opmux_transformers import decode
+from opmux_transformers.kinds import decode
 
 SHORT = ("llama", "qwen2", "qwen3", "gemma3_text", "granite")
 

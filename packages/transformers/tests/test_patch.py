@@ -304,7 +304,7 @@ def test_hooks_on_the_fused_norm_still_fire() -> None:
 
 
 def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
-    from opmux_transformers import generation
+    from opmux_transformers.kinds.cache import CacheKind
 
     patched = model()
     before = looks(patched)
@@ -312,7 +312,7 @@ def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr(generation, "use_paged_cache", fails)
+    monkeypatch.setattr(CacheKind, "replace", fails)
     with pytest.raises(RuntimeError, match="no luck"):
         opmux_transformers.patch(patched)
     assert looks(patched) == before

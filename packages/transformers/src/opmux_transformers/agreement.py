@@ -1,8 +1,7 @@
-"""Whether two computations agree: random inputs, a tolerance for each dtype, and a module held still meanwhile.
+"""Whether two computations agree: random input, a tolerance for each dtype, and what one check decides for.
 
-Whether a module may be replaced is decided in float32, where a changed eps, factor or activation shows; what rounding
-does in the model's own dtype is looked at afterwards, with a tolerance that admits one rounding more or less. And it is
-decided twice, the second time in training mode, where a module may drop what it keeps otherwise.
+Whether a module may be replaced is decided in float32, where a changed eps, factor or activation shows. What rounding
+does in the model's own dtype is checked afterwards, with a tolerance of about one rounding. `trial` has the calls.
 """
 
 import inspect
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Largest difference, as a share of the element's own magnitude and of the root mean square of all."""
@@ -21,8 +19,6 @@ TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-5, torch.float16: 2e-2, tor
 SEED = 20260
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-IN_TRAINING = "it computes something else in training"
 
 
 def random(*shape: int, like: Tensor, dtype: torch.dtype, scale: float = 1.0, seed: int = SEED) -> Tensor:
@@ -84,68 +80,6 @@ def whole_float32() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-@contextmanager
-def still(*modules: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients, for a while; every module's own mode is restored."""
-    modes = [(child, child.training) for module in modules for child in module.modules()]
-    try:
-        for child, _ in modes:
-            child.training = False
-        with (
-            whole_float32(),
-            torch.no_grad(),
-            torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False),
-        ):
-            yield
-    finally:
-        for child, mode in modes:
-            child.training = mode
-
-
-def difference_in_training(
-    module: nn.Module, device: torch.device, own: Callable[[], Tensor], replacement: Callable[[], Tensor]
-) -> str | None:
-    """Say whether a module and its replacement differ in training; None where they agree. Within `still`.
-
-    Both start from the same random numbers, and have to draw as many: what a module drops its replacement has to drop,
-    and what the children of both drop is the same. torch's generators are left as they were.
-    """
-    inner = list(module.modules())
-    checkpointed = [child for child in inner if vars(child).get("gradient_checkpointing")]
-    before = _generators(device)
-    try:
-        for child in inner:
-            child.training = True
-        for child in checkpointed:
-            vars(child)["gradient_checkpointing"] = False
-        expected, drawn = own(), _generators(device)
-        _set_generators(device, before)
-        agrees = difference(replacement(), expected) is None
-        same = all(map(torch.equal, drawn, _generators(device)))
-    finally:
-        _set_generators(device, before)
-        for child in checkpointed:
-            vars(child)["gradient_checkpointing"] = True
-        for child in inner:
-            child.training = False
-    return None if agrees and same else IN_TRAINING
-
-
-def _generators(device: torch.device) -> list[Tensor]:
-    """The states of torch's generators on the CPU and on a GPU."""
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return states
-
-
-def _set_generators(device: torch.device, states: list[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
-
-
 def like(module: nn.Module) -> Tensor:
     """A tensor of the module's, on its device: quantised modules may hold buffers and no parameters.
 
@@ -204,20 +138,40 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
     return (t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None)
 
 
-def call(module: nn.Module, state: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """The module's result with these tensors instead of its own; what training writes into buffers stays out."""
-    if module.training:
-        apart = {k: state.get(k, b).clone() for k, b in module.named_buffers() if k in state or b.ndim < 2}
-        state = state | apart
-    return functional_call(module, state, args, kwargs)
-
-
 def unknown_needs(module: nn.Module, given: Collection[str]) -> str | None:
     """Say what a module's forward needs besides what a check gives it; None where it needs nothing."""
+    missing = [p.name for p in _not_given(module, given) if p.default is p.empty]
+    return _needs(missing) if missing else None
+
+
+def raised(module: nn.Module, given: Collection[str], error: Exception) -> str:
+    """Why a module whose forward raised on random input is left.
+
+    Args:
+        module: the module.
+        given: the names of what it was called with.
+        error: what it raised.
+    """
+    absent = [p.name for p in _not_given(module, given) if p.default is None]
+    if "NoneType" in str(error) and absent:  # it says None, and means an argument that it cannot do without
+        return _needs(absent)
+    if isinstance(error, _PYTHONS_OWN):
+        return f"its forward does not run on random input: it raises {type(error).__name__}"
+    said = next(iter(str(error).strip().splitlines()), "")
+    return f"its forward raises {type(error).__name__} on random input: {said}".removesuffix(": ")
+
+
+_PYTHONS_OWN = (AttributeError, TypeError, LookupError, NameError, AssertionError)
+"""Errors whose text speaks of a module's code, not of its use."""
+
+
+def _not_given(module: nn.Module, given: Collection[str]) -> list[inspect.Parameter]:
     parameters = inspect.signature(inspect.unwrap(type(module).forward)).parameters
-    needed = [p.name for p in [*parameters.values()][1:] if p.default is p.empty and p.kind not in _VARIADIC]
-    missing = [name for name in needed if name not in given]
-    return f"its forward needs `{'`, `'.join(missing)}`, which its check does not know" if missing else None
+    return [p for p in [*parameters.values()][1:] if p.kind not in _VARIADIC and p.name not in given]
+
+
+def _needs(names: Sequence[str]) -> str:
+    return f"its forward needs `{'`, `'.join(names)}`, which its check does not know"
 
 
 def numbers(module: nn.Module, *but: str) -> tuple[tuple[str, Any], ...]:

@@ -18,6 +18,9 @@ from opmux_transformers.paged_states import PagedStates
 NAME = "opmux"
 """What a patched model's configuration calls its attention."""
 
+NAMED = "_attn_implementation_internal"
+"""The attribute of a configuration that names its attention."""
+
 PASSED_OVER = frozenset(
     {
         "position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits",

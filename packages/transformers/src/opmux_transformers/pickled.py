@@ -12,27 +12,24 @@ from typing import Any
 
 from torch import nn
 
-from opmux_transformers.undo import ABSENT, STATE, Patch, StandIn, write_all
-
-_REDUCE, _DEEPCOPY = "__reduce_ex__", "__deepcopy__"
-"""What ``pickle`` and ``copy.deepcopy`` ask an object for, before they ask its class."""
+from opmux_transformers.undo import ABSENT, DEEPCOPY, REDUCE, STATE, Patch, StandIn, write_all
 
 
 def survive_pickle(model: nn.Module, patch: Patch) -> None:
     """Have every module that a patch has changed be pickled as it was; to be called when all else is set."""
     modules, before = {id(model): model}, {id(model): dict[str, Any]()}
-    for owner, name, value in patch.changes:
-        modules[id(owner)] = owner
-        before.setdefault(id(owner), {}).setdefault(name, value)
+    for change in patch.changes:
+        modules[id(change.owner)] = change.owner
+        before.setdefault(id(change.owner), {}).setdefault(change.name, change.before)
     configs = {id(config.own): config for config in patch.configs}
     for key, module in modules.items():
-        earlier = getattr(vars(module).get(_REDUCE), "__self__", None)
+        earlier = getattr(vars(module).get(REDUCE), "__self__", None)
         if isinstance(earlier, _Unpatched):  # a part of another patched model
             earlier.before = {**before[key], **earlier.before}
             continue
         unpatched = _Unpatched(module, {**before[key], STATE: ABSENT}, configs.get(id(before[key].get("config"))))
-        patch.set(module, _REDUCE, unpatched.reduce)
-        patch.set(module, _DEEPCOPY, unpatched.deepcopy)
+        patch.set(module, REDUCE, unpatched.reduce)
+        patch.set(module, DEEPCOPY, unpatched.deepcopy)
 
 
 @dataclass(eq=False)
@@ -53,7 +50,7 @@ class _Unpatched:
         """What ``pickle`` takes: that of the module's class, asked while the module is as it was."""
         if self.config is not None:
             self.config.hand_back()
-        with self._changed({**self.before, _REDUCE: ABSENT, _DEEPCOPY: ABSENT}):
+        with self._changed({**self.before, REDUCE: ABSENT, DEEPCOPY: ABSENT}):
             result = self.module.__reduce_ex__(protocol)
             if isinstance(result, tuple) and len(result) > 2 and result[2] is vars(self.module):
                 result = (*result[:2], dict(result[2]), *result[3:])
@@ -61,10 +58,10 @@ class _Unpatched:
 
     def deepcopy(self, memo: dict[int, Any]) -> nn.Module:
         """What ``copy.deepcopy`` takes: a copy by the ordinary way, patched as the module is."""
-        with self._changed({_REDUCE: ABSENT, _DEEPCOPY: ABSENT}):
+        with self._changed({REDUCE: ABSENT, DEEPCOPY: ABSENT}):
             made = copy.deepcopy(self.module, memo)
         other = _Unpatched(made, copy.deepcopy(self.before, memo), copy.deepcopy(self.config, memo))
-        vars(made).update({_REDUCE: other.reduce, _DEEPCOPY: other.deepcopy})
+        vars(made).update({REDUCE: other.reduce, DEEPCOPY: other.deepcopy})
         return made
 
     @contextmanager

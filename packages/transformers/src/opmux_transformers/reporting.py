@@ -8,27 +8,13 @@ from typing import Any
 REPLACED = "replaced"
 LEFT = "left"
 
-KINDS = {
-    "norm": "RMS norms",
-    "gate": "gated activations of MLPs",
-    "rope": "rotary embeddings of queries and keys",
-    "rope tables": "the cos and sin of all layers, halved once",
-    "attention": "attention, through transformers' registry",
-    "residual": "a residual sum and the norm after it, in one op",
-    "cache": "the KV cache of generate",
-    "experts": "mixtures of experts",
-    "linear": "linear layers that are not plain",
-    "model": "the model as a whole",
-}
-"""What a row may be about."""
-
 
 @dataclass(frozen=True)
 class Row:
     """One module: what became of it.
 
     Attributes:
-        kind: One of `KINDS`.
+        kind: What was looked for: ``"norm"``, ``"attention"``, ...; ``"model"`` for the model as a whole.
         module: Its path in the model, ``""`` for the model itself.
         status: ``"replaced"`` or ``"left"``.
         op: The ops that compute it now, as ``"rms_norm"``; empty where it was left.
@@ -73,7 +59,7 @@ class Report:
         found: dict[str, dict[str, int]] = {}
         for row in self.rows:
             found.setdefault(row.kind, {REPLACED: 0, LEFT: 0})[row.status] += 1
-        return {kind: found[kind] for kind in KINDS if kind in found}
+        return found
 
     def replaced(self, kind: str) -> int:
         """How many of a kind were replaced."""
@@ -127,7 +113,7 @@ class Report:
         for row in self.rows:
             what = f"{row.op} ({row.reason})" if row.op and row.reason else row.op or row.reason
             groups.setdefault((row.kind, row.status, what), []).append(row.module)
-        order = list(KINDS)
+        order = list(self.counts())
         for (kind, status, what), paths in sorted(
             groups.items(), key=lambda g: (order.index(g[0][0]), g[0][1] == LEFT)
         ):

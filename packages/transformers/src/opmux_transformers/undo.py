@@ -11,6 +11,12 @@ ABSENT = "absent"
 STATE = "_opmux_patch"
 """The attribute of a patched model that holds its `Patch`; deepcopy copies it along, with the modules it names."""
 
+REDUCE, DEEPCOPY = "__reduce_ex__", "__deepcopy__"
+"""What ``pickle`` and ``copy.deepcopy`` ask an object for before they ask its class."""
+
+NOT_COPIED = frozenset({STATE, REDUCE, DEEPCOPY})
+"""Attributes of a patched module that are no part of its computation."""
+
 
 @dataclass
 class StandIn:
@@ -30,30 +36,50 @@ class StandIn:
 
 
 @dataclass
+class Change:
+    """One attribute that a patch has set.
+
+    Attributes:
+        owner: The object whose attribute it is.
+        name: The attribute.
+        before: What it was; `ABSENT` where there was none.
+        kind: The name of the kind that set it; empty for what serves all kinds.
+    """
+
+    owner: Any
+    name: str
+    before: Any
+    kind: str = ""
+
+
+@dataclass
 class Patch:
-    """A patch in force: its report, its options, and what stood where something else stands now."""
+    """A patch in force.
+
+    Attributes:
+        report: What it did.
+        options: Which kinds were wanted.
+        changes: What it changed, in order.
+        configs: The configurations that stand in for the model's own.
+        unloaded: How many of the model's tensors were on the meta device, and could not be checked.
+    """
 
     report: Report
     options: dict[str, bool]
-    changes: list[tuple[Any, str, Any]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     configs: list[StandIn] = field(default_factory=list)
     unloaded: int = 0
-    """How many of the model's tensors were on the meta device, and could not be looked at."""
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
+    def set(self, owner: Any, name: str, value: Any, kind: str = "") -> None:
         """Set an attribute of an object itself, and remember what was there."""
-        self.changes.append((owner, name, vars(owner).get(name, ABSENT)))
+        self.changes.append(Change(owner, name, vars(owner).get(name, ABSENT), kind))
         write_all(vars(owner), {name: value})
 
-    def undo(self) -> None:
-        """Put everything back, the last change first."""
-        while self.changes:
-            owner, name, before = self.changes.pop()
-            write_all(vars(owner), {name: before})
-        for config in self.configs:
-            config.hand_back()
-        self.configs.clear()
-        self.report.active = False
+    def put_back(self, kind: str = "") -> None:
+        """Put back what was set for one kind, the last change first."""
+        for change in reversed([change for change in self.changes if change.kind == kind]):
+            write_all(vars(change.owner), {change.name: change.before})
+        self.changes = [change for change in self.changes if change.kind != kind]
 
 
 def write_all(own: dict[str, Any], values: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ check's rows are small enough for eps to matter, its weight is random.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,10 @@ from torch import Tensor, nn
 import opmux
 from opmux_transformers import agreement
 from opmux_transformers.foreign import mark, whose_forward
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.survey import Survey
+from opmux_transformers.trial import Trial, difference_in_training, still
+from opmux_transformers.undo import Patch
 
 OFFSETS = (0.0, 1.0)
 _LARGEST_EPS = 0.1
@@ -102,19 +106,19 @@ def find_norm(module: nn.Module, dtype: torch.dtype) -> Norm | str:
     if not epses:
         return "it holds no eps"
     try:
-        with agreement.still(module):
+        with still():
             return _judge(module, weight, epses, dtype)
-    except Exception as error:  # a stranger's forward may raise anything
-        return f"its check on random input failed: {type(error).__name__}: {error}"
+    except Exception as error:  # a forward may raise anything
+        return agreement.raised(module, (), error)
 
 
 def _judge(module: nn.Module, weight: Tensor, epses: dict[str, float], dtype: torch.dtype) -> Norm | str:
     hidden = weight.shape[0]
     gain = agreement.random(hidden, like=weight, dtype=torch.float32, seed=1)
-    state = agreement.random_state(module) | {"weight": gain}
+    trial = Trial.random(module).given("weight", gain)
     x = agreement.random(len(_ROW_SCALES), hidden, like=weight, dtype=torch.float32)
     x = x * x.new_tensor(_ROW_SCALES).unsqueeze(-1)
-    expected = agreement.call(module, state, x)
+    expected = trial(x)
 
     def candidate(eps: float, offset: float) -> Callable[[], Tensor]:
         return lambda: opmux.rms_norm(x, gain, eps=eps, weight_offset=offset)
@@ -127,16 +131,14 @@ def _judge(module: nn.Module, weight: Tensor, epses: dict[str, float], dtype: to
     found = Norm(name, offset, agreement.numbers(module, name))
     eps = found.eps_of(module)
     got = opmux.rms_norm(_LARGE * x, _LARGE * gain, eps=eps, weight_offset=offset)
-    state["weight"] = _LARGE * gain
-    reason = agreement.difference(got, agreement.call(module, state, _LARGE * x))
-    state["weight"] = gain
-    own = functools.partial(agreement.call, module, state, x)
-    reason = reason or agreement.difference_in_training(module, x.device, own, candidate(eps, offset))
+    reason = agreement.difference(got, trial.given("weight", _LARGE * gain)(_LARGE * x))
+    own = functools.partial(trial, x)
+    reason = reason or difference_in_training(trial, x.device, own, candidate(eps, offset)) or trial.written
     if reason is not None:
         return reason
     x = x.to(dtype)
     got = opmux.rms_norm(x, weight, eps=eps, weight_offset=offset)
-    return agreement.difference(got, module(x)) or found
+    return agreement.difference(got, Trial.own(module)(x)) or found
 
 
 @functools.cache
@@ -158,3 +160,33 @@ def weight_of(module: nn.Module) -> Tensor:
     """The module's weight; found where parameters are, for a module's ``__getattr__`` takes longer than many a view."""
     weight = module._parameters.get("weight")
     return module.weight if weight is None else weight  # type: ignore[return-value]  # replicas of DataParallel
+
+
+class NormKind(Kind[Norm]):
+    """RMS norms."""
+
+    name = option = "norm"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """Modules that hold what a norm holds, and those whose weight is computed."""
+        return (path for path, m in survey.modules.items() if is_candidate(m) or weight_is_computed(m))
+
+    def judge(self, survey: Survey, path: str) -> Norm | str:
+        """One of all norms that differ in nothing but the values of their tensors."""
+        module = survey.modules[path]
+        if not is_candidate(module):
+            return "its weight is computed in every call, or is no parameter"
+        return survey.once(("norm", agreement.signature_of(module)), lambda: find_norm(module, survey.dtype))
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each a forward that calls `opmux.rms_norm`."""
+        for path, spec in survey.found(self).items():
+            module = survey.modules[path]
+            patch.set(module, "forward", forward_of(spec).__get__(module), self.name)
+
+    def op(self, finding: Norm) -> str:
+        """Always the same one."""
+        return "rms_norm"
+
+
+NORM = NormKind()

@@ -12,18 +12,25 @@ an attribute of the layer (Granite) or 1.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers import norm as norms_of
 from opmux_transformers.calls import all_are_watched, call, call_as_module, callee, computes
 from opmux_transformers.foreign import mark, whose_forward
-from opmux_transformers.norm import Norm, weight_of
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.kinds.norm import NORM, Norm, weight_of
+from opmux_transformers.kinds.norm import forward_of as norm_forward_of
+from opmux_transformers.probe import is_candidate, layer_kind, positions, rotates, with_attention
+from opmux_transformers.survey import Survey
+from opmux_transformers.tables import make
+from opmux_transformers.trial import Trial, difference_in_training, still
+from opmux_transformers.undo import Patch
 
 
 @dataclass(frozen=True)
@@ -67,14 +74,17 @@ class _Call:
     keywords: dict[str, Any]
 
 
-def find_block(module: nn.Module, attention: str, norms: dict[str, Norm], given: dict[str, Any]) -> Block | str:
+def find_block(
+    module: nn.Module, attention: str, norms: dict[str, Norm], given: dict[str, Any], prepare: Callable[[Any], None]
+) -> Block | str:
     """Judge a layer.
 
     Args:
         module: the layer.
         attention: the name of its attention.
-        norms: its children that are RMS norms and were replaced, by name.
+        norms: its children that are RMS norms and are replaced, by name.
         given: keywords for its forward, ``hidden_states`` in float32 among them.
+        prepare: what is done to a copy of the layer before it is called.
 
     Returns:
         How it is wired, or why it is left alone.
@@ -84,24 +94,24 @@ def find_block(module: nn.Module, attention: str, norms: dict[str, Norm], given:
     if (unknown := agreement.unknown_needs(module, given)) is not None:
         return unknown
     try:
-        with agreement.still(module):
-            return _judge(module, attention, norms, given)
+        with still():
+            return _judge(module, attention, norms, given, prepare)
     except _Unfit as unfit:
         return str(unfit)
-    except Exception as error:  # a stranger's forward may raise anything
-        return f"its check on random input failed: {type(error).__name__}: {error}"
+    except Exception as error:  # a forward may raise anything
+        return agreement.raised(module, given, error)
 
 
 class _Unfit(Exception):
     """The layer is wired in another way."""
 
 
-def _watch(module: nn.Module, state: dict[str, Tensor], given: dict[str, Any]) -> tuple[list[_Call], Any]:
-    """Call the layer once and note the calls of its children."""
+def _watch(trial: Trial, given: dict[str, Any]) -> tuple[list[_Call], Any]:
+    """Call a copy of the layer once and record the calls of its children."""
+    layer = trial.copy()
     calls: list[_Call] = []
     inputs: dict[str, tuple[Tensor, dict[str, Any]]] = {}
-    handles = []
-    for name, child in module.named_children():
+    for name, child in layer.named_children():
 
         def before(_: nn.Module, args: Any, kwargs: dict[str, Any], name: str = name) -> None:
             tensor = args[0] if args else kwargs["hidden_states"]
@@ -111,20 +121,17 @@ def _watch(module: nn.Module, state: dict[str, Tensor], given: dict[str, Any]) -
             first = result[0] if isinstance(result, tuple) else result
             calls.append(_Call(name, inputs[name][0], first, inputs[name][1]))
 
-        handles.append(child.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(child.register_forward_hook(after, with_kwargs=True))
-    try:
-        result = agreement.call(module, state, **given)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls, result
+        child.register_forward_pre_hook(before, with_kwargs=True)
+        child.register_forward_hook(after, with_kwargs=True)
+    return calls, trial.run(layer, lambda: layer(**given))
 
 
-def _judge(module: nn.Module, attention: str, norms: dict[str, Norm], given: dict[str, Any]) -> Block | str:
+def _judge(
+    module: nn.Module, attention: str, norms: dict[str, Norm], given: dict[str, Any], prepare: Callable[[Any], None]
+) -> Block | str:
     x = given["hidden_states"]
-    state = agreement.random_state(module)
-    calls, result = _watch(module, state, given)
+    trial = Trial.random(module).where(prepare)
+    calls, result = _watch(trial, given)
     if not isinstance(result, Tensor):
         raise _Unfit("it returns more than the hidden states")
     names = [call.name for call in calls]
@@ -161,19 +168,13 @@ def _judge(module: nn.Module, attention: str, norms: dict[str, Norm], given: dic
         fixed=agreement.numbers(module, factor),
     )
 
-    def own() -> Tensor:
-        result: Tensor = agreement.call(module, state, **given)
-        return result
+    def replaced(made: Any) -> None:
+        prepare(made)
+        vars(made)["forward"] = forward_of(found).__get__(made)
 
-    def replacement() -> Tensor:
-        vars(module)["forward"] = forward_of(found).__get__(module)
-        try:
-            return own()
-        finally:
-            vars(module).pop("forward")
-
+    own, replacement = (functools.partial(by, **given) for by in (trial, trial.where(replaced)))
     reason = agreement.difference(replacement(), result)
-    return reason or agreement.difference_in_training(module, x.device, own, replacement) or found
+    return reason or difference_in_training(trial, x.device, own, replacement) or trial.written or found
 
 
 def _factor(residual: Tensor, part: Tensor, total: Tensor) -> float:
@@ -203,7 +204,7 @@ def _attribute(module: nn.Module, first: float, second: float) -> str:
 def forward_of(block: Block) -> Callable[..., Tensor]:
     """The forward that takes the place of such a layer's own."""
     spec = block.spec
-    norm_forward = norms_of.forward_of(spec)
+    norm_forward = norm_forward_of(spec)
 
     def forward(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args:
@@ -243,3 +244,70 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
         return residual + hidden_states
 
     return mark(forward)
+
+
+class ResidualKind(Kind[Block]):
+    """A residual sum and the norm after it, in one op."""
+
+    name = option = "residual"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """Layers that hold an attention which asks transformers' registry."""
+        return list(_attentions(survey))
+
+    def judge(self, survey: Survey, path: str) -> Block | str | None:
+        """One of all layers that differ in nothing but the values of their tensors; None without norms to fuse."""
+        attention = _attentions(survey)[path]
+        layer, inner = survey.modules[path], survey.modules[attention]
+        norms, tables = survey.children_found(NORM, path), survey.tables_of(attention)
+        rotating = tables is not None or rotates(inner)
+        if not rotating and not norms:
+            return None  # as in BERT
+        if not rotating:
+            return (
+                "its attention calls no function (q, k, cos, sin), and only layers whose attention does are looked at"
+            )
+        if tables is None:
+            return "nothing was found that makes the cos and sin to check it with"
+        key = ("residual", agreement.signature_of(layer), layer_kind(inner), tuple(norms.items()))
+        return survey.once(key, lambda: _try(survey, path, attention, norms))
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each a forward that calls `opmux.add_rms_norm`."""
+        for path, wired in survey.found(self).items():
+            layer = survey.modules[path]
+            patch.set(layer, "forward", forward_of(wired).__get__(layer), self.name)
+
+    def op(self, finding: Block) -> str:
+        """Always the same one."""
+        return "add_rms_norm"
+
+
+def _attentions(survey: Survey) -> dict[str, str]:
+    """The paths of the layers that hold an attention, with the attention's."""
+    paths = [path for path, module in survey.modules.items() if is_candidate(module) and "." in path]
+    return {path.rpartition(".")[0]: path for path in paths}
+
+
+def _try(survey: Survey, path: str, attention: str, norms: dict[str, Norm]) -> Block | str:
+    """Judge a layer under transformers' eager attention, which needs nothing but a mask."""
+    layer, inner, tables = survey.modules[path], survey.modules[attention], survey.tables_of(attention)
+    assert tables is not None
+    if agreement.on_meta(layer):
+        return "it is on the meta device, where nothing can be checked: load the weights first"
+    own, seq, like = vars(inner)["config"], 6, agreement.like(layer)
+    hidden = agreement.random(2, seq, own.hidden_size, like=like, dtype=torch.float32)
+    future = torch.ones(seq, seq, dtype=torch.bool, device=like.device).triu(1)
+    mask = torch.zeros(2, 1, seq, seq, device=like.device).masked_fill(future, torch.finfo(torch.float32).min)
+    angles = make(survey.modules[tables.path], tables.kind_of(inner), seq, torch.float32)
+    given = {"hidden_states": hidden, "attention_mask": mask, "position_embeddings": angles}
+    given |= positions(inner, seq, like.device)
+    child, eager = attention.rpartition(".")[2], with_attention(own, "eager")
+
+    def prepare(made: Any) -> None:
+        vars(made.get_submodule(child))["config"] = eager
+
+    return find_block(layer, child, norms, given, prepare)
+
+
+RESIDUAL = ResidualKind()

@@ -7,7 +7,7 @@ is what lies between them, by one op.
 import functools
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,11 @@ import opmux
 from opmux_transformers import agreement
 from opmux_transformers.calls import all_are_watched, call, call_as_module, watched
 from opmux_transformers.foreign import mark, whose_forward, whose_hooks
-from opmux_transformers.norm import takes_one_input
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.kinds.norm import takes_one_input
+from opmux_transformers.survey import Survey
+from opmux_transformers.trial import Trial, difference_in_training, still
+from opmux_transformers.undo import Patch
 
 APART: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "silu_mul": opmux.silu_mul,
@@ -115,36 +119,35 @@ def find_gate(module: nn.Module, dtype: torch.dtype) -> Gate | str:
         if not is_linear(child) and (hooks := whose_hooks(child)) is not None:
             return f"{name} would be bypassed: {hooks}"
     try:
-        with agreement.still(module):
+        with still():
             return _judge(module, tensors[0], dtype)
-    except Exception as error:  # a stranger's forward may raise anything
-        return f"its check on random input failed: {type(error).__name__}: {error}"
+    except Exception as error:  # a forward may raise anything
+        return agreement.raised(module, (), error)
 
 
 def _judge(module: nn.Module, like: Tensor, dtype: torch.dtype) -> Gate | str:
     """What lies between the linears is judged with plain ones in their places, in float32 whatever theirs are."""
     reason = "nothing that opmux has is like it"
-    plain = _with_plain_linears(module)
-    state = agreement.random_state(plain, like)
     for inputs, output in layouts(module):
+        linears = {*inputs, output}
+        between = tuple((name, type(c)) for name, c in module.named_children() if name not in linears)
+        trial = Trial.random(_with_plain_linears(module), like, ("", *(name for name, _ in between)))
         first: Any = module._modules[inputs[0]]
         x = agreement.random(3, first.in_features, like=like, dtype=torch.float32)
-        expected = agreement.call(plain, state, x)
+        expected = trial(x)
         if not isinstance(expected, Tensor):
             return "it returns more than one tensor, so it is no gated MLP"
-        candidates = _candidates(plain, inputs, output, state, x)
+        candidates = _candidates(trial, inputs, output, x)
         op, reason = agreement.closest(expected, list(candidates.items()))
         if op is None:
             continue
-        large = _candidates(plain, inputs, output, state, _LARGE * x)[op]()
-        own = functools.partial(agreement.call, plain, state, x)
+        large = _candidates(trial, inputs, output, _LARGE * x)[op]()
         reasons = (
-            agreement.difference(large, agreement.call(plain, state, _LARGE * x)),
-            agreement.difference_in_training(plain, x.device, own, candidates[op]),
+            agreement.difference(large, trial(_LARGE * x)),
+            difference_in_training(trial, x.device, functools.partial(trial, x), candidates[op]),
+            trial.written,
             _difference_of_real_linears(module, inputs, output, op, x.to(dtype)),
         )
-        linears = {*inputs, output}
-        between = tuple((name, type(c)) for name, c in module.named_children() if name not in linears)
         numbers = [("", agreement.numbers(module))]
         numbers += [(name, agreement.numbers(module.get_submodule(name))) for name, _ in between]
         found = Gate(inputs, output, op, between, tuple((name, held) for name, held in numbers if held))
@@ -171,25 +174,19 @@ def _difference_of_real_linears(
     """With the linears that it has, as far as rounding lets it be seen; None where they are torch's own."""
     if all(type(c) is nn.Linear for c in module.children() if is_linear(c)):
         return None
-    return agreement.difference(_candidates(module, inputs, output, {}, x)[op](), module(x))
+    trial = Trial.own(module)
+    return agreement.difference(_candidates(trial, inputs, output, x)[op](), trial(x))
 
 
-def _candidates(
-    module: nn.Module, inputs: tuple[str, ...], output: str, state: dict[str, Tensor], x: Tensor
-) -> dict[str, Callable[[], Tensor]]:
+def _candidates(trial: Trial, inputs: tuple[str, ...], output: str, x: Tensor) -> dict[str, Callable[[], Tensor]]:
     """What the module's result would be by each op between its linears."""
     ops: dict[str, Callable[..., Tensor]] = APART if len(inputs) == 2 else PACKED
 
     def compute(op: Callable[..., Tensor]) -> Tensor:
-        return _part(module, output, state, op(*(_part(module, name, state, x) for name in inputs)))
+        result: Tensor = trial.of(output)(op(*(trial.of(name)(x) for name in inputs)))
+        return result
 
     return {name: functools.partial(compute, op) for name, op in ops.items()}
-
-
-def _part(module: nn.Module, name: str, state: dict[str, Tensor], x: Tensor) -> Tensor:
-    own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
-    result: Tensor = agreement.call(getattr(module, name), own, x)
-    return result
 
 
 @functools.cache
@@ -225,3 +222,31 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
         return result
 
     return mark(forward)
+
+
+class GateKind(Kind[Gate]):
+    """Gated activations of MLPs."""
+
+    name = option = "gate"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """Modules whose linears could be those of a gated MLP."""
+        return (path for path, module in survey.modules.items() if layouts(module))
+
+    def judge(self, survey: Survey, path: str) -> Gate | str:
+        """One of all MLPs that differ in nothing but the values of their tensors."""
+        module = survey.modules[path]
+        return survey.once(("gate", agreement.signature_of(module)), lambda: find_gate(module, survey.dtype))
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each a forward that calls its op between its linears."""
+        for path, form in survey.found(self).items():
+            module = survey.modules[path]
+            patch.set(module, "forward", forward_of(form).__get__(module), self.name)
+
+    def op(self, finding: Gate) -> str:
+        """The op between its linears."""
+        return finding.op
+
+
+GATE = GateKind()

@@ -1,15 +1,13 @@
-"""Rotary embedding: the function that an attention's forward calls, and the module that makes its cos and sin.
+"""Rotary embedding: the function that an attention's forward calls.
 
-transformers hands each layer cos and sin of every token, in the model's dtype, mostly with both halves equal, and the
-function rotates by them. The function is found among the globals of the attention's forward by its signature
-``(q, k, cos, sin)`` and proved by its numbers; it is replaced for one module by giving that module a forward with
-globals of its own, so that no other model in the process notices. Where every user of a model's tables is replaced, the
-tables are halved and widened to float32 once instead of in every layer.
+transformers hands each layer the cos and sin of every token, in the model's dtype and mostly with two equal halves,
+and the function rotates by them. It is found among the globals of the attention's forward by its signature
+``(q, k, cos, sin)``, and proved by its numbers. For one module it is replaced by a forward that has globals of its own,
+so that no other model in the process changes.
 """
 
 import functools
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +16,22 @@ from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers.foreign import home_package, mark, whose_forward
-
-_NAMES = ["cos", "sin"]
-"""What the third and fourth parameter of a rotary function are called."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The module that makes a model's cos and sin.
-
-    Attributes:
-        path: Where it is in the model.
-        width: The last dim of what it gives.
-        kinds: What its forward wants besides ``(x, position_ids)``, one tuple for each kind of layer.
-    """
-
-    path: str
-    width: int
-    kinds: tuple[tuple[Any, ...], ...]
+from opmux_transformers.foreign import home_package, mark
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.probe import (
+    Probe,
+    first,
+    forward_function,
+    is_candidate,
+    key_of,
+    probe,
+    rotary_functions,
+    rotates,
+)
+from opmux_transformers.survey import Survey
+from opmux_transformers.tables import Tables, make
+from opmux_transformers.trial import still
+from opmux_transformers.undo import Patch
 
 
 @dataclass(frozen=True)
@@ -54,56 +49,6 @@ class Rope:
     rotary_dim: int
 
 
-def find_tables(path: str, module: nn.Module, dtype: torch.dtype) -> Tables | None:
-    """Try a module as a maker of cos and sin; None where it is none."""
-    buffers = {name: b for name, b in module._buffers.items() if b is not None}
-    if not any("inv_freq" in name for name in buffers) or any(b.is_meta for b in buffers.values()):
-        return None
-    if whose_forward_of_tables(module) is not None:
-        return None
-    kinds: tuple[tuple[Any, ...], ...] = ((),)
-    if "layer_type" in inspect.signature(module.forward).parameters:
-        kinds = tuple((kind,) for kind in sorted(set(getattr(module.config, "layer_types", ()))))
-    try:
-        with agreement.still(module):
-            made = [make(module, kind, 5, dtype) for kind in kinds]
-    except Exception:  # whatever holds inverse frequencies for something else
-        return None
-    widths = {cos.shape[-1] for cos, _ in made}
-    return Tables(path, widths.pop(), kinds) if len(widths) == 1 else None
-
-
-def make(module: nn.Module, kind: tuple[Any, ...], seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The cos and sin that a module gives for positions 3, 4, 5, ..."""
-    like = next(b for b in module.buffers())
-    x = torch.zeros(1, seq, 8, dtype=dtype, device=like.device)
-    cos, sin = module(x, torch.arange(3, 3 + seq, device=like.device).unsqueeze(0), *kind)
-    if cos.ndim != 3 or cos.shape[:2] != (1, seq) or cos.shape != sin.shape:
-        raise ValueError(f"expected cos and sin (1, {seq}, width), got {list(cos.shape)}")
-    return cos, sin
-
-
-def whose_forward_of_tables(module: nn.Module) -> str | None:
-    """As `whose_forward`, for a module whose forward wears torch's own decorators."""
-    return whose_forward(module) if "forward" in vars(module) else None
-
-
-def candidates(forward: Any) -> dict[str, Callable[..., Any]]:
-    """The globals of a forward that look like a rotary function by their parameters."""
-    found = {}
-    for name in forward.__code__.co_names:
-        function = forward.__globals__.get(name)
-        if not callable(function) or isinstance(function, type):
-            continue
-        try:
-            parameters = list(inspect.signature(function).parameters)
-        except (TypeError, ValueError):
-            continue
-        if parameters[2:4] == _NAMES:
-            found[name] = function
-    return found
-
-
 def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) -> Rope | str:
     """Judge the rotary function of an attention's forward on random input.
 
@@ -116,7 +61,7 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) ->
     Returns:
         How it rotates, or why it is left alone.
     """
-    named = candidates(forward)
+    named = rotary_functions(forward)
     if len(named) != 1:
         return "its forward calls no function (q, k, cos, sin)" if not named else "its forward calls several ones"
     ((name, function),) = named.items()
@@ -129,10 +74,10 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) ->
         if form.rotary_dim > head_dim:
             continue
         try:
-            with agreement.still(module):
+            with still():
                 reason = _judge(function, form, tables, module, head_dim)
-        except Exception as error:  # a stranger's function may raise anything
-            reason = f"its check on random input failed: {type(error).__name__}: {error}"
+        except Exception as error:  # a function may raise anything
+            reason = f"{name} raises {type(error).__name__} on random input"
         if reason is None:
             return form
         reasons.append(reason)
@@ -196,18 +141,6 @@ def _rows(table: Tensor, half: int) -> Tensor:
     return table if table.dtype == torch.float32 else table.to(torch.float32)
 
 
-def halving(module: nn.Module, rotary_dim: int) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The forward of a maker of tables, whose result is halved and widened once for all layers."""
-    own = type(module).forward
-    half = rotary_dim // 2
-
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        cos, sin = own(self, *args, **kwargs)
-        return cos[..., :half].float().contiguous(), sin[..., :half].float().contiguous()
-
-    return mark(forward)
-
-
 def with_globals(function: Any, **replaced: Any) -> Any:
     """The same function with some of its globals replaced, for one caller alone."""
     # Without a name of its own: torch.compile looks a named module's globals up in the module, not here.
@@ -217,3 +150,71 @@ def with_globals(function: Any, **replaced: Any) -> Any:
     made.__module__, made.__qualname__, made.__doc__ = function.__module__, function.__qualname__, function.__doc__
     made.__annotations__ = function.__annotations__
     return mark(made)
+
+
+_made: dict[tuple[Any, Rope], Any] = {}
+
+
+def rotating_function(module: nn.Module, found: Rope) -> Any:
+    """A module's own forward, not bound, with opmux's rotary function among its globals.
+
+    One function for all layers, so that torch.compile sees one.
+    """
+    function = forward_function(module)
+    key = (function, found)
+    if key not in _made:
+        _made[key] = with_globals(function, **{found.name: function_of(found)})
+    return _made[key]
+
+
+class RopeKind(Kind[Rope]):
+    """Rotary embeddings of queries and keys."""
+
+    name = option = "rope"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """Attention modules whose forward calls a rotary function."""
+        return (path for path, module in survey.modules.items() if is_candidate(module) and rotates(module))
+
+    def judge(self, survey: Survey, path: str) -> Rope | str:
+        """First the function alone, then the module with it."""
+        return survey.once(("rope", key_of(survey, path)), lambda: self._judge(survey, path))
+
+    def _judge(self, survey: Survey, path: str) -> Rope | str:
+        module, tables, made = survey.modules[path], survey.tables_of(path), probe(survey, path)
+        if isinstance(made, str):
+            return made
+        function = forward_function(module)
+        if function is not type(module).forward:
+            return "its forward is decorated, so its globals cannot be replaced"
+        if tables is None:
+            return "nothing was found that makes its cos and sin"
+        head_dim = getattr(module, "head_dim", None) or tables.width
+        found = find_rope(function, tables, survey.modules[tables.path], head_dim)
+        return found if isinstance(found, str) else _rotates_alike(made, found)
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each its own forward with opmux's rotary function."""
+        for path, turning in survey.found(self).items():
+            module = survey.modules[path]
+            patch.set(module, "forward", rotating_function(module, turning).__get__(module), self.name)
+
+    def op(self, finding: Rope) -> str:
+        """Always the same one."""
+        return "apply_rope"
+
+
+def _rotates_alike(made: Probe, found: Rope) -> Rope | str:
+    """The rotation, where it does what the module's own does: a forward may call its function in a way of its own."""
+    forward = rotating_function(made.module, found)
+    try:
+        with still():
+            got = first(made.under("eager", forward)(**made.masked))
+    except TypeError:
+        return f"its forward calls {found.name} with arguments that opmux.apply_rope does not have"
+    except Exception as error:  # a forward may raise anything
+        return agreement.raised(made.module, made.given, error)
+    return agreement.difference(got, made.expected) or found
+
+
+ROPE = RopeKind()

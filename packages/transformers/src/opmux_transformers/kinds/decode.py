@@ -10,7 +10,7 @@ gets a shorter way for that case, compared with the forward on random input firs
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,22 @@ import torch
 from torch import Tensor, nn
 
 import opmux
-from opmux_transformers import agreement, norm
-from opmux_transformers.attention import NAME, PASSED_OVER
+from opmux_transformers import agreement
+from opmux_transformers.attention import NAME, NAMED, PASSED_OVER
 from opmux_transformers.calls import all_are_watched, call, computes
-from opmux_transformers.find_attention import rotating_function, window_of, with_attention
 from opmux_transformers.foreign import mark
+from opmux_transformers.kinds.attention import ATTENTION
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.kinds.norm import NORM, Norm
+from opmux_transformers.kinds.norm import forward_of as norm_forward_of
+from opmux_transformers.kinds.rope import ROPE, Rope, rotating_function
 from opmux_transformers.paged_cache import PagedCache
 from opmux_transformers.paged_states import PageTable
-from opmux_transformers.rope import Rope
+from opmux_transformers.probe import key_of, window_of, with_attention
+from opmux_transformers.survey import Survey
+from opmux_transformers.tables import make
+from opmux_transformers.trial import Trial, still
+from opmux_transformers.undo import Patch
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NORMS = ("q_norm", "k_norm")
@@ -52,7 +60,7 @@ class Decoding:
     """
 
     width: int
-    norms: tuple[norm.Norm, ...]
+    norms: tuple[Norm, ...]
     windowed: bool
 
     def step(self, module: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
@@ -107,7 +115,7 @@ class Decoding:
 
 
 def find_decoding(
-    module: nn.Module, rope: Rope, norms: dict[str, norm.Norm], angles: tuple[Tensor, Tensor]
+    module: nn.Module, rope: Rope, norms: dict[str, Norm], angles: tuple[Tensor, Tensor]
 ) -> Decoding | None:
     """Judge an attention module whose rotation and attention are replaced.
 
@@ -139,16 +147,16 @@ def find_decoding(
         rope.rotary_dim // 2, tuple(norms[name] for name in _NORMS if name in norms), "sliding_window" in named
     )
     try:
-        with agreement.still(module):
+        with still():
             return found if _agrees(module, found, rotating, angles) else None
-    except Exception:  # a stranger's forward may raise anything
+    except Exception:  # a forward may raise anything
         return None
 
 
 def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], angles: tuple[Tensor, Tensor]) -> bool:
     """Whether one token after others comes out as the forward has it, at one position and at one for each sequence."""
     own: Any = vars(module)["config"]
-    state = agreement.random_state(module)
+    trial = Trial.random(module)
     like, past = agreement.like(module), angles[0].shape[1] - 1
     x = agreement.random(2, past + 1, own.hidden_size, like=like, dtype=torch.float32)
     halved = [t[..., : found.width].float().contiguous() for t in angles]
@@ -156,33 +164,29 @@ def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], an
     def short(self: nn.Module, hidden_states: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
         return found.step(self, hidden_states, cos, sin, cache)
 
+    def by(forward: Callable[..., Any]) -> Trial:
+        return trial.where(lambda made: vars(made).update(forward=forward.__get__(made), config=paged))
+
     def run(rows: int, short_way: bool) -> Any:
-        cache = PagedCache(module)
+        cache = PagedCache(by(rotating).copy())
         cache.shared.first = module.layer_idx  # type: ignore[assignment]  # this layer alone is called
         before, last = ([t[:, at] for t in halved] for at in (slice(0, past), slice(past, past + 1)))
         last = [torch.cat([t * (1 - row / 8) for row in range(rows)]) for t in last]
-        vars(module)["forward"] = rotating.__get__(module)
         given: dict[str, Any] = {"attention_mask": None, "past_key_values": cache}
-        agreement.call(module, state, hidden_states=x[:, :past], position_embeddings=tuple(before), **given)
+        by(rotating)(hidden_states=x[:, :past], position_embeddings=tuple(before), **given)
         if short_way:
-            vars(module)["forward"] = short.__get__(module)
-            return agreement.call(module, state, x[:, past:], *last, cache)
-        given["position_embeddings"] = tuple(last)
-        result, _ = agreement.call(module, state, hidden_states=x[:, past:], **given)
+            return by(short)(x[:, past:], *last, cache)
+        result, _ = by(rotating)(hidden_states=x[:, past:], position_embeddings=tuple(last), **given)
         return result
 
-    vars(module)["config"] = with_attention(own, NAME)
-    try:
-        return all(agreement.difference(run(rows, True), run(rows, False)) is None for rows in (1, 2))
-    finally:
-        vars(module)["config"] = own
-        vars(module).pop("forward", None)
+    paged = with_attention(own, NAME)
+    return all(agreement.difference(run(rows, True), run(rows, False)) is None for rows in (1, 2))
 
 
 @functools.cache
 def forward_of(function: Callable[..., Any], found: Decoding) -> Callable[..., Any]:
     """The forward of a module of the usual wiring: the short way where it is open, else this function."""
-    norm_forwards = [(name, norm.forward_of(spec)) for name, spec in zip(_NORMS, found.norms, strict=False)]
+    norm_forwards = [(name, norm_forward_of(spec)) for name, spec in zip(_NORMS, found.norms, strict=False)]
 
     @functools.wraps(function)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +199,7 @@ def forward_of(function: Callable[..., Any], found: Decoding) -> Callable[..., A
             and kwargs.get("attention_mask") is None
             and not all_are_watched()
             and _UNDERSTOOD.issuperset(kwargs)
-            and object.__getattribute__(self.config, "_attn_implementation_internal") == NAME
+            and object.__getattribute__(self.config, NAMED) == NAME
             and all(computes(self._modules[name], own) for name, own in norm_forwards)
         ):
             cos, sin = angles
@@ -205,3 +209,40 @@ def forward_of(function: Callable[..., Any], found: Decoding) -> Callable[..., A
         return function(self, *args, **kwargs)
 
     return mark(forward)
+
+
+class DecodeKind(Kind[Decoding]):
+    """The short way for one new token. It has no rows: what keeps its forward decodes by the same ops."""
+
+    name = "decode"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """Attention modules whose rotation and attention are replaced, and which may get pages."""
+        turning, attended = survey.found(ROPE), survey.found(ATTENTION)
+        return [path for path, finding in attended.items() if path in turning and finding.paged]
+
+    def judge(self, survey: Survey, path: str) -> Decoding | None:
+        """One of all modules that differ in nothing but the values of their tensors."""
+        module, tables = survey.modules[path], survey.tables_of(path)
+        if tables is None:
+            return None
+        norms, turning = survey.children_found(NORM, path), survey.found(ROPE)[path]
+
+        def find() -> Decoding | None:
+            angles = make(survey.modules[tables.path], tables.kind_of(module), 7, torch.float32)
+            return find_decoding(module, turning, norms, angles)
+
+        return survey.once(("decode", key_of(survey, path), tuple(norms.items())), find)
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each a forward with the short way, over the one that rotates."""
+        for path, decoding in survey.found(self).items():
+            module = survey.modules[path]
+            own = rotating_function(module, survey.found(ROPE)[path])
+            patch.set(module, "forward", forward_of(own, decoding).__get__(module), self.name)
+
+    def report(self, survey: Survey, patch: Patch) -> None:
+        """No rows."""
+
+
+DECODE = DecodeKind()

@@ -1,0 +1,237 @@
+"""Attention: modules that ask transformers' registry, proved by their numbers under opmux's attention.
+
+A module is judged whole: with its own forward and transformers' eager attention under a mask, and with the forward and
+the attention that it would get. The keywords that it hands to attention are checked too: an unknown one might change
+what is computed, and a window must be the one that the layer's mask would have.
+"""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
+
+from opmux_transformers import agreement, attention, masks
+from opmux_transformers.foreign import whose_class, whose_forward
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.kinds.rope import ROPE, Rope, rotating_function
+from opmux_transformers.probe import Probe, first, is_candidate, key_of, probe, strangers, unregistered
+from opmux_transformers.survey import Survey
+from opmux_transformers.trial import Trial, still
+from opmux_transformers.undo import Patch, StandIn
+
+RECORDING = "opmux_recording"
+"""The attention under which a check runs: opmux's own, which records what it was called with."""
+
+_seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+
+def recording_attention(module: nn.Module, *tensors: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    """`opmux_attention`, with its arguments recorded."""
+    _seen.append((tensors, kwargs))
+    return attention.opmux_attention(module, *tensors, **kwargs)
+
+
+def register() -> None:
+    """Put opmux's attention and mask into transformers' registries; models that do not name it do not notice."""
+    AttentionInterface.register(attention.NAME, attention.opmux_attention)
+    AttentionMaskInterface.register(attention.NAME, masks.opmux_mask)
+    AttentionInterface.register(RECORDING, recording_attention)
+
+
+class WatchedCache(DynamicCache):  # type: ignore[misc]
+    """transformers' own cache, which records what it gave."""
+
+    given: tuple[Any, Any] = (None, None)
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """As transformers' own."""
+        self.given = super().update(*args, **kwargs)
+        return self.given
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What was found of an attention module.
+
+    Attributes:
+        ops: What computes its attention now.
+        paged: Whether it hands attention the keys and values as its cache gave them, so that they may be pages.
+    """
+
+    ops: str
+    paged: bool
+
+
+class AttentionKind(Kind[Attention]):
+    """Attention, through transformers' registry."""
+
+    name = option = "attention"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """Every attention module: those that ask the registry, and the others, which are left."""
+        others = unregistered(survey)
+        return [path for path, module in survey.modules.items() if is_candidate(module) or path in others]
+
+    def judge(self, survey: Survey, path: str) -> Attention | str:
+        """Layers of one configuration share their masks: all of them change their attention, or none does."""
+        module = survey.modules[path]
+        if not is_candidate(module):
+            return whose_forward(module) or "its forward does not ask transformers' registry for its attention"
+        alone = self._alone(survey, path)
+        if isinstance(alone, str):
+            return alone
+        config = module.config
+        culprit = survey.once(("culprit", id(config)), lambda: self._culprit(survey, config))
+        return f"it shares its masks with {culprit}" if culprit else alone
+
+    def _alone(self, survey: Survey, path: str) -> Attention | str:
+        foreign = whose_class(path, survey.modules)
+        return foreign or survey.once(("attention", key_of(survey, path)), lambda: _judge(survey, path))
+
+    def _culprit(self, survey: Survey, config: Any) -> str | None:
+        """The attention of a configuration that has to be left; None where all can be replaced."""
+        for path, module in strangers(survey).items():
+            if module.config is config:
+                return f"{path}, which does not ask the registry"
+        for path, module in survey.modules.items():
+            if is_candidate(module) and module.config is config and isinstance(self._alone(survey, path), str):
+                return f"{path}, whose attention is left"
+        return None
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Name opmux's attention in the configurations, and have models say that nothing is padded."""
+        for path in _makers_of_masks(survey):
+            module = survey.modules[path]
+            patch.set(module, "forward", masks.with_own_positions(module).__get__(module), self.name)
+        _switch(survey, patch)
+
+    def undo(self, patch: Patch) -> None:
+        """The model's own configurations again, with what was set in their copies meanwhile."""
+        super().undo(patch)
+        for config in patch.configs:
+            config.hand_back()
+        patch.configs.clear()
+
+    def op(self, finding: Attention) -> str:
+        """The op, and what is special in it."""
+        return finding.ops
+
+    def report(self, survey: Survey, patch: Patch) -> None:
+        """The rows, and notes on what they do not say."""
+        super().report(survey, patch)
+        found, notes = survey.found(self), patch.report.notes
+        if not isinstance(survey.model, PreTrainedModel) and not survey.results[self.name]:
+            notes.append("no attention of transformers was found in it")
+        if getattr(getattr(survey.model, "config", None), "is_encoder_decoder", False):
+            notes.append("an encoder and a decoder: attention is replaced only where it is causal")
+        if not found:
+            return
+        own = {c.own._attn_implementation for c in patch.configs if c.made._attn_implementation == attention.NAME}
+        if "sdpa" in own and any("softcap" in finding.ops for finding in found.values()):
+            notes.append("transformers' sdpa leaves the softcap out or refuses it; opmux's attention applies it")
+        rates = [vars(module).get("attention_dropout") for module in survey.modules.values()]
+        dropout = max((rate for rate in rates if isinstance(rate, float)), default=0.0)
+        if dropout:
+            notes.append(f"attention drops {dropout:g} of its probabilities in training: torch computes it there")
+        notes.append(
+            "padding becomes ragged attention; custom and packed masks, static caches, and padding under torch.compile"
+            " are computed by torch under a whole mask; attention gives no probabilities (output_attentions)"
+        )
+
+
+def _judge(survey: Survey, path: str) -> Attention | str:
+    made = probe(survey, path)
+    if isinstance(made, str):
+        return made
+    turning = survey.judged(ROPE, path)
+    forward = rotating_function(made.module, turning) if isinstance(turning, Rope) else None
+    trial = made.under(RECORDING, forward)
+    try:
+        with still():
+            _seen.clear()
+            got = trial(**made.given)
+            calls = list(_seen)
+            paged = _hands_over(trial, made.given)
+    except Exception as error:  # a forward may raise anything
+        return agreement.raised(made.module, made.given, error)
+    return _fault(made, calls, first(got)) or Attention(_ops(calls), paged)
+
+
+def _fault(made: Probe, calls: list[Any], got: Tensor) -> str | None:
+    """Why a module that ran under opmux's attention is left all the same; None where it can be replaced."""
+    if len(calls) != 1:
+        return f"its forward asks for attention {len(calls)} times, expected once"
+    ((_, passed),) = calls
+    unknown = sorted(k for k, v in passed.items() if v is not None and k not in attention.TAKEN | attention.PASSED_OVER)
+    if unknown:
+        return f"it hands attention `{'`, `'.join(unknown)}`, which opmux.attention does not have"
+    if passed.get("sliding_window") != made.window:
+        return f"it names the window {passed.get('sliding_window')}, its mask would have {made.window}"
+    return agreement.difference(got, made.expected) or made.trial.written
+
+
+def _ops(calls: list[Any]) -> str:
+    ((_, passed),) = calls
+    known = (("window", "sliding_window"), ("softcap", "softcap"), ("sinks", "s_aux"))
+    extras = [word for word, key in known if passed.get(key) is not None]
+    return "attention" + (f" with {', '.join(extras)}" if extras else "")
+
+
+def _hands_over(trial: Trial, given: dict[str, Any]) -> bool:
+    """Whether the keys and values that a cache gives reach attention as they are; some models compute with them."""
+    if "past_key_values" not in given:
+        return False
+    cache = WatchedCache()
+    _seen.clear()
+    try:
+        trial(**{**given, "past_key_values": cache})
+        ((tensors, _),) = _seen
+        return tensors[1] is cache.given[0] and tensors[2] is cache.given[1]
+    except Exception:  # a forward may want a cache of its own kind, or call attention in another way
+        return False
+
+
+def _makers_of_masks(survey: Survey) -> list[str]:
+    """The models that make the masks of replaced attentions, and not one that only calls such a model."""
+    modules, attended = survey.modules, survey.found(ATTENTION)
+    above = {path for path in modules if any(a.startswith(f"{path}." if path else "") for a in attended)}
+    makers = [p for p in above if masks.makes_masks(modules[p]) and whose_forward(modules[p]) is None]
+    return [p for p in makers if not any(o != p and o.startswith(f"{p}." if p else "") for o in makers)]
+
+
+def _switch(survey: Survey, patch: Patch) -> None:
+    """Name opmux's attention in the configuration: in copies, for other models may hold the same object."""
+    attended = survey.found(ATTENTION)
+    switched = {id(survey.modules[path].config) for path in attended}
+    if not switched:
+        return
+    made: dict[int, Any] = {}
+
+    def stand_in(config: Any) -> Any:
+        if id(config) in made:
+            return made[id(config)]
+        inner = {k: getattr(config, k, None) for k in getattr(config, "sub_configs", {})}
+        changed = {k: new for k, c in inner.items() if c is not None and (new := stand_in(c)) is not c}
+        if id(config) not in switched and not changed:
+            made[id(config)] = config
+            return config
+        new = copy.copy(config)
+        vars(new).update(changed)
+        if id(config) in switched:
+            vars(new)[attention.NAMED] = attention.NAME
+        made[id(config)] = new
+        patch.configs.append(StandIn(config, new, dict(vars(new))))
+        return new
+
+    for module in survey.modules.values():
+        config = vars(module).get("config")
+        if config is not None and hasattr(config, attention.NAMED):
+            new = stand_in(config)
+            if new is not config:
+                patch.set(module, "config", new, ATTENTION.name)
+
+
+ATTENTION = AttentionKind()

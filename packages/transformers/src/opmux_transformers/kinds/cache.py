@@ -1,0 +1,112 @@
+"""The KV cache of ``generate``: a patched model takes opmux's pages where it would have taken its ordinary cache."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from torch import nn
+
+from opmux_transformers.attention import NAME
+from opmux_transformers.foreign import mark
+from opmux_transformers.kinds.attention import ATTENTION
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.paged_cache import PagedCache, not_keys_and_values
+from opmux_transformers.probe import is_candidate
+from opmux_transformers.survey import Survey
+from opmux_transformers.undo import Patch
+
+METHOD = "_prepare_cache_for_generation"
+"""transformers' method that makes the cache of a `generate`; there is no public place for it."""
+
+_ARGUMENTS = ("generation_config", "model_kwargs")
+
+
+class CacheKind(Kind[bool]):
+    """The KV cache of ``generate``."""
+
+    name = option = "cache"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """The outermost modules that generate, for a wrapper may hold one; else the model itself."""
+        makers = [path for path, module in survey.modules.items() if hasattr(type(module), METHOD)]
+        inner = [p for p in makers if any(p != o and p.startswith(f"{o}." if o else "") for o in makers)]
+        return [path for path in makers if path not in inner] or [""]
+
+    def judge(self, survey: Survey, path: str) -> bool | str:
+        """Whether its ``generate`` can take pages."""
+        module = survey.modules[path]
+        reason = _no_generate(module) or _why_not_paged(survey, module) or _why_not_its_own(module)
+        return True if reason is None else f"generate keeps its ordinary cache: {reason}"
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each a method that makes a `PagedCache`."""
+        for path in survey.found(self):
+            module = survey.modules[path]
+            patch.set(module, METHOD, mark(prepare_cache).__get__(module), self.name)
+
+    def op(self, finding: bool) -> str:
+        """The two ops of a paged cache."""
+        return "paged_attention, write_kv_cache"
+
+    def note(self, finding: bool) -> str:
+        """Where the pages come from."""
+        return "PagedCache in generate"
+
+
+def _no_generate(module: nn.Module) -> str | None:
+    return None if hasattr(type(module), METHOD) else "the model does not generate"
+
+
+def _why_not_paged(survey: Survey, module: nn.Module) -> str | None:
+    """Which attention of the model's text cannot read its keys and values from pages; None where all can."""
+    config: Any = getattr(module, "config", None)
+    attended = survey.found(ATTENTION)
+    if not attended or config is None:
+        return "not all of its attention is opmux's"
+    text = config.get_text_config(decoder=True)
+    users = [path for path, m in survey.modules.items() if is_candidate(m) and m.config is text]
+    if not attended.keys() >= set(users):
+        return "not all of its attention is opmux's"
+    computing = next((path for path in users if not attended[path].paged), None)
+    return f"{computing} computes with the keys and values that a cache gives" if computing else None
+
+
+def _why_not_its_own(module: nn.Module) -> str | None:
+    """Why the cache that transformers would make is no set of pages; None where it is."""
+    if getattr(module.config, "is_encoder_decoder", False):
+        return "it has an encoder"
+    if METHOD in vars(module):
+        return "already patched by another library"
+    if not cast("Any", module)._supports_default_dynamic_cache():
+        return "it has a cache of its own kind"
+    if (reason := not_keys_and_values(_text_config(module))) is not None:
+        return reason
+    if not set(_ARGUMENTS) <= set(inspect.signature(getattr(type(module), METHOD)).parameters):
+        return f"{METHOD} of this transformers has other arguments"
+    return None
+
+
+def _text_config(model: Any) -> Any:
+    """The configuration of the layers that generate text."""
+    return model.config.get_text_config(decoder=True)
+
+
+def prepare_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the cache, unless the caller brought or named one: then transformers does as it always does."""
+    own: Callable[..., Any] = getattr(type(self), METHOD)
+    bound = inspect.signature(own).bind(self, *args, **kwargs).arguments
+    config, given = bound["generation_config"], bound["model_kwargs"]
+    ordinary = (
+        given.get("past_key_values") is not None
+        or config.use_cache is False
+        or config.cache_implementation is not None
+        or getattr(config, "is_assistant", False)
+        or _text_config(self)._attn_implementation != NAME  # set_attn_implementation has taken it back
+    )
+    if ordinary:
+        return own(self, *args, **kwargs)
+    given["past_key_values"] = PagedCache(self)
+    return None
+
+
+CACHE = CacheKind()

@@ -1,0 +1,62 @@
+"""The makers of cos and sin: where every layer that uses them is replaced, they are halved and widened once for all."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from opmux_transformers.foreign import mark
+from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.kinds.rope import ROPE
+from opmux_transformers.probe import is_candidate, strangers
+from opmux_transformers.survey import Survey
+from opmux_transformers.undo import Patch
+
+
+class RopeTablesKind(Kind[int]):
+    """The cos and sin of all layers; a finding is how many dims of a head they rotate."""
+
+    name = "rope tables"
+
+    def find(self, survey: Survey) -> Iterable[str]:
+        """Makers of cos and sin that an attention uses."""
+        return (path for path in survey.tables if _users(survey, path))
+
+    def judge(self, survey: Survey, path: str) -> int | str:
+        """Halved where nothing but replaced rotations reads them."""
+        turning, users = survey.found(ROPE), _users(survey, path)
+        dims = {turning[user].rotary_dim for user in users if user in turning}
+        if len(dims) != 1 or not all(user in turning for user in users) or strangers(survey):
+            return "not every layer that uses them was replaced"
+        return dims.pop()
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each a forward that halves what its own gives."""
+        for path, rotary_dim in survey.found(self).items():
+            maker = survey.modules[path]
+            patch.set(maker, "forward", halving(maker, rotary_dim).__get__(maker), self.name)
+
+    def op(self, finding: int) -> str:
+        """No op of its own."""
+        return "halved once"
+
+
+def _users(survey: Survey, path: str) -> list[str]:
+    """The attention modules that rotate by these tables, or may."""
+    tables = survey.tables[path]
+    return [p for p, module in survey.modules.items() if is_candidate(module) and survey.tables_of(p) == tables]
+
+
+def halving(module: nn.Module, rotary_dim: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The forward of a maker of tables, whose result is halved and widened once for all layers."""
+    own = type(module).forward
+    half = rotary_dim // 2
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        cos, sin = own(self, *args, **kwargs)
+        return cos[..., :half].float().contiguous(), sin[..., :half].float().contiguous()
+
+    return mark(forward)
+
+
+ROPE_TABLES = RopeTablesKind()

@@ -1,0 +1,248 @@
+"""Attention modules that ask transformers' registry, and what a check calls them with.
+
+Rotation and attention of a module are judged by the same calls: with its own forward and transformers' eager attention
+under a mask, and with what would replace them.
+"""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from opmux_transformers import agreement, attention
+from opmux_transformers.foreign import whose_forward
+from opmux_transformers.survey import Survey
+from opmux_transformers.tables import make
+from opmux_transformers.trial import Trial, still
+
+_SEQ = 9
+"""Tokens of a check."""
+
+_COS_AND_SIN = ["cos", "sin"]
+"""What the third and fourth parameter of a rotary function are called."""
+
+
+def forward_function(module: nn.Module) -> Any:
+    """The function of a module's forward, without decorators."""
+    return inspect.unwrap(type(module).forward)
+
+
+def is_candidate(module: nn.Module) -> bool:
+    """Whether a module's forward, or one that its class inherits, asks transformers' registry for its attention."""
+    return "config" in vars(module) and any(_asks_registry(forward) for forward in _forwards(module))
+
+
+def rotates(module: nn.Module) -> bool:
+    """Whether a module's forward, or one that its class inherits, calls a rotary function."""
+    return any(rotary_functions(forward) for forward in _forwards(module) if hasattr(forward, "__code__"))
+
+
+def _forwards(module: nn.Module) -> list[Any]:
+    """The forwards of a module's class and of those it inherits from, without decorators."""
+    return [inspect.unwrap(vars(cls)["forward"]) for cls in type(module).__mro__ if "forward" in vars(cls)]
+
+
+def _asks_registry(forward: Any) -> bool:
+    code, scope = getattr(forward, "__code__", None), getattr(forward, "__globals__", {})
+    return code is not None and any(isinstance(scope.get(name), AttentionInterface) for name in code.co_names)
+
+
+def rotary_functions(forward: Any) -> dict[str, Callable[..., Any]]:
+    """The globals of a forward that look like a rotary function by their parameters."""
+    found = {}
+    for name in forward.__code__.co_names:
+        function = forward.__globals__.get(name)
+        if not callable(function) or isinstance(function, type):
+            continue
+        try:
+            parameters = list(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            continue
+        if parameters[2:4] == _COS_AND_SIN:
+            found[name] = function
+    return found
+
+
+def strangers(survey: Survey) -> dict[str, nn.Module]:
+    """Modules that take masks or cos and sin, and neither are nor hold an attention of the registry."""
+    return survey.once("strangers", lambda: _strangers(survey.modules))
+
+
+def _strangers(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    candidates = [path for path, module in modules.items() if is_candidate(module)]
+    if not candidates:
+        return {}
+    takers = _takers(modules, lambda names: bool({"attention_mask", "position_embeddings"} & names))
+    return {path: m for path, m in takers.items() if hasattr(m, "config") and not _holds(path, candidates)}
+
+
+def unregistered(survey: Survey) -> list[str]:
+    """Attention modules that do not ask transformers' registry: the innermost ones that take a mask of attention."""
+    modules = survey.modules
+    candidates = [path for path, module in modules.items() if is_candidate(module)]
+    takers = _takers(modules, lambda names: any("mask" in name or name == "alibi" for name in names))
+    inner = [path for path in takers if not any(_holds(path, [other]) for other in takers if other != path)]
+    return [path for path in inner if not _holds(path, candidates) and not _is_model(modules[path])]
+
+
+def _takers(modules: dict[str, nn.Module], wanted: Callable[[set[str]], bool]) -> dict[str, nn.Module]:
+    """The modules whose forward has parameters of such names."""
+    found = {}
+    for path, module in modules.items():
+        try:
+            names = set(inspect.signature(forward_function(module)).parameters)
+        except (TypeError, ValueError):
+            continue
+        if wanted(names):
+            found[path] = module
+    return found
+
+
+def _holds(path: str, others: list[str]) -> bool:
+    """Whether a module is one of these, or holds one."""
+    return any(other == path or other.startswith(f"{path}." if path else "") for other in others)
+
+
+def _is_model(module: nn.Module) -> bool:
+    return isinstance(module, PreTrainedModel)
+
+
+def window_of(module: nn.Module) -> int | None:
+    """The window that the mask of a module's layer would have.
+
+    Raises:
+        ValueError: where the layer's mask is of a kind that is no band.
+    """
+    config: Any = module.config
+    index = getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if kinds is None or index is None:
+        return window
+    if kinds[index] == "full_attention":
+        return None
+    if kinds[index] == "sliding_attention":
+        return window
+    raise ValueError(f"the mask of its layer is {kinds[index]!r}, which is no window")
+
+
+def layer_kind(module: nn.Module) -> Any:
+    """What kind of layer an attention belongs to, where the configuration names kinds."""
+    kinds, index = getattr(module.config, "layer_types", None), getattr(module, "layer_idx", None)
+    return kinds[index] if kinds is not None and index is not None else None
+
+
+def positions(module: nn.Module, seq: int, device: torch.device) -> dict[str, Tensor]:
+    """The position ids that a module's forward cannot do without, as `rope.make` counts them; else nothing."""
+    parameter = inspect.signature(forward_function(module)).parameters.get("position_ids")
+    if parameter is None or parameter.default is not parameter.empty:
+        return {}
+    return {"position_ids": torch.arange(3, 3 + seq, device=device).unsqueeze(0)}
+
+
+def with_attention(config: Any, name: str) -> Any:
+    """A copy of a configuration that names another attention."""
+    made = copy.copy(config)
+    vars(made)[attention.NAMED] = name
+    return made
+
+
+def first(result: Any) -> Tensor:
+    """The hidden states of what an attention module returns."""
+    states: Tensor = result[0] if isinstance(result, tuple) else result
+    return states
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What an attention module is called with in a check.
+
+    Attributes:
+        module: The module.
+        trial: Calls of it with random values.
+        given: Keywords for its forward, without a mask.
+        mask: The mask ``(2, 1, seq, seq)`` that eager attention needs, added to the scores.
+        window: The window that the layer's mask would have; None without one.
+    """
+
+    module: nn.Module
+    trial: Trial
+    given: dict[str, Any]
+    mask: Tensor
+    window: int | None
+
+    def under(self, name: str, forward: Any = None) -> Trial:
+        """Calls under another attention, and with another forward where one is given."""
+        config = with_attention(vars(self.module)["config"], name)
+
+        def prepare(made: nn.Module) -> None:
+            vars(made)["config"] = config
+            if forward is not None:
+                vars(made)["forward"] = forward.__get__(made)
+
+        return self.trial.where(prepare)
+
+    @property
+    def masked(self) -> dict[str, Any]:
+        """The keywords with the mask."""
+        return {**self.given, "attention_mask": self.mask}
+
+    @functools.cached_property
+    def expected(self) -> Tensor:
+        """What the module gives by its own forward and transformers' eager attention."""
+        return first(self.under("eager")(**self.masked))
+
+
+def probe(survey: Survey, path: str) -> Probe | str:
+    """What a check calls an attention module with; or why it cannot be checked, or need not be."""
+    return survey.once(("probe", path), lambda: _probe(survey, path))
+
+
+def key_of(survey: Survey, path: str) -> tuple[Any, ...]:
+    """What two attention modules must share for one check to decide for both."""
+    module = survey.modules[path]
+    return agreement.signature_of(module), layer_kind(module), survey.tables_of(path)
+
+
+def _probe(survey: Survey, path: str) -> Probe | str:
+    module = survey.modules[path]
+    if (foreign := whose_forward(module)) is not None:
+        return foreign
+    if agreement.on_meta(module):
+        return "it is on the meta device, where nothing can be checked: load the weights first"
+    if not getattr(module, "is_causal", True):
+        return "it attends in both directions: opmux's mask is made for decoders"
+    if not any("attention_mask" in inspect.signature(f).parameters for f in _forwards(module) if _asks_registry(f)):
+        return "its forward takes no `attention_mask`: its mask is not the one that opmux makes"
+    try:
+        window = window_of(module)
+    except ValueError as error:
+        return str(error)
+    own: Any = vars(module)["config"]
+    like = agreement.like(module)
+    x = agreement.random(2, _SEQ, own.hidden_size, like=like, dtype=torch.float32)
+    given: dict[str, Any] = {"hidden_states": x, "attention_mask": None, **positions(module, _SEQ, x.device)}
+    parameters = inspect.signature(forward_function(module)).parameters
+    if "past_key_values" in parameters:
+        given["past_key_values"] = None
+    tables = survey.tables_of(path)
+    if tables is not None:
+        maker = survey.modules[tables.path]
+        given["position_embeddings"] = make(maker, tables.kind_of(module), _SEQ, torch.float32)
+    if (needs := agreement.unknown_needs(module, given)) is not None:
+        return needs
+    band = attention.band(_SEQ, _SEQ, {"causal": True, "window": (-1 if window is None else window - 1, -1)}, x.device)
+    mask = torch.zeros(2, 1, _SEQ, _SEQ, device=x.device).masked_fill(~band, torch.finfo(torch.float32).min)
+    made = Probe(module, Trial.random(module), given, mask, window)
+    try:
+        with still():
+            made.expected  # noqa: B018  # tried here, so that no kind has to
+    except Exception as error:  # a forward may raise anything
+        return agreement.raised(module, given, error)
+    return made

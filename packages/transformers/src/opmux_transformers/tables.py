@@ -1,0 +1,77 @@
+"""The modules that make a model's cos and sin, from which every layer rotates."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from opmux_transformers.foreign import whose_forward
+from opmux_transformers.trial import Trial, still
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The module that makes a model's cos and sin.
+
+    Attributes:
+        path: Its path in the model.
+        width: The last dim of cos and of sin.
+        kinds: What its forward takes besides ``(x, position_ids)``: one tuple for each kind of layer.
+    """
+
+    path: str
+    width: int
+    kinds: tuple[tuple[Any, ...], ...]
+
+    def kind_of(self, attention: nn.Module) -> tuple[Any, ...]:
+        """Which of its kinds an attention's layer uses."""
+        if self.kinds == ((),):
+            return ()
+        return (attention.config.layer_types[attention.layer_idx],)  # type: ignore[union-attr, index]
+
+
+def find_tables(path: str, module: nn.Module, dtype: torch.dtype) -> Tables | None:
+    """Try a module as a maker of cos and sin; None where it is none."""
+    buffers = {name: b for name, b in module._buffers.items() if b is not None}
+    if not any("inv_freq" in name for name in buffers) or any(b.is_meta for b in buffers.values()):
+        return None
+    if "forward" in vars(module) and whose_forward(module) is not None:  # torch's decorators of a class are no others'
+        return None
+    kinds: tuple[tuple[Any, ...], ...] = ((),)
+    if "layer_type" in inspect.signature(module.forward).parameters:
+        kinds = tuple((kind,) for kind in sorted(set(getattr(module.config, "layer_types", ()))))
+    try:
+        made = [make(module, kind, 5, dtype) for kind in kinds]
+    except Exception:  # a module that holds inverse frequencies for something else
+        return None
+    widths = {cos.shape[-1] for cos, _ in made}
+    return Tables(path, widths.pop(), kinds) if len(widths) == 1 else None
+
+
+def make(module: nn.Module, kind: tuple[Any, ...], seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The cos and sin that a copy of a module gives for the positions 3, 4, 5, ..., each ``(1, seq, width)``.
+
+    Raises:
+        ValueError: where it gives something else.
+    """
+    like = next(module.buffers())
+    x = torch.zeros(1, seq, 8, dtype=dtype, device=like.device)
+    with still():
+        cos, sin = Trial.own(module)(x, torch.arange(3, 3 + seq, device=like.device).unsqueeze(0), *kind)
+    if cos.ndim != 3 or cos.shape[:2] != (1, seq) or cos.shape != sin.shape:
+        raise ValueError(f"expected cos and sin (1, {seq}, width), got {list(cos.shape)}")
+    return cos, sin
+
+
+def nearest(path: str, tables: Mapping[str, Tables] | Iterable[str]) -> str | None:
+    """The path of the tables whose module is nearest above a path; None without any."""
+
+    def shared(other: str) -> int:
+        parent = other.rpartition(".")[0]
+        return len(parent) if not parent or path.startswith(f"{parent}.") else -1
+
+    best = max(tables, key=shared, default=None)
+    return best if best is not None and shared(best) >= 0 else None
