@@ -1,10 +1,12 @@
 """Models for the tests, and what a model looks like from outside: what a patch must change and restore."""
 
 import copy
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from opmux_transformers import check
@@ -61,6 +63,39 @@ def looks(of: nn.Module) -> dict[str, Any]:
         for key in ("_parameters", "_buffers"):
             seen[f"{path}.{key}"] = {name: id(value) for name, value in vars(module)[key].items()}
     return seen
+
+
+def deep_looks(of: nn.Module) -> dict[str, Any]:
+    """Everything that a module and its children hold: each object by identity, and what is in it by value."""
+
+    def inside(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return (
+                value.dtype,
+                tuple(value.shape),
+                value._version,
+                value.detach().double().nan_to_num().flatten().tolist(),
+            )
+        if isinstance(value, Mapping):
+            return {key: seen(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple, set, deque)):
+            return [seen(inner) for inner in value]
+        if isinstance(value, transformers.PreTrainedConfig):
+            return {key: seen(inner) for key, inner in vars(value).items()}
+        return value if isinstance(value, (bool, int, float, str)) else None
+
+    def seen(value: Any) -> tuple[Any, ...]:
+        return type(value), None if isinstance(value, (bool, int, float, str)) else id(value), inside(value)
+
+    return {
+        path: (type(module), {name: seen(value) for name, value in vars(module).items()})
+        for path, module in of.named_modules()
+    }
+
+
+def reasons(report: Any, kind: str) -> dict[str, str]:
+    """Why each module was left that a report names for a kind."""
+    return {row.module: row.reason for row in report.left(kind)}
 
 
 def children(of: nn.Module, matches: Callable[[nn.Module], bool]) -> list[str]:

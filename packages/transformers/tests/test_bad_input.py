@@ -144,8 +144,9 @@ def test_an_attention_of_its_own_making_keeps_the_masks_of_all() -> None:
     plain.model.layers[1].self_attn = Own(plain.model.layers[1].self_attn)
     patched = copy.deepcopy(plain)
     report = opmux_transformers.patch(patched)
+    stranger = "model.layers.1.self_attn"
     assert reasons(report, "attention") == {
-        "model.layers.0.self_attn": "it shares its masks with model.layers.1.self_attn, which does not ask the registry",
+        "model.layers.0.self_attn": f"it shares its masks with {stranger}, which does not ask the registry",
         "model.layers.1.self_attn": "its forward does not ask transformers' registry for its attention",
     }
     assert report.replaced("rope") == 1

@@ -5,6 +5,7 @@ concatenated, nothing is copied per token. A patched model's ``generate`` takes 
 ``past_key_values=PagedCache(model)`` to have one of your own.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +113,11 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.table: PageTable | None = None
         """The one whose pages the keys and values lie in."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether this is the layer that acts for all of them."""
+        return self.index == self.shared.first
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take memory for pages like these keys and values."""
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -132,7 +138,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def write(self, keys: Tensor, values: Tensor, new: int) -> PageTable:
         """Write the keys and values of as many new tokens of every sequence, ``(batch * new, kv_heads, dim)``."""
-        shared, counts = self.shared, self.index == self.shared.first
+        shared, counts = self.shared, self.counts
         if counts:
             shared.make_room(new)
         table = shared.table
@@ -180,13 +186,60 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         """Tokens that it may hold; -1 where it grows."""
         return self.shared.max_length or -1
 
-    get_max_cache_shape = get_max_length  # its name in transformers 5.17
+    get_max_cache_shape = get_max_length  # its name until transformers 5.19
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences; -1 before the first tokens."""
+        return -1 if self.table is None else self.table.batch
+
+    @property
+    def max_cache_len(self) -> int:
+        """As `get_max_length`: what transformers' static layers call it."""
+        return self.get_max_length()
 
     def offload(self) -> None:
         """Pages stay where they are."""
 
     def prefetch(self) -> None:
         """Pages stay where they are."""
+
+    # All layers have one length and the same sequences. A cache asks each layer in turn, and the first acts for all.
+
+    def reset(self) -> None:
+        """Forget every token; the memory stays."""
+        if self.counts and self.table is not None:
+            self.table.set_length(0)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens, given as a negative number; or, given a positive one, all past that length."""
+        if self.counts and self.table is not None:
+            length = self.table.length()
+            kept = length + tokens_to_remove if tokens_to_remove <= 0 else min(length, tokens_to_remove)
+            self.table.set_length(max(0, kept))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Take these sequences' places, as beam search does."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these sequences, given by number or as a boolean mask."""
+        if self.table is not None:
+            rows = indices.to(self.table.block_table.device)
+            self._take_rows(rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every sequence."""
+        if self.table is not None:
+            rows = torch.arange(self.table.batch, device=self.table.block_table.device)
+            self._take_rows(rows.repeat_interleave(repeats))
+
+    def _take_rows(self, rows: Tensor) -> None:
+        """Have these sequences, in this order."""
+        shared = self.shared
+        if self.counts and shared.table is not None:
+            shared.take(shared.table.another(len(rows), shared.table.pages_each))
+        self.move(rows)
 
 
 class PagedCache(Cache):  # type: ignore[misc]
@@ -244,47 +297,41 @@ class PagedCache(Cache):  # type: ignore[misc]
         """Tokens of a page."""
         return self.shared.page_size
 
-    def _take_rows(self, rows: Tensor) -> None:
-        """Have these sequences, in this order."""
-        assert self.table is not None
-        self.shared.take(self.table.another(len(rows), self.table.pages_each))
-        for layer in self.layers:
-            if layer.is_initialized:
-                layer.move(rows)
-
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Position of the next query; in a graph 0, which `PagedLayer.get_mask_sizes` is counted from too."""
         return 0 if unreadable() else self.layers[layer_idx].get_seq_length()
 
-    def reset(self) -> None:
-        """Forget every token; the memory stays."""
-        if self.table is not None:
-            self.table.set_length(0)
+    @property
+    def batch_size(self) -> int:
+        """Sequences; -1 before the first tokens."""
+        return -1 if self.table is None else self.table.batch
 
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens, given as a negative number; or, given a positive one, all past that length."""
-        if self.table is None:
-            return
-        length = self.table.length()
-        kept = length + tokens_to_remove if tokens_to_remove <= 0 else min(length, tokens_to_remove)
-        self.table.set_length(max(0, kept))
+    # What older versions of transformers, and libraries made for them, ask a cache for.
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Take these sequences' places, as beam search does."""
-        self.batch_select_indices(beam_idx)
+    max_batch_size = batch_size
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these sequences."""
-        if self.table is not None:
-            rows = indices.to(self.table.block_table.device)
-            rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
-            self._take_rows(rows)
+    @property
+    def max_cache_len(self) -> int:
+        """Tokens that a sequence may have; -1 where it grows."""
+        return self.max_length or -1
 
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every sequence."""
-        if self.table is not None:
-            rows = torch.arange(self.table.batch, device=self.table.block_table.device)
-            self._take_rows(rows.repeat_interleave(repeats))
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        """As `max_cache_len`."""
+        return self.max_cache_len
 
-    def activate_past_recording(self) -> None:
-        """Nothing is dropped here, so nothing needs to be recorded."""
+    def offload(self, layer_idx: int, only_non_sliding: bool = True) -> None:
+        """Pages stay where they are."""
+
+    def prefetch(self, layer_idx: int, only_non_sliding: bool = True) -> None:
+        """Pages stay where they are."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None, None]]:
+        """The keys and values of each layer, ``(batch, kv_heads, tokens, dim)``, as `DynamicCache` has them.
+
+        The third item is the window of a sliding layer, which pages do not have.
+        """
+        for layer in self.layers:
+            if layer.is_initialized:
+                yield PagedStates(layer.keys, layer.table).dense(), PagedStates(layer.values, layer.table).dense(), None
+            else:
+                yield None, None, None
