@@ -29,7 +29,7 @@ ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm
 CONSTRAINTS = str(ROOT / "constraints.txt")
 OLDEST = str(ROOT / "constraints-oldest.txt")
 COUNTS = ROOT / "build" / "test-counts.json"
-WHEEL_LIMIT_BYTES = 300_000
+WHEEL_LIMIT_BYTES = 1_000_000
 
 
 def install(session: nox.Session, *what: str) -> None:
@@ -50,7 +50,7 @@ DISTRIBUTED = ["-n", str(min(os.cpu_count() or 1, 8)), "--dist", "worksteal"]
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test of every package; arguments go to pytest."""
-    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, f"{TRANSFORMERS}[testing]", "pytest-xdist")
+    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, f"{TRANSFORMERS}[testing]", "pytest-xdist")
     COUNTS.parent.mkdir(exist_ok=True)
     COUNTS.unlink(missing_ok=True)
     totals = {"passed": 0, "failed": 0}
@@ -160,7 +160,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types, one run per package."""
-    install(session, f"{CORE}[cli,testing]", TEMPLATE, TRITON, TRANSFORMERS, "mypy==2.4.1")
+    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, TRANSFORMERS, "mypy==2.4.1")
     for package in PACKAGES:
         session.run("mypy", "--config-file", "pyproject.toml", f"{package}/src")
 
@@ -168,7 +168,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Check the generated pages and build the site; every warning is an error."""
-    install(session, f"{CORE}[cli,testing]", "mkdocs", "mkdocs-material", "mkdocstrings[python]")
+    install(session, f"{CORE}[cli,plot,testing]", "mkdocs", "mkdocs-material", "mkdocstrings[python]")
     session.run("python", "scripts/make_op_table.py", "--check")
     session.run("python", "scripts/make_benchmark_page.py", "--check")
     session.run("mkdocs", "build", "--strict", "--site-dir", str(ROOT / "build" / "site"))
@@ -176,8 +176,8 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def generate(session: nox.Session) -> None:
-    """Write the generated pages anew: the table of ops, and the figures."""
-    install(session, f"{CORE}[cli,testing]")
+    """Write the generated pages: the table of ops, the figures and their pictures."""
+    install(session, f"{CORE}[cli,plot,testing]")
     session.run("python", "scripts/make_op_table.py")
     session.run("python", "scripts/make_benchmark_page.py")
 

@@ -1,6 +1,6 @@
 """What the pages of figures are made of: tables, numbers, and the rules that they have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 EQUAL = 0.98
 """Within 2 % is equal (the design's rule), so that a bound "never below" is met from here on."""
@@ -8,13 +8,18 @@ NO_REASON = "reason not found yet"
 """Stands where about.toml has no reason for a miss; a page with it is not finished."""
 
 
-def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """A Markdown table; every column but the first two to the right."""
+def table(head: list[str], rows: Iterable[list[str]], left: Collection[int] = (0, 1)) -> Iterator[str]:
+    """A Markdown table; the columns of these numbers to the left, the others, which hold numbers, to the right."""
     yield "| " + " | ".join(head) + " |"
-    yield "|" + "|".join("---" if i < 2 else "---:" for i in range(len(head))) + "|"
+    yield "|" + "|".join("---" if i in left else "---:" for i in range(len(head))) + "|"
     for row in rows:
         yield "| " + " | ".join(row) + " |"
     yield ""
+
+
+def details(summary: str, lines: Iterable[str]) -> Iterator[str]:
+    """Lines that a reader unfolds; Markdown inside is rendered by the site and by code hosts alike."""
+    yield from ('<details markdown="1">', f"<summary>{summary}</summary>", "", *lines, "</details>", "")
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -1,6 +1,7 @@
 """What a report says of itself."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -59,3 +60,8 @@ def test_a_report_is_plain_data() -> None:
     assert data["passed"]
     assert data["cases"][0]["contenders"][0]["median_us"] == 10.0
     assert data["cases"][0]["left"][0]["reason"] == "arch"
+
+
+def test_a_report_is_read_back_from_its_json() -> None:
+    made = report(GOOD, PEER, left=(Left("ck", "implementation", "rejected", "arch"),))
+    assert Report.from_dict(json.loads(json.dumps(made.as_dict()))) == made

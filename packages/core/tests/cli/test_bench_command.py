@@ -48,10 +48,21 @@ def test_json_says_who_was_chosen_and_how_far_from_the_best_peer(opmux_cli, rows
         )
 
 
-def test_a_plot_is_written(opmux_cli, tmp_path: Path) -> None:
+def test_the_summary_and_a_picture_of_each_op_are_written(opmux_cli, tmp_path: Path) -> None:
     path = tmp_path / "bench.svg"
-    assert opmux_cli("bench", "silu_mul", *QUICK, "--plot", str(path)).exit_code == 0
-    assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert opmux_cli("bench", "silu_mul", "rms_norm", *QUICK, "--plot", str(path)).exit_code == 0
+    for name in ("bench.svg", "bench.silu_mul.svg", "bench.rms_norm.svg"):
+        assert ElementTree.parse(tmp_path / name).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_plot_without_the_extra_says_how_to_install_it(
+    opmux_cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("opmux.cli.bench.find_spec", lambda name: None)
+    done = opmux_cli("bench", "silu_mul", *QUICK, "--plot", str(tmp_path / "bench.svg"))
+    assert done.exit_code == 2
+    assert done.stderr == 'error: bench: `--plot` needs matplotlib, which is not installed: pip install "opmux[plot]"\n'
+    assert done.stdout == ""
 
 
 def test_a_wrong_result_exits_with_1(opmux_cli) -> None:

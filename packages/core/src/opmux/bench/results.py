@@ -1,7 +1,7 @@
 """What a run of the benchmarks gives: plain data."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -147,6 +147,23 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
         return {"passed": self.passed, "failures": list(self.failures)} | asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Report":
+        """The report that `as_dict` gave, as `opmux bench --json` prints it."""
+        cases = [
+            CaseResult(
+                **case
+                | {
+                    "contenders": tuple(Contender(**c) for c in case["contenders"]),
+                    "left": tuple(Left(**left) for left in case["left"]),
+                }
+            )
+            for case in data["cases"]
+        ]
+        rest = {name: data[name] for name in ("device", "arch", "size", "dtype", "torch", "threads")}
+        ceilings, without = Ceilings(**data["ceilings"]), tuple(data["without_cases"])
+        return cls(**rest, ceilings=ceilings, cases=tuple(cases), without_cases=without)
 
 
 def spread(samples: Sequence[float]) -> tuple[float, float, float, float, float]:

@@ -1,5 +1,6 @@
 """`opmux bench`: implementations timed side by side with the peers present."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,6 @@ from rich.text import Text
 
 from opmux import bench as benchmarks
 from opmux.arch import CPU
-from opmux.bench.plot import svg
 from opmux.cli import output, words
 
 Ops = Annotated[
@@ -33,7 +33,9 @@ Dtype = Annotated[
 Compiled = Annotated[bool, typer.Option("--compile", help="Take torch.compile of the eager formulation as a peer too.")]
 Rounds = Annotated[int, typer.Option("--rounds", help="Rounds of each case, at most.")]
 Limit = Annotated[float, typer.Option("--limit", help="Seconds after which a case begins no further round.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Write a bar plot to this SVG file.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Draw the run to this SVG file, and each op beside it (FILE.OP.svg).")
+]
 
 
 def bench(
@@ -54,6 +56,9 @@ def bench(
     none was timed.
     """
     output.check_writable("--plot", plot)
+    if plot is not None and find_spec("matplotlib") is None:
+        output.complain('bench: `--plot` needs matplotlib, which is not installed: pip install "opmux[plot]"')
+        raise typer.Exit(2)
     ops = [words.find_op("bench", name).name for name in op or []]
     settings = benchmarks.Settings.for_device(
         words.read_device("bench", device),
@@ -74,13 +79,24 @@ def bench(
             lambda p: bar.update(task, description=p.now, completed=p.done, total=p.total),
         )
     if plot is not None:
-        output.write("--plot", plot, svg(report))
+        _draw(report, plot)
     if as_json:
         output.emit_json(report.as_dict())
     else:
         _show(report, output.console())
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _draw(report: benchmarks.Report, path: Path) -> None:
+    """The summary into ``path``, and every contender of an op into a file of that op beside it."""
+    from opmux.bench import plots  # imports matplotlib, which is an extra
+
+    output.write("--plot", path, plots.svg_of(plots.summary(report)))
+    marks = plots.marks_of(report.cases)
+    for op in dict.fromkeys(case.op for case in report.cases):
+        drawn = plots.contenders([case for case in report.cases if case.op == op], op, marks)
+        output.write("--plot", path.with_suffix(f".{op}.svg"), plots.svg_of(drawn))
 
 
 def _show(report: benchmarks.Report, console: Console) -> None:
@@ -91,13 +107,13 @@ def _show(report: benchmarks.Report, console: Console) -> None:
     )
     console.print(
         f"ceilings of this run: copy {report.ceilings.copy_gbps:.0f} GB/s, "
-        f"matmul {report.ceilings.matmul_tflops:.3g} TFLOP/s; within 2 % is equal\n"
+        f"matmul {report.ceilings.matmul_tflops:.3g} TFLOP/s; speedup: over the best peer, within 2 % is equal\n"
     )
     rows: list[list[str | Text]] = []
     for case in report.cases:
         rows += [[f"{case.op}, {case.case}", *[""] * 7], *_rows(case)]
-    numbers = ["median us", "quartiles", "to peer", "ceiling", "GB/s", "TFLOP/s"]
-    console.print(output.table("", ["", *numbers[:3], "", *numbers[3:]], rows, numbers))
+    numbers = ["speedup", "median us", "quartiles", "of ceiling", "GB/s", "TFLOP/s"]
+    console.print(output.table("", ["", "speedup", "", *numbers[1:]], rows, numbers))
     for case in report.cases:
         for left in case.left:
             console.print(
@@ -112,10 +128,10 @@ def _rows(case: benchmarks.CaseResult) -> list[list[str | Text]]:
     return [
         [
             Text(f"  {c.name}", "bold" if c.chosen else "dim" if c.kind == "peer" else ""),
-            _time(c.median_us),
-            f"{_time(c.q1_us)}-{_time(c.q3_us)}",
             "-" if c.ratio is None else f"{c.ratio:.2f}x",
             output.state(c.verdict if c.verdict and c.kind == "implementation" else ""),
+            _time(c.median_us),
+            f"{_time(c.q1_us)}-{_time(c.q3_us)}",
             f"{c.fraction:.0%}",
             f"{c.gbps:.0f}" if c.gbps >= 100 else f"{c.gbps:.1f}",
             "-" if c.tflops is None else f"{c.tflops:.3g}",
