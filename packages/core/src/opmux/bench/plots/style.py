@@ -84,7 +84,7 @@ def speedup_axis(axes: Axes, low: float, high: float) -> None:
     """A logarithmic axis of speedups with round ticks, and the band that counts as equal."""
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    ticks = [tick for tick in (_WIDE if high / low > 6 else _NARROW) if low <= tick <= high]
+    ticks = [tick for tick in (_WIDE if high / low > 12 else _NARROW) if low <= tick <= high]
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
