@@ -141,6 +141,116 @@ def test_caches_that_are_slices() -> None:
     torch.testing.assert_close(large[:, :, 2:], expected.tensors[3], rtol=0, atol=0)
 
 
+X, CACHE = torch.zeros(40), torch.zeros(8, 16, 2, 8)
+LARGE = torch.zeros(10, 8)
+SLOTS = torch.arange(3)
+
+
+def new(*shape: int) -> Tensor:
+    return torch.zeros(shape)
+
+
+def elements(op: str, name: str, strides: list[int], shape: list[int]) -> str:
+    return (
+        f"{op}: `{name}` expected a tensor whose elements do not overlap, since it is written, got strides {strides} "
+        f"of shape {shape}; pass a tensor that is not expanded"
+    )
+
+
+def apart(op: str, name: str, written: str) -> str:
+    return (
+        f"{op}: `{name}` expected memory apart from `{written}`, which is written, got memory that overlaps it; "
+        "pass a copy"
+    )
+
+
+def rows(start: int) -> Tensor:
+    return LARGE[start : start + 5]
+
+
+def rope_tables() -> tuple[Tensor, Tensor]:
+    return torch.ones(16, 4), torch.zeros(16, 4)
+
+
+OVERLAPPING: dict[str, tuple[str, tuple[Tensor, ...], str]] = {
+    "x and residual share rows": (
+        "add_rms_norm_", (rows(0), rows(3), new(8)), apart("add_rms_norm_", "residual", "x"),
+    ),
+    "two views of one tensor": (
+        "add_rms_norm_", (rows(0), rows(0).view(5, 8), new(8)), apart("add_rms_norm_", "residual", "x"),
+    ),
+    "an expanded residual": (
+        "add_rms_norm_", (new(5, 8), new(8).expand(5, 8), new(8)),
+        elements("add_rms_norm_", "residual", [0, 1], [5, 8]),
+    ),
+    "a weight that is a row of x": (
+        "add_rms_norm_", (rows(0), new(5, 8), LARGE[2]), apart("add_rms_norm_", "weight", "x"),
+    ),
+    "windows of one row": (
+        "add_rms_norm_", (X.unfold(0, 8, 4)[:5], new(5, 8), new(8)), elements("add_rms_norm_", "x", [4, 1], [5, 8]),
+    ),
+    "q and k share heads": (
+        "apply_rope_", (CACHE[0, :, :, :], CACHE[0, :, 1:], *rope_tables()), apart("apply_rope_", "k", "q"),
+    ),
+    "an expanded k": (
+        "apply_rope_", (new(16, 2, 8), new(16, 1, 8).expand(16, 2, 8), *rope_tables()),
+        elements("apply_rope_", "k", [8, 0, 1], [16, 2, 8]),
+    ),
+    "caches that share pages": (
+        "write_kv_cache", (new(3, 2, 8), new(3, 2, 8), CACHE[:5], CACHE[3:], SLOTS),
+        apart("write_kv_cache", "v_cache", "k_cache"),
+    ),
+    "an expanded cache": (
+        "write_kv_cache", (new(3, 2, 8), new(3, 2, 8), new(1, 16, 2, 8).expand(4, 16, 2, 8), new(4, 16, 2, 8), SLOTS),
+        elements("write_kv_cache", "k_cache", [0, 16, 8, 1], [4, 16, 2, 8]),
+    ),
+    "keys that lie in the cache": (
+        "write_kv_cache", (CACHE[0, :3], new(3, 2, 8), CACHE, new(8, 16, 2, 8), SLOTS),
+        apart("write_kv_cache", "k", "k_cache"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [*WAYS, "backend", "compiled"])
+@pytest.mark.parametrize("case", OVERLAPPING)
+def test_what_is_written_overlaps_nothing(case: str, way: str) -> None:
+    name, tensors, message = OVERLAPPING[case]
+    before = [t.clone() for t in tensors]
+    OPS[name].drop_plans()
+    function: Any = OPS[name].public
+    if way == "registered":
+        function = getattr(torch.ops.opmux, name)
+    if way == "backend":
+        function = functools.partial(function, backend="reference")
+    if way == "compiled":
+        function = torch.compile(function, backend="eager", fullgraph=True)
+    with pytest.raises(InvalidArgument) as raised:
+        function(*tensors)
+    assert str(raised.value) == message
+    assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", OVERLAPPING)
+def test_the_policy_check_looks_at_planned_calls_too(case: str, way: str) -> None:
+    name, tensors, message = OVERLAPPING[case]
+    function = OPS[name].public if way == "public" else getattr(torch.ops.opmux, name)
+    with opmux.policy.override(check=True):
+        function(*(t.clone(memory_format=torch.contiguous_format) for t in tensors))
+        with pytest.raises(InvalidArgument) as raised:
+            function(*tensors)
+    assert str(raised.value) == message
+
+
+def test_q_and_k_of_one_tensor_are_written() -> None:
+    qkv = torch.randn(5, 3 * 32)
+    q, k, _ = (part.unflatten(-1, (4, 8)) for part in qkv.split(32, -1))
+    cos, sin = opmux.rope.tables(opmux.rope.default(head_dim=8, rope_theta=10000.0)[0], 32)
+    expected = opmux.apply_rope(q, k, cos, sin)
+    opmux.apply_rope_(q, k, cos, sin)
+    torch.testing.assert_close((q, k), expected)
+
+
 @pytest.mark.parametrize(
     ("tensors", "out", "message"),
     [

@@ -10,6 +10,7 @@ from torch import Tensor
 from opmux.callpath.op import Op, PlanTable
 from opmux.errors import InvalidArgument, invalid
 from opmux.running.targets import Planned, bump_version, shares_memory
+from opmux.signatures import memory
 from opmux.signatures.validation import describe
 
 
@@ -43,7 +44,7 @@ def check_out(
                 f"{op.name}: `{label}` expected {good}, got {describe(value)} on {value.device}; "
                 "make it with torch.empty of that shape, dtype and device"
             )
-        if _overlaps_itself(value):
+        if memory.overlaps_itself(tuple(value.shape), value.stride()):
             raise InvalidArgument(
                 f"{op.name}: `{label}` expected a tensor whose elements do not overlap, got strides "
                 f"{list(value.stride())}; pass a tensor that is not expanded"
@@ -55,27 +56,8 @@ def check_out(
             )
 
     for first, second in itertools.combinations(outs, 2):
-        if _overlap(first, second):
+        if memory.has_memory(first) and memory.has_memory(second) and memory.overlap(first, second):
             raise invalid(op.name, "out", "tensors of their own", "two in one memory", "pass tensors that share none")
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors begin in one place, or are contiguous and run into each other."""
-    if not (a.numel() and b.numel() and shares_memory(a, b)):
-        return False
-    (first, size), (second, _) = sorted((t.data_ptr(), t.numel() * t.element_size()) for t in (a, b))
-    return first == second or (a.is_contiguous() and b.is_contiguous() and first + size > second)
-
-
-def _overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two elements may lie in one place: some stride is within the reach of the smaller ones."""
-    reach = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride < reach:
-                return True
-            reach += (size - 1) * stride
-    return False
 
 
 def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:

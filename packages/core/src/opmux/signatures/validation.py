@@ -14,6 +14,7 @@ from torch import Tensor
 
 from opmux.dtypes import name_of
 from opmux.errors import invalid
+from opmux.signatures import memory
 from opmux.signatures.dims import Affine
 from opmux.signatures.expressions import evaluate
 from opmux.signatures.signature import Option, Signature, TensorArgument
@@ -151,11 +152,7 @@ def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
                 str(value.device),
                 "move one of them with .to(device)",
             )
-    for a, b in itertools.combinations(signature.mutates, 2):
-        if tensors[a] is tensors[b]:
-            raise invalid(
-                signature.name, b, f"a tensor other than `{a}`", "the same one", "both are written: pass a copy"
-            )
+    _check_memory(signature, tensors)
     for group in signature.same_dtype:
         present = [name for name in group if tensors[name] is not None]
         for name in present[1:]:
@@ -167,6 +164,35 @@ def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
                     f"{name_of(leader)}, the dtype of `{present[0]}`",
                     name_of(tensors[name].dtype),
                     f"cast one of them with .to(torch.{name_of(leader)})",
+                )
+
+
+def _check_memory(signature: Signature, tensors: Mapping[str, Any]) -> None:
+    """What is written overlaps neither itself nor another argument."""
+    for a, b in itertools.combinations(signature.mutates, 2):
+        if tensors[a] is tensors[b]:
+            raise invalid(
+                signature.name, b, f"a tensor other than `{a}`", "the same one", "both are written: pass a copy"
+            )
+    judged = {n: t for n, t in tensors.items() if isinstance(t, Tensor) and memory.has_memory(t)}
+    for name in (n for n in signature.mutates if n in judged):
+        tensor = judged[name]
+        if memory.overlaps_itself(tuple(tensor.shape), tensor.stride()):
+            raise invalid(
+                signature.name,
+                name,
+                "a tensor whose elements do not overlap, since it is written",
+                f"strides {list(tensor.stride())} of shape {list(tensor.shape)}",
+                "pass a tensor that is not expanded",
+            )
+        for other, value in judged.items():
+            if other != name and memory.overlap(tensor, value):
+                raise invalid(
+                    signature.name,
+                    other,
+                    f"memory apart from `{name}`, which is written",
+                    "memory that overlaps it",
+                    "pass a copy",
                 )
 
 
