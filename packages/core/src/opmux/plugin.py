@@ -11,6 +11,7 @@ from opmux.declared.call import Call
 from opmux.declared.constraints import (
     Absent,
     Aligned,
+    AnyOf,
     AtLeast,
     AtMost,
     Constraint,
@@ -43,6 +44,7 @@ __all__ = [
     "Accumulated",
     "Aligned",
     "Alignment",
+    "AnyOf",
     "Arch",
     "AtLeast",
     "AtMost",

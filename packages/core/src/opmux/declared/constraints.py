@@ -112,26 +112,31 @@ class Absent(_OfTensor):
 @dataclass(frozen=True)
 class _OfSize(Constraint):
     name: str
-    bound: int
+    bound: int | str
     _relation: ClassVar[str]
     _otherwise: ClassVar[str]
 
     def features(self, signature: Signature) -> tuple[Feature, ...]:
-        if not isinstance(self.bound, (int, float)) or self.bound != self.bound or self._refuses(self.bound):
+        named = isinstance(self.bound, str) and self.bound != self.name
+        if not named and (not isinstance(self.bound, (int, float)) or self.bound != self.bound):
             raise PluginError(f"{type(self).__name__}({self.name!r}, {self.bound!r}) has no meaning")
-        relation = self._relation.format(self.bound)
+        if self._refuses(self.bound):
+            raise PluginError(f"{type(self).__name__}({self.name!r}, {self.bound!r}) has no meaning")
         read = size_source(signature, self.name)
+        bound = size_source(signature, self.bound) if isinstance(self.bound, str) else self.bound
         given = f"{read} is not None and " if any(o.name == self.name and o.nullable for o in signature.options) else ""
-        return (Feature(f"{self.name} {relation}", f"({given}{read} {relation})"),)
+        label = f"{self.name} {self._relation.format(self.bound)}"
+        return (Feature(label, f"({given}{read} {self._relation.format(bound)})"),)
 
     @staticmethod
-    def _refuses(bound: float) -> bool:
-        return math.isinf(bound)
+    def _refuses(bound: float | str) -> bool:
+        return not isinstance(bound, str) and math.isinf(bound)
 
     def check(self, call: Call) -> str | None:
         if self._read(call):
             return None
-        return f"{self.name} = {call.size(self.name)} {self._otherwise.format(self.bound)}"
+        bound = f"{self.bound} = {call.size(self.bound)}" if isinstance(self.bound, str) else self.bound
+        return f"{self.name} = {call.size(self.name)} {self._otherwise.format(bound)}"
 
 
 class MultipleOf(_OfSize):
@@ -140,18 +145,18 @@ class MultipleOf(_OfSize):
     _relation, _otherwise = "% {} == 0", "is not a multiple of {}"
 
     @staticmethod
-    def _refuses(bound: float) -> bool:
+    def _refuses(bound: float | str) -> bool:
         return not isinstance(bound, int) or bound < 1
 
 
 class AtMost(_OfSize):
-    """The dim (or number option) is at most ``bound``."""
+    """The dim (or number option) is at most ``bound``, a number or the name of another dim."""
 
     _relation, _otherwise = "<= {}", "is more than {}"
 
 
 class AtLeast(_OfSize):
-    """The dim (or number option) is at least ``bound``."""
+    """The dim (or number option) is at least ``bound``, a number or the name of another dim."""
 
     _relation, _otherwise = ">= {}", "is less than {}"
 
@@ -200,6 +205,30 @@ class Equal(Constraint):
         if self._read(call):
             return None
         return f"{self.first} = {call.size(self.first)} is not equal to {self.second} = {call.size(self.second)}"
+
+
+class AnyOf(Constraint):
+    """At least one of these constraints holds: ``AnyOf(OneOf("causal", False), Equal("seq_q", "seq_k"))``."""
+
+    def __init__(self, *constraints: Constraint) -> None:
+        self.constraints = constraints
+
+    def __repr__(self) -> str:
+        return f"AnyOf({', '.join(map(repr, self.constraints))})"
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        if len(self.constraints) < 2:
+            raise PluginError(f"{self!r} has no meaning: name two constraints or more")
+        return tuple(feature for constraint in self.constraints for feature in constraint.features(signature))
+
+    def check(self, call: Call) -> str | None:
+        reasons = []
+        for constraint in self.constraints:
+            reason = constraint.check(call)
+            if reason is None:
+                return None
+            reasons.append(reason)
+        return ", and ".join(reasons)
 
 
 class _OfLayout(Constraint):
