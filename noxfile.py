@@ -22,8 +22,10 @@ ROOT = Path(__file__).parent
 CORE = "packages/core"
 TEMPLATE = "examples/backend-template"
 TRITON = "packages/plugins-triton"
+VENDOR = "packages/plugins-vendor"
 TRANSFORMERS = "packages/transformers"
-PACKAGES = (CORE, TEMPLATE, TRITON, TRANSFORMERS)
+PACKAGES = (CORE, TEMPLATE, TRITON, VENDOR, TRANSFORMERS)
+TESTED = (CORE, TRITON, VENDOR, TRANSFORMERS)
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
 CONSTRAINTS = str(ROOT / "constraints.txt")
@@ -50,13 +52,13 @@ DISTRIBUTED = ["-n", str(min(os.cpu_count() or 1, 8)), "--dist", "worksteal"]
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test of every package; arguments go to pytest."""
-    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, f"{TRANSFORMERS}[testing]", "pytest-xdist")
+    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, VENDOR, f"{TRANSFORMERS}[testing]", "pytest-xdist")
     COUNTS.parent.mkdir(exist_ok=True)
     COUNTS.unlink(missing_ok=True)
     totals = {"passed": 0, "failed": 0}
     failed = []
     # A process for each package: the core's tests plant their own plugins and load no installed one.
-    for tests_of in [session.posargs] if session.posargs else [[f"{p}/tests"] for p in (CORE, TRITON, TRANSFORMERS)]:
+    for tests_of in [session.posargs] if session.posargs else [[f"{p}/tests"] for p in TESTED]:
         part = COUNTS.with_suffix(f".{Path(tests_of[0]).parent.name}.json")
         part.unlink(missing_ok=True)
         distributed = [] if session.posargs else DISTRIBUTED
@@ -160,7 +162,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types, one run per package."""
-    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, TRANSFORMERS, "mypy==2.4.1")
+    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, VENDOR, TRANSFORMERS, "mypy==2.4.1")
     for package in PACKAGES:
         session.run("mypy", "--config-file", "pyproject.toml", f"{package}/src")
 

@@ -1,0 +1,85 @@
+"""What each library takes, and the reason that explain gives for what it refuses."""
+
+import pytest
+import torch
+
+import opmux
+
+
+def statuses(op, *tensors, arch, **options):
+    """Each implementation of this backend: its status, and its reason."""
+    explained = opmux.explain(op, *tensors, arch=arch, **options)
+    return {c.name: (c.status, c.reason) for c in explained.candidates if c.name.startswith("vendor")}
+
+
+def heads(batch=2, seq=128, heads=8, head_dim=64, dtype=torch.bfloat16):
+    return torch.empty(batch, seq, heads, head_dim, dtype=dtype)
+
+
+def qkv(seq_q=128, seq_k=128, head_dim=64, value_dim=64, dtype=torch.bfloat16):
+    return (
+        heads(seq=seq_q, head_dim=head_dim, dtype=dtype),
+        heads(seq=seq_k, heads=2, head_dim=head_dim, dtype=dtype),
+        heads(seq=seq_k, heads=2, head_dim=value_dim, dtype=dtype),
+    )
+
+
+TAKEN = [
+    ("sm_90", qkv(), {"causal": True}, {"vendor:cudnn", "vendor:flash"}),
+    ("sm_90", qkv(head_dim=192, value_dim=128), {"causal": True}, {"vendor:cudnn"}),
+    ("sm_90", qkv(seq_q=1), {"causal": True}, {"vendor:flash"}),
+    ("sm_90", qkv(seq_q=256), {}, {"vendor:cudnn", "vendor:flash"}),
+    ("sm_90", qkv(), {"window": (64, 0)}, {"vendor:flash"}),
+    ("sm_80", qkv(), {}, {"vendor:flash"}),
+    ("cpu", qkv(), {"causal": True}, {"vendor:cpu_flash"}),
+    ("cpu", qkv(dtype=torch.float64), {}, {"vendor:cpu_flash"}),
+    ("gfx942", qkv(), {}, set()),
+]
+
+
+@pytest.mark.parametrize(("arch", "tensors", "options", "expected"), TAKEN)
+def test_attention_is_taken_by_the_libraries_that_can(arch, tensors, options, expected):
+    found = statuses(opmux.attention, *tensors, arch=arch, **options)
+    assert {name for name, (status, _) in found.items() if status in ("chosen", "accepted")} == expected
+
+
+REFUSED = [
+    ("sm_90", qkv(seq_q=1), {"causal": True}, "vendor:cudnn",
+     "causal = True is not False, and seq_q = 1 is not equal to seq_k = 128"),
+    ("sm_90", qkv(seq_q=256), {"causal": True}, "vendor:flash",
+     "seq_q = 256 is more than seq_k = 128, and causal = True is not False"),
+    ("sm_90", qkv(), {"window": (64, 0)}, "vendor:cudnn", "window = (64, 0) is not (-1, -1)"),
+    ("sm_90", qkv(), {"softcap": 30.0}, "vendor:flash", "softcap = 30.0 is more than 0"),
+    ("sm_90", qkv(head_dim=36, value_dim=36), {}, "vendor:cudnn", "head_dim = 36 is not a multiple of 8"),
+    ("sm_90", qkv(dtype=torch.float32), {}, "vendor:cudnn", "q is float32, takes bfloat16, float16"),
+    ("sm_90", qkv(seq_k=0), {}, "vendor:flash", "seq_k = 0 is less than 1"),
+    ("sm_80", qkv(), {}, "vendor:cudnn", "archs: sm_90, this is sm_80"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "tensors", "options", "name", "reason"), REFUSED)
+def test_attention_that_a_library_cannot_do_is_refused_with_the_reason(arch, tensors, options, name, reason):
+    assert statuses(opmux.attention, *tensors, arch=arch, **options)[name] == ("rejected", reason)
+
+
+def test_a_tensor_off_16_bytes_is_refused_on_a_gpu_and_taken_on_the_cpu():
+    x = torch.empty(4 * 64 + 1, dtype=torch.bfloat16)[1:].view(4, 64)
+    w = torch.empty(32, 64, dtype=torch.bfloat16)
+    assert statuses(opmux.linear, x, w, arch="sm_90")["vendor:blas"] == (
+        "rejected",
+        "this is sm_90, and x is not aligned to 16 bytes",
+    )
+    assert statuses(opmux.linear, x, w, arch="cpu")["vendor:blas"][0] == "chosen"
+
+
+def test_lse_in_16_bits_on_the_cpu_is_left_to_the_reference():
+    reason = "q is bfloat16, takes float32, float64"
+    assert statuses(opmux.attention_lse, *qkv(), arch="cpu")["vendor:cpu_flash"] == ("rejected", reason)
+
+
+def test_rms_norm_is_claimed_where_torch_has_one_kernel_for_it():
+    x, weight = torch.empty(4, 64), torch.empty(64)
+    assert statuses(opmux.rms_norm, x, weight, arch="sm_90")["vendor:fused"][0] in ("chosen", "accepted")
+    assert statuses(opmux.rms_norm, x, weight, arch="cpu")["vendor:fused"][0] == "rejected"
+    refused = statuses(opmux.rms_norm, x, weight, arch="sm_90", weight_offset=1.0)["vendor:fused"]
+    assert refused == ("rejected", "weight_offset = 1.0 is not 0.0")
