@@ -66,7 +66,7 @@ def looks(of: nn.Module) -> dict[str, Any]:
 
 
 def deep_looks(of: nn.Module) -> dict[str, Any]:
-    """Everything that a module and its children hold: each object by identity, and what is in it by value."""
+    """Everything that a module and its children hold: each object by identity, and what is in it bit by bit."""
 
     def inside(value: Any) -> Any:
         if isinstance(value, Tensor):
