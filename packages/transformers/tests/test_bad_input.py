@@ -73,7 +73,7 @@ def test_a_norm_that_cannot_be_checked_is_left_alone() -> None:
     patched = model()
     subclassed(patched.model.norm, norm_that_raises)
     left = reasons(opmux_transformers.patch(patched), "norm")
-    assert left == {"model.norm": "its forward raises ValueError on random input: only in the right mood"}
+    assert left == {"model.norm": "its forward raises ValueError on the input of a check"}
 
 
 @pytest.mark.parametrize("factor", [1.01, -1.0])
@@ -146,8 +146,8 @@ def test_an_attention_of_its_own_making_keeps_the_masks_of_all() -> None:
     report = opmux_transformers.patch(patched)
     stranger = "model.layers.1.self_attn"
     assert reasons(report, "attention") == {
-        "model.layers.0.self_attn": f"it shares its masks with {stranger}, which does not ask the registry",
-        "model.layers.1.self_attn": "its forward does not ask transformers' registry for its attention",
+        "model.layers.0.self_attn": f"it changes only together with {stranger}, which does not ask the registry",
+        stranger: "it mixes tokens by code of its own, which does not ask transformers' registry for attention",
     }
     assert report.replaced("rope") == 1
     assert report.replaced("rope tables") == 0
@@ -204,7 +204,7 @@ def test_a_strangers_attention(scaling: str, extra: str, factor: str, reason: st
     if reason:
         assert reason in left["model.layers.1.self_attn"]
         assert left["model.layers.0.self_attn"] == (
-            "it shares its masks with model.layers.1.self_attn, whose attention is left"
+            "it changes only together with model.layers.1.self_attn, whose attention is left"
         )
         assert patched.config._attn_implementation == "eager"
     else:  # what it computes is its own business: attention lies inside, and is what opmux computes

@@ -1,4 +1,4 @@
-"""`PagedCache` has the whole interface of the installed transformers' caches, and what libraries made for older ones use."""
+"""`PagedCache` has the whole interface of the installed transformers' caches, and what older ones had that is used."""
 
 import inspect
 from collections.abc import Callable
@@ -96,7 +96,9 @@ def same(own: Any, theirs: Any) -> bool:
 
 def test_every_method_and_attribute_of_a_cache_is_known_here() -> None:
     unknown = (public(Cache) | public(DynamicCache)) - CALLS.keys() - OTHERWISE.keys()
-    assert not unknown, f"this transformers' caches have {sorted(unknown)}: see that PagedCache has it, and call it here"
+    assert not unknown, (
+        f"this transformers' caches have {sorted(unknown)}: see that PagedCache has it, and call it here"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
@@ -133,7 +135,9 @@ def test_a_layer_has_what_transformers_layers_have(name: str, caches) -> None:
     assert vars(theirs.layers[0]).keys() <= {*vars(own.layers[0])}
 
 
-@pytest.mark.parametrize("method", ["crop", "reset", "reorder_cache", "batch_select_indices", "batch_repeat_interleave"])
+@pytest.mark.parametrize(
+    "method", ["crop", "reset", "reorder_cache", "batch_select_indices", "batch_repeat_interleave"]
+)
 def test_layers_can_be_asked_one_after_the_other(method: str, caches) -> None:
     theirs, own = caches
     argument = {"crop": (-2,), "reset": (), "batch_repeat_interleave": (2,)}.get(method, (torch.tensor([1, 0]),))
@@ -151,7 +155,7 @@ def test_a_cache_without_tokens() -> None:
     cache = PagedCache(patched)
     assert (cache.batch_size, cache.max_batch_size, cache.get_seq_length()) == (-1, -1, 0)
     assert [tuple(layer) for layer in cache] == [(None, None, None)] * LAYERS
-    for act in ("reset", "crop", "reorder_cache", "batch_select_indices", "batch_repeat_interleave"):
+    for act in CHANGING:
         CALLS[act](cache)
     assert cache.get_seq_length() == 0
     assert PagedCache(patched, max_length=32).max_cache_len == 32

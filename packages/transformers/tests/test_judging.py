@@ -464,7 +464,10 @@ def test_a_layer_whose_mask_is_no_window() -> None:
     patched = model("qwen3")
     patched.config.layer_types = ["full_attention", "chunked_attention"]
     left = reasons(opmux_transformers.patch(patched), "attention")
-    assert left["model.layers.1.self_attn"] == "the mask of its layer is 'chunked_attention', which is no window"
+    assert (
+        left["model.layers.1.self_attn"]
+        == "its layer is of the kind 'chunked_attention': only full and sliding attention are known"
+    )
 
 
 def test_the_reasons_for_t5() -> None:
@@ -487,7 +490,7 @@ def test_an_attention_that_needs_more_than_a_check_can_give() -> None:
     patched = model()
     patched.model.layers[1].self_attn.__class__ = Sharing
     left = reasons(opmux_transformers.patch(patched), "attention")
-    assert left["model.layers.1.self_attn"] == "its forward needs `shared_states`, which its check does not know"
+    assert left["model.layers.1.self_attn"] == "its forward needs `shared_states`, which a check cannot give"
 
 
 def test_an_attention_that_scales_by_positions_is_replaced() -> None:

@@ -141,7 +141,7 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
 def unknown_needs(module: nn.Module, given: Collection[str]) -> str | None:
     """Say what a module's forward needs besides what a check gives it; None where it needs nothing."""
     missing = [p.name for p in _not_given(module, given) if p.default is p.empty]
-    return _needs(missing) if missing else None
+    return f"its forward needs `{'`, `'.join(missing)}`, which a check cannot give" if missing else None
 
 
 def raised(module: nn.Module, given: Collection[str], error: Exception) -> str:
@@ -153,25 +153,14 @@ def raised(module: nn.Module, given: Collection[str], error: Exception) -> str:
         error: what it raised.
     """
     absent = [p.name for p in _not_given(module, given) if p.default is None]
-    if "NoneType" in str(error) and absent:  # it says None, and means an argument that it cannot do without
-        return _needs(absent)
-    if isinstance(error, _PYTHONS_OWN):
-        return f"its forward does not run on random input: it raises {type(error).__name__}"
-    said = next(iter(str(error).strip().splitlines()), "")
-    return f"its forward raises {type(error).__name__} on random input: {said}".removesuffix(": ")
-
-
-_PYTHONS_OWN = (AttributeError, TypeError, LookupError, NameError, AssertionError)
-"""Errors whose text speaks of a module's code, not of its use."""
+    if absent and "NoneType" in str(error):  # it speaks of None, and means an argument that it cannot do without
+        return f"its forward may need `{'`, `'.join(absent)}`, which a check cannot give"
+    return f"its forward raises {type(error).__name__} on the input of a check"
 
 
 def _not_given(module: nn.Module, given: Collection[str]) -> list[inspect.Parameter]:
     parameters = inspect.signature(inspect.unwrap(type(module).forward)).parameters
     return [p for p in [*parameters.values()][1:] if p.kind not in _VARIADIC and p.name not in given]
-
-
-def _needs(names: Sequence[str]) -> str:
-    return f"its forward needs `{'`, `'.join(names)}`, which its check does not know"
 
 
 def numbers(module: nn.Module, *but: str) -> tuple[tuple[str, Any], ...]:

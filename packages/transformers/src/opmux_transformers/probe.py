@@ -24,6 +24,11 @@ from opmux_transformers.trial import Trial, still
 _SEQ = 9
 """Tokens of a check."""
 
+CACHES = ("past_key_values", "past_key_value", "layer_past")
+"""What the parameter of an attention's forward is called that takes its cache."""
+
+NO_TABLES = "nothing was found that makes its cos and sin"
+
 _COS_AND_SIN = ["cos", "sin"]
 """What the third and fourth parameter of a rotary function are called."""
 
@@ -83,12 +88,18 @@ def _strangers(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def unregistered(survey: Survey) -> list[str]:
-    """Attention modules that do not ask transformers' registry: the innermost ones that take a mask of attention."""
+    """Modules that mix tokens without transformers' registry: the innermost ones with weights that take a mask."""
     modules = survey.modules
     candidates = [path for path, module in modules.items() if is_candidate(module)]
     takers = _takers(modules, lambda names: any("mask" in name or name == "alibi" for name in names))
-    inner = [path for path in takers if not any(_holds(path, [other]) for other in takers if other != path)]
-    return [path for path in inner if not _holds(path, candidates) and not _is_model(modules[path])]
+    able = [path for path in takers if _has_weights(modules[path])]
+    inner = [path for path in able if not any(other != path and _holds(path, [other]) for other in able)]
+    return [p for p in inner if not _holds(p, candidates) and not isinstance(modules[p], PreTrainedModel)]
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Whether a module has parameters and is no table of positions, which some models look up by their mask."""
+    return not isinstance(module, nn.Embedding) and next(module.parameters(), None) is not None
 
 
 def _takers(modules: dict[str, nn.Module], wanted: Callable[[set[str]], bool]) -> dict[str, nn.Module]:
@@ -109,15 +120,11 @@ def _holds(path: str, others: list[str]) -> bool:
     return any(other == path or other.startswith(f"{path}." if path else "") for other in others)
 
 
-def _is_model(module: nn.Module) -> bool:
-    return isinstance(module, PreTrainedModel)
-
-
 def window_of(module: nn.Module) -> int | None:
     """The window that the mask of a module's layer would have.
 
     Raises:
-        ValueError: where the layer's mask is of a kind that is no band.
+        ValueError: where the layer is of another kind, whose mask may be no band.
     """
     config: Any = module.config
     index = getattr(module, "layer_idx", None)
@@ -129,7 +136,7 @@ def window_of(module: nn.Module) -> int | None:
         return None
     if kinds[index] == "sliding_attention":
         return window
-    raise ValueError(f"the mask of its layer is {kinds[index]!r}, which is no window")
+    raise ValueError(f"its layer is of the kind {kinds[index]!r}: only full and sliding attention are known")
 
 
 def layer_kind(module: nn.Module) -> Any:
@@ -229,12 +236,13 @@ def _probe(survey: Survey, path: str) -> Probe | str:
     x = agreement.random(2, _SEQ, own.hidden_size, like=like, dtype=torch.float32)
     given: dict[str, Any] = {"hidden_states": x, "attention_mask": None, **positions(module, _SEQ, x.device)}
     parameters = inspect.signature(forward_function(module)).parameters
-    if "past_key_values" in parameters:
-        given["past_key_values"] = None
+    given |= {name: None for name in CACHES if name in parameters}
     tables = survey.tables_of(path)
     if tables is not None:
         maker = survey.modules[tables.path]
         given["position_embeddings"] = make(maker, tables.kind_of(module), _SEQ, torch.float32)
+    elif (parameter := parameters.get("position_embeddings")) is not None and parameter.default is parameter.empty:
+        return NO_TABLES
     if (needs := agreement.unknown_needs(module, given)) is not None:
         return needs
     band = attention.band(_SEQ, _SEQ, {"causal": True, "window": (-1 if window is None else window - 1, -1)}, x.device)

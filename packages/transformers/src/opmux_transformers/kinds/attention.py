@@ -17,13 +17,15 @@ from opmux_transformers import agreement, attention, masks
 from opmux_transformers.foreign import whose_class, whose_forward
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.rope import ROPE, Rope, rotating_function
-from opmux_transformers.probe import Probe, first, is_candidate, key_of, probe, strangers, unregistered
+from opmux_transformers.probe import CACHES, Probe, first, is_candidate, key_of, probe, strangers, unregistered
 from opmux_transformers.survey import Survey
 from opmux_transformers.trial import Trial, still
 from opmux_transformers.undo import Patch, StandIn
 
 RECORDING = "opmux_recording"
 """The attention under which a check runs: opmux's own, which records what it was called with."""
+
+_UNREGISTERED = "it mixes tokens by code of its own, which does not ask transformers' registry for attention"
 
 _seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -76,16 +78,19 @@ class AttentionKind(Kind[Attention]):
         return [path for path, module in survey.modules.items() if is_candidate(module) or path in others]
 
     def judge(self, survey: Survey, path: str) -> Attention | str:
-        """Layers of one configuration share their masks: all of them change their attention, or none does."""
+        """Layers of one configuration get the same masks: all of them change their attention, or none does."""
         module = survey.modules[path]
         if not is_candidate(module):
-            return whose_forward(module) or "its forward does not ask transformers' registry for its attention"
+            return (
+                whose_forward(module)
+                or "it mixes tokens by code of its own, which does not ask transformers' registry for attention"
+            )
         alone = self._alone(survey, path)
         if isinstance(alone, str):
             return alone
         config = module.config
         culprit = survey.once(("culprit", id(config)), lambda: self._culprit(survey, config))
-        return f"it shares its masks with {culprit}" if culprit else alone
+        return f"it changes only together with {culprit}" if culprit else alone
 
     def _alone(self, survey: Survey, path: str) -> Attention | str:
         foreign = whose_class(path, survey.modules)
@@ -166,6 +171,8 @@ def _fault(made: Probe, calls: list[Any], got: Tensor) -> str | None:
         return f"its forward asks for attention {len(calls)} times, expected once"
     ((_, passed),) = calls
     unknown = sorted(k for k, v in passed.items() if v is not None and k not in attention.TAKEN | attention.PASSED_OVER)
+    if "attention_mask" in unknown:
+        return "it makes the mask of its attention by itself"
     if unknown:
         return f"it hands attention `{'`, `'.join(unknown)}`, which opmux.attention does not have"
     if passed.get("sliding_window") != made.window:
@@ -182,12 +189,13 @@ def _ops(calls: list[Any]) -> str:
 
 def _hands_over(trial: Trial, given: dict[str, Any]) -> bool:
     """Whether the keys and values that a cache gives reach attention as they are; some models compute with them."""
-    if "past_key_values" not in given:
+    parameter = next((name for name in CACHES if name in given), None)
+    if parameter is None:
         return False
     cache = WatchedCache()
     _seen.clear()
     try:
-        trial(**{**given, "past_key_values": cache})
+        trial(**{**given, parameter: cache})
         ((tensors, _),) = _seen
         return tensors[1] is cache.given[0] and tensors[2] is cache.given[1]
     except Exception:  # a forward may want a cache of its own kind, or call attention in another way

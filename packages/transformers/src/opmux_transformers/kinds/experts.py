@@ -1,5 +1,6 @@
 """Mixtures of experts that hold their weights together: named in the report, and left as they are."""
 
+import inspect
 from collections.abc import Iterable
 
 from torch import nn
@@ -9,9 +10,13 @@ from opmux_transformers.survey import Survey
 
 
 def holds_experts(module: nn.Module) -> bool:
-    """Whether a module holds the matrices of several experts in one tensor: two tensors or more of as many matrices."""
-    tensors = [p for p in module._parameters.values() if p is not None and p.ndim == 3 and min(p.shape) > 1]
-    return len(tensors) > 1 and len({p.shape[0] for p in tensors}) == 1
+    """Whether a module holds the matrices of several experts in one tensor, and speaks of experts.
+
+    A convolution and some attentions hold tensors of three dims too, but no attribute or parameter that names experts.
+    """
+    if not any(p is not None and p.ndim == 3 and min(p.shape) > 1 for p in module._parameters.values()):
+        return False
+    return any("expert" in name for name in (*vars(module), *inspect.signature(type(module).forward).parameters))
 
 
 class ExpertsKind(Kind[None]):

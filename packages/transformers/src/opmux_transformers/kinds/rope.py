@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers.foreign import home_package, mark
+from opmux_transformers.foreign import home_package, mark, whose_forward
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.probe import (
+    NO_TABLES,
     Probe,
     first,
     forward_function,
@@ -63,7 +64,11 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) ->
     """
     named = rotary_functions(forward)
     if len(named) != 1:
-        return "its forward calls no function (q, k, cos, sin)" if not named else "its forward calls several ones"
+        return (
+            "its forward calls no function (q, k, cos, sin)"
+            if not named
+            else "its forward calls several rotary functions"
+        )
     ((name, function),) = named.items()
     home = home_package(function)
     if home not in (forward.__globals__.get("__name__", "").partition(".")[0], "transformers"):
@@ -78,6 +83,8 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) ->
                 reason = _judge(function, form, tables, module, head_dim)
         except Exception as error:  # a function may raise anything
             reason = f"{name} raises {type(error).__name__} on random input"
+            if form.rotary_dim < head_dim:
+                reason = f"{name} takes no whole head: its cos and sin have {tables.width} dims, a head has {head_dim}"
         if reason is None:
             return form
         reasons.append(reason)
@@ -183,12 +190,12 @@ class RopeKind(Kind[Rope]):
     def _judge(self, survey: Survey, path: str) -> Rope | str:
         module, tables, made = survey.modules[path], survey.tables_of(path), probe(survey, path)
         if isinstance(made, str):
-            return made
+            return made if tables is not None or agreement.on_meta(module) or whose_forward(module) else NO_TABLES
         function = forward_function(module)
         if function is not type(module).forward:
             return "its forward is decorated, so its globals cannot be replaced"
         if tables is None:
-            return "nothing was found that makes its cos and sin"
+            return NO_TABLES
         head_dim = getattr(module, "head_dim", None) or tables.width
         found = find_rope(function, tables, survey.modules[tables.path], head_dim)
         return found if isinstance(found, str) else _rotates_alike(made, found)
