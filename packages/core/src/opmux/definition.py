@@ -108,7 +108,8 @@ def _define(
         generated: this is a backward op made by `_define_generated_backward`.
     """
     name = fn.__name__
-    if name in OPS:
+    # A module that runs again (after an interrupted import, or a reload) replaces what it defined before.
+    if name in OPS and _DEFINED_AT.get(name) != _place_of(fn):
         raise TypeError(f"{name}: an op of that name is defined already, by {OPS[name].reference.__module__}")
     _check_name(name)
     python_signature = inspect.signature(fn)
@@ -140,9 +141,18 @@ def _define(
         on_miss=dispatch.plan_and_run,
     )
     public = _publish(op, python_signature, fn.__module__)
+    _DEFINED_AT[name] = _place_of(fn)
     if gradient == GENERATED:
         _define_generated_backward(op, python_signature)
     return public
+
+
+_DEFINED_AT: dict[str, tuple[str, int]] = {}
+"""Op name -> file and line of its definition."""
+
+
+def _place_of(fn: Callable[..., Any]) -> tuple[str, int]:
+    return inspect.unwrap(fn).__code__.co_filename, inspect.unwrap(fn).__code__.co_firstlineno
 
 
 def _check_name(name: str) -> None:

@@ -33,7 +33,8 @@ from opmux.definition import GENERATED, REFUSED, Accumulated, OpFunction, define
 from opmux.errors import BackendFault, BuildFailed, CaptureRefused, InvalidArgument, PluginError, UnsupportedCall
 from opmux.planning.takers import Taker, registered_ops, takers
 from opmux.plugins.hookspecs import hookimpl
-from opmux.plugins.loading import API_VERSION, temporary_plugin
+from opmux.plugins.loading import temporary_plugin
+from opmux.plugins.reading import API_VERSION
 from opmux.signatures.signature import Signature
 
 __all__ = [

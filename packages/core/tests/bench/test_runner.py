@@ -55,6 +55,8 @@ def test_the_defaults_suit_the_device() -> None:
     [
         ({"size": "huge"}, "bench: `size` expected one of small, model, figures, got 'huge'; leave it away"),
         ({"dtype": torch.int8}, "bench: `dtype` expected bf16, f16, f32 or f64, got int8; leave it away"),
+        ({"limit_s": -0.5}, "bench: `limit` expected 0 seconds or more, got -0.5; leave it away for 5"),
+        ({"limit_s": float("nan")}, "bench: `limit` expected 0 seconds or more, got nan; leave it away for 5"),
         ({"rounds": 0}, "bench: `rounds` expected 1 or more, got 0; leave it away for 20"),
     ],
 )

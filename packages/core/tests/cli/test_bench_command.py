@@ -88,6 +88,7 @@ def test_a_backend_that_takes_nothing_exits_with_1_and_says_why(opmux_cli) -> No
         (("--size", "huge"), "bench: `size` expected one of small, model, figures, got 'huge'; leave it away"),
         (("--dtype", "i8"), "bench: `dtype` expected bf16, f16, f32 or f64, got int8; leave it away"),
         (("--dtype", "b16"), "bench: `--dtype` expected a dtype (bf16, "),
+        (("--limit", "-1"), "bench: `limit` expected 0 seconds or more, got -1; leave it away for 5"),
         (("--rounds", "0"), "bench: `rounds` expected 1 or more, got 0; leave it away for 20"),
         (("--device", "cuda:77"), "bench: `--device` expected one of cpu"),
         (("--plot", "no/such/folder/a.svg"), "opmux: `--plot` expected a file in a folder that exists, "),

@@ -11,7 +11,7 @@ import pytest
 from opmux import tuning
 from opmux.plugin import Implementation, Priority, hookimpl
 from opmux.plugins import loading
-from opmux.tuning.records import COLUMNS
+from opmux.tuning.record import COLUMNS
 
 Row = dict[str, str]
 Put = Callable[..., Path]

@@ -15,7 +15,7 @@ from opmux.callpath.op import OPS
 from opmux.declared.call import Call
 from opmux.tuning import TunedRecord
 from opmux.tuning import table as tables
-from opmux.tuning.roles import roles_of
+from opmux.tuning.matching import matching_of
 from opmux.tuning.table import OpTable, in_force
 
 SIZES = st.integers(1, 40)
@@ -90,19 +90,19 @@ def cell_of(table: OpTable, of: Call) -> Any:
     ],
 )
 def test_the_parts_of_dims_and_options(op: str, nearest: list, exact: list, capacity: list, fixed: list) -> None:
-    roles = roles_of(OPS[op])
-    assert list(roles.nearest) == nearest
-    assert list(roles.exact) == exact
-    assert list(roles.capacity) == capacity
-    assert [o.name for o in roles.fixed] == fixed
+    matching = matching_of(OPS[op])
+    assert list(matching.nearest) == nearest
+    assert list(matching.exact) == exact
+    assert list(matching.capacity) == capacity
+    assert [o.name for o in matching.fixed] == fixed
 
 
 def test_every_size_of_every_op_has_one_part() -> None:
     for op in OPS.values():
-        roles = roles_of(op)
-        dims = [n for n in (*roles.nearest, *roles.exact, *roles.capacity) if n in op.signature.binders]
+        matching = matching_of(op)
+        dims = [n for n in (*matching.nearest, *matching.exact, *matching.capacity) if n in op.signature.binders]
         assert sorted(dims) == sorted(op.signature.binders)
-        options = [*(o.name for o in (*roles.fixed, *roles.free)), *(set(roles.nearest) - set(dims))]
+        options = [*(o.name for o in (*matching.fixed, *matching.free)), *(set(matching.nearest) - set(dims))]
         assert sorted(options) == sorted(o.name for o in op.signature.options)
 
 

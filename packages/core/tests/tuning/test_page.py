@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from opmux import tuning
-from opmux.tuning.records import COLUMNS, REQUIRED_COLUMNS
-from opmux.tuning.roles import CAPACITY, NEAREST
+from opmux.tuning.matching import CAPACITY, NEAREST
+from opmux.tuning.record import COLUMNS, REQUIRED_COLUMNS
 
 PAGE = (Path(__file__).parents[4] / "docs" / "users" / "tuned-records.md").read_text(encoding="utf-8")
 

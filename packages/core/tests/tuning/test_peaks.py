@@ -5,8 +5,8 @@ import torch
 
 from opmux.arch import parse_arch
 from opmux.callpath.op import OPS
+from opmux.tuning.matching import attended, shrinks
 from opmux.tuning.peaks import PEAKS, least_memory_us, peak_tflops
-from opmux.tuning.roles import attended, shrinks
 
 
 @pytest.mark.parametrize("arch", sorted(PEAKS))

@@ -175,7 +175,7 @@ REFUSED = [
         for text, value in (("0", "0.0"), ("-3", "-3.0"))
     ),
     *(
-        ({name: ""}, f"rms_norm: `{name}` expected a value, got an empty cell; fill it in or drop the row")
+        ({name: ""}, f"rms_norm: `{name}` expected a value, got an empty field; fill it in or drop the row")
         for name in ("arch", "dtypes", "dims", "backend", "time_us", "error", "compared")
     ),
     ({"error": "nan"}, "rms_norm: `error` expected a finite number, got 'nan'; measure again or drop the row"),
@@ -318,9 +318,9 @@ COLUMNS = (
     ("line", "text"),
     [
         ('rms_norm,cpu,x=f32;weight=f32,"tokens=1', "malformed CSV: unexpected end of data; a row is one line, quotes "
-         "inside a cell are doubled"),
-        ("rms_norm,cpu", "expected 8 cells as in the header, got 2; quote cells with commas"),
-        (GOOD_LINES[1] + ",more", "expected 8 cells as in the header, got 9; quote cells with commas"),
+         "inside a field are doubled"),
+        ("rms_norm,cpu", "expected 8 fields as in the header, got 2; quote fields with commas"),
+        (GOOD_LINES[1] + ",more", "expected 8 fields as in the header, got 9; quote fields with commas"),
     ],
 )  # fmt: skip
 def test_a_malformed_line_spoils_itself_only(folder: Path, line: str, text: str) -> None:
@@ -334,7 +334,7 @@ NO_HEADER = (
     "expected a header naming columns (op, arch, dtypes, dims, backend, time_us, error, compared, ...), "
     "got an empty file"
 )
-BROKEN_LINE = "malformed CSV: unexpected end of data; a row is one line, quotes inside a cell are doubled"
+BROKEN_LINE = "malformed CSV: unexpected end of data; a row is one line, quotes inside a field are doubled"
 GUESS = "did you mean dtypes? the columns are"
 NO_ERROR = "header: column `error` is missing; required are op, arch, dtypes, dims, backend, time_us, error, compared"
 NO_TEXT = "cannot be read: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"

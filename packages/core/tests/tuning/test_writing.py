@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opmux import tuning
 from opmux.errors import TunedRecordError
 from opmux.tuning import TunedRecord, gbps_of, load_records, tflops_of, write_records
-from opmux.tuning.records import COLUMNS
+from opmux.tuning.record import COLUMNS
 
 RMS_NORM = TunedRecord(
     op="rms_norm",

@@ -72,6 +72,8 @@ class Settings:
             raise InvalidArgument(f"bench: `dtype` expected bf16, f16, f32 or f64, got {name_of(dtype)}; leave it away")
         if rounds < 1:
             raise InvalidArgument(f"bench: `rounds` expected 1 or more, got {rounds}; leave it away for 20")
+        if not limit_s >= 0:  # NaN too
+            raise InvalidArgument(f"bench: `limit` expected 0 seconds or more, got {limit_s:g}; leave it away for 5")
         return cls(device, size, dtype, compiled, rounds, limit_s)
 
 

@@ -60,7 +60,8 @@ def build_app() -> typer.Typer:
     }
     for name, command in own.items():
         app.command(name)(command)
-    commands, failures = plugins.commands_of_plugins()
+    with output.stdout_to_stderr():  # plugins are loaded here, and what they print must not mix with a command's output
+        commands, failures = plugins.commands_of_plugins()
     for name, function in commands:
         app.command(name, rich_help_panel="From plugins")(function)
     for failure in failures:

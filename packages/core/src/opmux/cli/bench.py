@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from opmux import bench as benchmarks
+import opmux.bench as benchmarks
 from opmux.arch import CPU
 from opmux.cli import output, words
 

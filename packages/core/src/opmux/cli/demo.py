@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from opmux import demo as opmux_demo
+import opmux.demo as opmux_demo
 from opmux.cli import output, words
 
 TextFile = Annotated[

@@ -4,9 +4,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -15,7 +16,52 @@ from rich.text import Text
 
 from opmux.errors import InvalidArgument
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+_json_stream: TextIO | None = None
+"""Where `emit_json` writes while everything else that is printed goes to stderr."""
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[TextIO]:
+    """Send to stderr what plugins, kernels and child processes print; yields a stream that still reaches stdout."""
+    real = sys.stdout
+    try:
+        is_the_process_own = real.fileno() == 1
+    except OSError:  # replaced by something in memory
+        is_the_process_own = False
+    if not is_the_process_own:
+        with redirect_stdout(sys.stderr):
+            yield real
+        return
+    real.flush()
+    with os.fdopen(os.dup(1), "w", encoding=real.encoding) as kept:
+        os.dup2(2, 1)
+        try:
+            yield kept
+        finally:
+            real.flush()
+            os.dup2(kept.fileno(), 1)
+
+
+@contextmanager
+def _only_json_on_stdout() -> Iterator[None]:
+    global _json_stream
+    with stdout_to_stderr() as _json_stream:
+        try:
+            yield
+        finally:
+            _json_stream = None
+
+
+def _asked_for_json(context: typer.Context, as_json: bool) -> bool:
+    if as_json:
+        context.with_resource(_only_json_on_stdout())
+    return as_json
+
+
+AsJson = Annotated[
+    bool, typer.Option("--json", callback=_asked_for_json, help="Print one JSON object instead of tables.")
+]
+"""The option ``--json``. With it nothing but what `emit_json` prints reaches stdout."""
 
 STYLES = {
     "chosen": "bold green",
@@ -40,7 +86,7 @@ def console(stderr: bool = False) -> Console:
 
 def emit_json(data: Any) -> None:
     """Print an object as JSON; numbers that JSON cannot say (NaN, infinity) become null."""
-    typer.echo(to_json(data))
+    typer.echo(to_json(data), file=_json_stream)
 
 
 def to_json(data: Any) -> str:

@@ -1,6 +1,5 @@
 """The ``OPMUX_`` variables of the environment: value, meaning, and what is wrong with them."""
 
-import importlib.metadata
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from opmux.arch import parse_arch
 from opmux.errors import OpmuxError
 from opmux.near import did_you_mean
-from opmux.plugins import loading
+from opmux.plugins import discovery, loading
 from opmux.policy import ENVIRONMENT, FALSE_WORDS, TRUE_WORDS, split_names
 
 
@@ -37,7 +36,7 @@ def _backends(value: str) -> str | None:
 
 
 def _plugins(value: str) -> str | None:
-    installed = {e.name for e in importlib.metadata.entry_points(group=loading.ENTRY_POINT_GROUP)}
+    installed = {e.name for e in discovery.installed()}
     return _unknown(value, installed, "not installed:")
 
 

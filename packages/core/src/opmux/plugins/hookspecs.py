@@ -1,14 +1,12 @@
 """The hooks of a plugin. Each is called once per plugin, when plugins are loaded; never per call of an op."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
 from opmux.declared.implementation import Implementation
-
-if TYPE_CHECKING:
-    from opmux.tuning.records import RecordReader
+from opmux.plugins.record_readers import RecordReader
 
 hookspec = pluggy.HookspecMarker("opmux")
 hookimpl = pluggy.HookimplMarker("opmux")
@@ -19,7 +17,7 @@ def opmux_implementations() -> Iterable[Implementation]:
     """Yield what the backend implements.
 
     Called when plugins are loaded: at the first call of an op, or by a command. Must import no toolchain and touch
-    no device. Backend, distribution and version of each record are filled in from the entry point.
+    no device. Backend, distribution and version of each implementation are filled in from the entry point.
     """
     raise NotImplementedError
 
@@ -37,8 +35,8 @@ def opmux_ops() -> Iterable[Any]:
 def opmux_commands() -> Iterable[tuple[str, Any]]:
     """Return commands for the command line: ``(name, function)``, the function as typer takes it.
 
-    Called when plugins are loaded, in programs too that show no command line: import nothing heavy in the module
-    that defines them.
+    Called when plugins are loaded, also in programs without a command line: import nothing heavy in the module that
+    defines them.
     """
     raise NotImplementedError
 
@@ -48,13 +46,13 @@ def opmux_tuned_records() -> Iterable[str]:
     """Return absolute paths of files of tuned records shipped with the plugin, or of folders of them.
 
     They are the lowest layer: the user's and the environment's records replace them. Called when plugins are loaded,
-    and not again when the files are read anew.
+    and not again when the files are read again.
     """
     raise NotImplementedError
 
 
 @hookspec
-def opmux_record_readers() -> "Iterable[tuple[str, RecordReader]]":
+def opmux_record_readers() -> Iterable[tuple[str, RecordReader]]:
     """Return readers of other formats of tuned records: ``(file suffix, reader)``.
 
     The suffix begins with a dot. A reader takes a path and yields rows as dicts, with the columns of opmux's own CSV

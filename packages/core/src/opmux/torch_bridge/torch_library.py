@@ -19,7 +19,8 @@ from opmux.signatures.signature import Option, Signature
 from opmux.signatures.validation import check_call
 from opmux.torch_bridge import autograd
 
-_LIBRARY = torch.library.Library("opmux", "FRAGMENT")
+_LIBRARIES: dict[str, torch.library.Library] = {}
+"""Op name -> its registration: one each, so that an op that is defined again can replace its former one."""
 _KINDS = {
     "float": "float",
     "int": "SymInt",
@@ -207,11 +208,14 @@ def _kernel(op: Op) -> Handler:
 
 
 def register(op: Op) -> None:
-    """Register an op, and its ``.out`` overload where it has one."""
+    """Register an op, and its ``.out`` overload where it has one; replaces the former op of that name."""
+    if (former := _LIBRARIES.pop(op.name, None)) is not None:
+        former._destroy()
+    library = _LIBRARIES[op.name] = torch.library.Library("opmux", "FRAGMENT")
     forms = (False, True) if op.signature.takes_out else (False,)
     for out in forms:
         name = f"{op.name}.out" if out else op.name
-        _LIBRARY.define(schema(op.signature, out), tags=(torch.Tag.pt2_compliant_tag,))
+        library.define(schema(op.signature, out), tags=(torch.Tag.pt2_compliant_tag,))
         # A Meta kernel serves fake tensors too. torch.library.register_fake would also note down the caller's source
         # line, which takes 2 ms an op and would double the time that importing opmux takes.
         for key, handler in (
@@ -221,4 +225,4 @@ def register(op: Op) -> None:
             ("Batched", _batched_gradients(op)),
             ("Meta", _fake(op)),
         ):
-            _LIBRARY.impl(name, gathering(op.signature, handler, out), key)
+            library.impl(name, gathering(op.signature, handler, out), key)

@@ -1,178 +1,92 @@
-"""What the cells of a tuned record hold, read from text and written as text."""
+"""The cells of the plan key: the calls that one plan serves, since the records have one answer for all of them."""
 
-import json
-import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from opmux.dtypes import SHORT_NAMES, short_name_of
-from opmux.errors import InvalidArgument, TunedRecordError
 from opmux.signatures.signature import Option
-from opmux.signatures.validation import check_option
+from opmux.tuning.entries import Entry
+from opmux.tuning.matching import Matching
+
+UNMATCHED = "none"
+"""The feature's value where no record has the call's exact dims."""
+
+OTHER = "other"
+"""Stands in a key for every value of an option that no record names."""
 
 
-def refused(op: str, column: str, expected: str, got: str, remedy: str) -> TunedRecordError:
-    """The one form of a complaint about a row: op, column, expected, got, what to do."""
-    return TunedRecordError(f"{op}: `{column}` expected {expected}, got {got}; {remedy}")
+class Grid:
+    """The cells of calls with equal exact dims: between which recorded values each size lies."""
+
+    def __init__(self, text: str, names: Sequence[str], recorded: Sequence[Iterable[int]]) -> None:
+        # The last bound is left out: what lies above it takes the same record as what lies just below.
+        self.bounds = [sorted(set(values))[:-1] for values in recorded]
+        parts = [
+            [f"{name}<={bound}" for bound in bounds] + ([f"{name}>{bounds[-1]}"] if bounds else [""])
+            for name, bounds in zip(names, self.bounds, strict=True)
+        ]
+        self.only = self.bounds[0] if len(self.bounds) == 1 else []
+        self._parts, self._text = parts, text
+        self.labels: Mapping[tuple[int, ...], str] = _Labels(self)
+        self.single = [self.label((place,)) for place in range(len(parts[0]))] if len(parts) == 1 else []
+
+    def label(self, cell: tuple[int, ...]) -> str:
+        """``n=4096 k=7168 tokens<=128``: shown by explain, and as a string of its own cheap to look up."""
+        words = [self._text, *(parts[place] for parts, place in zip(self._parts, cell, strict=True))]
+        return " ".join(word for word in words if word) or "all"
 
 
-def as_text(value: Any) -> str:
-    """A cell as text: a reader of another format may give numbers, lists and mappings."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, torch.dtype):
-        return short_name_of(value)
-    if isinstance(value, Mapping):
-        return ";".join(f"{name}={'none' if item is None else as_text(item)}" for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return ",".join(as_text(item) for item in value)
-    return repr(value)
+class _Labels(dict[tuple[int, ...], str]):
+    def __init__(self, grid: Grid) -> None:
+        super().__init__()
+        self._grid = grid
+
+    def __missing__(self, cell: tuple[int, ...]) -> str:
+        return self.setdefault(cell, self._grid.label(cell))
 
 
-def read_pairs(op: str, column: str, text: str, example: str) -> dict[str, str]:
-    """``tokens=4096;hidden=8192`` -> names and words.
+class Cells:
+    """Finds the cell of a call, for the plan key: exact dims, options that some record names, and the other sizes."""
 
-    Raises:
-        TunedRecordError: where a part is no pair, or a name comes twice.
-    """
-    pairs: dict[str, str] = {}
-    for part in text.split(";") if text else []:
-        name, equals, word = (piece.strip() for piece in part.partition("="))
-        if not name or not equals or not word:
-            raise refused(op, column, f"name=value pairs joined by `;`, as {example}", repr(text), "mend the row")
-        if name in pairs:
-            raise refused(op, column, f"each name once, as {example}", f"`{name}` twice", "drop one")
-        pairs[name] = word
-    return pairs
+    def __init__(
+        self, matching: Matching, tuples: Sequence[Option], freed: Sequence[Option], entries: Sequence[Entry]
+    ) -> None:
+        places = [place for place, option in enumerate(matching.fixed) if option in tuples]
+        names = (*matching.exact, *(option.name for option in tuples))
+        grouped: dict[tuple[Any, ...], list[Entry]] = {}
+        for entry in entries:
+            _, _, fixed, exact = entry.base
+            grouped.setdefault((*exact, *(fixed[place] for place in places)), []).append(entry)
+        self._grids = {
+            exact: Grid(
+                " ".join(f"{n}={_short(v)}" for n, v in zip(names, exact, strict=True)),
+                matching.nearest,
+                [{e.sizes[place] for e in group} for place in range(len(matching.nearest))],
+            )
+            for exact, group in grouped.items()
+        }
+        self._recorded = [{v for e in entries for name, v in e.free if name == o.name} for o in freed]
 
+    def of_one(self, exact: tuple[Any, ...], size: int) -> str:
+        """The cell where one size is sought."""
+        grid = self._grids.get(exact)
+        return UNMATCHED if grid is None else grid.single[bisect_left(grid.only, size)]
 
-def read_number(op: str, column: str, text: str) -> float:
-    """A finite number.
+    def of(self, exact: tuple[Any, ...], *sizes: int) -> str:
+        """The cell where any number of sizes are."""
+        grid = self._grids.get(exact)
+        if grid is None:
+            return UNMATCHED
+        return grid.labels[tuple([bisect_left(b, s) for b, s in zip(grid.bounds, sizes, strict=True)])]
 
-    Raises:
-        TunedRecordError: where it is none.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise refused(op, column, "a finite number", repr(text), "measure again or drop the row")
-    return number
-
-
-def read_integer(op: str, column: str, text: str, of: str = "") -> int:
-    """A whole number.
-
-    Raises:
-        TunedRecordError: where it is none.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        name = f"a whole number for `{of}`" if of else "a whole number"
-        raise refused(op, column, name, repr(text), "mend the row") from None
+    def of_free(self, exact: tuple[Any, ...], free: tuple[Any, ...], *sizes: int) -> Any:
+        """The cell where records name options that others leave open: a value nobody recorded is one of the rest."""
+        cell = self.of(exact, *sizes)
+        if cell is UNMATCHED:
+            return cell
+        known = zip(free, self._recorded, strict=True)
+        return (cell, *(value if value in recorded else OTHER for value, recorded in known))
 
 
-def read_dtype(op: str, column: str, name: str, text: str) -> torch.dtype:
-    """A dtype by its short or its torch name.
-
-    Raises:
-        TunedRecordError: where torch has none of that name.
-    """
-    dtype = getattr(torch, SHORT_NAMES.get(text, text), None)
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    raise refused(op, column, f"a dtype for `{name}`, as bf16 or float8_e4m3fn", repr(text), "mend the row")
-
-
-def read_option(op: str, option: Option, text: str) -> Any:
-    """An option's value: ``true``, ``-1,0``, ``tanh``, ``none``.
-
-    Raises:
-        TunedRecordError: where the option cannot hold it.
-    """
-    value: Any = text
-    if text == "none" and option.nullable:
-        return None
-    try:
-        match option.kind:
-            case "bool":
-                value = _truth(text)
-            case "int":
-                value = int(text)
-            case "float":
-                value = float(text)
-            case "ints":
-                value = tuple(int(part) for part in text.split(","))
-            case "bools":
-                value = tuple(_truth(part.strip()) for part in text.split(","))
-            case "dtype":
-                value = read_dtype(op, "options", option.name, text)
-        return check_option(op, option, value)
-    except InvalidArgument as error:
-        expected = str(error).partition(" expected ")[2].partition(", got ")[0]
-    except ValueError as error:
-        if isinstance(error, TunedRecordError):
-            raise
-        expected = f"a value of kind {option.kind}"
-    raise refused(op, "options", f"{expected} for `{option.name}`", repr(text), "mend the row")
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(text)
-    return text == "true"
-
-
-def read_config(op: str, value: Any) -> dict[str, Any] | None:
-    """A JSON object; nothing where the cell is empty.
-
-    Raises:
-        TunedRecordError: where it is malformed, is no object, names a key twice, or holds NaN or infinity.
-    """
-    if isinstance(value, Mapping):
-        value = write_config(op, value)
-    text = as_text(value)
-    if not text:
-        return None
-    try:
-        config = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
-    except ValueError as error:
-        expected = 'a JSON object, as {"block_m": 128}'
-        raise refused(op, "config", expected, f"{text!r} ({error})", "mend the row; CSV doubles quotes") from None
-    if not isinstance(config, dict):
-        raise refused(op, "config", 'a JSON object, as {"block_m": 128}', repr(text), "mend the row")
-    return config
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a key comes twice")
-    return made
-
-
-def write_config(op: str, config: Mapping[str, Any]) -> str:
-    """A config as JSON in one line.
-
-    Raises:
-        TunedRecordError: where JSON would not give it back as it is: tuples, keys that are no strings, NaN.
-    """
-    try:
-        text = json.dumps(dict(config), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise refused(op, "config", "what JSON can hold", f"{config!r} ({error})", "use plain values") from None
-    if json.loads(text) != config:
-        raise refused(op, "config", "what JSON gives back as it is", f"{config!r}", "use lists and string keys")
-    return text
+def _short(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

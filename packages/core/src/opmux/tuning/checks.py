@@ -14,9 +14,9 @@ from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument, TunedRecordError
 from opmux.near import did_you_mean
 from opmux.signatures.validation import check_call
-from opmux.tuning import cells, peaks
-from opmux.tuning.records import TunedRecord, known_op
-from opmux.tuning.roles import CAPACITY, attended, roles_of, shrinks
+from opmux.tuning import fields, peaks
+from opmux.tuning.matching import CAPACITY, attended, matching_of, shrinks
+from opmux.tuning.record import TunedRecord, known_op
 
 AGREEMENT = 0.02
 """How far a stated tflops or gbps may lie from the one that follows from the time."""
@@ -39,7 +39,7 @@ def check_record(record: TunedRecord) -> None:
     _check_names(op, record)
     if not _BACKEND.fullmatch(record.backend):
         remedy = "write it as explain does"
-        raise cells.refused(op.name, "backend", "`backend` or `backend:name`", repr(record.backend), remedy)
+        raise fields.refused(op.name, "backend", "`backend` or `backend:name`", repr(record.backend), remedy)
     _check_figures(op, record)
     tensors, options, dims = _as_call(op, record)
     try:
@@ -48,7 +48,7 @@ def check_record(record: TunedRecord) -> None:
         raise TunedRecordError(str(error)) from None
     flops, size = op.count_flops(record.dims), _bytes(op, tensors, options, dims, CAPACITY)
     _check_agreement(op, record, "tflops", flops and 1e-6 * flops, "op states no flops")
-    whole = None if roles_of(op).capacity else 1e-3 * size
+    whole = None if matching_of(op).capacity else 1e-3 * size
     _check_agreement(op, record, "gbps", whole, "call reads a part of its buffers only")
     _check_possible(op, record, flops, size, options)
 
@@ -72,7 +72,7 @@ def gbps_of(record: TunedRecord) -> float | None:
         TunedRecordError: where the op is unknown.
     """
     op = known_op(record.op)
-    if roles_of(op).capacity:
+    if matching_of(op).capacity:
         return None
     return 1e-3 * _bytes(op, *_as_call(op, record), frozenset()) / record.time_us
 
@@ -83,53 +83,55 @@ def _check_arch(op: Op, name: str) -> None:
     except InvalidArgument:
         arch = None
     if arch is None or arch.name != name or (name[-1:].isalpha() and arch.vendor == "nvidia"):
-        raise cells.refused(
+        raise fields.refused(
             op.name, "arch", "one arch, as sm_90 or gfx942", repr(name), "use the name in `opmux doctor`"
         )
 
 
 def _check_names(op: Op, record: TunedRecord) -> None:
     """Every name is one of the op's, and none that it needs is missing."""
-    signature, roles = op.signature, roles_of(op)
+    signature, matching = op.signature, matching_of(op)
     may = {t.name: "tensors" for t in signature.tensors}
     must = [t.name for t in signature.required]
     _compare(op, "dtypes", record.dtypes, may, must)
     _compare(op, "dims", record.dims, dict.fromkeys(signature.binders, "dims"), list(signature.binders))
     options = {o.name: o for o in signature.options}
-    _compare(op, "options", record.options, options, list(roles.must_name(signature.options)))
+    _compare(op, "options", record.options, options, list(matching.must_name(signature.options)))
     for name, size in record.dims.items():
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _LARGEST_DIM:
-            raise cells.refused(op.name, "dims", f"a positive size for `{name}`", repr(size), "measure a real call")
+            raise fields.refused(op.name, "dims", f"a positive size for `{name}`", repr(size), "measure a real call")
 
 
 def _compare(op: Op, column: str, given: Mapping[str, Any], may: Mapping[str, Any], must: list[str]) -> None:
     for name in given:
         if name not in may:
             remedy = f"{did_you_mean(name, may)}they are {', '.join(may) or 'none'}"
-            raise cells.refused(op.name, column, f"{column} of {op.name}", f"`{name}`", remedy)
+            raise fields.refused(op.name, column, f"{column} of {op.name}", f"`{name}`", remedy)
     for name in must:
         if name not in given:
-            raise cells.refused(op.name, column, f"a value for `{name}`", "none", f"add {name}=...")
+            raise fields.refused(op.name, column, f"a value for `{name}`", "none", f"add {name}=...")
 
 
 def _check_figures(op: Op, record: TunedRecord) -> None:
     again = "measure again or drop the row"
     if not (math.isfinite(record.time_us) and record.time_us > 0):
-        raise cells.refused(op.name, "time_us", "a positive number of microseconds", f"{record.time_us!r}", again)
+        raise fields.refused(op.name, "time_us", "a positive number of microseconds", f"{record.time_us!r}", again)
     if not (math.isfinite(record.error) and record.error >= 0):
-        raise cells.refused(op.name, "error", "a finite error, 0 or more", f"{record.error!r}", again)
+        raise fields.refused(op.name, "error", "a finite error, 0 or more", f"{record.error!r}", again)
     if record.error > ERROR_BOUND:
         expected = f"at most {ERROR_BOUND}, the conformance bound"
-        raise cells.refused(op.name, "error", expected, f"{record.error!r}", "do not use that kernel: it is wrong")
+        raise fields.refused(op.name, "error", expected, f"{record.error!r}", "do not use that kernel: it is wrong")
     if isinstance(record.compared, bool) or not isinstance(record.compared, int) or record.compared < 1:
         expected = "how many implementations were measured, 1 or more"
-        raise cells.refused(op.name, "compared", expected, f"{record.compared!r}", "count the record's own")
+        raise fields.refused(op.name, "compared", expected, f"{record.compared!r}", "count the record's own")
     if record.date:
         try:
             datetime.datetime.fromisoformat(record.date)
         except ValueError:
             remedy = "mend the row or leave it empty"
-            raise cells.refused(op.name, "date", "an ISO 8601 date, as 2026-01-31", repr(record.date), remedy) from None
+            raise fields.refused(
+                op.name, "date", "an ISO 8601 date, as 2026-01-31", repr(record.date), remedy
+            ) from None
 
 
 def _as_call(op: Op, record: TunedRecord) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -145,7 +147,7 @@ def _as_call(op: Op, record: TunedRecord) -> tuple[dict[str, Any], dict[str, Any
         }
     except (RuntimeError, TypeError, OverflowError, ValueError) as error:
         text = str(error).partition("\n")[0]
-        raise cells.refused(op.name, "dims", "sizes of tensors that torch can hold", text, "mend the row") from None
+        raise fields.refused(op.name, "dims", "sizes of tensors that torch can hold", text, "mend the row") from None
     return tensors, options, dims
 
 
@@ -168,11 +170,11 @@ def _check_agreement(op: Op, record: TunedRecord, column: str, work: float | Non
     if stated is None:
         return
     if work is None:
-        raise cells.refused(op.name, column, f"nothing, since the {why_not}", f"{stated:g}", "leave it empty")
+        raise fields.refused(op.name, column, f"nothing, since the {why_not}", f"{stated:g}", "leave it empty")
     real = work / record.time_us
     if not abs(stated - real) <= AGREEMENT * real:
         expected = f"{real:.4g} (from dims and time_us, within {AGREEMENT:.0%})"
-        raise cells.refused(op.name, column, expected, f"{stated:g}", "one of the three is wrong: measure again")
+        raise fields.refused(op.name, column, expected, f"{stated:g}", "one of the three is wrong: measure again")
 
 
 def _check_possible(op: Op, record: TunedRecord, flops: float | None, size: int, options: Mapping[str, Any]) -> None:
@@ -187,8 +189,8 @@ def _check_possible(op: Op, record: TunedRecord, flops: float | None, size: int,
         if record.time_us < least:
             widths = "/".join(sorted({short_name_of(d) for d in record.dtypes.values()}))
             expected = f"at least {least:.4g} ({record.arch} does at most {rate:.4g} tflops in {widths})"
-            raise cells.refused(op.name, "time_us", expected, f"{record.time_us:g}", again)
+            raise fields.refused(op.name, "time_us", expected, f"{record.time_us:g}", again)
     least_memory = peaks.least_memory_us(record.arch, size)
     if least_memory is not None and fraction is not None and record.time_us < least_memory:
         expected = f"at least {least_memory:.4g} ({record.arch} cannot move {size / 1e6:.4g} MB in less)"
-        raise cells.refused(op.name, "time_us", expected, f"{record.time_us:g}", again)
+        raise fields.refused(op.name, "time_us", expected, f"{record.time_us:g}", again)

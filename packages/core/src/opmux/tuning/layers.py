@@ -8,18 +8,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opmux.callpath.op import OPS
 from opmux.errors import TunedRecordError
 from opmux.log import announce_once
+from opmux.plugins.failures import PLUGIN_FAULTS
+from opmux.plugins.reading import LoadedPlugin
+from opmux.plugins.record_readers import BadRow, RecordReader
 from opmux.tables import text_table
 from opmux.tuning.checks import check_record
-from opmux.tuning.records import BadRow, RecordReader, TunedRecord, read_csv, read_row
-from opmux.tuning.table import OpTable, entry_of, in_force
-
-if TYPE_CHECKING:
-    from opmux.plugins.loading import LoadedPlugin
+from opmux.tuning.csv_files import read_csv, read_row
+from opmux.tuning.entries import entry_of
+from opmux.tuning.record import TunedRecord
+from opmux.tuning.table import OpTable, in_force
 
 PLUGIN, USER, ENVIRONMENT = "plugin", "user", "environment"
 LAYERS = (PLUGIN, USER, ENVIRONMENT)
@@ -129,7 +131,7 @@ def load_records(path: str | os.PathLike[str], reader: RecordReader = read_csv) 
     return records
 
 
-def load_all(plugins: Iterable["LoadedPlugin"]) -> Loaded:
+def load_all(plugins: Iterable[LoadedPlugin]) -> Loaded:
     """Read every layer and put in force what counts."""
     plugins = list(plugins)
     refused: list[Refusal] = []
@@ -182,7 +184,7 @@ def read_file(
                 refused.append(Refusal(layer, str(path), line, str(error)))
             else:
                 records.append(record)
-    except Exception as error:  # a file may hold, and a plugin's reader may raise, anything
+    except PLUGIN_FAULTS as error:  # a file may hold, and a plugin's reader may raise, anything
         refused.append(Refusal(layer, str(path), None, f"cannot be read: {type(error).__name__}: {error}"))
     return records, refused
 
@@ -213,7 +215,7 @@ def _announce(path: Path, good: int, bad: Sequence[Refusal]) -> None:
         )
 
 
-def _readers(plugins: Sequence["LoadedPlugin"], refused: list[Refusal]) -> dict[str, RecordReader]:
+def _readers(plugins: Sequence[LoadedPlugin], refused: list[Refusal]) -> dict[str, RecordReader]:
     """File suffix -> reader; the first plugin by name keeps a suffix that two claim."""
     readers: dict[str, RecordReader] = {".csv": read_csv}
     for plugin in plugins:
@@ -233,7 +235,7 @@ def _readers(plugins: Sequence["LoadedPlugin"], refused: list[Refusal]) -> dict[
 
 
 def _sources(
-    plugins: Sequence["LoadedPlugin"], readers: Mapping[str, RecordReader], refused: list[Refusal]
+    plugins: Sequence[LoadedPlugin], readers: Mapping[str, RecordReader], refused: list[Refusal]
 ) -> dict[str, list[Path]]:
     """The files of each layer, the lowest layer first."""
     paths: dict[str, list[Path]] = {layer: [] for layer in LAYERS}

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
 from opmux.planning.resolver import TunedChoice
+from opmux.plugins import loading
+from opmux.plugins.reading import LoadedPlugin
 
 if TYPE_CHECKING:
-    from opmux.plugins.loading import LoadedPlugin
     from opmux.tuning.layers import Loaded, TuningReport
     from opmux.tuning.table import OpTable
 
@@ -29,32 +30,29 @@ def lookup(op: Op, call: Call) -> TunedChoice | None:
 
 def report() -> "TuningReport":
     """Which files were read, which records are in force, and what was refused and why. Loads the plugins first."""
-    from opmux.plugins import loading
-    from opmux.tuning.layers import TuningReport
+    from opmux.tuning.layers import TuningReport  # what reads files is imported late: `import opmux` does not need it
 
     loading.ensure_loaded()
     return TuningReport() if _loaded is None else _loaded.report
 
 
 def reload() -> "TuningReport":
-    """Read every file anew, put in force what counts, and drop the plans of the ops concerned.
+    """Read every file again, put in force what counts, and drop the plans of the ops concerned.
 
     Calls that run meanwhile finish on what they began with.
     """
-    from opmux.plugins import loading
-
     if not loading.ensure_loaded():  # outside of the lock: loading takes its own first, then this one
         install(loading.loaded_plugins())
     return report()
 
 
-def install(plugins: Iterable["LoadedPlugin"]) -> None:
-    """Read the files of these plugins, the user's and the environment's.
+def install(plugins: Iterable[LoadedPlugin]) -> None:
+    """Read the files of these plugins, the user's and the environment's, and put in force what counts.
 
-    `opmux.plugins.loading` calls this when it has loaded the plugins.
+    Subscribed to `opmux.plugins.loading`: it runs whenever the loaded plugins have changed.
     """
     global _loaded
-    from opmux.tuning import layers
+    from opmux.tuning import layers  # late, as in `report`
 
     with _lock:
         before = {} if _loaded is None else _loaded.tables
@@ -76,3 +74,6 @@ def _give_feature(op: Op, table: "OpTable | None") -> None:
     op.rebuild()
     for outdated in functions[:-2]:
         op.namespace.pop(outdated, None)
+
+
+loading.subscribe(install)

@@ -4,9 +4,7 @@ The feature names the cell that a call lies in: its exact dims, and between whic
 are. Within a cell every arch, dtype and backend has one answer, so a plan serves the whole cell.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,54 +14,10 @@ from opmux.declared.call import Call
 from opmux.declared.features import Feature, size_source
 from opmux.planning.resolver import TunedChoice
 from opmux.signatures.signature import Option
-from opmux.tuning.records import TunedRecord
-from opmux.tuning.roles import Roles, roles_of
-
-UNMATCHED = "none"
-"""The feature's value where no record has the call's exact dims."""
-
-OTHER = "other"
-"""Stands in a key for every value of an option that no record names."""
-
-Base = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A record in force, as calls are matched to it.
-
-    Attributes:
-        base: what must be equal: arch, dtypes, fixed options, exact dims.
-        free: options that only this record and some others name.
-        sizes: its nearest dims.
-        picks: it may pick its backend.
-    """
-
-    record: TunedRecord
-    base: Base
-    free: tuple[tuple[str, Any], ...]
-    sizes: tuple[int, ...]
-    picks: bool
-
-    @property
-    def place(self) -> tuple[Any, ...]:
-        """What a later layer replaces as a whole, with the backend."""
-        return self.base, self.free, self.sizes
-
-
-def entry_of(op: Op, record: TunedRecord) -> Entry:
-    """A record as calls are matched to it."""
-    roles = roles_of(op)
-    given = {o.name: record.options.get(o.name, o.default) for o in op.signature.options}
-    base = (
-        record.arch,
-        tuple(record.dtypes.get(t.name) for t in op.signature.tensors),
-        tuple(given[o.name] for o in roles.fixed),
-        tuple(record.dims[name] for name in roles.exact),
-    )
-    free = tuple((o.name, given[o.name]) for o in roles.free if o.name in record.options)
-    sizes = tuple(int((record.dims[n] if n in record.dims else given[n]) or 0) for n in roles.nearest)
-    return Entry(record, base, free, sizes, record.compared >= 2)
+from opmux.tuning.cells import Cells
+from opmux.tuning.entries import Base, Entry, entry_of, nearest
+from opmux.tuning.matching import matching_of
+from opmux.tuning.record import TunedRecord
 
 
 class OpTable:
@@ -71,7 +25,7 @@ class OpTable:
 
     def __init__(self, op: Op, entries: Iterable[Entry]) -> None:
         self.op = op
-        self.roles = roles_of(op)
+        self.matching = matching_of(op)
         self.entries = tuple(entries)
         self._by_base: dict[Base, list[Entry]] = {}
         for entry in self.entries:
@@ -82,8 +36,8 @@ class OpTable:
         base = (
             call.arch.name,
             tuple(None if tensor is None else tensor.dtype for tensor in call.tensors.values()),
-            tuple(call.options[o.name] for o in self.roles.fixed),
-            tuple(call.size(name) for name in self.roles.exact),
+            tuple(call.options[o.name] for o in self.matching.fixed),
+            tuple(call.size(name) for name in self.matching.exact),
         )
         fitting = [
             entry
@@ -92,7 +46,7 @@ class OpTable:
         ]
         if not fitting:
             return None
-        sizes = tuple(int(call.size(name) or 0) for name in self.roles.nearest)
+        sizes = tuple(int(call.size(name) or 0) for name in self.matching.nearest)
         choices: dict[str, TunedChoice] = {}
         picking = [entry for entry in fitting if entry.picks]
         if picking:
@@ -110,7 +64,7 @@ class OpTable:
 
     def _match(self, entry: Entry, sizes: tuple[int, ...]) -> str:
         """``tuned for tokens=4096 (nearest to 3000)``."""
-        names = self.roles.nearest
+        names = self.matching.nearest
         if not names:
             return "tuned for these dims (exact)"
         recorded = " ".join(f"{name}={size}" for name, size in zip(names, entry.sizes, strict=True))
@@ -129,29 +83,16 @@ class OpTable:
         entries = [entry for entry in self.entries if runs_here(entry.record.arch)]
         if not entries:
             return None
-        signature, roles = self.op.signature, self.roles
-        tuples = [o for o in roles.fixed if not o.is_flag]
-        exact = [size_source(signature, name) for name in roles.exact] + [_tuple_source(o) for o in tuples]
-        freed = [o for o in roles.free if any(o.name == name for e in entries for name, _ in e.free)]
-        sizes = [_size_source(signature, name) for name in roles.nearest]
+        signature, matching = self.op.signature, self.matching
+        tuples = [o for o in matching.fixed if not o.is_flag]
+        exact = [size_source(signature, name) for name in matching.exact] + [_tuple_source(o) for o in tuples]
+        freed = [o for o in matching.free if any(o.name == name for e in entries for name, _ in e.free)]
+        sizes = [_size_source(signature, name) for name in matching.nearest]
         free = [_tuple_source(o) if o.kind == "bools" else o.name for o in freed]
         arguments = [_tuple_of(exact), *([_tuple_of(free)] if free else []), *sizes]
-        cells = Cells(roles, tuples, freed, entries)
+        cells = Cells(matching, tuples, freed, entries)
         called = cells.of_free if free else cells.of_one if len(sizes) == 1 else cells.of
         return Feature("tuned", f"{function}({', '.join(arguments)})"), called
-
-
-def nearest(entries: Sequence[Entry], sizes: tuple[int, ...]) -> Entry:
-    """The record to take: of those that name the most options, for each size in turn the smallest recorded value that
-    is not below the call's, else the largest recorded; of equal ones the fastest.
-    """
-    named = min(((-len(e.free), tuple(name for name, _ in e.free)) for e in entries), default=(0, ()))[1]
-    left = [e for e in entries if tuple(name for name, _ in e.free) == named]
-    for place, size in enumerate(sizes):
-        recorded = {e.sizes[place] for e in left}
-        taken = min((value for value in recorded if value >= size), default=max(recorded))
-        left = [e for e in left if e.sizes[place] == taken]
-    return min(left, key=lambda e: (e.record.time_us, e.record.backend))
 
 
 def runs_here(arch: str) -> bool:
@@ -174,83 +115,6 @@ def _tuple_source(option: Option) -> str:
 def _size_source(signature: Any, name: str) -> str:
     nullable = any(o.name == name and o.nullable for o in signature.options)
     return f"({name} or 0)" if nullable else size_source(signature, name)
-
-
-class Grid:
-    """The cells of calls with equal exact dims: between which recorded values each size lies."""
-
-    def __init__(self, text: str, names: Sequence[str], recorded: Sequence[Iterable[int]]) -> None:
-        # The last bound is left out: what lies above it takes the same record as what lies just below.
-        self.bounds = [sorted(set(values))[:-1] for values in recorded]
-        parts = [
-            [f"{name}<={bound}" for bound in bounds] + ([f"{name}>{bounds[-1]}"] if bounds else [""])
-            for name, bounds in zip(names, self.bounds, strict=True)
-        ]
-        self.only = self.bounds[0] if len(self.bounds) == 1 else []
-        self._parts, self._text = parts, text
-        self.labels: Mapping[tuple[int, ...], str] = _Labels(self)
-        self.single = [self.label((place,)) for place in range(len(parts[0]))] if len(parts) == 1 else []
-
-    def label(self, cell: tuple[int, ...]) -> str:
-        """``n=4096 k=7168 tokens<=128``: shown by explain, and as a string of its own cheap to look up."""
-        words = [self._text, *(parts[place] for parts, place in zip(self._parts, cell, strict=True))]
-        return " ".join(word for word in words if word) or "all"
-
-
-class _Labels(dict[tuple[int, ...], str]):
-    def __init__(self, grid: Grid) -> None:
-        super().__init__()
-        self._grid = grid
-
-    def __missing__(self, cell: tuple[int, ...]) -> str:
-        return self.setdefault(cell, self._grid.label(cell))
-
-
-class Cells:
-    """Finds the cell of a call, for the plan key: exact dims, options that some record names, and the other sizes."""
-
-    def __init__(
-        self, roles: Roles, tuples: Sequence[Option], freed: Sequence[Option], entries: Sequence[Entry]
-    ) -> None:
-        places = [place for place, option in enumerate(roles.fixed) if option in tuples]
-        names = (*roles.exact, *(option.name for option in tuples))
-        grouped: dict[tuple[Any, ...], list[Entry]] = {}
-        for entry in entries:
-            _, _, fixed, exact = entry.base
-            grouped.setdefault((*exact, *(fixed[place] for place in places)), []).append(entry)
-        self._grids = {
-            exact: Grid(
-                " ".join(f"{n}={_short(v)}" for n, v in zip(names, exact, strict=True)),
-                roles.nearest,
-                [{e.sizes[place] for e in group} for place in range(len(roles.nearest))],
-            )
-            for exact, group in grouped.items()
-        }
-        self._recorded = [{v for e in entries for name, v in e.free if name == o.name} for o in freed]
-
-    def of_one(self, exact: tuple[Any, ...], size: int) -> str:
-        """The cell where one size is sought."""
-        grid = self._grids.get(exact)
-        return UNMATCHED if grid is None else grid.single[bisect_left(grid.only, size)]
-
-    def of(self, exact: tuple[Any, ...], *sizes: int) -> str:
-        """The cell where any number of sizes are."""
-        grid = self._grids.get(exact)
-        if grid is None:
-            return UNMATCHED
-        return grid.labels[tuple([bisect_left(b, s) for b, s in zip(grid.bounds, sizes, strict=True)])]
-
-    def of_free(self, exact: tuple[Any, ...], free: tuple[Any, ...], *sizes: int) -> Any:
-        """The cell where records name options that others leave open: a value nobody recorded is one of the rest."""
-        cell = self.of(exact, *sizes)
-        if cell is UNMATCHED:
-            return cell
-        known = zip(free, self._recorded, strict=True)
-        return (cell, *(value if value in recorded else OTHER for value, recorded in known))
-
-
-def _short(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def in_force(op: Op, layers: Iterable[Sequence[TunedRecord]]) -> OpTable:

@@ -1,8 +1,6 @@
 """Plugins: loaded one by one, each failure recorded and none contagious."""
 
-import subprocess
 import sys
-import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +33,15 @@ def raising_hook():
     return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations)
 
 
+def exiting_hook():
+    @hookimpl
+    def opmux_implementations():
+        yield implementation(ones)
+        sys.exit("no licence")
+
+    return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations)
+
+
 def bad_item():
     @hookimpl
     def opmux_implementations():
@@ -53,6 +60,8 @@ def unknown_hook():
 
 BROKEN = [
     (ImportError("no module named 'hip'"), "ImportError: no module named 'hip'"),
+    (SystemExit(3), "SystemExit: 3; a plugin must not exit while it is loaded"),
+    (exiting_hook(), "SystemExit: no licence; a plugin must not exit while it is loaded"),
     (plugin(version=2), "API version 2, this core speaks 1: pip install -U opmux"),
     (plugin(version=0), "API version 0, this core speaks 1: pip install -U a-test"),
     (SimpleNamespace(), "declares no OPMUX_API_VERSION, this core speaks 1: add it to the plugin module"),
@@ -61,7 +70,8 @@ BROKEN = [
     (unknown_hook(), "PluginValidationError: unknown hook 'opmux_implementation' in plugin"),
     (
         plugin(implementation(ones, op="rms_nrm")),
-        "implements `rms_nrm`, which is no op of this core: pip install -U opmux",
+        "implements `rms_nrm`, which is no op of this core: did you mean rms_norm? if a newer core has it, "
+        "pip install -U opmux",
     ),
     (
         plugin(implementation(ones, when=(MultipleOf("hiden", 8),))),
@@ -174,34 +184,17 @@ assert "a_toolchain" in sys.modules
 
 
 @pytest.fixture
-def site(tmp_path):
-    """A folder on the path with an installed plugin, a broken one, and one of another API version."""
-    (tmp_path / "installed_plugin.py").write_text(PLUGIN_MODULE)
+def site(tmp_path, install):
+    """An installed plugin, a broken one, and one of another API version."""
+    install("installed", PLUGIN_MODULE)
     (tmp_path / "installed_kernels.py").write_text(KERNEL_MODULE)
-    (tmp_path / "broken_plugin.py").write_text("raise OSError('libhip.so: cannot open shared object file')")
-    (tmp_path / "newer_plugin.py").write_text("OPMUX_API_VERSION = 99")
-    for name in ("installed", "broken", "newer"):
-        info = tmp_path / f"opmux_{name}-0.3.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: opmux-{name}\nVersion: 0.3\n")
-        (info / "entry_points.txt").write_text(f"[opmux.backends]\n{name} = {name}_plugin\n")
-    return tmp_path
+    install("broken", "raise OSError('libhip.so: cannot open shared object file')")
+    install("newer", "OPMUX_API_VERSION = 99")
 
 
-def run_with(site, program, **environment):
-    import os
-
-    # What else is installed beside the core must not take part.
-    ours = {"OPMUX_PLUGINS": "installed,broken,newer"}
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("OPMUX_")} | ours | environment
-    environ["PYTHONPATH"] = os.pathsep.join([str(site), environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, env=environ, check=False
-    )
-
-
-def test_installed_plugins_are_found_by_entry_point(site):
-    done = run_with(site, PROGRAM)
+@pytest.mark.usefixtures("site")
+def test_installed_plugins_are_found_by_entry_point(run):
+    done = run(PROGRAM)
     assert done.stdout.splitlines() == [
         "['installed'] [('broken', 'OSError: libhip.so: cannot open shared object file'), "
         "('newer', 'API version 99, this core speaks 1: pip install -U opmux')]",
@@ -209,38 +202,40 @@ def test_installed_plugins_are_found_by_entry_point(site):
     ], done.stderr
 
 
-def test_the_allow_list(site):
-    done = run_with(site, PROGRAM, OPMUX_PLUGINS="installed")
+@pytest.mark.usefixtures("site")
+def test_the_allow_list(run):
+    done = run(PROGRAM, OPMUX_PLUGINS="installed")
     assert done.stdout.splitlines()[0] == "['installed'] []", done.stderr
-    done = run_with(
-        site, "import opmux.plugins.loading as l; print(l.loaded_plugins(), l.failed_plugins())", OPMUX_PLUGINS=""
-    )
+    done = run("import opmux.plugins.loading as l; print(l.loaded_plugins(), l.failed_plugins())", OPMUX_PLUGINS="")
     assert done.stdout.strip() == "() ()", done.stderr
 
 
-def test_the_first_call_names_the_backends_once(site):
+@pytest.mark.usefixtures("site")
+def test_the_first_call_names_the_backends_once(run):
     program = "import torch, opmux\nfor _ in range(2): opmux.rms_norm(torch.ones(1, 2), torch.ones(2))"
-    done = run_with(site, program, OPMUX_LOG="info")
+    done = run(program, OPMUX_LOG="info")
     lines = done.stderr.splitlines()
     assert lines.count("opmux INFO: backends: installed, opmux, reference") == 1
     assert "opmux WARNING: plugin broken (opmux-broken 0.3) OSError: libhip.so: cannot open shared object file" in lines
 
 
-def test_disabled_and_preferred_by_the_environment(site):
+@pytest.mark.usefixtures("site")
+def test_disabled_and_preferred_by_the_environment(run):
     show = "import torch, opmux; print(opmux.explain(opmux.rms_norm, torch.ones(1, 2), torch.ones(2)).chosen.name)"
-    assert run_with(site, show).stdout.strip() == "installed"
-    assert run_with(site, show, OPMUX_DISABLE="installed").stdout.strip() == "reference"
-    assert run_with(site, show, OPMUX_PREFER="reference").stdout.strip() == "reference"
-    done = run_with(site, show, OPMUX_PREFER="missing", OPMUX_LOG="warning")
+    assert run(show).stdout.strip() == "installed"
+    assert run(show, OPMUX_DISABLE="installed").stdout.strip() == "reference"
+    assert run(show, OPMUX_PREFER="reference").stdout.strip() == "reference"
+    done = run(show, OPMUX_PREFER="missing", OPMUX_LOG="warning")
     assert "the environment's policy names backend `missing`, which is not registered" in done.stderr
 
 
-def test_a_policy_without_meaning_is_told_at_the_first_call(site):
+@pytest.mark.usefixtures("site")
+def test_a_policy_without_meaning_is_told_at_the_first_call(run):
     told = "policy: `OPMUX_STRICT` expected 0 or 1, got 'perhaps'; unset it or set it to 1"
     show = "import torch, opmux; opmux.rms_norm(torch.ones(1, 2), torch.ones(2))"
-    done = run_with(site, show, OPMUX_STRICT="perhaps")
+    done = run(show, OPMUX_STRICT="perhaps")
     assert done.stderr.strip().endswith(f"opmux.errors.InvalidArgument: {told}")
-    done = run_with(site, f"import opmux; opmux.policy.strict(); {show}; print('ran')", OPMUX_STRICT="perhaps")
+    done = run(f"import opmux; opmux.policy.strict(); {show}; print('ran')", OPMUX_STRICT="perhaps")
     assert done.stdout.strip() == "ran", done.stderr
 
 

@@ -24,7 +24,7 @@ CAPACITY = frozenset({"pages", "max_pages", "max_positions"})
 
 
 @dataclass(frozen=True)
-class Roles:
+class Matching:
     """The parts that an op's dims and options play.
 
     Attributes:
@@ -47,7 +47,7 @@ class Roles:
 
 
 @functools.lru_cache(maxsize=512)
-def roles_of(op: Op) -> Roles:
+def matching_of(op: Op) -> Matching:
     """The parts of an op's dims and options."""
     signature = op.signature
     sizes = {name for name in signature.binders if name in NEAREST or name in signature.stars}
@@ -57,7 +57,7 @@ def roles_of(op: Op) -> Roles:
     rest = [name for name in signature.binders if name not in sizes]
     options = [o for o in signature.options if o.name not in sizes]
     fixed = tuple(o for o in options if o.is_flag or o.kind == "ints")
-    return Roles(
+    return Matching(
         nearest,
         tuple(name for name in rest if name not in CAPACITY),
         tuple(name for name in rest if name in CAPACITY),

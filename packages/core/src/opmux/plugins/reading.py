@@ -1,0 +1,139 @@
+"""Reading a plugin: check its API version, call its hooks, check what they return. Registers nothing."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from opmux import arch
+from opmux.callpath.op import OPS, Op
+from opmux.declared.configs import check_schema
+from opmux.declared.implementation import Implementation
+from opmux.errors import OpmuxError, PluginError
+from opmux.near import did_you_mean
+
+API_VERSION = 1
+"""What a plugin's ``OPMUX_API_VERSION`` must equal."""
+
+RESERVED = ("reference", "opmux")
+"""The core's own backends: the references, and in-place ops computed by their functional form and a copy."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class LoadedPlugin:
+    """A plugin that loaded, and what it brought."""
+
+    name: str
+    distribution: str
+    version: str
+    implementations: tuple[Implementation, ...] = ()
+    ops: tuple[str, ...] = ()
+    commands: tuple[tuple[str, Any], ...] = ()
+    tuned_records: tuple[str, ...] = ()
+    record_readers: tuple[tuple[str, Any], ...] = ()
+
+
+def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> LoadedPlugin:
+    """Call every hook of a plugin and exhaust what it yields.
+
+    Args:
+        name: the entry point's name, which is the backend's.
+        plugin: the module, or an object with hooks.
+        distribution: the package that brings it.
+        version: the package's version.
+
+    Returns:
+        What the hooks returned; the implementations carry backend, distribution and version.
+
+    Raises:
+        PluginError: where the name, the API version, or the type of something returned is wrong.
+    """
+    # Imported here because `import opmux` needs neither.
+    import pluggy
+
+    from opmux.plugins import hookspecs
+
+    if name in RESERVED or not _NAME.fullmatch(name):
+        raise PluginError(
+            f"is called {name!r}: a backend's name is a Python identifier, and not {' or '.join(RESERVED)}"
+        )
+    _check_api_version(getattr(plugin, "OPMUX_API_VERSION", None), distribution)
+    # One manager per plugin: a hook that raises aborts every other one in the same manager's call.
+    manager = pluggy.PluginManager("opmux")
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, name)
+    manager.check_pending()
+
+    def results(hook: str) -> tuple[Any, ...]:
+        return tuple(item for result in getattr(manager.hook, hook)() for item in result)
+
+    ops = results("opmux_ops")
+    for function in ops:
+        if not isinstance(getattr(function, "op", None), Op):
+            raise PluginError(f"opmux_ops returned {function!r}, which define_op did not make")
+    implementations = results("opmux_implementations")
+    for implementation in implementations:
+        if not isinstance(implementation, Implementation):
+            raise PluginError(f"opmux_implementations yielded {implementation!r}, expected an Implementation")
+    return LoadedPlugin(
+        name,
+        distribution,
+        version,
+        tuple(
+            dataclasses.replace(i, backend=name, distribution=distribution, version=version) for i in implementations
+        ),
+        tuple(function.op.name for function in ops),
+        results("opmux_commands"),
+        results("opmux_tuned_records"),
+        results("opmux_record_readers"),
+    )
+
+
+def _check_api_version(spoken: Any, distribution: str) -> None:
+    if spoken is None:
+        raise PluginError(f"declares no OPMUX_API_VERSION, this core speaks {API_VERSION}: add it to the plugin module")
+    if spoken != API_VERSION:
+        upgrade = distribution if isinstance(spoken, int) and spoken < API_VERSION else "opmux"
+        raise PluginError(f"API version {spoken}, this core speaks {API_VERSION}: pip install -U {upgrade}")
+
+
+def check_implementation(implementation: Implementation) -> Op:
+    """Check one implementation against the ops.
+
+    Returns:
+        The op that it implements.
+
+    Raises:
+        PluginError: unknown op, a constraint or feature on an argument that does not exist, an arch pattern that
+            matches no known arch, a target that is neither ``"module:function"`` nor callable.
+    """
+    op = OPS.get(implementation.op)
+    if op is None:
+        raise PluginError(
+            f"implements `{implementation.op}`, which is no op of this core: {did_you_mean(implementation.op, OPS)}"
+            "if a newer core has it, pip install -U opmux"
+        )
+    who = f"{implementation.full_name} of {op.name}"
+    if not isinstance(implementation.priority, int):
+        raise PluginError(f"{who}: priority {implementation.priority!r} is not an int, as Priority.PORTABLE")
+    for field_name in ("archs", "when", "features", "requires"):
+        if not isinstance(getattr(implementation, field_name), tuple):
+            raise PluginError(f"{who}: {field_name}= is not a tuple: write {field_name}=(..., )")
+    for target in (implementation.target, implementation.config):
+        if not (callable(target) or (isinstance(target, str) and target.count(":") == 1)) and target is not None:
+            raise PluginError(f"{who}: target {target!r} is neither 'module:function' nor callable")
+    if implementation.target is None:
+        raise PluginError(f"{who}: target is None, expected 'module:function' or a callable")
+    try:
+        check_schema(implementation)
+        for feature in implementation.key_features(op.signature):
+            compile(feature.source, f"<{who}>", "eval")
+        for pattern in implementation.archs:
+            arch.check_pattern(pattern)
+    except OpmuxError as error:
+        raise PluginError(f"{who}: {error}") from None
+    except SyntaxError:
+        raise PluginError(f"{who}: feature {feature.label!r} cannot be written into a key") from None
+    return op

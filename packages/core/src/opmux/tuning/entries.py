@@ -1,0 +1,62 @@
+"""Records as calls are matched to them, and the rule of the nearest size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opmux.callpath.op import Op
+from opmux.tuning.matching import matching_of
+from opmux.tuning.record import TunedRecord
+
+Base = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record in force, as calls are matched to it.
+
+    Attributes:
+        base: what must be equal: arch, dtypes, fixed options, exact dims.
+        free: options that only this record and some others name.
+        sizes: its nearest dims.
+        picks: it may pick its backend.
+    """
+
+    record: TunedRecord
+    base: Base
+    free: tuple[tuple[str, Any], ...]
+    sizes: tuple[int, ...]
+    picks: bool
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What a later layer replaces as a whole, with the backend."""
+        return self.base, self.free, self.sizes
+
+
+def entry_of(op: Op, record: TunedRecord) -> Entry:
+    """A record as calls are matched to it."""
+    matching = matching_of(op)
+    given = {o.name: record.options.get(o.name, o.default) for o in op.signature.options}
+    base = (
+        record.arch,
+        tuple(record.dtypes.get(t.name) for t in op.signature.tensors),
+        tuple(given[o.name] for o in matching.fixed),
+        tuple(record.dims[name] for name in matching.exact),
+    )
+    free = tuple((o.name, given[o.name]) for o in matching.free if o.name in record.options)
+    sizes = tuple(int((record.dims[n] if n in record.dims else given[n]) or 0) for n in matching.nearest)
+    return Entry(record, base, free, sizes, record.compared >= 2)
+
+
+def nearest(entries: Sequence[Entry], sizes: tuple[int, ...]) -> Entry:
+    """The record to take: of those that name the most options, for each size in turn the smallest recorded value that
+    is not below the call's, else the largest recorded; of equal ones the fastest.
+    """
+    named = min(((-len(e.free), tuple(name for name, _ in e.free)) for e in entries), default=(0, ()))[1]
+    left = [e for e in entries if tuple(name for name, _ in e.free) == named]
+    for place, size in enumerate(sizes):
+        recorded = {e.sizes[place] for e in left}
+        taken = min((value for value in recorded if value >= size), default=max(recorded))
+        left = [e for e in left if e.sizes[place] == taken]
+    return min(left, key=lambda e: (e.record.time_us, e.record.backend))
