@@ -52,7 +52,16 @@ DISTRIBUTED = ["-n", str(min(os.cpu_count() or 1, 8)), "--dist", "worksteal"]
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test of every package; arguments go to pytest."""
-    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, VENDOR, f"{TRANSFORMERS}[testing]", "pytest-xdist")
+    install(
+        session,
+        f"{CORE}[cli,plot,testing]",
+        TEMPLATE,
+        TRITON,
+        VENDOR,
+        f"{TRANSFORMERS}[testing]",
+        "pytest-xdist",
+        "mypy==2.4.1",
+    )
     COUNTS.parent.mkdir(exist_ok=True)
     COUNTS.unlink(missing_ok=True)
     totals = {"passed": 0, "failed": 0}
@@ -163,6 +172,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check types, one run per package."""
     install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, VENDOR, TRANSFORMERS, "mypy==2.4.1")
+    session.run("python", "scripts/make_stubs.py", "--check")
     for package in PACKAGES:
         session.run("mypy", "--config-file", "pyproject.toml", f"{package}/src")
 
@@ -178,8 +188,9 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def generate(session: nox.Session) -> None:
-    """Write the generated pages: the table of ops, the figures and their pictures."""
+    """Write what is generated: the types of the ops, their table, the figures and their pictures."""
     install(session, f"{CORE}[cli,plot,testing]")
+    session.run("python", "scripts/make_stubs.py")
     session.run("python", "scripts/make_op_table.py")
     session.run("python", "scripts/make_benchmark_page.py")
 

@@ -4,7 +4,8 @@ Ops are functions of this module. `explain` says which implementation takes a ca
 `policy` what the process prefers. Ops that plugins define become attributes once the plugins are loaded.
 """
 
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+from typing import Any
 
 from opmux._collector import paused as _paused
 
@@ -44,9 +45,6 @@ with _paused():
     from opmux.planning.explanation import explain
     from opmux.running.faults import quarantine_clear, quarantined
     from opmux.running.observe import trace
-
-if TYPE_CHECKING:
-    from opmux import nn as nn
 
 __all__ = [
     "__version__",
@@ -96,12 +94,23 @@ __all__ = [
 _log.configure()
 
 
-def __getattr__(name: str) -> Any:
-    """What is not there from the start: `opmux.nn`, generated backwards, and what plugins define."""
-    if name == "nn":
-        import opmux.nn
+_ON_DEMAND = ("bench", "nn")
+"""Public modules that are imported when they are first asked for."""
 
-        return opmux.nn
+
+def __dir__() -> list[str]:
+    """The public names: ops, those of plugins included, and what else users call; no internals."""
+    from opmux.callpath.op import OPS
+    from opmux.plugins.loading import ensure_loaded
+
+    ensure_loaded()
+    return sorted({*__all__, *_ON_DEMAND, *OPS})
+
+
+def __getattr__(name: str) -> Any:
+    """What is not there from the start: `opmux.nn` and `opmux.bench`, generated backwards, and what plugins define."""
+    if name in _ON_DEMAND:
+        return _importlib.import_module(f"opmux.{name}")
     from opmux.callpath.op import OPS
     from opmux.near import did_you_mean
     from opmux.plugins.loading import ensure_loaded
@@ -111,6 +120,6 @@ def __getattr__(name: str) -> Any:
             ensure_loaded()
         if name in OPS:
             return OPS[name].public
-        meant = did_you_mean(name, (*OPS, *__all__, "nn"))
+        meant = did_you_mean(name, (*OPS, *__all__, *_ON_DEMAND))
         raise AttributeError(f"module 'opmux' has no attribute {name!r}; {meant}see `opmux ops` for the ops")
     raise AttributeError(f"module 'opmux' has no attribute {name!r}")

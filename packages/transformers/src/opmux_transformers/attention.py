@@ -104,7 +104,7 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, sinks: Tensor | Non
     """Ragged attention over padded rows; ``k`` and ``v`` may have rows longer than ``keys``."""
     batch, queries = q.shape[:2]
     cu_q, cu_k = segments(bounds, queries, keys, k.shape[1])
-    longest = {"max_seqlen_q": queries, "max_seqlen_k": k.shape[1]}
+    longest: dict[str, Any] = {"max_seqlen_q": queries, "max_seqlen_k": k.shape[1]}
     out = opmux.attention_varlen(
         q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cu_q, cu_k, sinks, **longest, **options
     )

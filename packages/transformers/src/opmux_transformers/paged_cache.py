@@ -147,6 +147,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
             self.move()
         if counts:  # only now: what fails for want of memory can be called again
             table.advance(new)
+        assert table.slots is not None
         opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots)
         return table
 

@@ -152,6 +152,7 @@ class PagedStates:
         """Attend from the newest tokens, ``(batch, heads, new, head_dim)``, to all; ``(batch, new, heads, dim)``."""
         table = self.table
         new = query.shape[2]
+        assert table.cu_seqlens_q is not None
         out = opmux.paged_attention(
             in_tokens(query, new),
             self.pages,

@@ -107,5 +107,5 @@ class PackedSequences:
                 "PackedSequences", "q", f"{self.positions.shape[0]} tokens, as many as the sequences have in all",
                 f"{q.shape[0]}", "lay out the sequences of this call",
             )  # fmt: skip
-        lengths = {"max_seqlen_q": self.max_seqlen, "max_seqlen_k": self.max_seqlen}
+        lengths: dict[str, Any] = {"max_seqlen_q": self.max_seqlen, "max_seqlen_k": self.max_seqlen}
         return opmux.attention_varlen(q, k, v, self.cu_seqlens, self.cu_seqlens, sinks, **lengths, **options)

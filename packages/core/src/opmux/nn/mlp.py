@@ -81,7 +81,7 @@ class GatedMLP(nn.Module):
         return self.down_proj(self._gated(x))  # type: ignore[no-any-return]
 
     def _gated(self, x: Tensor) -> Tensor:
-        approximate = _GELU_FORMS.get(self.activation)
+        approximate: Any = _GELU_FORMS.get(self.activation)
         if self.fused:
             both = self.gate_up_proj(x)
             if approximate is None:

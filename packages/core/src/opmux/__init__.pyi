@@ -1,0 +1,1043 @@
+# Made by scripts/make_stubs.py from the signatures of the ops: do not edit.
+"""One API for the operators of language models; many backends; the best one chosen at call time."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from opmux import bench as bench
+from opmux import nn as nn
+from opmux import policy as policy
+from opmux import rope as rope
+from opmux.__about__ import __version__ as __version__
+from opmux.arch import fp8_dtype as fp8_dtype
+from opmux.callpath.op import Op as _DefinedOp
+from opmux.ops.kv_cache import block_table_from_csr as block_table_from_csr
+from opmux.planning.explanation import explain as explain
+from opmux.running.faults import quarantine_clear as quarantine_clear
+from opmux.running.faults import quarantined as quarantined
+from opmux.running.observe import trace as trace
+
+__all__ = [
+    "__version__",
+    "add_layer_norm",
+    "add_layer_norm_backward",
+    "add_rms_norm",
+    "add_rms_norm_",
+    "add_rms_norm_backward",
+    "apply_rope",
+    "apply_rope_",
+    "apply_rope_backward",
+    "attention",
+    "attention_backward",
+    "attention_lse",
+    "attention_varlen",
+    "attention_varlen_backward",
+    "attention_varlen_lse",
+    "block_table_from_csr",
+    "explain",
+    "fp8_dtype",
+    "gelu_and_mul",
+    "gelu_and_mul_backward",
+    "gelu_mul",
+    "gelu_mul_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "linear",
+    "linear_backward",
+    "merge_attention_states",
+    "paged_attention",
+    "paged_attention_lse",
+    "policy",
+    "quantize",
+    "quarantine_clear",
+    "quarantined",
+    "rms_norm",
+    "rms_norm_backward",
+    "rope",
+    "silu_and_mul",
+    "silu_and_mul_backward",
+    "silu_mul",
+    "silu_mul_backward",
+    "trace",
+    "write_kv_cache",
+]
+
+class _Op:
+    """What every op has beside its call."""
+
+    op: _DefinedOp
+    __name__: str
+
+class _add_layer_norm(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 1e-05,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 1e-05,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+add_layer_norm: _add_layer_norm
+
+class _add_layer_norm_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_y: Tensor,
+        grad_residual_out: Tensor,
+        residual_out: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-05,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_y: Tensor,
+        grad_residual_out: Tensor,
+        residual_out: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-05,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]: ...
+
+add_layer_norm_backward: _add_layer_norm_backward
+
+class _add_rms_norm(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+add_rms_norm: _add_rms_norm
+
+class _add_rms_norm_(_Op):
+    reference: Callable[..., None]
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+    ) -> None: ...
+    def bind(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., None]: ...
+
+add_rms_norm_: _add_rms_norm_
+
+class _add_rms_norm_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_y: Tensor,
+        grad_residual_out: Tensor,
+        residual_out: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_y: Tensor,
+        grad_residual_out: Tensor,
+        residual_out: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
+
+add_rms_norm_backward: _add_rms_norm_backward
+
+class _apply_rope(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool = False,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        q: Tensor,
+        k: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool = False,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+apply_rope: _apply_rope
+
+class _apply_rope_(_Op):
+    reference: Callable[..., None]
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool = False,
+        backend: str | None = None,
+    ) -> None: ...
+    def bind(
+        self,
+        q: Tensor,
+        k: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool = False,
+        backend: str | None = None,
+    ) -> Callable[..., None]: ...
+
+apply_rope_: _apply_rope_
+
+class _apply_rope_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_q_out: Tensor,
+        grad_k_out: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool = False,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_q_out: Tensor,
+        grad_k_out: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool = False,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+apply_rope_backward: _apply_rope_backward
+
+class _attention(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+attention: _attention
+
+class _attention_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        sinks: Tensor | None = None,
+        grad_lse: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        sinks: Tensor | None = None,
+        grad_lse: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]: ...
+
+attention_backward: _attention_backward
+
+class _attention_lse(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+attention_lse: _attention_lse
+
+class _attention_varlen(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+attention_varlen: _attention_varlen
+
+class _attention_varlen_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        sinks: Tensor | None = None,
+        grad_lse: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        sinks: Tensor | None = None,
+        grad_lse: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]: ...
+
+attention_varlen_backward: _attention_varlen_backward
+
+class _attention_varlen_lse(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+attention_varlen_lse: _attention_varlen_lse
+
+class _gelu_and_mul(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+gelu_and_mul: _gelu_and_mul
+
+class _gelu_and_mul_backward(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        output_mask: tuple[bool] = (True,),
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        output_mask: tuple[bool] = (True,),
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+gelu_and_mul_backward: _gelu_and_mul_backward
+
+class _gelu_mul(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+gelu_mul: _gelu_mul
+
+class _gelu_mul_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+gelu_mul_backward: _gelu_mul_backward
+
+class _layer_norm(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 1e-05,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 1e-05,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+layer_norm: _layer_norm
+
+class _layer_norm_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_y: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-05,
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_y: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-05,
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
+
+layer_norm_backward: _layer_norm_backward
+
+class _linear(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        *,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+linear: _linear
+
+class _linear_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        w: Tensor,
+        *,
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        w: Tensor,
+        *,
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
+
+linear_backward: _linear_backward
+
+class _merge_attention_states(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        out_a: Tensor,
+        lse_a: Tensor,
+        out_b: Tensor,
+        lse_b: Tensor,
+        *,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        out_a: Tensor,
+        lse_a: Tensor,
+        out_b: Tensor,
+        lse_b: Tensor,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+merge_attention_states: _merge_attention_states
+
+class _merge_attention_states_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        grad_lse: Tensor,
+        out_a: Tensor,
+        lse_a: Tensor,
+        out_b: Tensor,
+        lse_b: Tensor,
+        *,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        grad_lse: Tensor,
+        out_a: Tensor,
+        lse_a: Tensor,
+        out_b: Tensor,
+        lse_b: Tensor,
+        *,
+        output_mask: tuple[bool, bool, bool, bool] = (True, True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]: ...
+
+merge_attention_states_backward: _merge_attention_states_backward
+
+class _paged_attention(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        cu_seqlens_q: Tensor,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = True,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        layout: str = "nhd",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        cu_seqlens_q: Tensor,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = True,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        layout: str = "nhd",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+paged_attention: _paged_attention
+
+class _paged_attention_lse(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        cu_seqlens_q: Tensor,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = True,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        layout: str = "nhd",
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        cu_seqlens_q: Tensor,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float | None = None,
+        causal: bool = True,
+        window: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        layout: str = "nhd",
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+paged_attention_lse: _paged_attention_lse
+
+class _quantize(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        x: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+quantize: _quantize
+
+class _rms_norm(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+rms_norm: _rms_norm
+
+class _rms_norm_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_y: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_y: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+rms_norm_backward: _rms_norm_backward
+
+class _silu_and_mul(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+silu_and_mul: _silu_and_mul
+
+class _silu_and_mul_backward(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        *,
+        output_mask: tuple[bool] = (True,),
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        *,
+        output_mask: tuple[bool] = (True,),
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+silu_and_mul_backward: _silu_and_mul_backward
+
+class _silu_mul(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+silu_mul: _silu_mul
+
+class _silu_mul_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+silu_mul_backward: _silu_mul_backward
+
+class _write_kv_cache(_Op):
+    reference: Callable[..., None]
+    def __call__(
+        self,
+        k: Tensor,
+        v: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slot_mapping: Tensor,
+        *,
+        layout: str = "nhd",
+        backend: str | None = None,
+    ) -> None: ...
+    def bind(
+        self,
+        k: Tensor,
+        v: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slot_mapping: Tensor,
+        *,
+        layout: str = "nhd",
+        backend: str | None = None,
+    ) -> Callable[..., None]: ...
+
+write_kv_cache: _write_kv_cache
