@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from backends import backends, implementation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ import opmux
 from opmux import arch
 from opmux.arch import CPU, check_pattern, parse_arch
 from opmux.errors import InvalidArgument
+from opmux.plugins import loading
 
 
 @pytest.mark.parametrize(
@@ -63,10 +65,74 @@ def test_patterns(pattern, takes, leaves):
     assert not any(parse_arch(name).matches(pattern) for name in leaves)
 
 
-@pytest.mark.parametrize("pattern", ["hopper", "sm90+", "mi300*", "+"])
+@pytest.mark.parametrize("pattern", ["hopper", "sm90+", "mi300*", "+", "sm_999", "gfx13*", "sm_95+", "gfx12a*", "cpux"])
 def test_a_pattern_that_matches_nothing_is_refused(pattern):
     with pytest.raises(InvalidArgument):
         check_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "sm_90a",
+            "arch: `sm_90a` expected the arch of a device, got a compiler's feature set of sm_90; write sm_90",
+        ),
+        (
+            "sm_100f",
+            "arch: `sm_100f` expected the arch of a device, got a compiler's feature set of sm_100; write sm_100",
+        ),
+        (
+            "sm_999",
+            "arch: `sm_999` expected an arch that compilers know, got 'sm_999'; did you mean sm_90? "
+            f"known of nvidia: {', '.join(arch.KNOWN['nvidia'])}",
+        ),
+        (
+            "gfx943",
+            "arch: `gfx943` expected an arch that compilers know, got 'gfx943'; did you mean gfx942? "
+            f"known of amd: {', '.join(arch.KNOWN['amd'])}",
+        ),
+    ],
+)
+def test_a_claim_and_a_question_name_a_known_arch(name, message):
+    x, w = torch.randn(2, 8), torch.randn(8)
+    for ask in (arch.known_arch, check_pattern, lambda name: opmux.explain(opmux.rms_norm, x, w, arch=name)):
+        with pytest.raises(InvalidArgument) as caught:
+            ask(name)
+        assert str(caught.value) == message
+    with backends(planted=implementation(lambda *tensors, **options: tensors[0], archs=("cpu", name))):
+        assert [f.reason for f in loading.failed_plugins()] == [f"planted of rms_norm: {message}"]
+
+
+def test_a_family_that_no_known_arch_is_of():
+    with pytest.raises(InvalidArgument) as caught:
+        check_pattern("gfx13*")
+    assert str(caught.value) == (
+        "arch: `gfx13*` expected the beginning of an arch's name and `*`, as gfx9*, got one that no known arch begins "
+        "with; did you mean gfx1153? see opmux.arch.KNOWN"
+    )
+
+
+def test_every_known_arch_can_be_read_and_is_listed_once():
+    names = [name for names in arch.KNOWN.values() for name in names]
+    assert len(set(names)) == len(names)
+    for vendor, known in arch.KNOWN.items():
+        assert [arch.known_arch(name).vendor for name in known] == [vendor] * len(known)
+        numbers = [parse_arch(name).number for name in known]
+        assert numbers == sorted(numbers)
+
+
+def test_a_device_of_an_arch_that_is_not_known_yet_works(monkeypatch):
+    """What a driver reports is a fact; only claims and questions are held to the table."""
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (14, 2))
+    arch.device_arch.cache_clear()
+    try:
+        found = arch.arch_of(torch.device("cuda", 0))
+    finally:
+        arch.device_arch.cache_clear()
+    assert found.name == "sm_142"
+    assert found.matches("sm_80+")
 
 
 @given(st.integers(10, 130), st.integers(10, 130))

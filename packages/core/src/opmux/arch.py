@@ -1,7 +1,11 @@
 """Archs: what code is compiled for, found per device, matched by pattern.
 
 Names are the toolchains' own: ``gfx942`` (LLVM's AMDGPU target, without feature suffixes), ``sm_90`` (CUDA's real
-architecture), ``cpu``. Nothing here touches a device until a tensor on it is met.
+architecture, without the suffixes ``a`` and ``f``), ``cpu``. Nothing here touches a device until it is asked about one.
+
+A pattern says what an implementation was compiled for: one arch (``gfx942``), an arch and every later one of its
+vendor (``sm_80+``), a family by the beginning of its name (``gfx9*``), or everything (``*``). Each must match an arch
+of `KNOWN`: a claim for an arch that nobody could have compiled for is a mistake.
 """
 
 import functools
@@ -12,6 +16,26 @@ from dataclasses import dataclass
 import torch
 
 from opmux.errors import InvalidArgument
+from opmux.near import did_you_mean
+
+KNOWN: dict[str, tuple[str, ...]] = {
+    "cpu": ("cpu",),
+    "nvidia": (
+        "sm_50", "sm_52", "sm_53", "sm_60", "sm_61", "sm_62", "sm_70", "sm_72", "sm_75", "sm_80", "sm_86", "sm_87",
+        "sm_88", "sm_89", "sm_90", "sm_100", "sm_101", "sm_103", "sm_110", "sm_120", "sm_121",
+    ),
+    "amd": (
+        "gfx900", "gfx902", "gfx904", "gfx906", "gfx908", "gfx909", "gfx90a", "gfx90c", "gfx940", "gfx941", "gfx942",
+        "gfx950", "gfx1010", "gfx1011", "gfx1012", "gfx1013", "gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034",
+        "gfx1035", "gfx1036", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153",
+        "gfx1200", "gfx1201", "gfx1250", "gfx1251",
+    ),
+}  # fmt: skip
+"""Vendor -> the archs that its compilers know. A device of a newer arch still works; a claim or a question has to name
+one of these.
+
+Source: ``nvcc --list-gpu-arch`` of CUDA 12.8 and 13.0; LLVM's "User Guide for AMDGPU Backend", table of processors.
+"""
 
 _SM = re.compile(r"^sm_(\d+)(\d)([a-z]?)$")
 _GFX = re.compile(r"^gfx(\d+)([0-9a-f])([0-9a-f])$")
@@ -71,15 +95,45 @@ def parse_arch(name: str) -> Arch:
     )
 
 
-def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that could match nothing.
+def known_arch(name: str) -> Arch:
+    """Read the name of an arch that somebody could have compiled for.
 
     Raises:
-        InvalidArgument: where it is neither an arch, an arch and ``+``, nor a family and ``*``.
+        InvalidArgument: where it is none, carries a feature suffix (``sm_90a``), or is not in `KNOWN`.
     """
-    if pattern.endswith("*") and re.fullmatch(r"|sm_\d*|gfx[0-9a-f]*|c|cp", pattern[:-1]):
+    arch = parse_arch(name)
+    if arch.name in KNOWN[arch.vendor]:
+        return arch
+    bare = arch.name.rstrip("abcdefghijklmnopqrstuvwxyz") if arch.vendor == "nvidia" else arch.name
+    if bare != arch.name and bare in KNOWN[arch.vendor]:
+        raise InvalidArgument(
+            f"arch: `{name}` expected the arch of a device, got a compiler's feature set of {bare}; write {bare}"
+        )
+    raise InvalidArgument(
+        f"arch: `{name}` expected an arch that compilers know, got {name!r}; "
+        f"{did_you_mean(name, KNOWN[arch.vendor])}known of {arch.vendor}: {', '.join(KNOWN[arch.vendor])}"
+    )
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern that matches no known arch.
+
+    Raises:
+        InvalidArgument: where it is neither a known arch, one and ``+``, nor the beginning of one and ``*``.
+    """
+    if not isinstance(pattern, str):
+        raise InvalidArgument(
+            f"arch: `archs` expected patterns (str), got {pattern!r}; write them as 'sm_90' or 'gfx9*'"
+        )
+    if not pattern.endswith("*"):
+        known_arch(pattern.removesuffix("+"))
         return
-    parse_arch(pattern.removesuffix("+"))
+    every = [name for names in KNOWN.values() for name in names]
+    if not any(name.startswith(pattern[:-1]) for name in every):
+        raise InvalidArgument(
+            f"arch: `{pattern}` expected the beginning of an arch's name and `*`, as gfx9*, got one that no known arch "
+            f"begins with; {did_you_mean(pattern[:-1], every)}see opmux.arch.KNOWN"
+        )
 
 
 @functools.cache
@@ -125,11 +179,11 @@ def assumed_arch() -> Arch:
     """The arch that explain reasons for when no tensor says: ``OPMUX_ARCH``, else the first GPU, else the CPU.
 
     Raises:
-        InvalidArgument: where ``OPMUX_ARCH`` names no arch.
+        InvalidArgument: where ``OPMUX_ARCH`` names no known arch.
     """
     named = os.environ.get("OPMUX_ARCH")
     if named:
-        return parse_arch(named)
+        return known_arch(named)
     found = present_archs()
     return found[1][1] if len(found) > 1 else CPU
 

@@ -4,7 +4,7 @@ The page docs/authors/plugin-api.md lists every name with what it is for. Nothin
 the modules that the page names.
 """
 
-from opmux.arch import Arch, device_arch, parse_arch
+from opmux.arch import Arch, device_arch, known_arch, parse_arch
 from opmux.callpath.guards import Guard, make_guard
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
@@ -83,6 +83,7 @@ __all__ = [
     "define_op",
     "device_arch",
     "hookimpl",
+    "known_arch",
     "make_guard",
     "parse_arch",
     "registered_ops",

@@ -132,10 +132,34 @@ def test_a_driver_that_does_not_answer_is_said(opmux_cli, monkeypatch) -> None:
 def test_tuned_records_are_shown(opmux_cli, monkeypatch) -> None:
     made = TuningReport((LoadedFile("user", "a.csv", 3, 1),), (Refusal("user", "a.csv", 7, "too fast"),), {"linear": 3})
     monkeypatch.setattr(tuning, "report", lambda: made)
-    assert report(opmux_cli)["tuned"] == made.as_dict()
-    text = opmux_cli("doctor").stdout
-    assert "a.csv:7: too fast" in text
-    assert text.splitlines()[-1] == "1 tuned records, or files of them, refused"
+    told, done = report(opmux_cli, 1), opmux_cli("doctor")
+    assert told["tuned"] == made.as_dict()
+    assert not told["passed"]
+    assert done.exit_code == 1
+    assert "a.csv:7: too fast" in done.stdout
+    assert done.stdout.splitlines()[-1] == "1 tuned record, or file of them, refused"
+
+
+def test_a_record_file_that_cannot_be_read_exits_with_1(opmux_cli, monkeypatch, tmp_path) -> None:
+    (tmp_path / "records.csv").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("OPMUX_TUNED", str(tmp_path))
+    try:
+        tuning.reload()
+        told = report(opmux_cli, 1)
+    finally:
+        monkeypatch.delenv("OPMUX_TUNED")
+        tuning.reload()
+    assert not told["passed"]
+    assert told["tuned"]["files"][0]["records"] == 0
+    assert "UnicodeDecodeError" in told["tuned"]["refused"][0]["reason"]
+
+
+def test_only_what_is_registered_is_counted(opmux_cli, rows_plugin) -> None:
+    """Of two implementations with one name neither is registered."""
+    with temporary_plugin(rows_plugin, "rows", "opmux-rows", "1.2"), temporary_plugin(rows_plugin, "rows", "fork", "3"):
+        told = report(opmux_cli, 1)
+    counted = {p["distribution"]: p["implementations"] for p in told["plugins"]["loaded"]}
+    assert counted == {"opmux-rows": 0, "fork": 0}
 
 
 def executable(path: Path, says: str) -> Path:

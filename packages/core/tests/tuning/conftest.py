@@ -39,9 +39,9 @@ def user_folder(folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def row() -> Callable[..., Row]:
-    """A good row of rms_norm on the CPU, with some cells replaced."""
+    """A good row of rms_norm on the CPU, with some fields replaced."""
 
-    def made(**cells: str) -> Row:
+    def made(**fields: str) -> Row:
         good = {
             "op": "rms_norm",
             "arch": "cpu",
@@ -56,7 +56,7 @@ def row() -> Callable[..., Row]:
             "error": "0.25",
             "compared": "2",
         }
-        return {**good, **cells}
+        return {**good, **fields}
 
     return made
 

@@ -101,8 +101,8 @@ def test_an_op_whose_sizes_are_all_matched_exactly(folder: Path, put, row: Calla
 
             return [transposed_for_records]
 
-    cells = {"dtypes": "x=f32", "dims": "rows=8;width=4", "backend": "reference", "config": ""}
-    put(folder / "records.csv", row(op="transposed_for_records", **cells))
+    fields = {"dtypes": "x=f32", "dims": "rows=8;width=4", "backend": "reference", "config": ""}
+    put(folder / "records.csv", row(op="transposed_for_records", **fields))
     with loading.temporary_plugin(Defining(), "defining"):
         op = opmux.transposed_for_records
         plan = opmux.explain(op, torch.ones(8, 4))

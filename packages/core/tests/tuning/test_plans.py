@@ -245,8 +245,8 @@ def test_reloads_while_other_threads_call(folder: Path, put, row: Callable) -> N
 
     with loading.temporary_plugin(Checking(), "checking"):
         for name, rows in enumerate(contents):
-            for cells in rows:
-                cells["backend"] = "checking"
+            for fields in rows:
+                fields["backend"] = "checking"
             put(folder.parent / f"{name}.csv", *rows)
         threads = [threading.Thread(target=calling, args=(tokens,)) for tokens in (4, 8, 100)]
         for thread in threads:

@@ -18,14 +18,14 @@ from opmux.plugins import loading
 def doctor(as_json: output.AsJson = False) -> None:
     """Look at the environment, devices, plugins, toolchains, tuned records and `OPMUX_` variables.
 
-    Exits with 1 where a plugin, or a part of one, failed to load.
+    Exits with 1 where a plugin, or a part of one, failed to load, or a tuned record or a file of them was refused.
     """
     report = examine()
     if as_json:
         output.emit_json(report)
     else:
         _show(report, output.console())
-    if report["plugins"]["failed"]:
+    if not report["passed"]:
         raise typer.Exit(1)
 
 
@@ -38,15 +38,16 @@ def examine() -> dict[str, Any]:
         devices, devices_problem = [{"device": "cpu", "arch": "cpu", "name": "CPU"}], str(error)
     _, failed_commands = plugins.commands_of_plugins()
     failed = [{**listing.failed_data(f), "details": f.details} for f in (*loading.failed_plugins(), *failed_commands)]
+    tuned = tuning.report()
     return {
-        "passed": not failed,
+        "passed": not failed and not tuned.refused,
         "environment": _environment(),
         "devices": devices,
         "devices_problem": devices_problem,
         "plugins": {"loaded": [_loaded_data(plugin) for plugin in loaded], "failed": failed},
         "toolchains": toolchains(),
         "variables": variables(),
-        "tuned": tuning.report().as_dict(),
+        "tuned": tuned.as_dict(),
     }
 
 
@@ -122,5 +123,5 @@ def _verdict(report: dict[str, Any]) -> str:
     if problems:
         parts.append(f"{problems} environment variable{'s' * (problems > 1)} to look at")
     if refused:
-        parts.append(f"{refused} tuned records, or files of them, refused")
+        parts.append(f"{refused} tuned record{'s' * (refused > 1)}, or file{'s' * (refused > 1)} of them, refused")
     return "; ".join(parts) or "all is well"

@@ -33,7 +33,7 @@ def explain(
     Exits with 1 where none takes it.
     """
     definition = words.find_op("explain", op)
-    where = archs.parse_arch(arch) if arch is not None else archs.assumed_arch()
+    where = archs.known_arch(arch) if arch is not None else archs.assumed_arch()
     call = words.read_call(definition, arguments or [], where)
     plan = explanation.explain(definition.public, arch=where.name, backend=backend, **call)
     if as_json:

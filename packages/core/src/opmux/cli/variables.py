@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from opmux.arch import parse_arch
+from opmux.arch import known_arch
 from opmux.errors import OpmuxError
 from opmux.near import did_you_mean
 from opmux.plugins import discovery, loading
@@ -42,7 +42,7 @@ def _plugins(value: str) -> str | None:
 
 def _arch(value: str) -> str | None:
     try:
-        parse_arch(value)
+        known_arch(value)
     except OpmuxError as error:
         return str(error)
     return None

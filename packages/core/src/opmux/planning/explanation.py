@@ -121,7 +121,7 @@ def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None
     if backend is not None and (complaint := dispatch.unknown_backend(definition, backend)):
         raise complaint
     arguments, filled = definition.bind_arguments(tensors, options)
-    where = archs.parse_arch(arch) if arch is not None else _default_arch(arguments)
+    where = archs.known_arch(arch) if arch is not None else _default_arch(arguments)
     state = definition.state
     call, key = dispatch.make_call(definition, state, arguments, filled, where)
     around = dispatch.circumstances(definition, call, key, dispatch.through_functional(definition, backend))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opmux.arch import Arch, parse_arch
+from opmux.arch import Arch, known_arch
 from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
 from opmux.declared.implementation import Implementation
@@ -78,7 +78,7 @@ def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Ta
         raise InvalidArgument(f"takers: `op` expected an op, as opmux.rms_norm, got {op!r}; see `opmux ops`")
     loading.ensure_loaded()
     arguments, filled = definition.bind_arguments(tensors, options)
-    where = arch if isinstance(arch, Arch) else parse_arch(arch)
+    where = arch if isinstance(arch, Arch) else known_arch(arch)
     call, key = dispatch.make_call(definition, definition.state, arguments, filled, where)
     around = dispatch.circumstances(definition, call, key, None)
     resolution = resolver.resolve(call, definition.implementations, around)

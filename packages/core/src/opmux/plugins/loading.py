@@ -16,7 +16,7 @@ from opmux.log import logger
 from opmux.plugins import discovery, failures
 from opmux.plugins.failures import FailedPlugin
 from opmux.plugins.reading import LoadedPlugin, read_plugin
-from opmux.plugins.registration import Checkpoint, register
+from opmux.plugins.registration import Checkpoint, is_registered, register
 from opmux.running import faults
 
 __all__ = [
@@ -132,9 +132,15 @@ def load_plugin(name: str, load: Callable[[], Any], distribution: str, version: 
 
 
 def loaded_plugins() -> tuple[LoadedPlugin, ...]:
-    """What loaded, in order of name."""
+    """What loaded, in order of name, with the implementations that are registered.
+
+    An implementation that another package declared too is in neither plugin.
+    """
     ensure_loaded()
-    return tuple(_loaded[key] for key in sorted(_loaded))
+    return tuple(
+        dataclasses.replace(plugin, implementations=tuple(i for i in plugin.implementations if is_registered(i)))
+        for plugin in (_loaded[key] for key in sorted(_loaded))
+    )
 
 
 def failed_plugins() -> tuple[FailedPlugin, ...]:
@@ -176,7 +182,9 @@ def temporary_plugin(
     concerns_records = False
     try:
         made = load_plugin(name, load, distribution, version)
-        concerns_records = made is not None and bool(made.tuned_records or made.record_readers or made.ops)
+        concerns_records = made is not None and bool(
+            made.tuned_records or made.record_readers or made.ops or any(i.config_schema for i in made.implementations)
+        )
         if concerns_records:
             _tell_listeners()
         yield made

@@ -53,6 +53,12 @@ def _refuse_both(op: Op, new: Implementation, clash: Implementation | None) -> N
         op.set_implementations(tuple(i for i in op.implementations if i is not clash))
 
 
+def is_registered(implementation: Implementation) -> bool:
+    """Whether an implementation is still one that its op may choose."""
+    op = OPS.get(implementation.op)
+    return op is not None and implementation in op.implementations
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What is registered at one moment, to go back to."""

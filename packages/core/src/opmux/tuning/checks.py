@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from opmux.arch import parse_arch
+from opmux.arch import KNOWN, known_arch
 from opmux.callpath.op import Op
+from opmux.declared.configs import check_config
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument, TunedRecordError
 from opmux.near import did_you_mean
@@ -40,6 +41,7 @@ def check_record(record: TunedRecord) -> None:
     if not _BACKEND.fullmatch(record.backend):
         remedy = "write it as explain does"
         raise fields.refused(op.name, "backend", "`backend` or `backend:name`", repr(record.backend), remedy)
+    _check_config(op, record)
     _check_figures(op, record)
     tensors, options, dims = _as_call(op, record)
     try:
@@ -79,13 +81,15 @@ def gbps_of(record: TunedRecord) -> float | None:
 
 def _check_arch(op: Op, name: str) -> None:
     try:
-        arch = parse_arch(name)
+        known = known_arch(name).name == name
     except InvalidArgument:
-        arch = None
-    if arch is None or arch.name != name or (name[-1:].isalpha() and arch.vendor == "nvidia"):
-        raise fields.refused(
-            op.name, "arch", "one arch, as sm_90 or gfx942", repr(name), "use the name in `opmux doctor`"
-        )
+        known = False
+    if not known:
+        every = [arch for archs in KNOWN.values() for arch in archs]
+        # A product's name is near the wrong arch: H100 is sm_90, not sm_100.
+        meant = did_you_mean(name, every) if name.startswith(("sm", "gfx")) else ""
+        remedy = f"{meant}use the name in `opmux doctor`"
+        raise fields.refused(op.name, "arch", "one known arch, as sm_90 or gfx942", repr(name), remedy)
 
 
 def _check_names(op: Op, record: TunedRecord) -> None:
@@ -110,6 +114,16 @@ def _compare(op: Op, column: str, given: Mapping[str, Any], may: Mapping[str, An
     for name in must:
         if name not in given:
             raise fields.refused(op.name, column, f"a value for `{name}`", "none", f"add {name}=...")
+
+
+def _check_config(op: Op, record: TunedRecord) -> None:
+    """Hold a config to the schema of the implementation that it is for, where that is registered and declares one."""
+    implementation = next((i for i in op.implementations if i.full_name == record.backend), None)
+    if implementation is not None and record.config is not None:
+        reason = check_config(implementation, record.config)
+        if reason is not None:
+            expected, got = f"a config of {record.backend}", fields.write_config(op.name, record.config)
+            raise fields.refused(op.name, "config", expected, f"{got}: {reason}", "tune again or drop the row")
 
 
 def _check_figures(op: Op, record: TunedRecord) -> None:
