@@ -7,6 +7,7 @@ of the rounds is printed. Run: ``python packages/core/benchmarks/call_budget.py 
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import timeit
@@ -15,10 +16,13 @@ from typing import Any
 
 import torch
 
+# The setting is fixed: what happens to be installed beside the core would add its features to the key.
+os.environ["OPMUX_PLUGINS"] = ""
+
 import opmux
 from opmux.callpath.op import OPS
-from opmux.plugin import AtMost, Bucket, Implementation, MultipleOf, Priority
-from opmux.plugins.loading import temporary_plugin
+from opmux.plugin import AtMost, Bucket, Implementation, MultipleOf, Priority, hookimpl, temporary_plugin
+from opmux.signatures.validation import check_call
 
 ROUNDS, CALLS = 41, 4000
 LIMITS = {
@@ -140,16 +144,17 @@ def key_statement(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
     op = OPS["rms_norm"]
     key = codegen._front_key(op.signature, op.state.features, op.state.ambient)
     same, _, runs = op.front
-    return {**op.namespace, "key": key, "same": same, "runs": runs, "x": x, "weight": weight, "hidden": 64}
+    tensors, options = op.bind_arguments((x, weight), {})
+    dims, _ = check_call(op.signature, op.names(tensors), options)
+    return {**op.namespace, **dims, **options, "key": key, "same": same, "runs": runs, "x": x, "weight": weight}
 
 
-def opmux_hook(records: list[Implementation]) -> Any:
-    """A hook that yields the records."""
-    from opmux.plugin import hookimpl
+def opmux_hook(yielded: list[Implementation]) -> Any:
+    """A hook that yields these implementations."""
 
     @hookimpl
     def opmux_implementations() -> list[Implementation]:
-        return records
+        return yielded
 
     return opmux_implementations
 
