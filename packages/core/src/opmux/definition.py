@@ -10,7 +10,7 @@ from types import GenericAlias
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 import torch
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, profiler
 
 from opmux import __about__
 from opmux.callpath.op import OPS, Op
@@ -84,7 +84,7 @@ def _define(
     gradient: str = REFUSED,
     gradient_through: str | None = None,
     check_data: Callable[..., None] | None = None,
-    flops: str | None = None,
+    flops: str | Callable[..., float] | None = None,
     capturable: bool = True,
     generated: bool = False,
 ) -> Any:
@@ -103,7 +103,8 @@ def _define(
         gradient: the backward op's name, ``GENERATED`` or ``REFUSED``.
         gradient_through: the op run in its place when a gradient is due.
         check_data: reads index data on the device and raises `InvalidArgument`.
-        flops: floating-point operations, an expression over dims.
+        flops: floating-point operations, an expression over dims and options; or a function of all arguments by name,
+            where index data decides.
         capturable: the reference reads no data on the host.
         generated: this is a backward op made by `_define_generated_backward`.
     """
@@ -211,6 +212,7 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
         _grad_enabled=torch.is_grad_enabled,
         _autocast=torch._C._is_any_autocast_enabled,
         _ops=torch.ops.opmux,
+        _profiler=profiler,
         _prod=_product,
         _recover=recover,
         _slow=slow,

@@ -215,8 +215,9 @@ def entry_source(
     out = ", out=out" if signature.takes_out else ""
     rest, tensors = forwarded(signature), stand_ins(signature)
     indent = " " * 16
-    # What the guard does not see: dispatch modes (FakeTensorMode among them), forward AD, function modes.
+    # What the guard does not see: dispatch modes (FakeTensorMode among them), forward AD, function modes, profilers.
     plain = (
+        "not _profiler._is_profiler_enabled and "
         f"not _dispatch_modes() and _forward_ad._current_level < 0 and not _function_modes({signature.tensors[0].name})"
     )
     return traced_source(signature) + "\n".join(

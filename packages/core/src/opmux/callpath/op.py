@@ -117,7 +117,7 @@ class Op:
         gradient_through: the op that is run in its place when a gradient is due.
         in_place_of: the functional op that this one is the in-place form of.
         check_data: reads index data and raises `InvalidArgument`.
-        flops: expression over dims.
+        flops: expression over dims and options, or a function of the arguments where index data decides.
         capturable: the reference reads no data, so it may run in a graph capture.
         generated: nobody wrote it out: a backward op that runs its forward's reference through autograd.
         public: the function that users call.
@@ -132,7 +132,7 @@ class Op:
     gradient_through: str | None = None
     in_place_of: str | None = None
     check_data: Callable[..., None] | None = None
-    flops: str | None = None
+    flops: str | Callable[..., float] | None = None
     capturable: bool = True
     generated: bool = False
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)
@@ -171,9 +171,15 @@ class Op:
         """Tensor arguments by name."""
         return {argument.name: value for argument, value in zip(self.signature.tensors, tensors, strict=True)}
 
-    def count_flops(self, sizes: Mapping[str, int]) -> float | None:
-        """Floating-point operations of a call with these dims (a star's product), or None where none are counted."""
-        return None if self.flops is None else float(evaluate(self.flops, sizes))
+    def count_flops(self, sizes: Mapping[str, Any]) -> float | None:
+        """Floating-point operations of a call with these dims (a star's product), and with the default options.
+
+        Returns:
+            None where none are counted, or the dims do not decide.
+        """
+        if not isinstance(self.flops, str):
+            return None
+        return float(evaluate(self.flops, {**{o.name: o.default for o in self.signature.options}, **sizes}))
 
     def bind_arguments(
         self, tensors: Sequence[Any], options: Mapping[str, Any]

@@ -8,6 +8,20 @@ from torch import Tensor
 from opmux.errors import InvalidArgument
 
 
+def count_pairs(queries: Tensor, keys: Tensor, longest_q: int, longest_k: int) -> int:
+    """How many pairs of a query and a key of the same sequence there are.
+
+    Args:
+        queries: ``(batch,)``: the number of queries of each sequence.
+        keys: ``(batch,)``: the number of its keys.
+        longest_q: An upper bound of the first, used where the data cannot be read, as of fake tensors.
+        longest_k: An upper bound of the second.
+    """
+    if type(queries) is not Tensor or queries.is_meta:
+        return queries.shape[0] * longest_q * longest_k
+    return int((queries.long() * keys.long()).sum())
+
+
 def read_offsets(op: str, name: str, offsets: Tensor, *, tokens: int, longest: int) -> list[int]:
     """The offsets of ragged sequences as a list, if they are sound.
 

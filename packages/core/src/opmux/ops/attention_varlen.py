@@ -8,7 +8,7 @@ from torch import Tensor
 from opmux.definition import Accumulated, define_op
 from opmux.dtypes import Int32, Real, Statistic, accumulation_dtype
 from opmux.ops._blockwise import INF, REQUIRED, Scoring, backward, forward, rounded
-from opmux.ops._sequences import read_offsets
+from opmux.ops._sequences import count_pairs, read_offsets
 
 
 def _read(
@@ -45,6 +45,25 @@ def _check(op: str) -> Callable[..., None]:
     return check
 
 
+def _count(of_head_dim: int, of_value_dim: int) -> Callable[..., float]:
+    """The operations of an op that does these many products of either width for each pair of a query and a key."""
+
+    def flops(
+        *,
+        q: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        **_: object,
+    ) -> float:
+        pairs = count_pairs(cu_seqlens_q.diff(), cu_seqlens_k.diff(), max_seqlen_q, max_seqlen_k)
+        return 2.0 * pairs * q.shape[1] * (of_head_dim * q.shape[2] + of_value_dim * v.shape[2])
+
+    return flops
+
+
 def _forward(
     sequences: list[tuple[slice, slice]],
     q: Tensor,
@@ -70,6 +89,7 @@ def _forward(
     gradient="attention_varlen_backward",
     gradient_through="attention_varlen_lse",
     check_data=_check("attention_varlen"),
+    flops=_count(1, 1),
     capturable=False,
 )
 def attention_varlen(
@@ -136,6 +156,7 @@ def attention_varlen(
     require=REQUIRED,
     gradient="attention_varlen_backward",
     check_data=_check("attention_varlen_lse"),
+    flops=_count(1, 1),
     capturable=False,
 )
 def attention_varlen_lse(
@@ -196,6 +217,7 @@ def attention_varlen_lse(
     same_dtype=(("grad_out", "q", "k", "v", "out"), ("lse", "grad_lse")),
     require=REQUIRED,
     check_data=_check("attention_varlen_backward"),
+    flops=_count(3, 2),
     capturable=False,
 )
 def attention_varlen_backward(

@@ -56,7 +56,7 @@ def linear(
     outputs=("grad_x", "grad_w", "grad_bias"),
     same_dtype=(("grad_out", "x", "w"),),
     require=_REQUIRED,
-    flops="4 * tokens * n * k",
+    flops="2 * tokens * n * k * (output_mask[0] + output_mask[1])",
 )
 def linear_backward(
     grad_out: Real[Tensor, "*tokens n"],

@@ -8,7 +8,7 @@ from torch import Tensor
 from opmux.definition import REFUSED, Accumulated, define_op
 from opmux.dtypes import Int32, Real, Statistic, accumulation_dtype
 from opmux.ops._blockwise import INF, REQUIRED, Scoring, forward
-from opmux.ops._sequences import check_block_table, read_lengths, read_offsets
+from opmux.ops._sequences import check_block_table, count_pairs, read_lengths, read_offsets
 
 _REQUIRED = (
     *REQUIRED,
@@ -55,6 +55,21 @@ def _check(op: str) -> Callable[..., None]:
     return check
 
 
+def _count(
+    *,
+    q: Tensor,
+    v_cache: Tensor,
+    cu_seqlens_q: Tensor,
+    seq_lens: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    **_: object,
+) -> float:
+    """The operations: two products for each pair of a new token and a token of its sequence."""
+    pairs = count_pairs(cu_seqlens_q.diff(), seq_lens, max_seqlen_q, max_seqlen_k)
+    return 2.0 * pairs * q.shape[1] * (q.shape[2] + v_cache.shape[3])
+
+
 def _gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
     """A sequence's part of a cache, ``(1, length, kv_heads, dim)``; only the pages it needs are read."""
     used = pages[: -(-length // cache.shape[1])]
@@ -89,6 +104,7 @@ def _forward(
     require=_REQUIRED,
     gradient=REFUSED,
     check_data=_check("paged_attention"),
+    flops=_count,
     capturable=False,
 )
 def paged_attention(
@@ -163,6 +179,7 @@ def paged_attention(
     require=_REQUIRED,
     gradient=REFUSED,
     check_data=_check("paged_attention_lse"),
+    flops=_count,
     capturable=False,
 )
 def paged_attention_lse(

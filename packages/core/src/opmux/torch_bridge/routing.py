@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import profiler
 
 from opmux.callpath.op import PLAIN, Op
 from opmux.errors import invalid
@@ -12,7 +13,7 @@ from opmux.planning import dispatch
 from opmux.plugins import loading
 from opmux.running import outputs
 from opmux.signatures.validation import check_call
-from opmux.torch_bridge import autograd, torch_library
+from opmux.torch_bridge import autograd, flops, torch_library
 
 
 def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: str | None, out: Any) -> Any:
@@ -27,6 +28,17 @@ def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: 
     loading.ensure_loaded()
     tensors = _without_negation(op, tensors)
     registered = _needs_registration(tensors)
+    if registered:
+        flops.count_where_counted()
+    elif profiler._is_profiler_enabled:  # what is registered, the dispatcher shows by itself
+        with profiler.record_function(f"opmux::{op.name}"):
+            return _route(op, tensors, options, backend, out, registered)
+    return _route(op, tensors, options, backend, out, registered)
+
+
+def _route(
+    op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: str | None, out: Any, registered: bool
+) -> Any:
     if not registered and backend is None and out is None and torch_library.fits(op)(*tensors, **options):
         # A gradient is due, or the guard did not know the tensors: checked as on the direct way, the rest by the plan.
         return autograd.call(op, tensors, options, None, dispatch.execute)

@@ -17,7 +17,7 @@ from opmux.plugins import loading
 from opmux.running import outputs
 from opmux.signatures.signature import Option, Signature
 from opmux.signatures.validation import check_call
-from opmux.torch_bridge import autograd
+from opmux.torch_bridge import autograd, flops
 
 _LIBRARIES: dict[str, torch.library.Library] = {}
 """Op name -> its registration: one each, so that an op that is defined again can replace its former one."""
@@ -128,6 +128,7 @@ def _differentiable(op: Op) -> Handler:
     """The kernel of autograd's dispatch keys."""
 
     def differentiable(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+        flops.count_where_counted()
         if (out is not None or op.signature.mutates) and autograd.under_transform():
             raise no_transform(op, "out=" if out is not None else "it writes into its arguments, which")
         if out is None:

@@ -1,0 +1,57 @@
+"""Counts of floating-point operations for torch's FlopCounterMode, from the expressions that the ops state.
+
+torch.utils.flop_counter takes longer to import than opmux does, so nothing is registered until a program has imported
+it and a call meets a dispatch mode.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from opmux.callpath import codegen
+from opmux.callpath.op import OPS, Op
+from opmux.signatures.validation import bind_dims, numel
+
+_MODULE = "torch.utils.flop_counter"
+
+
+def count_where_counted() -> None:
+    """Make the FlopCounterModes that are active count opmux's ops, and those that are made later."""
+    if not torch._C._len_torch_dispatch_stack() or _MODULE not in sys.modules:
+        return
+    registry = sys.modules[_MODULE].flop_registry
+    for name, op in tuple(OPS.items()):
+        packet = getattr(torch.ops.opmux, name)
+        if op.flops is not None and packet not in registry:
+            registry[packet] = formula(op)
+    for mode in _get_current_dispatch_mode_stack():
+        known = getattr(getattr(mode, "counter", None), "flop_registry", None)
+        if known is not None:  # a mode copies the registry when it is made
+            for name in OPS:
+                packet = getattr(torch.ops.opmux, name)
+                if packet in registry:
+                    known.setdefault(packet, registry[packet])
+
+
+def formula(op: Op) -> Callable[..., int]:
+    """The count of one op as FlopCounterMode calls it: with the op's own arguments, and what it returned."""
+    signature = op.signature
+    source = (
+        f"def formula({codegen.parameters(signature, ['backend=None', '**rest'])}):\n"
+        f"    return _count(({''.join(f'{t.name}, ' for t in signature.tensors)}), "
+        f"{{{', '.join(f'{o.name!r}: {o.name}' for o in signature.options)}}})\n"
+    )
+
+    def count(tensors: tuple[Any, ...], options: dict[str, Any]) -> int:
+        named = op.names(tensors)
+        if callable(op.flops):
+            return int(op.flops(**named, **options))
+        dims = bind_dims(signature, named, options)
+        return int(op.count_flops({**options, **{name: numel(dims, name) for name in dims}}) or 0)
+
+    made: Callable[..., int] = codegen.compile_function("formula", source, {"_count": count, "torch": torch})
+    made._get_raw = True  # type: ignore[attr-defined]
+    return made
