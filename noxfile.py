@@ -1,6 +1,8 @@
 """The workspace's sessions: ``nox -l`` lists them, ``nox -s tests`` runs one.
 
-Each installs what it needs in one pip command, held to ``constraints.txt``.
+Each installs what it needs in one pip command, held to ``constraints.txt``. The sessions ``ci*`` do the work of several
+others in one environment each, so that torch is installed four times and not eleven; CONTRIBUTING.md says what they
+leave to the whole sessions.
 """
 
 import functools
@@ -8,6 +10,8 @@ import json
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import nox
@@ -26,10 +30,27 @@ VENDOR = "packages/plugins-vendor"
 TRANSFORMERS = "packages/transformers"
 PACKAGES = (CORE, TEMPLATE, TRITON, VENDOR, TRANSFORMERS)
 TESTED = (CORE, TRITON, VENDOR, TRANSFORMERS)
+"""Packages with tests of their own; the template's run in session ``build``."""
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
+MYPY = "mypy==2.4.1"
+SITE = ("mkdocs", "mkdocs-material", "mkdocstrings[python]")
+EVERYTHING = (
+    f"{CORE}[cli,plot,testing]",
+    TEMPLATE,
+    TRITON,
+    VENDOR,
+    f"{TRANSFORMERS}[testing]",
+    "pytest-xdist",
+    MYPY,
+)
+"""All packages with what their tests and types need."""
+GENERATORS = ("make_op_table", "make_module_map", "make_benchmark_page")
+"""The programs under ``scripts`` that write committed pages."""
 CONSTRAINTS = str(ROOT / "constraints.txt")
 OLDEST = str(ROOT / "constraints-oldest.txt")
+CORE_ALONE = (f"{CORE}[cli]", "numpy")
+"""What the demo and the figures of the core are run with; without numpy torch warns when it is imported."""
 COUNTS = ROOT / "build" / "test-counts.json"
 WHEEL_LIMIT_BYTES = 1_000_000
 
@@ -52,36 +73,31 @@ DISTRIBUTED = ["-n", str(min(os.cpu_count() or 1, 8)), "--dist", "worksteal"]
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test of every package; arguments go to pytest."""
-    install(
-        session,
-        f"{CORE}[cli,plot,testing]",
-        TEMPLATE,
-        TRITON,
-        VENDOR,
-        f"{TRANSFORMERS}[testing]",
-        "pytest-xdist",
-        "mypy==2.4.1",
-    )
+    install(session, *EVERYTHING)
+    run_tests(session)
+
+
+def run_tests(session: nox.Session) -> None:
+    """Run the tests of each package in its own process: the core's plant their plugins and load no installed one."""
     COUNTS.parent.mkdir(exist_ok=True)
     COUNTS.unlink(missing_ok=True)
     totals = {"passed": 0, "failed": 0}
     failed = []
-    # A process for each package: the core's tests plant their own plugins and load no installed one.
-    for tests_of in [session.posargs] if session.posargs else [[f"{p}/tests"] for p in TESTED]:
+    for tests_of in [session.posargs] if session.posargs else [[f"{package}/tests"] for package in TESTED]:
         part = COUNTS.with_suffix(f".{Path(tests_of[0]).parent.name}.json")
         part.unlink(missing_ok=True)
         distributed = [] if session.posargs else DISTRIBUTED
         environment = {"OPMUX_TEST_COUNTS": str(part), "OMP_NUM_THREADS": "1"}
         try:
             session.run("python", "-m", "pytest", *distributed, *tests_of, env=environment)
-        except CommandFailed:  # the other package's tests run all the same
+        except CommandFailed:  # the other packages' tests run all the same
             failed.append(tests_of[0])
         found = json.loads(part.read_text()) if part.exists() else {"passed": 0, "failed": 1}
         totals = {name: totals[name] + found[name] for name in totals}
     COUNTS.write_text(json.dumps(totals))
     say_counts(session, totals)
     if failed:
-        session.error(f"tests failed: {' '.join(failed)}")
+        raise CommandFailed(f"tests failed: {' '.join(failed)}")
 
 
 @nox.session(name="test-interpreter")
@@ -98,11 +114,12 @@ def interpret(session: nox.Session) -> None:
     session.run("opmux", "conformance", "triton", *arguments, env=environment)
 
 
-def check_machine_code(session: nox.Session, arch: str) -> None:
+def check_machine_code(session: nox.Session, arch: str, ops: tuple[str, ...] = ()) -> None:
     """Compile for an arch and hold the machine code to its record; arguments go to the command."""
     folder = ROOT / TRITON / "machine-code"
     files = ["--expected", str(folder / f"{arch}.json"), "--known", str(folder / "known.toml")]
-    session.run("opmux", "machine-code", arch, *files, *session.posargs)
+    only = [word for op in ops for word in ("--op", op)]
+    session.run("opmux", "machine-code", arch, *files, *only, *session.posargs)
 
 
 @nox.session(name="test-sm90-oldest")
@@ -121,7 +138,7 @@ def transformers_oldest(session: nox.Session) -> None:
 
 
 def test_arch(session: nox.Session, arch: str) -> None:
-    """Check one arch in an environment of its own; ``-- --write`` records the machine code's facts anew."""
+    """Check one arch in an environment of its own; ``-- --write`` records the machine code's facts again."""
     install(session, f"{CORE}[cli,testing]", TRITON)
     check_arch(session, arch)
 
@@ -153,7 +170,7 @@ for session_name, arch_name in ARCHS.items():
 
 @nox.session(name="test-kernels")
 def kernels(session: nox.Session) -> None:
-    """Do the interpreter's session and those of all archs, one after the other, in one environment."""
+    """Run the interpreter's session and those of all archs, one after the other, in one environment."""
     install(session, f"{CORE}[cli,testing]", TRITON)
     interpret(session)
     for arch in ARCHS.values():
@@ -171,7 +188,12 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types, one run per package."""
-    install(session, f"{CORE}[cli,plot,testing]", TEMPLATE, TRITON, VENDOR, TRANSFORMERS, "mypy==2.4.1")
+    install(session, *EVERYTHING)
+    check_types(session)
+
+
+def check_types(session: nox.Session) -> None:
+    """Compare the generated types of the ops with their signatures, and run mypy on each package."""
     session.run("python", "scripts/make_stubs.py", "--check")
     for package in PACKAGES:
         session.run("mypy", "--config-file", "pyproject.toml", f"{package}/src")
@@ -180,34 +202,104 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Check the generated pages and build the site; every warning is an error."""
-    install(session, f"{CORE}[cli,plot,testing]", "mkdocs", "mkdocs-material", "mkdocstrings[python]")
-    session.run("python", "scripts/make_op_table.py", "--check")
-    session.run("python", "scripts/make_benchmark_page.py", "--check")
+    install(session, f"{CORE}[cli,plot,testing]", *SITE)
+    build_docs(session)
+
+
+def build_docs(session: nox.Session) -> None:
+    """Compare the generated pages with what they are made from, and build the site."""
+    for script in GENERATORS:
+        session.run("python", f"scripts/{script}.py", "--check")
     session.run("mkdocs", "build", "--strict", "--site-dir", str(ROOT / "build" / "site"))
 
 
 @nox.session
 def generate(session: nox.Session) -> None:
-    """Write what is generated: the types of the ops, their table, the figures and their pictures."""
+    """Write what is generated: types and table of the ops, the map of modules, the figures and their pictures."""
     install(session, f"{CORE}[cli,plot,testing]")
-    session.run("python", "scripts/make_stubs.py")
-    session.run("python", "scripts/make_op_table.py")
-    session.run("python", "scripts/make_benchmark_page.py")
+    for script in ("make_stubs", *GENERATORS):
+        session.run("python", f"scripts/{script}.py")
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
     """Train and serve a small Llama through opmux; arguments go to ``opmux demo``."""
-    install(session, f"{CORE}[cli]", "numpy")  # without it torch warns at its import
+    install(session, *CORE_ALONE)
+    run_demo(session)
+
+
+def run_demo(session: nox.Session) -> None:
+    """Run the main job."""
     session.run("opmux", "demo", *session.posargs)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Print the figures of the core: call budget, plan miss, import time."""
-    install(session, f"{CORE}[cli]", "numpy")  # without it torch warns at its import
+    install(session, *CORE_ALONE)
+    run_bench(session)
+
+
+def run_bench(session: nox.Session) -> None:
+    """Print the figures of the core."""
     for program in ("call_budget", "plan_miss", "import_time"):
         session.run("python", f"{CORE}/benchmarks/{program}.py")
+
+
+def run_parts(session: nox.Session, parts: Mapping[str, Callable[[nox.Session], None]]) -> None:
+    """Run each part whether or not the others fail, say how long it took, and fail with the names of those that did."""
+    failed = []
+    for name, part in parts.items():
+        started = time.monotonic()
+        try:
+            part(session)
+        except CommandFailed:
+            failed.append(name)
+        session.log(f"part {name} took {time.monotonic() - started:.0f} s")
+    if failed:
+        session.error(f"parts that failed: {' '.join(failed)}")
+
+
+@nox.session
+def ci(session: nox.Session) -> None:
+    """Run every test, check types, docs and a covering part of the kernels, in one environment."""
+    install(session, *EVERYTHING, *SITE)
+    run_parts(session, {"tests": run_tests, "types": check_types, "docs": build_docs, "kernels": check_some_kernels})
+
+
+def check_some_kernels(session: nox.Session) -> None:
+    """Every kernel under the interpreter, and all machine code of one arch of each vendor."""
+    interpret(session)
+    for arch in COVERING_ARCHS:
+        check_machine_code(session, arch)
+
+
+COVERING_ARCHS = ("gfx942", "sm_90")
+"""The archs whose machine code CI checks, one of each vendor."""
+OLDEST_OPS = ("rms_norm", "linear", "attention", "attention_backward", "paged_attention")
+"""What CI compiles with the oldest Triton: each kernel that is written in Gluon is among them."""
+
+
+@nox.session(name="ci-oldest")
+def ci_oldest(session: nox.Session) -> None:
+    """Check a covering part with the oldest Triton and transformers, in one environment."""
+    session.install("--constraint", OLDEST, f"{CORE}[cli,testing]", TRITON, f"{TRANSFORMERS}[testing]", "pytest-xdist")
+
+    def machine_code(session: nox.Session) -> None:
+        check_machine_code(session, "sm_90", OLDEST_OPS)
+
+    def patches(session: nox.Session) -> None:
+        tests = [*DISTRIBUTED, "-k", "not compile", f"{TRANSFORMERS}/tests"]
+        session.run("python", "-m", "pytest", *tests, env={"OMP_NUM_THREADS": "1"})
+
+    run_parts(session, {"machine code, oldest Triton": machine_code, "patches, oldest transformers": patches})
+
+
+@nox.session(name="ci-core")
+def ci_core(session: nox.Session) -> None:
+    """Run the demo and print the figures of the core, with the core alone installed."""
+    install(session, *CORE_ALONE)
+    run_parts(session, {"bench": run_bench, "demo": run_demo})
 
 
 @nox.session

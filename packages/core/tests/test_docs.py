@@ -7,12 +7,13 @@ In README.md and the pages under docs, a fence marked
 - ``console`` shows commands: each line ``$ opmux ...`` is run, and the lines after it are what it prints;
 - anything else (``py``, ``bash``, ``toml``, none) is only shown; one with ``title="examples/..."`` shows that file.
 
-A fence that says ``backend-template`` after its mark is run with the example backend installed, the others with the
-core alone.
+A fence that names ``backend-template``, ``opmux-triton`` or ``opmux-vendor`` after its mark is run with these backends
+installed, the others with the core alone.
 """
 
 import contextlib
 import doctest
+import importlib
 import importlib.util
 import io
 import os
@@ -96,16 +97,22 @@ def only_the_core() -> Iterator[None]:
             op.set_implementations(implementations[name])
 
 
+BACKENDS = {
+    "backend-template": ("examples/backend-template/src", "opmux_template.plugin", "template", "opmux-template"),
+    "opmux-triton": ("packages/plugins-triton/src", "opmux_triton.plugin", "triton", "opmux-triton"),
+    "opmux-vendor": ("packages/plugins-vendor/src", "opmux_vendor.plugin", "vendor", "opmux-vendor"),
+}
+"""What a fence says to have a backend -> its source, its plugin module, the backend's name and its distribution."""
+
+
 @contextmanager
 def installed(fence: Fence, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The example backend, where the fence says so."""
-    if "backend-template" not in fence.rest:
-        yield
-        return
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "backend-template" / "src"))
-    from opmux_template import plugin
-
-    with loading.temporary_plugin(plugin, "template", "opmux-template", "0.1.0"):
+    """The backends that the fence names."""
+    with contextlib.ExitStack() as stack:
+        for source, module, name, distribution in (BACKENDS[n] for n in BACKENDS if n in fence.rest):
+            monkeypatch.syspath_prepend(str(ROOT / source))
+            plugin = importlib.import_module(module)
+            stack.enter_context(loading.temporary_plugin(plugin, name, distribution, "0.1.0"))
         yield
 
 
