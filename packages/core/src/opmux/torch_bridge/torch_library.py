@@ -21,6 +21,28 @@ from opmux.torch_bridge import autograd, flops
 
 _LIBRARIES: dict[str, torch.library.Library] = {}
 """Op name -> its registration: one each, so that an op that is defined again can replace its former one."""
+
+
+class _Namespace(type(torch.ops.opmux)):  # type: ignore[misc]
+    """``torch.ops.opmux``: asked for an op that is not registered yet, it loads the plugins and looks again.
+
+    So an exported program that holds a plugin's op loads in a process that has only imported opmux.
+    """
+
+    __module__ = type(torch.ops.opmux).__module__  # torch names the ops' modules after it
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # Library.define asks for the op that it is about to define: those of `_LIBRARIES` need no plugin.
+            if name.startswith("_") or name in _LIBRARIES or not loading.ensure_loaded():
+                raise
+            return super().__getattr__(name)
+
+
+torch.ops.opmux.__class__ = _Namespace
+
 _KINDS = {
     "float": "float",
     "int": "SymInt",
