@@ -1,6 +1,7 @@
-"""Models for the tests, and what a model looks like from outside: what a patch must change and restore."""
+"""What several tests share: small models, what they compute, and what a patch must change and restore of them."""
 
 import copy
+import types
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import opmux
 from opmux_transformers import check
 from opmux_transformers.configs import FAMILIES, SIZES, small_config
 
@@ -17,6 +19,8 @@ __all__ = ["SIZES"]
 NAMES = tuple(FAMILIES)
 HAS_GATE = tuple(name for name in NAMES if name != "gpt_oss")
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+TRAINING = "it computes something else in training"
+LLAMA = transformers.models.llama.modeling_llama
 GREEDY: dict[str, Any] = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
 
 
@@ -70,12 +74,8 @@ def deep_looks(of: nn.Module) -> dict[str, Any]:
 
     def inside(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return (
-                value.dtype,
-                tuple(value.shape),
-                value._version,
-                value.detach().double().nan_to_num().flatten().tolist(),
-            )
+            bits = value.detach().flatten().view(torch.uint8).tolist()
+            return value.dtype, tuple(value.shape), value._version, bits
         if isinstance(value, Mapping):
             return {key: seen(inner) for key, inner in value.items()}
         if isinstance(value, (list, tuple, set, deque)):
@@ -101,3 +101,74 @@ def reasons(report: Any, kind: str) -> dict[str, str]:
 def children(of: nn.Module, matches: Callable[[nn.Module], bool]) -> list[str]:
     """The paths of the modules that match."""
     return [path for path, module in of.named_modules() if matches(module)]
+
+
+def subclassed(module: nn.Module, forward) -> None:
+    """Give a module a class that subclasses its own and computes something else."""
+    module.__class__ = type(f"My{type(module).__name__}", (type(module),), {"forward": forward, "__module__": __name__})
+
+
+def changed_attention():
+    """LlamaAttention's forward in a class of its own, with something changed."""
+    source = transformers.models.llama.modeling_llama
+    module = types.ModuleType("strangers_modeling")
+    module.__dict__.update({k: v for k, v in vars(source).items() if not k.startswith("__")})
+    code = """
+class StrangersAttention(LlamaAttention):
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, past_key_values=None, **kwargs):
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        q = self.q_proj(hidden_states).view(shape).transpose(1, 2)
+        k = self.k_proj(hidden_states).view(shape).transpose(1, 2)
+        v = self.v_proj(hidden_states).view(shape).transpose(1, 2)
+        cos, sin = position_embeddings
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
+        if past_key_values is not None:
+            k, v = past_key_values.update(k, v, self.layer_idx)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        out, weights = attend(self, q, k, v, attention_mask, scaling=SCALING, dropout=0.0, EXTRA**kwargs)
+        return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1)) * FACTOR, weights
+"""
+    return module, code
+
+
+def agree(patched, plain) -> None:
+    """Both give the same logits."""
+    torch.testing.assert_close(logits(patched, ids()), logits(plain, ids()), **CLOSE)
+
+
+def train_alike(patched, plain) -> None:
+    """From the same random numbers on both take the same step, and leave the generator at the same place."""
+    seen = []
+    for of in (plain, patched):
+        of.train()
+        torch.manual_seed(7)
+        loss = of(ids(), labels=ids()).loss
+        loss.backward()
+        seen.append((loss.detach(), torch.get_rng_state(), [p.grad for p in of.parameters() if p.grad is not None]))
+        of.eval()
+    (theirs, their_state, their_grads), (own, own_state, own_grads) = seen
+    torch.testing.assert_close(own, theirs, **CLOSE)
+    assert torch.equal(own_state, their_state)
+    for mine, other in zip(own_grads, their_grads, strict=True):
+        torch.testing.assert_close(mine, other, **CLOSE)
+
+
+def t5(rate: float):
+    """A small T5 with such dropout."""
+    config = transformers.T5Config(
+        vocab_size=128, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu",
+        dropout_rate=rate, pad_token_id=0, decoder_start_token_id=0,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+def ops_of(of) -> set[str]:
+    """The ops that a model calls."""
+    with opmux.trace() as trace:
+        logits(of, ids())
+    return {row.op for row in trace.rows}
+
+
+def generated(of, tokens, **changed):
+    """What a model generates, greedily."""
+    return of.generate(tokens, attention_mask=torch.ones_like(tokens), **{**GREEDY, **changed})

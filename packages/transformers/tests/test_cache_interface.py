@@ -135,9 +135,10 @@ def test_a_layer_has_what_transformers_layers_have(name: str, caches) -> None:
     assert vars(theirs.layers[0]).keys() <= {*vars(own.layers[0])}
 
 
-@pytest.mark.parametrize(
-    "method", ["crop", "reset", "reorder_cache", "batch_select_indices", "batch_repeat_interleave"]
-)
+CHANGING = ("crop", "reset", "reorder_cache", "batch_select_indices", "batch_repeat_interleave")
+
+
+@pytest.mark.parametrize("method", CHANGING)
 def test_layers_can_be_asked_one_after_the_other(method: str, caches) -> None:
     theirs, own = caches
     argument = {"crop": (-2,), "reset": (), "batch_repeat_interleave": (2,)}.get(method, (torch.tensor([1, 0]),))

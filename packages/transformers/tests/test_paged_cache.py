@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 import transformers
-from samples import CLOSE, GREEDY, NAMES, ids, logits, model, pair
+from samples import CLOSE, GREEDY, NAMES, generated, ids, logits, model, pair
 from transformers import DynamicCache
 
 import opmux
@@ -15,10 +15,6 @@ import opmux_transformers
 from opmux.errors import InvalidArgument
 from opmux_transformers import PagedCache, paged_cache
 from opmux_transformers.configs import small_config
-
-
-def generated(of, tokens, **changed):
-    return of.generate(tokens, attention_mask=torch.ones_like(tokens), **{**GREEDY, **changed})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -262,30 +258,6 @@ def patched_model(name: str = "llama"):
     return patched
 
 
-def test_a_model_without_generate_says_why_it_keeps_no_pages() -> None:
-    report = opmux_transformers.patch(model().model)
-    assert [row.reason for row in report.left("cache")] == [
-        "generate keeps its ordinary cache: the model does not generate"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("qwen3_next", "some of its layers keep other states than keys and values: LinearAttentionLayer"),
-        ("glm4_moe_lite", "model.layers.0.self_attn computes with the keys and values that a cache gives"),
-        ("jetmoe", "model.layers.0.self_attention computes with the keys and values that a cache gives"),
-        ("minimax", "it has a cache of its own kind"),
-        ("bloom", "not all of its attention is opmux's"),
-    ],
-)
-def test_models_whose_layers_are_no_pages_keep_their_ordinary_cache(name: str, reason: str) -> None:
-    plain, patched = pair(name)
-    report = opmux_transformers.patch(patched)
-    assert [row.reason for row in report.left("cache")] == [f"generate keeps its ordinary cache: {reason}"]
-    assert torch.equal(generated(patched, ids()), generated(plain, ids()))
-
-
 def test_configurations_that_are_no_pages() -> None:
     reason = paged_cache.not_keys_and_values(transformers.Gemma3nTextConfig())  # layers that read those of others
     assert reason is not None
@@ -298,13 +270,6 @@ def test_configurations_that_are_no_pages() -> None:
     assert paged_cache.not_keys_and_values(odd) == (
         "transformers' own cache cannot be made of its configuration: KeyError: 'odd'"
     )
-
-
-def test_pages_need_the_whole_attention() -> None:
-    report = opmux_transformers.patch(model(), attention=False)
-    assert [row.reason for row in report.left("cache")] == [
-        "generate keeps its ordinary cache: not all of its attention is opmux's"
-    ]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])

@@ -14,7 +14,10 @@ from opmux_transformers import PagedCache, check
 from opmux_transformers.configs import FAMILIES, small_config
 
 SIZES = {"vocab_size": 128, "pad_token_id": 0}
+
+
 GPT = {**SIZES, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+
 
 NOT_SHRUNK = {
     "bloom": lambda: transformers.BloomConfig(**SIZES, hidden_size=64, n_layer=2, n_head=4),
@@ -40,12 +43,14 @@ NOT_SHRUNK = {
 }  # fmt: skip
 """Families whose configurations name their sizes in ways of their own."""
 
+
 OTHERS = (
     "arcee", "biogpt", "cohere", "cohere2", "deepseek_v3", "diffllama", "doge", "ernie4_5", "exaone4", "falcon_h1",
     "gemma", "gemma3n_text", "glm", "glm4", "gpt_neox", "gpt_neox_japanese", "granitemoe", "helium", "jamba", "jetmoe",
     "llama4_text", "minimax", "mixtral", "moshi", "nemotron", "olmo", "olmoe", "opt", "persimmon", "phi", "qwen2_moe",
     "qwen3_moe", "qwen3_next", "roformer", "seed_oss", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip
+
 
 ALL = tuple(sorted({*NAMES, *NOT_SHRUNK, *OTHERS}))
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from samples import CLOSE, NAMES, deep_looks, ids, logits, model, pair, reasons
+from samples import CLOSE, LLAMA, NAMES, deep_looks, ids, logits, model, pair, reasons, train_alike
 from torch import nn
 from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -15,11 +14,35 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import opmux_transformers
 from opmux_transformers.trial import Trial, difference_in_training, still
 
-LLAMA = transformers.models.llama.modeling_llama
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+def test_a_model_that_checkpoints_already_is_judged_without() -> None:
+    plain, patched = pair()
+    patched.gradient_checkpointing_enable()
+    patched.train()
+    assert opmux_transformers.patch(patched).left() == []
+    assert all(layer.gradient_checkpointing and layer.training for layer in patched.model.layers)
+    train_alike(patched, plain)
+
+
+def test_what_training_writes_into_buffers_stays_out() -> None:
+    class Counting(LLAMA.LlamaRMSNorm):
+        def forward(self, hidden_states):
+            if self.training:
+                self.calls += 1
+                self.mean.mul_(0.9)
+            return super().forward(hidden_states)
+
+    patched = model().train()
+    patched.model.norm.__class__ = Counting
+    patched.model.norm.register_buffer("calls", torch.tensor(0))
+    patched.model.norm.register_buffer("mean", torch.ones(3))
+    opmux_transformers.patch(patched)
+    assert patched.model.norm.calls == 0
+    assert torch.equal(patched.model.norm.mean, torch.ones(3))
+
+
 WRITES = "it writes its own state when it is called: "
-
-
-# Modules that write -----------------------------------------------------------------------------------------------
 
 
 class RunningNorm(LLAMA.LlamaRMSNorm):
@@ -145,9 +168,6 @@ def test_a_module_that_writes_its_own_state_is_left_and_named(change, kind, modu
     assert all(torch.allclose(own[name].float(), theirs[name].float(), atol=1e-5) for name in theirs)
 
 
-# Quantisation-aware training ---------------------------------------------------------------------------------------
-
-
 class Observed(nn.Linear):
     """A linear with fake quantisation of its input and weight, and an observer for each."""
 
@@ -200,8 +220,6 @@ def test_a_patched_model_in_quantisation_aware_training_observes_as_before() -> 
         torch.testing.assert_close(own[name], theirs[name], rtol=1e-3, atol=1e-3, msg=name)
 
 
-# Hooks -------------------------------------------------------------------------------------------------------------
-
 PLACES = ("model.norm", "model.layers.0", "model.layers.0.mlp", "model.layers.0.mlp.gate_proj", "model.rotary_emb",
           "model.layers.0.self_attn", "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.act_fn")  # fmt: skip
 
@@ -240,9 +258,6 @@ def test_a_hook_that_changes_what_it_sees_still_does() -> None:
         )
     assert opmux_transformers.patch(patched).replaced("norm") == 5
     torch.testing.assert_close(logits(patched, ids()), logits(plain, ids()), **CLOSE)
-
-
-# Weights that are computed ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -285,8 +300,6 @@ def test_a_parametrization_that_counts_is_not_called() -> None:
     assert counting.calls == 0
 
 
-# Every attribute ---------------------------------------------------------------------------------------------------
-
 MORE = ("bloom", "cohere", "deepseek_v3", "falcon_h1", "glm4", "gpt_neox", "jamba", "mixtral", "olmoe", "phi",
         "qwen3_moe", "qwen3_next", "smollm3", "stablelm", "starcoder2")  # fmt: skip
 
@@ -299,9 +312,6 @@ def test_after_unpatch_every_attribute_is_what_it_was(name: str, training: bool)
     opmux_transformers.patch(patched)
     opmux_transformers.unpatch(patched)
     assert deep_looks(patched) == before
-
-
-# The trial itself ----------------------------------------------------------------------------------------------------
 
 
 def test_a_copy_shares_nothing_that_a_call_writes() -> None:

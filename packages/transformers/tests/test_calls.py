@@ -1,11 +1,11 @@
-"""A patched model that is changed: hooked, wrapped, given other modules, replicated, its attention taken back."""
+"""Children that are hooked, wrapped, exchanged or adapted after the patch are called."""
 
 import copy
 from collections.abc import Callable
 
 import pytest
 import torch
-from samples import CLOSE, GREEDY, ids, logits, model, pair
+from samples import CLOSE, ids, logits, model, pair
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -90,43 +90,6 @@ def test_backward_hooks_on_the_fused_norm_fire() -> None:
     assert len(seen) == 1
 
 
-def replica_of(of: nn.Module, change) -> nn.Module:
-    """A replica as torch.nn.DataParallel makes it, with other values for its parameters."""
-    modules = list(of.modules())
-    copies = {id(m): m._replicate_for_data_parallel() for m in modules}
-    for module in modules:
-        replica = copies[id(module)]
-        for name, child in module._modules.items():
-            setattr(replica, name, None if child is None else copies[id(child)])
-        for name, parameter in module._parameters.items():
-            setattr(replica, name, None if parameter is None else change(parameter.detach()))
-    return copies[id(of)]
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
-def test_replicas_compute_with_their_own_parameters(name: str) -> None:
-    plain, patched = pair(name)
-    opmux_transformers.patch(patched)
-    replica = replica_of(patched, lambda parameter: parameter * 1.5)
-    with torch.no_grad():
-        for parameter in plain.parameters():
-            parameter.mul_(1.5)
-        with opmux.trace() as trace:
-            got = replica(ids()).logits
-    torch.testing.assert_close(got, logits(plain, ids()), **CLOSE)
-    assert {"attention", "add_rms_norm", "apply_rope"} <= {row.op for row in trace.rows}
-
-
-def test_generate_after_attention_was_taken_back_keeps_its_ordinary_cache() -> None:
-    plain, patched = pair()
-    opmux_transformers.patch(patched)
-    mask = torch.ones_like(ids())
-    expected = plain.generate(ids(), attention_mask=mask, **GREEDY)
-    for name in ("sdpa", "opmux", "eager"):
-        patched.set_attn_implementation(name)
-        assert torch.equal(patched.generate(ids(), attention_mask=mask, **GREEDY), expected)
-
-
 def test_adapters_around_linears_are_called() -> None:
     class Adapter(nn.Module):
         def __init__(self, base: nn.Linear) -> None:
@@ -168,6 +131,8 @@ CHILDREN = (
     "input_layernorm", "post_attention_layernorm", "mlp", "mlp.act_fn", "mlp.gate_proj", "mlp.down_proj",
     "self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm",
 )  # fmt: skip
+
+
 LINEARS = tuple(path for path in CHILDREN if path.endswith("_proj"))
 
 

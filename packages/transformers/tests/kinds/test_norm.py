@@ -1,0 +1,140 @@
+"""RMS norms: what changes the mathematics of one is left alone, whatever hides it."""
+
+import copy
+
+import pytest
+import torch
+from samples import (
+    CLOSE,
+    LLAMA,
+    TRAINING,
+    agree,
+    model,
+    pair,
+    reasons,
+    subclassed,
+    train_alike,
+)
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrize, prune
+
+import opmux_transformers
+
+
+def changed_norm(self, hidden_states):
+    return type(self).__mro__[1].forward(self, hidden_states) * 1.001
+
+
+def norm_without_a_root(self, hidden_states):
+    scale = hidden_states.abs().mean(-1, keepdim=True) + self.variance_epsilon
+    return self.weight * (hidden_states / scale)
+
+
+def norm_of_a_larger_eps(self, hidden_states):
+    scale = torch.rsqrt(hidden_states.pow(2).mean(-1, keepdim=True) + 2 * self.variance_epsilon)
+    return self.weight * (hidden_states * scale)
+
+
+def norm_of_squared_weight(self, hidden_states):
+    return type(self).__mro__[1].forward(self, hidden_states) * self.weight
+
+
+def norm_that_raises(self, hidden_states):
+    raise ValueError("only in the right mood")
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [changed_norm, norm_without_a_root, norm_of_a_larger_eps, norm_of_squared_weight],
+    ids=lambda f: f.__name__,
+)
+def test_a_norm_with_changed_maths_is_left_alone(forward) -> None:
+    plain = model()
+    subclassed(plain.model.layers[1].input_layernorm, forward)
+    with torch.no_grad():
+        plain.model.layers[1].input_layernorm.weight.fill_(1.0)  # weights of one hide a squared weight
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    left = reasons(report, "norm")
+    assert list(left) == ["model.layers.1.input_layernorm"]
+    assert left["model.layers.1.input_layernorm"].startswith("on random input it differs from the replacement by ")
+    assert report.replaced("norm") == 4
+    assert reasons(report, "residual") == {"model.layers.1": "no norm follows a residual sum inside of it"}
+    agree(patched, plain)
+
+
+def test_a_norm_that_cannot_be_checked_is_left_alone() -> None:
+    patched = model()
+    subclassed(patched.model.norm, norm_that_raises)
+    left = reasons(opmux_transformers.patch(patched), "norm")
+    assert left == {"model.norm": "its forward raises ValueError on the input of a check"}
+
+
+def test_a_norm_that_is_given_more_computes_as_before() -> None:
+    def forward(self, hidden_states, gate=None):
+        hidden_states = type(self).__mro__[1].forward(self, hidden_states)
+        return hidden_states if gate is None else hidden_states * gate
+
+    plain = model()
+    subclassed(plain.model.norm, forward)
+    patched = copy.deepcopy(plain)
+    assert opmux_transformers.patch(patched).replaced("norm") == 5
+    x = torch.randn(2, 64)
+    for given in ({"gate": x}, {"hidden_states": x}):
+        args = (x,) if "gate" in given else ()
+        torch.testing.assert_close(patched.model.norm(*args, **given), plain.model.norm(*args, **given), **CLOSE)
+    assert len(patched.model.layers[0].mlp(x=x)) == 2
+
+
+class NoisyNorm(LLAMA.LlamaRMSNorm):
+    def forward(self, hidden_states):
+        return functional.dropout(super().forward(hidden_states), 0.5, self.training)
+
+
+class SkippingNorm(LLAMA.LlamaRMSNorm):
+    def forward(self, hidden_states):
+        if self.training and torch.rand(()) < 1e-6:  # hardly ever: only the numbers drawn show it
+            return hidden_states
+        return super().forward(hidden_states)
+
+
+class SteadyNorm(LLAMA.LlamaRMSNorm):
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) * (1.1 if self.training else 1.0)
+
+
+@pytest.mark.parametrize("cls", [NoisyNorm, SkippingNorm, SteadyNorm], ids=lambda cls: cls.__name__)
+def test_a_norm_that_does_something_else_in_training_is_left_alone(cls) -> None:
+    plain = model()
+    plain.model.norm.__class__ = cls
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    assert reasons(report, "norm") == {"model.norm": TRAINING}
+    agree(patched, plain)
+    train_alike(patched, plain)
+
+
+class Half(nn.Module):
+    def forward(self, weight):
+        return weight * 0.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda norm: parametrize.register_parametrization(norm, "weight", Half()),
+        lambda norm: prune.custom_from_mask(norm, "weight", torch.arange(64) % 2),
+    ],
+    ids=["parametrised", "pruned"],
+)
+def test_a_norm_whose_weight_is_computed_is_named(change) -> None:
+    plain, patched = pair()
+    for of in (plain, patched):
+        change(of.model.layers[0].input_layernorm)
+    report = opmux_transformers.patch(patched)
+    assert reasons(report, "norm") == {
+        "model.layers.0.input_layernorm": "its weight is computed in every call, or is no parameter"
+    }
+    assert report.replaced("norm") == 4
+    agree(patched, plain)

@@ -1,0 +1,36 @@
+"""Replicas of ``torch.nn.DataParallel``."""
+
+import pytest
+import torch
+from samples import CLOSE, ids, logits, pair
+from torch import nn
+
+import opmux
+import opmux_transformers
+
+
+def replica_of(of: nn.Module, change) -> nn.Module:
+    """A replica as torch.nn.DataParallel makes it, with other values for its parameters."""
+    modules = list(of.modules())
+    copies = {id(m): m._replicate_for_data_parallel() for m in modules}
+    for module in modules:
+        replica = copies[id(module)]
+        for name, child in module._modules.items():
+            setattr(replica, name, None if child is None else copies[id(child)])
+        for name, parameter in module._parameters.items():
+            setattr(replica, name, None if parameter is None else change(parameter.detach()))
+    return copies[id(of)]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_replicas_compute_with_their_own_parameters(name: str) -> None:
+    plain, patched = pair(name)
+    opmux_transformers.patch(patched)
+    replica = replica_of(patched, lambda parameter: parameter * 1.5)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(1.5)
+        with opmux.trace() as trace:
+            got = replica(ids()).logits
+    torch.testing.assert_close(got, logits(plain, ids()), **CLOSE)
+    assert {"attention", "add_rms_norm", "apply_rope"} <= {row.op for row in trace.rows}
