@@ -1,10 +1,16 @@
 """What several tests share: small models, what they compute, and what a patch must change and restore of them."""
 
+import contextlib
 import copy
+import io
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
@@ -105,7 +111,8 @@ def children(of: nn.Module, matches: Callable[[nn.Module], bool]) -> list[str]:
 
 def subclassed(module: nn.Module, forward) -> None:
     """Give a module a class that subclasses its own and computes something else."""
-    module.__class__ = type(f"My{type(module).__name__}", (type(module),), {"forward": forward, "__module__": __name__})
+    own = {"forward": forward, "__module__": forward.__module__}
+    module.__class__ = type(f"My{type(module).__name__}", (type(module),), own)
 
 
 def changed_attention():
@@ -172,3 +179,19 @@ def ops_of(of) -> set[str]:
 def generated(of, tokens, **changed):
     """What a model generates, greedily."""
     return of.generate(tokens, attention_mask=torch.ones_like(tokens), **{**GREEDY, **changed})
+
+
+def opmux_cli(*words: str) -> SimpleNamespace:
+    """Run the command line in this process: its ``exit_code``, ``stdout`` and ``stderr``."""
+    (script,) = entry_points(group="console_scripts", name="opmux")
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["opmux", *words]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            script.load()()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return SimpleNamespace(exit_code=code, stdout=out.getvalue(), stderr=err.getvalue())

@@ -7,17 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from samples import NAMES, SIZES
-from typer.testing import CliRunner
+from samples import NAMES, SIZES, opmux_cli
 
-from opmux.cli.app import build_app
 from opmux_transformers import check, configs
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "users" / "transformers.md"
-
-
-def opmux_cli(*words: str):
-    return CliRunner().invoke(build_app(), list(words), prog_name="opmux")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +22,7 @@ def narrow(monkeypatch) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt-oss"])
 def test_check_prints_the_report_and_the_comparisons(name: str) -> None:
     done = opmux_cli("models", "check", name)
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0, done.stdout + done.stderr
     assert "patched against unpatched" in done.stdout
     assert re.search(r"logits +float32 .* passed", done.stdout)
     assert re.search(r"attention +[12] +attention", done.stdout)
@@ -63,7 +57,7 @@ def test_a_configuration_in_a_file_and_any_model_type(tmp_path) -> None:
         assert (small.hidden_size, small.num_hidden_layers, small.sliding_window) == (64, 2, configs.WINDOW)
         assert small.rms_norm_eps == 1e-4
     done = opmux_cli("models", "check", str(tmp_path), "--json")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

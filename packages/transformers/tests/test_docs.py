@@ -13,9 +13,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from opmux.cli.app import build_app
+from samples import opmux_cli
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "users" / "transformers.md"
 FENCES = [
@@ -48,14 +46,14 @@ def test_the_code_of_the_page() -> None:
 def test_the_command_of_the_page(body: str, monkeypatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     command, _, wanted = body.partition("\n")
-    done = CliRunner().invoke(build_app(), shlex.split(command)[2:], prog_name="opmux")
+    done = opmux_cli(*shlex.split(command)[2:])
     assert done.exit_code == 0
     assert_prints(wanted, done.stdout)
 
 
 def test_the_json_of_the_page() -> None:
     (documented,) = (json.loads(body) for mark, body in FENCES if mark == "json")
-    printed = json.loads(CliRunner().invoke(build_app(), ["models", "check", "qwen3", "--json"]).stdout)
+    printed = json.loads(opmux_cli("models", "check", "qwen3", "--json").stdout)
     assert documented.keys() == printed.keys()
     assert documented["report"].keys() == printed["report"].keys()
     for key in ("comparisons",):

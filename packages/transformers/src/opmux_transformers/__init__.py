@@ -30,32 +30,30 @@ def patch(
     residual: bool = True,
     cache: bool = True,
 ) -> Report:
-    """Replace what opmux can prove equal in a model, or in every model of a family made from now on.
+    """Replace what opmux can prove equal in a model, or in every later model of a family.
 
-    Each module is compared with its replacement on random input; one that does not agree is left alone, and the report
-    names it with the reason. Only this model changes: other models of the same class, or of the same configuration
-    object, are left as they are. Patched twice is patched once; but weights that have come since, to a model that was
-    on the meta device, are looked at then. The names and values of its parameters stay, and so does what
-    ``save_pretrained`` and ``torch.save`` write.
+    A copy of each module is compared with its replacement on random input. A module that does not agree is left alone,
+    and the report names it with the reason. Only this model changes: other models of the same class, or with the same
+    configuration object, do not. Patching again does nothing, unless the model was on the meta device and has weights
+    now. The names and values of its parameters stay, and so does what ``save_pretrained`` and ``torch.save`` write.
 
     Args:
-        model: A model; or a family's name (transformers' ``model_type``, as ``"llama"``), before loading: every model
-            of it that is loaded or made afterwards is patched.
+        model: A model; or a family's name (transformers' ``model_type``, such as ``"llama"``) before loading: every
+            model of it that is loaded or constructed afterwards is patched.
         norm: Whether RMS norms are replaced.
         gate: Whether gated activations are replaced.
         rope: Whether rotary embedding is replaced.
         attention: Whether attention is replaced.
         residual: Whether a residual sum and the norm after it become one op.
-        cache: Whether ``generate`` takes a `PagedCache`.
+        cache: Whether ``generate`` makes a `PagedCache`.
 
     Returns:
-        What was replaced and left. For a family's name, a report of the family without rows; `report` has each
-        model's own.
+        What was replaced and left. For a family's name, a report without rows; `report` gives each model's own.
 
     Raises:
-        InvalidArgument: neither a model nor a known family; a flag that is no bool; or patched already, with other
+        InvalidArgument: neither a model nor a known family; a flag that is not a bool; or already patched with other
             options.
-        UnsupportedCall: a version of transformers that is not known.
+        UnsupportedCall: an unsupported version of transformers.
     """
     from opmux.errors import InvalidArgument
     from opmux_transformers.loading import patch_family
@@ -75,16 +73,16 @@ def patch(
 
 
 def unpatch(model: nn.Module | str) -> Report:
-    """Undo a patch: every object that was replaced is put back, the very same.
+    """Undo a patch: put back the very objects that were replaced.
 
     Args:
-        model: A patched model; or a family's name, whose later models are then left alone (those patched stay so).
+        model: A patched model; or a family's name, whose later models are then left alone (patched ones stay patched).
 
     Returns:
         The report of the patch that was undone.
 
     Raises:
-        InvalidArgument: where there is no patch.
+        InvalidArgument: there is no patch.
     """
     from opmux_transformers.loading import unpatch_family
     from opmux_transformers.patching import unpatch_model
@@ -95,10 +93,10 @@ def unpatch(model: nn.Module | str) -> Report:
 
 
 def report(model: nn.Module) -> Report:
-    """The report of the patch that is in force on a model, as it is now.
+    """The current report of a patched model.
 
     Raises:
-        InvalidArgument: where there is none.
+        InvalidArgument: the model is not patched.
     """
     from opmux.errors import InvalidArgument
     from opmux_transformers.patching import report_of
@@ -114,10 +112,10 @@ def report(model: nn.Module) -> Report:
 
 
 def _module(function: str, model: object, other: str = "") -> nn.Module:
-    """The model, where it is one.
+    """The model.
 
     Raises:
-        InvalidArgument: where it is not.
+        InvalidArgument: it is not a module.
     """
     from opmux.errors import InvalidArgument
 
@@ -131,7 +129,7 @@ def _module(function: str, model: object, other: str = "") -> nn.Module:
 
 
 def families() -> tuple[str, ...]:
-    """The names of the families that are tested: in these every norm, rotation, gate and attention is replaced."""
+    """The names of the tested families, in which every norm, rotation, gate and attention is replaced."""
     from opmux_transformers.configs import FAMILIES
 
     return tuple(FAMILIES)

@@ -71,7 +71,7 @@ def closest(expected: Tensor, candidates: Sequence[tuple[Any, Callable[[], Tenso
 
 @contextmanager
 def whole_float32() -> Iterator[None]:
-    """Products of float32 in full precision for a while: TF32 would differ from an op by more than a changed eps."""
+    """Full precision for products of float32: TF32 would differ from an op by more than a changed eps."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -101,12 +101,12 @@ def random_state(module: nn.Module, like: Tensor | None = None) -> dict[str, Ten
     """Random float32 values for the module's parameters, large enough that activations and softmaxes are not linear.
 
     A model's own values may hide what it computes: weights of one, zeros, or scores so small that every softmax is
-    flat. Buffers get positive ones, for a factor of one hides too. Quantised modules keep theirs, and so do those that
-    hold frequencies.
+    flat. Buffers get positive values, because a factor of one hides too. Quantised modules and modules that hold
+    frequencies keep their values.
 
     Args:
         module: the module.
-        like: a tensor on the device where the values are to be; None for that of each parameter.
+        like: a tensor on the device for the values; None for that of each parameter.
     """
     kept = {id(t) for child in module.modules() if _means_something(child) for t in _own_tensors(child)}
     state = {}
@@ -139,7 +139,7 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def unknown_needs(module: nn.Module, given: Collection[str]) -> str | None:
-    """Say what a module's forward needs besides what a check gives it; None where it needs nothing."""
+    """Say what a module's forward needs beyond what a check gives it; None where it needs nothing else."""
     missing = [p.name for p in _not_given(module, given) if p.default is p.empty]
     return f"its forward needs `{'`, `'.join(missing)}`, which a check cannot give" if missing else None
 
@@ -164,7 +164,7 @@ def _not_given(module: nn.Module, given: Collection[str]) -> list[inspect.Parame
 
 
 def numbers(module: nn.Module, *but: str) -> tuple[tuple[str, Any], ...]:
-    """The plain numbers of a module that its forward names: what was found holds while they stay as they are.
+    """The plain numbers of a module that its forward names: what was found holds while they do not change.
 
     Args:
         module: the module.
@@ -191,7 +191,7 @@ def unchanged(module: nn.Module, held: tuple[tuple[str, Any], ...]) -> bool:
 
 
 def signature_of(module: nn.Module) -> tuple[Any, ...]:
-    """What two modules must share for one check to decide for both: everything but the values of their tensors."""
+    """What two modules must share so that one check decides for both: all but the values of their tensors."""
 
     def plain(value: Any) -> Any:
         return value if isinstance(value, (bool, int, float, str, type(None))) else id(value)
@@ -199,7 +199,7 @@ def signature_of(module: nn.Module) -> tuple[Any, ...]:
     def own(child: nn.Module) -> tuple[Any, ...]:
         hidden = {"_parameters", "_buffers", "_modules", "training"}
         names = getattr(inspect.unwrap(type(child).forward), "__code__", own.__code__).co_names
-        if "layer_idx" not in names or "update" in names:  # nothing reads it, or the cache's update does
+        if "layer_idx" not in names or "update" in names:  # nothing reads it, or only the cache's update
             hidden.add("layer_idx")
         attributes = tuple((k, plain(v)) for k, v in sorted(vars(child).items()) if k not in hidden and not _empty(v))
         tensors = (*child._parameters.items(), *child._buffers.items())
@@ -214,5 +214,5 @@ def signature_of(module: nn.Module) -> tuple[Any, ...]:
 
 
 def _empty(value: Any) -> bool:
-    """Hooks and the like, of which every module has dictionaries of its own."""
+    """Empty containers: every module has dictionaries of its own for hooks and the like."""
     return isinstance(value, (Mapping, set, list, tuple)) and not value

@@ -1,7 +1,7 @@
 """The attention function that transformers' registry calls for patched models, under the name ``opmux``.
 
-Dense where nothing is padded, ragged where rows are, paged where the cache is opmux's own. What opmux's ops do not take
-is computed by torch in `whole_mask_attention`: masks that are no band, and dropout of the probabilities.
+Dense where nothing is padded, ragged where rows are padded, paged where the cache is opmux's own. What opmux's ops do
+not support is computed by torch in `whole_mask_attention`: masks that are no band, and dropout of the probabilities.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ PASSED_OVER = frozenset(
         "return_dict", "num_items_in_batch", "cache_position", "layer_idx", "logits_to_keep",
     }
 )  # fmt: skip
-"""Keywords that come along to every attention function and say nothing of attention."""
+"""Keywords that every attention function receives and that do not concern attention."""
 
 TAKEN = frozenset(
     {

@@ -1,9 +1,9 @@
 """``opmux models check``: a small random model, patched and unpatched, side by side.
 
 In float32 the patched model must give the logits, the greedy tokens and the gradients of the unpatched one. In
-bfloat16 both round in places of their own: there the patched model may be no further from a float32 copy than twice as
-far as the unpatched one is. The unpatched one has transformers' eager attention, which defines what a model computes:
-some versions' sdpa leaves a softcap out.
+bfloat16 the two round in different places: there the patched model's error against a float32 copy may be at most
+twice that of the unpatched one. The unpatched model has transformers' eager attention, which defines what a model
+computes; the sdpa of some versions ignores a softcap.
 """
 
 import copy
@@ -25,9 +25,9 @@ PROMPT = 12
 """Tokens of the prompts; longer than the window of the small configurations."""
 NEW_TOKENS = 8
 FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
-"""How much further than the unpatched model the patched one may be from the one that is exact."""
+"""How many times the unpatched model's error the patched one may have."""
 ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
-"""What is granted besides, as a share of the largest magnitude."""
+"""Allowance for rounding, as a share of the largest magnitude."""
 ALL = {"norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True}
 
 
@@ -116,13 +116,13 @@ def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.d
     own, theirs, right = grads
     if own.keys() != right.keys():
         return Comparison("gradients", _name(dtype), float("inf"), 0.0, "not the same parameters have gradients")
-    # a gradient that is zero but for rounding (of a key's bias, say) is no unit to measure with
+    # a gradient that is zero except for rounding (of a key's bias, say) is no unit to measure with
     least = 1e-3 * statistics.median(float(gradient.abs().max()) for gradient in right.values())
     errors = {name: _far(theirs[name], gradient, least) for name, gradient in right.items()}
     usual = statistics.median(errors.values())
     worst = ("", 0.0, 0.0)
     for name, gradient in right.items():
-        # a parameter in which the unpatched model happened to be exact bounds nothing: rounding is not repeatable
+        # where the unpatched model happened to be exact, its error is no bound: rounding is not repeatable
         error, bound = _far(own[name], gradient, least), _bound(max(errors[name], usual), dtype)
         if not worst[0] or error - bound > worst[1] - worst[2]:
             worst = (name, error, bound)
@@ -130,7 +130,7 @@ def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.d
 
 
 def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: float) -> Comparison:
-    """Greedy tokens; of two logits no further apart than rounding moves each of them, either is right."""
+    """Greedy tokens; where two logits differ by no more than rounding, either token is right."""
     settings = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
     with torch.no_grad():
         own = patched.generate(ids, attention_mask=torch.ones_like(ids), **settings)
@@ -141,7 +141,9 @@ def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: fl
     chosen = logits.gather(-1, own[:, ids.shape[1] :, None]).squeeze(-1)
     allowed = 2 * bound * float(logits.abs().max())
     behind = int((logits.max(-1).values - chosen > allowed).sum())
-    return Comparison("tokens", _name(dtype), behind, 0, "others only where two logits are as good as equal")
+    return Comparison(
+        "tokens", _name(dtype), behind, 0, "tokens differ only where two logits are equal within rounding"
+    )
 
 
 def run(name: str, device: str | None = None) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def run(name: str, device: str | None = None) -> dict[str, Any]:
     try:
         with torch.no_grad():
             build(config, torch.float32)(prompts(config))
-    except Exception as error:  # whatever transformers says of such a model, before anything is patched
+    except Exception as error:  # transformers may raise anything, before anything is patched
         raise InvalidArgument(
             f"opmux models check: `name` expected a model for text that runs at a small size, got {name!r}:"
             f" {first_line(error)}; name another, or pass your model to opmux_transformers.patch"

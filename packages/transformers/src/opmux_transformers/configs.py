@@ -27,7 +27,7 @@ _RARE: dict[str, Any] = {
     "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 16,
     "per_layer_config": None,  # Gemma 4: sizes of layers that a small model does not have
 }  # fmt: skip
-"""Sizes that few configurations have; where they are set, these take their place."""
+"""Sizes that few configurations have, and the values that replace them where they are set."""
 
 WINDOW = 6
 _LLAMA3 = {
@@ -60,7 +60,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
         num_local_experts=4, num_experts_per_tok=2,
     ),
 }  # fmt: skip
-"""The families of which every norm, rotation, gate and attention is replaced; by transformers' model_type."""
+"""The families whose norms, rotations, gates and attentions are all replaced; by transformers' model_type."""
 
 _ALIASES = {
     "gemma3": "gemma3_text",
@@ -96,7 +96,7 @@ def small_config(name: str) -> Any:
             return shrunk(transformers.AutoConfig.from_pretrained(name))
         if canonical(name) in CONFIG_MAPPING:
             return shrunk(CONFIG_MAPPING[canonical(name)]())
-    except Exception as error:  # whatever a configuration of transformers says of its values
+    except Exception as error:  # a configuration of transformers may raise anything
         raise InvalidArgument(
             f"opmux models: `name` expected a configuration that can be read and made small, got {name!r}:"
             f" {first_line(error)}; name one of a model for text"

@@ -1,4 +1,4 @@
-"""Whether somebody else has been at a module: a forward that is not the class's own."""
+"""Whether another library has changed a module: a forward that is not the class's own."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -7,12 +7,12 @@ from typing import Any
 from torch import nn
 
 MARK = "_opmux_replacement"
-"""Attribute of every function that stands in for a forward."""
+"""Attribute of every function that replaces a forward."""
 
 PATCHERS = frozenset(
     {"apex", "flash_attn", "liger_kernel", "tilegym", "transformer_engine", "unsloth", "unsloth_zoo", "xformers"}
 )
-"""Packages of kernels that put classes of their own in the places of transformers'."""
+"""Packages of kernels that replace transformers' classes by their own."""
 
 
 def mark(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
-"""Patching a family by name: every model of it that is loaded or made from then on.
+"""Patching a family by name: every model of it that is loaded or constructed afterwards.
 
-Three methods of the family's base class are overridden: ``from_pretrained``, after which a loaded model is patched, and
-``__init__`` and ``post_init``, which begin and end a construction; of models that are made of others, the outermost is
-patched. Models on the meta device wait for ``from_pretrained``.
+Three methods of the family's base class are overridden: ``from_pretrained``, after which a loaded model is patched,
+and ``__init__`` and ``post_init``, which begin and end a construction. Of nested models, the outermost is patched.
+Models on the meta device are patched after ``from_pretrained``.
 """
 
 import threading
@@ -24,7 +24,7 @@ _METHODS = ("__init__", "post_init", "from_pretrained")
 
 
 class _Patched:
-    """A family whose models are patched as they come."""
+    """A family whose later models are patched."""
 
     def __init__(self, base: type[PreTrainedModel], options: dict[str, bool], report: Report) -> None:
         self.base, self.options, self.report = base, options, report
@@ -125,7 +125,7 @@ def _overrides(family: _Patched) -> dict[str, Any]:
 
 
 def _begun() -> list[Any]:
-    """The models whose construction has begun and not ended in this thread, the outermost first."""
+    """The models under construction in this thread, the outermost first."""
     models = getattr(_under_construction, "models", [])
     _under_construction.models = [model for model in models if model() is not None]
     return _under_construction.models  # type: ignore[no-any-return]

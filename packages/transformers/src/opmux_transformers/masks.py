@@ -3,16 +3,15 @@
 Registered with transformers as the mask function of the attention ``opmux``. It returns
 
 - None where attention is causal, with the window that the layer names, and nothing is padded;
-- ``int32 (2, batch, 1, 1)`` where sequences are padded on the left or right: the first key of each that counts, and the
-  one after the last. That becomes ragged attention. Four dims, for transformers takes those for a finished mask, should
-  it meet one again;
+- ``int32 (2, batch, 1, 1)`` where sequences are padded on the left or right: the first real key of each, and the one
+  after the last. That becomes ragged attention. It has four dims because transformers takes those for a finished mask;
 - the boolean mask ``(batch, 1, queries, keys)`` for everything else: custom and packed masks, static caches, padding on
-  the right outside of training, padding under ``torch.compile`` (whose values a graph cannot look at). There attention
-  is computed by torch, not by opmux.
+  the right outside of training, padding under ``torch.compile`` (whose values a graph cannot read). There torch
+  computes attention, not opmux.
 
-Called without mask, positions and cache, transformers looks in the positions for packed sequences: it waits for the
-device, and under ``torch.compile`` it always makes a whole mask. The positions are its own then, 0, 1, 2, ...; so a
-patched model is told that nothing is padded, by a mask that says so in its strides (`says_nothing`).
+Called without mask, positions and cache, transformers searches the positions for packed sequences: it waits for the
+device, and under ``torch.compile`` it always makes a whole mask. But the positions are then its own 0, 1, 2, ...; so a
+patched model is told that nothing is padded, by a mask whose strides say so (`says_nothing`).
 """
 
 import functools
@@ -76,7 +75,7 @@ def opmux_mask(
     if torch.compiler.is_compiling():
         return whole()
     kept = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
-    if kept.shape[1] == kv_length and bool(kept.all()):  # nothing is padded: looked at once, and no more
+    if kept.shape[1] == kv_length and bool(kept.all()):  # nothing is padded: read once, and never again
         return None
     if kept.shape[1] < kv_length:
         kept = torch.nn.functional.pad(kept, (0, kv_length - kept.shape[1]))
@@ -85,14 +84,14 @@ def opmux_mask(
         return whole()
     padded, behind = torch.stack([found[1] - found[0] < kv_length, found[1] < kv_length]).any(1).tolist()
     if behind and not torch.is_grad_enabled():
-        return whole()  # queries behind the last key that counts see those before it, and may be asked for a token
+        return whole()  # queries after the last real key see those before it, and may be asked for a token
     return found[:, :, None, None] if padded else None
 
 
 def says_nothing(mask: Tensor) -> bool:
-    """Whether a mask is one value in memory, seen as many: every key counts, and no value needs to be looked at.
+    """Whether a mask is one value expanded to many: every key counts, and no value needs to be read.
 
-    The value is taken for True: a mask that hides every key from every query would leave nothing to compute.
+    The value is assumed to be True: a mask that hides every key from every query would leave nothing to compute.
     """
     seen_as_many = (size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride(), strict=True))
     return mask.ndim == 2 and mask.numel() > 1 and all(seen_as_many)
@@ -104,7 +103,7 @@ def makes_masks(module: nn.Module) -> bool:
 
 
 def with_own_positions(module: nn.Module) -> Callable[..., Any]:
-    """The forward of a model that makes masks, which says that nothing is padded or packed where nothing was given."""
+    """The forward of a model that makes masks; it says that nothing is padded or packed if nothing was given."""
     own = type(module).forward
     order = list(inspect.signature(own).parameters)[1:]
 
@@ -130,7 +129,7 @@ def bounds_in(mask: Tensor) -> Tensor | None:
 
 
 def bounds_of(kept: Tensor) -> Tensor | None:
-    """The bounds of what is kept in each row, ``int32 (2, batch)``; None where a row has holes in between."""
+    """The bounds of what is kept in each row, ``int32 (2, batch)``; None where a row has holes."""
     count = kept.sum(1)
     start = kept.int().argmax(1)
     last = kept.shape[1] - kept.flip(1).int().argmax(1)
@@ -143,7 +142,7 @@ def bounds_of(kept: Tensor) -> Tensor | None:
 def segments(bounds: Tensor, queries: int, keys: int, row_of_keys: int) -> tuple[Tensor, Tensor]:
     """Offsets that cut padded rows into ragged sequences: in each row what lies before, in and after the bounds.
 
-    Padding becomes sequences of its own, so nothing needs to be packed. The queries of a row are the last positions of
+    Padding becomes separate sequences, so nothing needs to be packed. The queries of a row are the last positions of
     its keys.
 
     Args:

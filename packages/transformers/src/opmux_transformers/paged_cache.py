@@ -1,8 +1,8 @@
 """A paged KV cache behind transformers' own cache interface.
 
 Keys and values are written into pages by `opmux.write_kv_cache` and read by `opmux.paged_attention`: nothing is
-concatenated, nothing is copied per token. A patched model's ``generate`` takes one by itself; pass
-``past_key_values=PagedCache(model)`` to have one of your own.
+concatenated, nothing is copied per token. A patched model's ``generate`` makes one; pass
+``past_key_values=PagedCache(model)`` to use your own.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from opmux_transformers.paged_states import PagedStates, PageTable, in_tokens, u
 
 PAGE_SIZE = 16
 _KEYS_AND_VALUES = (DynamicLayer, DynamicSlidingWindowLayer)
-"""transformers' layers whose keys and values pages can hold; a window is attention's business, not the cache's."""
+"""transformers' layers whose keys and values pages can hold; the window of a layer is applied by attention."""
 _FIRST_ROOM = 256
-"""Tokens beyond the prompt that a cache of open length starts with; it doubles when it is full."""
+"""Tokens beyond the prompt that a cache without a maximum starts with; it doubles when it is full."""
 
 
 def not_keys_and_values(config: Any) -> str | None:
@@ -33,7 +33,7 @@ def not_keys_and_values(config: Any) -> str | None:
     """
     try:
         layers = DynamicCache(config=config).layers
-    except Exception as error:  # a stranger's configuration may raise anything
+    except Exception as error:  # a configuration may raise anything
         return f"transformers' own cache cannot be made of its configuration: {type(error).__name__}: {error}"
     others = sorted({type(layer).__name__ for layer in layers} - {c.__name__ for c in _KEYS_AND_VALUES})
     if others:
@@ -49,7 +49,7 @@ def _is_size(number: Any) -> bool:
 
 @dataclass
 class Shared:
-    """What the layers of a cache have in common. It knows no layer, so a cache that is dropped goes at once.
+    """What the layers of a cache share. It refers to no layer, so that a dropped cache is freed at once.
 
     Attributes:
         max_length: Tokens that a sequence may have at most; None grows.
@@ -74,12 +74,12 @@ class Shared:
         return self.table
 
     def take(self, table: PageTable) -> None:
-        """Have another table; every layer moves to its pages when it is written to, or when it is told."""
+        """Use another table; every layer moves to its pages when it is next written, or when asked."""
         self.table = table
         _fix_addresses(table.block_table, table.seq_lens)
 
     def make_room(self, new: int) -> None:
-        """Where the cache is of open length and new tokens do not fit, have a table of twice the pages."""
+        """Take a table of twice the pages where new tokens do not fit and the cache may grow."""
         table = self.table
         assert table is not None
         if unreadable():
@@ -111,7 +111,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         self.shared, self.index = shared, index
         self.table: PageTable | None = None
-        """The one whose pages the keys and values lie in."""
+        """The table whose pages hold the keys and values."""
 
     @property
     def counts(self) -> bool:
@@ -145,7 +145,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         assert table is not None
         if table is not self.table:
             self.move()
-        if counts:  # only now: what fails for want of memory can be called again
+        if counts:  # only now, so that a call that ran out of memory can be repeated
             table.advance(new)
         assert table.slots is not None
         opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots)
@@ -246,8 +246,8 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 class PagedCache(Cache):  # type: ignore[misc]
     """A cache of pages for all layers of a patched model.
 
-    New tokens are counted in by the first layer. After a forward that failed in a later one they are in the cache, not
-    in its pages: `crop` them before the next.
+    The first layer counts new tokens. After a forward that failed in a later layer they are counted but not written:
+    `crop` them before the next forward.
 
     Args:
         model: A model whose attention opmux has replaced.

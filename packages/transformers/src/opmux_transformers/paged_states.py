@@ -1,4 +1,4 @@
-"""What a paged cache hands to attention in the place of keys and values: its pages, and where each sequence lies."""
+"""What a paged cache hands to attention instead of keys and values: its pages, and where each sequence lies."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,14 +10,14 @@ import opmux
 
 
 def unreadable() -> bool:
-    """Whether the host may not ask the device for a length: in torch.compile, and while a CUDA graph is captured."""
+    """Whether the host cannot read a length from the device: in torch.compile, and during CUDA graph capture."""
     if torch.compiler.is_compiling():
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def in_tokens(states: Tensor, new: int) -> Tensor:
-    """``(batch, heads, new, dim)`` as ``(batch * new, heads, dim)``: every view takes host time, in every layer."""
+    """``(batch, heads, new, dim)`` as ``(batch * new, heads, dim)``, with few views: each takes host time."""
     return states.squeeze(2) if new == 1 else states.transpose(1, 2).flatten(0, 1)
 
 
@@ -79,20 +79,20 @@ class PageTable:
         return self.page_size * self.pages_each
 
     def length(self) -> int:
-        """The length on the host; waits for the device where only that knows."""
+        """The length on the host; waits for the device where the host does not know it."""
         if self.host is None:
             self.host = int(self.seq_lens[0])
         return self.host
 
     def bound(self) -> int:
-        """An upper bound of the length that needs no waiting."""
+        """An upper bound of the length, without waiting for the device."""
         return self.capacity if self.fixed or self.host is None or unreadable() else self.host
 
     def advance(self, new: int) -> None:
         """Make room for new tokens in every sequence: once for each forward, by the first layer."""
         lengths = self.seq_lens.unsqueeze(1)
         self.new = new
-        if unreadable():  # nobody can look whether there is room: what has none is not written
+        if unreadable():  # nothing can check whether there is room: a token without a slot is not written
             places = self._places(new)
             slots = places + lengths
             at = lengths + torch.arange(new, device=self.seq_lens.device)

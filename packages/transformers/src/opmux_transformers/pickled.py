@@ -1,7 +1,7 @@
 """Patched modules in ``pickle`` and ``copy.deepcopy``: a file has them without the patch, a copy has it as they do.
 
-A function that was made for a module cannot be found again by its name, which is all that a file would hold of it. So
-``torch.save(model)`` writes what it writes of the unpatched model, and what is loaded is patched like any other.
+A file holds the name of a function only, and a function that was made for one module cannot be found by its name. So
+``torch.save(model)`` writes the unpatched model, and a loaded model can be patched like any other.
 """
 
 import copy
@@ -16,7 +16,7 @@ from opmux_transformers.undo import ABSENT, DEEPCOPY, REDUCE, STATE, Patch, Stan
 
 
 def survive_pickle(model: nn.Module, patch: Patch) -> None:
-    """Have every module that a patch has changed be pickled as it was; to be called when all else is set."""
+    """Have every changed module be pickled as it was before the patch. Call this after all other changes."""
     modules, before = {id(model): model}, {id(model): dict[str, Any]()}
     for change in patch.changes:
         modules[id(change.owner)] = change.owner
@@ -38,8 +38,8 @@ class _Unpatched:
 
     Attributes:
         module: The module.
-        before: What its attributes were that are others now.
-        config: Its configuration, where another stands in for it.
+        before: The earlier values of the attributes that the patch set.
+        config: Its configuration, where a copy replaces it.
     """
 
     module: nn.Module
@@ -66,7 +66,7 @@ class _Unpatched:
 
     @contextmanager
     def _changed(self, values: dict[str, Any]) -> Iterator[None]:
-        """The module with other attributes, for a while."""
+        """The module with other attributes inside the context."""
         own = vars(self.module)
         now = {name: own.get(name, ABSENT) for name in values}
         try:

@@ -1,7 +1,7 @@
 """Replicas of ``torch.nn.DataParallel``, which copy a module's attributes: a forward must be the replica's own.
 
-transformers' `Trainer` makes them where one process sees several GPUs. The replacement of a forward is bound to the
-module that it was made for; a replica that took it along would compute with that module's parameters.
+transformers' `Trainer` makes them where one process sees several GPUs. A replacement of a forward is bound to the
+module that it was made for; in a replica, the copied attribute would compute with that module's parameters.
 """
 
 from types import MethodType
@@ -15,7 +15,7 @@ METHOD = "_replicate_for_data_parallel"
 
 
 def follow_replicas(module: nn.Module, patch: Patch) -> None:
-    """Have a module's replicas get methods of their own for those that were set on it."""
+    """Give a module's replicas their own bound methods for those that were set on it."""
     if hasattr(type(module), METHOD) and METHOD not in vars(module):
         patch.set(module, METHOD, _replicate.__get__(module))
 

@@ -1,4 +1,4 @@
-"""What a patch did, as data and as a table: per module what was replaced, what was left, and why."""
+"""What a patch did, as data and as a table: which modules were replaced, which were left, and why."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -11,14 +11,14 @@ LEFT = "left"
 
 @dataclass(frozen=True)
 class Row:
-    """One module: what became of it.
+    """What became of one module.
 
     Attributes:
         kind: What was looked for: ``"norm"``, ``"attention"``, ...; ``"model"`` for the model as a whole.
         module: Its path in the model, ``""`` for the model itself.
         status: ``"replaced"`` or ``"left"``.
         op: The ops that compute it now, as ``"rms_norm"``; empty where it was left.
-        reason: Why it was left; for what was replaced, what else is to be known.
+        reason: Why it was left; for what was replaced, a remark.
         class_name: The module's class.
     """
 
@@ -38,9 +38,9 @@ class Report:
         model: The model's class.
         family: The model's type, as transformers' configurations name it.
         transformers: The installed version.
-        rows: One for each module that was looked at.
-        notes: What is to be known besides.
-        active: Whether the patch is in force; False once it was undone.
+        rows: One for each module that was judged.
+        notes: Remarks on the model as a whole.
+        active: Whether the patch is in force; False after `unpatch`.
     """
 
     model: str

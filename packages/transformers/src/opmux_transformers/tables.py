@@ -19,7 +19,7 @@ class Tables:
     Attributes:
         path: Its path in the model.
         width: The last dim of cos and of sin.
-        kinds: What its forward takes besides ``(x, position_ids)``: one tuple for each kind of layer.
+        kinds: What its forward takes after ``(x, position_ids)``: one tuple for each kind of layer.
     """
 
     path: str

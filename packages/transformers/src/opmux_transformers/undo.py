@@ -20,7 +20,7 @@ NOT_COPIED = frozenset({STATE, REDUCE, DEEPCOPY})
 
 @dataclass
 class StandIn:
-    """A configuration that stands in for a model's own, which other models may hold too."""
+    """A configuration that replaces a model's own, because other models may hold that one too."""
 
     own: Any
     made: Any

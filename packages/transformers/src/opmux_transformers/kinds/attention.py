@@ -89,14 +89,14 @@ class AttentionKind(Kind[Attention]):
         if isinstance(alone, str):
             return alone
         config = module.config
-        culprit = survey.once(("culprit", id(config)), lambda: self._culprit(survey, config))
-        return f"it changes only together with {culprit}" if culprit else alone
+        cause = survey.once(("cause", id(config)), lambda: self._cause(survey, config))
+        return f"it changes only together with {cause}" if cause else alone
 
     def _alone(self, survey: Survey, path: str) -> Attention | str:
         foreign = whose_class(path, survey.modules)
         return foreign or survey.once(("attention", key_of(survey, path)), lambda: _judge(survey, path))
 
-    def _culprit(self, survey: Survey, config: Any) -> str | None:
+    def _cause(self, survey: Survey, config: Any) -> str | None:
         """The attention of a configuration that has to be left; None where all can be replaced."""
         for path, module in strangers(survey).items():
             if module.config is config:
@@ -114,7 +114,7 @@ class AttentionKind(Kind[Attention]):
         _switch(survey, patch)
 
     def undo(self, patch: Patch) -> None:
-        """The model's own configurations again, with what was set in their copies meanwhile."""
+        """Put back the model's own configurations, with what was set in their copies since."""
         super().undo(patch)
         for config in patch.configs:
             config.hand_back()

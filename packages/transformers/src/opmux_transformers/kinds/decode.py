@@ -1,12 +1,13 @@
 """Decoding by attention modules of the usual wiring: one new token for each sequence, keys and values in pages.
 
-An attention module's forward is transformers' own, and takes care of any cache, mask and number of tokens, with a view
-here and a transpose there. With one new token a sequence they all come to nothing, and the host spends more time on
-them than on the ops. A forward that names nothing but what the usual wiring consists of,
+The forward of an attention module handles any cache, mask and number of tokens, with views and transposes that do
+nothing for a single new token. The host then spends more time on them than on the ops. A forward that uses nothing
+but the usual wiring,
 
     q, k, v = projections(x); [q, k = norms(q, k)]; rotate; write; attend; output projection
 
-gets a shorter way for that case, compared with the forward on random input first; every other case is the forward's.
+gets a shorter path for that case, which is first compared with the forward on random input. The forward handles every
+other case.
 """
 
 import functools
@@ -44,7 +45,7 @@ _NAMED = frozenset(
         "eager_attention_forward", "training", "attention_dropout", "scaling", "sliding_window",
     }
 )  # fmt: skip
-"""What the forward of such a module names besides its rotary function: one that names more may compute more."""
+"""What the forward of such a module names, with its rotary function: one that names more may compute more."""
 
 _UNDERSTOOD = PASSED_OVER | {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}
 
@@ -64,7 +65,7 @@ class Decoding:
     windowed: bool
 
     def step(self, module: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
-        """The module's result for ``x``, ``(batch, 1, hidden)``; None where the forward has to give it."""
+        """The module's result for ``x``, ``(batch, 1, hidden)``; None where its forward has to compute it."""
         held: Any = module
         layer = cache.layers[held.layer_idx]
         batch, new, _ = x.shape
@@ -101,7 +102,7 @@ class Decoding:
     def _tables(
         self, table: PageTable, cos: Tensor, sin: Tensor, batch: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """A row for each sequence: views, made once for all layers, of tables that were halved for all layers."""
+        """A row for each sequence: views of the halved tables, made once for all layers."""
         known = table.angles
         if known is not None and known[0] is cos and known[1] is sin and known[2].shape == (batch, self.width):
             return known
@@ -154,7 +155,7 @@ def find_decoding(
 
 
 def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], angles: tuple[Tensor, Tensor]) -> bool:
-    """Whether one token after others comes out as the forward has it, at one position and at one for each sequence."""
+    """Whether a token after others gives the forward's result, at one position for all and at one per sequence."""
     own: Any = vars(module)["config"]
     trial = Trial.random(module)
     like, past = agreement.like(module), angles[0].shape[1] - 1
@@ -185,7 +186,7 @@ def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], an
 
 @functools.cache
 def forward_of(function: Callable[..., Any], found: Decoding) -> Callable[..., Any]:
-    """The forward of a module of the usual wiring: the short way where it is open, else this function."""
+    """The forward of a module of the usual wiring: the short path where it applies, else this function."""
     norm_forwards = [(name, norm_forward_of(spec)) for name, spec in zip(_NORMS, found.norms, strict=False)]
 
     @functools.wraps(function)
@@ -212,7 +213,7 @@ def forward_of(function: Callable[..., Any], found: Decoding) -> Callable[..., A
 
 
 class DecodeKind(Kind[Decoding]):
-    """The short way for one new token. It has no rows: what keeps its forward decodes by the same ops."""
+    """The short path for one new token. It has no rows: other attentions decode by the same ops."""
 
     name = "decode"
 
@@ -235,7 +236,7 @@ class DecodeKind(Kind[Decoding]):
         return survey.once(("decode", key_of(survey, path), tuple(norms.items())), find)
 
     def replace(self, survey: Survey, patch: Patch) -> None:
-        """Give each a forward with the short way, over the one that rotates."""
+        """Give each a forward with the short path, on top of the one that rotates."""
         for path, decoding in survey.found(self).items():
             module = survey.modules[path]
             own = rotating_function(module, survey.found(ROPE)[path])

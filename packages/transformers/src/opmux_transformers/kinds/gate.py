@@ -1,7 +1,7 @@
 """Gated MLPs: two projections and an activation, apart or packed, proved by their numbers.
 
-The linears stay the model's own modules, and are called as such: what quantises or adapts them keeps working. Replaced
-is what lies between them, by one op.
+The linears stay the model's own modules and are called as modules, so quantised and adapted ones keep working. One op
+replaces what lies between them.
 """
 
 import functools
@@ -36,7 +36,7 @@ PACKED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 _LARGE = 100.0
-"""Factor on the input of another check, which shows where values are clamped."""
+"""Factor on the input of a second check, which finds clamped values."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Gate:
         inputs: The gate and the up projection, or the packed one alone.
         output: The down projection.
         op: A name in `APART` or `PACKED`.
-        between: The other children, with their classes: the activation, which the op takes the place of.
-        fixed: Numbers that the forwards of the module and of those children name, which are to stay as they are; by
-            the child's name, empty for the module's own.
+        between: The other children, with their classes: the activation, which the op replaces.
+        fixed: Numbers that the forwards of the module and of those children read, by the child's name (empty for the
+            module's own); what was found holds while they do not change.
     """
 
     inputs: tuple[str, ...]
@@ -59,7 +59,7 @@ class Gate:
     fixed: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether what the op takes the place of is still there, as it was, and no hook waits for it."""
+        """Whether what the op replaces is still there, unchanged and without hooks."""
         for name, cls in self.between:
             child = module._modules.get(name)
             if child is None or type(child) is not cls or "forward" in child.__dict__ or watched(child):
@@ -68,7 +68,7 @@ class Gate:
 
 
 def layouts(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
-    """The ways in which a module's linears could be those of a gated MLP; none where it holds something else."""
+    """The ways in which a module's linears could form a gated MLP; none where it holds something else."""
     linears: dict[str, Any] = {k: c for k, c in module._modules.items() if c is not None and is_linear(c)}
     others = [c for k, c in module._modules.items() if c is not None and k not in linears]
     if len(linears) not in (2, 3) or module._parameters or any(_holds_tensors(c) for c in others):
@@ -84,7 +84,7 @@ def layouts(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
             (last,) = linears.keys() - {first, second}
             if (linears[last].out_features, linears[last].in_features) == (into.in_features, into.out_features):
                 found.append(((first, second), last))
-    # where all three are square any of them could be the last: the likely one is tried first
+    # where all three are square, any of them could be the last: try the likely one first
     return sorted(found, key=lambda layout: "down" not in layout[1])
 
 
@@ -96,7 +96,7 @@ def is_linear(child: Any) -> bool:
 
 
 def _takes_a_mask(module: nn.Module) -> bool:
-    """Whether it is an attention, whose projections may have the shapes of an MLP's."""
+    """Whether a module is an attention: its projections may have the shapes of an MLP's."""
     return any("mask" in name for name in inspect.signature(type(module).forward).parameters)
 
 
@@ -126,7 +126,7 @@ def find_gate(module: nn.Module, dtype: torch.dtype) -> Gate | str:
 
 
 def _judge(module: nn.Module, like: Tensor, dtype: torch.dtype) -> Gate | str:
-    """What lies between the linears is judged with plain ones in their places, in float32 whatever theirs are."""
+    """Judge what lies between the linears in float32, with plain linears in their places."""
     reason = "nothing that opmux has is like it"
     for inputs, output in layouts(module):
         linears = {*inputs, output}
@@ -171,7 +171,7 @@ def _plain(linear: Any) -> nn.Linear:
 def _difference_of_real_linears(
     module: nn.Module, inputs: tuple[str, ...], output: str, op: str, x: Tensor
 ) -> str | None:
-    """With the linears that it has, as far as rounding lets it be seen; None where they are torch's own."""
+    """Compare with the module's own linears, as far as rounding permits; None where they are torch's own."""
     if all(type(c) is nn.Linear for c in module.children() if is_linear(c)):
         return None
     trial = Trial.own(module)
@@ -179,7 +179,7 @@ def _difference_of_real_linears(
 
 
 def _candidates(trial: Trial, inputs: tuple[str, ...], output: str, x: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """What the module's result would be by each op between its linears."""
+    """The module's result with each op between its linears."""
     ops: dict[str, Callable[..., Tensor]] = APART if len(inputs) == 2 else PACKED
 
     def compute(op: Callable[..., Tensor]) -> Tensor:
@@ -191,7 +191,7 @@ def _candidates(trial: Trial, inputs: tuple[str, ...], output: str, x: Tensor) -
 
 @functools.cache
 def forward_of(gate: Gate) -> Callable[..., Tensor]:
-    """The forward that takes the place of such a module's own."""
+    """The forward that replaces such a module's own."""
     last = gate.output
     approximate = {"approximate": "tanh"} if gate.op.endswith("(tanh)") else {}
     op = getattr(opmux, gate.op.removesuffix("(tanh)"))

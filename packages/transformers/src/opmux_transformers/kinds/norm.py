@@ -1,7 +1,7 @@
 """RMS norms: found by their one weight, proved by their numbers, replaced by `opmux.rms_norm`.
 
-A norm's eps may hide in any attribute and its weight may be stored around 0 (Gemma). Both are found by trying: the
-check's rows are small enough for eps to matter, its weight is random.
+A norm's eps may be in any attribute, and its weight may be stored around 0 (Gemma). Both are found by trying: the
+check's rows are small enough for eps to matter, and its weight is random.
 """
 
 import functools
@@ -24,9 +24,9 @@ from opmux_transformers.undo import Patch
 OFFSETS = (0.0, 1.0)
 _LARGEST_EPS = 0.1
 _ROW_SCALES = (1.0, 1e-2, 1e-3, 30.0)
-"""Magnitudes of the check's rows; in the small ones an eps of 1e-6 is as large as the mean square."""
+"""Magnitudes of the check's rows. In the small ones an eps of 1e-6 is as large as the mean square."""
 _LARGE = 1e3
-"""Factor on rows and weight in another check, which shows where values are clamped."""
+"""Factor on rows and weight in a second check, which finds clamped values."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Norm:
     Attributes:
         eps: The attribute that holds its eps.
         offset: What is added to its weight.
-        fixed: Other numbers that its forward names, which are to stay as they are.
+        fixed: Other numbers that its forward reads; what was found holds while they do not change.
     """
 
     eps: str
@@ -49,7 +49,7 @@ class Norm:
 
 
 def is_candidate(module: nn.Module) -> bool:
-    """Whether a module holds what a norm holds: one-dimensional tensors and nothing else; one input."""
+    """Whether a module could be a norm: it holds one-dimensional tensors only, and takes one input."""
     tensors = {name: p for name, p in module._parameters.items() if p is not None}
     return (
         not module._modules
@@ -61,7 +61,7 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def weight_is_computed(module: nn.Module) -> bool:
-    """Whether a module looks like a norm but for its weight, which is no parameter: parametrised, pruned."""
+    """Whether a module looks like a norm except that its weight is not a parameter: parametrised, pruned."""
     if "weight" in module._parameters or module._modules.keys() - {"parametrizations"} or not takes_one_input(module):
         return False
     parametrised = isinstance(module._modules.get("parametrizations"), nn.ModuleDict)
@@ -143,11 +143,11 @@ def _judge(module: nn.Module, weight: Tensor, epses: dict[str, float], dtype: to
 
 @functools.cache
 def forward_of(norm: Norm) -> Callable[..., Tensor]:
-    """The forward that takes the place of such a module's own."""
+    """The forward that replaces such a module's own."""
     eps, offset, fixed = norm.eps, norm.offset, norm.fixed
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        # with more than the input, or other numbers, it may be another computation
+        # given more than the input, or with changed numbers, it may compute something else
         if len(args) != 1 or kwargs or (fixed and not agreement.unchanged(self, fixed)):
             result: Tensor = type(self).forward(self, *args, **kwargs)
             return result
@@ -157,7 +157,7 @@ def forward_of(norm: Norm) -> Callable[..., Tensor]:
 
 
 def weight_of(module: nn.Module) -> Tensor:
-    """The module's weight; found where parameters are, for a module's ``__getattr__`` takes longer than many a view."""
+    """The module's weight, read from its parameters: ``__getattr__`` of a module takes longer than many views."""
     weight = module._parameters.get("weight")
     return module.weight if weight is None else weight  # type: ignore[return-value]  # replicas of DataParallel
 

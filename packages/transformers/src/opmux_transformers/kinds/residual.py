@@ -1,13 +1,13 @@
 """Decoder layers whose residual sum is followed by a norm: the two become `opmux.add_rms_norm`.
 
-How a layer wires its children is found by watching it once on random input: who is called in which order, with what,
-and which inputs are sums of the residual and the output before. A layer wired as
+How a layer wires its children is found by watching a copy of it once on random input: which child is called when, with
+what, and which inputs are sums of the residual and the previous output. A layer wired as
 
     h = norm(x); h = attention(h, ...); [h = more(h)]; x = x + factor * h
     h = norm(x); h = mlp(h); [h = more(h)]; x = x + factor * h
 
-gets a forward that does this, and no other layer does. ``more`` are dropouts or the norms of a sandwich, ``factor`` is
-an attribute of the layer (Granite) or 1.
+gets a forward that does this; no other layer does. ``more`` are dropouts or the second norms of a sandwich, ``factor``
+is an attribute of the layer (Granite) or 1.
 """
 
 import functools
@@ -48,7 +48,7 @@ class Block:
         factor: The attribute that both outputs are multiplied by; empty for 1.
         parameters: The names of the forward's parameters after the hidden states, in order.
         checkpoints: Whether it is the class's forward that checkpoints, and not its ``__call__``.
-        fixed: Other numbers that its forward names, which are to stay as they are.
+        fixed: Other numbers that its forward reads; what was found holds while they do not change.
     """
 
     before_attention: str
@@ -202,7 +202,7 @@ def _attribute(module: nn.Module, first: float, second: float) -> str:
 
 @functools.cache
 def forward_of(block: Block) -> Callable[..., Tensor]:
-    """The forward that takes the place of such a layer's own."""
+    """The forward that replaces such a layer's own."""
     spec = block.spec
     norm_forward = norm_forward_of(spec)
 
@@ -231,11 +231,11 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
             hidden_states, residual = opmux.add_rms_norm(
                 hidden_states, residual, weight_of(norm), eps=spec.eps_of(norm), weight_offset=spec.offset
             )
-        else:  # it has to be called, or is another one by now
+        else:  # it has to be called, or was exchanged
             residual = residual + hidden_states
             hidden_states = ask(norm, residual)
         hidden_states = ask(children[block.mlp], hidden_states)
-        if isinstance(hidden_states, tuple):  # a mixture of experts gives its router's scores too
+        if isinstance(hidden_states, tuple):  # a mixture of experts returns its router's scores too
             hidden_states = hidden_states[0]
         for name in block.after_mlp:
             hidden_states = ask(children[name], hidden_states)

@@ -114,7 +114,7 @@ def _judge(function: Any, rope: Rope, tables: Tables, module: nn.Module, head_di
 
 @functools.cache
 def function_of(rope: Rope) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The rotary function that takes the place of a module's own."""
+    """The rotary function that replaces a module's own."""
     half = rope.rotary_dim // 2
 
     def rotate(
@@ -141,7 +141,7 @@ def function_of(rope: Rope) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _rows(table: Tensor, half: int) -> Tensor:
-    """Nothing but a view of tables that were halved for all layers: every layer comes by here."""
+    """The tables as rows; for tables that were halved for all layers only a view, since every layer calls this."""
     if table.shape[-1] != half:
         table = table[..., :half]
     table = table.reshape(-1, half).contiguous()
@@ -149,7 +149,7 @@ def _rows(table: Tensor, half: int) -> Tensor:
 
 
 def with_globals(function: Any, **replaced: Any) -> Any:
-    """The same function with some of its globals replaced, for one caller alone."""
+    """The same function with some of its globals replaced, for one caller only."""
     # Without a name of its own: torch.compile looks a named module's globals up in the module, not here.
     scope = {key: value for key, value in function.__globals__.items() if key != "__name__"} | replaced
     made = type(function)(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
