@@ -56,7 +56,7 @@ def test_a_config_that_does_not_fit_is_refused(
 ) -> None:
     file = put(folder / "records.csv", row(backend="planted", config=config))
     report = tuning.reload()
-    told = f"rms_norm: `config` expected a config of planted, got {config}: {reason}; tune again or drop the row"
+    told = f"rms_norm: `config` expected a config of planted, got {config}: {reason}; measure again or drop the row"
     assert [(r.line, r.reason) for r in report.refused] == [(2, told)]
     assert report.ops == {}
     with pytest.raises(TunedRecordError) as caught:

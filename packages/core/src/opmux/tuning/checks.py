@@ -123,7 +123,7 @@ def _check_config(op: Op, record: TunedRecord) -> None:
         reason = check_config(implementation, record.config)
         if reason is not None:
             expected, got = f"a config of {record.backend}", fields.write_config(op.name, record.config)
-            raise fields.refused(op.name, "config", expected, f"{got}: {reason}", "tune again or drop the row")
+            raise fields.refused(op.name, "config", expected, f"{got}: {reason}", "measure again or drop the row")
 
 
 def _check_figures(op: Op, record: TunedRecord) -> None:
