@@ -1,11 +1,14 @@
 """Dense attention, its lse variant, its backward, and the merge of partial attention states."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from opmux.definition import GENERATED, Accumulated, define_op
 from opmux.dtypes import Real, Statistic, accumulation_dtype
 from opmux.ops._blockwise import INF, REQUIRED, Scoring, backward, forward, rounded
+from opmux.ops._variants import variant
 
 _FLOPS = "2 * batch * heads * seq_q * seq_k * (head_dim + value_dim)"
 
@@ -73,24 +76,14 @@ def attention(
     return out.to(q.dtype)
 
 
-@define_op(
+@variant(
+    attention,
     outputs=("out", "lse"),
     out_dtype={"lse": Accumulated("q")},
-    same_dtype=(("q", "k", "v"),),
-    require=REQUIRED,
     gradient="attention_backward",
-    flops=_FLOPS,
 )
 def attention_lse(
-    q: Real[Tensor, "batch seq_q heads head_dim"],
-    k: Real[Tensor, "batch seq_k kv_heads head_dim"],
-    v: Real[Tensor, "batch seq_k kv_heads value_dim"],
-    sinks: Real[Tensor, "heads"] | None = None,
-    *,
-    scale: float | None = None,
-    causal: bool = False,
-    window: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **options: Any
 ) -> tuple[Real[Tensor, "batch seq_q heads value_dim"], Statistic[Tensor, "batch heads seq_q"]]:
     """Compute `attention` and the log-sum-exp of its scores.
 
@@ -98,16 +91,6 @@ def attention_lse(
     capped and masked. With it, two results over disjoint keys can be merged (`merge_attention_states`), and
     the backward can recompute the probabilities. Accumulates in float32 (float64 for float64), rounds once,
     at the end.
-
-    Args:
-        q: Queries, ``(batch, seq_q, heads, head_dim)``.
-        k: Keys, ``(batch, seq_k, kv_heads, head_dim)``, q's dtype.
-        v: Values, ``(batch, seq_k, kv_heads, value_dim)``, q's dtype.
-        sinks: One logit per head, ``(heads,)``, of any real dtype, neither scaled nor capped.
-        scale: Factor on the scores; None is ``1 / sqrt(head_dim)``.
-        causal: Whether a query sees no key past its own position (aligned bottom-right).
-        window: How many keys (left, right) of its own position a query sees, both ends included; -1 is open.
-        softcap: Bound on the absolute value of the scores; 0.0 is off.
 
     Returns:
         The averaged values, ``(batch, seq_q, heads, value_dim)``, in q's dtype; the lse in natural log,
@@ -121,7 +104,7 @@ def attention_lse(
     Source:
         Dao, FlashAttention-2 (2023), section 3.1.
     """
-    out, lse = forward(q, k, v, sinks, Scoring(scale, causal, window, softcap))
+    out, lse = forward(q, k, v, sinks, Scoring(**options))
     return out.to(q.dtype), lse
 
 

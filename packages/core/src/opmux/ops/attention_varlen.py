@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from opmux.definition import Accumulated, define_op
 from opmux.dtypes import Int32, Real, Statistic, accumulation_dtype
 from opmux.ops._blockwise import INF, REQUIRED, Scoring, backward, forward, rounded
 from opmux.ops._sequences import count_pairs, read_offsets
+from opmux.ops._variants import variant
 
 
 def _read(
@@ -64,15 +66,22 @@ def _count(of_head_dim: int, of_value_dim: int) -> Callable[..., float]:
     return flops
 
 
-def _forward(
-    sequences: list[tuple[slice, slice]],
+def _attend(
+    op: str,
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
     sinks: Tensor | None,
-    scoring: Scoring,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`attention_varlen_lse`, the sequences being read."""
+    """Compute (out, lse) for one of the two forward ops, whose errors name it."""
+    sequences = _read(op, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    scoring = Scoring(**options)
     tokens, heads, _ = q.shape
     out = q.new_zeros((tokens, heads, v.shape[2]))
     lse = q.new_full((heads, tokens), -INF, dtype=accumulation_dtype(q.dtype))
@@ -144,56 +153,39 @@ def attention_varlen(
     Source:
         As `attention`; the ragged form is that of Dao's flash-attn (``flash_attn_varlen_func``).
     """
-    sequences = _read("attention_varlen", q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    out, _ = _forward(sequences, q, k, v, sinks, Scoring(scale, causal, window, softcap))
+    out, _ = _attend(
+        "attention_varlen",
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        sinks,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        scale=scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+    )
     return out
 
 
-@define_op(
+@variant(
+    attention_varlen,
     outputs=("out", "lse"),
     out_dtype={"lse": Accumulated("q")},
-    same_dtype=(("q", "k", "v"),),
-    require=REQUIRED,
     gradient="attention_varlen_backward",
     check_data=_check("attention_varlen_lse"),
-    flops=_count(1, 1),
-    capturable=False,
 )
 def attention_varlen_lse(
-    q: Real[Tensor, "tokens_q heads head_dim"],
-    k: Real[Tensor, "tokens_k kv_heads head_dim"],
-    v: Real[Tensor, "tokens_k kv_heads value_dim"],
-    cu_seqlens_q: Int32[Tensor, "batch+1"],
-    cu_seqlens_k: Int32[Tensor, "batch+1"],
-    sinks: Real[Tensor, "heads"] | None = None,
-    *,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    scale: float | None = None,
-    causal: bool = False,
-    window: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
+    *tensors: Any, **options: Any
 ) -> tuple[Real[Tensor, "tokens_q heads value_dim"], Statistic[Tensor, "heads tokens_q"]]:
     """Compute `attention_varlen` and the log-sum-exp of its scores.
 
     ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``, over the scaled, capped and masked scores ``s`` of
     query ``i`` with the keys of its own sequence, as in `attention_lse`. Accumulates in float32 (float64 for
     float64), rounds once, at the end.
-
-    Args:
-        q: Queries, ``(tokens_q, heads, head_dim)``.
-        k: Keys, ``(tokens_k, kv_heads, head_dim)``, q's dtype.
-        v: Values, ``(tokens_k, kv_heads, value_dim)``, q's dtype.
-        cu_seqlens_q: Offsets of the sequences in q in tokens, int32 ``(batch + 1,)``: starts with 0, does not
-            decrease.
-        cu_seqlens_k: Offsets of the sequences in k and v in tokens, int32 ``(batch + 1,)``.
-        sinks: One logit per head, ``(heads,)``, of any real dtype, neither scaled nor capped.
-        max_seqlen_q: Upper bound of the number of queries of a sequence.
-        max_seqlen_k: Upper bound of the number of keys of a sequence.
-        scale: Factor on the scores; None is ``1 / sqrt(head_dim)``.
-        causal: Whether a query sees no key past its own position (aligned bottom-right in each sequence).
-        window: How many keys (left, right) of its own position a query sees, both ends included; -1 is open.
-        softcap: Bound on the absolute value of the scores; 0.0 is off.
 
     Returns:
         The averaged values, ``(tokens_q, heads, value_dim)``, in q's dtype; the lse in natural log,
@@ -207,8 +199,7 @@ def attention_varlen_lse(
     Source:
         Dao, FlashAttention-2 (2023), section 3.1.
     """
-    sequences = _read("attention_varlen_lse", q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return _forward(sequences, q, k, v, sinks, Scoring(scale, causal, window, softcap))
+    return _attend("attention_varlen_lse", *tensors, **options)
 
 
 @define_op(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from opmux.definition import define_op
 from opmux.dtypes import Real, accumulation_dtype
+from opmux.ops._variants import in_place
 
 _REQUIRED = (
     ("hidden > 0", "a row has at least one column"),
@@ -180,32 +181,7 @@ def add_rms_norm(
     return y, residual_out
 
 
-@define_op(mutates=("x", "residual"), in_place_of="add_rms_norm", require=_REQUIRED)
-def add_rms_norm_(
-    x: Real[Tensor, "*tokens hidden"],
-    residual: Real[Tensor, "*tokens hidden"],
-    weight: Real[Tensor, "hidden"],
-    *,
-    eps: float = 1e-6,
-    weight_offset: float = 0.0,
-) -> None:
-    """Do what `add_rms_norm` does, in place: x becomes y, and residual becomes the sum.
-
-    Args:
-        x: The output of the layer before, ``(*tokens, hidden)``; overwritten with the normalised sum.
-        residual: The residual stream, ``(*tokens, hidden)``; overwritten with the sum.
-        weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
-        eps: Added to the mean square, in the unit of ``x**2``.
-        weight_offset: Added to the weight before it is used; 1.0 in Gemma, which stores weights around 0.
-
-    Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature, hidden is 0, eps is negative or NaN, or x or
-            residual requires grad.
-
-    Source:
-        Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467.
-    """
-    ...
+add_rms_norm_ = in_place(add_rms_norm, x="y", residual="residual_out")
 
 
 @define_op(

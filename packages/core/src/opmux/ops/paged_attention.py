@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from opmux.definition import REFUSED, Accumulated, define_op
 from opmux.dtypes import Int32, Real, Statistic, accumulation_dtype
 from opmux.ops._blockwise import INF, REQUIRED, Scoring, forward
 from opmux.ops._sequences import check_block_table, count_pairs, read_lengths, read_offsets
+from opmux.ops._variants import variant
 
 _REQUIRED = (
     *REQUIRED,
@@ -76,16 +78,24 @@ def _gathered(cache: Tensor, pages: Tensor, length: int) -> Tensor:
     return cache.index_select(0, used).flatten(0, 1)[None, :length]
 
 
-def _forward(
-    sequences: list[tuple[slice, int]],
+def _attend(
+    op: str,
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    cu_seqlens_q: Tensor,
+    seq_lens: Tensor,
     block_table: Tensor,
     sinks: Tensor | None,
-    scoring: Scoring,
+    *,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    layout: str,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`paged_attention_lse`, the sequences being read."""
+    """Compute (out, lse) for one of the two ops, whose errors name it; there is one layout."""
+    sequences = _read(op, q, k_cache, cu_seqlens_q, seq_lens, block_table, max_seqlen_q, max_seqlen_k)
+    scoring = Scoring(**options)
     tokens, heads, _ = q.shape
     out = q.new_zeros((tokens, heads, v_cache.shape[3]))
     lse = q.new_full((heads, tokens), -INF, dtype=accumulation_dtype(q.dtype))
@@ -166,38 +176,35 @@ def paged_attention(
     Source:
         Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention (2023).
     """
-    op, scoring = "paged_attention", Scoring(scale, causal, window, softcap)
-    sequences = _read(op, q, k_cache, cu_seqlens_q, seq_lens, block_table, max_seqlen_q, max_seqlen_k)
-    out, _ = _forward(sequences, q, k_cache, v_cache, block_table, sinks, scoring)
+    out, _ = _attend(
+        "paged_attention",
+        q,
+        k_cache,
+        v_cache,
+        cu_seqlens_q,
+        seq_lens,
+        block_table,
+        sinks,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        layout=layout,
+        scale=scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+    )
     return out
 
 
-@define_op(
+@variant(
+    paged_attention,
     outputs=("out", "lse"),
     out_dtype={"lse": Accumulated("q")},
-    same_dtype=(("q", "k_cache", "v_cache"),),
-    require=_REQUIRED,
     gradient=REFUSED,
     check_data=_check("paged_attention_lse"),
-    flops=_count,
-    capturable=False,
 )
 def paged_attention_lse(
-    q: Real[Tensor, "tokens heads head_dim"],
-    k_cache: Real[Tensor, "pages page_size kv_heads head_dim"],
-    v_cache: Real[Tensor, "pages page_size kv_heads value_dim"],
-    cu_seqlens_q: Int32[Tensor, "batch+1"],
-    seq_lens: Int32[Tensor, "batch"],
-    block_table: Int32[Tensor, "batch max_pages"],
-    sinks: Real[Tensor, "heads"] | None = None,
-    *,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    scale: float | None = None,
-    causal: bool = True,
-    window: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    layout: str = "nhd",
+    *tensors: Any, **options: Any
 ) -> tuple[Real[Tensor, "tokens heads value_dim"], Statistic[Tensor, "heads tokens"]]:
     """Compute `paged_attention` and the log-sum-exp of its scores.
 
@@ -205,24 +212,6 @@ def paged_attention_lse(
     query ``i`` with the cached keys of its own sequence, as in `attention_lse`; `merge_attention_states`
     joins it with a result over other keys (a shared prefix, say). Accumulates in float32 (float64 for
     float64), rounds once, at the end.
-
-    Args:
-        q: Queries of the new tokens, ``(tokens, heads, head_dim)``.
-        k_cache: Keys, ``(pages, page_size, kv_heads, head_dim)``, q's dtype, any strides. ``page_size`` is a
-            multiple of 16, or 1.
-        v_cache: Values, ``(pages, page_size, kv_heads, value_dim)``, q's dtype, any strides.
-        cu_seqlens_q: Offsets of the sequences in q in tokens, int32 ``(batch + 1,)``: starts with 0, does not
-            decrease.
-        seq_lens: Length of each sequence in tokens, the new ones counted in, int32 ``(batch,)``.
-        block_table: The pages of each sequence in order, int32 ``(batch, max_pages)``.
-        sinks: One logit per head, ``(heads,)``, of any real dtype, neither scaled nor capped.
-        max_seqlen_q: Upper bound of the number of new tokens of a sequence.
-        max_seqlen_k: Upper bound of ``seq_lens``.
-        scale: Factor on the scores; None is ``1 / sqrt(head_dim)``.
-        causal: Whether a query sees no key past its own position.
-        window: How many keys (left, right) of its own position a query sees, both ends included; -1 is open.
-        softcap: Bound on the absolute value of the scores; 0.0 is off.
-        layout: Order of the caches' dims; ``"nhd"`` is the one above.
 
     Returns:
         The averaged values, ``(tokens, heads, value_dim)``, in q's dtype; the lse in natural log,
@@ -236,6 +225,4 @@ def paged_attention_lse(
     Source:
         Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention (2023).
     """
-    op, scoring = "paged_attention_lse", Scoring(scale, causal, window, softcap)
-    sequences = _read(op, q, k_cache, cu_seqlens_q, seq_lens, block_table, max_seqlen_q, max_seqlen_k)
-    return _forward(sequences, q, k_cache, v_cache, block_table, sinks, scoring)
+    return _attend("paged_attention_lse", *tensors, **options)

@@ -12,6 +12,7 @@ from torch import Tensor
 from opmux.definition import define_op
 from opmux.dtypes import Float32, Index, Real, accumulation_dtype
 from opmux.errors import InvalidArgument
+from opmux.ops._variants import in_place
 
 _REQUIRE = (
     ("head_dim > 0", "a head has at least one dim"),
@@ -120,42 +121,7 @@ def apply_rope(
     return _rotated(q, cos, sin, interleaved), _rotated(k, cos, sin, interleaved)
 
 
-@define_op(
-    mutates=("q", "k"),
-    in_place_of="apply_rope",
-    same_dtype=(("q", "k"),),
-    require=_REQUIRE,
-    check_data=_positions_check("apply_rope_"),
-    capturable=False,
-)
-def apply_rope_(
-    q: Real[Tensor, "*batch seq heads head_dim"],
-    k: Real[Tensor, "*batch seq kv_heads head_dim"],
-    cos: Float32[Tensor, "max_positions half"],
-    sin: Float32[Tensor, "max_positions half"],
-    positions: Index[Tensor, "*batch seq"] | None = None,
-    *,
-    interleaved: bool = False,
-) -> None:
-    """Do what `apply_rope` does, in place: q and k become the rotated queries and keys.
-
-    Args:
-        q: The queries, ``(*batch, seq, heads, head_dim)``; overwritten.
-        k: The keys, ``(*batch, seq, kv_heads, head_dim)``, in q's dtype; overwritten.
-        cos: The cosines of the angles, ``(max_positions, half)`` float32, times the attention factor, if any.
-        sin: The sines of the angles, ``(max_positions, half)`` float32, times the attention factor, if any.
-        positions: The position of each token, ``(*batch, seq)`` int32 or int64, from 0 to below
-            max_positions; None counts 0, 1, 2, ... along seq, the dim before heads.
-        interleaved: Whether a pair is two neighbouring dims, and not one dim of each half.
-
-    Raises:
-        InvalidArgument: As `apply_rope` does, or if q or k requires grad.
-
-    Source:
-        Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
-        https://arxiv.org/abs/2104.09864.
-    """
-    ...
+apply_rope_ = in_place(apply_rope, q="q_out", k="k_out", check_data=_positions_check("apply_rope_"))
 
 
 @define_op(

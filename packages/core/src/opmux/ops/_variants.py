@@ -1,0 +1,124 @@
+"""Ops that are another op in another form: the in-place one, and the one that returns more.
+
+What two forms share is written once, with the base: the parameters, the text about them, and what is required of them.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from opmux.definition import OpFunction, define_op
+
+_SECTIONS = ("Args:", "Returns:", "Raises:", "Source:")
+
+
+def in_place(base: OpFunction[Any], *, check_data: Callable[..., None] | None = None, **becomes: str) -> Any:
+    """Define the in-place form of an op, under its name with an underscore.
+
+    Args:
+        base: The op that returns its results.
+        check_data: The check of index data, naming the new op.
+        becomes: The tensors that are written -> the outputs that they become, in the order of the outputs.
+
+    Returns:
+        The public function.
+
+    Raises:
+        TypeError: If not every output is written, or in another order than the tensors'.
+    """
+    op, name = base.op, f"{base.op.name}_"
+    mutates = tuple(t.name for t in op.signature.tensors if t.name in becomes)
+    if tuple(becomes[t] for t in mutates) != tuple(o.name for o in op.signature.outputs):
+        raise TypeError(f"{name}: every output of {op.name} is written into a tensor, in order; got {becomes}")
+    sections = _sections(op.doc)
+    written = " or ".join(mutates)
+    changes = " and ".join(f"{tensor} becomes {output}" for tensor, output in becomes.items())
+    arguments = "\n".join(
+        f"{text.removesuffix('.')}; overwritten with {becomes[argument]}." if argument in becomes else text
+        for argument, text in _entries(sections["Args:"])
+    )
+
+    def form(*tensors: Any, **options: Any) -> None: ...
+
+    form.__name__, form.__module__ = name, op.reference.__module__
+    form.__signature__ = _parameters(base).replace(return_annotation=None)  # type: ignore[attr-defined]
+    form.__doc__ = "\n\n".join(
+        [
+            f"Do what `{op.name}` does, in place: {changes}.",
+            f"Args:\n{arguments}",
+            f"Raises:\n    InvalidArgument: As `{op.name}` does, or if {written} requires grad or overlaps\n"
+            "        itself or another argument in memory.",
+            f"Source:\n{sections['Source:']}",
+        ]
+    )
+    return define_op(mutates=mutates, in_place_of=op.name, check_data=check_data, **_inherited(base))(form)
+
+
+def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Define an op with the parameters of another one, as a decorator.
+
+    The body's own parameters are what it is called with, defaults filled in; its annotation of the result is the op's,
+    and its docstring gets the base's text about the arguments.
+
+    Args:
+        base: The op whose parameters, relations, dtypes and operations hold for this one too.
+        **declaration: What `define_op` is told beside these.
+    """
+
+    def define(body: Callable[..., Any]) -> Any:
+        signature = _parameters(base).replace(return_annotation=inspect.signature(body).return_annotation)
+
+        @functools.wraps(body)
+        def reference(*tensors: Any, **options: Any) -> Any:
+            bound = signature.bind(*tensors, **options)
+            bound.apply_defaults()
+            return body(*bound.args, **bound.kwargs)
+
+        reference.__signature__ = signature  # type: ignore[attr-defined]
+        before, returns, after = inspect.cleandoc(body.__doc__ or "").partition("Returns:")
+        arguments = _sections(base.op.doc)["Args:"]
+        reference.__doc__ = f"{before}Args:\n{arguments}\n\n{returns}{after}"
+        return define_op(**{**_inherited(base), **declaration})(reference)
+
+    return define
+
+
+def _parameters(base: OpFunction[Any]) -> inspect.Signature:
+    """The signature as the base's definition has it: without what every op takes beside its own."""
+    return inspect.signature(base.reference)
+
+
+def _inherited(base: OpFunction[Any]) -> dict[str, Any]:
+    """What holds of every form of an op."""
+    op = base.op
+    return {
+        "require": tuple((r.expression, r.meaning) for r in op.signature.require),
+        "same_dtype": op.signature.same_dtype,
+        "flops": op.flops,
+        "capturable": op.capturable,
+    }
+
+
+def _sections(doc: str) -> dict[str, str]:
+    """The text of each section of a docstring, indented as it stands there."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in doc.splitlines():
+        if line in _SECTIONS:
+            lines = found.setdefault(line, [])
+        else:
+            lines.append(line)
+    return {title: "\n".join(text).rstrip() for title, text in found.items()}
+
+
+def _entries(section: str) -> list[tuple[str, str]]:
+    """The (argument, text) pairs of an Args section."""
+    entries: list[tuple[str, str]] = []
+    for line in section.splitlines():
+        if line.startswith("     ") and entries:
+            name, text = entries.pop()
+            entries.append((name, f"{text}\n{line}"))
+        else:
+            entries.append((line.strip().partition(":")[0], line))
+    return entries
