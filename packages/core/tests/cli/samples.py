@@ -28,6 +28,7 @@ GOOD_OP = {
     "max_error": {"global": 0.25, "row": 0.5, "element": None},
     "failures": [],
     "skips": {"not deterministic": 2},
+    "not_run": {"repeat": "not deterministic"},
 }
 BAD_OP = {
     **GOOD_OP,
@@ -59,5 +60,6 @@ def result(*ops: dict, passed: int = 6) -> dict:
         "failed": sum(len(op["failures"]) for op in ops),
         "skipped": 2,
         "ops": list(ops),
+        "not_loaded": [],
         "environment": ENVIRONMENT,
     }

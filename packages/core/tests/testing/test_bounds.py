@@ -10,11 +10,11 @@ from torch import Tensor
 import opmux
 from opmux.callpath.op import OPS
 from opmux.testing.bounds import DERIVATIONS, Allowance, Given, allowances, roundings, unit_roundoff
+from opmux.testing.bounds.scores import Scores, by_sequence, per_head
 from opmux.testing.case import parse_case
 from opmux.testing.comparison import compare, requantised, ulp
 from opmux.testing.inputs import make_arguments
 from opmux.testing.oracle import expected_results, upcast
-from opmux.testing.scores import Scores, by_sequence, per_head
 
 CPU = torch.device("cpu")
 UNIT = 2.0**-24
@@ -289,7 +289,7 @@ def test_noise_is_the_root_of_the_squares() -> None:
 
 
 def test_chunks_of_heads_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opmux.testing import scores
+    from opmux.testing.bounds import scores
 
     dims = "bf16,batch=2,seq_q=9,heads=4,head_dim=8,seq_k=13,kv_heads=2,value_dim=6"
     _, _, whole = held(dims, "attention_lse")

@@ -6,10 +6,10 @@ import torch
 import opmux
 from opmux.callpath.op import OPS
 from opmux.testing import cases_of, makes, parse_case
+from opmux.testing.contents import QUIET_ROWS
 from opmux.testing.inputs import make_arguments
 from opmux.testing.making import MAKERS, Making
 from opmux.testing.memory import POISON_INDEX, bits
-from opmux.testing.roles import QUIET_ROWS
 from opmux.testing.sequences import draw_lengths, draw_paged
 
 CPU = torch.device("cpu")

@@ -36,7 +36,7 @@ def test_an_op_without_an_answer_has_failed() -> None:
     report = run_conformance("reference", ["linear"], "interpreter", jobs=1, limit_s=0.01)
     (failure,) = report["ops"][0]["failures"]
     assert failure["message"] == "its process was ended after 0.01 s without an answer"
-    assert failure["repro"] == "opmux conformance reference --op linear"
+    assert failure["repro"] == "opmux conformance reference --op linear --profile interpreter"
     assert (report["failed"], report["passed"], report["ops"][0]["claimed"]) == (1, 0, 0)
 
 

@@ -30,11 +30,11 @@ def bad_row(x: Tensor, weight: Tensor, **options: Any) -> Tensor:
 
 def test_the_report_is_as_documented() -> None:
     report = run_conformance("reference", ["rms_norm", "linear"], "interpreter")
-    assert list(report) == ["backend", "version", "passed", "failed", "skipped", "ops", "environment"]
+    assert list(report) == ["backend", "version", "passed", "failed", "skipped", "ops", "not_loaded", "environment"]
     assert (report["backend"], report["version"]) == ("reference", opmux.__version__)
     assert [o["op"] for o in report["ops"]] == ["rms_norm", "linear"]
     for of_op in report["ops"]:
-        assert list(of_op) == ["op", "cases", "claimed", "coverage", "max_error", "failures", "skips"]
+        assert list(of_op) == ["op", "cases", "claimed", "coverage", "max_error", "failures", "skips", "not_run"]
         assert list(of_op["max_error"]) == ["global", "row", "element"]
         assert all(0 < error <= 1 for error in of_op["max_error"].values())
     assert report["passed"] == sum(o["cases"] for o in report["ops"])
@@ -230,7 +230,7 @@ def test_a_mistake_of_the_suite_is_told_as_one(monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("by the kit")
 
-    monkeypatch.setattr(checks, "allowances", broken)
+    monkeypatch.setattr(checks, "allowed_errors", broken)
     report = run_conformance("reference", ["silu_mul"], "interpreter")
     assert {f["check"] for f in report["ops"][0]["failures"]} == {"suite"}
     assert "the suite itself failed at test_runner.py:" in report["ops"][0]["failures"][0]["message"]

@@ -1,5 +1,6 @@
 """`opmux conformance`: a backend held to the references."""
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,12 +97,23 @@ def _show(result: dict[str, Any], console: Console) -> None:
         rows.append([op["op"], op["claimed"], op["cases"], f"{op['coverage']:.0%}", *errors, skips, output.state(good)])
     numbers = ["claimed", "cases", "coverage", "global", "row", "element", "skipped"]
     console.print(output.table("", ["op", *numbers, ""], rows, numbers))
+    shown: set[str] = set()
     for op in result["ops"]:
         for failure in op["failures"]:
             console.print(f"\n{op['op']}  {failure['case']}  {failure['check']}", style="bold red")
             console.print(f"  {failure['message']}\n  {failure['repro']}", soft_wrap=True)
+            traceback = failure.get("traceback", "")
+            if traceback and traceback not in shown:  # many cases fail at one line
+                shown.add(traceback)
+                console.print(textwrap.indent(traceback, "  "), soft_wrap=True, markup=False, highlight=False)
+        for probe, reason in op.get("not_run", {}).items():
+            console.print(
+                f"{op['op']}: no claimed case ran the probe {probe}: {reason}", style="yellow", soft_wrap=True
+            )
         for reason, count in op["skips"].items():
             console.print(f"{op['op']}: {count} skipped: {reason}", style="yellow", soft_wrap=True)
+    for reason in result.get("not_loaded", []):
+        console.print(f"\nnot loaded: {result['backend']} {reason}", style="bold red", soft_wrap=True)
     environment = result["environment"]
     for what, why in environment.get("not_checked", {}).items():
         console.print(f"not checked: {what}: {why}", style="yellow", soft_wrap=True)

@@ -78,6 +78,11 @@ class Case:
         return {t.name: t.shape.value(self.dims, filled) for t in signature.tensors if t.name in self.dtypes}
 
 
+def probe_of(case_id: str) -> str:
+    """What the case of an id looks at."""
+    return case_id.rpartition("@probe=")[2] if "@probe=" in case_id else VALUES
+
+
 def op_named(name: str) -> Op:
     """The op of that name.
 

@@ -1,9 +1,10 @@
 """The cases of an op: made from its signature, the table of model shapes, and hypothesis.
 
 The list depends on the op and the profile (and on whether a GPU is there), never on a backend: what a backend does
-not claim counts against its coverage.
+not claim counts against its coverage. `opmux.testing.fitted` adds cases for what a backend does claim.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,28 +16,24 @@ from opmux.errors import InvalidArgument
 from opmux.signatures.signature import REFUSED, Signature
 from opmux.signatures.validation import check_call
 from opmux.testing import choices, large
-from opmux.testing.case import PLAIN, Case, all_options, op_named
+from opmux.testing.case import NORMAL, PLAIN, VALUES, Case, all_options, op_named
+from opmux.testing.contents import special_contents
 from opmux.testing.memory import VIEWS
 from opmux.testing.model_shapes import ModelShape
 from opmux.testing.odd import draw_odd
+from opmux.testing.patterns import PATTERNS
 from opmux.testing.profiles import Profile, profile_named
-from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, tile_dims, zero_dims
+from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, spread_dims, tile_dims, zero_dims
 
-KINDS: dict[str, tuple[str, ...]] = {
-    "block_table": ("decode", "prefill", "loose"),
-    "cu_seqlens_k": ("loose",),
-}
-"""Special contents, by an argument that has them."""
-
-NO_NAN = ("lse", "grad_lse", "out", "cos", "sin")
-"""Arguments in which no NaN is planted: tables, and what a forward gave for other arguments."""
+ORDINARY = ("lse", "grad_lse", "out", "cos", "sin")
+"""Arguments that hold no special numbers: tables, and what a forward gave for other arguments."""
 
 
 @functools.lru_cache(maxsize=512)
-def _cases_of(op: Op, profile_name: str, gpu: bool) -> tuple[Case, ...]:
-    found: dict[str, Case] = {}
+def _cases_of(op: Op, profile_name: str, gpu: bool, contents: tuple[str, ...]) -> tuple[Case, ...]:
     profile = profile_named(profile_name)
-    for case in large.cases(op, profile) if profile.large else _all_cases(op, profile, gpu):
+    found = {c.id: c for c in _cases_of(op, profile.contains, gpu, contents)} if profile.contains else {}
+    for case in large.cases(op, profile) if profile.large else _all_cases(op, profile, gpu, contents):
         if is_valid(case):
             found.setdefault(case.id, case)
     return tuple(found.values())
@@ -53,7 +50,18 @@ def cases_of(op: str, profile: str = "default", gpu: bool = False) -> tuple[Case
     Raises:
         InvalidArgument: where there is no such op or profile.
     """
-    return _cases_of(op_named(op), profile_named(profile).name, gpu)
+    named = op_named(op)
+    return _cases_of(named, profile_named(profile).name, gpu, special_contents(named))
+
+
+def gradient_case(op: str) -> Case | None:
+    """The case in which the op's backward is held to the derivative of its reference; None where there is none."""
+    if op_named(op).gradient == REFUSED:
+        return None
+    lead = op_named(op).signature.tensors[0]
+    plain = [c for c in cases_of(op, "small") if (c.view, c.data, c.probe) == (PLAIN, NORMAL, VALUES)]
+    wide = [c for c in plain if c.dtypes[lead.name] in (SINGLE, torch.float64)]
+    return dataclasses.replace((wide or plain)[0], probe="autograd")
 
 
 def is_valid(case: Case) -> bool:
@@ -73,11 +81,15 @@ def is_valid(case: Case) -> bool:
     return True
 
 
-def _all_cases(op: Op, profile: Profile, gpu: bool) -> Iterator[Case]:
+HALF, SINGLE = torch.bfloat16, torch.float32
+"""What special cases come in."""
+
+
+def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> Iterator[Case]:
     signature = op.signature
     base, required = base_dims(signature, profile), choices.required_options(signature)
     full = {t.name for t in signature.tensors}
-    half, single = torch.bfloat16, torch.float32
+    half, single = HALF, SINGLE
 
     def case(dtype: torch.dtype = half, dims: Dims = base, given: set[str] = full, **rest: Any) -> Case:
         dtypes = choices.dtypes(signature, dtype, given)
@@ -95,27 +107,54 @@ def _all_cases(op: Op, profile: Profile, gpu: bool) -> Iterator[Case]:
         yield from (case(dtype, tile, options=o) for dtype in (half, single) for o in ({}, _causal(signature)))
     for shape, dims in model_dims(signature, profile):
         yield case(half, dims, options=_of_model(signature, shape))
+    for shape, dims in model_dims(signature, profile) if profile.doubled else ():
+        yield case(single, dims, options=_of_model(signature, shape))
     for place, dims in enumerate(edge_dims(signature, profile)):
-        yield case((half, single, torch.float16)[place % 3], dims, options=_causal(signature) if place % 2 else {})
+        options = _causal(signature) if place % 2 else {}
+        yield case((half, single, torch.float16)[place % 3], dims, options=options)
+        if profile.doubled:
+            yield case((single, half, single)[place % 3], dims, options=options)
+    for place, dims in enumerate(spread_dims(signature, profile)):
+        yield case(
+            (single, half)[place % 2], _settled(signature, dims), options=_causal(signature) if place % 4 > 1 else {}
+        )
     for dims in zero_dims(signature, profile):
         yield case(single, dims)
     for view in VIEWS[1:]:
         yield from (case(dtype, view=view) for dtype in (half, single))
-    for kind in _kinds(signature):
-        yield from (case(dtype, data=kind) for dtype in (half, single))
+    for place, word in enumerate(contents if not profile.contains else ()):
+        if profile.doubled or word not in PATTERNS:
+            yield from (case(dtype, data=word) for dtype in (half, single))
+        else:
+            yield case((half, single)[place % 2], data=word)
     yield from _odd_cases(op, profile, required)
+    yield from _special_numbers(op, profile, case)
     yield from _probes(op, case, gpu)
+
+
+def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:
+    """NaN, infinities and large numbers in each argument that may hold any number.
+
+    What a profile contains has them all, so that its own sizes need only those that show how sizes matter.
+    """
+    names = [
+        t.name for t in op.signature.tensors if any(d.is_floating_point for d in t.dtypes) and t.name not in ORDINARY
+    ]
+    for name in names:
+        yield case(HALF, data=name, probe="nan")
+    if profile.contains:
+        yield from (case(HALF, data=name, probe="inf") for name in names[:1])
+        return
+    for name in names:
+        for place, probe in enumerate(("nan", "inf", "-inf", "magnitude")):
+            dtypes = (HALF, SINGLE) if profile.doubled else ((HALF, SINGLE)[place % 2],)
+            yield from (case(dtype, data=name, probe=probe) for dtype in dtypes)
 
 
 def _probes(op: Op, case: Any, gpu: bool) -> Iterator[Case]:
     """The cases that look at something else than values."""
     signature = op.signature
-    half, single = torch.bfloat16, torch.float32
-    for tensor in signature.tensors:
-        if any(d.is_floating_point for d in tensor.dtypes) and tensor.name not in NO_NAN:
-            yield case(half, data=tensor.name, probe="nan")
-    if not op.is_backward and any(d.is_floating_point for d in signature.tensors[0].dtypes):
-        yield case(half, data=signature.tensors[0].name, probe="inf")
+    half, single = HALF, SINGLE
     if signature.takes_out:
         yield from (case(dtype, probe="out") for dtype in (half, single))
         yield case(half, probe="out", view="gapped")
@@ -191,9 +230,3 @@ def _of_model(signature: Signature, shape: ModelShape) -> dict[str, Any]:
     if shape.weight_offset:
         wanted["weight_offset"] = shape.weight_offset
     return {name: value for name, value in wanted.items() if name in names}
-
-
-def _kinds(signature: Signature) -> Iterator[str]:
-    for argument, kinds in KINDS.items():
-        if any(t.name == argument for t in signature.tensors):
-            yield from kinds

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from opmux.testing.bounds import allowances, unit_roundoff
+from opmux.testing.bounds import allowed_errors
 from opmux.testing.comparison import compare
 from opmux.testing.making import Arguments
 from opmux.testing.memory import Guarded, bits
-from opmux.testing.oracle import expected_results, mutated, upcast
+from opmux.testing.oracle import expected_results, mutated, result_names, upcast
 from opmux.testing.subject import Subject, forms
 
 
@@ -79,12 +79,9 @@ def check_values(
         skip: outputs that are not looked at.
     """
     op = subject.op
+    names = result_names(op)
     exact = expected_results(op, arguments, results)
-    names = list(mutated(op)) or [o.name for o in op.signature.outputs]
-    operands = {n: upcast(t) for n, t in arguments.tensors.items()}
-    dtypes = {n: t.dtype for n, t in arguments.tensors.items() if t is not None}
-    allowed = allowances(op, operands, dtypes, arguments.options, exact, subject.case.view == "expanded")
-    unit = unit_roundoff(list(dtypes.values()))
+    allowed, unit = allowed_errors(op, arguments, exact, subject.case.view == "expanded")
     for place, (name, got, right, allowance) in enumerate(zip(names, results, exact, allowed, strict=True)):
         if tuple(got.shape) != tuple(right.shape) or (skip and skip[place]):
             continue  # the wrong form is reported as such

@@ -44,10 +44,17 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: the check that saw it, and what it saw."""
+    """One thing that is wrong.
+
+    Attributes:
+        check: the check that saw it.
+        message: what it saw.
+        traceback: where the target raised, if it did.
+    """
 
     check: str
     message: str
+    traceback: str = ""
 
 
 def compare(name: str, got: Tensor, exact: Tensor, allowance: Allowance, unit: float) -> tuple[Errors, list[Finding]]:

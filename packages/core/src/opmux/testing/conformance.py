@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from opmux.testing.suite import check_case, check_claims, check_constraints, check_exceptions
+from opmux.testing.suite import (
+    check_case,
+    check_claims,
+    check_constraints,
+    check_exceptions,
+    check_gradient,
+    check_loaded,
+)
 
 OPMUX_SUITE = True
 """Tells the plugin that the tests of this module are its own."""
@@ -18,9 +25,19 @@ def test_constraints(backend: str, op: str) -> None:
     check_constraints(backend, op)
 
 
+def test_gradient(backend: str, op: str) -> None:
+    """The op's backward is the derivative of its reference."""
+    check_gradient(backend, op)
+
+
 def test_claims(backend: str, parameters: list[Any]) -> None:
     """The backend claims something."""
     check_claims(backend, parameters)
+
+
+def test_loaded(backend: str) -> None:
+    """Every record of the backend has loaded."""
+    check_loaded(backend)
 
 
 def test_exceptions(parameters: list[Any], exceptions: str | None) -> None:

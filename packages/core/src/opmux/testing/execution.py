@@ -13,6 +13,7 @@ from opmux.declared.implementation import Implementation
 from opmux.errors import UnknownBackend
 from opmux.planning import dispatch, resolver
 from opmux.plugins import loading
+from opmux.testing.threads import all_threads
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ def ops_of(backend: str) -> list[str]:
     return found
 
 
+def unloaded_parts(backend: str) -> list[str]:
+    """Why parts of the backend's plugin did not load: records that were refused, above all."""
+    return [f.reason for f in loading.failed_plugins() if f.name == backend.partition(":")[0]]
+
+
 def device_for(backend: str) -> torch.device:
     """Where a backend is tested: on the GPU if there is one whose arch it names, else on the CPU."""
     if torch.cuda.is_available():
@@ -88,7 +94,8 @@ def call(
     op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any], **extra: Any
 ) -> tuple[Tensor, ...]:
     """Call the op with the backend forced; the results as a tuple, empty for a mutating op."""
-    found = op.public(*tensors.values(), **options, backend=backend, **extra)
+    with all_threads():
+        found = op.public(*tensors.values(), **options, backend=backend, **extra)
     if found is None:
         return ()
     return tuple(found) if isinstance(found, (tuple, list)) else (found,)

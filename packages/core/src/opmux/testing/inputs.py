@@ -1,24 +1,26 @@
-"""The arguments of a case: made by role (`opmux.testing.roles`), from a seed that its id gives."""
+"""The arguments of a case: made by name (`opmux.testing.contents`), from a seed that its id gives."""
 
 import zlib
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
-from opmux.testing import roles
+from opmux.testing import contents
 from opmux.testing.case import Case, all_options
 from opmux.testing.making import MAKERS, Arguments, Maker, Making
 from opmux.testing.memory import POISON_INDEX
 
 
-def make_arguments(case: Case, device: torch.device, round_: int = 0) -> Arguments:
+def make_arguments(case: Case, device: torch.device, round_: int = 0, doublings: int = 0) -> Arguments:
     """Make the arguments of a case.
 
     Args:
         case: the case.
         device: where the tensors shall be.
         round_: another number gives other contents of the same shapes.
+        doublings: elements of the argument that ``case.data`` names are doubled up to so many times.
     """
     op = case.definition
     seed = zlib.crc32(f"{case.op},{case.id},{round_}".encode())
@@ -33,6 +35,8 @@ def make_arguments(case: Case, device: torch.device, round_: int = 0) -> Argumen
         elif argument.name not in derived:
             making.shape, making.dtype = shapes[argument.name], case.dtypes[argument.name]
             making.made[argument.name] = _maker(op, argument.name)(making).contiguous()
+            if doublings and argument.name == case.data:
+                making.made[argument.name] = _doubled(making, doublings, seed + 1)
     for option in op.signature.options:
         if option.name not in making.options and option.name in making.shared:
             making.options[option.name] = making.shared[option.name]
@@ -46,14 +50,28 @@ def make_arguments(case: Case, device: torch.device, round_: int = 0) -> Argumen
     return made
 
 
+def _doubled(making: Making, doublings: int, seed: int) -> Tensor:
+    """The argument that was made last, with magnitudes from its own to 2**doublings times that, element by element.
+
+    The source of randomness is its own, so that the arguments that follow do not change.
+    """
+    made = making.made[making.name]
+    assert made is not None
+    largest = torch.finfo(made.dtype).max
+    generator = torch.Generator(making.device).manual_seed(seed)
+    drawn = torch.randint(0, doublings + 1, made.shape, generator=generator, device=making.device)
+    factors = torch.exp2(drawn.to(torch.float64))
+    return (made.to(torch.float64) * factors).clamp(-largest, largest).to(made.dtype)
+
+
 def _maker(op: Op, name: str) -> Maker:
     for key in ((op.name, name), ("*", name)):
         if key in MAKERS:
             return MAKERS[key]
     argument = op.signature.tensor(name)
     if not any(d.is_floating_point for d in argument.dtypes):
-        return roles.some_integers
-    return roles.some_numbers
+        return contents.some_integers
+    return contents.some_numbers
 
 
 def _derived(op: Op) -> dict[str, Op]:

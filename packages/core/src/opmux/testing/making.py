@@ -4,7 +4,7 @@ A plugin that defines an op with an argument whose contents must obey a rule of 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from opmux.callpath.op import Op
 from opmux.testing.case import Case
+from opmux.testing.patterns import PATTERNS, indices
 
 
 @dataclass
@@ -62,6 +63,21 @@ class Making:
         """A random order of the numbers below count."""
         return torch.randperm(count, generator=self.generator, device=self.device)
 
+    def indices(self, high: int, count: int | None = None) -> Tensor:
+        """Indices below ``high`` in the case's pattern, random ones where it has none; a row at a time.
+
+        Args:
+            high: what they are below.
+            count: how many; None fills the argument's shape, whose last dim is a row.
+        """
+        shape = self.shape if count is None else (count,)
+        if self.case.data not in PATTERNS:
+            return self.integers(0, high, shape)
+        width = shape[-1] if shape else 1
+        rows = math.prod(shape[:-1])
+        made = [indices(self.case.data, width, high, self.generator) for _ in range(rows)]
+        return torch.stack(made).reshape(shape) if made else self.integers(0, 1, shape)
+
     def as_index(self, values: list[int] | Tensor) -> Tensor:
         """Index data in the argument's dtype, on its device."""
         return torch.as_tensor(values, device=self.device).to(self.dtype).reshape(self.shape)
@@ -77,17 +93,32 @@ Maker = Callable[[Making], Tensor]
 MAKERS: dict[tuple[str, str], Maker] = {}
 """(op or "*", argument) -> its maker."""
 
+DATA: dict[tuple[str, str], tuple[str, ...]] = {}
+"""(op or "*", argument) -> the special contents that its maker knows."""
 
-def makes(argument: str, *, op: str = "*") -> Callable[[Maker], Maker]:
+
+def makes(argument: str, *, op: str = "*", data: Sequence[str] = ()) -> Callable[[Maker], Maker]:
     """Register a maker for the argument of that name, of every op or of one.
 
     Args:
         argument: the tensor argument's name.
         op: the op's name, or ``"*"`` for every op that has such an argument and no maker of its own.
+        data: special contents that the maker knows. For each of these words there are cases whose ``case.data`` is
+            that word. Index data should come in every one of `opmux.testing.patterns.PATTERNS`, for which
+            `Making.indices` is made.
     """
 
     def register(maker: Maker) -> Maker:
         MAKERS[op, argument] = maker
+        DATA[op, argument] = tuple(data)
         return maker
 
     return register
+
+
+def is_offsets(op: Op, name: str) -> bool:
+    """Whether an argument holds offsets, from its signature alone: integers whose one dim ends in ``+1``."""
+    argument = op.signature.tensor(name)
+    dims = argument.shape.dims
+    indexing = not any(d.is_floating_point or d.itemsize == 1 for d in argument.dtypes)
+    return indexing and len(dims) == 1 and getattr(dims[0], "offset", 0) == 1

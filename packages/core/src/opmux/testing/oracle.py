@@ -36,17 +36,34 @@ def expected_results(op: Op, arguments: Arguments, results: Sequence[Tensor]) ->
     functional = OPS[op.in_place_of] if op.in_place_of is not None else op
     if functional.name in ROUNDED:
         return ROUNDED[functional.name](functional, arguments, tensors, results)
-    if op.signature.mutates and op.in_place_of is None:
-        copies = [_copy(tensors[t.name], t.name in op.signature.mutates) for t in op.signature.tensors]
-        op.reference(*copies, **arguments.options)
-        named = op.names(tuple(copies))
-        return tuple(named[name] for name in mutated(op))
-    return run_reference(functional, tensors, arguments.options)
+    return _results(op, tensors, arguments.options)
+
+
+def reference_results(op: Op, arguments: Arguments) -> Results:
+    """What the reference itself gives in the dtypes of the arguments, which are left as they are."""
+    return _results(op, arguments.tensors, arguments.options)
+
+
+def _results(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
+    """The reference's outputs, or for a mutating op the mutated tensors afterwards."""
+    if op.in_place_of is not None:
+        return run_reference(OPS[op.in_place_of], tensors, options)
+    if not op.signature.mutates:
+        return run_reference(op, tensors, options)
+    copies = [_copy(tensors[t.name], t.name in op.signature.mutates) for t in op.signature.tensors]
+    op.reference(*copies, **options)
+    named = op.names(tuple(copies))
+    return tuple(named[name] for name in mutated(op))
 
 
 def mutated(op: Op) -> tuple[str, ...]:
     """What a mutating op writes, in order of its signature."""
     return tuple(t.name for t in op.signature.tensors if t.name in op.signature.mutates)
+
+
+def result_names(op: Op) -> list[str]:
+    """The names of an op's results; of a mutating op, those of the mutated tensors."""
+    return list(mutated(op)) or [o.name for o in op.signature.outputs]
 
 
 def run_reference(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> Results:

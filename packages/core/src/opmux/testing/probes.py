@@ -3,7 +3,7 @@
 `values` is the usual one. A probe runs one case; which cases have which probe, `opmux.testing.cases` says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,16 +13,17 @@ from opmux.callpath.op import OPS, Op
 from opmux.declared.implementation import Implementation
 from opmux.errors import InvalidArgument
 from opmux.testing import execution, large
-from opmux.testing.bounds import allowances, unit_roundoff
+from opmux.testing.bounds import allowed_errors
 from opmux.testing.case import all_options
 from opmux.testing.checks import check_forms, check_memory, check_values, same_bits
 from opmux.testing.comparison import compare
 from opmux.testing.inputs import make_arguments
 from opmux.testing.making import Arguments
 from opmux.testing.memory import guarded_empty
-from opmux.testing.oracle import expected_results, mutated, upcast
+from opmux.testing.oracle import expected_results, mutated, run_reference, upcast
 from opmux.testing.poison import poison_freed, poisoned
 from opmux.testing.subject import NotClaimed, Subject, TargetRaised, called, forms, refill, run
+from opmux.testing.threads import all_threads
 
 
 def values(subject: Subject) -> None:
@@ -43,12 +44,19 @@ def values(subject: Subject) -> None:
 
 
 def nonfinite(subject: Subject) -> None:
-    """One NaN, or one infinity, in one tensor: it reaches what it reaches in the oracle, and nothing else."""
+    """One NaN or one infinity in one tensor: it reaches what it reaches in the oracle, and nothing else."""
     name, value = subject.case.data, float(subject.case.probe)
     tensor = subject.arguments.tensors[name]
     if tensor is None or not tensor.numel():
         return
     plant(subject, name, value)
+    results = run(subject)
+    check_memory(subject)
+    check_values(subject, results, subject.arguments)
+
+
+def magnitude(subject: Subject) -> None:
+    """One tensor holds numbers up to where the reference stays finite: the target stays finite and exact too."""
     results = run(subject)
     check_memory(subject)
     check_values(subject, results, subject.arguments)
@@ -211,18 +219,98 @@ def gradient(subject: Subject) -> None:
         results = called(op, subject.backend, leaves, options)
         asked = [t for n in wanted if (t := leaves[n]) is not None]
         found = iter(differentiated(results, asked, given))
+    _check_gradients(subject, backward, arguments, mask, found, "gradient", subject.case.view == "expanded")
+    check_memory(subject)
+
+
+def _check_gradients(
+    subject: Subject,
+    backward: Op,
+    arguments: Arguments,
+    mask: Sequence[bool],
+    found: Iterator[Tensor],
+    check: str,
+    repeated: bool = False,
+) -> None:
+    """Hold the gradients that are wanted to those of the backward op's oracle."""
     exact = expected_results(backward, arguments, ())
-    operands = {n: upcast(t) for n, t in arguments.tensors.items()}
-    dtypes = {n: t.dtype for n, t in arguments.tensors.items() if t is not None}
-    allowed = allowances(backward, operands, dtypes, arguments.options, exact, subject.case.view == "expanded")
-    unit = unit_roundoff(list(dtypes.values()))
+    allowed, unit = allowed_errors(backward, arguments, exact, repeated)
     for output, there, right, allowance in zip(backward.signature.outputs, mask, exact, allowed, strict=True):
         if there:
             errors, findings = compare(output.name, next(found), right, allowance, unit)
             subject.errors.include(errors)
             for finding in findings:
-                subject.report("gradient", f"{finding.check}: {finding.message}")
-    check_memory(subject)
+                subject.report(check, f"{finding.check}: {finding.message}")
+
+
+def autograd(subject: Subject) -> None:
+    """The backward op's reference, held to the derivative of the forward's reference, both in float64.
+
+    No target runs: an op whose backward is written by hand, with a mistake in it, would else be the measure of every
+    backend's gradients. The derivative is that of torch's autograd; where the reference is not written for it (it
+    overwrites what it needs), it is the difference quotient along one random direction for each gradient.
+    """
+    op, options = subject.op, subject.arguments.options
+    backward = OPS[op.gradient]
+    wanted = [o.name.removeprefix("grad_") for o in backward.signature.outputs]
+    tensors: dict[str, Any] = {n: upcast(t) for n, t in subject.arguments.tensors.items()}
+    mask = tuple(tensors[n] is not None for n in wanted)
+    variant = OPS[op.gradient_through] if op.gradient_through else op
+    saved = run_reference(variant, tensors, options)
+    named = tensors | {o.name: r for o, r in zip(variant.signature.outputs, saved, strict=True)}
+    generator = torch.Generator(subject.device).manual_seed(2)
+    given = [_drawn_like(named[o.name], generator) for o in op.signature.outputs]
+    named |= {f"grad_{o.name}": g for o, g in zip(op.signature.outputs, given, strict=True)}
+    arguments = Arguments(
+        {t.name: named.get(t.name) for t in backward.signature.tensors},
+        {o.name: options.get(o.name) for o in backward.signature.options} | {"output_mask": mask},
+    )
+    leaves = {n: None if t is None else t.detach().requires_grad_(n in wanted) for n, t in tensors.items()}
+    asked = [leaf for n in wanted if (leaf := leaves[n]) is not None]
+    try:
+        with torch.enable_grad():
+            results = run_reference(op, leaves, options)
+            found = torch.autograd.grad(results, asked, given, allow_unused=True, materialize_grads=True)
+    except (RuntimeError, NotImplementedError):
+        _check_quotients(subject, backward, arguments, [n for n in wanted if tensors[n] is not None], given)
+        return
+    _check_gradients(subject, backward, arguments, mask, iter(found), "gradient reference")
+
+
+QUOTIENT_STEP, QUOTIENT_ERROR = 1e-5, 1e-5
+"""The step of a difference quotient, and what it may err by relative to the sum of its terms."""
+
+
+def _check_quotients(
+    subject: Subject, backward: Op, arguments: Arguments, wanted: Sequence[str], given: Sequence[Tensor]
+) -> None:
+    """Hold each gradient of the backward's reference to a difference quotient of the forward's."""
+    op, options = subject.op, subject.arguments.options
+    gradients = {
+        o.name.removeprefix("grad_"): g
+        for o, g in zip(backward.signature.outputs, expected_results(backward, arguments, ()), strict=True)
+    }
+    tensors: dict[str, Any] = {n: upcast(t) for n, t in subject.arguments.tensors.items()}
+    generator = torch.Generator(subject.device).manual_seed(3)
+
+    def weighed(name: str, moved: Tensor) -> float:
+        results = run_reference(op, {**tensors, name: moved}, options)
+        # A row that attends to nothing has the lse -inf, wherever its query is moved.
+        terms = [(r * g).where(r.isfinite(), 0.0).sum() for r, g in zip(results, given, strict=True)]
+        return float(sum(terms))
+
+    for name in wanted:
+        direction = _drawn_like(tensors[name], generator)
+        step = QUOTIENT_STEP * direction
+        quotient = (weighed(name, tensors[name] + step) - weighed(name, tensors[name] - step)) / (2 * QUOTIENT_STEP)
+        terms = gradients[name] * direction
+        off, allowed = abs(float(terms.sum()) - quotient), QUOTIENT_ERROR * float(terms.abs().sum())
+        if not off <= allowed:
+            subject.report(
+                "gradient reference",
+                f"`grad_{name}` along a random direction is {float(terms.sum()):.9g}, the difference quotient of "
+                f"{op.name} is {quotient:.9g}: they differ by {off:.3g}, {allowed:.3g} is allowed",
+            )
 
 
 def _drawn_like(result: Tensor, generator: torch.Generator) -> Tensor:
@@ -233,7 +321,8 @@ def _drawn_like(result: Tensor, generator: torch.Generator) -> Tensor:
 def differentiated(results: Sequence[Tensor], asked: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
     """`torch.autograd.grad`, with whatever the target's backward raises told apart from the suite's own mistakes."""
     try:
-        return torch.autograd.grad(results, asked, given)
+        with all_threads():
+            return torch.autograd.grad(results, asked, given)
     except Exception as error:
         raise TargetRaised(f"in the backward: {error}") from error
 
@@ -263,15 +352,21 @@ PROBES: dict[str, Probe] = {
     "values": values,
     "nan": nonfinite,
     "inf": nonfinite,
+    "-inf": nonfinite,
+    "magnitude": magnitude,
     "out": out,
     "repeat": repeat,
     "stale": stale,
     "gradient": gradient,
+    "autograd": autograd,
     "capture": capture,
     "rubbish": rubbish,
     "large": past_32_bits,
 }
 """What can be looked at."""
+
+OF_THE_OP = ("autograd",)
+"""Probes that look at an op's own definition and run no target."""
 
 
 def not_declared(implementation: Implementation, probe: str) -> str | None:

@@ -1,6 +1,8 @@
 """A function called on each of several ops, in a process for each: several at a time, and each fails alone."""
 
 import multiprocessing
+import signal
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -33,26 +35,51 @@ def call_apart(
         return list(pool.map(one, ops))
 
 
+def note(text: str) -> None:
+    """In a process that `call_apart` started, say what is being done, to be told if the process dies of it."""
+    if _senders:
+        _senders[-1].send((NOTE, text))
+
+
+NOTE, ANSWER = "note", "answer"
+
+_senders: list[Connection] = []
+"""In a process that was started: where its notes and its answer go."""
+
+
 def _call(function: Callable[[str], Answer], op: str, limit_s: float | None, threads: int) -> Answer | str:
     context = multiprocessing.get_context("spawn")  # a forked process could not use a GPU that this one has used
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(sender, function, op, threads), daemon=True)
     process.start()
     sender.close()  # so that the end of the process is the end of the pipe
+    ends = None if limit_s is None else time.monotonic() + limit_s
+    last = ""
     try:
-        if receiver.poll(limit_s):
-            answer: Answer = receiver.recv()
-            return answer
-        return f"its process was ended after {limit_s:g} s without an answer"
+        while receiver.poll(None if ends is None else max(0.0, ends - time.monotonic())):
+            kind, given = receiver.recv()
+            if kind == ANSWER:
+                answer: Answer = given
+                return answer
+            last = f", in {given}"
+        return f"its process was ended after {limit_s:g} s without an answer{last}"
     except EOFError:
         process.join()
-        return f"its process ended without an answer, exit code {process.exitcode}"
+        return f"its process ended without an answer, {_exit_text(process.exitcode)}{last}"
     finally:
         process.kill()
         process.join()
         receiver.close()
 
 
+def _exit_text(code: int | None) -> str:
+    """An exit code in words; of a process that a signal ended, the signal."""
+    if code is not None and -code in {s.value for s in signal.Signals}:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
 def _child(sender: Connection, function: Callable[[str], Answer], op: str, threads: int) -> None:
     torch.set_num_threads(threads)
-    sender.send(function(op))
+    _senders.append(sender)
+    sender.send((ANSWER, function(op)))

@@ -19,6 +19,9 @@ class Profile:
         model_tokens: tokens that go with a model's shape.
         odd: how many odd cases hypothesis draws for an op.
         odd_limit: the largest odd size.
+        spread: how many sizes of each dim are tried from 1 to ``odd_limit``, evenly spread.
+        doubled: special cases come in bfloat16 and in float32; else in one of them by turns.
+        contains: the profile whose cases are among these too.
         large: at least one tensor of a case passes 2**31 elements, and nothing else is in the profile.
         needs_gpu: refuse to run it on a CPU.
     """
@@ -32,6 +35,9 @@ class Profile:
     model_tokens: int
     odd: int
     odd_limit: int
+    spread: int = 0
+    doubled: bool = False
+    contains: str = ""
     large: bool = False
     needs_gpu: bool = False
     default_size: int = field(default=24)
@@ -141,10 +147,46 @@ _ALL = (
 PROFILES: dict[str, Profile] = {
     p.name: p
     for p in (
-        Profile("small", "small sizes, every case kind; for CPUs and quick runs", _SMALL, 136, _FEW, 32, 12, 8, 130),
-        Profile("default", "sizes that fill several tiles and blocks", _DEFAULT, 264, _ALL, 8, 64, 24, 300),
+        Profile(
+            "small",
+            "small sizes, every kind of case; for CPUs and quick runs",
+            _SMALL,
+            136,
+            _FEW,
+            32,
+            12,
+            8,
+            130,
+            spread=8,
+            doubled=True,
+        ),
+        Profile(
+            "default",
+            "the cases of small, and sizes that fill several tiles and blocks",
+            _DEFAULT,
+            264,
+            _ALL,
+            8,
+            64,
+            24,
+            300,
+            spread=8,
+            doubled=True,
+            contains="small",
+        ),
         Profile("model", "the shapes of real models, whole", _MODEL, 264, _ALL, 1, 512, 24, 600, needs_gpu=True),
-        Profile("interpreter", "tiny sizes, for interpreters and simulators", _TINY, 0, ("llama3_8b",), 128, 3, 3, 17),
+        Profile(
+            "interpreter",
+            "tiny sizes, for interpreters and simulators",
+            _TINY,
+            0,
+            ("llama3_8b",),
+            128,
+            3,
+            3,
+            17,
+            spread=2,
+        ),
         Profile(
             "large",
             "tensors past 2**31 elements",

@@ -19,12 +19,15 @@ from opmux.arch import arch_of
 from opmux.errors import InvalidArgument
 from opmux.plugins import loading
 from opmux.testing import execution, processes, refusals
-from opmux.testing.case import Case, op_named, parse_case
-from opmux.testing.cases import cases_of
+from opmux.testing.case import Case, op_named, parse_case, probe_of
+from opmux.testing.cases import gradient_case
 from opmux.testing.comparison import Errors, Finding
-from opmux.testing.probes import PROBES, not_declared
+from opmux.testing.fitted import cases_for
+from opmux.testing.probes import OF_THE_OP, PROBES, not_declared
 from opmux.testing.profiles import profile_named
-from opmux.testing.subject import NotClaimed, Subject, TargetRaised, prepare
+from opmux.testing.subject import NotClaimed, Subject, TargetRaised, prepare, traceback_of
+from opmux.testing.threads import one_thread
+from opmux.testing.watch import Watch
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -56,7 +59,8 @@ def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
     if case.probe == "large":
         _release_memory()
     try:
-        return _run(prepare(backend, case, device))
+        with one_thread(device):
+            return _run(prepare(backend, case, device))
     except torch.OutOfMemoryError as error:
         return _out_of_memory(case, error)
     except Exception as error:  # the kit's own mistake, or the reference's
@@ -81,6 +85,9 @@ def _release_memory() -> None:
 def _run(subject: Subject) -> Outcome:
     case = subject.case
     implementation = subject.claim.implementation
+    if case.probe in OF_THE_OP:
+        PROBES[case.probe](subject)
+        return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, claimed=False)
     if implementation is None:
         finding = refusals.check_refused(subject)
         if finding is not None:
@@ -97,7 +104,7 @@ def _run(subject: Subject) -> Outcome:
     except TargetRaised as error:
         if case.probe == "large" and isinstance(error.__cause__, torch.OutOfMemoryError):
             return _out_of_memory(case, error.__cause__)
-        subject.report("runs", str(error))
+        subject.report("runs", str(error), traceback_of(error))
     return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, errors=subject.errors)
 
 
@@ -135,10 +142,17 @@ def repro(backend: str, op: str, case: str) -> str:
     return f"python -c \"from opmux.testing import run_case; run_case('{backend}', '{op}', '{case}')\""
 
 
+def repro_of_op(backend: str, op: str, profile: str) -> str:
+    """The shell line that runs all cases of an op."""
+    return f"opmux conformance {backend} --op {op} --profile {profile}"
+
+
 def failure_text(backend: str, op: str, outcome: Outcome) -> str:
     """A failed case in words."""
     lines = [f"{op} on {backend} fails case {outcome.case}"]
-    lines += [f"  {f.check}: {f.message}" for f in outcome.findings]
+    for finding in outcome.findings:
+        lines.append(f"  {finding.check}: {finding.message}")
+        lines += [f"    {line}" for line in finding.traceback.splitlines()]
     return "\n".join([*lines, f"  again: {repro(backend, op, outcome.case)}"])
 
 
@@ -157,24 +171,44 @@ class Held:
     unbroken: list[str] = field(default_factory=list)
 
 
-def _hold(op: str, backend: str, profile: str, step: Callable[[str], None] | None = None) -> Held:
-    """Run every case of one op in this process, and call ``step`` with its name after each."""
+def _hold(
+    op: str,
+    backend: str,
+    profile: str,
+    begin: Callable[[str], None],
+    step: Callable[[str], None] | None = None,
+) -> Held:
+    """Run every case of one op in this process.
+
+    Args:
+        op: the op's name.
+        backend: the backend's name.
+        profile: the profile's name.
+        begin: called before each case with words for what is about to run.
+        step: called after each case with the op's name.
+    """
     loading.ensure_loaded()  # this may be the first that the process hears of plugins
     device = execution.device_for(backend)
     outcomes = []
-    for case in cases_of(op, profile, device.type == "cuda"):
+    for case in cases_for(backend, op, profile, device):
+        begin(f"case {case.id} of {op}: {repro(backend, op, case.id)}")
         outcomes.append(run_one(backend, case, device))
         if step is not None:
             step(op)
-    more, unbroken = refusals.check_constraints(backend, op_named(op), device)
+    begin(f"the refusals of {op}")
+    with one_thread(device):
+        more, unbroken = refusals.check_constraints(backend, op_named(op), device)
     refused = [Outcome(case, FAILED, findings=[finding]) for case, finding in more]
+    gradient = gradient_case(op)
+    if gradient is not None:
+        refused += [o for o in (run_one(backend, gradient, device),) if o.status == FAILED]
     counts = Counter(o.status for o in (*outcomes, *refused))
     return Held(_report_of(backend, op, outcomes, refused), counts, unbroken)
 
 
-def _not_held(backend: str, op: str, cases: int, why: str) -> Held:
+def _not_held(backend: str, op: str, profile: str, cases: int, why: str) -> Held:
     """What is said of an op whose process gave no answer."""
-    failure = {"case": "", "check": "process", "message": why, "repro": f"opmux conformance {backend} --op {op}"}
+    failure = {"case": "", "check": "process", "message": why, "repro": repro_of_op(backend, op, profile)}
     return Held({**_report_of(backend, op, [], []), "cases": cases, "failures": [failure]}, Counter({FAILED: 1}))
 
 
@@ -203,11 +237,15 @@ def run_conformance(
 
             {"backend", "version", "passed", "failed", "skipped",
              "ops": [{"op", "cases", "claimed", "coverage", "max_error": {"global", "row", "element"},
-                      "failures": [{"case", "check", "message", "repro"}], "skips": {REASON: COUNT}}],
+                      "failures": [{"case", "check", "message", "repro"}], "skips": {REASON: COUNT},
+                      "not_run": {PROBE: REASON}}],
+             "not_loaded": [REASON],
              "environment": {...}}
 
         ``passed``, ``failed`` and ``skipped`` count cases; ``max_error`` holds errors divided by their bounds (above
-        1 is a failure). A run in which no case ran fails: it has a failure of the check ``claims``.
+        1 is a failure). A failure of the check ``runs`` has a ``traceback`` too. ``not_run`` names the probes that no
+        claimed case ran. A run in which no case ran fails: it has a failure of the check ``claims``. Each part of the
+        backend that did not load (``not_loaded``) counts as failed.
 
     Raises:
         UnknownBackend: where no plugin registers the backend.
@@ -228,7 +266,7 @@ def run_conformance(
             f"conformance: `profile` expected one that runs on a CPU (small, default, interpreter), got {profile!r}, "
             f"which needs a GPU, and {backend} has none here; run it on a machine with one"
         )
-    todo = {name: len(cases_of(name, profile, device.type == "cuda")) for name in chosen}
+    todo = {name: len(cases_for(backend, name, profile, device)) for name in chosen}
     total, done = sum(todo.values()), 0
 
     def step(op: str, cases: int = 1) -> None:
@@ -239,11 +277,17 @@ def run_conformance(
 
     hold = functools.partial(_hold, backend=backend, profile=profile)
     if jobs is None:
-        held = [hold(op, step=step) for op in todo]
+        with Watch() as watch:
+
+            def begin(what: str) -> None:
+                watch.about_to(f"conformance: the process died in {what}; give --jobs 1 to go on to the next op")
+
+            held = [hold(op, begin=begin, step=step) for op in todo]
     else:
-        answers = processes.call_apart(hold, todo, jobs, limit_s, lambda op: step(op, todo[op]))
+        apart = functools.partial(hold, begin=processes.note)
+        answers = processes.call_apart(apart, todo, jobs, limit_s, lambda op: step(op, todo[op]))
         held = [
-            _not_held(backend, op, todo[op], a) if isinstance(a, str) else a
+            _not_held(backend, op, profile, todo[op], a) if isinstance(a, str) else a
             for op, a in zip(todo, answers, strict=True)
         ]
     reports = [h.report for h in held]
@@ -252,13 +296,16 @@ def run_conformance(
     for one in held:
         counts.update(one.counts)
     if not counts[PASSED] and not counts[FAILED]:
-        _fail_empty(reports, backend)
+        _fail_empty(reports, backend, profile)
         counts[FAILED] = len(reports)
+    unloaded = execution.unloaded_parts(backend)
+    counts[FAILED] += len(unloaded)
     return {
         "backend": backend,
         "version": _version(backend),
         **counts,
         "ops": reports,
+        "not_loaded": unloaded,
         "environment": _environment(device, profile, unbroken, time.perf_counter() - began),
     }
 
@@ -276,14 +323,29 @@ def _report_of(backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequ
         "max_error": errors.as_dict(),
         "failures": [
             {"case": o.case, "check": f.check, "message": f.message, "repro": repro(backend, op, o.case)}
+            | ({"traceback": f.traceback} if f.traceback else {})
             for o in (*outcomes, *refused)
             for f in o.findings
         ],
         "skips": dict(Counter(o.reason for o in outcomes if o.status == SKIPPED)),
+        "not_run": _not_run(outcomes),
     }
 
 
-def _fail_empty(reports: Sequence[dict[str, Any]], backend: str) -> None:
+def _not_run(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Probes that no claimed case ran, each with the reason that was given most."""
+    reasons: dict[str, Counter[str]] = {}
+    ran = set()
+    for outcome in outcomes:
+        probe = probe_of(outcome.case)
+        if outcome.status == SKIPPED:
+            reasons.setdefault(probe, Counter())[outcome.reason] += 1
+        elif outcome.claimed:
+            ran.add(probe)
+    return {probe: counts.most_common(1)[0][0] for probe, counts in reasons.items() if probe not in ran}
+
+
+def _fail_empty(reports: Sequence[dict[str, Any]], backend: str, profile: str) -> None:
     """A run of zero tests fails."""
     for report in reports:
         reasons = "; ".join(report["skips"]) or "there are none"
@@ -292,7 +354,7 @@ def _fail_empty(reports: Sequence[dict[str, Any]], backend: str) -> None:
                 "case": "",
                 "check": "claims",
                 "message": f"no case ran: {backend} claims none of {report['cases']} cases ({reasons})",
-                "repro": f"opmux conformance {backend} --op {report['op']}",
+                "repro": repro_of_op(backend, report["op"], profile),
             }
         )
 

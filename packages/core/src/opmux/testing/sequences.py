@@ -33,7 +33,8 @@ def draw_paged(
         pages: how many pages the cache has; no page is used twice.
         page_size: tokens of a page.
         max_pages: columns of the block table.
-        kind: ``decode`` (one new token each), ``prefill`` (all tokens are new), anything else is a mixture.
+        kind: ``decode`` (one new token each), ``prefill`` (all tokens are new), ``equal`` (equal lengths), ``ends``
+            (no token and as many as fit, by turns), anything else is a mixture.
 
     Returns:
         ``new``: new tokens of each sequence; ``lengths``: all of its tokens; ``pages``: how many pages it needs.
@@ -46,6 +47,10 @@ def draw_paged(
         # Not a whole number of pages, where it can be helped: the rest of the last page is poisoned.
         length = _between(generator, min(1, capacity), capacity)
         share = tokens // batch
+        if kind == "equal":
+            length = min(capacity, min(max_pages, pages // batch) * page_size // 2)
+        elif kind == "ends":
+            length = capacity if place % 2 else 0
         if kind == "decode":
             fresh = min(1, length, share)
         elif kind == "prefill":
@@ -53,7 +58,7 @@ def draw_paged(
             fresh = length
         else:
             fresh = min(length, (1, share, max(1, share // 2), 0)[place % 4], share)
-        if kind != "prefill" and batch > 3 and place == 3:
+        if kind not in ("prefill", "equal", "ends") and batch > 3 and place == 3:
             length = fresh  # a sequence without tokens in the cache but new ones, or without any
         new.append(fresh)
         lengths.append(length)

@@ -1,5 +1,7 @@
 """Sizes of the dims of a case: a base, tiles, models' shapes, edges, zeros; by the names that dims have everywhere."""
 
+import math
+import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -94,6 +96,49 @@ def zero_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
         if name in signature.stars and not dims[name]:
             dims[name] = (0,)
         yield dims
+
+
+OWN_RANGES: Mapping[str, tuple[int, int]] = {
+    "heads": (1, 8),
+    "kv_heads": (1, 4),
+    "head_dim": (2, 136),
+    "value_dim": (1, 136),
+    "half": (1, 40),
+    "batch": (1, 5),
+    "pages": (3, 20),
+    "page_size": (1, 48),
+    "max_pages": (1, 6),
+    "max_positions": (33, 130),
+    "groups": (1, 5),
+}
+"""Least and largest spread sizes of dims that do not go as far as a profile's limit."""
+
+
+def spread_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
+    """Sizes from 1 to the profile's limit for every dim at once, in equal steps of the logarithm.
+
+    Each dim takes a size from every step, in an order of its own, and sizes differ in their remainders by 8: a kernel
+    that is wrong for short rows, or for what is left over after whole vectors, meets both.
+    """
+    count = profile.spread
+    if not count:
+        return
+    columns: dict[str, list[int]] = {}
+    for name in signature.binders:
+        low, high = OWN_RANGES.get(name, (1, profile.odd_limit))
+        high = max(low, min(high, profile.odd_limit))
+        draws = random.Random(f"{profile.name} {name}")
+        edges = [low * (high / low) ** (step / count) for step in range(count + 1)]
+        sizes = []
+        for step in range(count):
+            least, most = math.ceil(edges[step]), max(math.ceil(edges[step]), math.floor(edges[step + 1]))
+            wanted = (5 * step + 4) % 8
+            fitting = [size for size in range(least, most + 1) if size % 8 == wanted]
+            sizes.append(draws.choice(fitting) if fitting else draws.randint(least, most))
+        draws.shuffle(sizes)
+        columns[name] = sizes
+    for place in range(count):
+        yield {name: (sizes[place],) if name in signature.stars else sizes[place] for name, sizes in columns.items()}
 
 
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:

@@ -1,11 +1,15 @@
 """A case on its way through the suite: its arguments in guarded memory, and the call of the target."""
 
+import itertools
+import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import opmux
 from opmux.callpath.op import Op
 from opmux.errors import OpmuxError
 from opmux.signatures.validation import check_call
@@ -13,6 +17,7 @@ from opmux.testing import execution
 from opmux.testing.case import Case
 from opmux.testing.comparison import Errors, Finding
 from opmux.testing.inputs import make_arguments
+from opmux.testing.magnitudes import doublings_of
 from opmux.testing.making import Arguments
 from opmux.testing.memory import Guarded, guarded
 from opmux.testing.oracle import mutated
@@ -20,6 +25,18 @@ from opmux.testing.oracle import mutated
 
 class TargetRaised(Exception):
     """The target, and not the suite, raised."""
+
+
+def traceback_of(raised: TargetRaised) -> str:
+    """Where the target raised: the traceback of what it raised first, from its own code on."""
+    error: BaseException = raised
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (str(Path(opmux.__file__).parent), "<opmux")
+    own = list(itertools.dropwhile(lambda frame: frame.filename.startswith(ours), frames))
+    lines = traceback.format_list(own or frames[-1:]) + traceback.format_exception_only(error)
+    return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
 class NotClaimed(Exception):
@@ -51,10 +68,10 @@ class Subject:
         """What the target is given."""
         return {n: self.placed[n].tensor if n in self.placed else None for n in self.arguments.tensors}
 
-    def report(self, check: str, message: str) -> None:
+    def report(self, check: str, message: str, traceback: str = "") -> None:
         """Record that something is wrong; one finding of a check is enough."""
         if all(f.check != check for f in self.findings):
-            self.findings.append(Finding(check, message))
+            self.findings.append(Finding(check, message, traceback))
 
 
 def place(case: Case, op: Op, arguments: Arguments) -> dict[str, Guarded]:
@@ -78,7 +95,7 @@ def place(case: Case, op: Op, arguments: Arguments) -> dict[str, Guarded]:
 def prepare(backend: str, case: Case, device: torch.device) -> Subject:
     """Make a case's arguments and ask whether the backend takes the call."""
     op = case.definition
-    arguments = make_arguments(case, device)
+    arguments = make_arguments(case, device, doublings=doublings_of(case, device))
     subject = Subject(backend, case, op, device, arguments, place(case, op, arguments))
     subject.claim = execution.claim(op, backend, subject.tensors, arguments.options)
     return subject

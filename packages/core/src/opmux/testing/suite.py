@@ -1,4 +1,4 @@
-"""The suite as pytest tests: one test for each case, and one each for the constraints, the claim and the exceptions."""
+"""The suite as pytest tests: one for each case, and others for constraints, the claim, loading and exceptions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 
 from opmux.testing import execution, refusals
 from opmux.testing.case import op_named, parse_case
-from opmux.testing.cases import cases_of
+from opmux.testing.cases import gradient_case
 from opmux.testing.exceptions import exemption_of, read_exceptions, unused
+from opmux.testing.fitted import cases_for
 from opmux.testing.profiles import profile_named
 from opmux.testing.runner import FAILED, SKIPPED, failure_text, run_one
 
@@ -21,11 +22,13 @@ def case_parameters(backend: str, ops: Sequence[str] | None, profile: str) -> li
         UnknownBackend: where no plugin registers the backend.
         InvalidArgument: where there is no op or profile of a name, or the profile needs a GPU and there is none.
     """
-    gpu = execution.device_for(backend).type == "cuda"
-    if profile_named(profile).needs_gpu and not gpu:
+    implemented = execution.ops_of(backend)  # loads the plugins, whose ops may be among the names
+    names = implemented if ops is None else [op_named(name).name for name in ops]
+    device = execution.device_for(backend)
+    if profile_named(profile).needs_gpu and device.type != "cuda":
         pytest.fail(f"profile {profile} needs a GPU, and {backend} has none here", pytrace=False)
-    names = execution.ops_of(backend) if ops is None else [op_named(name).name for name in ops]
-    return [pytest.param(op, case.id, id=f"{op}-{case.id}") for op in names for case in cases_of(op, profile, gpu)]
+    cases = [(op, case.id) for op in names for case in cases_for(backend, op, profile, device)]
+    return [pytest.param(op, case, id=f"{op}-{case}") for op, case in cases]
 
 
 def check_case(backend: str, op: str, case: str, exceptions: str | Path | None = None) -> None:
@@ -54,6 +57,15 @@ def check_constraints(backend: str, op: str) -> None:
         pytest.fail("\n".join(lines), pytrace=False)
 
 
+def check_gradient(backend: str, op: str) -> None:
+    """The op's backward is the derivative of its reference."""
+    case = gradient_case(op)
+    if case is not None:
+        outcome = run_one(backend, case, execution.device_for(backend))
+        if outcome.status == FAILED:
+            pytest.fail(failure_text(backend, op, outcome), pytrace=False)
+
+
 def check_claims(backend: str, parameters: Sequence[Any]) -> None:
     """At least one case is claimed: a suite of skips proves nothing."""
     device = execution.device_for(backend)
@@ -66,6 +78,15 @@ def check_claims(backend: str, parameters: Sequence[Any]) -> None:
         reasons[outcome.reason] = reasons.get(outcome.reason, 0) + 1
     said = "\n".join(f"  {count} x {reason}" for reason, count in reasons.items())
     pytest.fail(f"{backend} claims none of {len(parameters)} cases\n{said}", pytrace=False)
+
+
+def check_loaded(backend: str) -> None:
+    """Every record of the backend has loaded: what did not cannot be held to anything."""
+    execution.ops_of(backend)
+    reasons = execution.unloaded_parts(backend)
+    if reasons:
+        lines = [f"parts of {backend} did not load"] + [f"  {reason}" for reason in reasons]
+        pytest.fail("\n".join(lines), pytrace=False)
 
 
 def check_exceptions(parameters: Sequence[Any], exceptions: str | Path | None) -> None:
@@ -113,9 +134,18 @@ def conformance_suite(
             """Every declared constraint refuses what breaks it."""
             check_constraints(backend, op)
 
+        @pytest.mark.parametrize("op", names)
+        def test_gradient(self, op: str) -> None:
+            """The op's backward is the derivative of its reference."""
+            check_gradient(backend, op)
+
         def test_claims(self) -> None:
             """The backend claims something."""
             check_claims(backend, parameters)
+
+        def test_loaded(self) -> None:
+            """Every record of the backend has loaded."""
+            check_loaded(backend)
 
         def test_exceptions(self) -> None:
             """Known exceptions name cases."""

@@ -1,4 +1,4 @@
-"""Makers by role: an argument's name tells what it must hold.
+"""What arguments hold: makers by name, as a name means the same in every op.
 
 Index data is valid, as the ops require; what lies in unused places is poison. Float data is such that mistakes show:
 rows of norms differ in scale (a quiet row shows a wrong eps), means are not zero, sinks matter.
@@ -9,8 +9,10 @@ import math
 import torch
 from torch import Tensor
 
-from opmux.testing.making import Making, makes
+from opmux.callpath.op import Op
+from opmux.testing.making import DATA, MAKERS, Making, is_offsets, makes
 from opmux.testing.memory import poison_
+from opmux.testing.patterns import PATTERNS, lengths
 from opmux.testing.sequences import draw_lengths, draw_paged, running
 
 QUIET_ROWS = (1.0, 2.0**-9, 16.0)
@@ -31,19 +33,35 @@ def some_numbers(making: Making) -> Tensor:
 
 
 def some_integers(making: Making) -> Tensor:
-    """Index data that nobody has a rule for: offsets where the shape ends in ``name+1``, zeros elsewhere."""
-    shape = making.op.signature.tensor(making.name).shape
-    last = shape.dims[-1] if shape.dims else None
+    """Integers that no maker is registered for: offsets where the shape ends in ``name+1``, zeros elsewhere.
+
+    Zero is the one index that is valid whatever it points into.
+    """
     if making.dtype == torch.int8:
         return making.integers(-127, 128).to(torch.int8)
-    if len(making.shape) == 1 and getattr(last, "offset", 0) == 1:
+    if is_offsets(making.op, making.name):
         first = next(t for t in making.made.values() if t is not None)
-        lengths = draw_lengths(making.generator, making.shape[0] - 1, first.shape[0])
-        return making.as_index(running(lengths))
+        return making.as_index(running(_lengths_of(making, making.shape[0] - 1, first.shape[0])))
     return making.as_index(torch.zeros(making.shape, dtype=torch.int64))
 
 
-# Floating-point roles
+def _lengths_of(making: Making, batch: int, tokens: int) -> list[int]:
+    """Lengths of sequences in the case's pattern; else awkward ones, an empty one and a rest among them."""
+    found = lengths(making.case.data, batch, tokens)
+    return draw_lengths(making.generator, batch, tokens) if found is None else found
+
+
+def special_contents(op: Op) -> tuple[str, ...]:
+    """The words for special contents that the makers of an op's arguments know."""
+    found: dict[str, None] = {}
+    for argument in op.signature.tensors:
+        key = (op.name, argument.name) if (op.name, argument.name) in MAKERS else ("*", argument.name)
+        words = DATA.get(key, PATTERNS if key not in MAKERS and is_offsets(op, argument.name) else ())
+        found |= dict.fromkeys(words)
+    return tuple(found)
+
+
+# Floating-point data
 
 
 def _rows_of_all_scales(making: Making) -> Tensor:
@@ -103,52 +121,80 @@ def _partial_lse(making: Making) -> Tensor:
     return drawn.masked_fill(making.integers(0, 5) == 0, -math.inf)
 
 
-# Index roles
+# Index data
 
 
-@makes("positions")
+@makes("positions", data=PATTERNS)
 def _positions(making: Making) -> Tensor:
-    return making.as_index(making.integers(0, making.dim("max_positions")))
+    return making.as_index(making.indices(making.dim("max_positions")))
 
 
-@makes("slot_mapping")
+@makes("slot_mapping", data=PATTERNS)
 def _slots(making: Making) -> Tensor:
-    """Slots all over the cache, each once; some tokens are skipped."""
+    """Slots all over the cache, each once; some tokens are skipped.
+
+    In patterns that would name a slot twice, tokens are skipped instead: every other one (repeated), all of them
+    (equal), all but those of the first and the last slot (ends).
+    """
     slots, tokens = making.dim("pages") * making.dim("page_size"), making.shape[0]
     drawn = torch.full((tokens,), -1, device=making.device)
     given = min(slots, tokens)
+    match making.case.data:
+        case "equal":
+            return making.as_index(drawn)
+        case "ends":
+            drawn[: min(given, 1)] = 0
+            if given > 1:
+                drawn[-1] = slots - 1
+            return making.as_index(drawn)
+        case pattern if pattern in PATTERNS:
+            order = making.indices(slots, given)
+            if pattern == "gaps":
+                order = torch.arange(given, device=making.device) * max(1, slots // max(given, 1))
+            drawn[:given] = order
+            if pattern == "repeated":
+                drawn[:given] = torch.arange(given, device=making.device)
+                drawn[1::2] = -1
+            return making.as_index(drawn)
     drawn[:given] = making.permutation(slots)[:given]
     drawn[making.integers(0, 6) == 0] = -1
     return making.as_index(drawn)
 
 
-@makes("cu_seqlens_q")
-@makes("cu_seqlens_k")
+@makes("cu_seqlens_q", data=PATTERNS)
+@makes("cu_seqlens_k", data=("loose", *PATTERNS))
 def _offsets(making: Making) -> Tensor:
     if "block_table" in making.case.dtypes:
         return making.as_index(running(_paged(making)["new"]))
     side = making.name[-1]
     # An empty sequence and tokens past the last one are within the contract, and easily forgotten.
-    lengths = draw_lengths(making.generator, making.dim("batch"), making.dim(f"tokens_{side}"))
-    making.shared[f"max_seqlen_{side}"] = max(lengths, default=0)
+    found = _lengths_of(making, making.dim("batch"), making.dim(f"tokens_{side}"))
+    making.shared[f"max_seqlen_{side}"] = max(found, default=0)
     if making.case.data == "loose":
         making.shared[f"max_seqlen_{side}"] += 37
-    return making.as_index(running(lengths))
+    return making.as_index(running(found))
 
 
-@makes("seq_lens")
+@makes("seq_lens", data=PATTERNS)
 def _lengths(making: Making) -> Tensor:
     return making.as_index(_paged(making)["lengths"])
 
 
-@makes("block_table")
+@makes("block_table", data=("decode", "prefill", "loose", *PATTERNS))
 def _block_table(making: Making) -> Tensor:
-    """Distinct pages for what each sequence needs, and rubbish in the entries past it."""
+    """Distinct pages for what each sequence needs, and rubbish in the entries past it.
+
+    In a pattern, pages are shared, as those of a common prefix are: each sequence has the pattern's pages.
+    """
     table = poison_(torch.empty(making.shape, dtype=torch.int64, device=making.device))
     table[:, 1::2] = 2**31 - 1
-    order = making.permutation(making.dim("pages")).tolist()
+    of_all, patterned = making.dim("pages"), making.case.data in PATTERNS
+    order = [] if patterned else making.permutation(of_all).tolist()
     for row, pages in enumerate(_paged(making)["pages"]):
-        table[row, :pages] = torch.tensor([order.pop() for _ in range(pages)], device=making.device)
+        if patterned:
+            table[row, :pages] = making.indices(of_all, pages)
+        else:
+            table[row, :pages] = torch.tensor([order.pop() for _ in range(pages)], device=making.device)
     return making.as_index(table)
 
 

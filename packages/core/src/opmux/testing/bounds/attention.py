@@ -1,0 +1,79 @@
+"""Bounds of attention: dense, ragged and paged.
+
+With s the scores, P = exp(s - lse) and |s| etc. the magnitudes:
+
+    error of a score    e_s  = roundings(head_dim) |q|.|k| scale + 2 |s|          (the cap passes on its slope)
+    of a probability    e_P  = P (e_s + 2 |s - lse| + 4 + the same, averaged over the row, for the lse)
+    of an output        e_P @ |V| + P @ |V| roundings(seq_k)
+
+and the noise of P rounded to bfloat16.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from opmux.testing.bounds.model import Allowance, Given, derives, roundings, row_sums
+from opmux.testing.bounds.scores import Scores, by_sequence, per_head
+
+
+@derives("attention", "attention_lse")
+def _attention(given: Given) -> list[Allowance]:
+    found = [
+        _attention_terms(given, Scores.of(given.tensors, given.options, batch, heads))
+        for batch, heads in per_head(given["q"], given["k"])
+    ]
+    return _assembled(given, found)
+
+
+@derives("attention_varlen", "attention_varlen_lse", "paged_attention", "paged_attention_lse")
+def _attention_sequences(given: Given) -> list[Allowance]:
+    out = given.expected[0]
+    magnitude, root = torch.zeros_like(out), torch.zeros_like(out)
+    lse = out.new_zeros((out.shape[1], out.shape[0]))
+    for tokens, _, tensors in by_sequence(given.tensors):
+        expected = (out[None, tokens], *(e[None, :, tokens] for e in given.expected[1:]))
+        one = Given(given.op, tensors, given.options, expected, given.sixteen, tensors, given.half)
+        parts = _attention(one)
+        magnitude[tokens] = as_tensor(parts[0].magnitude)[0]
+        if parts[0].noise is not None:
+            root[tokens] = parts[0].noise[0]
+        if len(parts) > 1:
+            lse[:, tokens] = as_tensor(parts[1].magnitude)[0]
+    found = [Allowance(magnitude, root if given.sixteen else None)]
+    return found + [Allowance(lse)] * (len(given.expected) - 1)
+
+
+def as_tensor(value: Tensor | float) -> Tensor:
+    """A magnitude as a tensor, in float64."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+def _attention_terms(given: Given, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
+    """Of some heads: the output's magnitude, the root of its noise, the lse's magnitude."""
+    keys = roundings(scores.p.shape[-1])
+    error = scores.p * scores.error
+    common = row_sums(error)
+    size = scores.v.abs()
+    weighted = scores.p @ size
+    magnitude = error @ size + weighted * (keys + 4) + weighted * common
+    lse = common + keys + 2 * scores.lse.abs() + 4
+    return magnitude, (given.kept(scores.p).square() @ size.square()).sqrt(), lse.squeeze(-1)
+
+
+def _assembled(given: Given, parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Allowance]:
+    """Parts of some heads each, ``(heads, seq, dim)``, as allowances in the outputs' shapes."""
+    out = given.expected[0]
+    batch, seq, heads, dim = out.shape
+
+    def joined(place: int, last: int) -> Tensor:
+        if not parts:
+            return out.new_zeros((batch, heads, seq, last))
+        return torch.cat([p[place].reshape(-1) for p in parts]).reshape(batch, heads, seq, last)
+
+    magnitude, root = (joined(place, dim).transpose(1, 2) for place in (0, 1))
+    found = [Allowance(magnitude, given.noise(root, out))]
+    if len(given.expected) > 1:
+        found.append(Allowance(joined(2, 1).squeeze(-1)))
+    return found

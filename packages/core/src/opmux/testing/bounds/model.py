@@ -1,0 +1,129 @@
+"""What derivations of error bounds are made of: a call as they see it, and the allowance they return."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.callpath.op import Op
+
+ROUNDED_PROBABILITIES = 2.0**-8
+"""Unit roundoff of bfloat16."""
+
+CODES_APART = 1
+CODES_FRACTION = 1e-3
+SCALE_ULPS = 2.0
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What an output may err by beside the rounding to its own dtype.
+
+    Attributes:
+        magnitude: in units of the accumulation dtype's unit roundoff; float64, of the output's shape.
+        noise: in units of bfloat16's unit roundoff; None where nothing may be rounded to it.
+        ulps: in ulp of the output, beside its own rounding.
+    """
+
+    magnitude: Tensor | float = 0.0
+    noise: Tensor | None = None
+    ulps: float = 0.0
+
+
+Derivation = Callable[["Given"], Sequence[Allowance]]
+
+DERIVATIONS: dict[str, Derivation] = {}
+"""op -> the function that derives the allowance of each of its outputs."""
+
+
+def derives(*ops: str) -> Callable[[Derivation], Derivation]:
+    """Register the derivation of ops: a function from `Given` to an `Allowance` for each output, in order."""
+
+    def register(function: Derivation) -> Derivation:
+        DERIVATIONS.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call as a derivation sees it.
+
+    Attributes:
+        tensors: the operands in float64, with 0 for NaN and Inf (a result that they reach is not finite either).
+        options: the options.
+        expected: the exact results, with 0 for NaN and Inf.
+        sixteen: the inputs are 16-bit, so probabilities may be kept in bfloat16.
+        raw: the operands with their NaN and Inf.
+        half: the 16-bit inputs are float16, and so may be what is kept.
+        smallest: the smallest normal number of the accumulation dtype: what lies below may be flushed to zero.
+        unit: its unit roundoff.
+    """
+
+    op: Op
+    tensors: Mapping[str, Any]
+    options: Mapping[str, Any]
+    expected: tuple[Tensor, ...]
+    sixteen: bool
+    raw: Mapping[str, Any]
+    half: bool = False
+    smallest: float = torch.finfo(torch.float32).tiny
+    unit: float = 2.0**-24
+
+    def __getitem__(self, name: str) -> Tensor:
+        value: Tensor = self.tensors[name]
+        return value
+
+    def wants(self, place: int) -> bool:
+        """Whether the output is computed at all."""
+        mask = self.options.get("output_mask")
+        return mask is None or mask[place]
+
+    def kept(self, values: Tensor) -> Tensor:
+        """Magnitudes of what may be kept in 16 bits.
+
+        Below 2**-16 a float16 is off by more than bfloat16's half step: by half of its own subnormal step, 2**-25,
+        which is bfloat16's half step of 2**-16. (0 is exact.)
+        """
+        sizes = values.abs()
+        return torch.where(sizes > 0, sizes.clamp_min(2.0**-16), sizes) if self.half else sizes
+
+    def noise(self, root: Tensor, result: Tensor) -> Tensor | None:
+        """The noise of products with rounded probabilities, given the root of the sum of their squares."""
+        return 2.5 * root + result.abs() if self.sixteen else None
+
+
+repeated = ContextVar("repeated", default=False)
+"""Whether the operands of the current call repeat one entry: the roundings of a sum's terms are then all alike."""
+
+
+def roundings(terms: int) -> float:
+    """How many unit roundoffs the error of a sum is allowed, in any order of summation."""
+    return 4.0 + (terms if repeated.get() else math.sqrt(terms))
+
+
+def unit_roundoff(dtypes: Sequence[torch.dtype]) -> float:
+    """That of the accumulation dtype for operands of these dtypes."""
+    return 2.0**-53 if torch.float64 in dtypes else 2.0**-24
+
+
+def finite(value: Any) -> Any:
+    """A float64 tensor with 0 for NaN and Inf; anything else as it is."""
+    if isinstance(value, Tensor) and value.dtype == torch.float64:
+        return value.nan_to_num(0.0, 0.0, 0.0)
+    return value
+
+
+def row_sums(x: Tensor) -> Tensor:
+    """Sums of rows of the last dim, kept as a dim of one."""
+    return x.sum(-1, keepdim=True)
+
+
+def row_means(x: Tensor) -> Tensor:
+    """Means of rows of the last dim, kept as a dim of one."""
+    return row_sums(x) / max(1, x.shape[-1])

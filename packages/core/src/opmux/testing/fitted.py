@@ -1,0 +1,203 @@
+"""Cases fitted to a backend: for each case that it does not claim, the nearest one that it does.
+
+`opmux.testing.cases` makes one list for every backend, and what a backend does not claim is a skip. A backend for
+float32 alone would so be held to little. Here each such case is changed until an implementation's declared constraints
+hold: other dtypes, sizes that its constraints allow, options, optional tensors. More cases stand at the edges of its
+constraints on sizes.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from opmux.arch import Arch, arch_of
+from opmux.callpath.op import Op
+from opmux.declared.constraints import Absent, AtLeast, AtMost, Dtype, Equal, MultipleOf, OneOf, Present, SameDtype
+from opmux.declared.implementation import Implementation
+from opmux.planning import dispatch, resolver
+from opmux.testing import execution
+from opmux.testing.case import PLAIN, Case, all_options, op_named, usual_dtype
+from opmux.testing.cases import cases_of, is_valid
+from opmux.testing.memory import view_strides
+from opmux.testing.profiles import Profile, profile_named
+
+LARGEST_EDGE = 1 << 16
+"""The largest size that an upper bound is tried at; a smaller profile stops at 64 times its own limit."""
+
+PAST = 128
+"""Multiples of a declared number are tried just past this."""
+
+_Size = AtLeast | AtMost | MultipleOf | OneOf
+
+
+def cases_for(backend: str, op: str, profile: str, device: torch.device) -> tuple[Case, ...]:
+    """The cases of an op, and after them those that are fitted to what the backend declares.
+
+    Raises:
+        InvalidArgument: where there is no such op or profile.
+    """
+    named, settings = op_named(op), profile_named(profile)
+    cases = cases_of(op, profile, device.type == "cuda")
+    implementations = execution.implementations(named, backend)
+    if settings.large or all(not i.when for i in implementations):
+        return cases
+    arch = arch_of(device)
+    found = {case.id: case for case in cases}
+    for case in cases:
+        if not is_claimed(named, backend, case, arch):
+            for fit in _fits(named, backend, implementations, case, arch):
+                found.setdefault(fit.id, fit)
+    for case in _edges(named, settings, cases, implementations):
+        for fit in _fits(named, backend, implementations, case, arch):
+            found.setdefault(fit.id, fit)
+    return tuple(found.values())
+
+
+def is_claimed(op: Op, backend: str, case: Case, arch: Arch) -> bool:
+    """Whether the backend takes the case, judged on tensors without contents."""
+    tensors: list[Any] = []
+    for argument in op.signature.tensors:
+        shape = case.shapes.get(argument.name)
+        if shape is None:
+            tensors.append(None)
+            continue
+        dtype = case.dtypes[argument.name]
+        strides = view_strides(shape, case.view if dtype.is_floating_point else PLAIN)
+        tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
+    # Bounds that follow from index data: any number will do here.
+    options = {o.name: 16 for o in op.signature.options if o.kind == "int"} | all_options(op.signature, case)
+    call, key = dispatch.make_call(op, op.state, tensors, options, arch)
+    return bool(resolver.resolve(call, op.implementations, dispatch.circumstances(op, call, key, backend)).accepted)
+
+
+def _fits(op: Op, backend: str, implementations: Sequence[Implementation], case: Case, arch: Arch) -> Iterator[Case]:
+    """The case fitted to each implementation; one that cannot be is left out."""
+    for implementation in implementations:
+        fit = fitted(op, implementation, case)
+        for view in dict.fromkeys((fit.view, PLAIN)):
+            candidate = dataclasses.replace(fit, view=view)
+            if _means_something(candidate) and is_valid(candidate) and is_claimed(op, backend, candidate, arch):
+                yield candidate
+                break
+
+
+def _means_something(case: Case) -> bool:
+    """Whether the tensor is still given that a probe is about."""
+    names = {t.name for t in case.definition.signature.tensors}
+    return case.data not in names or case.data in case.dtypes
+
+
+def fitted(op: Op, implementation: Implementation, case: Case) -> Case:
+    """A case changed as little as may be, so that the constraints that are data hold."""
+    signature = op.signature
+    first = signature.tensors[0].name
+    dtypes, options, dims = dict(case.dtypes), dict(case.options), dict(case.dims)
+    for constraint in implementation.when:
+        if isinstance(constraint, Absent):
+            dtypes.pop(constraint.argument, None)
+        elif isinstance(constraint, Present) and constraint.argument not in dtypes:
+            dtypes[constraint.argument] = usual_dtype(signature.tensor(constraint.argument), dtypes[first])
+    taken = {c.argument: _dtypes_of(c) for c in implementation.when if isinstance(c, Dtype)}
+    if dtypes[first] not in taken.get(first, (dtypes[first],)):
+        lead = _nearest_dtype(dtypes[first], taken[first])
+        dtypes = {name: usual_dtype(signature.tensor(name), lead) for name in dtypes} | {first: lead}
+    for name, allowed in taken.items():
+        if name in dtypes and dtypes[name] not in allowed:
+            dtypes[name] = dtypes[first] if dtypes[first] in allowed else _nearest_dtype(dtypes[name], allowed)
+        elif any(o.name == name for o in signature.options) and options.get(name) not in allowed:
+            options[name] = allowed[0]
+    for constraint in implementation.when:
+        if isinstance(constraint, SameDtype):
+            given = [name for name in constraint.arguments if name in dtypes]
+            dtypes |= dict.fromkeys(given, dtypes[given[0]])
+    for name, size in dims.items():
+        wanted = _fitted_size(math.prod(size) if isinstance(size, tuple) else size, _sizes_of(implementation, name))
+        if wanted != (math.prod(size) if isinstance(size, tuple) else size):
+            dims[name] = (wanted,) if isinstance(size, tuple) else wanted
+    for constraint in implementation.when:
+        if isinstance(constraint, Equal) and {constraint.first, constraint.second} <= set(dims):
+            dims[constraint.second] = dims[constraint.first]
+    for option in signature.options:
+        constraints = _sizes_of(implementation, option.name)
+        value = options.get(option.name, option.default)
+        fit = _fitted_option(value, constraints)
+        if fit != value:
+            options[option.name] = fit
+    return Case(case.op, _in_order(op, dtypes), dims, options, case.view, case.data, case.probe)
+
+
+def _in_order(op: Op, dtypes: dict[str, torch.dtype]) -> dict[str, torch.dtype]:
+    return {t.name: dtypes[t.name] for t in op.signature.tensors if t.name in dtypes}
+
+
+def _dtypes_of(constraint: Dtype) -> tuple[torch.dtype, ...]:
+    return tuple(getattr(torch, name) for name in constraint.dtypes)
+
+
+def _nearest_dtype(dtype: torch.dtype, allowed: Sequence[torch.dtype]) -> torch.dtype:
+    """The first that is as wide, or else the one whose width is nearest."""
+    return min(allowed, key=lambda other: abs(other.itemsize - dtype.itemsize))
+
+
+def _sizes_of(implementation: Implementation, name: str) -> list[_Size]:
+    return [c for c in implementation.when if isinstance(c, _Size) and c.name == name]
+
+
+def _fitted_size(size: int, constraints: Sequence[_Size]) -> int:
+    """The nearest size that the constraints allow, upwards where there is a choice; 0 stays 0 where it may."""
+    for constraint in constraints:
+        if isinstance(constraint, OneOf):
+            values = [v for v in constraint.values if isinstance(v, int)]
+            size = min(values, key=lambda v: (abs(v - size), -v)) if values else size
+    step = math.lcm(*(c.bound for c in constraints if isinstance(c, MultipleOf)))
+    least = max((math.ceil(c.bound) for c in constraints if isinstance(c, AtLeast)), default=0)
+    most = min((math.floor(c.bound) for c in constraints if isinstance(c, AtMost)), default=None)
+    size = -(-max(size, least) // step) * step
+    return size if most is None or size <= most else most // step * step
+
+
+def _fitted_option(value: Any, constraints: Sequence[_Size]) -> Any:
+    for constraint in constraints:
+        if isinstance(constraint, OneOf):
+            value = value if value in constraint.values else constraint.values[0]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            if isinstance(constraint, AtMost):
+                value = min(value, constraint.bound)
+            elif isinstance(constraint, AtLeast):
+                value = max(value, constraint.bound)
+    return value
+
+
+def _edges(
+    op: Op, profile: Profile, cases: Sequence[Case], implementations: Sequence[Implementation]
+) -> Iterator[Case]:
+    """Cases whose sizes stand at the edges of what implementations declare, one dim at a time, in two dtypes."""
+    base = cases[0]
+    for implementation in implementations:
+        for name, size in base.dims.items():
+            for edge in edge_sizes(_sizes_of(implementation, name), profile):
+                dims = {**base.dims, name: (edge,) if isinstance(size, tuple) else edge}
+                yield dataclasses.replace(base, dims=dims)
+                lead = op.signature.tensors[0]
+                if torch.float32 in lead.dtypes:
+                    dtypes = {n: usual_dtype(op.signature.tensor(n), torch.float32) for n in base.dtypes}
+                    yield dataclasses.replace(base, dims=dims, dtypes=dtypes)
+
+
+def edge_sizes(constraints: Sequence[_Size], profile: Profile) -> list[int]:
+    """The sizes at the edges of constraints on one dim: for ``MultipleOf(4)`` these are 4, 12 and 132."""
+    wanted: list[int] = []
+    limit = min(LARGEST_EDGE, 64 * max(profile.odd_limit, 1))
+    for constraint in constraints:
+        if isinstance(constraint, MultipleOf):
+            step = constraint.bound
+            wanted += [step, 3 * step] + ([(PAST // step + 1) * step] if limit // 16 > PAST else [])
+        elif isinstance(constraint, OneOf):
+            wanted += [v for v in constraint.values if isinstance(v, int) and not isinstance(v, bool)]
+        else:
+            wanted.append(math.floor(constraint.bound))
+    sizes = [_fitted_size(size, constraints) for size in wanted if 0 < size <= limit]
+    return list(dict.fromkeys(size for size in sizes if size > 0))

@@ -1,0 +1,69 @@
+"""Large numbers: how far the elements of an argument may grow before the op's own reference gives way.
+
+The limit is the reference's: up to there it stays finite and within its bounds, in the dtypes of the case. A kernel
+that overflows on the way, where the formula does not (``exp(g) / (1 + exp(g))`` for a sigmoid), fails.
+"""
+
+import torch
+
+from opmux.testing.bounds import allowed_errors
+from opmux.testing.case import Case
+from opmux.testing.comparison import compare
+from opmux.testing.inputs import make_arguments
+from opmux.testing.making import Arguments
+from opmux.testing.oracle import Results, expected_results, reference_results
+
+PROBE = "magnitude"
+"""The probe whose cases hold large numbers."""
+
+STEPS = 16
+"""How many limits are tried, evenly spread over the exponents of a dtype."""
+
+KEPT = 0.9
+"""The part of the exponents that is used: a kernel may sum in another order, and overflow a little earlier."""
+
+_known: dict[tuple[str, str, torch.device], int] = {}
+
+
+def doublings_of(case: Case, device: torch.device) -> int:
+    """How often the elements of the argument that the case names may be doubled; 0 in cases of another probe."""
+    if case.probe != PROBE or case.data not in case.dtypes:
+        return 0
+    key = (case.op, case.id, device)
+    if key not in _known:
+        _known[key] = _search(case, device)
+    return _known[key]
+
+
+def _search(case: Case, device: torch.device) -> int:
+    dtype = case.dtypes[case.data]
+    if not dtype.is_floating_point or dtype.itemsize == 1:
+        return 0
+    exponents = int(torch.frexp(torch.tensor(torch.finfo(dtype).max, dtype=torch.float64))[1])
+    with torch.no_grad():
+        finite = _finite(reference_results(case.definition, make_arguments(case, device)))
+        for step in range(STEPS, 0, -1):
+            tried = exponents * step // STEPS
+            limits = (tried, int(KEPT * tried))
+            if all(_holds(case, make_arguments(case, device, doublings=limit), finite) for limit in limits):
+                return limits[-1]
+    return 0
+
+
+def _finite(results: Results) -> list[int]:
+    return [int(r.to(torch.float64).isfinite().sum()) for r in results]
+
+
+def _holds(case: Case, arguments: Arguments, finite: list[int]) -> bool:
+    """Whether the reference is as finite as for plain numbers, and within its bounds."""
+    op = case.definition
+    results = reference_results(op, arguments)
+    if _finite(results) != finite:
+        return False
+    exact = expected_results(op, arguments, results)
+    allowed, unit = allowed_errors(op, arguments, exact)
+    return not any(
+        compare("", got, right, allowance, unit)[1]
+        for got, right, allowance in zip(results, exact, allowed, strict=True)
+        if got.shape == right.shape
+    )
