@@ -199,6 +199,8 @@ def test_calls_with_equal_keys_get_equal_verdicts(data):
         (p.Exact("eps"), "eps", 1e-6),
         (p.Bucket("hidden"), "bucket(hidden)", 6),
         (p.Bucket("tokens"), "bucket(tokens)", 3),
+        (p.Bucket("tokens", per_octave=8), "bucket(tokens, 8)", 6),
+        (p.Bucket("hidden", per_octave=2), "bucket(hidden, 2)", 64),
         (p.StrideOrder("x"), "stride_order(x)", (0, 1)),
         (p.Alignment("x"), "alignment(x)", 16),
     ],
@@ -217,3 +219,25 @@ def test_features_reach_the_config_function(feature, label, value):
     with backends(planted=implementation(with_config, features=(feature,), config=config)):
         opmux.rms_norm(X, W)
     assert seen == {label: value, "arch": "cpu"}
+
+
+@pytest.mark.parametrize("per_octave", [2, 4, 8])
+def test_steps_of_an_octave_cover_all_sizes_and_end_where_their_value_says(per_octave):
+    source = p.Bucket("tokens", per_octave=per_octave).feature(opmux.rms_norm.op.signature).source
+    steps = {}
+    for size in range(4097):
+        value = eval(source, {"tokens": size, "_prod": lambda shape: shape})
+        steps.setdefault(value, []).append(size)
+    for value, sizes in steps.items():
+        assert max(sizes) == value
+        assert sizes == list(range(min(sizes), value + 1))
+    for octave in (256, 1024, 2048):
+        assert sum(octave < value <= 2 * octave for value in steps) == per_octave
+
+
+@pytest.mark.parametrize("per_octave", [0, 3, -4, 2.0])
+def test_steps_that_are_no_power_of_two_are_refused(per_octave):
+    with backends(planted=implementation(target, features=(p.Bucket("tokens", per_octave=per_octave),))):
+        reasons = [f.reason for f in loading.failed_plugins()]
+    said = f"Bucket('tokens', per_octave={per_octave!r}): per_octave is a power of two, as 4"
+    assert any(said in reason for reason in reasons)

@@ -75,13 +75,26 @@ class Exact(FeatureRule):
 
 @dataclass(frozen=True)
 class Bucket(FeatureRule):
-    """The exponent of a dim rounded up to a power of two: 7 for 65 to 128, 0 for 1. An empty dim counts as 2."""
+    """A dim in steps, so that sizes that run alike share plans.
+
+    With one step per octave, the exponent of the dim rounded up to a power of two: 7 for 65 to 128, 0 for 1. An empty
+    dim counts as 2. With more, the dim rounded up to the end of its step: with ``per_octave=8`` 80 for 73 to 80, and
+    288 for 257 to 288. Such steps show the waves of tiles that an octave hides.
+    """
 
     name: str
+    per_octave: int = 1
 
     def feature(self, signature: Signature) -> Feature:
-        size = size_source(signature, self.name)
-        return Feature(f"bucket({self.name})", f"({size} - 1).bit_length()")
+        size, steps = size_source(signature, self.name), self.per_octave
+        if not isinstance(steps, int) or steps < 1 or steps & (steps - 1):
+            raise PluginError(f"Bucket({self.name!r}, per_octave={steps!r}): per_octave is a power of two, as 4")
+        if steps == 1:
+            return Feature(f"bucket({self.name})", f"({size} - 1).bit_length()")
+        # Names of its own in the code that reads it: a star dim's product is taken once.
+        last, shift = f"_last_of_{self.name}", f"_shift_of_{self.name}"
+        read = f"({last} := {size} - 1) >> ({shift} := max({last}.bit_length() - {steps.bit_length()}, 0))"
+        return Feature(f"bucket({self.name}, {steps})", f"(({read}) + 1 << {shift})")
 
 
 @dataclass(frozen=True)
