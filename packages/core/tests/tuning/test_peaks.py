@@ -57,5 +57,5 @@ def test_work_that_cannot_be_counted() -> None:
 
 def test_every_flops_expression_is_one_over_dims() -> None:
     for op in OPS.values():
-        if op.flops is not None:
+        if isinstance(op.flops, str):
             assert eval(op.flops, {"__builtins__": {}}, dict.fromkeys(op.signature.binders, 2)) > 0

@@ -63,11 +63,12 @@ REFUSED = [
     ),
     (
         {"dtypes": "bf16"},
-        "rms_norm: `dtypes` expected name=value pairs joined by `;`, as x=bf16;weight=bf16, got 'bf16'; mend the row",
+        "rms_norm: `dtypes` expected name=value pairs joined by `;`, as x=bf16;weight=bf16, got 'bf16'; "
+        "correct the row",
     ),
     (
         {"dtypes": "x=bf61;weight=bf16"},
-        "rms_norm: `dtypes` expected a dtype for `x`, as bf16 or float8_e4m3fn, got 'bf61'; mend the row",
+        "rms_norm: `dtypes` expected a dtype for `x`, as bf16 or float8_e4m3fn, got 'bf61'; correct the row",
     ),
     (
         {"dtypes": "x=bf16;wieght=bf16"},
@@ -88,7 +89,7 @@ REFUSED = [
     ),
     (
         {"options": "eps"},
-        "rms_norm: `options` expected name=value pairs joined by `;`, as causal=true, got 'eps'; mend the row",
+        "rms_norm: `options` expected name=value pairs joined by `;`, as causal=true, got 'eps'; correct the row",
     ),
     (
         {**ATTENTION, "options": "casual=true"},
@@ -97,20 +98,20 @@ REFUSED = [
     ),
     (
         {**ATTENTION, "options": "causal=yes"},
-        "attention: `options` expected a value of kind bool for `causal`, got 'yes'; mend the row",
+        "attention: `options` expected a value of kind bool for `causal`, got 'yes'; correct the row",
     ),
     (
         {**ATTENTION, "options": "window=3"},
-        "attention: `options` expected 2 ints for `window`, got '3'; mend the row",
+        "attention: `options` expected 2 ints for `window`, got '3'; correct the row",
     ),
     (
         {"op": "gelu_and_mul", "dtypes": "x=f32", "dims": "tokens=8;n=8", "options": "approximate=erf"},
-        "gelu_and_mul: `options` expected 'none' or 'tanh' for `approximate`, got 'erf'; mend the row",
+        "gelu_and_mul: `options` expected 'none' or 'tanh' for `approximate`, got 'erf'; correct the row",
     ),
     ({**QUANTIZE, "options": ""}, "quantize: `options` expected a value for `dtype`, got none; add dtype=..."),
     (
         {**QUANTIZE, "options": "dtype=fp9"},
-        "quantize: `options` expected a dtype for `dtype`, as bf16 or float8_e4m3fn, got 'fp9'; mend the row",
+        "quantize: `options` expected a dtype for `dtype`, as bf16 or float8_e4m3fn, got 'fp9'; correct the row",
     ),
     (
         {**VARLEN, "options": "max_seqlen_q=32"},
@@ -119,7 +120,7 @@ REFUSED = [
     (
         {"dims": "tokens:128"},
         "rms_norm: `dims` expected name=value pairs joined by `;`, as tokens=4096;hidden=8192, got 'tokens:128'; "
-        "mend the row",
+        "correct the row",
     ),
     (
         {"dims": "tokens=128;hiden=64"},
@@ -128,7 +129,7 @@ REFUSED = [
     ({"dims": "tokens=128"}, "rms_norm: `dims` expected a value for `hidden`, got none; add hidden=..."),
     (
         {"dims": "tokens=many;hidden=64"},
-        "rms_norm: `dims` expected a whole number for `tokens`, got 'many'; mend the row",
+        "rms_norm: `dims` expected a whole number for `tokens`, got 'many'; correct the row",
     ),
     (
         {"dims": "tokens=0;hidden=64"},
@@ -153,18 +154,18 @@ REFUSED = [
     (
         {"config": "{block: 3}"},
         "rms_norm: `config` expected a JSON object, as {\"block_m\": 128}, got '{block: 3}' (Expecting property name "
-        "enclosed in double quotes: line 1 column 2 (char 1)); mend the row; CSV doubles quotes",
+        "enclosed in double quotes: line 1 column 2 (char 1)); correct the row; CSV doubles quotes",
     ),
-    ({"config": "[1]"}, "rms_norm: `config` expected a JSON object, as {\"block_m\": 128}, got '[1]'; mend the row"),
+    ({"config": "[1]"}, "rms_norm: `config` expected a JSON object, as {\"block_m\": 128}, got '[1]'; correct the row"),
     (
         {"config": '{"a": NaN}'},
         'rms_norm: `config` expected a JSON object, as {"block_m": 128}, got \'{"a": NaN}\' (NaN is no JSON); '
-        "mend the row; CSV doubles quotes",
+        "correct the row; CSV doubles quotes",
     ),
     (
         {"config": '{"a": 1, "a": 2}'},
         'rms_norm: `config` expected a JSON object, as {"block_m": 128}, got \'{"a": 1, "a": 2}\' (a key comes twice); '
-        "mend the row; CSV doubles quotes",
+        "correct the row; CSV doubles quotes",
     ),
     # the figures
     *(
@@ -195,7 +196,7 @@ REFUSED = [
         {"error": "1.01"},
         "rms_norm: `error` expected at most 1.0, the conformance bound, got 1.01; do not use that kernel: it is wrong",
     ),
-    ({"compared": "1.5"}, "rms_norm: `compared` expected a whole number, got '1.5'; mend the row"),
+    ({"compared": "1.5"}, "rms_norm: `compared` expected a whole number, got '1.5'; correct the row"),
     (
         {"compared": "0"},
         "rms_norm: `compared` expected how many implementations were measured, 1 or more, got 0; "
@@ -203,7 +204,7 @@ REFUSED = [
     ),
     (
         {"date": "31.1.2026"},
-        "rms_norm: `date` expected an ISO 8601 date, as 2026-01-31, got '31.1.2026'; mend the row or leave it empty",
+        "rms_norm: `date` expected an ISO 8601 date, as 2026-01-31, got '31.1.2026'; correct the row or leave it empty",
     ),
     # the figures against each other
     (

@@ -11,32 +11,10 @@ from opmux.declared.call import Call
 from opmux.declared.constraints import refusal
 from opmux.declared.implementation import Implementation, Priority
 from opmux.policy import Policy
+from opmux.tuning.choice import TunedChoice
 
 CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"
 DISABLED, QUARANTINED, UNAVAILABLE = "disabled", "quarantined", "unavailable"
-
-
-@dataclass(frozen=True)
-class TunedChoice:
-    """What the tuned records say of a call.
-
-    Attributes:
-        backend: full name of the implementation that was fastest.
-        config: its config, or None where it has none.
-        picks: the record compared two or more backends, so it may pick one; else it only gives a config.
-        note: which record it is and how it was matched, for explain.
-        others: what records say of the configs of other backends.
-    """
-
-    backend: str
-    config: Mapping[str, Any] | None
-    picks: bool
-    note: str
-    others: tuple["TunedChoice", ...] = ()
-
-    def of(self, full_name: str) -> "TunedChoice | None":
-        """What the records say of one implementation's config."""
-        return next((choice for choice in (self, *self.others) if choice.backend == full_name), None)
 
 
 @dataclass(frozen=True)

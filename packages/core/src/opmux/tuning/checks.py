@@ -142,7 +142,7 @@ def _check_figures(op: Op, record: TunedRecord) -> None:
         try:
             datetime.datetime.fromisoformat(record.date)
         except ValueError:
-            remedy = "mend the row or leave it empty"
+            remedy = "correct the row or leave it empty"
             raise fields.refused(
                 op.name, "date", "an ISO 8601 date, as 2026-01-31", repr(record.date), remedy
             ) from None
@@ -161,7 +161,7 @@ def _as_call(op: Op, record: TunedRecord) -> tuple[dict[str, Any], dict[str, Any
         }
     except (RuntimeError, TypeError, OverflowError, ValueError) as error:
         text = str(error).partition("\n")[0]
-        raise fields.refused(op.name, "dims", "sizes of tensors that torch can hold", text, "mend the row") from None
+        raise fields.refused(op.name, "dims", "sizes of tensors that torch can hold", text, "correct the row") from None
     return tensors, options, dims
 
 

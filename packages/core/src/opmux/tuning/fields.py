@@ -45,7 +45,7 @@ def read_pairs(op: str, column: str, text: str, example: str) -> dict[str, str]:
     for part in text.split(";") if text else []:
         name, equals, word = (piece.strip() for piece in part.partition("="))
         if not name or not equals or not word:
-            raise refused(op, column, f"name=value pairs joined by `;`, as {example}", repr(text), "mend the row")
+            raise refused(op, column, f"name=value pairs joined by `;`, as {example}", repr(text), "correct the row")
         if name in pairs:
             raise refused(op, column, f"each name once, as {example}", f"`{name}` twice", "drop one")
         pairs[name] = word
@@ -77,7 +77,7 @@ def read_integer(op: str, column: str, text: str, of: str = "") -> int:
         return int(text)
     except ValueError:
         name = f"a whole number for `{of}`" if of else "a whole number"
-        raise refused(op, column, name, repr(text), "mend the row") from None
+        raise refused(op, column, name, repr(text), "correct the row") from None
 
 
 def read_dtype(op: str, column: str, name: str, text: str) -> torch.dtype:
@@ -89,7 +89,7 @@ def read_dtype(op: str, column: str, name: str, text: str) -> torch.dtype:
     dtype = getattr(torch, SHORT_NAMES.get(text, text), None)
     if isinstance(dtype, torch.dtype):
         return dtype
-    raise refused(op, column, f"a dtype for `{name}`, as bf16 or float8_e4m3fn", repr(text), "mend the row")
+    raise refused(op, column, f"a dtype for `{name}`, as bf16 or float8_e4m3fn", repr(text), "correct the row")
 
 
 def read_option(op: str, option: Option, text: str) -> Any:
@@ -122,7 +122,7 @@ def read_option(op: str, option: Option, text: str) -> Any:
         if isinstance(error, TunedRecordError):
             raise
         expected = f"a value of kind {option.kind}"
-    raise refused(op, "options", f"{expected} for `{option.name}`", repr(text), "mend the row")
+    raise refused(op, "options", f"{expected} for `{option.name}`", repr(text), "correct the row")
 
 
 def _truth(text: str) -> bool:
@@ -146,9 +146,9 @@ def read_config(op: str, value: Any) -> dict[str, Any] | None:
         config = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
     except ValueError as error:
         expected = 'a JSON object, as {"block_m": 128}'
-        raise refused(op, "config", expected, f"{text!r} ({error})", "mend the row; CSV doubles quotes") from None
+        raise refused(op, "config", expected, f"{text!r} ({error})", "correct the row; CSV doubles quotes") from None
     if not isinstance(config, dict):
-        raise refused(op, "config", 'a JSON object, as {"block_m": 128}', repr(text), "mend the row")
+        raise refused(op, "config", 'a JSON object, as {"block_m": 128}', repr(text), "correct the row")
     return config
 
 

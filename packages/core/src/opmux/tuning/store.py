@@ -1,4 +1,4 @@
-"""The records in force in this process: looked up by the resolver, replaced whole when files are read anew."""
+"""The records in force in this process: looked up by the resolver, replaced as a whole when files are read again."""
 
 import itertools
 import threading
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
-from opmux.planning.resolver import TunedChoice
 from opmux.plugins import loading
 from opmux.plugins.reading import LoadedPlugin
+from opmux.tuning.choice import TunedChoice
 
 if TYPE_CHECKING:
     from opmux.tuning.layers import Loaded, TuningReport

@@ -12,9 +12,9 @@ import torch
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
 from opmux.declared.features import Feature, size_source
-from opmux.planning.resolver import TunedChoice
 from opmux.signatures.signature import Option
 from opmux.tuning.cells import Cells
+from opmux.tuning.choice import TunedChoice
 from opmux.tuning.entries import Base, Entry, entry_of, nearest
 from opmux.tuning.matching import matching_of
 from opmux.tuning.record import TunedRecord
