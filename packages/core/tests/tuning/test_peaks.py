@@ -55,7 +55,7 @@ def test_work_that_cannot_be_counted() -> None:
     assert not shrinks({})
 
 
-def test_every_flops_expression_is_one_over_dims() -> None:
+def test_every_flops_expression_is_one_over_dims_and_defaults() -> None:
     for op in OPS.values():
         if isinstance(op.flops, str):
-            assert eval(op.flops, {"__builtins__": {}}, dict.fromkeys(op.signature.binders, 2)) > 0
+            assert (op.count_flops(dict.fromkeys(op.signature.binders, 2)) or 0) > 0, op.name

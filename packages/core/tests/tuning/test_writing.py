@@ -141,6 +141,8 @@ def test_the_figures_that_follow_from_the_time() -> None:
     assert gbps_of(linear) == pytest.approx(size / 100e-6 / 1e9)
     tuning.check_record(dataclasses.replace(linear, tflops=tflops_of(linear), gbps=gbps_of(linear)))
     assert tflops_of(RMS_NORM) is None
+    backward = dataclasses.replace(linear, op="linear_backward", options={"output_mask": (True, False, False)})
+    assert tflops_of(backward) == pytest.approx(tflops_of(linear)), "one product, of the two that the default wants"
     cache = {"pages": 64, "page_size": 16, "tokens": 4, "kv_heads": 1, "head_dim": 8, "value_dim": 8}
     names = ("k", "v", "k_cache", "v_cache")
     write = dataclasses.replace(

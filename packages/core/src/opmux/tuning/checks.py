@@ -48,7 +48,7 @@ def check_record(record: TunedRecord) -> None:
         check_call(op.signature, tensors, options)
     except InvalidArgument as error:
         raise TunedRecordError(str(error)) from None
-    flops, size = op.count_flops(record.dims), _bytes(op, tensors, options, dims, CAPACITY)
+    flops, size = op.count_flops({**record.options, **record.dims}), _bytes(op, tensors, options, dims, CAPACITY)
     _check_agreement(op, record, "tflops", flops and 1e-6 * flops, "op states no flops")
     whole = None if matching_of(op).capacity else 1e-3 * size
     _check_agreement(op, record, "gbps", whole, "call reads a part of its buffers only")
@@ -61,7 +61,7 @@ def tflops_of(record: TunedRecord) -> float | None:
     Raises:
         TunedRecordError: where the op is unknown.
     """
-    flops = known_op(record.op).count_flops(record.dims)
+    flops = known_op(record.op).count_flops({**record.options, **record.dims})
     return None if flops is None else 1e-6 * flops / record.time_us
 
 
