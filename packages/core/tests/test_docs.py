@@ -139,10 +139,13 @@ def run_console(fence: Fence, where: str) -> None:
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No variable of opmux, an empty folder to work in; tuned records that a page brings are gone at its end."""
+    """No variable of opmux, an empty folder to work in; tuned records that a page brings are gone at its end.
+
+    OPMUX_PLUGINS stays: where a page makes the process's first call, installed plugins must not be loaded for good.
+    """
     before = dict(os.environ)
     for name in [*os.environ]:
-        if name.startswith("OPMUX_"):
+        if name.startswith("OPMUX_") and name != "OPMUX_PLUGINS":
             del os.environ[name]
     os.environ["COLUMNS"] = "120"
     monkeypatch.chdir(tmp_path)

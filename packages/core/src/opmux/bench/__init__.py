@@ -1,4 +1,4 @@
-"""Benchmarks: implementations of an op timed side by side with the peers present, in interleaved rounds of one run.
+"""Benchmarks: implementations of an op timed side by side with the available peers, in interleaved rounds of one run.
 
 Nothing here asserts a time. `run` gives plain data; `opmux bench` draws it.
 """

@@ -13,7 +13,7 @@ _FLUSH_BYTES = 512 * 2**20
 """Written between calls on a GPU: more than the last-level cache of any (MI300X: 256 MiB)."""
 
 _CPU_SAMPLE_S = 1e-3
-"""A CPU sample is at least this long, of as many calls as that takes, so that the timer's own cost is nothing."""
+"""A CPU sample repeats the call until this much time has passed, so that the timer's own cost does not matter."""
 
 _MOST_FLUSHES = 64
 
@@ -120,7 +120,7 @@ def clock_for(device: torch.device) -> Clock:
 def interleave(
     clock: Clock, contenders: Mapping[str, Timed], rounds: int, limit_s: float, least_rounds: int = 3
 ) -> dict[str, list[float]]:
-    """Time everybody once a round, each round beginning with another one, so that drift touches all alike.
+    """Time every contender once a round, starting each round with a different one, so that drift affects all alike.
 
     Args:
         contenders: those to be timed, warmed up already.

@@ -1,4 +1,4 @@
-"""Who computes a case: each made ready, run once, and held to the reference before it is timed."""
+"""The contenders of a case: each is prepared, run once, and compared with the reference before it is timed."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _TAKERS = (resolver.CHOSEN, resolver.ACCEPTED)
 
 @dataclass(frozen=True)
 class Entry:
-    """Somebody who computes a case, warmed up.
+    """A contender, warmed up.
 
     Attributes:
         difference: of its result from the reference's.
@@ -38,7 +38,7 @@ class Entry:
 
 
 class Contest:
-    """One case: its arguments, the reference's results, and who takes part."""
+    """One case: its arguments, the reference's results, and the contenders."""
 
     def __init__(self, op: Op, arguments: Arguments, clock: Clock) -> None:
         self.op, self.arguments, self._clock = op, arguments, clock
@@ -50,13 +50,13 @@ class Contest:
         self.left: list[Left] = []
 
     def enter_implementations(self, backends: Sequence[str] | None) -> None:
-        """Make ready what opmux has for this call, or of it only what ``backends`` names."""
+        """Prepare every implementation that takes this call, or only those that ``backends`` names."""
         for candidate in self._plan(None).candidates:
             name, chosen = candidate.name, candidate.status == resolver.CHOSEN
             if backends is not None:
                 if not {name, name.partition(":")[0]} & set(backends):
                     continue
-                # One that is asked for by name may run where it is not a candidate otherwise.
+                # An implementation that is asked for by name may run where it is no candidate otherwise.
                 candidate = next(c for c in self._plan(name).candidates if c.name == name)
             if candidate.status in _TAKERS:
                 package = f"{candidate.distribution} {candidate.version}"
@@ -65,7 +65,7 @@ class Contest:
                 self.left.append(Left(name, IMPLEMENTATION, candidate.status, candidate.reason))
 
     def enter_peers(self, peers: dict[str, Callable[[], Run]]) -> None:
-        """Make ready the peers."""
+        """Prepare the peers."""
         for name, make in peers.items():
             self._enter(name, PEER, f"torch {torch.__version__}", False, make)
 
@@ -92,13 +92,13 @@ class Contest:
         return lambda: target(*tensors)
 
     def _enter(self, name: str, kind: str, package: str, chosen: bool, make: Callable[[], Run]) -> None:
-        """Make, check and warm up one; what it raises keeps it out, and nobody else."""
+        """Prepare, check and warm up one contender; if it raises, only this one is left out."""
         try:
             run = make()
             apart = difference(self._results(run), self._expected)
             timed = Timed(run, self._restore if self._mutated else None)
             self._clock.warm_up(name, timed)
-        except Exception as error:  # kernels, compilers and plugins may raise anything; the others go on
+        except Exception as error:  # kernels, compilers and plugins may raise anything; the others continue
             self.left.append(Left(name, kind, "failed", f"{type(error).__name__}: {error}"))
         else:
             self.entries.append(Entry(name, kind, package, chosen, timed, apart))

@@ -122,7 +122,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, sinks: None = None, *, causal: bo
 def attention_lse(q: Tensor, k: Tensor, v: Tensor, sinks: None = None, *, causal: bool, **_: Any) -> tuple[
     Tensor, Tensor
 ]:  # fmt: skip
-    """Scores, log-sum-exp, softmax and product: PyTorch's own attention keeps the log-sum-exp to itself."""
+    """Scores, log-sum-exp, softmax and product: PyTorch's own attention does not return the log-sum-exp."""
     groups = q.shape[2] // k.shape[2]
     q, k, v = q.transpose(1, 2), *(t.transpose(1, 2).repeat_interleave(groups, 1) for t in (k, v))
     scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) / math.sqrt(q.shape[-1])

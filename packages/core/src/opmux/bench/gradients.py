@@ -14,7 +14,7 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Graph:
-    """A forward that has run: its outputs, what they are differentiated by, and the gradients that come in."""
+    """A forward that has run: its outputs, the tensors to differentiate by, and the incoming gradients."""
 
     outputs: Sequence[Tensor]
     leaves: Sequence[Tensor]
@@ -26,7 +26,7 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 
 def _through(formulation: Callable[..., Any], leaves: Sequence[str], grads: Sequence[str], *options: str) -> Any:
-    """A builder for ops that are given all arguments of their forward."""
+    """A builder for backward ops that take all arguments of their forward."""
 
     def build(given: Named) -> Graph:
         made = [_leaf(given[name]) for name in leaves]
@@ -84,14 +84,14 @@ _BUILDERS: dict[str, Callable[[Named], Graph]] = {
 
 
 def has_gradient(op: str) -> bool:
-    """Whether the op is a backward op that can be had from autograd."""
+    """Whether the op is a backward op that autograd can compute."""
     return op in _BUILDERS
 
 
 def backward_call(
     op: str, given: Named, through: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda built: built
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """The call that is timed: autograd from the outputs to the leaves, the graph being kept.
+    """The call that is timed: autograd from the outputs to the leaves, with the graph retained.
 
     Args:
         through: what the forward's formulation is put through, as torch.compile.

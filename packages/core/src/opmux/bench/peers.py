@@ -46,7 +46,7 @@ _BY_SEQUENCE: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "paged_attention": (f.each_page_list, f.attention, "seq_lens"),
     "paged_attention_lse": (f.each_page_list, f.attention_lse, "seq_lens"),
 }
-"""Ops whose formulation needs numbers on the host: read once, untimed, as a serving engine knows them anyway."""
+"""Ops whose formulation needs numbers on the host; they are read once, untimed, since a serving engine knows them."""
 
 
 def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool) -> dict[str, Callable[[], Run]]:
@@ -88,14 +88,14 @@ def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool)
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """At its best: tuned, without graphs, as no contender has them."""
+    """torch.compile at its best: tuned, but without CUDA graphs, which no contender uses."""
     mode = "max-autotune-no-cudagraphs" if torch.cuda.is_available() else None
     made: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
     return made
 
 
 def _compiled(eager: Callable[..., Any], tensors: Any, options: Any) -> Run:
-    torch.compiler.reset()  # each case is compiled for itself, however many came before
+    torch.compiler.reset()  # each case is compiled on its own, however many came before
     made = _compile(eager)
     return lambda: made(*tensors, **options)
 
@@ -122,13 +122,13 @@ def _with_cudnn(run: Run) -> Run:
 
 def _compiled_backward(name: str, given: Any) -> Run:
     torch.compiler.reset()
-    # The graph is kept and run again, so its buffers must not be given away.
+    # The graph is retained and run again, so its buffers must not be donated.
     with torch._functorch.config.patch(donated_buffer=False):
         return backward_call(name, given, _compile)
 
 
 def _heads_first(tensors: tuple[Any, ...], causal: bool) -> Run:
-    """cuDNN on tensors that lie as (batch, heads, seq, head_dim), made so before."""
+    """cuDNN on tensors laid out as (batch, heads, seq, head_dim) beforehand."""
     q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors[:3])
     return _with_cudnn(lambda: f.attention(q, k, v, causal=causal))
 

@@ -1,4 +1,4 @@
-"""What a run of the benchmarks gives: plain data."""
+"""The results of a run of the benchmarks, as plain data."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 EQUAL = 0.02
-"""Two times this close, as a fraction, are equal."""
+"""Times within this fraction of each other are equal."""
 
 AGREES = 0.1
 """How far a result may be from the reference's, as a fraction of its largest magnitude, to be worth timing.
@@ -19,7 +19,7 @@ PEER, IMPLEMENTATION = "peer", "implementation"
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device reached in this run, as the measure of everything else.
+    """What the device reached in this run; everything else is measured against it.
 
     Attributes:
         copy_gbps: of a large copy on the device, gigabytes read and written per second.
@@ -37,8 +37,8 @@ class Contender:
     Attributes:
         kind: ``implementation`` or ``peer``.
         package: distribution and version.
-        chosen: whether opmux takes it here when nobody asks for one.
-        median_us, min_us, max_us: of the rounds, microseconds a call.
+        chosen: whether opmux chooses it when the call names none.
+        median_us, min_us, max_us: microseconds per call, over the rounds.
         q1_us, q3_us: the quartiles; half of the rounds lie between them.
         ratio: time of the best peer over its own: above 1 is faster than that peer; None without a peer.
         verdict: ``faster``, ``equal`` or ``slower`` than the best peer, equal being within 2 %.
@@ -71,10 +71,10 @@ class Contender:
 
 @dataclass(frozen=True)
 class Left:
-    """One that was not timed, and why.
+    """A contender that was not timed, and why.
 
     Attributes:
-        status: as explain has it (``rejected``, ``disabled``, ...), or ``failed`` where it raised.
+        status: as in an explanation (``rejected``, ``disabled``, ...), or ``failed`` where it raised.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Left:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One call, and everybody who computed it.
+    """One call, and all contenders that computed it.
 
     Attributes:
         call: the call in words.
@@ -107,7 +107,7 @@ class CaseResult:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Implementations that raised, or whose result is not the op's."""
+        """Implementations that raised or gave a wrong result."""
         raised = [f"{x.name}: {x.reason}" for x in self.left if x.kind == IMPLEMENTATION and x.status == "failed"]
         wrong = [
             f"{c.name}: its result differs from the reference's by {c.difference:.3g} of the largest magnitude"
@@ -130,18 +130,18 @@ class Report:
     ceilings: Ceilings
     cases: tuple[CaseResult, ...]
     without_cases: tuple[str, ...]
-    """Ops that no case is written for."""
+    """Ops without cases."""
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Why the run is no good; no time is a reason."""
+        """Why the run failed; a slow time is never a reason."""
         found = tuple(failure for case in self.cases for failure in case.failures)
         timed = any(c.kind == IMPLEMENTATION for case in self.cases for c in case.contenders)
         return found if timed or found else ("no implementation was timed",)
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was asked for ran and gave the op's result."""
+        """Whether everything that was asked for ran and gave the right result."""
         return not self.failures
 
     def as_dict(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def spread(samples: Sequence[float]) -> tuple[float, float, float, float, float]
 
 
 def verdict(ratio: float) -> str:
-    """What a ratio of times says."""
+    """A ratio of times in one word."""
     if round(abs(ratio - 1), 9) <= EQUAL:
         return "equal"
     return "faster" if ratio > 1 else "slower"

@@ -1,4 +1,4 @@
-"""A run: for each op and shape everybody who computes it, checked once, then timed in turns."""
+"""A run: for each op and shape, every contender is checked once and then timed in turns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: cases done of all, and the one at work."""
+    """The progress of a run: cases done, all cases, and the current one."""
 
     done: int
     total: int
@@ -92,7 +92,7 @@ def run(
     settings: Settings | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Report:
-    """Time implementations side by side with the peers present.
+    """Time implementations side by side with the available peers.
 
     Args:
         ops: their names; None takes every op that has cases.

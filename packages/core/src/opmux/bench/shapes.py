@@ -1,4 +1,4 @@
-"""The sizes of real models, that cases are made from."""
+"""The sizes of real models from which cases are made."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How much a call has to do, and how much the device can."""
+"""The work of a call, and the ceilings of the device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def flops_of(op: Op, arguments: Arguments) -> float | None:
 
 
 def moved_of(op: Op, arguments: Arguments) -> int:
-    """Bytes that must be read and written: every input once, every output once, what is mutated twice."""
+    """Bytes that must be read and written: every input once, every output once, mutated tensors twice."""
     if arguments.moved is not None:
         return arguments.moved
     dims, options = _dims(op, arguments)

@@ -1,4 +1,4 @@
-"""What the run proves: paged serving gives the full pass's tokens, opmux plain PyTorch's numbers."""
+"""What the run proves: paged serving gives the tokens of the full pass, and opmux the numbers of plain PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class TokenCheck:
     tokens: int
     """Tokens compared."""
     equal: int
-    """Tokens that are the full pass's own choice."""
+    """Tokens that the full pass chooses too."""
     ties: int
     """Tokens that are not, and whose logit in the full pass is within `TIE` of the largest."""
     different: tuple[str, ...]
-    """The others, each in words."""
+    """The other tokens, each described."""
     max_logit_difference: float
     """The largest difference between the logits of both, over all tokens."""
 

@@ -15,7 +15,7 @@ HELD_OUT_SHARE = 10
 """One character in this many is held out, all of them at the end of the text."""
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""What characters are read as that the train part does not hold at least twice."""
+"""The stand-in for characters that occur fewer than two times in the train part."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def ops_used(model: Llama, windows: Tensor, request: Request, settings: ServingS
 
     with opmux.trace() as trace:
         work()
-    # A second time: a dispatch mode sends calls another way, which is not what the trace shall show.
+    # Run again: under a dispatch mode calls take another route, which is not what the trace should show.
     with FirstCalls() as calls:
         work()
     return tuple(
@@ -88,5 +88,5 @@ def _reason(op: str, backend: str, arguments: dict[str, Any] | None) -> str:
 
 
 def _as_given(value: Any) -> Any:
-    """An argument as the public function takes it: torch hands tuples on as lists."""
+    """An argument as the public function takes it: torch passes tuples on as lists."""
     return tuple(value) if isinstance(value, list) else value

@@ -66,7 +66,7 @@ class Llama(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
-                # What writes to the residual stream starts smaller, the more layers add to it (GPT-2).
+                # Projections into the residual stream start smaller the more layers there are (GPT-2).
                 writes = name.endswith(("o_proj.weight", "down_proj.weight"))
                 scale = 1 / math.sqrt(2 * config.layers) if writes else 1.0
                 std = 0.02 if name == "embedding" else 1 / math.sqrt(weight.shape[1])

@@ -20,14 +20,14 @@ from opmux.demo.serving import Served, ServingSettings, serve
 from opmux.demo.training import TrainingSettings, held_out_loss, train
 
 MOST_SCORED = 65_536
-"""Characters of the held-out part that are scored at most, from its start, so that a long text takes no longer."""
+"""At most this many characters of the held-out part are scored, from its start, so that a long text takes no longer."""
 
 Phase = Literal["evaluate", "train", "serve", "check"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a phase of the run is."""
+    """The progress of a phase of the run."""
 
     phase: Phase
     done: int

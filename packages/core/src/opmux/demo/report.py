@@ -1,4 +1,4 @@
-"""What a run of the demo gives: plain data, and whether it is good."""
+"""The result of a run of the demo: plain data, and whether it passed."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from opmux.demo.checks import TIE, Difference, TokenCheck
 from opmux.demo.scheduling import StepRecord
 
 ENOUGH_TEXT = 20_000
-"""Characters from which on the model had enough to learn from to beat the bigram model, in trials."""
+"""With at least this many characters the model learned enough to beat the bigram model, in trials."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ServingReport:
 
 @dataclass(frozen=True)
 class OpUse:
-    """One op of the model: what ran it, how often, and why that."""
+    """One op of the model: what ran it, how often, and why."""
 
     op: str
     arch: str
@@ -89,7 +89,7 @@ class OpUse:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Everything that a run gives."""
+    """The whole result of a run."""
 
     device: str
     text: TextReport
@@ -101,12 +101,12 @@ class DemoResult:
     """opmux against plain PyTorch, on held-out text."""
     gradients_difference: Difference
     ops: tuple[OpUse, ...]
-    """From one pass with gradients, one without and one request served, as calls of their own after the run."""
+    """From separate calls after the run: one pass with gradients, one without, and one request served."""
     seconds: float
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """The reasons why the run is no good; none where it is."""
+        """The reasons why the run failed; empty if it passed."""
         reasons = []
         # Written so that NaN fails.
         if not self.training.held_out_after < self.training.bigram:
@@ -136,7 +136,7 @@ class DemoResult:
         return not self.failures
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON types, with `passed` and `failures`; what is not finite becomes None."""
+        """The result as JSON types, with `passed` and `failures`; numbers that are not finite become None."""
         data = {"passed": self.passed, "failures": self.failures} | asdict(self)
         plain: dict[str, Any] = _plain(data)
         return plain

@@ -17,7 +17,7 @@ class PageAllocator:
 
     @property
     def free(self) -> int:
-        """Number of pages that nobody owns."""
+        """Number of free pages."""
         return len(self._free)
 
     def allocate(self, count: int) -> list[int] | None:
@@ -29,7 +29,7 @@ class PageAllocator:
         return taken
 
     def release(self, pages: list[int]) -> None:
-        """Give pages back.
+        """Return pages.
 
         Raises:
             InvalidArgument: A page is given back that is not taken; nothing is given back then.
@@ -45,14 +45,14 @@ class PageAllocator:
 
 @dataclass
 class Request:
-    """One prompt and what became of it."""
+    """One prompt and its progress."""
 
     number: int
     prompt: list[int]
     new_tokens: int
     """How many tokens to generate."""
     arrival: int = 0
-    """The step from which on it may be computed."""
+    """The first step that may compute it."""
     generated: list[int] = field(default_factory=list)
     cached: int = 0
     """Tokens whose keys and values are in the cache."""
@@ -79,7 +79,7 @@ class Work:
 
     @property
     def samples(self) -> bool:
-        """Whether the last of the tokens is the last one known, so that the step gives a new one."""
+        """Whether these tokens end with the last known one, so that the step yields a new token."""
         return self.start + len(self.tokens) == len(self.request.tokens)
 
 
@@ -99,7 +99,7 @@ class StepRecord:
 
 
 class Scheduler:
-    """Continuous batching: each step takes all running requests further, and waiting ones join where pages are free.
+    """Continuous batching: each step advances all running requests, and waiting ones join when pages are free.
 
     A request takes the pages of its whole length when it joins, so that a running one never has to stop; those
     that find too few wait, first come first served. Requests that generate compute one token each; what is left
@@ -199,5 +199,5 @@ class Scheduler:
         self.step += 1
 
     def _pages_of(self, request: Request) -> int:
-        # The last token that is generated is never computed on, so its keys need no place.
+        # The last generated token is never an input, so its keys need no slot.
         return -(-(len(request.prompt) + request.new_tokens - 1) // self.page_size)

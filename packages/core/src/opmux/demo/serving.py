@@ -34,7 +34,7 @@ class Engine:
         self.cache = PagedCache(
             c.layers, settings.pages, settings.page_size, c.kv_heads, c.head_dim, dtype=like.dtype, device=like.device
         )
-        self.cache.data.fill_(float("nan"))  # so that a read of what was never written shows
+        self.cache.data.fill_(float("nan"))  # a read of a slot that was never written then shows
 
     @torch.no_grad()
     def compute(self, work: list[Work]) -> Tensor:
@@ -75,7 +75,7 @@ def serve(
     settings: ServingSettings,
     on_step: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Served:
-    """Compute all requests to their ends.
+    """Run all requests to completion.
 
     Args:
         model: The model.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from opmux.demo.corpus import Corpus
 
 MOST_PASSES = 12
-"""How often a train part is read at most: after some 15 times these models begin to know it by heart."""
+"""The train part is read at most this often: after about 15 passes these models begin to memorise it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrainingSettings:
     seed: int = 0
 
     def limited_to(self, characters: int) -> "TrainingSettings":
-        """The same with fewer steps, where these would read a train part of so many characters too often."""
+        """The same with fewer steps, if these would read a train part of this many characters too often."""
         steps = min(self.steps, math.ceil(MOST_PASSES * characters / (self.batch * self.seq)))
         return replace(self, steps=steps, warmup=min(self.warmup, math.ceil(steps / 5)))
 
