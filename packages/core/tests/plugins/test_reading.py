@@ -1,0 +1,120 @@
+"""Reading a plugin: every way in which one can be broken is recorded, and takes nothing else down."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from backends import backends, implementation, plugin
+
+import opmux
+from opmux.plugin import Implementation, MultipleOf, hookimpl
+from opmux.plugins import loading
+from opmux.plugins.loading import temporary_plugin
+
+X, W = torch.randn(4, 8), torch.randn(8)
+
+
+def ones(x, weight, *, eps, weight_offset):
+    return torch.ones_like(x)
+
+
+def failures(name="planted"):
+    return [f.reason for f in loading.failed_plugins() if f.name == name]
+
+
+def raising_hook():
+    @hookimpl
+    def opmux_implementations():
+        yield implementation(ones)
+        raise RuntimeError("in the hook")
+
+    return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations)
+
+
+def exiting_hook():
+    @hookimpl
+    def opmux_implementations():
+        yield implementation(ones)
+        sys.exit("no licence")
+
+    return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations)
+
+
+def bad_item():
+    @hookimpl
+    def opmux_implementations():
+        return ["rms_norm"]
+
+    return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations)
+
+
+def unknown_hook():
+    @hookimpl
+    def opmux_implementation():
+        return []
+
+    return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementation=opmux_implementation)
+
+
+BROKEN = [
+    (ImportError("no module named 'hip'"), "ImportError: no module named 'hip'"),
+    (SystemExit(3), "SystemExit: 3; a plugin must not exit while it is loaded"),
+    (exiting_hook(), "SystemExit: no licence; a plugin must not exit while it is loaded"),
+    (plugin(version=2), "API version 2, this core speaks 1: pip install -U opmux"),
+    (plugin(version=0), "API version 0, this core speaks 1: pip install -U a-test"),
+    (SimpleNamespace(), "declares no OPMUX_API_VERSION, this core speaks 1: add it to the plugin module"),
+    (raising_hook(), "RuntimeError: in the hook"),
+    (bad_item(), "opmux_implementations yielded 'rms_norm', expected an Implementation"),
+    (unknown_hook(), "PluginValidationError: unknown hook 'opmux_implementation' in plugin"),
+    (
+        plugin(implementation(ones, op="rms_nrm")),
+        "implements `rms_nrm`, which is no op of this core: did you mean rms_norm? if a newer core has it, "
+        "pip install -U opmux",
+    ),
+    (
+        plugin(implementation(ones, when=(MultipleOf("hiden", 8),))),
+        "planted of rms_norm: rms_norm has no dim or option `hiden`; it has tokens, hidden, eps, weight_offset",
+    ),
+    (plugin(implementation(ones, archs=("hopper",))), "planted of rms_norm: arch: `hopper` expected `cpu`"),
+    (
+        plugin(implementation("no_colon")),
+        "planted of rms_norm: target 'no_colon' is neither 'module:function' nor callable",
+    ),
+    (
+        plugin(implementation(ones), implementation(ones)),
+        "planted of rms_norm is declared twice, by a-test 0: neither is loaded",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("broken", "reason"), BROKEN, ids=[r[:30] for _, r in BROKEN])
+def test_a_broken_plugin_is_recorded_and_others_load(broken, reason, messages):
+    with backends(healthy=implementation(ones)), temporary_plugin(broken, "planted"):
+        found = failures()
+        assert len(found) == 1
+        assert found[0].startswith(reason)
+        assert torch.equal(opmux.rms_norm(X, W), torch.ones(4, 8)), "the healthy plugin runs"
+        plan = opmux.explain(opmux.rms_norm, X, W)
+        assert [f.name for f in plan.failed_plugins] == ["planted"]
+        assert "plugins that failed to load" in str(plan)
+    assert failures() == []
+
+
+def test_a_bad_record_leaves_the_others_of_its_plugin():
+    with backends(planted=[implementation(ones), implementation(ones, op="unheard_of", name="b")]):
+        assert len(failures()) == 1
+        assert torch.equal(opmux.rms_norm(X, W), torch.ones(4, 8))
+
+
+def test_records_are_filled_in_from_the_entry_point():
+    with backends(planted=implementation(ones, name="rows")):
+        candidate = opmux.explain(opmux.rms_norm, X, W).chosen
+    assert (candidate.name, candidate.distribution, candidate.version) == ("planted:rows", "opmux-planted", "1.2.3")
+
+
+def test_an_implementation_is_data():
+    a = Implementation(op="rms_norm", target="m:f")
+    assert a == Implementation(op="rms_norm", target="m:f")
+    assert a.full_name == ""
+    assert hash(a) == hash(Implementation(op="rms_norm", target="m:f"))
