@@ -25,7 +25,7 @@ class UnknownBackend(OpmuxError, LookupError):
 
 
 class BackendFault(OpmuxError, RuntimeError):
-    """An implementation failed where no other may take its place, or a target reports a failed build."""
+    """An implementation failed and no other may run in its place, or a target reports a failed build."""
 
 
 class BuildFailed(BackendFault):
@@ -45,5 +45,5 @@ class TunedRecordError(OpmuxError, ValueError):
 
 
 def invalid(op: str, argument: str, expected: str, got: str, remedy: str) -> InvalidArgument:
-    """The one form of a complaint about an argument: op, argument, expected, got, what to do."""
+    """An `InvalidArgument` in the form that all have: op, argument, expected, got, what to do."""
     return InvalidArgument(f"{op}: `{argument}` expected {expected}, got {got}; {remedy}")

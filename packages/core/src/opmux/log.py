@@ -1,4 +1,4 @@
-"""The one log namespace, ``opmux``, and announcements that are made once."""
+"""The logger ``opmux``, and messages that are logged once."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ _lock = threading.Lock()
 
 
 def configure() -> None:
-    """Set the level from ``OPMUX_LOG``; without it, the application's own logging setup holds."""
+    """Set the level from ``OPMUX_LOG``; without it, the application's logging configuration applies."""
     level = os.environ.get("OPMUX_LOG", "").strip().upper()
     if level in ("DEBUG", "INFO", "WARNING", "ERROR"):
         logger.setLevel(level)
@@ -21,7 +21,7 @@ def configure() -> None:
 
 
 def announce_once(subject: object, level: int, message: str, *arguments: object) -> None:
-    """Log a message the first time its subject comes up."""
+    """Log a message the first time that it is about this subject."""
     with _lock:
         if subject in _announced:
             return
@@ -30,6 +30,6 @@ def announce_once(subject: object, level: int, message: str, *arguments: object)
 
 
 def forget(subject: object) -> None:
-    """Let a subject be announced again."""
+    """Let a subject be announced once more."""
     with _lock:
         _announced.discard(subject)

@@ -1,7 +1,7 @@
-"""The policy: what the process prefers, disables, and refuses to bend on.
+"""The policy: which backends the process prefers or disables, and whether faults raise.
 
-One immutable snapshot, replaced whole; never a ContextVar, which would break ``torch.compile(fullgraph=True)``. It
-therefore holds for every thread. The environment is read when opmux is imported, and by `reset`.
+It is one immutable snapshot that each change replaces, and it holds for every thread. It is not a ContextVar, because
+that would break ``torch.compile(fullgraph=True)``. The environment is read when opmux is imported, and by `reset`.
 """
 
 import os
@@ -16,7 +16,7 @@ from opmux.near import backend_remedy, did_you_mean
 
 @dataclass(frozen=True)
 class Disabled:
-    """A backend or implementation ruled out, for all ops or some."""
+    """A backend or implementation that is disabled, for all ops or for some."""
 
     name: str
     ops: frozenset[str] | None
@@ -31,8 +31,8 @@ class Policy:
     """A snapshot of the policy.
 
     Attributes:
-        prefer: backends or implementations, the most wanted first.
-        disabled: what is ruled out and by whom.
+        prefer: backends or implementations, the most preferred first.
+        disabled: what is disabled, and by what.
         strict: a fault, or a GPU call that finds nothing but the reference, raises.
         check: index data is checked before each call and outputs after it.
     """
@@ -43,7 +43,7 @@ class Policy:
     check: bool = False
 
     def preference(self, backend: str, full_name: str) -> int:
-        """The rank by preference: 0 is the most wanted; as large as the list where it is not named."""
+        """The rank by preference: 0 is the most preferred; the length of the list where it is not named."""
         for rank, name in enumerate(self.prefer):
             if name in (backend, full_name):
                 return rank
@@ -64,7 +64,7 @@ ENVIRONMENT: dict[str, str] = {
 
 
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
-"""How a switch in the environment is turned on and off."""
+"""The values of a switch in the environment that mean on and off."""
 
 
 def split_names(text: str | None) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def from_environment() -> Policy:
     """The policy that the environment asks for.
 
     Raises:
-        InvalidArgument: where a variable has no meaning.
+        InvalidArgument: where a variable has an invalid value.
     """
     return Policy(
         split_names(os.environ.get("OPMUX_PREFER")),
@@ -96,7 +96,7 @@ def from_environment() -> Policy:
 
 
 def _at_import() -> tuple[Policy, InvalidArgument | None]:
-    """What the environment asks for; a complaint about it waits for the first call, so that doctor can run."""
+    """What the environment asks for; an invalid value is reported at the first call, so that doctor can run."""
     try:
         return from_environment(), None
     except InvalidArgument as error:
@@ -114,7 +114,7 @@ def current() -> Policy:
     """The snapshot in force.
 
     Raises:
-        InvalidArgument: where the environment's policy has no meaning, and none has been set since.
+        InvalidArgument: where the environment's policy is invalid, and none has been set since.
     """
     if _complaint is not None:
         raise InvalidArgument(str(_complaint))
@@ -138,7 +138,7 @@ def validate_with(names: Callable[[], Iterable[str]], ops: Callable[[], Iterable
 
 
 def _install(change: Callable[[Policy], Policy]) -> None:
-    """Replace the snapshot by what ``change`` makes of it; changes from several threads are all kept."""
+    """Replace the snapshot by ``change(snapshot)``; no change from another thread is lost."""
     global _current, _complaint
     with _lock:
         _current, _complaint = change(_current), None
@@ -175,9 +175,9 @@ def _check_ops(ops: Iterable[str]) -> frozenset[str]:
 
 
 def prefer(*names: str) -> None:
-    """Prefer these backends or implementations (``triton``, ``triton:gluon``), the most wanted first.
+    """Prefer these backends or implementations (``triton``, ``triton:gluon``), the most preferred first.
 
-    Replaces what was preferred before; without names, nothing is.
+    Replaces the former preference; without names, nothing is preferred.
 
     Raises:
         UnknownBackend: where a name is not registered.
@@ -187,7 +187,7 @@ def prefer(*names: str) -> None:
 
 
 def disable(*names: str, ops: Iterable[str] | None = None) -> None:
-    """Rule out backends or implementations, for all ops or for ``ops``; adds to what is ruled out.
+    """Disable backends or implementations, for all ops or for ``ops``, in addition to those that are disabled already.
 
     Raises:
         UnknownBackend: where a name is not registered.
@@ -210,7 +210,7 @@ def check(on: bool = True) -> None:
 
 
 def reset() -> None:
-    """Go back to what the environment asks for."""
+    """Return to the policy that the environment asks for."""
     asked = from_environment()
     _install(lambda now: asked)
 
@@ -223,7 +223,7 @@ def override(
     strict: bool | None = None,
     check: bool | None = None,
 ) -> Iterator[Policy]:
-    """Change the policy of the whole process for a while; the former one is restored at the end.
+    """Change the policy of the whole process inside a ``with`` block; the former one is restored at its end.
 
     Raises:
         UnknownBackend: where a name is not registered.

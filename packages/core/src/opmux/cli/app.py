@@ -1,4 +1,4 @@
-"""The application: the core's commands, the plugins', and what becomes of an error."""
+"""The application: the core's commands, those of plugins, and how errors become exit codes."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
 from opmux.log import logger
 
 WRONG_USE = (InvalidArgument, UnknownBackend)
-"""What the caller can mend by asking differently."""
+"""Errors that the caller can avoid by asking differently."""
 
 
 class _Group(TyperGroup):
@@ -45,7 +45,7 @@ def _opmux(
 
 
 def build_app() -> typer.Typer:
-    """Make the application with every command; plugins' commands that cannot be added are said on stderr."""
+    """Make the application with every command; commands of plugins that cannot be added are reported on stderr."""
     app = typer.Typer(
         cls=_Group, callback=_opmux, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
     )

@@ -1,4 +1,4 @@
-"""`opmux bench`: implementations timed side by side with the peers present."""
+"""`opmux bench`: implementations timed side by side with the installed peers."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`opmux conformance`: a backend held to the references."""
+"""`opmux conformance`: a backend compared with the references."""
 
 import textwrap
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`opmux demo`: trains and serves a small Llama on what is here."""
+"""`opmux demo`: trains and serves a small Llama on this machine."""
 
 from pathlib import Path
 from typing import Annotated, Any

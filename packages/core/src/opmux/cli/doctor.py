@@ -1,4 +1,4 @@
-"""`opmux doctor`: what this installation is made of, and what is wrong with it."""
+"""`opmux doctor`: what is installed, and what is wrong with it."""
 
 import platform
 from typing import Any

@@ -1,4 +1,4 @@
-"""`opmux ops` and `opmux backends`: what there is, and what of it can run here."""
+"""`opmux ops` and `opmux backends`: the ops and backends, and which of them can run here."""
 
 import importlib.util
 from typing import Any
@@ -139,7 +139,7 @@ def _option_data(option: Option) -> dict[str, Any]:
 
 
 def _gradient(op: Op) -> dict[str, str | None]:
-    """How the op's gradient comes about: an op of its own, generated from the reference, or not at all."""
+    """How the op's gradient is computed: by an op of its own, generated from the reference, or not at all."""
     if op.gradient == REFUSED:
         return {"kind": "refused", "op": None}
     return {"kind": "generated" if OPS[op.gradient].generated else "op", "op": op.gradient}

@@ -1,4 +1,4 @@
-"""What every command prints with: JSON, tables, complaints, files."""
+"""Output of every command: JSON, tables, error messages, files."""
 
 import json
 import math
@@ -74,11 +74,11 @@ STYLES = {
 """Colours of the states of a candidate."""
 
 _WIDE = 200
-"""Columns where nothing says how many there are: a file or a pipe, which wraps nothing."""
+"""Width in columns where stdout is a file or a pipe, so that nothing is wrapped."""
 
 
 def console(stderr: bool = False) -> Console:
-    """A console on stdout or stderr as it is now; one that is no terminal is wide, so that no cell is cut."""
+    """A console on stdout or stderr as it is now; where it is no terminal it is wide, so that no text is cut."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
     return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
@@ -124,18 +124,18 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 
 def state(word: str) -> Text:
-    """A word in the colour of what it says."""
+    """A word in the colour of its meaning."""
     good, bad = ("yes", "passed", "faster", "equal"), ("no", "failed", "slower")
     return Text(word, STYLES.get(word, "green" if word in good else "red" if word in bad else ""))
 
 
 def complain(message: str) -> None:
-    """Say on stderr what is wrong."""
+    """Print an error message on stderr."""
     console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
 def check_writable(option: str, path: Path | None) -> None:
-    """Refuse a file that could not be written, before the work whose result it shall hold.
+    """Refuse a file that cannot be written, before starting the work whose result goes there.
 
     Raises:
         InvalidArgument: where its folder does not exist, or it is a folder itself.

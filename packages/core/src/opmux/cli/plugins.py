@@ -1,4 +1,4 @@
-"""Commands that plugins bring: tried one by one, so that one that typer cannot take breaks no other."""
+"""Commands of plugins: added one by one, so that one that typer cannot take breaks no other."""
 
 import re
 from collections import Counter

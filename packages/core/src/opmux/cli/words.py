@@ -1,4 +1,4 @@
-"""The words of the command line: ops by name, ``x=bf16[4096,8192]``, ``causal=true``, ``window=-1,0``."""
+"""Reading the arguments of the command line: ops by name, ``x=bf16[4096,8192]``, ``causal=true``, ``window=-1,0``."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def read_call(op: Op, words: Sequence[str], arch: Arch) -> dict[str, Any]:
 
     Args:
         op: the op that is called.
-        words: one for each argument; those left away keep their defaults.
+        words: one for each argument; those that are not given keep their defaults.
         arch: decides what ``fp8`` means.
 
     Raises:
@@ -71,7 +71,7 @@ def read_call(op: Op, words: Sequence[str], arch: Arch) -> dict[str, Any]:
 
 
 def example(tensor: TensorArgument) -> str:
-    """A word that says such a tensor, for messages."""
+    """An example of a word for a tensor, for messages."""
     dtypes = {name_of(d) for d in tensor.dtypes}
     short = next((s for s, long in SHORT_NAMES.items() if long in dtypes), next(iter(sorted(dtypes))))
     return f"{tensor.name}={short}[{','.join(word.lstrip('*') for word in tensor.shape.text.split())}]"

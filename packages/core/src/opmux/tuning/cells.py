@@ -12,7 +12,7 @@ UNMATCHED = "none"
 """The feature's value where no record has the call's exact dims."""
 
 OTHER = "other"
-"""Stands in a key for every value of an option that no record names."""
+"""The value in the key for every value of an option that no record names."""
 
 
 class Grid:
@@ -31,7 +31,7 @@ class Grid:
         self.single = [self.label((place,)) for place in range(len(parts[0]))] if len(parts) == 1 else []
 
     def label(self, cell: tuple[int, ...]) -> str:
-        """``n=4096 k=7168 tokens<=128``: shown by explain, and as a string of its own cheap to look up."""
+        """``n=4096 k=7168 tokens<=128``: shown by explain, and a string, which is cheap to look up."""
         words = [self._text, *(parts[place] for parts, place in zip(self._parts, cell, strict=True))]
         return " ".join(word for word in words if word) or "all"
 
@@ -68,19 +68,19 @@ class Cells:
         self._recorded = [{v for e in entries for name, v in e.free if name == o.name} for o in freed]
 
     def of_one(self, exact: tuple[Any, ...], size: int) -> str:
-        """The cell where one size is sought."""
+        """The cell of a call of an op with one size of `NEAREST`."""
         grid = self._grids.get(exact)
         return UNMATCHED if grid is None else grid.single[bisect_left(grid.only, size)]
 
     def of(self, exact: tuple[Any, ...], *sizes: int) -> str:
-        """The cell where any number of sizes are."""
+        """The cell of a call of an op with any number of them."""
         grid = self._grids.get(exact)
         if grid is None:
             return UNMATCHED
         return grid.labels[tuple([bisect_left(b, s) for b, s in zip(grid.bounds, sizes, strict=True)])]
 
     def of_free(self, exact: tuple[Any, ...], free: tuple[Any, ...], *sizes: int) -> Any:
-        """The cell where records name options that others leave open: a value nobody recorded is one of the rest."""
+        """The cell where records name options that others leave open: all values without a record share one cell."""
         cell = self.of(exact, *sizes)
         if cell is UNMATCHED:
             return cell

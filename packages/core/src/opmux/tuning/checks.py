@@ -1,4 +1,4 @@
-"""What must hold of a record: it names what exists, its figures agree with each other, and the device could do it."""
+"""Checks of a record: its names exist, its figures agree with each other, and the device could reach them."""
 
 import datetime
 import math

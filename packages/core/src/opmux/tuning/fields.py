@@ -14,7 +14,7 @@ from opmux.signatures.validation import check_option
 
 
 def refused(op: str, column: str, expected: str, got: str, remedy: str) -> TunedRecordError:
-    """The one form of a complaint about a row: op, column, expected, got, what to do."""
+    """A `TunedRecordError` in the form that all have: op, column, expected, got, what to do."""
     return TunedRecordError(f"{op}: `{column}` expected {expected}, got {got}; {remedy}")
 
 

@@ -1,6 +1,6 @@
 """Where tuned records come from: files shipped by plugins, the user's folder, the environment's folder.
 
-A row that is refused never stops another, nor a file another file: what was refused, and why, is kept as data.
+A refused row stops no other row, and a refused file no other file: what was refused, and why, is kept as data.
 """
 
 import logging
@@ -28,7 +28,7 @@ LAYERS = (PLUGIN, USER, ENVIRONMENT)
 """The layers, the lowest first."""
 
 _DOCUMENTS = (".md", ".rst", ".txt")
-"""Suffixes that may lie in a folder of records without being one."""
+"""Suffixes of files in a folder of records that are not records."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class LoadedFile:
 
 @dataclass(frozen=True)
 class TuningReport:
-    """What became of the files of tuned records; prints as tables.
+    """Which files of tuned records were read, and which rows count; prints as tables.
 
     Attributes:
         files: the files, the lowest layer first.
@@ -132,7 +132,7 @@ def load_records(path: str | os.PathLike[str], reader: RecordReader = read_csv) 
 
 
 def load_all(plugins: Iterable[LoadedPlugin]) -> Loaded:
-    """Read every layer and put in force what counts."""
+    """Read every layer and merge the rows that count."""
     plugins = list(plugins)
     refused: list[Refusal] = []
     files: list[LoadedFile] = []

@@ -1,6 +1,6 @@
-"""What each dim and option of an op is to a tuned record: matched exactly, matched to the nearest, or not at all.
+"""How each dim and option of a call is matched to tuned records: exactly, to the nearest value, or not at all.
 
-Names have one meaning in every op, so the parts are given by name and hold for the ops of plugins too.
+A name has one meaning in every op, so the rule goes by names and holds for the ops of plugins too.
 """
 
 import functools
@@ -15,9 +15,9 @@ NEAREST = (
     "max_seqlen_q", "seq_q", "tokens", "tokens_q", "m", "max_m", "expected_m", "batch", "seq", "seq_k", "tokens_k",
     "max_seqlen_k",
 )  # fmt: skip
-"""Sizes that change from call to call, in the order in which the nearest recorded value is sought. A star dim is one
-too, by its product; one of another name stands where ``tokens`` stands. ``max_seqlen_q`` comes first because 1 there
-tells decoding from prefill, which want different configs."""
+"""Sizes that change from call to call, in the order in which their nearest recorded value is looked for. A star dim
+is one too, by its product; one of another name takes the place of ``tokens``. ``max_seqlen_q`` comes first because 1
+there tells decoding from prefill, which want different configs."""
 
 CAPACITY = frozenset({"pages", "max_pages", "max_positions"})
 """Sizes of buffers of which a call reads a part: they say nothing about its time, so they are not matched."""
@@ -25,7 +25,7 @@ CAPACITY = frozenset({"pages", "max_pages", "max_positions"})
 
 @dataclass(frozen=True)
 class Matching:
-    """The parts that an op's dims and options play.
+    """How the dims and options of an op are matched.
 
     Attributes:
         nearest: dims and options of which the nearest recorded value is taken, in the order of the search.
@@ -48,7 +48,7 @@ class Matching:
 
 @functools.lru_cache(maxsize=512)
 def matching_of(op: Op) -> Matching:
-    """The parts of an op's dims and options."""
+    """How the dims and options of an op are matched."""
     signature = op.signature
     sizes = {name for name in signature.binders if name in NEAREST or name in signature.stars}
     sizes |= {o.name for o in signature.options if o.kind == "int" and o.name in NEAREST}

@@ -1,10 +1,10 @@
-"""What a device can do at most, by its vendor's datasheet: a record that claims more was not measured right.
+"""The peak rates of each arch by its vendor's datasheet: a record that claims more was measured wrongly.
 
-Generous on purpose: dense rates of the largest product of each arch at its highest clock, the narrowest way in which
-that arch computes a dtype (TF32 for float32), and headroom above. An arch that is not listed is not checked.
+The limits are generous: dense rates of the largest product of each arch at its highest clock, the narrowest type in
+which that arch computes a dtype (TF32 for float32), and headroom above. An arch that is not listed is not checked.
 
-Each row names the datasheet to look in. Those of sm_100, sm_103, sm_89, sm_90 and gfx1201 were compared with published
-figures; the others were entered from memory and wait for that, which the headroom is for.
+Each row names its datasheet. Those of sm_100, sm_103, sm_89, sm_90 and gfx1201 were compared with published figures;
+the others were entered from memory and have not been compared yet, which is one reason for the headroom.
 """
 
 from collections.abc import Iterable
