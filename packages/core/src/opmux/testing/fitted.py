@@ -8,7 +8,7 @@ constraints on sizes.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -114,14 +114,14 @@ def fitted(op: Op, implementation: Implementation, case: Case) -> Case:
             given = [name for name in constraint.arguments if name in dtypes]
             dtypes |= dict.fromkeys(given, dtypes[given[0]])
     for name, size in dims.items():
-        wanted = _fitted_size(math.prod(size) if isinstance(size, tuple) else size, _sizes_of(implementation, name))
-        if wanted != (math.prod(size) if isinstance(size, tuple) else size):
+        wanted = _fitted_size(_count(size), _sizes_of(implementation, name, dims))
+        if wanted != _count(size):
             dims[name] = (wanted,) if isinstance(size, tuple) else wanted
     for constraint in implementation.when:
         if isinstance(constraint, Equal) and {constraint.first, constraint.second} <= set(dims):
             dims[constraint.second] = dims[constraint.first]
     for option in signature.options:
-        constraints = _sizes_of(implementation, option.name)
+        constraints = _sizes_of(implementation, option.name, dims)
         value = options.get(option.name, option.default)
         fit = _fitted_option(value, constraints)
         if fit != value:
@@ -142,8 +142,28 @@ def _nearest_dtype(dtype: torch.dtype, allowed: Sequence[torch.dtype]) -> torch.
     return min(allowed, key=lambda other: abs(other.itemsize - dtype.itemsize))
 
 
-def _sizes_of(implementation: Implementation, name: str) -> list[_Size]:
-    return [c for c in implementation.when if isinstance(c, _Size) and c.name == name]
+def _sizes_of(implementation: Implementation, name: str, dims: Mapping[str, Any]) -> list[_Size]:
+    """The constraints on one size; a bound that is another dim is the size of that one."""
+    found: list[_Size] = []
+    for constraint in implementation.when:
+        if isinstance(constraint, OneOf) and constraint.name == name:
+            found.append(constraint)
+        elif isinstance(constraint, (AtLeast, AtMost, MultipleOf)) and constraint.name == name:
+            bound = constraint.bound
+            if not isinstance(bound, str):
+                found.append(constraint)
+            elif bound in dims:
+                found.append(type(constraint)(name, _count(dims[bound])))
+    return found
+
+
+def _count(size: Any) -> int:
+    """A dim's size; a star dim's product."""
+    return math.prod(size) if isinstance(size, tuple) else int(size)
+
+
+def _bounds(constraints: Sequence[_Size], kind: type[AtLeast | AtMost | MultipleOf]) -> list[float]:
+    return [c.bound for c in constraints if isinstance(c, kind) and not isinstance(c.bound, str)]
 
 
 def _fitted_size(size: int, constraints: Sequence[_Size]) -> int:
@@ -152,9 +172,9 @@ def _fitted_size(size: int, constraints: Sequence[_Size]) -> int:
         if isinstance(constraint, OneOf):
             values = [v for v in constraint.values if isinstance(v, int)]
             size = min(values, key=lambda v: (abs(v - size), -v)) if values else size
-    step = math.lcm(*(c.bound for c in constraints if isinstance(c, MultipleOf)))
-    least = max((math.ceil(c.bound) for c in constraints if isinstance(c, AtLeast)), default=0)
-    most = min((math.floor(c.bound) for c in constraints if isinstance(c, AtMost)), default=None)
+    step = math.lcm(*map(int, _bounds(constraints, MultipleOf)))
+    least = math.ceil(max(_bounds(constraints, AtLeast), default=0))
+    most = min(map(math.floor, _bounds(constraints, AtMost)), default=None)
     size = -(-max(size, least) // step) * step
     return size if most is None or size <= most else most // step * step
 
@@ -163,7 +183,7 @@ def _fitted_option(value: Any, constraints: Sequence[_Size]) -> Any:
     for constraint in constraints:
         if isinstance(constraint, OneOf):
             value = value if value in constraint.values else constraint.values[0]
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and not isinstance(constraint.bound, str):
             if isinstance(constraint, AtMost):
                 value = min(value, constraint.bound)
             elif isinstance(constraint, AtLeast):
@@ -178,7 +198,7 @@ def _edges(
     base = cases[0]
     for implementation in implementations:
         for name, size in base.dims.items():
-            for edge in edge_sizes(_sizes_of(implementation, name), profile):
+            for edge in edge_sizes(_sizes_of(implementation, name, base.dims), profile):
                 dims = {**base.dims, name: (edge,) if isinstance(size, tuple) else edge}
                 yield dataclasses.replace(base, dims=dims)
                 lead = op.signature.tensors[0]
@@ -191,13 +211,12 @@ def edge_sizes(constraints: Sequence[_Size], profile: Profile) -> list[int]:
     """The sizes at the edges of constraints on one dim: for ``MultipleOf(4)`` these are 4, 12 and 132."""
     wanted: list[int] = []
     limit = min(LARGEST_EDGE, 64 * max(profile.odd_limit, 1))
+    for step in map(int, _bounds(constraints, MultipleOf)):
+        wanted += [step, 3 * step] + ([(PAST // step + 1) * step] if limit // 16 > PAST else [])
     for constraint in constraints:
-        if isinstance(constraint, MultipleOf):
-            step = constraint.bound
-            wanted += [step, 3 * step] + ([(PAST // step + 1) * step] if limit // 16 > PAST else [])
-        elif isinstance(constraint, OneOf):
+        if isinstance(constraint, OneOf):
             wanted += [v for v in constraint.values if isinstance(v, int) and not isinstance(v, bool)]
-        else:
-            wanted.append(math.floor(constraint.bound))
+    for bound in (*_bounds(constraints, AtLeast), *_bounds(constraints, AtMost)):
+        wanted.append(math.floor(bound))
     sizes = [_fitted_size(size, constraints) for size in wanted if 0 < size <= limit]
     return list(dict.fromkeys(size for size in sizes if size > 0))

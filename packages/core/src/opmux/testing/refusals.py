@@ -117,7 +117,9 @@ def _made_up(constraint: Constraint, base: Case) -> Iterator[Case]:
     elif isinstance(constraint, OneOf):
         sizes = [max((v for v in constraint.values if isinstance(v, int)), default=0) + 1]
     else:
-        sizes = [constraint.bound + 1, constraint.bound - 1]
+        bound = base.dims.get(constraint.bound, 0) if isinstance(constraint.bound, str) else constraint.bound
+        least = math.prod(bound) if isinstance(bound, tuple) else math.floor(bound)
+        sizes = [least + 1, least - 1]
     for size in sizes:
         dim: Any = (size,) if isinstance(base.dims[name], tuple) else size
         made = Case(base.op, base.dtypes, {**base.dims, name: dim}, base.options)
