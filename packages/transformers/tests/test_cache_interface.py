@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 import opmux_transformers
 from opmux_transformers import PagedCache
-from opmux_transformers.paged_cache import PagedLayer
+from opmux_transformers.paged_layer import PagedLayer
 
 BATCH, TOKENS, HEADS, DIM, LAYERS = 2, 6, 2, 16, 2
 

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 import opmux
 import opmux_transformers
 from opmux.errors import InvalidArgument
-from opmux_transformers import PagedCache, paged_cache
+from opmux_transformers import PagedCache, paged_cache, paged_layer
 from opmux_transformers.configs import small_config
 
 
@@ -51,7 +51,7 @@ def test_other_ways_to_generate_give_the_same_tokens(name: str, settings: dict) 
 
 
 def test_it_grows_when_it_is_full(monkeypatch) -> None:
-    monkeypatch.setattr(paged_cache, "_FIRST_ROOM", 4)
+    monkeypatch.setattr(paged_layer, "_FIRST_ROOM", 4)
     plain, patched = pair()
     opmux_transformers.patch(patched)
     cache = PagedCache(patched)
@@ -85,27 +85,27 @@ def test_a_cache_that_is_dropped_gives_its_memory_back_at_once() -> None:
 
 
 def test_growth_that_fails_for_want_of_memory_can_be_tried_again(monkeypatch) -> None:
-    monkeypatch.setattr(paged_cache, "_FIRST_ROOM", 4)
+    monkeypatch.setattr(paged_layer, "_FIRST_ROOM", 4)
     plain, patched = pair()
     opmux_transformers.patch(patched)
     tokens, cache = ids(40), PagedCache(patched)
     logits(patched, tokens[:, :8], past_key_values=cache)
-    move = paged_cache.PagedLayer.move
+    move = paged_layer.PagedLayer.move
 
     def failing(*_: object) -> None:
         raise torch.OutOfMemoryError("planted")
 
-    monkeypatch.setattr(paged_cache.PagedLayer, "move", failing)
+    monkeypatch.setattr(paged_layer.PagedLayer, "move", failing)
     with pytest.raises(torch.OutOfMemoryError):
         logits(patched, tokens[:, 8:30], past_key_values=cache)
     assert cache.get_seq_length() == 8
-    monkeypatch.setattr(paged_cache.PagedLayer, "move", move)
+    monkeypatch.setattr(paged_layer.PagedLayer, "move", move)
     got = logits(patched, tokens[:, 8:30], past_key_values=cache)
     torch.testing.assert_close(got, logits(plain, tokens[:, :30])[:, 8:], **CLOSE)
 
 
 def test_a_copy_of_a_cache_goes_on_by_itself(monkeypatch) -> None:
-    monkeypatch.setattr(paged_cache, "_FIRST_ROOM", 4)
+    monkeypatch.setattr(paged_layer, "_FIRST_ROOM", 4)
     plain, patched = pair()
     opmux_transformers.patch(patched)
     tokens = ids(40)
@@ -268,7 +268,7 @@ def test_configurations_that_are_no_pages() -> None:
     odd = small_config("llama")
     odd.layer_types = ["odd", "odd"]
     assert paged_cache.not_keys_and_values(odd) == (
-        "transformers' own cache cannot be made of its configuration: KeyError: 'odd'"
+        "transformers' own cache cannot be made from its configuration: it raises KeyError"
     )
 
 
