@@ -42,9 +42,9 @@ WORK = {
 OTHERS = ("eager", "compiled", "liger", "tilegym")
 PATCHED = ("opmux", "opmux compiled", "opmux graph")
 TO_EAGER = {"prefill": 1.3, "training": 1.3, "decode-8": 1.5}
-"""The least that the patched model shall be over the unpatched one, both eager."""
+"""The targets of the patched model over the unpatched one, both eager."""
 TO_BEST = 1.0
-"""The least that the patched model at its best shall be over the best other row."""
+"""The target of the best patched row over the best other row."""
 
 
 class Work:

@@ -43,7 +43,7 @@ class Contender:
         ratio: time of the best peer over its own: above 1 is faster than that peer; None without a peer.
         verdict: ``faster``, ``equal`` or ``slower`` than the best peer, equal being within 2 %.
         fraction: the least time that the ceilings allow over its own.
-        difference: from the reference's result, as a fraction of that one's largest magnitude.
+        difference: from the reference's result, as a fraction of the reference's largest magnitude.
     """
 
     name: str

@@ -45,7 +45,7 @@ def contenders(cases: Sequence[CaseResult], title: str, marks: Mapping[str, Mark
     a peer, speeds are multiples of the fastest contender's.
 
     Args:
-        cases: What is drawn; a case that nobody was timed on is left out.
+        cases: What is drawn; cases without a timed contender are left out.
         title: Stands above the picture.
         marks: What `marks_of` gave for a larger run, so that all pictures of it use the same marks.
     """
