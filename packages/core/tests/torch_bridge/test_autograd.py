@@ -360,3 +360,23 @@ def test_the_gradient_of_an_absent_argument_is_empty() -> None:
     assert grad_sinks.shape == (0,)
     *_, grad_sinks = call.registered(*call.tensors, **call.options)
     assert grad_sinks.shape == (0,)
+
+
+def test_a_target_may_get_tensors_that_require_grad() -> None:
+    """As the page for authors of backends says: DLPack wants them detached."""
+    seen: list[tuple[bool, bool]] = []
+
+    def exporting(x: Tensor, weight: Tensor, **options: Any) -> Tensor:
+        seen.append((x.requires_grad, torch.is_grad_enabled()))
+        if x.requires_grad:
+            with pytest.raises(BufferError, match="Can't export tensors that require gradient"):
+                x.__dlpack__()
+        x.detach().__dlpack__()
+        return OPS["rms_norm"].reference(x, weight, **options)
+
+    parameter = torch.nn.Parameter(torch.randn(4, 8))
+    with backends(exporting=implementation(exporting)):
+        opmux.rms_norm(parameter, torch.ones(8)).sum().backward()
+        with torch.no_grad():
+            opmux.rms_norm(parameter, torch.ones(8))
+    assert seen == [(True, False)] * 2

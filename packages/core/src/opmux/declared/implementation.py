@@ -29,7 +29,8 @@ class Implementation:
         op: the op's name.
         target: ``"package.module:function"``, imported when first chosen, or the callable itself. It takes the
             op's own arguments: tensors positional, options by keyword; ``config=`` if ``config`` is given;
-            ``out=`` (a tensor, or a tuple for several outputs) if ``takes_out``.
+            ``out=`` (a tensor, or a tuple for several outputs) if ``takes_out``. Tensors may require grad, with
+            gradients off: detach them for DLPack.
         name: tells apart several implementations of one backend; empty for the only one.
         archs: patterns, as ``gfx942``, ``sm_80+``, ``gfx9*``, ``cpu``, ``*``.
         priority: the band.
