@@ -32,7 +32,10 @@ def views(draw: st.DrawFn) -> Tensor:
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(views(), views())
 def test_two_views_overlap_where_they_share_a_byte(a: Tensor, b: Tensor) -> None:
-    assert memory.overlap(a, b) == bool(set(bytes_of(a)) & set(bytes_of(b)))
+    shared = bool(set(bytes_of(a)) & set(bytes_of(b)))
+    assert memory.overlap(a, b) == shared
+    if not memory.overlaps_itself(a):
+        assert memory.separate((a,), (b,)) != shared
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -40,7 +43,8 @@ def test_two_views_overlap_where_they_share_a_byte(a: Tensor, b: Tensor) -> None
 def test_a_view_that_overlaps_itself_is_found(view: Tensor) -> None:
     found = bytes_of(view)
     if len(set(found)) < len(found):
-        assert memory.overlaps_itself(tuple(view.shape), view.stride())
+        assert memory.overlaps_itself(view)
+        assert not memory.separate((view,), ())
 
 
 def test_the_layouts_of_models_do_not_overlap() -> None:
@@ -54,7 +58,9 @@ def test_the_layouts_of_models_do_not_overlap() -> None:
     ]  # fmt: skip
     for a, b in pairs:
         assert not memory.overlap(a, b)
-        assert not memory.overlaps_itself(tuple(a.shape), a.stride())
+        assert not memory.overlaps_itself(a)
+        assert memory.separate((a, b), ())
+        assert memory.separate((a,), (b, None))
 
 
 @pytest.mark.parametrize("of", [lambda x: x.to("meta"), lambda x: x.to_sparse()])

@@ -211,12 +211,15 @@ OVERLAPPING: dict[str, tuple[str, tuple[Tensor, ...], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("planned", [False, True])
 @pytest.mark.parametrize("way", [*WAYS, "backend", "compiled"])
 @pytest.mark.parametrize("case", OVERLAPPING)
-def test_what_is_written_overlaps_nothing(case: str, way: str) -> None:
+def test_what_is_written_overlaps_nothing(case: str, way: str, planned: bool) -> None:
     name, tensors, message = OVERLAPPING[case]
     before = [t.clone() for t in tensors]
     OPS[name].drop_plans()
+    if planned:
+        OPS[name].public(*(t.clone(memory_format=torch.contiguous_format) for t in tensors))
     function: Any = OPS[name].public
     if way == "registered":
         function = getattr(torch.ops.opmux, name)

@@ -116,7 +116,10 @@ def _conditions(signature: Signature, features: tuple[Feature, ...], ranked: boo
     sized = {s for s in signature.stars if any(s in f.source for f in features)}
     sized |= {s for s in signature.stars if any(s in r.names for r in signature.require)}
     lines, shapes = _shape_lines(signature, frozenset(sized), ranked)
-    apart = [f"{a} is not {b}" for a, b in itertools.combinations(signature.mutates, 2)]
+    apart = []
+    if signature.mutates:
+        read = "".join(f"{t.name}, " for t in signature.tensors if t.name not in signature.mutates)
+        apart = [f"_separate(({', '.join(signature.mutates)},), ({read}))"]
     return lines, [*_option_conditions(signature), *shapes, *(f"({r.expression})" for r in signature.require), *apart]
 
 

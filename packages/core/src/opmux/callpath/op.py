@@ -17,6 +17,7 @@ from opmux.callpath.guards import Guard, make_guard, never
 from opmux.declared.features import Feature, stride_order
 from opmux.declared.layout import aligned, has_blocks, span
 from opmux.signatures.expressions import evaluate
+from opmux.signatures.memory import separate
 from opmux.signatures.signature import Signature
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class Op:
         optional = [t.name for t in self.signature.tensors if t.optional]
         self._absent = tuple(torch.empty(0, dtype=torch.float32, device="cpu") for _ in optional)
         self.namespace.update({f"_absent_{name}": absent for name, absent in zip(optional, self._absent, strict=True)})
+        self.namespace.update(_separate=separate)
         self.namespace.update(_aligned=aligned, _span=span, _has_blocks=has_blocks, _stride_order=stride_order)
         self.public: FunctionType
         self.state: OpState

@@ -44,7 +44,7 @@ def check_out(
                 f"{op.name}: `{label}` expected {good}, got {describe(value)} on {value.device}; "
                 "make it with torch.empty of that shape, dtype and device"
             )
-        if memory.overlaps_itself(tuple(value.shape), value.stride()):
+        if memory.overlaps_itself(value):
             raise InvalidArgument(
                 f"{op.name}: `{label}` expected a tensor whose elements do not overlap, got strides "
                 f"{list(value.stride())}; pass a tensor that is not expanded"

@@ -4,6 +4,7 @@ The ranges of addresses answer most questions. Where they intersect, as those of
 decide, exactly: views that interleave are told from views that share an element.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ STEPS = 10_000
 """The pairs of subviews looked at before two views count as overlapping."""
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_Form = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Shape, strides, bytes of an element."""
+
 _Dims = tuple[tuple[int, int], ...]
 
 
@@ -27,30 +31,74 @@ def has_memory(tensor: Any) -> bool:
     )
 
 
-def overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def separate(written: tuple[Any, ...], read: tuple[Any, ...]) -> bool:
+    """Whether the written tensors overlap neither themselves, nor each other, nor those read; asked at every call.
+
+    All have memory. None stands for an absent one.
+    """
+    spans: list[tuple[Tensor, int, int]] = []
+    for tensor in written:
+        begin = tensor.data_ptr()
+        if tensor.is_contiguous():
+            end = begin + tensor.nbytes
+        else:
+            reach, tangled = _form(tensor.shape, tensor.stride())
+            if tangled:
+                return False
+            end = begin + reach * tensor.element_size()
+        for other, start, stop in spans:
+            if begin < stop and start < end and overlap(tensor, other):
+                return False
+        spans.append((tensor, begin, end))
+    for tensor in read:
+        if tensor is None:
+            continue
+        begin = tensor.data_ptr()
+        if tensor.is_contiguous():
+            end = begin + tensor.nbytes
+        else:
+            end = begin + _form(tensor.shape, tensor.stride())[0] * tensor.element_size()
+        for other, start, stop in spans:
+            if begin < stop and start < end and overlap(tensor, other):
+                return False
+    return True
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
     """Whether two elements may share a place: a stride is within the reach of the smaller ones."""
+    return _form(tensor.shape, tensor.stride())[1]
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, bool]:
+    """The elements from the first to the last, and whether two of them may share a place."""
     if 0 in shape:
-        return False
-    reach = 1
+        return 0, False
+    reach, tangled = 1, False
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:
-            if stride < reach:
-                return True
+            tangled = tangled or stride < reach
             reach += (size - 1) * stride
-    return False
+    return reach, tangled
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors share a byte."""
     if a.numel() == 0 or b.numel() == 0:
         return False
-    return _meet(_byte_dims(a), _byte_dims(b), b.data_ptr() - a.data_ptr(), [STEPS])
+    form_a, form_b = ((t.shape, t.stride(), t.element_size()) for t in (a, b))
+    return _forms_overlap(form_a, form_b, b.data_ptr() - a.data_ptr())
 
 
-def _byte_dims(tensor: Tensor) -> _Dims:
+@functools.lru_cache(maxsize=1024)
+def _forms_overlap(a: _Form, b: _Form, distance: int) -> bool:
+    """Whether a tensor of form ``b`` lies on one of form ``a`` that begins so many bytes before it."""
+    return _meet(_byte_dims(*a), _byte_dims(*b), distance, [STEPS])
+
+
+def _byte_dims(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> _Dims:
     """The (stride, size) of each dim in bytes, longest stride first; the bytes of an element are the last dim."""
-    width = tensor.element_size()
-    dims = [(stride * width, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)]
+    dims = [(stride * width, size) for stride, size in zip(strides, shape, strict=True)]
     dims = sorted((dim for dim in dims if dim[0] and dim[1] > 1), reverse=True)
     return (*dims, (1, width)) if width > 1 else tuple(dims)
 

@@ -177,7 +177,7 @@ def _check_memory(signature: Signature, tensors: Mapping[str, Any]) -> None:
     judged = {n: t for n, t in tensors.items() if isinstance(t, Tensor) and memory.has_memory(t)}
     for name in (n for n in signature.mutates if n in judged):
         tensor = judged[name]
-        if memory.overlaps_itself(tuple(tensor.shape), tensor.stride()):
+        if memory.overlaps_itself(tensor):
             raise invalid(
                 signature.name,
                 name,
