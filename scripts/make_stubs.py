@@ -36,8 +36,8 @@ IMPORTS = {
     "opmux.callpath.op": ("Op as _DefinedOp",),
     "opmux.ops.kv_cache": ("block_table_from_csr",),
     "opmux.planning.explanation": ("explain",),
-    "opmux.running.faults": ("quarantine_clear", "quarantined"),
     "opmux.running.observe": ("trace",),
+    "opmux.running.quarantine": ("quarantine_clear", "quarantined"),
 }
 """Module -> what `opmux` has of it besides the ops."""
 

@@ -518,9 +518,9 @@ def test_the_process_and_other_ops_go_on_after_any_fault():
 def pretend_gpu(monkeypatch):
     """CPU tensors that opmux takes for ones on an sm_90."""
     from opmux.arch import parse_arch
-    from opmux.planning import dispatch
+    from opmux.running import attempt
 
-    monkeypatch.setattr(dispatch, "arch_of", lambda device: parse_arch("sm_90"))
+    monkeypatch.setattr(attempt, "arch_of", lambda device: parse_arch("sm_90"))
     OPS["rms_norm"].drop_plans()
     yield
     OPS["rms_norm"].drop_plans()

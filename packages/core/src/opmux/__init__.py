@@ -43,8 +43,8 @@ with _paused():
     from opmux.ops.quantization import quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
     from opmux.planning.explanation import explain
-    from opmux.running.faults import quarantine_clear, quarantined
     from opmux.running.observe import trace
+    from opmux.running.quarantine import quarantine_clear, quarantined
 
 __all__ = [
     "__version__",

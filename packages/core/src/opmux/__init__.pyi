@@ -16,9 +16,9 @@ from opmux.arch import fp8_dtype as fp8_dtype
 from opmux.callpath.op import Op as _DefinedOp
 from opmux.ops.kv_cache import block_table_from_csr as block_table_from_csr
 from opmux.planning.explanation import explain as explain
-from opmux.running.faults import quarantine_clear as quarantine_clear
-from opmux.running.faults import quarantined as quarantined
 from opmux.running.observe import trace as trace
+from opmux.running.quarantine import quarantine_clear as quarantine_clear
+from opmux.running.quarantine import quarantined as quarantined
 
 __all__ = [
     "__version__",

@@ -17,7 +17,8 @@ from opmux.callpath.op import OPS, Op
 from opmux.declared.implementation import Implementation, Priority
 from opmux.planning import dispatch
 from opmux.planning.resolver import deterministic_mode
-from opmux.running import targets
+from opmux.running import execution
+from opmux.running.attempt import FUNCTIONAL, FUNCTIONAL_BACKEND
 from opmux.signatures.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
 from opmux.torch_bridge import generated_gradients, routing, torch_library
 
@@ -200,7 +201,7 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
         return routing.call(op, tensors, options, backend, out)
 
     def recover(error: Exception, front: Any, /, *tensors: Any, **options: Any) -> Any:
-        return dispatch.recover(op, error, front.table, tensors, options, None)
+        return execution.recover(op, error, front.table, tensors, options, None)
 
     op.namespace.update(
         torch=torch,
@@ -274,9 +275,9 @@ def _own_implementations(op: Op) -> tuple[Implementation, ...]:
     through = Implementation(
         op=op.name,
         target=made_for,
-        name=targets.FUNCTIONAL,
+        name=FUNCTIONAL,
         priority=Priority.REFERENCE + 1,
-        backend=targets.FUNCTIONAL_BACKEND,
+        backend=FUNCTIONAL_BACKEND,
         capturable=True,
         deterministic=True,
         distribution="opmux",

@@ -17,8 +17,8 @@ from torch_bridge.samples import ALL, DIFFERENTIABLE, WITH_OUT, Sample, outputs,
 import opmux
 from opmux.callpath.op import OPS
 from opmux.errors import CaptureRefused
-from opmux.planning.report import describe_call
 from opmux.running import faults
+from opmux.signatures.validation import describe_call
 
 Capture = Callable[[], Any]
 CAPTURABLE = [n for n in ALL if OPS[n].capturable]
@@ -45,7 +45,7 @@ def with_defaults(call: Sample) -> dict[str, Any]:
 def unplanned_text(call: Sample) -> str:
     return (
         f"{call.op.name}: no plan is made during graph capture, and this call has none yet\n"
-        f"  call:      {describe_call(call.op, call.tensors, with_defaults(call))}\n"
+        f"  call:      {describe_call(call.op.signature, call.tensors, with_defaults(call))}\n"
         "  try:       run the call once before the capture"
     )
 
@@ -98,7 +98,7 @@ def test_what_reads_data_is_refused_though_it_is_planned(name: str, capture: Cap
         call()
     assert str(raised.value) == (
         f"{name}: reference cannot run during graph capture (it declares capturable=False)\n"
-        f"  call:      {describe_call(call.op, call.tensors, with_defaults(call))}\n"
+        f"  call:      {describe_call(call.op.signature, call.tensors, with_defaults(call))}\n"
         "  try:       a backend that can (see opmux.explain), or capture around this call"
     )
 

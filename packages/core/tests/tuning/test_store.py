@@ -150,10 +150,10 @@ def test_an_op_without_records_pays_nothing(mine, folder: Path, put, row: Callab
 
 def _call_of(function: Any, arch: str) -> Any:
     from opmux.arch import parse_arch
-    from opmux.planning import dispatch
+    from opmux.running.attempt import attempt_of
 
     x = torch.ones(8, 8)
-    return dispatch.make_call(function.op, function.op.state, (x, x, None), {}, parse_arch(arch))[0]
+    return attempt_of(function.op, function.op.state, (x, x, None), {}, arch=parse_arch(arch)).call
 
 
 def test_old_functions_of_old_records_go(mine, folder: Path, put, row: Callable) -> None:

@@ -69,7 +69,7 @@ class Contest:
         for name, make in peers.items():
             self._enter(name, PEER, f"torch {torch.__version__}", False, make)
 
-    def _plan(self, backend: str | None) -> explanation.Plan:
+    def _plan(self, backend: str | None) -> explanation.Explanation:
         device = self._first.device
         return explanation.explain(
             self.op.public,

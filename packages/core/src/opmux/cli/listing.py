@@ -57,7 +57,7 @@ def backends(as_json: output.AsJson = False) -> None:
 
 
 def print_failed(console: Any, failed: list[dict[str, str]]) -> None:
-    """The plugins that did not load, as `Plan` shows them."""
+    """The plugins that did not load, as `Explanation` shows them."""
     rows = [[f["name"], f"{f['distribution']} {f['version']}", f["reason"]] for f in failed]
     console.print(output.table("plugins that failed to load", ["plugin", "package", "reason"], rows))
 

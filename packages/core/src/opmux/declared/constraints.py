@@ -224,7 +224,7 @@ class AnyOf(Constraint):
     def check(self, call: Call) -> str | None:
         reasons = []
         for constraint in self.constraints:
-            reason = constraint.check(call)
+            reason = refusal(constraint, call)
             if reason is None:
                 return None
             reasons.append(reason)

@@ -71,6 +71,15 @@ class Implementation:
         """``backend`` or ``backend:name``."""
         return f"{self.backend}:{self.name}" if self.name else self.backend
 
+    @property
+    def title(self) -> str:
+        """The full name with the package that brings it, for messages."""
+        return f"{self.full_name} ({self.distribution} {self.version})"
+
+    def is_named(self, name: str) -> bool:
+        """Whether ``name`` means this implementation: its backend, or its full name."""
+        return name in (self.backend, self.full_name)
+
     def key_features(self, signature: Signature) -> tuple[Feature, ...]:
         """Every feature it adds to the op's key, from its constraints and its config.
 

@@ -1,5 +1,6 @@
-"""`opmux.explain`: the plan of a call as data, with every candidate, taken or the reason not."""
+"""`opmux.explain`: what takes a call and why, as data: every candidate, taken or the reason not."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,10 +12,11 @@ from opmux.callpath.op import Op
 from opmux.declared.configs import as_mapping
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument
-from opmux.planning import dispatch, resolver
-from opmux.planning.report import describe_call
+from opmux.planning import resolver
+from opmux.planning.forced import unknown_backend
+from opmux.planning.plan import config_fault, config_of, resolve
 from opmux.plugins import loading
-from opmux.running import targets
+from opmux.running.attempt import Attempt, attempt_of
 from opmux.tables import text_table
 
 
@@ -34,7 +36,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Explanation:
     """Which implementation takes a call, and why; prints as a table.
 
     Attributes:
@@ -96,7 +98,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None = None, **options: Any) -> Plan:
+def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None = None, **options: Any) -> Explanation:
     """Say which implementation would take a call, and why not the others.
 
     Args:
@@ -108,7 +110,7 @@ def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None
         **options: the op's options, and tensors given by name.
 
     Returns:
-        The plan, as data; ``print`` shows it as a table.
+        The explanation, as data; ``print`` shows it as a table.
 
     Raises:
         InvalidArgument: where the call breaks the op's signature, or ``arch`` names none.
@@ -118,26 +120,22 @@ def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None
     if not isinstance(definition, Op):
         raise InvalidArgument(f"explain: `op` expected an op, as opmux.rms_norm, got {op!r}; see `opmux ops`")
     loading.ensure_loaded()
-    if backend is not None and (complaint := dispatch.unknown_backend(definition, backend)):
+    if backend is not None and (complaint := unknown_backend(definition, backend)):
         raise complaint
     arguments, filled = definition.bind_arguments(tensors, options)
     where = archs.known_arch(arch) if arch is not None else _default_arch(arguments)
-    state = definition.state
-    call, key = dispatch.make_call(definition, state, arguments, filled, where)
-    around = dispatch.circumstances(definition, call, key, dispatch.through_functional(definition, backend))
-    resolution = resolver.resolve(call, definition.implementations, around)
-    return plan_of(definition, call, resolution, _key_text(definition, call, key))
+    attempt = attempt_of(definition, definition.state, arguments, filled, backend, where)
+    return _explanation_of(attempt, resolve(attempt))
 
 
 def _default_arch(tensors: Sequence[Any]) -> archs.Arch | None:
-    import os
-
     if os.environ.get("OPMUX_ARCH") or (isinstance(tensors[0], torch.Tensor) and tensors[0].is_meta):
         return archs.assumed_arch()
     return None
 
 
-def _key_text(op: Op, call: Any, key: tuple[Any, ...]) -> str:
+def _key_text(attempt: Attempt) -> str:
+    op, call = attempt.op, attempt.call
     dtypes = [short_name_of(t.dtype) if t is not None else "-" for t in call.tensors.values()]
     flags = [f"{o.name}={_flag(call.options[o.name])}" for o in op.signature.options if o.is_flag]
     features = [f"{label} {_holds(value)}" for label, value in call.features.items() if label in _labels(op)]
@@ -156,16 +154,16 @@ def _holds(value: Any) -> str:
     return {True: "yes", False: "no"}.get(value, f"= {value}") if isinstance(value, bool) else f"= {value}"
 
 
-def plan_of(op: Op, call: Any, resolution: resolver.Resolution, key: str) -> Plan:
-    """The plan of a resolution; the chosen one's config is asked for, a failure of that is shown."""
+def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explanation:
+    """A resolution as data. The chosen one is asked for its config; one that fails at that is passed over."""
+    op, call = attempt.op, attempt.call
     config, source, note = None, "default", ""
     while resolution.accepted:
-        taker = resolution.accepted[0]
-        chosen = taker.implementation
+        chosen = resolution.accepted[0].implementation
         try:
-            made, source = targets.config_of(op, chosen, call, resolution)
+            made, source = config_of(attempt, chosen, resolution)
         except Exception as error:  # a plugin's code: a call passes over what has no config, and so does this
-            resolution = resolution.without(taker, targets.config_fault(error))
+            resolution = resolution.without_choice(config_fault(error))
             continue
         config = as_mapping(made)
         note = _config_note(chosen.full_name, config, source, call.arch.name, resolution)
@@ -181,9 +179,16 @@ def plan_of(op: Op, call: Any, resolution: resolver.Resolution, key: str) -> Pla
         for v in resolution.verdicts
     )
     chosen_candidate = candidates[0] if resolution.accepted else None
-    words = describe_call(op, list(call.tensors.values()), call.options)
-    return Plan(
-        op.name, call.arch.name, words, key, chosen_candidate, config, source, candidates, loading.failed_plugins()
+    return Explanation(
+        op.name,
+        call.arch.name,
+        str(attempt),
+        _key_text(attempt),
+        chosen_candidate,
+        config,
+        source,
+        candidates,
+        loading.failed_plugins(),
     )
 
 

@@ -1,29 +1,11 @@
-"""Calls and refusals in words."""
-
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from torch import Tensor
+"""A call that nothing takes, in words: every rejection with its reason, and what to do."""
 
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
 from opmux.declared.constraints import MultipleOf, refusal
 from opmux.declared.implementation import Priority
-from opmux.dtypes import name_of
 from opmux.planning.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution
-
-
-def describe_call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) -> str:
-    """``x bfloat16[64, 7000], weight bfloat16[7000], eps=1e-06``: tensors, then the options that are not defaults."""
-    parts = [
-        f"{argument.name} {name_of(value.dtype)}[{', '.join(map(str, value.shape))}]"
-        for argument, value in zip(op.signature.tensors, tensors, strict=False)
-        if isinstance(value, Tensor)
-    ]
-    parts += [
-        f"{o.name}={options[o.name]!r}" for o in op.signature.options if options.get(o.name, o.default) != o.default
-    ]
-    return ", ".join(parts)
+from opmux.signatures.validation import describe_call
 
 
 def refusal_text(op: Op, call: Call, resolution: Resolution, why: str) -> str:
@@ -40,7 +22,7 @@ def refusal_text(op: Op, call: Call, resolution: Resolution, why: str) -> str:
     lines = [f"{n.ljust(widths[0])}  {d.ljust(widths[1])}  {r}" for n, d, r in rows]
     text = [
         f"{op.name}: no backend accepts this call on {call.arch}{why}",
-        f"  call:      {describe_call(op, list(call.tensors.values()), call.options)}",
+        f"  call:      {describe_call(op.signature, tuple(call.tensors.values()), call.options)}",
     ]
     text += [f"  {'rejected:' if i == 0 else '':<10} {line}" for i, line in enumerate(lines)]
     text.append(f"  try:       {_remedy(op, call, resolution)}")

@@ -33,32 +33,32 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Every candidate in the order of the choice: the takers first, then the rest by name."""
+    """Every candidate of a call.
 
-    verdicts: tuple[Verdict, ...]
+    Attributes:
+        accepted: the takers, the choice first.
+        others: the rest, by name.
+        passed_over: what would come before the choice, were it not in quarantine.
+        tuned: what the tuned records say.
+    """
+
+    accepted: tuple[Verdict, ...]
+    others: tuple[Verdict, ...]
+    passed_over: tuple[Verdict, ...] = ()
     tuned: TunedChoice | None = None
-    forced: str | None = None
 
     @property
-    def passed_over(self) -> tuple[Verdict, ...]:
-        """What would have come before the choice, were it not in quarantine."""
-        if not self.accepted:
-            return ()
-        chosen = self.accepted[0].order
-        return tuple(v for v in self.verdicts if v.status == QUARANTINED and v.order < chosen)
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """All of them, the takers first."""
+        return (*self.accepted, *self.others)
 
-    def without(self, taker: Verdict, reason: str) -> "Resolution":
-        """The same where a taker turns out to be none; the next one is then the choice."""
-        takers = [v for v in self.accepted if v is not taker]
-        if takers and takers[0].status != CHOSEN:
+    def without_choice(self, reason: str) -> "Resolution":
+        """The same where the choice turns out to take nothing; the next taker is the choice then."""
+        first, *takers = self.accepted
+        if takers:
             takers[0] = replace(takers[0], status=CHOSEN)
-        rest = [v for v in self.verdicts if v not in self.accepted]
-        rest = sorted([*rest, replace(taker, status=REJECTED, reason=reason)], key=lambda v: v.name)
-        return replace(self, verdicts=(*takers, *rest))
-
-    @property
-    def accepted(self) -> tuple[Verdict, ...]:
-        return tuple(v for v in self.verdicts if v.status in (CHOSEN, ACCEPTED))
+        others = sorted([*self.others, replace(first, status=REJECTED, reason=reason)], key=lambda v: v.name)
+        return replace(self, accepted=tuple(takers), others=tuple(others))
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,6 @@ class Circumstances:
     tuned: TunedChoice | None = None
 
 
-def is_named(implementation: Implementation, name: str) -> bool:
-    """Whether ``name`` means this implementation: its backend, or its full name."""
-    return name in (implementation.backend, implementation.full_name)
-
-
 def resolve(call: Call, implementations: Sequence[Implementation], around: Circumstances) -> Resolution:
     """Judge every implementation and put the takers in order.
 
@@ -99,10 +94,12 @@ def resolve(call: Call, implementations: Sequence[Implementation], around: Circu
             others.append(Verdict(implementation, status, reason, _order(implementation, around)))
     takers.sort(key=lambda v: v.order)
     others.sort(key=lambda v: v.name)
+    passed_over: tuple[Verdict, ...] = ()
     if takers:
         first = takers[0]
         takers[0] = Verdict(first.implementation, CHOSEN, _why(first.implementation, around), first.order)
-    return Resolution((*takers, *others), around.tuned, around.forced)
+        passed_over = tuple(v for v in others if v.status == QUARANTINED and v.order < first.order)
+    return Resolution(tuple(takers), tuple(others), passed_over, around.tuned)
 
 
 def _order(implementation: Implementation, around: Circumstances) -> tuple[Any, ...]:
@@ -129,7 +126,7 @@ def _why(implementation: Implementation, around: Circumstances) -> str:
 
 def _judge(call: Call, implementation: Implementation, around: Circumstances) -> tuple[str, str]:
     name = implementation.full_name
-    if around.forced is not None and not is_named(implementation, around.forced):
+    if around.forced is not None and not implementation.is_named(around.forced):
         return REJECTED, f"not asked for: backend={around.forced!r}"
     if not any(call.arch.matches(pattern) for pattern in implementation.archs):
         return REJECTED, f"archs: {', '.join(implementation.archs)}, this is {call.arch}"

@@ -13,9 +13,11 @@ from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
 from opmux.declared.implementation import Implementation
 from opmux.errors import InvalidArgument
-from opmux.planning import dispatch, resolver
+from opmux.planning import resolver
+from opmux.planning.plan import config_of, resolve
 from opmux.plugins import loading
-from opmux.running import targets
+from opmux.running.attempt import Attempt, attempt_of
+from opmux.running.targets import load_target
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,16 @@ class Taker:
 
     Attributes:
         implementation: its record.
-        call: the call that was judged; ``call.options`` has the defaults filled in.
     """
 
     implementation: Implementation
-    call: Call
-    _op: Op
+    _attempt: Attempt
     _resolution: resolver.Resolution
+
+    @property
+    def call(self) -> Call:
+        """The call that was judged; ``call.options`` has the defaults filled in."""
+        return self._attempt.call
 
     def config(self) -> Any:
         """The config that the target would get, tuned or from the record's own function; None where it takes none.
@@ -38,7 +43,7 @@ class Taker:
         Raises:
             Exception: whatever the config function raises.
         """
-        return targets.config_of(self._op, self.implementation, self.call, self._resolution)[0]
+        return config_of(self._attempt, self.implementation, self._resolution)[0]
 
     def target(self) -> Callable[..., Any]:
         """The target, imported now.
@@ -46,7 +51,7 @@ class Taker:
         Raises:
             Exception: whatever the import raises.
         """
-        return targets.load_target(self._op, self.implementation)
+        return load_target(self._attempt.op, self.implementation)
 
     def run(self) -> Any:
         """Call the target on the call's own tensors, as a planned call would: with its options and its config.
@@ -79,10 +84,9 @@ def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Ta
     loading.ensure_loaded()
     arguments, filled = definition.bind_arguments(tensors, options)
     where = arch if isinstance(arch, Arch) else known_arch(arch)
-    call, key = dispatch.make_call(definition, definition.state, arguments, filled, where)
-    around = dispatch.circumstances(definition, call, key, None)
-    resolution = resolver.resolve(call, definition.implementations, around)
-    return tuple(Taker(v.implementation, call, definition, resolution) for v in resolution.accepted)
+    attempt = attempt_of(definition, definition.state, arguments, filled, None, where)
+    resolution = resolve(attempt)
+    return tuple(Taker(v.implementation, attempt, resolution) for v in resolution.accepted)
 
 
 def registered_ops() -> Mapping[str, Any]:

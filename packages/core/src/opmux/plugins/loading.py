@@ -17,7 +17,7 @@ from opmux.plugins import discovery, failures
 from opmux.plugins.failures import FailedPlugin
 from opmux.plugins.reading import LoadedPlugin, read_plugin
 from opmux.plugins.registration import Checkpoint, is_registered, register
-from opmux.running import faults
+from opmux.running import quarantine
 
 __all__ = [
     "FailedPlugin",
@@ -191,7 +191,7 @@ def temporary_plugin(
     finally:
         with _lock:
             before.restore()
-            faults.forget_backend(name)
+            quarantine.forget_backend(name)
             _loaded.pop(f"{name} {distribution}", None)
         if concerns_records:
             _tell_listeners()

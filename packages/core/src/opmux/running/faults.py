@@ -1,112 +1,89 @@
-"""Faults: what failed, when and why; how far the failure reaches; which errors are not an implementation's fault."""
-
-import datetime
-import logging
-import threading
-from dataclasses import dataclass
-from typing import Any
+"""Faults: whose fault an exception is, and whether another implementation may take the place of the one that failed."""
 
 import torch
 
-from opmux.declared.implementation import Implementation
-from opmux.log import announce_once, forget
+from opmux import policy
+from opmux.declared.implementation import Implementation, Priority
+from opmux.errors import BackendFault, BuildFailed, CaptureRefused, OpmuxError
+from opmux.running import quarantine
+from opmux.running.attempt import FUNCTIONAL_BACKEND, Attempt
 
-ARCH, PLAN = "arch", "plan"
-PLANS_BEFORE_ARCH = 16
-"""Faults in as many plans of one implementation count as a fault of it on the arch."""
 
+def judge(attempt: Attempt, implementation: Implementation, error: Exception) -> None:
+    """Decide what follows from an exception that a target raised, or from a wrong result of it.
 
-@dataclass(frozen=True)
-class Quarantined:
-    """An implementation that is not chosen any more.
+    Returns where the next choice may run: the implementation is in quarantine then.
 
-    Attributes:
-        scope: ``arch``: for every call on that arch (import and build faults); ``plan``: for the calls of one plan.
-        key: the plan's key where the scope is one plan.
+    Raises:
+        Exception: the error itself, where it is the caller's, nobody's or the reference's.
+        CaptureRefused: while a graph is captured.
+        BackendFault: where no other implementation may take its place.
     """
-
-    op: str
-    name: str
-    distribution: str
-    version: str
-    arch: str
-    scope: str
-    reason: str
-    when: datetime.datetime
-    key: Any = None
-
-
-_lock = threading.Lock()
-_records: dict[tuple[str, str, str, Any], Quarantined] = {}
-
-
-def quarantine(op: str, implementation: Implementation, arch: str, scope: str, reason: str, key: Any = None) -> None:
-    """Record a fault and announce it once, with its reason."""
-    with _lock:
-        plans = sum((r.op, r.name, r.arch) == (op, implementation.full_name, arch) for r in _records.values())
-    if plans >= PLANS_BEFORE_ARCH:
-        scope = ARCH
-    key = key if scope == PLAN else None
-    record = Quarantined(
-        op,
-        implementation.full_name,
-        implementation.distribution,
-        implementation.version,
-        arch,
-        scope,
-        reason,
-        datetime.datetime.now(datetime.UTC),
-        key,
-    )
-    with _lock:
-        _records[op, implementation.full_name, arch, key] = record
-    announce_once(
-        ("quarantined", op, implementation.full_name, arch, key),
-        logging.WARNING,
-        "%s: %s (%s %s) is quarantined on %s%s: %s; the next choice runs",
-        op,
-        implementation.full_name,
-        implementation.distribution,
-        implementation.version,
-        arch,
-        "" if scope == ARCH else " for calls like this one",
-        reason,
-    )
+    op, call = attempt.op, attempt.call
+    if is_callers(error) or is_nobodys_fault(error) or _is_last_resort(implementation):
+        raise error
+    if not capturing():
+        attempt.check_data()
+    reason = str(error) if isinstance(error, BackendFault) else f"{type(error).__name__}: {error}"
+    launched = not isinstance(error, BuildFailed)
+    if capturing():
+        raise CaptureRefused(
+            f"{op.name}: {implementation.title} failed during graph capture, where nothing may take its place: "
+            f"{reason}; run the call once before the capture"
+        ) from error
+    if attempt.forced is not None or policy.current().strict:
+        why = f"backend={attempt.forced!r} was asked for" if attempt.forced is not None else "the policy is strict"
+        raise BackendFault(
+            f"{op.name}: {implementation.title} failed, and {why}: {reason}\n"
+            f"  call:      {attempt}\n"
+            f"  try:       another backend (see opmux.explain), or report it to its authors"
+        ) from error
+    scope = quarantine.PLAN if launched else quarantine.ARCH
+    quarantine.quarantine(op.name, implementation, call.arch.name, scope, reason, attempt.key)
+    op.drop_plans()
+    if op.signature.mutates and launched:
+        written = ", ".join(f"`{name}`" for name in op.signature.mutates)
+        raise BackendFault(
+            f"{op.name}: {implementation.title} failed while it was writing {written}, which may hold anything now: "
+            f"{reason}\n"
+            f"  call:      {attempt}\n"
+            f"  try:       restore {written} and call again: the next choice will run"
+        ) from error
 
 
-def quarantined_for(op: str, arch: str, key: Any) -> dict[str, str]:
-    """Full name -> reason, of what must not be chosen for this op, arch and key."""
-    if not _records:
-        return {}
-    with _lock:
-        records = list(_records.values())
-    return {r.name: r.reason for r in records if r.op == op and r.arch == arch and (r.scope == ARCH or r.key == key)}
+def pass_over(
+    attempt: Attempt, implementation: Implementation, error: Exception, *, scope: str, reason: str, told: str
+) -> None:
+    """Put an implementation in quarantine that could not be prepared; nothing of it has run.
+
+    Args:
+        attempt: the call.
+        implementation: what could not be prepared.
+        error: what was raised.
+        scope: how far the quarantine reaches.
+        reason: what is kept of it.
+        told: what follows the implementation's name where it is an error.
+
+    Raises:
+        Exception: the error itself, where it is nobody's fault.
+        BackendFault: where no other implementation may take its place.
+    """
+    if is_nobodys_fault(error):
+        raise error
+    if attempt.forced is not None or policy.current().strict:
+        raise BackendFault(f"{attempt.op.name}: {implementation.title}{told}") from error
+    quarantine.quarantine(attempt.op.name, implementation, attempt.call.arch.name, scope, reason, attempt.key)
+    attempt.op.drop_plans()
 
 
-def quarantined() -> tuple[Quarantined, ...]:
-    """Everything in quarantine, oldest first."""
-    with _lock:
-        return tuple(_records.values())
+def _is_last_resort(implementation: Implementation) -> bool:
+    """The core's own: the reference, and the functional form of an in-place op, whose inner call has been judged."""
+    return implementation.priority == Priority.REFERENCE or implementation.backend == FUNCTIONAL_BACKEND
 
 
-def forget_backend(backend: str) -> None:
-    """Drop what is recorded of a backend that is no more."""
-    with _lock:
-        for record_key, record in list(_records.items()):
-            if record.name.partition(":")[0] == backend:
-                del _records[record_key]
-                forget(("quarantined", *record_key))
-
-
-def quarantine_clear() -> None:
-    """Let everything be tried again."""
-    from opmux.callpath.op import drop_all_plans
-
-    with _lock:
-        for op, name, arch, key in _records:
-            forget(("quarantined", op, name, arch, key))
-        _records.clear()
-    drop_all_plans()
+def is_callers(error: Exception) -> bool:
+    """Whether an error tells the caller what is wrong with the call; an implementation's own is a `BackendFault`."""
+    return isinstance(error, OpmuxError) and not isinstance(error, BackendFault)
 
 
 def capturing() -> bool:

@@ -7,15 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from opmux.callpath.op import Op, drop_all_plans
 from opmux.running import faults
-
-if TYPE_CHECKING:
-    from opmux.running.targets import Planned
+from opmux.running.targets import Plan
+from opmux.tables import text_table
 
 
 @dataclass
@@ -67,8 +66,6 @@ class Trace:
         self._settle()
 
     def __str__(self) -> str:
-        from opmux.tables import text_table
-
         header = ["op", "arch", "backend", "calls", "fallbacks", "host_us", "device_us"]
         cells = [
             [r.op, r.arch, r.backend, str(r.calls), str(r.fallbacks), f"{r.host_us:.1f}", f"{r.device_us:.1f}"]
@@ -76,13 +73,13 @@ class Trace:
         ]
         return text_table(header, cells, right={3, 4, 5, 6})
 
-    def record(self, op: str, planned: "Planned", host_us: float, events: tuple[Any, Any] | None) -> None:
+    def record(self, op: str, plan: Plan, host_us: float, events: tuple[Any, Any] | None) -> None:
         """Count one call."""
-        name, arch = planned.implementation.full_name, planned.arch.name
+        name, arch = plan.implementation.full_name, plan.arch.name
         with self._lock:
             row = self._rows.setdefault((op, arch, name), TraceRow(op, arch, name))
             row.calls += 1
-            row.fallbacks += planned.fallback
+            row.fallbacks += plan.fallback
             row.host_us += host_us
             if events is not None:
                 self._events.append((row, *events))
@@ -104,12 +101,13 @@ def trace() -> Trace:
     return Trace()
 
 
-def observed(op: Op, planned: "Planned", run: Callable[..., Any]) -> Callable[..., Any]:
-    """The callable to remember for a plan: timed while a trace is open, else ``run`` itself."""
+def observed(op: Op, plan: Plan) -> Callable[..., Any]:
+    """The callable to keep for a plan: timed while a trace is open, else ``plan.run`` itself."""
+    run = plan.run
     if not _open:
         return run
     traces = tuple(_open)
-    on_gpu = planned.arch.is_gpu
+    on_gpu = plan.arch.is_gpu
 
     def timed(*tensors: Any, **options: Any) -> Any:
         events = None
@@ -123,7 +121,7 @@ def observed(op: Op, planned: "Planned", run: Callable[..., Any]) -> Callable[..
         if events is not None:
             events[1].record(stream)
         for open_trace in traces:
-            open_trace.record(op.name, planned, host_us, events)
+            open_trace.record(op.name, plan, host_us, events)
         return results
 
     return timed

@@ -9,15 +9,16 @@ from torch import Tensor
 
 from opmux.callpath.op import Op, PlanTable
 from opmux.errors import InvalidArgument, invalid
-from opmux.running.targets import Planned, bump_version, shares_memory
+from opmux.running.targets import Plan, bump_version
 from opmux.signatures import memory
+from opmux.signatures.outputs import forms, shares_memory
 from opmux.signatures.validation import describe
 
 
 def check_out(
     op: Op, out: Any, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    """Hold ``out=`` to the outputs' number, shapes, dtypes and device.
+    """Hold ``out=`` to the outputs' number, shapes, dtypes and device; its strides are free.
 
     Raises:
         InvalidArgument: where it does not fit.
@@ -32,16 +33,13 @@ def check_out(
         raise InvalidArgument(
             f"{op.name}: `out` expected {len(wanted)} tensors ({names}), got {len(outs)}; pass a tuple of that length"
         )
-    device = tensors[op.signature.tensors[0].name].device
-    expected = zip(op.signature.output_shapes(dims, options), op.signature.output_dtypes(tensors, options), strict=True)
-    for value, (shape, dtype), output in zip(outs, expected, wanted, strict=True):
-        label = "out" if len(wanted) == 1 else f"out[{output.name}]"
-        good = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+    for value, form in zip(outs, forms(op.signature, tensors, dims, options), strict=True):
+        label = "out" if len(wanted) == 1 else f"out[{form.name}]"
         if not isinstance(value, Tensor):
-            raise InvalidArgument(f"{op.name}: `{label}` expected {good}, got a {type(value).__name__}; pass a tensor")
-        if tuple(value.shape) != tuple(shape) or value.dtype != dtype or value.device != device:
+            raise InvalidArgument(f"{op.name}: `{label}` expected {form}, got a {type(value).__name__}; pass a tensor")
+        if not form.fits(value):
             raise InvalidArgument(
-                f"{op.name}: `{label}` expected {good}, got {describe(value)} on {value.device}; "
+                f"{op.name}: `{label}` expected {form}, got {describe(value)} on {value.device}; "
                 "make it with torch.empty of that shape, dtype and device"
             )
         if memory.overlaps_itself(value):
@@ -63,15 +61,15 @@ def check_out(
 def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
     """Write the results into the caller's tensors: by the target itself where it can, else by a copy."""
     outs = out if isinstance(out, (tuple, list)) else (out,)
-    planned: Planned | None = table.plans.get(key)
     aliased = any(shares_memory(o, t) for o in outs for t in tensors if t is not None)
-    if planned is not None and planned.with_out is not None and not aliased:
-        planned.with_out(*tensors, **options, out=out)
-    else:
-        results = table[key](*tensors, **options)
-        for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
-            target.copy_(result)
+    plan: Plan | None = table.plans.get(key)
+    run = table.get(key)
+    if run is not None and plan is not None and plan.implementation.takes_out and not aliased:
+        run(*tensors, **options, out=out)
+        for target in outs:
+            bump_version(target)
         return out
-    for target in outs:
-        bump_version(target)
+    results = table[key](*tensors, **options)
+    for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
+        target.copy_(result)
     return out

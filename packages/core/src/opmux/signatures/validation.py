@@ -6,7 +6,7 @@ plan's first call, and wherever speed does not matter. The fake functions run it
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +110,17 @@ def describe(tensor: Any) -> str:
     if not isinstance(tensor, Tensor):
         return f"a {type(tensor).__name__}"
     return f"{name_of(tensor.dtype)}[{', '.join(str(s) for s in tensor.shape)}]"
+
+
+def describe_call(signature: Signature, tensors: Sequence[Any], options: Mapping[str, Any]) -> str:
+    """``x bfloat16[64, 7000], weight bfloat16[7000], eps=1e-06``: tensors, then the options that are not defaults."""
+    parts = [
+        f"{argument.name} {describe(value)}"
+        for argument, value in zip(signature.tensors, tensors, strict=False)
+        if isinstance(value, Tensor)
+    ]
+    parts += [f"{o.name}={options[o.name]!r}" for o in signature.options if options.get(o.name, o.default) != o.default]
+    return ", ".join(parts)
 
 
 def _check_tensor(op: str, argument: TensorArgument, value: Any) -> None:

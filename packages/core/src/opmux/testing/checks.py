@@ -5,41 +5,22 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from opmux.signatures.outputs import faults_of, forms
+from opmux.signatures.validation import check_call
 from opmux.testing.bounds import allowed_errors
 from opmux.testing.comparison import compare
 from opmux.testing.making import Arguments
 from opmux.testing.memory import Guarded, bits
 from opmux.testing.oracle import expected_results, mutated, result_names, upcast
-from opmux.testing.subject import Subject, forms
+from opmux.testing.subject import Subject
 
 
 def check_forms(subject: Subject, results: Sequence[Tensor]) -> None:
     """Number, shapes, dtypes, devices and strides of the outputs; they share no memory with anything."""
-    signature, expected = subject.op.signature, forms(subject)
-    if len(results) != len(expected):
-        subject.report("form", f"{len(results)} outputs, expected {len(expected)}")
-        return
-    inputs = {t.untyped_storage().data_ptr(): n for n, t in subject.tensors.items() if t is not None and t.numel()}
-    for output, got, (shape, dtype) in zip(signature.outputs, results, expected, strict=True):
-        if (tuple(got.shape), got.dtype, got.device.type) != (shape, dtype, subject.device.type):
-            subject.report(
-                "form",
-                f"`{output.name}` is {got.dtype} {list(got.shape)} on {got.device}, expected {dtype} {list(shape)}",
-            )
-        if not got.numel():
-            continue
-        if output.strides is None or shape == (0,):
-            right, wanted = got.is_contiguous(), "contiguous"
-        else:
-            strides = output.strides(shape, subject.arguments.options)
-            right = all(a == b or n <= 1 for a, b, n in zip(got.stride(), strides, shape, strict=True))
-            wanted = f"strides {list(strides)}"
-        if not right:
-            subject.report("strides", f"`{output.name}` has strides {list(got.stride())}, expected {wanted}")
-        memory = got.untyped_storage().data_ptr()
-        if memory in inputs:
-            subject.report("aliasing", f"`{output.name}` shares memory with `{inputs[memory]}`")
-        inputs[memory] = output.name
+    signature = subject.op.signature
+    dims, options = check_call(signature, subject.tensors, subject.arguments.options)
+    for fault in faults_of(forms(signature, subject.tensors, dims, options), results, subject.tensors):
+        subject.report(fault.check, fault.message)
 
 
 def check_memory(subject: Subject, allocated: Sequence[Guarded] = ()) -> None:

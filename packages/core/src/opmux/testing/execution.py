@@ -1,7 +1,7 @@
 """Running a call on one backend: whether it claims the call, and the call itself with that backend forced."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,8 +11,10 @@ from opmux.arch import arch_of
 from opmux.callpath.op import OPS, Op
 from opmux.declared.implementation import Implementation
 from opmux.errors import UnknownBackend
-from opmux.planning import dispatch, resolver
+from opmux.planning import resolver
+from opmux.planning.plan import circumstances
 from opmux.plugins import loading
+from opmux.running.attempt import attempt_of
 from opmux.testing.threads import all_threads
 
 
@@ -38,7 +40,7 @@ def unasked() -> Claim:
 
 def implementations(op: Op, backend: str) -> list[Implementation]:
     """The implementations of an op that a backend's name, or an implementation's full name, stands for."""
-    return [i for i in op.implementations if resolver.is_named(i, backend)]
+    return [i for i in op.implementations if i.is_named(backend)]
 
 
 def ops_of(backend: str) -> list[str]:
@@ -78,11 +80,12 @@ def device_for(backend: str) -> torch.device:
 
 def claim(op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> Claim:
     """Ask the resolver whether the backend takes a call, and why not."""
-    call, key = dispatch.make_call(op, op.state, tuple(tensors.values()), options, None)
-    resolution = resolver.resolve(call, op.implementations, dispatch.circumstances(op, call, key, backend))
+    attempt = attempt_of(op, op.state, tuple(tensors.values()), options)
+    around = replace(circumstances(attempt), forced=backend)
+    resolution = resolver.resolve(attempt.call, op.implementations, around)
     if resolution.accepted:
         return Claim(resolution.accepted[0].implementation)
-    asked = {v.name: v.reason for v in resolution.verdicts if resolver.is_named(v.implementation, backend)}
+    asked = {v.name: v.reason for v in resolution.verdicts if v.implementation.is_named(backend)}
     if not asked:
         return Claim(None, "the backend does not implement this op", {})
     several = len(asked) > 1

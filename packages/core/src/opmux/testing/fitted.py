@@ -17,7 +17,9 @@ from opmux.arch import Arch, arch_of
 from opmux.callpath.op import Op
 from opmux.declared.constraints import Absent, AtLeast, AtMost, Dtype, Equal, MultipleOf, OneOf, Present, SameDtype
 from opmux.declared.implementation import Implementation
-from opmux.planning import dispatch, resolver
+from opmux.planning import resolver
+from opmux.planning.plan import circumstances
+from opmux.running.attempt import attempt_of
 from opmux.testing import execution
 from opmux.testing.case import PLAIN, Case, all_options, op_named, usual_dtype
 from opmux.testing.cases import cases_of, is_valid
@@ -69,8 +71,9 @@ def is_claimed(op: Op, backend: str, case: Case, arch: Arch) -> bool:
         tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
     # Bounds that follow from index data: any number will do here.
     options = {o.name: 16 for o in op.signature.options if o.kind == "int"} | all_options(op.signature, case)
-    call, key = dispatch.make_call(op, op.state, tensors, options, arch)
-    return bool(resolver.resolve(call, op.implementations, dispatch.circumstances(op, call, key, backend)).accepted)
+    attempt = attempt_of(op, op.state, tensors, options, arch=arch)
+    around = dataclasses.replace(circumstances(attempt), forced=backend)
+    return bool(resolver.resolve(attempt.call, op.implementations, around).accepted)
 
 
 def _fits(op: Op, backend: str, implementations: Sequence[Implementation], case: Case, arch: Arch) -> Iterator[Case]:

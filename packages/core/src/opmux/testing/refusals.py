@@ -12,7 +12,8 @@ from opmux.declared.call import Call
 from opmux.declared.constraints import AtLeast, AtMost, Constraint, Equal, MultipleOf, OneOf, is_failure, refusal
 from opmux.declared.implementation import Implementation
 from opmux.errors import UnsupportedCall
-from opmux.planning import dispatch, resolver
+from opmux.planning import resolver
+from opmux.running.attempt import attempt_of
 from opmux.testing import execution
 from opmux.testing.case import Case
 from opmux.testing.cases import cases_of, is_valid
@@ -99,7 +100,7 @@ def _broken_call(op: Op, constraint: Constraint, device: torch.device) -> tuple[
         for case in source:
             subject = prepare("reference", case, device)
             arguments = subject.arguments
-            call, _ = dispatch.make_call(op, op.state, tuple(subject.tensors.values()), arguments.options, None)
+            call = attempt_of(op, op.state, tuple(subject.tensors.values()), arguments.options).call
             reason = refusal(constraint, call)
             if reason is not None:
                 return case, call, reason

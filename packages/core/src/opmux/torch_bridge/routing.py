@@ -9,9 +9,9 @@ from torch.autograd import profiler
 
 from opmux.callpath.op import PLAIN, Op
 from opmux.errors import invalid
-from opmux.planning import dispatch
+from opmux.planning.forced import unknown_backend
 from opmux.plugins import loading
-from opmux.running import outputs
+from opmux.running import execution, outputs
 from opmux.signatures.validation import check_call
 from opmux.torch_bridge import autograd, flops, torch_library
 
@@ -41,10 +41,10 @@ def _route(
 ) -> Any:
     if not registered and backend is None and out is None and torch_library.fits(op)(*tensors, **options):
         # A gradient is due, or the guard did not know the tensors: checked as on the direct way, the rest by the plan.
-        return autograd.call(op, tensors, options, None, dispatch.execute)
+        return autograd.call(op, tensors, options, None, execution.execute)
     named = op.names(tensors)
     dims, normal = check_call(op.signature, named, options)
-    if backend is not None and (complaint := dispatch.unknown_backend(op, backend)):
+    if backend is not None and (complaint := unknown_backend(op, backend)):
         raise complaint
     if out is not None:
         outputs.check_out(op, out, named, dims, normal)
@@ -52,8 +52,8 @@ def _route(
     if registered:
         return torch_library.call(op, tensors, normal, backend, out)
     if out is not None:
-        return dispatch.execute(op, tensors, normal, backend, out)
-    return autograd.call(op, tensors, normal, backend, dispatch.execute)
+        return execution.execute(op, tensors, normal, backend, out)
+    return autograd.call(op, tensors, normal, backend, execution.execute)
 
 
 def _without_negation(op: Op, tensors: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,9 +12,8 @@ import torch
 from opmux.callpath import codegen
 from opmux.callpath.op import Op
 from opmux.errors import UnsupportedCall
-from opmux.planning import dispatch
 from opmux.plugins import loading
-from opmux.running import outputs
+from opmux.running import execution, outputs
 from opmux.signatures.signature import Option, Signature
 from opmux.signatures.validation import check_call
 from opmux.torch_bridge import autograd, flops
@@ -224,7 +223,7 @@ def _kernel(op: Op) -> Handler:
                 dims, normal = check_call(op.signature, named, options)
                 if out is not None:
                     outputs.check_out(op, out, named, dims, normal)
-            results = dispatch.execute(op, tensors, options, backend, out)
+            results = execution.execute(op, tensors, options, backend, out)
         return None if out is not None else results
 
     return kernel

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from opmux.arch import parse_arch
 from opmux.callpath.op import OPS, Op
 from opmux.errors import InvalidArgument
-from opmux.planning import dispatch, resolver
+from opmux.plugin import takers
 from opmux.plugins import loading
-from opmux.running import targets
 from opmux.testing import cases_of
 from opmux.testing.case import Case, all_options
 from opmux.testing.memory import view_strides
@@ -110,16 +108,16 @@ def _add_case(found: Enumeration, op: Op, case: Case, profile: str) -> None:
     tensors = _tensors(op, case)
     for options in _options(op, case):
         found.cases += 1
-        call, key = dispatch.make_call(op, op.state, tensors, options, parse_arch(found.arch))
-        resolution = resolver.resolve(call, op.implementations, dispatch.circumstances(op, call, key, None))
-        takers = [v.implementation for v in resolution.accepted if v.implementation.backend == BACKEND]
-        found.claimed += bool(takers)
-        for implementation in takers:
+        own = [
+            t for t in takers(op.public, *tensors, arch=found.arch, **options) if t.implementation.backend == BACKEND
+        ]
+        found.claimed += bool(own)
+        for taker in own:
+            implementation = taker.implementation
             try:
-                config, _ = targets.config_of(op, implementation, call, resolution)
-                more = {} if config is None else {"config": config}
+                config = taker.config()
                 with recording(found.arch) as recorded:
-                    targets.load_target(op, implementation)(*tensors, **call.options, **more)
+                    taker.run()
             except Exception as error:  # one case's failure must not hide the others
                 found.failures.append(
                     f"{op.name} {implementation.full_name} {case.id}: {type(error).__name__}: {error}"

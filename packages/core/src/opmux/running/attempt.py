@@ -1,0 +1,95 @@
+"""An attempt: one checked call with its key, which is planned, run, and judged where it fails."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opmux.arch import Arch, arch_of
+from opmux.callpath.op import Op, OpState
+from opmux.declared.call import Call
+from opmux.signatures.validation import check_call, describe_call
+
+FUNCTIONAL_BACKEND, FUNCTIONAL = "opmux", "functional"
+"""The backend and name under which an in-place op runs the functional one, dispatched, and copies."""
+
+
+@dataclass(frozen=True)
+class Forced:
+    """A plan key with the caller's ``backend=``."""
+
+    backend: str
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One call on its way to a result.
+
+    Attributes:
+        call: the call, checked.
+        key: the features that it shares with all calls of its plan.
+        forced: the caller's ``backend=``.
+        asked: the backend that is looked for: ``forced``, or the functional form of an in-place op and a copy, where
+            only the functional op has that backend.
+    """
+
+    op: Op
+    call: Call
+    key: tuple[Any, ...]
+    forced: str | None = None
+    asked: str | None = None
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """The tensors in order, None for an absent one."""
+        return tuple(self.call.tensors.values())
+
+    @property
+    def table_key(self) -> Any:
+        """Under which the plan table keeps its plan."""
+        return self.key if self.forced is None else Forced(self.forced, self.key)
+
+    def check_data(self) -> None:
+        """Read the index data of the call, where the op has some.
+
+        Raises:
+            InvalidArgument: where it is bad.
+        """
+        if self.op.check_data is not None:
+            self.op.check_data(**self.call.tensors, **self.call.options)
+
+    def __str__(self) -> str:
+        return describe_call(self.op.signature, self.tensors, self.call.options)
+
+
+def attempt_of(
+    op: Op,
+    state: OpState,
+    tensors: Sequence[Any],
+    options: Mapping[str, Any],
+    forced: str | None = None,
+    arch: Arch | None = None,
+) -> Attempt:
+    """Check the arguments and build the attempt.
+
+    Args:
+        op: the op.
+        state: what its keys mean.
+        tensors: every tensor argument in order, None for an absent one.
+        options: every option.
+        forced: the caller's ``backend=``.
+        arch: what the call is for; by default what its first tensor is on.
+
+    Raises:
+        InvalidArgument: where the call breaks the signature.
+    """
+    named = op.names(tuple(tensors))
+    dims, normal = check_call(op.signature, named, options)
+    key = state.key_of(*tensors, **normal)
+    features = {label: key[place] for label, place in state.layout.items()}
+    where = arch if arch is not None else arch_of(tensors[0].device)
+    through_functional = (
+        forced is not None and op.in_place_of is not None and not any(i.is_named(forced) for i in op.implementations)
+    )
+    asked = FUNCTIONAL_BACKEND if through_functional else forced
+    return Attempt(op, Call(op.signature, where, named, normal, dims, features), key, forced, asked)

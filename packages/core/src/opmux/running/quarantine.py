@@ -1,0 +1,106 @@
+"""The quarantine: which implementations failed, when and why, and for which calls they are not chosen any more."""
+
+import datetime
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from opmux.callpath.op import drop_all_plans
+from opmux.declared.implementation import Implementation
+from opmux.log import announce_once, forget
+
+ARCH, PLAN = "arch", "plan"
+PLANS_BEFORE_ARCH = 16
+"""Faults in as many plans of one implementation count as a fault of it on the arch."""
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """An implementation that is not chosen any more.
+
+    Attributes:
+        scope: ``arch``: for every call on that arch (import and build faults); ``plan``: for the calls of one plan.
+        key: the plan's key where the scope is one plan.
+    """
+
+    op: str
+    name: str
+    distribution: str
+    version: str
+    arch: str
+    scope: str
+    reason: str
+    when: datetime.datetime
+    key: Any = None
+
+
+_lock = threading.Lock()
+_records: dict[tuple[str, str, str, Any], Quarantined] = {}
+
+
+def quarantine(op: str, implementation: Implementation, arch: str, scope: str, reason: str, key: Any = None) -> None:
+    """Record a fault and announce it once, with its reason."""
+    with _lock:
+        plans = sum((r.op, r.name, r.arch) == (op, implementation.full_name, arch) for r in _records.values())
+    if plans >= PLANS_BEFORE_ARCH:
+        scope = ARCH
+    key = key if scope == PLAN else None
+    record = Quarantined(
+        op,
+        implementation.full_name,
+        implementation.distribution,
+        implementation.version,
+        arch,
+        scope,
+        reason,
+        datetime.datetime.now(datetime.UTC),
+        key,
+    )
+    with _lock:
+        _records[op, implementation.full_name, arch, key] = record
+    announce_once(
+        ("quarantined", op, implementation.full_name, arch, key),
+        logging.WARNING,
+        "%s: %s (%s %s) is quarantined on %s%s: %s; the next choice runs",
+        op,
+        implementation.full_name,
+        implementation.distribution,
+        implementation.version,
+        arch,
+        "" if scope == ARCH else " for calls like this one",
+        reason,
+    )
+
+
+def quarantined_for(op: str, arch: str, key: Any) -> dict[str, str]:
+    """Full name -> reason, of what must not be chosen for this op, arch and key."""
+    if not _records:
+        return {}
+    with _lock:
+        records = list(_records.values())
+    return {r.name: r.reason for r in records if r.op == op and r.arch == arch and (r.scope == ARCH or r.key == key)}
+
+
+def quarantined() -> tuple[Quarantined, ...]:
+    """Everything in quarantine, oldest first."""
+    with _lock:
+        return tuple(_records.values())
+
+
+def forget_backend(backend: str) -> None:
+    """Drop what is recorded of a backend that is no more."""
+    with _lock:
+        for record_key, record in list(_records.items()):
+            if record.name.partition(":")[0] == backend:
+                del _records[record_key]
+                forget(("quarantined", *record_key))
+
+
+def quarantine_clear() -> None:
+    """Clear the quarantine: everything may be tried again."""
+    with _lock:
+        for op, name, arch, key in _records:
+            forget(("quarantined", op, name, arch, key))
+        _records.clear()
+    drop_all_plans()
