@@ -28,8 +28,9 @@ TEMPLATE = "examples/backend-template"
 TRITON = "packages/plugins-triton"
 VENDOR = "packages/plugins-vendor"
 TRANSFORMERS = "packages/transformers"
-PACKAGES = (CORE, TEMPLATE, TRITON, VENDOR, TRANSFORMERS)
-TESTED = (CORE, TRITON, VENDOR, TRANSFORMERS)
+EMULATOR = "packages/emulator"
+PACKAGES = (CORE, TEMPLATE, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
+TESTED = (CORE, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
 """Packages with tests of their own; the template's run in session ``build``."""
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
@@ -41,6 +42,7 @@ EVERYTHING = (
     TRITON,
     VENDOR,
     f"{TRANSFORMERS}[testing]",
+    EMULATOR,
     "pytest-xdist",
     MYPY,
 )

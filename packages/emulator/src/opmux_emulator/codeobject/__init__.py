@@ -1,0 +1,1 @@
+"""Code objects: ELF files with kernels, their descriptors and metadata."""

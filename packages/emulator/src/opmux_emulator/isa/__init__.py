@@ -1,0 +1,1 @@
+"""Instruction sets: which opcodes an arch has, decoding, and text."""

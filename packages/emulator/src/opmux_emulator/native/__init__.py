@@ -1,0 +1,1 @@
+"""The interpreter in C++, and how it is built and loaded."""

@@ -1,0 +1,146 @@
+// The judgements: outstanding results, wait states, resources, and how each finding is recorded.
+#include "machine.h"
+#include <algorithm>
+
+void report(Wave& w, const Inst& i, Rule rule, int lane, u64 address, int detail) {
+    Machine& m = *w.m;
+    if (!(m.enabled >> rule & 1) && rule != UNSUPPORTED && rule != ENDLESS) return;
+    size_t index = &i - m.code.data();
+    if (index >= m.code.size()) index = w.pc;
+    u8& seen = m.seen[index * RULES + rule];
+    if (seen) { m.suppressed++; return; }
+    seen = 1;
+    if (m.findings.size() < m.max_findings) m.findings.push_back({rule, (i32)index, (i32)w.index, (i32)w.g->id, lane, detail, address});
+    else m.suppressed++;
+    if (rule == UNSUPPORTED || rule == ENDLESS) m.stop = true;
+}
+
+namespace {
+bool pending(Wave& w, Counter c, u32 seq) { return seq > w.done[c]; }
+// Wait states that lie between a write in slot `then` and now: the instruction right after has none.
+u64 between(const Wave& w, u64 then) { return w.slot - then - 1; }
+void require(Wave& w, const Inst& i, u64 then, u32 states, int detail) { if (then && between(w, then) < states) report(w, i, WAIT_STATES, -1, states, detail); }
+}
+
+void outstanding_v(Wave& w, int code, Counter c) {
+    int r = code - VGPR; w.vcounter[r] = c; w.vseq[r] = w.issued[c]; w.vflag[r] |= 1;
+    if (w.flat == w.issued[VM] && c == VM) {}
+}
+void outstanding_s(Wave& w, int r) { if (r < 0 || r >= VGPR) return; w.scounter[r] = SMEM_OP; w.sseq[r] = w.issued[SMEM_OP]; w.sflag[r] |= 1; }
+
+// Wait states that an instruction needs after the matrix instruction that wrote register r (CDNA3 ISA, section 7.5
+// "Dependency resolution"; CDNA2 ISA, section 7.4). One-pass counts: of the instruction that wrote.
+u32 after_matrix(Wave& w, const Inst& i, int r, const Op& op, bool memory, bool writes) {
+    u32 passes = w.mfma_passes[r], kind = w.mfma_kind[r]; bool gfx940 = w.m->arch != GFX90A;
+    u32 late = w.m->arch == GFX950 && passes != 2;   // gfx950 needs one more after the instructions of the XDL unit
+    u32 read = !gfx940 ? (passes <= 2 ? 5 : passes <= 8 ? 11 : 19) : kind == SGEMM ? passes + 2 : passes + 3 + late;
+    if (op.kind == VALU || op.kind == TRANS) return kind == DGEMM ? (passes <= 4 ? 6 : 11) : read;
+    if (memory) return kind == DGEMM ? (passes <= 4 ? 9 : 18) : read;
+    if (op.kind != MFMA) return 0;
+    int code = r + VGPR, c = i.src[2], registers = i.m * i.m * i.blocks / 64 * (i.atype == 10 ? 2 : 1);
+    bool as_ab = false;
+    for (int k = 0; k < 2; k++) as_ab |= code >= i.src[k] && code < i.src[k] + 8 && i.src[k] >= VGPR && !(c >= VGPR && code >= c && code < c + registers);
+    if (as_ab && !writes) return kind == DGEMM ? (passes <= 4 ? 6 : 11) : read;
+    if (w.mfma_first[r] == c && i.dst == c) return kind == DGEMM ? (passes <= 4 ? 4 : 0) : passes == 2 ? 2 : 0;   // the same accumulator goes on
+    if (kind == DGEMM) return i.atype == 10 ? (passes <= 4 ? 4 : 9) : 0;
+    if (!gfx940) return passes <= 2 ? 2 : passes <= 8 ? 8 : 16;
+    return kind == SGEMM ? passes : passes + 1 + late;
+}
+
+// Flags of a vector register: 1 outstanding, 2 written in part, 4 stored from, 8 written by a matrix instruction, 16 by a transcendental one.
+void slow_read_v(Wave& w, const Inst& i, int r) {
+    if (w.vflag[r] & 1) {
+        if (pending(w, w.vcounter[r], w.vseq[r])) { report(w, i, OUTSTANDING, -1, VGPR + r, w.vcounter[r]); }
+        else w.vflag[r] &= ~1;
+    }
+    const Op& op = (*w.m->ops)[i.op]; bool gfx940 = w.m->arch != GFX90A;
+    bool memory = op.kind == VMEM || op.kind == DSOP;
+    if (w.vflag[r] & 8) {
+        u32 need = after_matrix(w, i, r, op, memory, false);
+        if (between(w, w.mfma_v[r]) < need) report(w, i, WAIT_STATES, -1, need, VGPR + r);
+        if (between(w, w.mfma_v[r]) > 20) w.vflag[r] &= ~8;
+    }
+    if (w.vflag[r] & 16 && gfx940) {   // CDNA3 ISA, section 4.5: a transcendental result needs one wait state before a VALU that is none
+        if (op.kind == VALU && between(w, w.trans_v[r]) < 1 && w.valu_v[r] <= w.trans_v[r]) report(w, i, WAIT_STATES, -1, 1, VGPR + r);
+        if (between(w, w.trans_v[r]) > 2) w.vflag[r] &= ~16;
+    }
+    if (w.vflag[r] & 2 && gfx940) {    // a result written through op_sel or SDWA's dst_sel: one wait state
+        if (between(w, w.part_v[r]) < 1 && (op.kind == VALU || op.kind == TRANS || memory || op.kind == MFMA)) report(w, i, WAIT_STATES, -1, 1, VGPR + r);
+        if (between(w, w.part_v[r]) > 2) w.vflag[r] &= ~2;
+    }
+}
+void slow_write_v(Wave& w, const Inst& i, int r) {
+    const Op& op = (*w.m->ops)[i.op]; bool gfx940 = w.m->arch != GFX90A;
+    if (w.vflag[r] & 1) {
+        // Loads of one counter return in order, so another load may follow into the same register.
+        bool same = (op.kind == VMEM && w.vcounter[r] == VM) || (op.kind == DSOP && w.vcounter[r] == LDS_OP);
+        if (pending(w, w.vcounter[r], w.vseq[r]) && !same) { report(w, i, OUTSTANDING, -1, VGPR + r, w.vcounter[r] | 16); w.vflag[r] &= ~1; }
+        else if (!same) w.vflag[r] &= ~1;
+    }
+    if (w.vflag[r] & 4) {   // section 4.5: a store of more than 64 bits reads its data for one or two slots
+        if (op.kind == VALU || op.kind == TRANS || op.kind == MFMA) require(w, i, w.store_v[r], 1, VGPR + r);
+        if (between(w, w.store_v[r]) > 2) w.vflag[r] &= ~4;
+    }
+    if (w.vflag[r] & 8) {
+        u32 need = after_matrix(w, i, r, op, false, true);
+        if (between(w, w.mfma_v[r]) < need) report(w, i, WAIT_STATES, -1, need, VGPR + r);
+        if (op.kind != MFMA) w.vflag[r] &= ~8;
+    }
+}
+void slow_read_s(Wave& w, const Inst& i, int r) {
+    if (w.sflag[r] & 1) {
+        if (pending(w, SMEM_OP, w.sseq[r])) report(w, i, OUTSTANDING, -1, r, SMEM_OP);
+        else w.sflag[r] &= ~1;
+    }
+    if (w.sflag[r] & 2) {   // written by a VALU
+        const Op& op = (*w.m->ops)[i.op]; bool gfx940 = w.m->arch != GFX90A; u32 need = 0;
+        if (op.kind == VMEM) need = 5;
+        else if (op.kind == VALU || op.kind == TRANS) {
+            if (gfx940 && i.src[1] == r && (i.encoding == 1)) need = 2;
+            if (gfx940) need = 2;
+            if (r == i.src[1] && std::string((*w.m->ops)[i.op].name).find("lane_b32") != std::string::npos) need = 4;
+            if ((r == VCC || r == VCC + 1) && std::string(op.name).find("div_fmas") != std::string::npos) need = 4;
+        }
+        if (between(w, w.valu_s[r]) < need) report(w, i, WAIT_STATES, -1, need, r);
+        if (between(w, w.valu_s[r]) > 5) w.sflag[r] &= ~2;
+    }
+}
+void slow_write_s(Wave& w, const Inst& i, int r) {
+    if (w.sflag[r] & 1) {
+        bool same = (*w.m->ops)[i.op].kind == SMEM;
+        if (!same && pending(w, SMEM_OP, w.sseq[r])) report(w, i, OUTSTANDING, -1, r, SMEM_OP | 16);
+        w.sflag[r] &= ~1;
+    }
+    if ((*w.m->ops)[i.op].kind != VALU) w.sflag[r] &= ~2;
+}
+void range_fault(Wave& w, const Inst& i, int r, bool vector) { report(w, i, RESOURCES, -1, vector ? VGPR + r : r, vector ? w.m->vgprs : w.m->sgprs); }
+
+// Hazards that depend on the instruction's kind rather than on one of its registers (CDNA3 ISA, section 4.5).
+void before(Wave& w, const Inst& i) {
+    const Op& op = (*w.m->ops)[i.op];
+    if (i.variant == DPP16) {
+        require(w, i, w.valu_exec, 5, EXEC);
+        if (i.src[0] >= VGPR) require(w, i, w.valu_v[i.src[0] - VGPR], 2, i.src[0]);
+    }
+    if ((i.flags & TO_LDS) && op.kind == VMEM) require(w, i, w.salu_m0, 1, M0);
+    if (op.kind == MFMA) require(w, i, w.valu_exec, 4, EXEC);
+    if (op.kind == MFMA && w.m->arch == GFX90A) for (int k = 0; k < 2; k++) {
+        // VALU writes a register that an MFMA reads: two wait states for double precision only on gfx90a
+        if (i.atype == 10 && i.src[k] >= VGPR) require(w, i, w.valu_v[i.src[k] - VGPR], 2, i.src[k]);
+    }
+}
+void after_mfma(Wave& w, const Inst&, int code, int count, int passes, int kind) {
+    for (int k = 0; k < count; k++) { int r = code - VGPR + k; w.mfma_v[r] = w.slot; w.mfma_passes[r] = passes; w.mfma_kind[r] = kind; w.mfma_first[r] = code; w.vflag[r] |= 8; }
+}
+// s_waitcnt (section 4.4): vector memory and LDS complete in order, scalar loads in any, flat ones count in both.
+void wait(Wave& w, u32 vm, u32 lgkm) {
+    auto advance = [&](Counter c, u32 left) { u32 to = w.issued[c] > left ? w.issued[c] - left : 0; if (to > w.done[c]) w.done[c] = to; };
+    bool flat = w.flat > w.done[VM];
+    if (vm < 63 && !(flat && vm > 0)) advance(VM, vm);
+    if (lgkm < 15) {
+        if (!(flat && lgkm > 0)) advance(LDS_OP, lgkm);
+        if (lgkm == 0) advance(SMEM_OP, 0);
+    }
+    auto& p = w.pending;
+    p.erase(std::remove_if(p.begin(), p.end(), [&](const Pending& x) { return x.seq <= w.done[x.counter]; }), p.end());
+}

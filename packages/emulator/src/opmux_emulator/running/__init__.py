@@ -1,0 +1,1 @@
+"""Launching a kernel: its memory, its arguments, what it did and what was wrong with it."""

@@ -1,0 +1,200 @@
+"""Every rule has a planted kernel that breaks it and a clean one that does not."""
+
+import numpy as np
+import pytest
+from assembling import assemble
+
+from opmux_emulator import RULES, JudgedError, Judgement, Memory, launch
+
+LOAD = """
+  s_load_dwordx4 s[8:11], s[0:1], 0x0
+  v_and_b32 v0, 0x3ff, v0
+  v_lshlrev_b32 v1, 2, v0
+  s_waitcnt lgkmcnt(0)
+"""
+STORE = "  global_store_dword v1, v2, s[10:11]\n"
+LDS_ROUND = """
+  ds_write_b32 v1, v0
+  s_waitcnt lgkmcnt(0)
+  {barrier}
+  v_xor_b32 v3, 0x100, v1
+  ds_read_b32 v2, v3
+  s_waitcnt lgkmcnt(0)
+"""
+PLANTED = {  # rule: (planted, clean, threads, bytes of LDS, workgroups)
+    "outstanding": (
+        LOAD + "  global_load_dword v2, v1, s[8:9]\n" + STORE,
+        LOAD + "  global_load_dword v2, v1, s[8:9]\n  s_waitcnt vmcnt(0)\n" + STORE,
+        64, 0, 1,
+    ),
+    "unwritten-register": (LOAD + STORE, LOAD + "  v_mov_b32 v2, 1\n" + STORE, 64, 0, 1),
+    "unwritten-memory": (
+        LOAD + "  global_load_dword v2, v1, s[10:11]\n  s_waitcnt vmcnt(0)\n" + STORE,
+        LOAD + "  v_mov_b32 v2, 1\n" + STORE + "  s_waitcnt vmcnt(0)\n  global_load_dword v2, v1, s[10:11]\n",
+        64, 0, 1,
+    ),
+    "unwritten-lds": (
+        LOAD + "  ds_read_b32 v2, v1\n  s_waitcnt lgkmcnt(0)\n" + STORE,
+        LOAD + "  ds_write_b32 v1, v0\n  ds_read_b32 v2, v1\n  s_waitcnt lgkmcnt(0)\n" + STORE,
+        64, 1024, 1,
+    ),
+    "lds-race": (
+        LOAD + LDS_ROUND.format(barrier="") + STORE,
+        LOAD + LDS_ROUND.format(barrier="s_barrier") + STORE,
+        128, 512, 1,
+    ),
+    "global-race": (
+        LOAD + "  v_mov_b32 v2, 1\n" + STORE,
+        LOAD + "  v_mov_b32 v2, 1\n  s_lshl_b32 s5, s2, 8\n  v_add_u32 v1, s5, v1\n" + STORE,
+        64, 0, 2,
+    ),
+    "out-of-bounds": (
+        LOAD + "  v_mov_b32 v2, 1\n  global_store_dword v1, v2, s[10:11] offset:1024\n",
+        LOAD + "  v_mov_b32 v2, 1\n  global_store_dword v1, v2, s[10:11] offset:256\n",
+        64, 0, 1,
+    ),
+    "lds-bounds": (
+        LOAD + "  ds_write_b32 v1, v0 offset:4\n",
+        LOAD + "  ds_write_b32 v1, v0\n",
+        64, 256, 1,
+    ),
+    "misaligned": (
+        LOAD + "  v_mov_b32 v2, 1\n  global_store_dword v1, v2, s[10:11] offset:2\n",
+        LOAD + "  v_mov_b32 v2, 1\n  global_store_dword v1, v2, s[10:11] offset:4\n",
+        64, 0, 1,
+    ),
+    "wait-states": (
+        LOAD + "  v_mov_b32 v2, v0\n  v_mov_b32_dpp v3, v2 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf\n",
+        LOAD + "  v_mov_b32 v2, v0\n  s_nop 1\n  v_mov_b32_dpp v3, v2 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf\n",
+        64, 0, 1,
+    ),
+    "barrier": (
+        LOAD + "  v_readfirstlane_b32 s6, v0\n  s_cmp_lt_u32 s6, 64\n  s_cbranch_scc1 done\n  s_barrier\ndone:\n",
+        LOAD + "  v_readfirstlane_b32 s6, v0\n  s_cmp_lt_u32 s6, 64\n  s_barrier\n",
+        128, 0, 1,
+    ),
+    "resources": ("  v_mov_b32 v130, 1\n", "  v_mov_b32 v100, 1\n", 64, 0, 1),
+    "endless": ("again:\n  s_branch again\n", "  s_branch on\non:\n", 64, 0, 1),
+    "unsupported": ("  s_trap 2\n", "  s_nop 0\n", 64, 0, 1),
+}  # fmt: skip
+
+
+def judge(body: str, threads: int = 64, lds: int = 0, groups: int = 1, arch: str = "gfx942") -> tuple[Judgement, ...]:
+    memory = Memory()
+    x = memory.add(np.arange(256, dtype="f4"), "x")
+    out = memory.empty(1024, "out")
+    program = assemble(body, arch, lds=lds)
+    try:
+        launch(program, "k", (groups,), (threads,), [x, out], memory=memory, limit=10_000)
+    except JudgedError as error:
+        return tuple(error.findings)  # type: ignore[arg-type]
+    return ()
+
+
+def test_every_rule_has_a_planted_kernel() -> None:
+    assert set(PLANTED) == set(RULES)
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
+def test_planted_kernel_is_caught(rule: str, arch: str) -> None:
+    planted, _, *size = PLANTED[rule]
+    assert rule in {j.rule for j in judge(planted, *size, arch=arch)}
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
+def test_clean_kernel_is_not(rule: str, arch: str) -> None:
+    _, clean, *size = PLANTED[rule]
+    assert judge(clean, *size, arch=arch) == ()
+
+
+def test_a_judgement_says_where_and_what() -> None:
+    (judgement,) = judge(PLANTED["outstanding"][0])
+    assert judgement.rule == "outstanding"
+    assert judgement.instruction.startswith("global_store_dword")
+    assert judgement.group == (0, 0, 0)
+    assert str(judgement) == (
+        "k: outstanding: v2 is read while a load into it is outstanding: no s_waitcnt vmcnt covers it\n"
+        f"  at {judgement.pc:#06x}: {judgement.instruction}   (workgroup (0, 0, 0), wave 0)"
+    )
+
+
+def test_out_of_bounds_names_the_allocation() -> None:
+    (judgement,) = judge(PLANTED["out-of-bounds"][0])
+    assert judgement.detail == "reads or writes 4 bytes at out + 0x400, outside its 0x400 bytes"
+    assert judgement.lane == 0
+
+
+@pytest.mark.parametrize("rule", ["lds-race", "global-race", "unwritten-lds"])
+def test_a_rule_can_be_left_out(rule: str) -> None:
+    planted, _, threads, lds, groups = PLANTED[rule]
+    program = assemble(planted, lds=lds)
+    memory = Memory()
+    arguments = [memory.add(np.zeros(256, "f4")), memory.empty(1024)]
+    assert launch(
+        program, "k", (groups,), (threads,), arguments, memory=memory, ignore=[rule, "unwritten-lds"]
+    ).is_clean
+
+
+def test_a_barrier_does_not_order_a_write_that_no_wait_covers() -> None:
+    body = LOAD + LDS_ROUND.format(barrier="s_barrier").replace("s_waitcnt lgkmcnt(0)", "s_nop 0", 1) + STORE
+    assert "lds-race" in {j.rule for j in judge(body, 128, 512)}
+
+
+def test_loads_complete_in_order() -> None:
+    two = (
+        LOAD
+        + "  global_load_dword v2, v1, s[8:9]\n  global_load_dword v3, v1, s[8:9]\n  s_waitcnt vmcnt({n})\n"
+        + STORE
+    )
+    assert judge(two.format(n=1)) == ()
+    assert [j.rule for j in judge(two.format(n=2))] == ["outstanding"]
+
+
+def test_scalar_loads_complete_in_any_order() -> None:
+    body = """
+  s_load_dwordx2 s[8:9], s[0:1], 0x0
+  s_load_dwordx2 s[10:11], s[0:1], 0x8
+  s_waitcnt lgkmcnt({n})
+  s_mov_b32 s12, s8
+"""
+    assert judge(body.format(n=0)) == ()
+    assert [j.rule for j in judge(body.format(n=1))] == ["outstanding"]
+
+
+def test_overwriting_the_target_of_a_load_is_caught() -> None:
+    (judgement,) = judge(LOAD + "  global_load_dword v2, v1, s[8:9]\n  v_mov_b32 v2, 1\n")
+    assert judgement.detail.startswith("v2 is overwritten while a load into it is outstanding")
+
+
+def test_atomics_of_workgroups_do_not_race() -> None:
+    body = LOAD + "  v_mov_b32 v2, 1\n  global_atomic_add v1, v2, s[8:9]\n"
+    assert judge(body, groups=4) == ()
+
+
+def test_lds_loaded_from_memory_is_ready_after_its_wait_only() -> None:
+    body = """
+  v_readfirstlane_b32 s6, v1
+  s_nop 3
+  s_mov_b32 m0, s6
+  s_nop 0
+  global_load_lds_dword v1, s[8:9]
+  {wait}
+  s_barrier
+  v_xor_b32 v3, 0x100, v1
+  ds_read_b32 v2, v3
+  s_waitcnt lgkmcnt(0)
+"""
+    assert judge(LOAD + body.format(wait="s_waitcnt vmcnt(0)"), 128, 512) == ()
+    assert {j.rule for j in judge(LOAD + body.format(wait="s_nop 0"), 128, 512)} == {"lds-race"}
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx90a"])
+def test_a_matrix_result_needs_its_wait_states(arch: str) -> None:
+    name = "v_mfma_f32_32x32x8_f16" if arch == "gfx942" else "v_mfma_f32_32x32x8f16"
+    states = {"gfx942": 11, "gfx90a": 19}[arch]
+    body = "\n".join(f"  v_mov_b32 v{k}, 0" for k in range(2, 40)) + f"\n  {name} v[16:31], v[2:3], v[4:5], v[16:31]\n"
+    waits = lambda n: "".join(f"  s_nop {min(n - k, 8) - 1}\n" for k in range(0, n, 8))  # noqa: E731
+    assert judge(body + waits(states) + "  v_mov_b32 v50, v16\n", arch=arch) == ()
+    assert [j.rule for j in judge(body + waits(states - 1) + "  v_mov_b32 v50, v16\n", arch=arch)] == ["wait-states"]
