@@ -185,6 +185,14 @@ def test_shown_files_hold_what_is_shown() -> None:
         assert body.strip() in (ROOT / path).read_text(encoding="utf-8"), path
 
 
+def test_the_house_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "maintainers" / "house.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z_/-]+(?:\.py|/))`", text)
+    assert len(named) >= 40
+    homes = (ROOT, ROOT / "packages" / "core" / "src" / "opmux")
+    assert [name for name in named if not any((home / name).exists() for home in homes)] == []
+
+
 def test_there_is_something_to_run() -> None:
     runnable = {p.name: len(fences(p.read_text(encoding="utf-8"))) for p in PAGES}
     assert runnable["README.md"] >= 2
