@@ -1,0 +1,78 @@
+"""The op object and its plan table: which calls share a plan, and how far the tables grow."""
+
+import torch
+from backends import backends, implementation
+from planted import W, X, ones
+
+import opmux
+from opmux.callpath.op import OPS, PlanTable
+from opmux.plugin import AtMost, Bucket, Exact, MultipleOf
+
+
+def test_a_target_gets_the_ops_own_arguments():
+    seen = []
+
+    def target(*tensors, **options):
+        seen.append((tensors, options))
+        return torch.empty_like(tensors[0])
+
+    with backends(a=implementation(target, op="layer_norm")):
+        opmux.layer_norm(X, W)
+        opmux.layer_norm(X, W, W, eps=1e-3)
+    assert [(len(t), t[2] is None, o) for t, o in seen] == [(3, True, {"eps": 1e-5}), (3, False, {"eps": 1e-3})]
+
+
+def test_calls_with_equal_features_share_a_plan():
+    with backends(a=implementation(ones, when=(MultipleOf("hidden", 8), AtMost("tokens", 64)))):
+        for rows in range(1, 40):
+            opmux.rms_norm(torch.randn(rows, 8), W)
+        assert len(opmux.rms_norm.op.table) == 1
+        assert opmux.rms_norm(torch.randn(65, 8), W).shape == (65, 8)
+        assert len(opmux.rms_norm.op.table) == 2
+        assert len(opmux.rms_norm.op.front[2]) == 2
+
+
+def test_many_shapes_grow_no_table_beyond_the_feature_keys():
+    with backends(a=implementation(ones, when=(MultipleOf("hidden", 8),), features=(Bucket("tokens"),))):
+        weights = {hidden: torch.randn(hidden) for hidden in range(1, 101)}
+        for rows in range(100):
+            for hidden, weight in weights.items():
+                opmux.rms_norm(torch.empty(rows, hidden), weight)
+        # 2 answers to hidden % 8, 8 buckets of 0..99 (0 counts as 2)
+        assert len(opmux.rms_norm.op.table) == 16
+        assert len(opmux.rms_norm.op.front[2]) == 16
+
+
+def test_a_plan_table_is_bounded(monkeypatch):
+    monkeypatch.setattr(PlanTable, "LIMIT", 8)
+    with backends(a=implementation(ones, features=(Exact("hidden"),))):
+        for hidden in range(1, 50):
+            opmux.rms_norm(torch.empty(2, hidden), torch.empty(hidden))
+        table = opmux.rms_norm.op.table
+        assert len(table) == len(table.plans) == 8
+        assert len(opmux.rms_norm.op.front[2]) == 8
+
+
+def test_more_kinds_of_calls_than_guards(monkeypatch):
+    """Ranks and dtypes beyond the guards kept at a time still get the right plan."""
+    monkeypatch.setattr(type(opmux.rms_norm.op), "FRONTS", 3)
+    for _ in range(3):
+        for rank in range(1, 7):
+            for dtype in (torch.float32, torch.bfloat16, torch.float64):
+                x, w = torch.randn([2] * rank + [8]).to(dtype), torch.randn(8)
+                assert torch.equal(opmux.rms_norm(x, w), opmux.rms_norm.reference(x, w))
+
+
+def test_an_op_is_a_function_with_its_own_signature_and_docs():
+    import inspect
+
+    for op in OPS.values():
+        signature = inspect.signature(op.public)
+        assert [p for p in signature.parameters if p not in ("backend", "out")] == [
+            *(t.name for t in op.signature.tensors),
+            *(o.name for o in op.signature.options),
+        ] or op.is_backward
+        assert op.public.__doc__
+        assert op.public.__name__ == op.name
+        assert "backend" in signature.parameters
+    assert inspect.signature(opmux.rms_norm).parameters["eps"].default == 1e-6
