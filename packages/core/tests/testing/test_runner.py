@@ -234,3 +234,53 @@ def test_a_mistake_of_the_suite_is_told_as_one(monkeypatch: pytest.MonkeyPatch) 
     report = run_conformance("reference", ["silu_mul"], "interpreter")
     assert {f["check"] for f in report["ops"][0]["failures"]} == {"suite"}
     assert "the suite itself failed at test_runner.py:" in report["ops"][0]["failures"][0]["message"]
+
+
+def broken(*tensors: Tensor, **options: Any) -> Tensor:
+    raise RuntimeError("no such instruction")
+
+
+def test_a_target_that_raises_shows_where() -> None:
+    with backends(kernel=implementation(broken)):
+        report = run_conformance("kernel", ["rms_norm"], "interpreter")
+        failure = report["ops"][0]["failures"][0]
+        with pytest.raises(AssertionError) as caught:
+            run_case("kernel", "rms_norm", failure["case"])
+    lines = failure["traceback"].splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert 'test_runner.py", line' in lines[1]
+    assert lines[-1] == "RuntimeError: no such instruction"
+    assert "\n    RuntimeError: no such instruction" in str(caught.value)
+
+
+def test_a_record_that_did_not_load_fails_the_run() -> None:
+    bad = Implementation(op="rms_norm", name="bad", target=reference, when=(Dtype("nothing", "float32"),))
+    with backends(kernel=[implementation(reference), bad]):
+        report = run_conformance("kernel", ["rms_norm"], "interpreter")
+    assert report["failed"] == 1
+    (reason,) = report["not_loaded"]
+    assert reason.startswith("kernel:bad of rms_norm: ")
+
+
+DIES = """
+import os
+from types import SimpleNamespace
+from opmux.plugin import Implementation, hookimpl
+from opmux.plugins.loading import load_plugin
+from opmux.testing import run_conformance
+
+@hookimpl
+def opmux_implementations():
+    return [Implementation(op="rms_norm", target=lambda *tensors, **options: os.abort())]
+
+load_plugin("dies", lambda: SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations), "m", "1")
+run_conformance("dies", profile="interpreter")
+"""
+
+
+def test_a_kernel_that_aborts_is_told_with_its_case() -> None:
+    run = subprocess.run([sys.executable, "-c", DIES], capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    told = run.stderr.splitlines()[-1]
+    assert told.startswith("conformance: the process died in case bf16,tokens=2x2,hidden=24 of rms_norm: python -c ")
+    assert told.endswith("; give --jobs 1 to go on to the next op")

@@ -15,7 +15,14 @@ from opmux.errors import InvalidArgument, UnknownBackend
 from opmux.plugin import Dtype
 from opmux.testing import conformance_suite
 from opmux.testing.exceptions import read_exceptions
-from opmux.testing.suite import case_parameters, check_case, check_claims, check_constraints, check_exceptions
+from opmux.testing.suite import (
+    case_parameters,
+    check_case,
+    check_claims,
+    check_constraints,
+    check_exceptions,
+    check_loaded,
+)
 
 CASE = "f32,tokens=4,hidden=8"
 reference = opmux.rms_norm.reference
@@ -69,6 +76,23 @@ def test_claiming_nothing_fails() -> None:
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("kernel claims none of ")
     assert "archs: gfx90a" in lines[1]
+
+
+def test_a_record_that_did_not_load_fails() -> None:
+    bad = implementation(reference, name="bad", when=(Dtype("nothing", "float32"),))
+    with backends(kernel=[implementation(reference), bad]), pytest.raises(pytest.fail.Exception) as caught:
+        check_loaded("kernel")
+    assert str(caught.value).startswith("parts of kernel did not load\n  kernel:bad of rms_norm: ")
+
+
+def test_plugins_are_loaded_where_ops_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opmux.plugins import loading
+
+    asked: list[bool] = []
+    ensure = loading.ensure_loaded
+    monkeypatch.setattr(loading, "ensure_loaded", lambda: bool(asked.append(True)) or ensure())
+    conformance_suite("reference", ["silu_mul"], profile="interpreter")
+    assert asked
 
 
 def test_claiming_something_passes() -> None:

@@ -333,16 +333,10 @@ def _report_of(backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequ
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Probes that no claimed case ran, each with the reason that was given most."""
-    reasons: dict[str, Counter[str]] = {}
-    ran = set()
-    for outcome in outcomes:
-        probe = probe_of(outcome.case)
-        if outcome.status == SKIPPED:
-            reasons.setdefault(probe, Counter())[outcome.reason] += 1
-        elif outcome.claimed:
-            ran.add(probe)
-    return {probe: counts.most_common(1)[0][0] for probe, counts in reasons.items() if probe not in ran}
+    """Probes that no claimed case ran, each with the reason of its last case, which is fitted to the backend."""
+    ran = {probe_of(o.case) for o in outcomes if o.claimed and o.status != SKIPPED}
+    reasons = {probe_of(o.case): o.reason for o in outcomes if o.status == SKIPPED}
+    return {probe: reason for probe, reason in reasons.items() if probe not in ran}
 
 
 def _fail_empty(reports: Sequence[dict[str, Any]], backend: str, profile: str) -> None:

@@ -114,6 +114,10 @@ OWN_RANGES: Mapping[str, tuple[int, int]] = {
 """Least and largest spread sizes of dims that do not go as far as a profile's limit."""
 
 
+LEFT_OVER = (1, 2, 4, 7, 4, 1, 4, 3)
+"""What spread sizes leave over by 8, by step: half a vector in every other step from the third on."""
+
+
 def spread_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
     """Sizes from 1 to the profile's limit for every dim at once, in equal steps of the logarithm.
 
@@ -132,7 +136,7 @@ def spread_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
         sizes = []
         for step in range(count):
             least, most = math.ceil(edges[step]), max(math.ceil(edges[step]), math.floor(edges[step + 1]))
-            wanted = (5 * step + 4) % 8
+            wanted = LEFT_OVER[step % len(LEFT_OVER)]
             fitting = [size for size in range(least, most + 1) if size % 8 == wanted]
             sizes.append(draws.choice(fitting) if fitting else draws.randint(least, most))
         draws.shuffle(sizes)
