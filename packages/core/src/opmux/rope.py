@@ -97,7 +97,7 @@ def dynamic_ntk(
         head_dim: The size of a head.
         factor: How fast the base grows with s; 1 divides the lowest frequency by s.
         max_position_embeddings: The trained length, in positions.
-        seq_len: The length of the sequence at hand, in positions; None, or one below the trained length,
+        seq_len: The length of the current sequence, in positions; None, or one below the trained length,
             counts as the trained length, which leaves the frequencies at their default.
         partial_rotary_factor: The fraction of a head that is rotated.
 
@@ -291,7 +291,7 @@ def longrope(
             is None.
         original_max_position_embeddings: The length of the pretraining, in positions.
         attention_factor: Takes the place of the factor computed here.
-        seq_len: The length of the sequence at hand, in positions; None counts as short.
+        seq_len: The length of the current sequence, in positions; None counts as short.
         partial_rotary_factor: The fraction of a head that is rotated.
 
     Returns:

@@ -112,7 +112,7 @@ class Attention(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Fill the weights anew: projections as `torch.nn.Linear` does, norms with 1, sinks with 0."""
+        """Initialise the weights again: projections as `torch.nn.Linear` does, norms with 1, sinks with 0."""
         for child in self.children():
             if isinstance(child, Linear | RMSNorm):
                 child.reset_parameters()

@@ -1,4 +1,4 @@
-"""What the tokens of a call attend to, where they are no dense batch: packed sequences, or something of your own."""
+"""What the tokens of a call attend to, where they are not a dense batch: packed sequences, or a class of your own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ class GatedMLP(nn.Module):
         self.down_proj = Linear(intermediate, hidden, **how)
 
     def reset_parameters(self) -> None:
-        """Fill the weights anew, as `torch.nn.Linear` does."""
+        """Initialise the weights again, as `torch.nn.Linear` does."""
         for projection in self.children():
             projection.reset_parameters()  # type: ignore[operator]
 

@@ -14,7 +14,7 @@ from opmux.nn.sizes import check_sizes
 
 
 def _one_dim(module: str, normalized_shape: int | Sequence[int], eps: float | None) -> list[int]:
-    """Refuse a shape of several dims, and an eps that is none."""
+    """Refuse a shape of several dims, and an eps that is not a number, 0 or more."""
     shape = list(normalized_shape) if isinstance(normalized_shape, Sequence) else [normalized_shape]
     if len(shape) != 1:
         raise invalid(
@@ -141,5 +141,5 @@ class LayerNorm(nn.LayerNorm):
 
 
 def _ones(norm: RMSNorm | LayerNorm, x: Tensor) -> Tensor:
-    """The weight of a norm without one; made anew, so that no state has to follow the module around."""
+    """The weight of a norm without one; made at each call, so that the module needs no state for it."""
     return torch.ones(norm.normalized_shape, dtype=torch.float32, device=x.device)

@@ -117,7 +117,7 @@ class PagedLayer:
 class PagedCache:
     """The pages of all layers, and which sequence has which of them.
 
-    ``step`` gives pages to the sequences that grow, ``release`` takes them back. Who schedules pages elsewhere takes
+    ``step`` gives pages to the sequences that grow, ``release`` takes them back. To schedule pages elsewhere, use
     `PagedLayer` and `PagedStep` alone.
 
     Args:
@@ -131,7 +131,7 @@ class PagedCache:
         device: Where the pages are made.
 
     Raises:
-        InvalidArgument: If a size is none, or page_size not one of those.
+        InvalidArgument: If a size is not a whole number of 1 or more, or page_size is not one of those.
     """
 
     def __init__(

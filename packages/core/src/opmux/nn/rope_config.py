@@ -76,7 +76,7 @@ def parameters_of(config: Any, layer_type: str | None = None) -> dict[str, Any]:
 
     Args:
         config: A mapping or an object with the names of a Hugging Face configuration. The rope's own are in
-            ``rope_parameters``, or in ``rope_scaling`` with the base beside it.
+            ``rope_parameters``, or in ``rope_scaling`` along with the base.
         layer_type: Which of them, where each type of layer has its own.
 
     Raises:

@@ -106,7 +106,7 @@ class RotaryEmbedding(nn.Module):
         return cls(max_positions=max_positions, interleaved=interleaved, device=device, backend=backend, **given)
 
     def resize(self, max_positions: int, seq_len: int | None = None) -> None:
-        """Make the tables anew: of another length, and for the rules that depend on it, for another sequence length.
+        """Make the tables again: of another length and, for rules that depend on it, for another sequence length.
 
         Call it outside of compiled code and of graph capture, which keep the tables that they saw.
 
@@ -157,7 +157,7 @@ class RotaryEmbedding(nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *rest: Any) -> None:
-        """Weights that are assigned to a module on the meta device leave it without a device: the tables begin anew."""
+        """Weights that are assigned to a module on the meta device leave it without a device: remake the tables."""
         super()._load_from_state_dict(state_dict, prefix, metadata, *rest)
         if self.cos.is_meta and metadata.get("assign_to_params_buffers", False):
             self.to_empty(device="cpu")

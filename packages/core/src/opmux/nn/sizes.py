@@ -1,10 +1,10 @@
-"""Sizes that have to be sizes."""
+"""Checks of sizes."""
 
 from opmux.errors import invalid
 
 
 def check_sizes(module: str, **sizes: int) -> None:
-    """Refuse what is no whole number, or below 1.
+    """Refuse what is not a whole number of 1 or more.
 
     Raises:
         InvalidArgument: Names the first such argument.

@@ -1,7 +1,7 @@
 """Attention in blocks of queries by keys: the arithmetic that the references of the attention family share.
 
 Both directions take dense tensors, one batch of equally long sequences, and return the accumulation dtype.
-Inside, the query heads that share a kv head lie beside each other as *rows*, so that one product serves them
+Inside, the query heads that share a kv head are adjacent, as *rows*, so that one product serves them
 all: ``(batch, kv_heads, seq * groups, dim)``, row ``i * groups + g`` for query ``i`` of the g-th head of its
 group.
 

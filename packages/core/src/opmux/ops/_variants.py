@@ -63,7 +63,7 @@ def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[...
 
     Args:
         base: The op whose parameters, relations, dtypes and operations hold for this one too.
-        **declaration: What `define_op` is told beside these.
+        **declaration: What `define_op` is told in addition.
     """
 
     def define(body: Callable[..., Any]) -> Any:
@@ -85,7 +85,7 @@ def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[...
 
 
 def _parameters(base: OpFunction[Any]) -> inspect.Signature:
-    """The signature as the base's definition has it: without what every op takes beside its own."""
+    """The signature as the base's definition has it: without ``backend`` and ``out``, which every op has."""
     return inspect.signature(base.reference)
 
 

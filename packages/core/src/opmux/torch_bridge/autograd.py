@@ -98,7 +98,7 @@ def under_transform() -> bool:
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
-    """Record at the level at hand; the levels below see the op again, through ``torch.ops``."""
+    """Record at the current level; the levels below see the op again, through ``torch.ops``."""
     if not under_transform():
         return function.apply(*arguments)
     with enable_single_level_autograd_function():
@@ -135,10 +135,10 @@ def forward_mode(name: str) -> GradientRefused:
 
 
 class _Level(_SingleLevelFunction):
-    """A function that records at the level that runs: below it, the op is dispatched anew.
+    """A function that records at the current level only; below it, the op is dispatched again.
 
-    torch.autograd.Function would hand the call to functorch where a transform is active, and ask then for a form that
-    is about four times dearer.
+    torch.autograd.Function would hand the call to functorch where a transform is active, and then require a form that
+    costs about four times as much.
     """
 
     @staticmethod
@@ -176,7 +176,7 @@ class _Recorded(_Level):
             saved = unwrap_dead_wrappers(ctx.saved_tensors)
             arguments = recipe.arguments(saved, unwrap_dead_wrappers(grads), ctx.forms)
             # The public function finds its own way: planned, traced, or (with create_graph) recorded, to be refused
-            # only if somebody does differentiate it.
+            # only if it is differentiated.
             results = recipe.backward.public(*arguments, **options, output_mask=mask, backend=backend)
             several = results if isinstance(results, tuple) else (results,)
             for place, want, result in zip(recipe.differentiated, mask, several, strict=True):

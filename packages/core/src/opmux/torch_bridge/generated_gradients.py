@@ -1,4 +1,4 @@
-"""The gradient of an op for which nobody wrote one: its reference again, recorded, and torch's own autograd."""
+"""The gradient of an op without a handwritten one: torch's autograd of its reference, run again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

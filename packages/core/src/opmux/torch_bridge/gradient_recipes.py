@@ -63,12 +63,12 @@ class Recipe:
                 )
 
     def to_save(self, tensors: Sequence[Any], results: Sequence[Tensor]) -> list[Any]:
-        """What the backward op needs beside gradients."""
+        """What the backward op needs besides gradients."""
         given = {"input": tensors, "result": results}
         return [given[s.kind][s.place] for s in self.sources if s.kind != "grad"]
 
     def arguments(self, saved: Sequence[Any], grads: Sequence[Any], forms: Sequence[Form]) -> list[Any]:
-        """The tensor arguments of the backward op. A gradient that nobody gave is None, or zeros where it must be."""
+        """The tensor arguments of the backward op. A missing gradient is None, or zeros where one is required."""
         left = iter(saved)
         like = next(g for g in grads if g is not None)
         made = []

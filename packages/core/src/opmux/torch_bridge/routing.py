@@ -1,4 +1,4 @@
-"""Where a call goes that is not plain: through torch's registration, through autograd, or straight to a plan."""
+"""Where a call goes that is not plain: to torch's registration, to autograd, or straight to a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +57,7 @@ def _route(
 
 
 def _without_negation(op: Op, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A lazily negated view (as the imaginary part of a conjugate) holds other bits than its values: write them out."""
+    """A lazily negated view (as the imaginary part of a conjugate) does not hold its values in memory: resolve it."""
     if not any(isinstance(t, Tensor) and t.is_neg() for t in tensors):
         return tensors
     for name, tensor in op.names(tensors).items():

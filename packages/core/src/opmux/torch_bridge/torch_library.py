@@ -95,7 +95,7 @@ Handler = Callable[[tuple[Any, ...], dict[str, Any], str | None, Any], Any]
 
 
 def gathering(signature: Signature, handler: Handler, out: bool = False) -> Callable[..., Any]:
-    """A function with the op's own parameters that hands them to ``handler`` gathered: the dispatcher drops defaults.
+    """A function with the op's parameters that passes them to ``handler`` in full: the dispatcher drops defaults.
 
     Lists, as the dispatcher passes tuples, become tuples again.
     """
