@@ -22,6 +22,7 @@ FREE = {
     "ops.ops[].options[].default",
     "explain.config",
     "conformance.ops[].skips",
+    "conformance.ops[].not_run",
     "conformance.environment.plugins",
     "conformance.environment.not_checked",
 }
