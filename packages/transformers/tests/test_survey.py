@@ -45,7 +45,7 @@ NOT_SHRUNK = {
 
 
 OTHERS = (
-    "arcee", "biogpt", "cohere", "cohere2", "deepseek_v3", "diffllama", "doge", "ernie4_5", "exaone4", "falcon_h1",
+    "arcee", "biogpt", "cohere", "cohere2", "deepseek_v3", "diffllama", "doge", "ernie4_5", "exaone4",
     "gemma", "gemma3n_text", "glm", "glm4", "gpt_neox", "gpt_neox_japanese", "granitemoe", "helium", "jamba", "jetmoe",
     "llama4_text", "minimax", "mixtral", "moshi", "nemotron", "olmo", "olmoe", "opt", "persimmon", "phi", "qwen2_moe",
     "qwen3_moe", "qwen3_next", "roformer", "seed_oss", "smollm3", "stablelm", "starcoder2",
@@ -102,7 +102,7 @@ def test_attention_that_does_not_ask_the_registry_says_so(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["mamba", "xlnet", "falcon_h1", "jamba"])
+@pytest.mark.parametrize("name", ["mamba", "xlnet", "jamba"])
 def test_convolutions_and_attentions_are_no_mixtures_of_experts(name: str) -> None:
     report = opmux_transformers.patch(small(name))
     assert {row.class_name for row in report.rows if row.kind == "experts"} <= {"JambaExperts"}
@@ -120,11 +120,6 @@ def test_mixtures_of_experts_are_named(name: str) -> None:
     [
         ("doge", "attention", "it makes the mask of its attention by itself"),
         ("diffllama", "attention", "its forward asks for attention 2 times, expected once"),
-        (
-            "falcon_h1",
-            "attention",
-            "its layer is of the kind 'hybrid': only full and sliding attention are known",
-        ),
         ("phi", "rope", "apply_rotary_pos_emb takes no whole head: its cos and sin have 8 dims, a head has 16"),
         ("deepseek_v3", "rope", "its forward calls several rotary functions"),
         ("llama4_text", "attention", "nothing was found that makes its cos and sin"),
