@@ -2,6 +2,8 @@
 
 import itertools
 import sys
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,15 +11,19 @@ from torch import Tensor
 import opmux
 from opmux_triton.activation import backward_targets as gate_backward
 from opmux_triton.activation import targets as gates
+from opmux_triton.activation.configs import GatedConfig
 from opmux_triton.norm import backward_targets as norm_backward
 from opmux_triton.norm import targets as norms
+from opmux_triton.norm.configs import BackwardConfig, RowsConfig
 from opmux_triton.rope import targets as ropes
+from opmux_triton.rope.configs import RopeConfig
 
 torch.manual_seed(0)
 EPS = 1e-5
-ROWS = {"BLOCK": 16, "ROWS": 2, "num_warps": 4}
-BACK = {"BLOCK": 16, "TAIL": 0, "ROWS": 1, "STAGES": 1, "AGAIN": False, "num_warps": 4, "programs": 1}
-BACK |= {"sum_columns": 16, "sum_rows": 4, "sum_warps": 1}
+ROWS = RowsConfig(block=16, rows=2, num_warps=4)
+BACK = BackwardConfig(
+    block=16, tail=0, rows=1, stages=1, again="", num_warps=4, programs=1, sum_columns=16, sum_rows=4, sum_warps=1
+)
 
 
 def scattered(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -38,13 +44,10 @@ def _several(value: object) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
 
 
-def check_norms(shape: tuple[int, ...], block: int, tail: int = 0, again: bool = False) -> None:
+def check_norms(shape: tuple[int, ...], block: int, tail: int = 0, again: Literal["", "weight", "all"] = "") -> None:
     """All norms with rows that are longer than a block, or not, in unfoldable strides."""
-    config, back = {**ROWS, "BLOCK": block}, {**BACK, "BLOCK": block, "TAIL": tail, "AGAIN": again}
-    if block + tail >= shape[-1]:
-        back["ROWS"] = 2
-    if shape[-1] % block == 0:
-        config["ROWS"] = 1
+    config = replace(ROWS, block=block, rows=1 if shape[-1] % block == 0 else 2)
+    back = replace(BACK, block=block, tail=tail, again=again, rows=2 if block + tail >= shape[-1] else 1)
     x, r, g, h = (scattered(*shape) for _ in range(4))
     w, b = torch.randn(shape[-1]), torch.randn(shape[-1])
     rms = {"eps": EPS, "weight_offset": 1.0}
@@ -71,14 +74,14 @@ def check_rows_past_the_end() -> None:
     """With eps = 0 the rows that only fill a tile up must not reach the weight's gradient."""
     g, x, w = torch.randn(5, 24), torch.randn(5, 24), torch.randn(24)
     options = {"eps": 0.0, "weight_offset": 0.0, "output_mask": (True, True)}
-    found = norm_backward.rms_norm_backward(g, x, w, **options, config={**BACK, "BLOCK": 32, "ROWS": 4})
+    found = norm_backward.rms_norm_backward(g, x, w, **options, config=replace(BACK, block=32, rows=4))
     same(found, opmux.rms_norm_backward.reference(g, x, w, **options), "eps = 0")
 
 
 def check_gates() -> None:
     """Tiles that end inside a row, in unfoldable strides."""
     gate, up, grad, x = (scattered(2, 3, 2, n) for n in (40, 40, 40, 80))
-    config = {"BLOCK": 16, "ROWS": 2, "num_warps": 4}
+    config = GatedConfig(block=16, rows=2, num_warps=4)
     same(gates.silu_and_mul(x, config=config), opmux.silu_and_mul.reference(x), "silu_and_mul")
     for approximate in ("none", "tanh"):
         o = {"approximate": approximate}
@@ -95,7 +98,7 @@ def check_rope() -> None:
     shape = (2, 2, 5)
     q, k = scattered(*shape, 3, 16), scattered(*shape, 1, 16)
     cos, sin = torch.randn(2, 9, 6)
-    config = {"BLOCK_HEADS": 2, "TOKENS": 2, "num_warps": 4}
+    config = RopeConfig(block_heads=2, tokens=2, num_warps=4)
     for positions in (None, torch.randint(0, 9, (*shape, 2))[..., 0]):
         for interleaved in (False, True):
             o = {"interleaved": interleaved}
@@ -113,7 +116,7 @@ def check_rope() -> None:
 def check_large_mean(columns: int, block: int, rows: int) -> None:
     """Rows longer than a block whose mean is a thousand times their spread, held to float64."""
     x, w, b = 1e3 + torch.randn(5, columns), torch.randn(columns), torch.randn(columns)
-    config = {"BLOCK": block, "ROWS": rows, "num_warps": 1}
+    config = RowsConfig(block=block, rows=rows, num_warps=1)
     wide = torch.nn.functional.layer_norm(x.double(), (columns,), w.double(), b.double(), EPS)
     found = norms.layer_norm(x, w, b, eps=EPS, config=config)
     torch.testing.assert_close(found.double(), wide, rtol=1e-3, atol=1e-3)
@@ -125,7 +128,8 @@ check_norms((2, 3, 2, 32), 16)
 check_norms((5, 33), 16)
 check_norms((2, 3, 2, 24), 16, tail=8)
 check_norms((5, 21), 16, tail=8)
-check_norms((5, 21), 32, again=True)
+check_norms((5, 21), 32, again="weight")
+check_norms((5, 21), 32, again="all")
 check_large_mean(96, 32, 1)
 check_large_mean(90, 32, 2)
 check_rows_past_the_end()

@@ -2,27 +2,29 @@
 
 import itertools
 import sys
+from dataclasses import replace
+from typing import Any
 
 import torch
 
+from opmux_triton.gemm.configs import TileChange, TilesConfig
 from opmux_triton.gemm.operands import matrix_of
 from opmux_triton.gemm.products import product
 
 torch.manual_seed(0)
-SMALL = {
-    "kind": "tiles", "tma": True, "store": "descriptor", "flatten": False, "parts": 1, "swap": False,
-    "block_m": 16, "block_n": 32, "block_k": 16, "group": 2, "cut_rest": False, "per_unit": 1, "xcds": 1,
-    "sum_rows": 8, "uneven": {}, "otherwise": {"block_n": 16, "block_k": 32}, "num_warps": 1, "num_stages": 1,
-}  # fmt: skip
+SMALL = TilesConfig(
+    tma=True, store="descriptor", block_m=16, block_n=32, block_k=16, group=2, sum_rows=8,
+    otherwise=TileChange(block_n=16, block_k=32), num_warps=1, num_stages=1,
+)  # fmt: skip
 SIZES = ((33, 64, 64), (17, 160, 240), (48, 33, 17))
-OVERRIDES = (
+OVERRIDES: tuple[dict[str, Any], ...] = (
     {},
     {"cut_rest": True},
     {"cut_rest": True, "flatten": True, "parts": 2},
     {"cut_rest": True, "swap": True},
     {"kind": "shares"},
     {"kind": "shares", "swap": True},
-    {"tma": False, "uneven": {"block_k": 32, "block_n": 16}},
+    {"tma": False, "uneven": TileChange(block_k=32, block_n=16)},
 )
 
 for (m, n, k), over, a_turned, b_turned in itertools.product(SIZES, OVERRIDES, (False, True), (False, True)):
@@ -30,7 +32,7 @@ for (m, n, k), over, a_turned, b_turned in itertools.product(SIZES, OVERRIDES, (
     b = torch.randn((k, n) if b_turned else (n, k), dtype=torch.float16)
     bias = torch.randn(n, dtype=torch.float16)
     out = torch.full((m, n), float("nan"), dtype=torch.float16)
-    product(matrix_of(a, a_turned), matrix_of(b, b_turned), bias, out, (m, n, k), SMALL | over)
+    product(matrix_of(a, a_turned), matrix_of(b, b_turned), bias, out, (m, n, k), replace(SMALL, **over))
     exact = (a.T if a_turned else a).double() @ (b if b_turned else b.T).double() + bias.double()
     torch.testing.assert_close(
         out.double(), exact, rtol=2e-3, atol=2e-3, msg=f"{m} {n} {k} {over} {a_turned} {b_turned}"

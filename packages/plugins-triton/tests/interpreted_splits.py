@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,15 @@ torch.manual_seed(0)
 PAGE, LONGEST = 16, 300
 CONFIG = configs.halves_config(
     parse_arch("sm_90"), {"page_size": PAGE, "head_dim": 16, "value_dim": 16, "bucket(batch)": 2}
-) | {"decode_block_n": 16, "decode_least": 16}
+)
+
+
+def changed(programs: int, rows: int | None = None, splits: int | None = None) -> configs.PagedConfig:
+    """The config with short splits of the keys, of which there are as many as ``programs`` allows."""
+    decode = replace(CONFIG.decode, block_n=16, least=16, programs=programs, rows=rows or CONFIG.decode.rows)
+    return replace(CONFIG, decode=decode, combine=replace(CONFIG.combine, splits=splits or CONFIG.combine.splits))
+
+
 LENGTHS = ([5, LONGEST, 64, 2], [130, 0, 17, 260])
 PAST = 2
 """Tokens past the last sequence."""
@@ -41,7 +50,7 @@ def check(
     bounds = {"max_seqlen_q": longest, "max_seqlen_k": reach}
     options = {"scale": None, "causal": True, "window": (window, -1), "softcap": 0.0, "layout": "nhd", **bounds}
     sink = torch.randn(heads[0]) if sinks else None
-    found = targets.paged_attention_lse(*given, sink, config=CONFIG | changes, **options)
+    found = targets.paged_attention_lse(*given, sink, config=changed(**changes), **options)
     expected = opmux.paged_attention_lse.reference(*given, sink, **options)
     what = f"{longest} {lengths} {window} {changes} {heads} {dims}"
     for own, right in zip(found, expected, strict=True):
@@ -50,13 +59,13 @@ def check(
 
 targets.scratch = poisoned
 for longest, lengths, window, programs in itertools.product((1, 2), LENGTHS, (-1, 40), (8, 1000)):
-    check(longest, lengths, window, {"decode_programs": programs})
+    check(longest, lengths, window, {"programs": programs})
 # joined in three turns and four, and in larger ones; of one sequence there are few, of another none or one
-check(1, [40, LONGEST, 0, 7], -1, {"decode_programs": 1000, "combine_splits": 8})
-check(1, [LONGEST, 30], 250, {"decode_programs": 1000, "combine_splits": 4})
-check(1, [40, LONGEST, 0, 7], -1, {"decode_programs": 1000, "combine_splits": 4})
-check(1, [90], -1, {"decode_programs": 1000}, heads=(2, 1), reach=80 * 16)
-check(1, [80 * 16], -1, {"decode_programs": 1000}, heads=(2, 1), reach=80 * 16)
+check(1, [40, LONGEST, 0, 7], -1, {"programs": 1000, "splits": 8})
+check(1, [LONGEST, 30], 250, {"programs": 1000, "splits": 4})
+check(1, [40, LONGEST, 0, 7], -1, {"programs": 1000, "splits": 4})
+check(1, [90], -1, {"programs": 1000}, heads=(2, 1), reach=80 * 16)
+check(1, [80 * 16], -1, {"programs": 1000}, heads=(2, 1), reach=80 * 16)
 # a group in several tiles of rows, values of another width, no sinks
-check(1, [70, 3], -1, {"decode_programs": 1000, "decode_rows": 16}, heads=(40, 1), dims=(16, 24), sinks=False)
+check(1, [70, 3], -1, {"programs": 1000, "rows": 16}, heads=(40, 1), dims=(16, 24), sinks=False)
 sys.stdout.write("all equal")

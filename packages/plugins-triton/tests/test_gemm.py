@@ -11,9 +11,10 @@ import torch
 from gluon_threads import Descriptor, Machine, Pointer
 
 from opmux.arch import parse_arch
-from opmux_triton.gemm import configs, hopper_kernels, hopper_products, targets
+from opmux_triton.gemm import heuristics, hopper_heuristics, hopper_kernels, hopper_products, hopper_targets, targets
+from opmux_triton.gemm.configs import HopperConfig
+from opmux_triton.gemm.hopper_products import product
 from opmux_triton.gemm.operands import matrix_of
-from opmux_triton.gemm.products import product
 from opmux_triton.gemm.shares import even_shares, rest_of, shares_of
 from opmux_triton.launch import Launch, recording
 
@@ -37,14 +38,20 @@ def launches(arch: str, m: int, n: int, k: int, transposed: bool) -> dict[str, l
     features: dict[str, Any] = {"n": n, "k": k, "bucket(tokens)": (m - 1).bit_length()}
     x, w, grad = made(m, k, transposed), made(n, k, transposed), made(m, n, transposed)
     found = {}
+    where = parse_arch(arch)
     with recording(arch) as recorded:
-        targets.linear(x, w, None, config=configs.linear(parse_arch(arch), features))
+        if arch == "sm_90" and hopper_heuristics.why_not_linear(features) is None:
+            hopper_targets.linear(x, w, None, config=hopper_heuristics.linear(where, features))
+        else:
+            targets.linear(x, w, None, config=heuristics.linear(where, features))
     found["out"] = recorded.launches
-    config = configs.linear_backward(parse_arch(arch), features)
+    backward: Any = hopper_targets if arch == "sm_90" else targets
+    chosen: Any = hopper_heuristics if arch == "sm_90" else heuristics
+    config = chosen.linear_backward(where, features)
     for index, name in enumerate(("grad_x", "grad_w")):
         mask = tuple(i == index for i in range(3))
         with recording(arch) as recorded:
-            targets.linear_backward(grad, x, w, output_mask=mask, config=config)
+            backward.linear_backward(grad, x, w, output_mask=mask, config=config)
         found[name] = recorded.launches
     return found
 
@@ -93,23 +100,31 @@ def test_interpreted_products_agree_with_float64(interpret: Callable[[str], None
     interpret("interpreted_products.py")
 
 
+OTHERWISE = heuristics.halves(parse_arch("sm_80"), 4096, 8193, 512)
+
+
+def roles(*tile: int, **more: Any) -> HopperConfig:
+    """A config of the Hopper kernel, which sums up four rows at a time."""
+    return HopperConfig(*tile, otherwise=OTHERWISE, sum_rows=4, **more)
+
+
 ROLES = {
-    "shared tiles": configs.roles(8, 16, 8, 3, 2, parts=4, group=2),
-    "the rest cut": configs.roles(8, 16, 8, 3, 2, parts=4, group=2, cut="rest"),
-    "all cut": configs.roles(8, 16, 8, 4, 2, slots=1, group=2, cut="all", spin=True),
-    "in turn": configs.roles(8, 8, 8, 5, 2, alternate=True, group=2),
-    "in turn, the rest cut": configs.roles(8, 8, 8, 3, 2, alternate=True, group=2, cut="rest", spin=True),
-    "in turn, all cut": configs.roles(8, 8, 8, 3, 2, alternate=True, group=2, cut="all"),
-    "three warpgroups": configs.roles(12, 8, 8, 3, 3, slots=1, group=2),
-    "one warpgroup": configs.roles(8, 8, 8, 2, 1, slots=1, group=2, swap=True, cut="all", spin=True),
-    "swapped": configs.roles(16, 8, 8, 4, 2, group=2, swap=True, cut="all", spin=True),
+    "shared tiles": roles(8, 16, 8, 3, 2, parts=4, group=2),
+    "the rest cut": roles(8, 16, 8, 3, 2, parts=4, group=2, cut="rest"),
+    "all cut": roles(8, 16, 8, 4, 2, slots=1, group=2, cut="all", spin=True),
+    "in turn": roles(8, 8, 8, 5, 2, alternate=True, group=2),
+    "in turn, the rest cut": roles(8, 8, 8, 3, 2, alternate=True, group=2, cut="rest", spin=True),
+    "in turn, all cut": roles(8, 8, 8, 3, 2, alternate=True, group=2, cut="all"),
+    "three warpgroups": roles(12, 8, 8, 3, 3, slots=1, group=2),
+    "one warpgroup": roles(8, 8, 8, 2, 1, slots=1, group=2, swap=True, cut="all", spin=True),
+    "swapped": roles(16, 8, 8, 4, 2, group=2, swap=True, cut="all", spin=True),
 }
 
 
 @pytest.mark.parametrize("name", ROLES)
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, True)])
 def test_roles_take_turns_without_races(name: str, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ROLES[name] | {"sum_rows": 4}
+    config = ROLES[name]
     monkeypatch.setattr(hopper_products, "_layout", lambda _shape: None)
     monkeypatch.setattr(
         hopper_products,
@@ -124,7 +139,7 @@ def test_roles_take_turns_without_races(name: str, turned: tuple[bool, bool], mo
         np.testing.assert_array_equal(out, expected, err_msg=f"{name} {sizes} {units}")
 
 
-def by_roles(sizes: tuple[int, int, int], config: dict[str, Any], turned: tuple[bool, bool]) -> tuple[Any, Any]:
+def by_roles(sizes: tuple[int, int, int], config: HopperConfig, turned: tuple[bool, bool]) -> tuple[Any, Any]:
     """A product of small integers by the roles of every program, and what it should be."""
     m, n, k = sizes
     random = np.random.default_rng(m + n + k)
@@ -149,7 +164,7 @@ def by_roles(sizes: tuple[int, int, int], config: dict[str, Any], turned: tuple[
         Machine(program, launch.grid[0], seed=program).run(hopper_kernels, "products", arguments, meta)
     for other in sums:
         target = np.broadcast_to(bias, out.shape)
-        add_up(other, partial, *((out.T, target.T) if config["swap"] else (out, target)))
+        add_up(other, partial, *((out.T, target.T) if config.swap else (out, target)))
     return out, a @ b.T + bias
 
 
@@ -170,8 +185,7 @@ def add_up(launch: Launch, partial: Any, out: Any, bias: Any) -> None:
 
 
 def test_roles_leave_what_has_no_descriptor_to_the_portable_kernels() -> None:
-    otherwise = configs.halves(parse_arch("sm_80"), 4096, 8193, 512)
-    config = configs.roles(128, 256, 64, 4, 2, parts=4, otherwise=otherwise)
+    config = roles(128, 256, 64, 4, 2, parts=4)
     with recording("sm_90") as recorded:
-        targets.linear(made(4096, 512, False), made(8193, 512, False), None, config=config)
+        hopper_targets.linear(made(4096, 512, False), made(8193, 512, False), None, config=config)
     assert [launch.kernel.__name__ for launch in recorded.launches] == ["tiles"]

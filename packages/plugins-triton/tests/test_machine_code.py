@@ -19,6 +19,7 @@ from opmux_triton.aot import amdgcn, checks, expected, jobs, known, nvidia
 from opmux_triton.aot import run as aot
 from opmux_triton.aot.build import Built, build, dots_of
 from opmux_triton.aot.facts import Facts
+from opmux_triton.archs import PORTABLE
 from opmux_triton.launch import FUSION, Launch, launch, recorded_arch, recording
 
 
@@ -198,7 +199,7 @@ def test_large_cases_add_jobs_and_take_none_away() -> None:
     usual, both = (jobs.enumerate_jobs("sm_90", names, profiles) for profiles in (("model",), jobs.PROFILES))
     picked, more = ({jobs._identity(j) for j in jobs.representatives(e.jobs.values())} for e in (usual, both))
     assert picked < more
-    blocks = {j.config["BLOCK"] for j in jobs.representatives(both.jobs.values()) if j.profile == "large"}
+    blocks = {j.config["block"] for j in jobs.representatives(both.jobs.values()) if j.profile == "large"}
     assert blocks == {2048, 4096}  # rows of 8192 that are read twice
 
 
@@ -214,11 +215,13 @@ def test_an_op_that_there_is_not_is_refused() -> None:
     assert str(raised.value) == "machine-code: `--op` expected the name of an op, got 'rmsnorm'; see `opmux ops`"
 
 
-def test_an_arch_that_nobody_claims_is_refused() -> None:
+@pytest.mark.parametrize("arch", ["sm_70", "sm_999", "gfx1250"])
+def test_an_arch_that_nobody_claims_is_refused(arch: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
-        aot.check_arch("sm_70")
+        aot.check_arch(arch)
     assert str(raised.value) == (
-        "machine-code: `ARCH` expected an arch that backend triton claims, got 'sm_70'; see `opmux backends`"
+        f"machine-code: `ARCH` expected an arch that backend triton claims, got {arch!r}; "
+        f"it claims {', '.join(PORTABLE)}"
     )
 
 

@@ -1,6 +1,7 @@
 """The memory-bound families: how rows are folded, what the heuristics give, and kernels beyond the small cases."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -57,20 +58,16 @@ def test_a_single_row_is_a_part() -> None:
     assert rows == (1, None, (0,), (None,))
 
 
-def _power(n: int) -> bool:
-    return n > 0 and n & (n - 1) == 0
-
-
 @pytest.mark.parametrize("arch", ARCHS)
 def test_heuristics_keep_to_what_an_arch_has(arch: str) -> None:
     where = parse_arch(arch)
     threads = 64 if arch.startswith("gfx9") else 32
-    made = []
+    made: list[Any] = []
     for width in WIDTHS:
         for back in (norms.backward_config, norms.centred_backward_config):
             made.append(back(where, {"hidden": width}))
-            held = made[-1]["BLOCK"] + made[-1]["TAIL"]
-            assert made[-1]["TAIL"] == 0 or (_power(made[-1]["TAIL"]) and width <= held < 2 * width)
+            held = made[-1].block + made[-1].tail
+            assert made[-1].tail == 0 or width <= held < 2 * width
         for bucket in TOKENS:
             for rows in (norms.rms_config, norms.centred_config, norms.added_config):
                 made.append(rows(where, {"hidden": width, "bucket(tokens)": bucket}))
@@ -80,21 +77,18 @@ def test_heuristics_keep_to_what_an_arch_has(arch: str) -> None:
             made.append(caches.write_config(where, cache))
             heads = {"heads": 5, "kv_heads": 1, "head_dim": width, "bucket(batch)": 0, "bucket(seq)": bucket}
             made.append(ropes.rope_config(where, heads))
-    for config in made:
-        assert _power(config["num_warps"])
-        assert config["num_warps"] * threads <= 1024
-        for name in ("BLOCK", "ROWS", "TOKENS", "BLOCK_HEADS"):
-            assert name not in config or _power(config[name]), config
+    for config in made:  # that sizes are powers of two, the configs check themselves
+        assert config.num_warps * threads <= 1024
 
 
 def test_long_rows_are_read_twice_where_there_is_much_data() -> None:
     nvidia, amd = parse_arch("sm_90"), parse_arch("gfx942")
     much, little = ({"hidden": 4096, "bucket(tokens)": bucket} for bucket in (15, 4))
-    assert norms.rms_config(nvidia, much) == {"BLOCK": 1024, "ROWS": 1, "num_warps": 8}
-    assert norms.rms_config(nvidia, little)["BLOCK"] == 4096
-    assert norms.rms_config(amd, much)["BLOCK"] == 4096
-    assert norms.added_config(nvidia, much)["BLOCK"] == 4096
-    assert norms.centred_config(nvidia, much) == {"BLOCK": 2048, "ROWS": 1, "num_warps": 4}
-    assert norms.centred_config(nvidia, much | {"hidden": 1 << 20}) == {"BLOCK": 4096, "ROWS": 1, "num_warps": 16}
-    assert norms.centred_config(nvidia, little)["BLOCK"] == 4096
-    assert norms.centred_config(amd, much)["BLOCK"] == 4096
+    assert norms.rms_config(nvidia, much) == norms.RowsConfig(block=1024, rows=1, num_warps=8)
+    assert norms.rms_config(nvidia, little).block == 4096
+    assert norms.rms_config(amd, much).block == 4096
+    assert norms.added_config(nvidia, much).block == 4096
+    assert norms.centred_config(nvidia, much) == norms.RowsConfig(block=2048, rows=1, num_warps=4)
+    assert norms.centred_config(nvidia, much | {"hidden": 1 << 20}) == norms.RowsConfig(4096, 1, 16)
+    assert norms.centred_config(nvidia, little).block == 4096
+    assert norms.centred_config(amd, much).block == 4096

@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,23 +17,26 @@ from triton.backends.nvidia import driver
 from opmux.arch import parse_arch
 from opmux_triton import launch, repeats, tensor_maps
 from opmux_triton.activation import targets as activation
+from opmux_triton.activation.configs import GatedConfig
 from opmux_triton.attention.forward import configs as attention_configs
 from opmux_triton.attention.forward import targets as attention
-from opmux_triton.gemm import configs as gemm_configs
+from opmux_triton.gemm import heuristics as gemm_heuristics
 from opmux_triton.gemm import targets as gemm
 from opmux_triton.kv_cache import targets as kv_cache
+from opmux_triton.kv_cache.configs import WriteConfig
 from opmux_triton.norm import backward_targets as norm_backward
 from opmux_triton.norm import configs as norm_configs
 from opmux_triton.norm import targets as norm
 from opmux_triton.paged import configs as paged_configs
 from opmux_triton.paged import targets as paged
 from opmux_triton.rope import targets as rope
+from opmux_triton.rope.configs import RopeConfig
 
 SM_90 = parse_arch("sm_90")
-NORM = {"ROWS": 1, "BLOCK": 256, "num_warps": 4}
-ROPE = {"BLOCK_HEADS": 8, "TOKENS": 1, "num_warps": 4}
-GATED = {"ROWS": 1, "BLOCK": 256, "num_warps": 4}
-WRITE = {"BLOCK": 256, "TOKENS": 1, "STREAM": False, "num_warps": 4}
+NORM = norm_configs.RowsConfig(block=256, rows=1, num_warps=4)
+ROPE = RopeConfig(block_heads=8, tokens=1, num_warps=4)
+GATED = GatedConfig(block=256, rows=1, num_warps=4)
+WRITE = WriteConfig(block=256, tokens=1, stream=False, num_warps=4)
 VERSION = ".".join(triton.__version__.split(".")[:2])
 
 
@@ -110,13 +114,14 @@ def write_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
 
 def linear_call(arch: str = "sm_80", tokens: int = 2) -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
     features = {"n": 64, "k": 96, "bucket(tokens)": (tokens - 1).bit_length()}
-    config = gemm_configs.linear(parse_arch(arch), features)
+    config = gemm_heuristics.linear(parse_arch(arch), features)
     return lambda *t: gemm.linear(*t, config=config), (halves(tokens, 96), halves(64, 96), halves(64))
 
 
 def paged_call(longest: int = 1) -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
     features = {"page_size": 16, "head_dim": 64, "value_dim": 64, "bucket(batch)": 1}
-    config = {**paged_configs.halves_config(SM_90, features), "decode_least": 64, "decode_programs": 64}
+    chosen = paged_configs.halves_config(SM_90, features)
+    config = replace(chosen, decode=replace(chosen.decode, least=64, programs=64))
     options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0, "layout": "nhd"}
     given = (
         halves(2, 4, 64), halves(64, 16, 2, 64), halves(64, 16, 2, 64), torch.arange(3, dtype=torch.int32),
@@ -126,9 +131,8 @@ def paged_call(longest: int = 1) -> tuple[Callable[..., Any], tuple[Tensor | Non
 
 
 def attention_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    config = attention_configs.forward_config(SM_90, {"head_dim": 64, "value_dim": 64, "bucket(seq_q)": 6}) | {
-        "tma": False
-    }
+    chosen = attention_configs.forward_config(SM_90, {"head_dim": 64, "value_dim": 64, "bucket(seq_q)": 6})
+    config = replace(chosen, tma=False)
     options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
     given = (halves(2, 40, 4, 64), halves(2, 48, 2, 64), halves(2, 48, 2, 64), None)
     return lambda *t: attention.attention_lse(*t, config=config, **options), given
@@ -142,7 +146,7 @@ def norm_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]
 
 
 def linear_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    config = gemm_configs.linear_backward(parse_arch("sm_80"), {"n": 64, "k": 96, "bucket(tokens)": 4})
+    config = gemm_heuristics.linear_backward(parse_arch("sm_80"), {"n": 64, "k": 96, "bucket(tokens)": 4})
     given = (halves(9, 64), halves(9, 96), halves(64, 96))
     return lambda *t: gemm.linear_backward(*t, output_mask=(True, True, True), config=config), given
 
@@ -334,7 +338,7 @@ def test_another_call_is_another_key(device: Device, change: str) -> None:
     elif change == "option":
         eps = 1e-5
     else:
-        config = {**NORM, "ROWS": 2}
+        config = replace(NORM, rows=2)
     y = norm.rms_norm(x, weight, eps=eps, weight_offset=0.0, config=config)
     repeated = device.taken()
     repeats._repeats.clear()
@@ -343,7 +347,7 @@ def test_another_call_is_another_key(device: Device, change: str) -> None:
 
 
 def test_a_config_that_is_named_lives_on(device: Device) -> None:
-    config = dict(NORM)
+    config = replace(NORM)
     for _ in range(2):
         norm.rms_norm(halves(2, 64), halves(64), eps=1e-6, weight_offset=0.0, config=config)
     [(kept,)] = repeats._repeats.values()
@@ -356,7 +360,7 @@ def test_steps_of_a_growing_sequence_are_alike(device: Device) -> None:
     features = {"page_size": 16, "head_dim": 64, "value_dim": 64, "bucket(batch)": 1}
     config = paged_configs.halves_config(SM_90, features)
     options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0, "layout": "nhd"}
-    for length in range(257, 257 + config["decode_least"] // 4):
+    for length in range(257, 257 + config.decode.least // 4):
         paged.paged_attention(*tensors, max_seqlen_q=1, max_seqlen_k=length, config=config, **options)
     assert len(repeats._repeats) <= 2
 
@@ -486,7 +490,7 @@ def test_tensor_maps_are_made_once_for_an_address(inside: Inside) -> None:
 def test_a_map_tells_geometries_at_one_address_apart(inside: Inside) -> None:
     memory = halves(16 * 1024)
     for rows, columns in ((64, 96), (96, 64), (64, 96)):
-        config = gemm_configs.linear(SM_90, {"n": rows, "k": columns, "bucket(tokens)": 3})
+        config = gemm_heuristics.linear(SM_90, {"n": rows, "k": columns, "bucket(tokens)": 3})
         for _ in range(3):
             gemm.linear(halves(8, columns), memory[: rows * columns].view(rows, columns), None, config=config)
     shapes = [shape for address, shape in inside.made if address == memory.data_ptr()]

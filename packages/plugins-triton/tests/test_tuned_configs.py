@@ -10,8 +10,9 @@ import opmux
 from opmux import tuning
 from opmux.plugins import loading
 
-RECORD = """op,arch,dtypes,options,dims,backend,config,time_us,error,compared
-rms_norm,gfx942,x=bf16;weight=bf16,,tokens=64;hidden=4096,triton,"{""block"": 4096, ""planted"": 7}",10,0.2,1
+CONFIG = '{""block"": 4096, ""rows"": 1, ""num_warps"": 16}'
+RECORD = f"""op,arch,dtypes,options,dims,backend,config,time_us,error,compared
+rms_norm,gfx942,x=bf16;weight=bf16,,tokens=64;hidden=4096,triton,"{CONFIG}",10,0.2,1
 """
 
 
@@ -29,7 +30,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_record_gives_the_config(records: Any) -> None:
     x, weight = (torch.empty(*size, dtype=torch.bfloat16, device="meta") for size in ((64, 4096), (4096,)))
     plan = opmux.explain(opmux.rms_norm, x, weight, arch="gfx942")
-    assert plan.config == {"block": 4096, "planted": 7}
+    assert plan.config == {"block": 4096, "rows": 1, "num_warps": 16}
     assert plan.config_source == "tuned"
     other = opmux.explain(opmux.rms_norm, x, weight, arch="gfx90a")
     assert other.config_source == "heuristic"

@@ -1,9 +1,46 @@
-"""Which archs and dtypes the kernels are for. Records import this: it loads no Triton."""
+"""Which archs and dtypes the kernels are for, and the facts of an arch that launch parameters depend on.
 
-PORTABLE = ("sm_80+", "gfx908", "gfx90a", "gfx94*", "gfx95*", "gfx11*", "gfx12*")
-"""NVIDIA from Ampere on, AMD's CDNA and RDNA3 and later: what has matrix instructions."""
+Records and configs import this: it loads no Triton.
+"""
+
+from opmux.plugin import Arch
+
+NVIDIA = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
+AMD = (
+    "gfx908", "gfx90a", "gfx942", "gfx950",
+    "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1200", "gfx1201",
+)  # fmt: skip
+PORTABLE = (*NVIDIA, *AMD)
+"""What every portable kernel was compiled for: NVIDIA from Ampere on, AMD's CDNA, RDNA3 and RDNA4."""
+HOPPER = ("sm_90",)
+"""The arch of the Gluon implementations, which use its own instructions: all are named ``hopper``."""
 
 HALVES = ("bfloat16", "float16")
 FLOATS = (*HALVES, "float32")
-HOPPER = ("sm_90",)
-"""The arch of the Gluon implementations, which use its own instructions: all are named ``hopper``."""
+
+CDNA = ("gfx90a", "gfx942", "gfx950")
+"""AMD's data center GPUs that configs are made for."""
+
+_UNITS = {"gfx90a": 104, "gfx942": 304, "gfx950": 256, "sm_80": 108, "sm_90": 132, "sm_100": 148}
+_SHARED_KIB = {"sm_80": 163, "sm_87": 163, "sm_90": 227, "sm_100": 227, "sm_103": 227, "gfx950": 160}
+"""CUDA C++ programming guide, compute capabilities; AMD Instinct CDNA4 ISA manual."""
+
+
+def usual_units(arch: str) -> int:
+    """Multiprocessors (NVIDIA) or compute units (AMD) of the usual product of an arch, where no device can be asked."""
+    return _UNITS.get(arch, 64)
+
+
+def shared_memory(arch: str) -> int:
+    """Bytes of shared memory (LDS) that one program can have."""
+    return _SHARED_KIB.get(arch, 64 if arch.startswith("gfx") else 99) * 1024
+
+
+def wave_size(arch: str) -> int:
+    """Lanes of a warp (NVIDIA), of a wavefront (AMD: 64 on CDNA, 32 on RDNA)."""
+    return 64 if arch.startswith("gfx9") else 32
+
+
+def lanes_of_rows(arch: Arch) -> int:
+    """Lanes to a warp that configs of row-wise kernels count with: RDNA has those of CDNA, for want of measurements."""
+    return 64 if arch.vendor == "amd" else 32

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from opmux.arch import Arch, device_arch, parse_arch
-from opmux.errors import BuildFailed, CaptureRefused
+from opmux.plugin import Arch, BuildFailed, CaptureRefused, device_arch, parse_arch
 from opmux_triton.interpreter import INTERPRETED
 
 _HANDLES: dict[Any, "Handle"] = {}

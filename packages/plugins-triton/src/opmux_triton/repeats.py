@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import _C, Tensor
 
-from opmux.callpath.guards import make_guard
+from opmux.plugin import make_guard
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import Handle, Made, Notes, noting, watched
 from opmux_triton.tensor_maps import Launcher, Maps, launcher_of, layouts_of

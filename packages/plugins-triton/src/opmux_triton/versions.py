@@ -2,7 +2,7 @@
 
 import importlib.metadata
 
-from opmux.errors import PluginError
+from opmux.plugin import PluginError
 
 OLDEST = (3, 6)
 """The oldest Triton whose kernel language and launcher these kernels were run with."""

@@ -1,24 +1,45 @@
-"""Launch parameters of the gated activations, per arch. Functions of the features alone; they import no Triton."""
+"""Launch parameters of the gated activations, per arch. Loads no Triton."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from opmux.arch import Arch
+from opmux.plugin import Arch
+from opmux_triton.archs import lanes_of_rows
 from opmux_triton.arithmetic import next_power_of_two
+from opmux_triton.config_checks import require_powers_of_two
 
 
-def gated_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class GatedConfig:
+    """Launch parameters.
+
+    Attributes:
+        block: columns of a tile.
+        rows: rows of a tile.
+        num_warps: warps of a program.
+    """
+
+    block: int
+    rows: int
+    num_warps: int
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "block", "rows", "num_warps")
+
+
+def gated_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
     """Tiles of 16-byte accesses: smaller ones where there are few rows, so that every multiprocessor has some."""
     return _tile(arch, features, elements=2048, each=16)
 
 
-def gated_backward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with half the columns: there is more to hold."""
+def gated_backward_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
+    """Like `gated_config` with half the columns: there is more to hold."""
     return _tile(arch, features, elements=1024, each=8)
 
 
-def _tile(arch: Arch, features: Mapping[str, Any], elements: int, each: int) -> dict[str, Any]:
-    lanes = 64 if arch.vendor == "amd" else 32
+def _tile(arch: Arch, features: Mapping[str, Any], elements: int, each: int) -> GatedConfig:
+    lanes = lanes_of_rows(arch)
     n = max(1, features["n"])
     few = features["bucket(tokens)"] <= 7
     most = 1024 if few else elements
@@ -27,4 +48,4 @@ def _tile(arch: Arch, features: Mapping[str, Any], elements: int, each: int) -> 
         block //= 2
     rows = 1 if few else elements // block
     warps = max(1, block * rows // (lanes * (8 if few else each)))
-    return {"BLOCK": block, "ROWS": rows, "num_warps": warps}
+    return GatedConfig(block=block, rows=rows, num_warps=warps)

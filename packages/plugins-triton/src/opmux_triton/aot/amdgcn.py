@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from opmux_triton.aot.build import Built
 from opmux_triton.aot.facts import Facts
+from opmux_triton.archs import shared_memory
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,6 @@ class Limits:
 
 CDNA = Limits(lane=512, granule=8, wave=512, waves=8, simds=4)
 RDNA = Limits(lane=1536, granule=24, wave=256, waves=16, simds=2)
-LDS_BYTES = {"gfx950": 160 * 1024}
-"""Of one compute unit; 64 KiB unless listed."""
 SGPRS_OF_WAVE = 108
 """102 and the specials (VCC, FLAT_SCRATCH, XNACK_MASK) that the metadata counts in."""
 
@@ -53,11 +52,6 @@ def limits_of(arch: str) -> Limits:
 
 _MATRIX = re.compile(r"^\s+(v_s?mfmac?_\w+|v_s?wmma_\w+)", re.MULTILINE)
 _LOAD = re.compile(r"^\s+((?:global|buffer|flat)_load_\w+)", re.MULTILINE)
-
-
-def lds_limit(arch: str) -> int:
-    """Bytes of LDS that one workgroup may have."""
-    return LDS_BYTES.get(arch, 64 * 1024)
 
 
 def _number(text: str, name: str) -> int:
@@ -92,7 +86,7 @@ def occupancy(arch: str, registers: int, shared: int, warps: int) -> int:
     by_registers = min(limits.waves, limits.lane // granules)
     if not shared:
         return by_registers
-    groups = lds_limit(arch) // shared
+    groups = shared_memory(arch) // shared
     return min(by_registers, max(groups * warps // limits.simds, 1 if groups else 0))
 
 
@@ -104,8 +98,8 @@ def complaints(arch: str, facts: Facts) -> list[str]:
         found.append(f"{facts.registers['vgpr']} VGPRs and AGPRs, a wavefront has {most}")
     if facts.registers["sgpr"] > SGPRS_OF_WAVE:
         found.append(f"{facts.registers['sgpr']} SGPRs, a wavefront has {SGPRS_OF_WAVE}")
-    if facts.shared > lds_limit(arch):
-        found.append(f"{facts.shared} bytes of LDS, a workgroup has {lds_limit(arch)}")
+    if facts.shared > shared_memory(arch):
+        found.append(f"{facts.shared} bytes of LDS, a workgroup has {shared_memory(arch)}")
     if facts.occupancy < 1:
         found.append("no workgroup fits a compute unit")
     return found

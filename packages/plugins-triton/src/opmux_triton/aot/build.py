@@ -10,6 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
+from opmux_triton.archs import wave_size
 from opmux_triton.launch import Launch
 
 TALL = 64
@@ -43,7 +44,7 @@ class Built:
 def target_of(arch: str) -> GPUTarget:
     """Triton's name of an arch: ``("hip", "gfx942", 64)``, ``("cuda", 90, 32)``."""
     if arch.startswith("gfx"):
-        return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+        return GPUTarget("hip", arch, wave_size(arch))
     return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from opmux.errors import InvalidArgument
+from opmux.plugin import InvalidArgument
 from opmux_triton.aot.facts import Facts
 
 

@@ -5,18 +5,13 @@ data (torch's meta device), and a `recording` notes each launch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
-from opmux.callpath.op import OPS, Op
-from opmux.errors import InvalidArgument
-from opmux.plugin import takers
-from opmux.plugins import loading
-from opmux.testing import cases_of
-from opmux.testing.case import Case, all_options
-from opmux.testing.memory import view_strides
+from opmux.plugin import InvalidArgument, Op, registered_ops, takers
+from opmux.testing import Case, all_options, cases_of, view_strides
 from opmux_triton.launch import DEPENDENT, FUSION, Launch, recording
 
 BACKEND = "triton"
@@ -81,12 +76,12 @@ def enumerate_jobs(arch: str, ops: Sequence[str] | None = None, profiles: Sequen
     Raises:
         InvalidArgument: where an op does not exist.
     """
-    loading.ensure_loaded()
+    known = registered_ops()
     found = Enumeration(arch)
-    for name in ops or OPS:
-        if name not in OPS:
+    for name in ops or known:
+        if name not in known:
             raise InvalidArgument(f"machine-code: `--op` expected the name of an op, got {name!r}; see `opmux ops`")
-        op = OPS[name]
+        op = known[name].op
         if any(i.backend == BACKEND for i in op.implementations):
             seen: set[str] = set()
             for profile in profiles:
@@ -113,19 +108,29 @@ def _add_case(found: Enumeration, op: Op, case: Case, profile: str) -> None:
         ]
         found.claimed += bool(own)
         for taker in own:
-            implementation = taker.implementation
+            name = taker.implementation.full_name
             try:
-                config = taker.config()
+                config = _settings(taker.config())
                 with recording(found.arch) as recorded:
                     taker.run()
             except Exception as error:  # one case's failure must not hide the others
-                found.failures.append(
-                    f"{op.name} {implementation.full_name} {case.id}: {type(error).__name__}: {error}"
-                )
+                found.failures.append(f"{op.name} {name} {case.id}: {type(error).__name__}: {error}")
                 continue
             for launch in recorded.launches:
                 found.launches += 1
-                _add_launch(found, op, implementation.full_name, config or {}, launch, profile)
+                _add_launch(found, op, name, config, launch, profile)
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """A config as plain data, without what it leaves to others: None, and records without any setting."""
+    plain = {} if config is None else asdict(config)
+    return {name: kept for name, value in plain.items() if (kept := _kept(value)) is not None}
+
+
+def _kept(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: kept for name, item in value.items() if (kept := _kept(item)) is not None} or None
 
 
 def _add_launch(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opmux.errors import InvalidArgument
+from opmux.plugin import InvalidArgument
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ import triton
 
 from opmux_triton.aot.build import Built
 from opmux_triton.aot.facts import Facts
+from opmux_triton.archs import shared_memory
 
-SHARED_KIB = {"sm_80": 163, "sm_87": 163, "sm_90": 227, "sm_100": 227, "sm_103": 227}
-"""The most that one block may have; 99 unless listed."""
 REGISTERS = 65536
 REGISTER_GRANULE = 8
 WARPS = 64
@@ -60,22 +59,18 @@ def read(built: Built) -> Facts:
     )
 
 
-def _shared_limit(arch: str) -> int:
-    return SHARED_KIB.get(arch, 99) * 1024
-
-
 def occupancy(arch: str, registers: int, shared: int, warps: int) -> int:
     """Warps per multiprocessor that fit, by registers and by shared memory."""
     granules = -(-max(registers, 1) // REGISTER_GRANULE) * REGISTER_GRANULE
     blocks = min(WARPS // warps, REGISTERS // (granules * 32 * warps))
     if shared:
-        whole = _shared_limit(arch) + RESERVED_BYTES
+        whole = shared_memory(arch) + RESERVED_BYTES
         blocks = min(blocks, whole // (shared + RESERVED_BYTES))
     return blocks * warps
 
 
 def complaints(arch: str, facts: Facts) -> list[str]:
     """What goes past the arch's limits."""
-    limit = _shared_limit(arch)
+    limit = shared_memory(arch)
     found = [f"{facts.shared} bytes of shared memory, a block has {limit}"] if facts.shared > limit else []
     return found if facts.occupancy else [*found, "no block fits a multiprocessor"]

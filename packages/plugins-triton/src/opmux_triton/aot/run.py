@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
 
-from opmux.arch import parse_arch
-from opmux.callpath.op import OPS
-from opmux.errors import InvalidArgument
+from opmux.plugin import InvalidArgument, parse_arch, registered_ops
 from opmux_triton.aot import checks
 from opmux_triton.aot.build import build
 from opmux_triton.aot.facts import Facts
 from opmux_triton.aot.jobs import BACKEND, Enumeration, Job, enumerate_jobs, representatives
+from opmux_triton.archs import PORTABLE
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,8 @@ class Result:
 
 def claims(arch: str) -> bool:
     """Whether this backend has an implementation for the arch at all."""
-    from opmux.plugins import loading
-
-    loading.ensure_loaded()
     parsed = parse_arch(arch)
-    found = (i for op in OPS.values() for i in op.implementations if i.backend == BACKEND)
+    found = (i for op in registered_ops().values() for i in op.op.implementations if i.backend == BACKEND)
     return any(parsed.matches(pattern) for i in found for pattern in i.archs)
 
 
@@ -79,8 +75,9 @@ def check_arch(
         InvalidArgument: where nothing of this backend is for the arch, or an op does not exist.
     """
     if not claims(arch):
+        claimed = ", ".join(PORTABLE)
         raise InvalidArgument(
-            f"machine-code: `ARCH` expected an arch that backend {BACKEND} claims, got {arch!r}; see `opmux backends`"
+            f"machine-code: `ARCH` expected an arch that backend {BACKEND} claims, got {arch!r}; it claims {claimed}"
         )
     result = Result(arch, enumerate_jobs(arch, ops or None))
     found = result.enumeration.jobs.values()

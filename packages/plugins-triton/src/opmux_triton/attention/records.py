@@ -49,6 +49,7 @@ def portable(
         ),
         features=_DIMS if queries is None else (*_DIMS, Bucket(queries)),
         config=f"opmux_triton.attention.{folder}.configs:{config}",
+        config_schema=f"opmux_triton.attention.{folder}.configs:{folder.title()}Config",
         capturable=True,
         deterministic=True,
     )
@@ -85,6 +86,7 @@ def hopper(
         ),
         features=(*_DIMS, Bucket("seq_q")),
         config=f"opmux_triton.attention.{folder}.configs:hopper_config",
+        config_schema=f"opmux_triton.attention.{folder}.configs:HopperConfig",
         capturable=True,
         deterministic=deterministic,
     )

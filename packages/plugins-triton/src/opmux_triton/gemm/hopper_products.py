@@ -1,19 +1,17 @@
 """One product by the Gluon kernel for sm_90: descriptors, the order of work, the launch."""
 
-from typing import Any
-
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from opmux_triton.devices import units
-from opmux_triton.gemm import hopper_kernels
+from opmux_triton.gemm import hopper_kernels, products
+from opmux_triton.gemm.configs import HopperConfig, TilesConfig
 from opmux_triton.gemm.operands import Operand
 from opmux_triton.gemm.shares import even_shares, rest_of, shares_of, sum_shares
 from opmux_triton.launch import launch
 from opmux_triton.repeats import scratch
 
-Config = dict[str, Any]
 _REGISTERS = {1: (232, 128), 2: (240, 168), 3: (160, 128)}
 """Of a thread that multiplies, and of one on average, by the number of multiplying warpgroups."""
 
@@ -24,16 +22,32 @@ def fits(a: Operand, b: Operand, out: Tensor, k: int) -> bool:
     return k > 0 and size == 2 and a.fits_descriptor and b.fits_descriptor and out.shape[-1] * size % 16 == 0
 
 
-def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int], c: Config) -> None:
+def product(
+    a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int],
+    c: HopperConfig | TilesConfig,
+) -> None:  # fmt: skip
     """Write ``out[m, n] = a @ b (+ bias)``; the arguments are those of `opmux_triton.gemm.products.product`.
 
-    The operands, m and n are swapped already where the config says so.
+    By the portable kernels where the config is theirs, or where an operand has no descriptor.
     """
+    if isinstance(c, TilesConfig):
+        products.product(a, b, bias, out, sizes, c)
+    elif fits(a, b, out, sizes[2]):
+        m, n, k = sizes
+        _product(*((b, a) if c.swap else (a, b)), bias, out, (n, m, k) if c.swap else sizes, c)
+    else:
+        products.product(a, b, bias, out, sizes, c.otherwise)
+
+
+def _product(
+    a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int], c: HopperConfig
+) -> None:
+    """Launch the kernel; the operands, m and n are swapped already where the config says so."""
     m, n, k = sizes
-    block_m, block_n, block_k = c["block_m"], c["block_n"], c["block_k"]
+    block_m, block_n, block_k = c.block_m, c.block_n, c.block_k
     tiles_m, tiles_n, blocks = -(-m // block_m), -(-n // block_n), -(-k // block_k)
     tiles, slots = tiles_m * tiles_n, units(out)
-    rest = tiles if c["cut"] == "all" else rest_of(tiles, blocks, slots) if c["cut"] == "rest" else 0
+    rest = tiles if c.cut == "all" else rest_of(tiles, blocks, slots) if c.cut == "rest" else 0
     whole = tiles - rest
     share, length = 0, 1
     if rest:
@@ -42,11 +56,11 @@ def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tup
     partial = None
     if rest:
         partial = scratch(((sharing + rest) * block_m * block_n,), out)
-    rows = block_m if c["alternate"] else block_m // c["warpgroups"]
-    width = block_n // c["parts"]
-    stored = _blocks(out, (n, m), [width, rows]) if c["swap"] else _blocks(out, (m, n), [rows, width])
-    computing, average = _REGISTERS[c["warpgroups"]]
-    spin = max(1, blocks // (tiles_m if c["swap"] else tiles_n)) if c["spin"] else 0
+    rows = block_m if c.alternate else block_m // c.warpgroups
+    width = block_n // c.parts
+    stored = _blocks(out, (n, m), [width, rows]) if c.swap else _blocks(out, (m, n), [rows, width])
+    computing, average = _REGISTERS[c.warpgroups]
+    spin = max(1, blocks // (tiles_m if c.swap else tiles_n)) if c.spin else 0
     arguments = (
         _operand(a, rows, block_k), _operand(b, block_n, block_k), stored, bias, partial,
         m, n, tiles_m, tiles_n, blocks, whole, rest, share, length, spin,
@@ -55,16 +69,16 @@ def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tup
         "A_ROWS_ARE_K": a.rows_are_k,
         "B_ROWS_ARE_K": b.rows_are_k,
         "HAS_BIAS": bias is not None,
-        "SWAPPED": c["swap"],
+        "SWAPPED": c.swap,
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
         "BLOCK_K": block_k,
-        "GROUP": c["group"],
-        "STAGES": c["stages"],
-        "PARTS": c["parts"],
-        "SLOTS": c["slots"],
-        "WARPGROUPS": c["warpgroups"],
-        "ALTERNATE": c["alternate"],
+        "GROUP": c.group,
+        "STAGES": c.stages,
+        "PARTS": c.parts,
+        "SLOTS": c.slots,
+        "WARPGROUPS": c.warpgroups,
+        "ALTERNATE": c.alternate,
         "REGISTERS": computing,
         "num_warps": 4,
         "maxnreg": average,

@@ -1,51 +1,52 @@
 """The records of the products."""
 
-from opmux.plugin import Bucket, Dtype, Exact, Implementation, UnitStride
-from opmux_triton.archs import HALVES, PORTABLE
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opmux.plugin import Bucket, Constraint, Dtype, Exact, Implementation, Predicate, Priority, UnitStride
+from opmux_triton.archs import HALVES, HOPPER, PORTABLE
+from opmux_triton.gemm.hopper_heuristics import why_not_linear, why_not_linear_backward
 
 _FEATURES = (Bucket("tokens"), Exact("n"), Exact("k"))
+_MORE: dict[str, tuple[Constraint, ...]] = {"linear": (UnitStride("bias"),), "linear_backward": ()}
+
+
+def _portable(op: str, name: str, dtypes: tuple[str, ...], config: str, schema: str) -> Implementation:
+    return Implementation(
+        op=op,
+        name=name,
+        target=f"opmux_triton.gemm.targets:{op}",
+        archs=PORTABLE,
+        when=(Dtype("x", *dtypes), *_MORE[op]),
+        features=_FEATURES,
+        config=f"opmux_triton.gemm.heuristics:{config}",
+        config_schema=f"opmux_triton.gemm.configs:{schema}",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+def _hopper(op: str, schema: str, why_not: Callable[[Mapping[str, Any]], str | None]) -> Implementation:
+    return Implementation(
+        op=op,
+        name="hopper",
+        target=f"opmux_triton.gemm.hopper_targets:{op}",
+        archs=HOPPER,
+        priority=Priority.PORTABLE + 1,
+        when=(Dtype("x", *HALVES), *_MORE[op], Predicate(why_not, reads=_FEATURES)),
+        features=_FEATURES,
+        config=f"opmux_triton.gemm.hopper_heuristics:{op}",
+        config_schema=f"opmux_triton.gemm.configs:{schema}",
+        capturable=True,
+        deterministic=True,
+    )
+
 
 RECORDS = (
-    Implementation(
-        op="linear",
-        target="opmux_triton.gemm.targets:linear",
-        archs=PORTABLE,
-        when=(Dtype("x", *HALVES), UnitStride("bias")),
-        features=_FEATURES,
-        config="opmux_triton.gemm.configs:linear",
-        capturable=True,
-        deterministic=True,
-    ),
-    Implementation(
-        op="linear",
-        name="float32",
-        target="opmux_triton.gemm.targets:linear",
-        archs=PORTABLE,
-        when=(Dtype("x", "float32"), UnitStride("bias")),
-        features=_FEATURES,
-        config="opmux_triton.gemm.configs:linear_float32",
-        capturable=True,
-        deterministic=True,
-    ),
-    Implementation(
-        op="linear_backward",
-        target="opmux_triton.gemm.targets:linear_backward",
-        archs=PORTABLE,
-        when=(Dtype("x", *HALVES),),
-        features=_FEATURES,
-        config="opmux_triton.gemm.configs:linear_backward",
-        capturable=True,
-        deterministic=True,
-    ),
-    Implementation(
-        op="linear_backward",
-        name="float32",
-        target="opmux_triton.gemm.targets:linear_backward",
-        archs=PORTABLE,
-        when=(Dtype("x", "float32"),),
-        features=_FEATURES,
-        config="opmux_triton.gemm.configs:linear_backward_float32",
-        capturable=True,
-        deterministic=True,
-    ),
+    _portable("linear", "", HALVES, "linear", "LinearConfig"),
+    _portable("linear", "float32", ("float32",), "linear_float32", "LinearConfig"),
+    _hopper("linear", "HopperConfig", why_not_linear),
+    _portable("linear_backward", "", HALVES, "linear_backward", "LinearBackwardConfig"),
+    _portable("linear_backward", "float32", ("float32",), "linear_backward_float32", "LinearBackwardConfig"),
+    _hopper("linear_backward", "HopperBackwardConfig", why_not_linear_backward),
 )

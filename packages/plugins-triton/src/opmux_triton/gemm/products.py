@@ -7,18 +7,17 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from opmux_triton.devices import units
 from opmux_triton.gemm import descriptor_kernels, kernels
+from opmux_triton.gemm.configs import TilesConfig
 from opmux_triton.gemm.operands import Operand
 from opmux_triton.gemm.shares import even_shares, rest_of, shares_of, sum_shares
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import launch
 from opmux_triton.repeats import scratch
 
-Config = dict[str, Any]
 
-_OPTIONS = ("num_warps", "num_stages", "matrix_instr_nonkdim", "waves_per_eu")
-
-
-def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int], c: Config) -> None:
+def product(
+    a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int], c: TilesConfig
+) -> None:
     """Write ``out[m, n] = a @ b (+ bias)``, summed over k.
 
     Args:
@@ -31,68 +30,58 @@ def product(a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tup
     """
     m, n, k = sizes
     row, col = n, 1
-    if c["swap"]:
+    if c.swap:
         a, b, m, n, row, col = b, a, n, m, 1, n
-    if c["kind"] == "roles":
-        from opmux_triton.gemm import hopper_products  # Gluon is imported where it is used alone
-
-        if hopper_products.fits(a, b, out, k):
-            hopper_products.product(a, b, bias, out, (m, n, k), c)
-            return
-        if c["swap"]:
-            a, b, m, n = b, a, n, m
-        product(a, b, bias, out, (m, n, k), c["otherwise"])
-        return
-    descriptors = c["tma"] and k > 0 and a.tensor.element_size() == 2 and a.fits_descriptor and b.fits_descriptor
-    if c["tma"] and not descriptors:
-        c = c | c["otherwise"]
-    if not descriptors and (k % c["block_k"] != 0 or a.is_folded or b.is_folded):
-        c = c | c["uneven"]
-    tiles = -(-m // c["block_m"]) * -(-n // c["block_n"])  # of the tile that is really used
-    if c["kind"] == "shares" and k > 0:
-        blocks, slots = -(-k // c["block_k"]), c["per_unit"] * units(out)
+    descriptors = c.tma and k > 0 and a.tensor.element_size() == 2 and a.fits_descriptor and b.fits_descriptor
+    if c.tma and not descriptors:
+        c = c.changed(c.otherwise)
+    if not descriptors and (k % c.block_k != 0 or a.is_folded or b.is_folded):
+        c = c.changed(c.uneven)
+    tiles = -(-m // c.block_m) * -(-n // c.block_n)  # of the tile that is really used
+    if c.kind == "shares" and k > 0:
+        blocks, slots = -(-k // c.block_k), c.per_unit * units(out)
         cut = shares_of(tiles, blocks, slots)
         _shares(a, b, bias, out, (m, n, k), (row, col), (0, tiles), cut, descriptors, c)
     elif descriptors:
         _by_descriptors(a, b, bias, out, (m, n, k), (row, col), tiles, c)
     else:
-        blocks = {
+        meta = {
             **_forms(a, b, k, c),
             "HAS_BIAS": bias is not None,
-            "SWAPPED": c["swap"],
+            "SWAPPED": c.swap,
             **_blocks(c),
-            "XCDS": c["xcds"],
+            "XCDS": c.xcds,
             "UPCAST": _upcast(a.tensor),
         }
         arguments = (a.tensor, b.tensor, out, bias, m, n, k, *_strides(a), *_strides(b), row, col)
-        launch(kernels.tiles, (tiles,), arguments, blocks | _options(c))
+        launch(kernels.tiles, (tiles,), arguments, meta | c.compiler_options())
 
 
 def _by_descriptors(
     a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int], strides: tuple[int, int],
-    tiles: int, c: Config,
+    tiles: int, c: TilesConfig,
 ) -> None:  # fmt: skip
     m, n, k = sizes
-    block_m, block_n, block_k, parts = c["block_m"], c["block_n"], c["block_k"], c["parts"]
+    block_m, block_n, block_k, parts = c.block_m, c.block_n, c.block_k, c.parts
     width = out.shape[-1]
     store: Any = out
-    by_descriptor = c["store"] == "descriptor" and width * out.element_size() % 16 == 0
+    by_descriptor = c.store == "descriptor" and width * out.element_size() % 16 == 0
     if by_descriptor:
-        block = [block_n // parts, block_m] if c["swap"] else [block_m, block_n // parts]
-        store = TensorDescriptor(out, [n, m] if c["swap"] else [m, n], [width, 1], block)
+        block = [block_n // parts, block_m] if c.swap else [block_m, block_n // parts]
+        store = TensorDescriptor(out, [n, m] if c.swap else [m, n], [width, 1], block)
     meta = {
         "A_ROWS_ARE_K": a.rows_are_k,
         "B_ROWS_ARE_K": b.rows_are_k,
         "HAS_BIAS": bias is not None,
-        "SWAPPED": c["swap"],
+        "SWAPPED": c.swap,
         "STORE": "descriptor" if by_descriptor else "pointers",
         **_blocks(c),
         "PARTS": parts,
-        "FLATTEN": c["flatten"],
+        "FLATTEN": c.flatten,
     }
-    slots = c["per_unit"] * units(out)
+    slots = c.per_unit * units(out)
     blocks = -(-k // block_k)
-    rest = rest_of(tiles, blocks, slots) if c["cut_rest"] else 0
+    rest = rest_of(tiles, blocks, slots) if c.cut_rest else 0
     whole = tiles - rest
     cut = even_shares(rest, blocks, slots) if rest else (0, 0)
     if whole == 0:
@@ -103,7 +92,7 @@ def _by_descriptors(
         descriptor_kernels.tiles,
         (min(whole, slots),),
         (a_blocks, b_blocks, store, bias, m, n, k, whole, *strides),
-        meta | _options(c),
+        meta | c.compiler_options(),
     )
     if whole < tiles:
         _shares(a, b, bias, out, sizes, strides, (whole, tiles - whole), cut, True, c)
@@ -111,24 +100,24 @@ def _by_descriptors(
 
 def _shares(
     a: Operand, b: Operand, bias: Tensor | None, out: Tensor, sizes: tuple[int, int, int], strides: tuple[int, int],
-    which: tuple[int, int], cut: tuple[int, int], descriptors: bool, c: Config,
+    which: tuple[int, int], cut: tuple[int, int], descriptors: bool, c: TilesConfig,
 ) -> None:  # fmt: skip
     """Tiles from a first one on, cut as `shares_of` says."""
     m, n, k = sizes
     first, tiles = which
     share, length = cut
-    block_m, block_n, block_k = c["block_m"], c["block_n"], c["block_k"]
+    block_m, block_n, block_k = c.block_m, c.block_n, c.block_k
     programs = -(-tiles * length // share)
     partial = scratch(((programs + tiles) * block_m * block_n,), out)
     if descriptors:
-        forms = {"A_ROWS_ARE_K": a.rows_are_k, "B_ROWS_ARE_K": b.rows_are_k, **_blocks(c), "FLATTEN": c["flatten"]}
+        forms = {"A_ROWS_ARE_K": a.rows_are_k, "B_ROWS_ARE_K": b.rows_are_k, **_blocks(c), "FLATTEN": c.flatten}
         operands = (_descriptor(a, block_m, block_k), _descriptor(b, block_n, block_k))
         arguments: tuple[Any, ...] = (*operands, partial, m, n, k, first, share, length)
-        launch(descriptor_kernels.shares, (programs,), arguments, forms | _options(c))
+        launch(descriptor_kernels.shares, (programs,), arguments, forms | c.compiler_options())
     else:
         meta = {**_forms(a, b, k, c), **_blocks(c), "UPCAST": _upcast(a.tensor)}
         arguments = (a.tensor, b.tensor, partial, m, n, k, share, length, *_strides(a), *_strides(b))
-        launch(kernels.shares, (programs,), arguments, meta | _options(c))
+        launch(kernels.shares, (programs,), arguments, meta | c.compiler_options())
     sum_shares(partial, out, bias, (m, n), which, cut, c)
 
 
@@ -140,22 +129,18 @@ def _strides(operand: Operand) -> tuple[int, int, int, int]:
     return operand.inner, operand.outer, operand.row, operand.col
 
 
-def _forms(a: Operand, b: Operand, k: int, c: Config) -> dict[str, Any]:
+def _forms(a: Operand, b: Operand, k: int, c: TilesConfig) -> dict[str, Any]:
     return {
         "A_ROWS_ARE_K": a.rows_are_k,
         "B_ROWS_ARE_K": b.rows_are_k,
         "A_FOLDED": a.is_folded,
         "B_FOLDED": b.is_folded,
-        "EVEN_K": k % c["block_k"] == 0,
+        "EVEN_K": k % c.block_k == 0,
     }
 
 
-def _blocks(c: Config) -> dict[str, Any]:
-    return {"BLOCK_M": c["block_m"], "BLOCK_N": c["block_n"], "BLOCK_K": c["block_k"], "GROUP": c["group"]}
-
-
-def _options(c: Config) -> dict[str, Any]:
-    return {name: c[name] for name in _OPTIONS if name in c}
+def _blocks(c: TilesConfig) -> dict[str, Any]:
+    return {"BLOCK_M": c.block_m, "BLOCK_N": c.block_n, "BLOCK_K": c.block_k, "GROUP": c.group}
 
 
 def _upcast(tensor: Tensor) -> bool:

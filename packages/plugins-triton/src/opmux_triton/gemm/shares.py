@@ -1,13 +1,10 @@
 """How tiles are cut along k into equal shares for the programs, and the sum of what those leave."""
 
-from typing import Any
-
 from torch import Tensor
 
 from opmux_triton.gemm import kernels
+from opmux_triton.gemm.configs import HopperConfig, TilesConfig
 from opmux_triton.launch import launch
-
-Config = dict[str, Any]
 
 
 def shares_of(tiles: int, blocks: int, slots: int) -> tuple[int, int]:
@@ -36,21 +33,21 @@ def rest_of(tiles: int, blocks: int, slots: int) -> int:
 
 def sum_shares(
     partial: Tensor, out: Tensor, bias: Tensor | None, sizes: tuple[int, int], which: tuple[int, int],
-    cut: tuple[int, int], c: Config,
+    cut: tuple[int, int], c: TilesConfig | HopperConfig,
 ) -> None:  # fmt: skip
     """Add up the parts of the tiles ``which`` (first, count); ``sizes`` are m and n after the swap."""
     m, n = sizes
     first, tiles = which
     share, length = cut
-    block_m, block_n = c["block_m"], c["block_n"]
-    strides = (1, m) if c["swap"] else (n, 1)
-    rows = c["sum_rows"]
+    block_m, block_n = c.block_m, c.block_n
+    strides = (1, m) if c.swap else (n, 1)
+    rows = c.sum_rows
     meta = {
         "HAS_BIAS": bias is not None,
-        "SWAPPED": c["swap"],
+        "SWAPPED": c.swap,
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
-        "GROUP": c["group"],
+        "GROUP": c.group,
         "ROWS": rows,
         "num_warps": min(4, max(1, rows * block_n // 256)),  # two loads of 16 bytes a thread, or more
     }

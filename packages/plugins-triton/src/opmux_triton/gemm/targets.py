@@ -1,84 +1,102 @@
 """What the core calls for a linear layer: makes the results, reads the tensors as operands, launches."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from opmux_triton.devices import units
 from opmux_triton.gemm import vector_kernels
+from opmux_triton.gemm.configs import ColumnsConfig, LinearConfig, VectorConfig
 from opmux_triton.gemm.operands import Operand, matrix_of, rows_of
 from opmux_triton.gemm.products import product
 from opmux_triton.launch import launch
 from opmux_triton.repeats import kept, repeated, scratch
 
-Config = dict[str, Any]
 
+def linear_by(run: Callable[[Tensor, Tensor, Tensor | None, Tensor, Any], None]) -> Callable[..., Tensor]:
+    """A target of `linear`: ``run(x, w, bias, out, config)`` launches what fills a result that is not empty."""
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config) -> Tensor:
-    """The op `linear`."""
-    n, k = w.shape
-    out = x.new_empty((*x.shape[:-1], n))
-    size = out.numel()
-    if size == 0:
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Any) -> Tensor:
+        """The op `linear`."""
+        out = x.new_empty((*x.shape[:-1], w.shape[0]))
+        if out.numel() == 0:
+            return out
+        given, results = (x, w) if bias is None else (x, w, bias), (out,)
+        key = ("linear", id(config), x.shape, bias is None)
+        if repeated(key, given, results):
+            return out
+        with kept(key, given, results, config):
+            run(x, w, bias, out, config)
         return out
-    given, results = (x, w) if bias is None else (x, w, bias), (out,)
-    key = ("linear", id(config), x.shape, bias is None)
-    if repeated(key, given, results):
-        return out
-    with kept(key, given, results, config):
-        if config["kind"] == "vector":
-            _vector(x, w, bias, out, config)
-        else:
-            product(rows_of(x, False), matrix_of(w, False), bias, out, (size // n, n, k), config)
-    return out
+
+    return linear
 
 
-def linear_backward(
-    grad_out: Tensor, x: Tensor, w: Tensor, *, output_mask: tuple[bool, ...], config: Config
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The op `linear_backward`."""
-    n, k = w.shape
-    shapes = (x.shape, (n, k), (n,))
-    grads = tuple(w.new_empty(shape if of else 0) for shape, of in zip(shapes, output_mask, strict=True))
-    grad_x, grad_w, grad_bias = grads
-    results = tuple(grad for grad, of in zip(grads, output_mask, strict=True) if of)
-    key = ("linear backward", id(config), x.shape, output_mask)
-    if repeated(key, (grad_out, x, w), results):
+def linear_backward_by(product: Callable[..., None]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """A target of `linear_backward`: ``product`` is called like `opmux_triton.gemm.products.product`."""
+
+    def linear_backward(
+        grad_out: Tensor, x: Tensor, w: Tensor, *, output_mask: tuple[bool, ...], config: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The op `linear_backward`."""
+        n, k = w.shape
+        shapes = (x.shape, (n, k), (n,))
+        grads = tuple(w.new_empty(shape if of else 0) for shape, of in zip(shapes, output_mask, strict=True))
+        grad_x, grad_w, grad_bias = grads
+        results = tuple(grad for grad, of in zip(grads, output_mask, strict=True) if of)
+        key = ("linear backward", id(config), x.shape, output_mask)
+        if repeated(key, (grad_out, x, w), results):
+            return grad_x, grad_w, grad_bias
+        with kept(key, (grad_out, x, w), results, config):
+            rows = rows_of(grad_out, False)
+            tokens = 0 if 0 in grad_out.shape[:-1] else rows.rows
+            if grad_x.numel():
+                product(rows, matrix_of(w, True), None, grad_x, (tokens, k, n), config.grad_x)
+            if grad_w.numel():
+                operands = (rows._replace(rows_are_k=True), rows_of(x, True))
+                product(*operands, None, grad_w, (n, k, tokens), config.grad_w)
+            if grad_bias.numel():
+                _column_sums(rows, tokens, grad_bias, config.grad_bias)
         return grad_x, grad_w, grad_bias
-    with kept(key, (grad_out, x, w), results, config):
-        rows = rows_of(grad_out, False)
-        tokens = 0 if 0 in grad_out.shape[:-1] else rows.rows
-        if grad_x.numel():
-            product(rows, matrix_of(w, True), None, grad_x, (tokens, k, n), config["grad_x"])
-        if grad_w.numel():
-            operands = (rows._replace(rows_are_k=True), rows_of(x, True))
-            product(*operands, None, grad_w, (n, k, tokens), config["grad_w"])
-        if grad_bias.numel():
-            _column_sums(rows, tokens, grad_bias, config["grad_bias"])
-    return grad_x, grad_w, grad_bias
+
+    return linear_backward
 
 
-def _vector(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Config) -> None:
+def _run(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, config: LinearConfig) -> None:
+    n, k = w.shape
+    if config.vector is not None:
+        _vector(x, w, bias, out, config.vector)
+    else:
+        assert config.tiles is not None
+        product(rows_of(x, False), matrix_of(w, False), bias, out, (out.numel() // n, n, k), config.tiles)
+
+
+linear = linear_by(_run)
+linear_backward = linear_backward_by(product)
+
+
+def _vector(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: VectorConfig) -> None:
     """One row of x: every row of w is read once, by one program."""
     n, k = w.shape
     meta = {
         "HAS_BIAS": bias is not None,
-        "EVEN": k % c["block_k"] == 0,
-        "ROWS": c["rows"],
-        "BLOCK_K": c["block_k"],
-        "num_warps": c["num_warps"],
+        "EVEN": k % c.block_k == 0,
+        "ROWS": c.rows,
+        "BLOCK_K": c.block_k,
+        "num_warps": c.num_warps,
     }
     arguments = (w, x, out, bias, n, k, w.stride(0), w.stride(1), x.stride(-1))
-    launch(vector_kernels.vector_product, (-(-n // c["rows"]),), arguments, meta)
+    launch(vector_kernels.vector_product, (-(-n // c.rows),), arguments, meta)
 
 
-def _column_sums(rows: Operand, tokens: int, sums: Tensor, c: Config) -> None:
+def _column_sums(rows: Operand, tokens: int, sums: Tensor, c: ColumnsConfig) -> None:
     """Sums of the columns: of parts of the rows first, in float32, then of the parts."""
     columns, x = rows.columns, rows.tensor
-    across = -(-columns // c["block"])
-    each = max(c["rows"], -(-tokens // max(1, c["waves"] * units(x) // across)))
+    across = -(-columns // c.block)
+    each = max(c.rows, -(-tokens // max(1, c.waves * units(x) // across)))
     parts = -(-tokens // each)
-    meta = {"FOLDED": rows.is_folded, "ROWS": c["rows"], "BLOCK": c["block"], "num_warps": c["num_warps"]}
+    meta = {"FOLDED": rows.is_folded, "ROWS": c.rows, "BLOCK": c.block, "num_warps": c.num_warps}
     strides = (rows.inner, rows.outer, rows.row, rows.col)
     if parts <= 1:
         launch(vector_kernels.column_sums, (across, 1), (x, sums, tokens, columns, each, *strides), meta)

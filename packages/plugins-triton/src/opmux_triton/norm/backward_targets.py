@@ -1,23 +1,19 @@
 """What the core calls for the gradients of a norm: one launch over the rows, one that adds the shares up."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from opmux_triton.devices import units
 from opmux_triton.launch import launch
 from opmux_triton.norm import backward_kernels as kernels
+from opmux_triton.norm.configs import BackwardConfig
 from opmux_triton.repeats import kept, repeated, scratch
 from opmux_triton.rows import parts
-
-Config = Mapping[str, Any]
 
 
 def rms_norm_backward(
     grad_y: Tensor, x: Tensor, weight: Tensor, *, eps: float, weight_offset: float, output_mask: tuple[bool, ...],
-    config: Config,
+    config: BackwardConfig,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `rms_norm_backward`."""
     of_x, of_weight = output_mask
@@ -28,7 +24,7 @@ def rms_norm_backward(
 
 
 def layer_norm_backward(
-    grad_y: Tensor, x: Tensor, weight: Tensor, *, eps: float, output_mask: tuple[bool, ...], config: Config
+    grad_y: Tensor, x: Tensor, weight: Tensor, *, eps: float, output_mask: tuple[bool, ...], config: BackwardConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The op `layer_norm_backward`."""
     of_x, of_weight, of_bias = output_mask
@@ -40,7 +36,7 @@ def layer_norm_backward(
 
 def add_rms_norm_backward(
     grad_y: Tensor, grad_residual_out: Tensor, residual_out: Tensor, weight: Tensor, *, eps: float,
-    weight_offset: float, output_mask: tuple[bool, ...], config: Config,
+    weight_offset: float, output_mask: tuple[bool, ...], config: BackwardConfig,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The op `add_rms_norm_backward`."""
     of_x, of_residual, of_weight = output_mask
@@ -51,7 +47,7 @@ def add_rms_norm_backward(
 
 def add_layer_norm_backward(
     grad_y: Tensor, grad_residual_out: Tensor, residual_out: Tensor, weight: Tensor, *, eps: float,
-    output_mask: tuple[bool, ...], config: Config,
+    output_mask: tuple[bool, ...], config: BackwardConfig,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The op `add_layer_norm_backward`."""
     of_x, of_residual, of_weight, of_bias = output_mask
@@ -61,7 +57,7 @@ def add_layer_norm_backward(
 
 def _backward(
     grad_y: Tensor, grad_total: Tensor | None, x: Tensor, weight: Tensor, eps: float, offset: float,
-    wanted: tuple[bool, bool, bool, bool], centred: bool, config: Config,
+    wanted: tuple[bool, bool, bool, bool], centred: bool, config: BackwardConfig,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of (x, residual, weight, bias), empty where not wanted; grad_y's dtype is the first one's."""
     of_x, of_residual, of_weight, of_bias = wanted
@@ -88,24 +84,24 @@ def _backward(
 def _launch(
     grad_y: Tensor, grad_total: Tensor | None, x: Tensor, weight: Tensor,
     found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float, offset: float, wanted: tuple[bool, bool, bool, bool],
-    centred: bool, config: Config,
+    centred: bool, config: BackwardConfig,
 ) -> None:  # fmt: skip
     grad_x, grad_residual, grad_weight, grad_bias = found
     of_x, of_residual, of_weight, of_bias = wanted
     hidden = x.shape[-1]
-    if "wide" in config and any(t.element_size() > 2 for t in (grad_y, x, weight)):
-        config = config["wide"]
+    if config.wide is not None and any(t.element_size() > 2 for t in (grad_y, x, weight)):
+        config = config.wide
     given = [grad_y, x] if grad_total is None or not (of_x or of_residual) else [grad_y, x, grad_total]
     made = ([grad_x] if of_x else []) + ([grad_residual] if of_residual else [])
     pieces = list(parts(given, made))
-    most = units(x) * config["programs"]
-    counts = [min(most, -(-rows.total // config["ROWS"])) for rows, _ in pieces]
+    most = units(x) * config.programs
+    counts = [min(most, -(-rows.total // config.rows)) for rows, _ in pieces]
     kinds, total = of_weight + of_bias, sum(counts)
     partial = scratch((kinds, total, hidden), x) if kinds else None
     meta = {
-        "HIDDEN": hidden, "CENTRED": centred, "OF_WEIGHT": of_weight, "OF_BIAS": of_bias, "BLOCK": config["BLOCK"],
-        "TAIL": config["TAIL"], "ROWS": config["ROWS"], "STAGES": config["STAGES"],
-        "AGAIN": config["AGAIN"], "num_warps": config["num_warps"],
+        "HIDDEN": hidden, "CENTRED": centred, "OF_WEIGHT": of_weight, "OF_BIAS": of_bias, "BLOCK": config.block,
+        "TAIL": config.tail, "ROWS": config.rows, "STAGES": config.stages,
+        "AGAIN": config.again, "num_warps": config.num_warps,
     }  # fmt: skip
     first = 0
     for (rows, tensors), count in zip(pieces, counts, strict=True):
@@ -129,9 +125,9 @@ def _launch(
         _add_up(partial, grad_weight if of_weight else grad_bias, grad_bias if kinds == 2 else None, config)
 
 
-def _add_up(partial: Tensor, first: Tensor, second: Tensor | None, config: Config) -> None:
+def _add_up(partial: Tensor, first: Tensor, second: Tensor | None, config: BackwardConfig) -> None:
     kinds, count, hidden = partial.shape
     meta = {
-        "HIDDEN": hidden, "COLUMNS": config["sum_columns"], "ROWS": config["sum_rows"], "num_warps": config["sum_warps"]
+        "HIDDEN": hidden, "COLUMNS": config.sum_columns, "ROWS": config.sum_rows, "num_warps": config.sum_warps
     }  # fmt: skip
-    launch(kernels.sum_partials, (-(-hidden // config["sum_columns"]), kinds), (partial, first, second, count), meta)
+    launch(kernels.sum_partials, (-(-hidden // config.sum_columns), kinds), (partial, first, second, count), meta)

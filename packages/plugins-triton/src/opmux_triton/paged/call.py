@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
+from opmux_triton.paged.configs import PagedConfig
+
 
 class Call(NamedTuple):
     """One call.
@@ -33,11 +35,11 @@ class Call(NamedTuple):
     right: int
     longest: int
     reach: int
-    config: dict[str, Any]
+    config: PagedConfig
 
     @classmethod
     def of(
-        cls, tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: dict[str, Any],
+        cls, tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: PagedConfig,
         out: Tensor, lse: Tensor | None,
     ) -> Self:  # fmt: skip
         """The call that the core makes, with the results made for it."""

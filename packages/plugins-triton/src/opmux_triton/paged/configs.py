@@ -1,104 +1,194 @@
-"""Launch parameters of paged attention, per arch. Functions of the declared features alone; they import no Triton.
-
-``decode_*`` is for sequences with few new tokens, ``prefill_*`` for the others:
-
-rows            rows of a tile (decode: the most; fewer are taken where fewer do)
-block_n         keys of a block
-num_warps, num_stages
-programs        programs for each unit of the device that splits of the keys are to give
-least           fewest keys that a split is worth
-
-``combine_splits`` is how many splits are joined at a time, at most; four times as many where that would take more than
-four turns. For each 16 of them there are ``combine_num_warps`` warps.
-"""
+"""Launch parameters of paged attention, per arch. Functions of the declared features alone; loads no Triton."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from opmux.arch import Arch
+from opmux.plugin import Arch
+from opmux_triton.archs import shared_memory
 from opmux_triton.arithmetic import padded
-
-_KIB = 1024
-
-
-def shared_memory(arch: Arch) -> int:
-    """Bytes of shared memory (LDS) that one program can have."""
-    if arch.vendor == "amd":
-        return (160 if arch.name == "gfx950" else 64) * _KIB
-    return {"sm_80": 163, "sm_87": 163, "sm_90": 227, "sm_100": 227, "sm_103": 227}.get(arch.name, 99) * _KIB
+from opmux_triton.compiler_options import CompilerOptions
+from opmux_triton.config_checks import require_at_least, require_powers_of_two
 
 
-def halves_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class PathConfig(CompilerOptions):
+    """Launch parameters of one path.
+
+    Attributes:
+        rows: rows of a tile; decoding takes fewer where there are fewer.
+        block_n: keys of a block.
+        programs: programs for each unit of the device that the splits of the keys are to give.
+        least: the fewest keys that are worth a split.
+    """
+
+    rows: int
+    block_n: int
+    programs: int
+    least: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_powers_of_two(self, "rows", "block_n")
+        require_at_least(16, self, "rows", "block_n")
+        require_at_least(1, self, "programs", "least")
+
+
+@dataclass(frozen=True)
+class CombineConfig:
+    """Launch parameters of the kernel that joins splits of the keys.
+
+    Attributes:
+        splits: how many splits are joined at a time, at most; four times as many where that would take more than four
+            turns.
+        num_warps: warps for each 16 of them.
+    """
+
+    splits: int
+    num_warps: int
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "splits", "num_warps")
+
+
+@dataclass(frozen=True)
+class PagedConfig:
+    """Launch parameters of paged attention.
+
+    Attributes:
+        decode: for sequences with few new tokens.
+        prefill: for the others.
+        combine: for joining splits of the keys.
+    """
+
+    decode: PathConfig
+    prefill: PathConfig
+    combine: CombineConfig
+
+
+@dataclass(frozen=True)
+class RolesConfig:
+    """Launch parameters of the Gluon prefill.
+
+    Attributes:
+        block: keys at a time.
+        stages: blocks of keys and of values in shared memory.
+        slots: tiles of queries in shared memory, of each computing warpgroup.
+        loaders: warps that load: 1, 2 (keys and values) or 4 (halves of both).
+        registers: of a thread of a computing warpgroup.
+        loading_registers: of a thread that loads. A multiprocessor has
+            ``2 * registers + loading_registers = 3 * 168`` for one of each.
+    """
+
+    block: int
+    stages: int
+    slots: int
+    loaders: Literal[1, 2, 4]
+    registers: int
+    loading_registers: int
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "block")
+        require_at_least(1, self, "stages", "slots")
+        if 2 * self.registers + self.loading_registers > 3 * 168:
+            raise ValueError(
+                f"2 * registers + loading_registers expected at most {3 * 168}, "
+                f"got {2 * self.registers + self.loading_registers}"
+            )
+
+
+@dataclass(frozen=True)
+class HopperConfig(PagedConfig):
+    """Launch parameters where the Gluon kernel does the prefill.
+
+    Attributes:
+        decode, prefill, combine: as in `PagedConfig`; ``prefill`` for what turns out not to suit the Gluon kernel.
+        hopper: for the Gluon kernel.
+    """
+
+    hopper: RolesConfig
+
+
+def halves_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     """For 16-bit caches."""
     return _config(arch, features, 2)
 
 
-def float32_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+def float32_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     """For float32 caches."""
     return _config(arch, features, 4)
 
 
-def hopper_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
-    """For the Gluon prefill of 16-bit caches.
-
-    ``hopper_block`` keys at a time and ``hopper_stages`` of them in shared memory, where a tile of queries has
-    ``hopper_slots`` places; ``hopper_loaders`` warps load, which are 1, 2 (keys and values) or 4 (halves of both).
-    ``2 * hopper_registers + hopper_loading_registers`` is what a thread of each of the two computing warpgroups and one
-    that loads have together: three times 168.
-    """
-    hopper = {"hopper_block": 128, "hopper_stages": 2, "hopper_slots": 2, "hopper_loaders": 4}
-    hopper |= {"hopper_registers": 232, "hopper_loading_registers": 40}
-    return halves_config(arch, features) | hopper
+def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
+    """For the Gluon prefill of 16-bit caches."""
+    portable = halves_config(arch, features)
+    hopper = RolesConfig(block=128, stages=2, slots=2, loaders=4, registers=232, loading_registers=40)
+    return HopperConfig(decode=portable.decode, prefill=portable.prefill, combine=portable.combine, hopper=hopper)
 
 
-def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> dict[str, Any]:
+def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> PagedConfig:
     k_row, v_row = (itemsize * padded(features[dim]) for dim in ("head_dim", "value_dim"))
-    config: dict[str, Any] = {
-        "decode_rows": 32 if itemsize == 2 else 16,
-        "decode_block_n": 64,
-        "decode_num_warps": 4,
+    amd = arch.vendor == "amd"
+    decode = PathConfig(
+        rows=32 if itemsize == 2 else 16,
+        block_n=64,
+        num_warps=4,
         # Short rows: a shallower ring leaves room for more programs (8 x 2k of 8/64 heads on an H200: 1006 to 1043 us).
-        "decode_num_stages": 2 if arch.vendor == "amd" else 4 if arch.number >= (9, 0) and k_row > 128 else 3,
+        num_stages=2 if amd else 4 if arch.number >= (9, 0) and k_row > 128 else 3,
         # Few long sequences: parts cost a second pass, so each is longer (1 x 128k on an H200: 137 against 147 us).
-        "decode_programs": 2 if features["bucket(batch)"] <= 1 else 4,
-        "decode_least": 256,
-        **_prefill(arch, max(k_row, v_row) // itemsize, itemsize),
-        "prefill_programs": 1,
-        "prefill_least": 1024,
-        # They are read before it is known how many there are (100 keys with room for 128k: 7.1 us, and 8.2 with 64).
-        "combine_splits": 16,
-        "combine_num_warps": 1 if arch.vendor == "amd" or v_row <= 128 else 2,
-    }
+        programs=2 if features["bucket(batch)"] <= 1 else 4,
+        least=256,
+        matrix_instr_nonkdim=16 if amd else None,
+    )
     if itemsize == 4:  # products in float32 take registers, where threads do them alone
         keys = 16 if max(k_row, v_row) > 512 else 64 if max(k_row, v_row) <= 256 and arch.vendor == "nvidia" else 32
-        config |= {"decode_block_n": keys, "decode_num_stages": 2}
-        config["decode_num_warps"] = 4 if arch.vendor == "amd" else 8
-    for path in ("decode", "prefill"):
-        # Blocks on their way (all but one are buffers, but for warpgroup products), queries, weights between layouts.
-        rows = config[f"{path}_rows"]
-        waiting = 0 if path == "prefill" and arch.number >= (9, 0) and arch.vendor == "nvidia" else 1
-        while config[f"{path}_block_n"] > 16:
-            keys, stages = config[f"{path}_block_n"], config[f"{path}_num_stages"]
-            if (k_row + v_row) * keys * (stages - waiting) + rows * (k_row + 2 * keys) <= shared_memory(arch):
-                break
-            if stages > 2:
-                config[f"{path}_num_stages"] = stages - 1
-            else:
-                config[f"{path}_block_n"] = keys // 2
-    if arch.vendor == "amd":
-        config["matrix_instr_nonkdim"] = 16
-    return config
+        decode = replace(decode, block_n=keys, num_stages=2, num_warps=4 if amd else 8)
+    prefill = _prefill(arch, max(k_row, v_row) // itemsize, itemsize)
+    # Warpgroup products read their operands from the ring itself; elsewhere one block of it is in registers.
+    waiting = 0 if arch.number >= (9, 0) and arch.vendor == "nvidia" else 1
+    return PagedConfig(
+        decode=_fitted(decode, arch, k_row, v_row, waiting=1),
+        prefill=_fitted(prefill, arch, k_row, v_row, waiting=waiting),
+        # Splits are read before it is known how many there are (100 keys with room for 128k: 7.1 us, and 8.2 with 64).
+        combine=CombineConfig(splits=16, num_warps=1 if amd or v_row <= 128 else 2),
+    )
 
 
-def _prefill(arch: Arch, width: int, itemsize: int) -> dict[str, Any]:
+def _prefill(arch: Arch, width: int, itemsize: int) -> PathConfig:
     """Tiles of prefill by the wider of the head dims: as large as registers allow without spilling."""
-    narrow = width <= 128
+    narrow, amd = width <= 128, arch.vendor == "amd"
     if itemsize == 4:
-        rows, keys, warps = (32, 16, 4) if arch.vendor == "amd" else (16, 32 if narrow else 16, 8)
-    elif arch.vendor == "amd":
+        rows, keys, warps = (32, 16, 4) if amd else (16, 32 if narrow else 16, 8)
+    elif amd:
         rows, keys, warps = (128, 64, 8) if narrow else (64, 32, 4)
     elif arch.number >= (9, 0):
         rows, keys, warps = (128, 64, 8) if narrow else (64, 32, 8)
     else:
         rows, keys, warps = (128, 32, 8) if narrow else (64, 32, 8)
-    return {"prefill_rows": rows, "prefill_block_n": keys, "prefill_num_warps": warps, "prefill_num_stages": 2}
+    return PathConfig(
+        rows=rows,
+        block_n=keys,
+        num_warps=warps,
+        num_stages=2,
+        programs=1,
+        least=1024,
+        matrix_instr_nonkdim=16 if amd else None,
+    )
+
+
+def _fitted(path: PathConfig, arch: Arch, k_row: int, v_row: int, waiting: int) -> PathConfig:
+    """A path with fewer stages, then fewer keys, until its blocks fit into shared memory.
+
+    Args:
+        path: the path.
+        arch: the arch.
+        k_row, v_row: bytes of a row of keys and of values.
+        waiting: how many of the blocks on their way are not in shared memory.
+    """
+    while path.block_n > 16:
+        # Blocks on their way, queries, weights between layouts.
+        keys, stages = path.block_n, path.num_stages
+        if (k_row + v_row) * keys * (stages - waiting) + path.rows * (k_row + 2 * keys) <= shared_memory(arch.name):
+            break
+        path = replace(path, num_stages=stages - 1) if stages > 2 else replace(path, block_n=keys // 2)
+    return path

@@ -13,18 +13,19 @@ from opmux_triton.launch import launch
 from opmux_triton.paged import hopper_kernels as kernels
 from opmux_triton.paged import targets
 from opmux_triton.paged.call import Call
+from opmux_triton.paged.configs import HopperConfig
 from opmux_triton.scoring.options import LOG2_E
 
 _ROWS = 128
 """Of a tile: 64 for each of two computing warpgroups."""
 
 
-def paged_attention(*tensors: Tensor | None, config: dict[str, Any], **options: Any) -> Tensor:
+def paged_attention(*tensors: Tensor | None, config: HopperConfig, **options: Any) -> Tensor:
     """The op `paged_attention`."""
     return targets.run(tensors, options, config, False, _prefill)[0]
 
 
-def paged_attention_lse(*tensors: Tensor | None, config: dict[str, Any], **options: Any) -> tuple[Tensor, Tensor]:
+def paged_attention_lse(*tensors: Tensor | None, config: HopperConfig, **options: Any) -> tuple[Tensor, Tensor]:
     """The op `paged_attention_lse`."""
     out, lse = targets.run(tensors, options, config, True, _prefill)
     assert lse is not None
@@ -37,8 +38,10 @@ def _prefill(call: Call, one: targets.Pass) -> bool:
     if not (0 < call.scale < math.inf and all(has_descriptor(x) for x in (q, call.k_cache, call.v_cache))):
         return False
     tokens, heads, head_dim = call.q.shape
-    batch, page_size, config = call.lengths.shape[0], call.k_cache.shape[1], call.config
-    block = config["hopper_block"]
+    batch, page_size = call.lengths.shape[0], call.k_cache.shape[1]
+    assert isinstance(call.config, HopperConfig)
+    roles = call.config.hopper
+    block = roles.block
     box = math.gcd(page_size, block)
     places = (tokens + batch * (_ROWS - 1)) // _ROWS
     programs = min(places * heads, units(call.q))
@@ -56,9 +59,9 @@ def _prefill(call: Call, one: targets.Pass) -> bool:
         ),
         {
             "HEAD_DIM": head_dim, "LEFT": call.left >= 0, "RIGHT": call.right >= 0, "PAGE": page_size, "BOX": box,
-            "BLOCK": block, "STAGES": config["hopper_stages"], "SLOTS": config["hopper_slots"],
-            "LOADERS": config["hopper_loaders"], "REGISTERS": config["hopper_registers"],
-            "LOADING": config["hopper_loading_registers"], "num_warps": 4, "maxnreg": 168,
+            "BLOCK": block, "STAGES": roles.stages, "SLOTS": roles.slots,
+            "LOADERS": roles.loaders, "REGISTERS": roles.registers,
+            "LOADING": roles.loading_registers, "num_warps": 4, "maxnreg": 168,
         },
     )  # fmt: skip
     if troubles is not None:

@@ -44,6 +44,7 @@ def _records() -> Iterator[Implementation]:
                 ),
                 features=(Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch")),
                 config=f"opmux_triton.paged.configs:{name or 'halves'}_config",
+                config_schema="opmux_triton.paged.configs:PagedConfig",
                 capturable=True,
                 deterministic=True,
             )
@@ -68,6 +69,7 @@ def _records() -> Iterator[Implementation]:
             ),
             features=(Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch")),
             config="opmux_triton.paged.configs:hopper_config",
+            config_schema="opmux_triton.paged.configs:HopperConfig",
             capturable=True,
             deterministic=True,
         )

@@ -14,22 +14,21 @@ from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import launch
 from opmux_triton.paged import combine_kernels, kernels
 from opmux_triton.paged.call import Call
+from opmux_triton.paged.configs import PagedConfig, PathConfig
 from opmux_triton.repeats import kept, repeated, scratch
 from opmux_triton.scoring.options import LOG2_E
-
-Config = dict[str, Any]
 
 _MOST_SPLITS = 1024
 _ANY = 1 << 30
 """No bound on the new tokens of a sequence."""
 
 
-def paged_attention(*tensors: Tensor | None, config: Config, **options: Any) -> Tensor:
+def paged_attention(*tensors: Tensor | None, config: PagedConfig, **options: Any) -> Tensor:
     """The op `paged_attention`."""
     return run(tensors, options, config, False)[0]
 
 
-def paged_attention_lse(*tensors: Tensor | None, config: Config, **options: Any) -> tuple[Tensor, Tensor]:
+def paged_attention_lse(*tensors: Tensor | None, config: PagedConfig, **options: Any) -> tuple[Tensor, Tensor]:
     """The op `paged_attention_lse`."""
     out, lse = run(tensors, options, config, True)
     assert lse is not None
@@ -57,18 +56,18 @@ class Pass:
     clear: bool
 
 
-def _passes(config: Config, batch: int, tokens: int, group: int, longest: int) -> list[Pass]:
+def _passes(config: PagedConfig, batch: int, tokens: int, group: int, longest: int) -> list[Pass]:
     """Decode, prefill or, where a batch may mix them, both.
 
     All passes are right for sequences of any length up to ``longest`` new tokens: which runs is a matter of speed.
     """
-    most_rows = config["decode_rows"]
+    most_rows = config.decode.rows
     rows = min(padded(longest * group), most_rows)
     tiles = -(-longest * group // rows)
     if tiles == 1 or longest == 1:
         return [Pass("decode", rows, batch * tiles, False, 0, _ANY, True)]
     few = max(1, most_rows // group)
-    rows = config["prefill_rows"]
+    rows = config.prefill.rows
     places = min(tokens * group // rows + batch, batch * (-(-longest * group // rows) + 1))
     mixed = batch > 1 and tokens < batch * longest
     passes = [Pass("prefill", rows, places, True, few if mixed else 0, _ANY, True)]
@@ -79,7 +78,7 @@ def _passes(config: Config, batch: int, tokens: int, group: int, longest: int) -
 
 
 def run(
-    tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: Config, with_lse: bool,
+    tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: PagedConfig, with_lse: bool,
     prefill: Callable[[Call, Pass], bool] | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """All passes of a call; ``prefill`` is asked to do those of prefill first, and says whether it did."""
@@ -102,7 +101,7 @@ def run(
         "paged", id(config), q.shape, table.shape, sinks is None, options["scale"], options["softcap"],
         options["window"], options["causal"], longest,
         # Of a reach only this is looked at, so the steps of a growing sequence are alike.
-        -(-reach // config["decode_least"]), -(-reach // config["prefill_least"]), with_lse, prefill is None,
+        -(-reach // config.decode.least), -(-reach // config.prefill.least), with_lse, prefill is None,
     )  # fmt: skip
     if repeated(key, given, results):
         return out, lse
@@ -135,13 +134,14 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     factor = call.scale * 2 * LOG2_E / softcap if softcap > 0 else call.scale * LOG2_E
     shared = {"LEFT": call.left >= 0, "RIGHT": call.right >= 0}
     present = {"SINKS": sinks is not None, "LSE": call.lse is not None}
-    block_n, block_v = config[f"{one.path}_block_n"], padded(value_dim)
-    splits = _splits(config, one, kv_heads, call.reach, units(q)) if troubles is None else 1
+    path = config.decode if one.path == "decode" else config.prefill
+    block_n, block_v = path.block_n, padded(value_dim)
+    splits = _splits(path, one, kv_heads, call.reach, units(q)) if troubles is None else 1
     sums = statistics = None
     if splits > 1:
         sums = scratch((splits, tokens, heads, value_dim), q)
         statistics = scratch((splits + 1, tokens, heads, 2), q)  # behind the splits: how many of them had a share
-    least = max(1, config[f"{one.path}_least"] // block_n) if splits > 1 else 1
+    least = max(1, path.least // block_n) if splits > 1 else 1
     launch(
         kernels.attend,
         (one.places * kv_heads, splits),
@@ -157,12 +157,12 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             "BLOCK_G": next_power_of_two(group), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
             "SCALED": not call.scale > 0, **present, "SPLIT": splits > 1, "SEARCH": one.search,
             "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": INTERPRETED,
-            **_of_compiler(config, one.path),
+            **path.compiler_options(),
         },
     )  # fmt: skip
     if splits > 1:
         # Of very many it costs less to read in vain where few are at work than to wait time and again where all are.
-        most = config["combine_splits"] * (4 if splits > 4 * config["combine_splits"] else 1)
+        most = config.combine.splits * (4 if splits > 4 * config.combine.splits else 1)
         at_a_time = min(most, max(4, next_power_of_two(splits)))
         launch(
             combine_kernels.combine,
@@ -175,20 +175,12 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             {
                 "HEADS": heads, "GROUP": group, "VALUE_DIM": value_dim, "BLOCK_M": one.rows, "BLOCK_N": block_n,
                 "BLOCK_S": at_a_time, "BLOCK_V": block_v, "LEAST": least, **shared, **present,
-                "SINGLE": call.longest == 1, "num_warps": config["combine_num_warps"] * max(1, at_a_time // 16),
+                "SINGLE": call.longest == 1, "num_warps": config.combine.num_warps * max(1, at_a_time // 16),
             },
         )  # fmt: skip
 
 
-def _splits(config: Config, one: Pass, kv_heads: int, reach: int, units_: int) -> int:
+def _splits(path: PathConfig, one: Pass, kv_heads: int, reach: int, units_: int) -> int:
     """How many programs share the keys of a tile, so that the grid fills the device and each has enough to do."""
-    wanted: int = units_ * config[f"{one.path}_programs"] // (one.places * kv_heads)
-    least: int = config[f"{one.path}_least"]
-    return max(1, min(wanted, -(-reach // least), _MOST_SPLITS))
-
-
-def _of_compiler(config: Config, path: str) -> dict[str, Any]:
-    """The options of Triton's compiler for a path."""
-    found = {"num_warps": config[f"{path}_num_warps"], "num_stages": config[f"{path}_num_stages"]}
-    found |= {name: config[name] for name in ("matrix_instr_nonkdim", "waves_per_eu") if name in config}
-    return found
+    wanted = units_ * path.programs // (one.places * kv_heads)
+    return max(1, min(wanted, -(-reach // path.least), _MOST_SPLITS))

@@ -1,20 +1,41 @@
-"""Launch parameters of rotary embedding, per arch. Functions of the features alone; they import no Triton."""
+"""Launch parameters of rotary embedding, per arch. Loads no Triton."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from opmux.arch import Arch
+from opmux.plugin import Arch
+from opmux_triton.archs import lanes_of_rows
 from opmux_triton.arithmetic import next_power_of_two
+from opmux_triton.config_checks import require_powers_of_two
 
 _HEADS = 8
 
 
-def rope_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RopeConfig:
+    """Launch parameters.
+
+    Attributes:
+        block_heads: heads of a program.
+        tokens: tokens of a program.
+        num_warps: warps of a program.
+    """
+
+    block_heads: int
+    tokens: int
+    num_warps: int
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "block_heads", "tokens", "num_warps")
+
+
+def rope_config(arch: Arch, features: Mapping[str, Any]) -> RopeConfig:
     """Eight heads of some tokens: about 4,096 elements to a program, fewer where there are few tokens."""
-    lanes = 64 if arch.vendor == "amd" else 32
+    lanes = lanes_of_rows(arch)
     elements = _HEADS * next_power_of_two(features["head_dim"])
     few = features["bucket(batch)"] + features["bucket(seq)"] <= 7 and elements >= 8 * lanes
-    # Of few tokens a lane still reads 16 bytes of either half of a head.
+    # With few tokens a lane still reads 16 bytes of either half of a head.
     tokens = max(1, min(8, (16 * lanes if few else 4096) // elements))
     warps = max(1, min(8, tokens * elements // (lanes * (8 if few else 32))))
-    return {"BLOCK_HEADS": _HEADS, "TOKENS": tokens, "num_warps": warps}
+    return RopeConfig(block_heads=_HEADS, tokens=tokens, num_warps=warps)

@@ -1,8 +1,5 @@
 """What the core calls for rotary embedding: q and k in one launch, in whatever strides."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -10,9 +7,8 @@ from opmux_triton.arithmetic import next_power_of_two
 from opmux_triton.launch import launch
 from opmux_triton.repeats import kept, repeated
 from opmux_triton.rope import kernels
+from opmux_triton.rope.configs import RopeConfig
 from opmux_triton.rows import folded
-
-Config = Mapping[str, Any]
 
 _DENSELY = torch.contiguous_format
 _ONE_SEQUENCE = dict.fromkeys(
@@ -21,7 +17,7 @@ _ONE_SEQUENCE = dict.fromkeys(
 
 
 def apply_rope(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: Config
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: RopeConfig
 ) -> tuple[Tensor, Tensor]:
     """The op `apply_rope`."""
     q_out, k_out = torch.empty_like(q, memory_format=_DENSELY), torch.empty_like(k, memory_format=_DENSELY)
@@ -30,7 +26,7 @@ def apply_rope(
 
 
 def apply_rope_(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: Config
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: RopeConfig
 ) -> None:
     """The op `apply_rope_`."""
     _rope(q, k, q, k, cos, sin, positions, interleaved, True, False, config)
@@ -38,7 +34,7 @@ def apply_rope_(
 
 def apply_rope_backward(
     grad_q_out: Tensor, grad_k_out: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool,
-    output_mask: tuple[bool, ...], config: Config,
+    output_mask: tuple[bool, ...], config: RopeConfig,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `apply_rope_backward`."""
     pairs = []
@@ -52,7 +48,7 @@ def apply_rope_backward(
 
 def _rope(
     q: Tensor | None, k: Tensor | None, q_out: Tensor, k_out: Tensor, cos: Tensor, sin: Tensor,
-    positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: Config,
+    positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: RopeConfig,
 ) -> None:  # fmt: skip
     """Launch over what is given and not empty; a launch needs a first tensor, so k alone takes q's place."""
     k_result: Tensor | None = k_out
@@ -76,7 +72,7 @@ def _rope(
 
 def _launch(
     q: Tensor, k: Tensor | None, q_out: Tensor, k_out: Tensor | None, cos: Tensor, sin: Tensor,
-    positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: Config,
+    positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: RopeConfig,
 ) -> None:  # fmt: skip
     *batch, seq, heads, head_dim = q.shape
     half = cos.shape[1]
@@ -89,15 +85,16 @@ def _launch(
     meta = {
         "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "HALF": half,
         "HALF_BLOCK": next_power_of_two(half), "REST_BLOCK": next_power_of_two(rest) if rest > 0 else 0,
-        "INTERLEAVED": interleaved, "IN_PLACE": in_place, "BACKWARD": backward, **config,
+        "INTERLEAVED": interleaved, "IN_PLACE": in_place, "BACKWARD": backward,
+        "BLOCK_HEADS": config.block_heads, "TOKENS": config.tokens, "num_warps": config.num_warps,
     }  # fmt: skip
-    block_heads = config["BLOCK_HEADS"]
+    block_heads = config.block_heads
     blocks = -(-heads // block_heads) - (-kv_heads // block_heads)
     tensors = (q, k, q_out, k_out, cos, sin, positions)
     strides = (q_stride, q_head_stride, k_stride, k_head_stride)
     dense = cos.is_contiguous() and sin.is_contiguous() and (positions is None or positions.is_contiguous())
     if dense and not batch:
-        grid = (-(-seq // config["TOKENS"]) * blocks,)
+        grid = (-(-seq // config.tokens) * blocks,)
         launch(kernels.rope, grid, (*tensors, seq, *strides), {**_ONE_SEQUENCE, **meta})
         return
     outer = _outer_strides(q, k, positions)
@@ -110,7 +107,7 @@ def _launch(
         return
     tokens = q.numel() // (heads * head_dim)
     tables = (cos.stride(0), sin.stride(0), None if positions is None else positions.stride(-1))
-    grid = (-(-tokens // config["TOKENS"]) * blocks,)
+    grid = (-(-tokens // config.tokens) * blocks,)
     launch(kernels.rope, grid, (*tensors, tokens, *strides, *tables, seq, *outer), meta)
 
 

@@ -1,54 +1,131 @@
-"""Launch parameters of attention's backward, per arch. Functions of the declared features alone; they import no Triton.
+"""Launch parameters of attention's backward, per arch. Functions of the declared features alone; loads no Triton.
 
 A tile has ``block_m`` queries and ``block_n`` keys. In the kernel of keys and values the loop goes over queries, so
 its key tile is the larger one; in the kernel of queries the other way round.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from opmux.arch import Arch
+from opmux.plugin import Arch
 from opmux_triton.arithmetic import padded
+from opmux_triton.compiler_options import CompilerOptions
+from opmux_triton.config_checks import require_at_least, require_powers_of_two
 
 
-def backward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class TileConfig(CompilerOptions):
+    """Launch parameters of one kernel.
+
+    Attributes:
+        block_m: queries of a tile.
+        block_n: keys of a tile.
+    """
+
+    block_m: int
+    block_n: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_powers_of_two(self, "block_m", "block_n")
+        require_at_least(16, self, "block_m", "block_n")
+
+
+@dataclass(frozen=True)
+class StatisticsConfig:
+    """Launch parameters of the kernel that finds log-sum and shift of each row.
+
+    Attributes:
+        rows: rows of a program.
+        num_warps: warps of a program.
+    """
+
+    rows: int
+    num_warps: int
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "rows", "num_warps")
+
+
+@dataclass(frozen=True)
+class BackwardConfig:
+    """Launch parameters of the portable kernels.
+
+    Attributes:
+        precision: of the products, as ``tl.dot`` takes it.
+        statistics: of the statistics of the rows.
+        keys_values: of the gradients of keys and values.
+        queries: of the gradients of queries.
+        keys_values_capped, queries_capped: the same for capped scores, whose slopes take registers.
+        repair_keys_values, repair_queries: of the second pass over tiles with results that are not finite.
+    """
+
+    precision: Literal["ieee", "tf32", "tf32x3"]
+    statistics: StatisticsConfig
+    keys_values: TileConfig
+    queries: TileConfig
+    keys_values_capped: TileConfig
+    queries_capped: TileConfig
+    repair_keys_values: TileConfig
+    repair_queries: TileConfig
+
+
+@dataclass(frozen=True)
+class HopperConfig:
+    """Launch parameters of the Gluon kernel.
+
+    Attributes:
+        stages: blocks of queries in shared memory.
+        together: (batch, kv head) pairs whose tiles run at the same time; 0 for all.
+        bulk: whether gradients of queries are added by bulk copies.
+        late: whether a block's score gradients are multiplied one step later.
+        otherwise: the portable kernels' parameters, for repairs and for calls that turn out not to suit this one.
+    """
+
+    stages: int
+    together: int
+    bulk: bool
+    late: bool
+    otherwise: BackwardConfig
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "stages")
+        require_at_least(0, self, "together")
+
+
+def backward_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
     """For 16-bit operands: matrix units, tiles by the wider of the two head dims."""
-    dim = _padded(features)
+    dim = _width(features)
     if arch.vendor == "amd":
-        return _record(_amd(arch, dim), nonkdim=16)
+        return _config(_amd(arch, dim), nonkdim=16)
     if arch.name == "sm_90":
-        return _record(_hopper(dim))
+        return _config(_hopper(dim))
     if arch.name in ("sm_80", "sm_100", "sm_103"):
-        return _record(_large(dim))
-    return _record(_small(dim))
+        return _config(_large(dim))
+    return _config(_small(dim))
 
 
-def hopper_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the Gluon kernel; ``otherwise`` is for repairs, and for what turns out at the call not to suit it."""
-    # Measured: narrow heads wait for the exchange of score gradients, which `late` takes off their way.
+def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
+    """Of the Gluon kernel. Measured: narrow heads wait for the exchange of score gradients, which ``late`` hides."""
     narrow = features["head_dim"] <= 64
-    return {
-        "stages": 2,
-        "together": 8 if narrow else 0,
-        "bulk": False,
-        "late": narrow,
-        "otherwise": backward_config(arch, features),
-    }
+    return HopperConfig(
+        stages=2, together=8 if narrow else 0, bulk=False, late=narrow, otherwise=backward_config(arch, features)
+    )
 
 
-def float32_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+def float32_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
     """For float32 operands, multiplied without matrix units: small tiles that leave registers for the sums."""
-    dim = _padded(features)
-    tile = (32, 32, 8, 1) if dim <= 128 else (16, 16, 8, 1)
-    return _record(Tiles(tile, tile, tile, tile, tile), nonkdim=16 if arch.vendor == "amd" else 0)
+    tile = (32, 32, 8, 1) if _width(features) <= 128 else (16, 16, 8, 1)
+    return _config(Tiles(tile, tile, tile, tile, tile), nonkdim=16 if arch.vendor == "amd" else None)
 
 
 Launch = tuple[int, int, int, int]
-"""BLOCK_M, BLOCK_N, num_warps, num_stages."""
+"""block_m, block_n, num_warps, num_stages."""
 
 
 class Tiles(NamedTuple):
-    """Of each kernel; those of capped scores where the others leave no registers for them."""
+    """Of each kernel; of capped scores those that leave registers for slopes."""
 
     keys_values: Launch
     queries: Launch
@@ -63,20 +140,27 @@ _REPAIR_SMALL: Launch = (16, 16, 4, 1)
 """Runs hardly ever: small, so that it has registers to spare for cleaning operands."""
 
 
-def _padded(features: Mapping[str, Any]) -> int:
-    widest: int = max(features["head_dim"], features["value_dim"], 1)
-    return padded(widest)
+def _width(features: Mapping[str, Any]) -> int:
+    return padded(max(features["head_dim"], features["value_dim"]))
 
 
-def _record(tiles: Tiles, precision: str = "ieee", nonkdim: int = 0) -> dict[str, Any]:
-    record: dict[str, Any] = {"precision": precision, "statistics": {"rows": 16, "num_warps": 4}}
-    for name, (block_m, block_n, warps, stages) in tiles._asdict().items():
-        options = {"num_warps": warps, "num_stages": stages}
-        if nonkdim:
-            options |= {"matrix_instr_nonkdim": nonkdim}
-        record[name] = {"block_m": block_m, "block_n": block_n, "options": options}
-    record["repair_keys_values"] = record["repair_queries"] = record.pop("repair")
-    return record
+def _config(tiles: Tiles, nonkdim: int | None = None) -> BackwardConfig:
+    def tile(launch: Launch) -> TileConfig:
+        block_m, block_n, warps, stages = launch
+        return TileConfig(
+            block_m=block_m, block_n=block_n, num_warps=warps, num_stages=stages, matrix_instr_nonkdim=nonkdim
+        )
+
+    return BackwardConfig(
+        precision="ieee",
+        statistics=StatisticsConfig(rows=16, num_warps=4),
+        keys_values=tile(tiles.keys_values),
+        queries=tile(tiles.queries),
+        keys_values_capped=tile(tiles.keys_values_capped),
+        queries_capped=tile(tiles.queries_capped),
+        repair_keys_values=tile(tiles.repair),
+        repair_queries=tile(tiles.repair),
+    )
 
 
 def _hopper(dim: int) -> Tiles:

@@ -10,13 +10,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from opmux_triton.attention.backward import hopper_kernels as kernels
 from opmux_triton.attention.backward import targets
+from opmux_triton.attention.backward.configs import HopperConfig
 from opmux_triton.attention.backward.targets import Gradients, Noted
 from opmux_triton.descriptors import has_descriptor
 from opmux_triton.hopper.descriptors import head_descriptor
 from opmux_triton.launch import launch
 from opmux_triton.scoring.options import Scoring
 
-Config = dict[str, Any]
 _NUMBERS = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
 _REGISTERS = (240, 168)
 """Of a thread that computes, and of one on average."""
@@ -40,7 +40,7 @@ def attention_backward(
     window: tuple[int, int],
     softcap: float,
     output_mask: tuple[bool, ...],
-    config: Config,
+    config: HopperConfig,
 ) -> Gradients:
     """The op `attention_backward`."""
     tensors = (grad_out, q, k, v, out, lse, sinks, grad_lse)
@@ -58,20 +58,20 @@ def attention_backward(
         and all(has_descriptor(x) for x in (grad_out, q, k, v))
     )
     if not suits:
-        return targets.run(tensors, None, None, lengths, scoring, output_mask, config["otherwise"])
+        return targets.run(tensors, None, None, lengths, scoring, output_mask, config.otherwise)
 
     def fast(statistics: Tensor, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Noted, Noted]:
         return _products(tensors[:4], scoring, config, statistics, (grad_q, grad_k, grad_v))
 
     return targets.run(
-        tensors, None, None, lengths, scoring, output_mask, config["otherwise"], fast=fast, row_multiple=rows
+        tensors, None, None, lengths, scoring, output_mask, config.otherwise, fast=fast, row_multiple=rows
     )
 
 
 def _products(
     tensors: tuple[Any, ...],
     scoring: Scoring,
-    config: Config,
+    config: HopperConfig,
     statistics: Tensor,
     gradients: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Noted, Noted]:
@@ -88,8 +88,8 @@ def _products(
     tiles, pairs = -(-keys // _KEYS), batch * kv_heads
     sums = torch.zeros((batch, heads, panels, _PANEL), dtype=torch.float32, device=q.device)
     notes = torch.zeros((tiles * pairs,), dtype=torch.int32, device=q.device) if left or right else None
-    together = config["together"] or pairs
-    in_bulk = TensorDescriptor(sums.view(-1), [sums.numel()], [1], [_PANEL], _NUMBERS) if config["bulk"] else None
+    together = config.together or pairs
+    in_bulk = TensorDescriptor(sums.view(-1), [sums.numel()], [1], [_PANEL], _NUMBERS) if config.bulk else None
     computing, average = _REGISTERS
     numbers = TensorDescriptor(statistics.view(-1), [statistics.numel()], [1], [rows], _NUMBERS)
     arguments = (
@@ -103,9 +103,9 @@ def _products(
         "LEFT": left,
         "RIGHT": right,
         "ROWS": rows,
-        "STAGES": config["stages"],
-        "QUERIES": config.get("queries", True),
-        "LATE": config["late"],
+        "STAGES": config.stages,
+        "QUERIES": True,
+        "LATE": config.late,
         "REGISTERS": computing,
         "num_warps": 4,
         "maxnreg": average,

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from opmux_triton.arithmetic import padded
 from opmux_triton.attention.backward import kernels
+from opmux_triton.attention.backward.configs import BackwardConfig, TileConfig
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import launch
 from opmux_triton.scoring.options import Scoring
 
-Config = dict[str, Any]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 Noted = tuple[Tensor | None, int]
 """For each so many keys (or queries) of a head whether their gradients are to be computed again; None: for none."""
@@ -41,7 +41,7 @@ def attention_backward(
     window: tuple[int, int],
     softcap: float,
     output_mask: tuple[bool, ...],
-    config: Config,
+    config: BackwardConfig,
 ) -> Gradients:
     """The op `attention_backward`."""
     tensors = (grad_out, q, k, v, out, lse, sinks, grad_lse)
@@ -68,7 +68,7 @@ def attention_varlen_backward(
     window: tuple[int, int],
     softcap: float,
     output_mask: tuple[bool, ...],
-    config: Config,
+    config: BackwardConfig,
 ) -> Gradients:
     """The op `attention_varlen_backward`."""
     dense = [None if t is None else t.unsqueeze(0) for t in (grad_out, q, k, v, out, lse)]
@@ -87,7 +87,7 @@ def run(
     longest: tuple[int, int],
     scoring: Scoring,
     output_mask: tuple[bool, ...],
-    config: Config,
+    config: BackwardConfig,
     fast: Fast | None = None,
     row_multiple: int = 1,
 ) -> Gradients:
@@ -129,12 +129,13 @@ def run(
     }  # fmt: skip
     # Offsets in a tile of a few hundred rows are 32 bits wide, unless rows lie very far apart.
     wide = max(x.stride(1) for x in (grad_out, q, k, v)) >= 1 << 22
-    last: dict[str, Any] = {"WIDE": wide, "PRECISION": config["precision"], "UPCAST": INTERPRETED}
+    last: dict[str, Any] = {"WIDE": wide, "PRECISION": config.precision, "UPCAST": INTERPRETED}
     inputs = (grad_out, q, k, v, statistics[0], statistics[1])
 
     # A capped score has a slope beside it: registers that the best tiles do not have.
-    capped = "_capped" if scoring.softcap > 0 else ""
-    keys_values, of_queries = f"keys_values{capped}", f"queries{capped}"
+    capped = scoring.softcap > 0
+    keys_values = config.keys_values_capped if capped else config.keys_values
+    of_queries = config.queries_capped if capped else config.queries
     # Without a mask nothing can leak: what lies past the ends of a sequence is loaded as zero.
     masked = bounded_left or bounded_right
     noted_keys = noted_queries = None
@@ -144,40 +145,45 @@ def run(
     if (grad_k.numel() or grad_v.numel()) and batches and longest[1]:
         meta = {"KV_HEADS": kv_heads, "GROUPS": heads // kv_heads, **common}
         wants = {"WANTS_K": grad_k.numel() > 0, "WANTS_V": grad_v.numel() > 0}
-        noted = config[keys_values]["block_n"]
+        noted = keys_values.block_n
         notes = notes_for(q, -(-longest[1] // noted) * batches * kv_heads) if masked and fast is None else None
         notes, noted = noted_keys or (notes, noted)
         arguments = (*inputs, grad_k, grad_v, notes, cu_q, cu_k, queries, keys, batches, *scalars)
         for repair in passes:
-            chosen = config["repair_keys_values" if repair else keys_values]
-            blocks = -(-longest[1] // chosen["block_n"])
+            chosen = config.repair_keys_values if repair else keys_values
+            blocks = -(-longest[1] // chosen.block_n)
             repairs = {"NOTED": noted if masked else 0, "REPAIR": repair}
-            constants = {**meta, **_tile(chosen), **flags, **wants, **last, **repairs, **chosen["options"]}
+            constants = {**meta, **_tile(chosen), **flags, **wants, **last, **repairs, **chosen.compiler_options()}
             launch(kernels.keys_values, (blocks * batches * kv_heads,), arguments, constants)
     if grad_q.numel() and batches and longest[0]:
         meta = {"HEADS": heads, "GROUPS": heads // kv_heads, **common}
-        noted = config[of_queries]["block_m"]
+        noted = of_queries.block_m
         notes = notes_for(q, -(-longest[0] // noted) * batches * heads) if masked and fast is None else None
         notes, noted = noted_queries or (notes, noted)
         for repair in passes:
-            chosen = config["repair_queries" if repair else of_queries]
-            blocks = -(-longest[0] // chosen["block_m"])
+            chosen = config.repair_queries if repair else of_queries
+            blocks = -(-longest[0] // chosen.block_m)
             repairs = {"NOTED": noted if masked else 0, "REPAIR": repair}
-            constants = {**meta, **_tile(chosen), **flags, **last, **repairs, **chosen["options"]}
+            constants = {**meta, **_tile(chosen), **flags, **last, **repairs, **chosen.compiler_options()}
             arguments = (*inputs, grad_q, notes, cu_q, cu_k, queries, keys, batches, blocks, *scalars)
             launch(kernels.queries_of, (blocks * batches * heads,), arguments, constants)
     return grad_q, grad_k, grad_v, grad_sinks
 
 
 def _statistics(
-    tensors: tuple[Any, ...], cu_q: Tensor | None, grad_sinks: Tensor | None, wanted: bool, config: Config, row: int
+    tensors: tuple[Any, ...],
+    cu_q: Tensor | None,
+    grad_sinks: Tensor | None,
+    wanted: bool,
+    config: BackwardConfig,
+    row: int,
 ) -> Tensor:
     """What both kernels read of each row, log_sum and shift; the gradient of the sinks on the way."""
     grad_out, q, _, _, out, lse, sinks, grad_lse = tensors
     batch, queries, heads, value_dim = grad_out.shape
     make = torch.empty if row == queries else torch.zeros
     found = make((2, batch, heads, row), dtype=torch.float32, device=q.device)
-    blocks = -(-queries // config["statistics"]["rows"])
+    blocks = -(-queries // config.statistics.rows)
     if not blocks * batch or not (wanted or grad_sinks is not None):
         return found
     parts = (
@@ -189,11 +195,11 @@ def _statistics(
         "HEADS": heads,
         "VALUE_DIM": value_dim,
         "BLOCK_V": padded(value_dim),
-        "BLOCK": config["statistics"]["rows"],
+        "BLOCK": config.statistics.rows,
         "VARLEN": cu_q is not None,
         "GRAD_LSE": grad_lse is not None,
         "SINKS": parts is not None,
-        "num_warps": config["statistics"]["num_warps"],
+        "num_warps": config.statistics.num_warps,
     }
     end = None if cu_q is None else cu_q[-1:]
     arguments = (grad_out, out, lse, grad_lse, sinks, found[0], found[1], parts, end, queries, row, batch, *strides)
@@ -213,5 +219,5 @@ def notes_for(like: Tensor, count: int) -> Tensor:
     return torch.empty((count,), dtype=torch.int32, device=like.device)
 
 
-def _tile(chosen: Config) -> dict[str, Any]:
-    return {"BLOCK_M": chosen["block_m"], "BLOCK_N": chosen["block_n"]}
+def _tile(chosen: TileConfig) -> dict[str, Any]:
+    return {"BLOCK_M": chosen.block_m, "BLOCK_N": chosen.block_n}

@@ -1,28 +1,78 @@
-"""Launch parameters of attention forward, per arch. Functions of the declared features alone; they import no Triton.
+"""Launch parameters of attention forward, per arch. Functions of the declared features alone; loads no Triton.
 
 The numbers of bytes behind the tiles: a block of keys and values takes ``block * (head_dim + value_dim) * itemsize`` of
 shared memory per stage, the queries ``rows * head_dim * itemsize`` more.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from opmux.arch import Arch
+from opmux.plugin import Arch
+from opmux_triton.archs import shared_memory
 from opmux_triton.arithmetic import padded
-
-_LITTLE_SHARED = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
-"""NVIDIA archs whose blocks have 99 KiB of shared memory at most."""
-
-
-def width(features: Mapping[str, Any]) -> int:
-    """The larger of the two head sizes, as the kernels pad it."""
-    largest: int = max(1, features["head_dim"], features["value_dim"])
-    return padded(largest)
+from opmux_triton.compiler_options import CompilerOptions
+from opmux_triton.config_checks import require_at_least, require_powers_of_two
 
 
-def forward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ForwardConfig(CompilerOptions):
+    """Launch parameters of the portable kernel.
+
+    Attributes:
+        rows: queries of a tile.
+        block: keys of a block.
+        cache: bytes of keys and values that are read at a time, to stay in the cache that all units share.
+        tma: whether keys and values come by tensor descriptors where they can.
+        apart: whether results that are not finite are computed again by a second launch, where one kernel would spill.
+    """
+
+    rows: int
+    block: int
+    cache: int
+    tma: bool
+    apart: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_powers_of_two(self, "rows", "block")
+        require_at_least(16, self, "rows", "block")
+
+
+@dataclass(frozen=True)
+class HopperConfig:
+    """Launch parameters of the Gluon kernel.
+
+    Attributes:
+        warpgroups: computing warpgroups of a program, each with 64 queries of a tile.
+        narrow: computing warpgroups where masks need more registers.
+        block: keys of a block.
+        stages: blocks of keys and of values in shared memory.
+        turns: whether warpgroups issue their products in turn.
+        persistent: whether there is one program for each multiprocessor; otherwise one for each tile.
+        cache: see `ForwardConfig`.
+        otherwise: the portable kernel's parameters, for calls that turn out not to suit this one.
+    """
+
+    warpgroups: int
+    narrow: int
+    block: int
+    stages: int
+    turns: bool
+    persistent: bool
+    cache: int
+    otherwise: ForwardConfig
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "block")
+        require_at_least(1, self, "stages")
+        if not {self.warpgroups, self.narrow} <= {2, 3}:
+            raise ValueError(f"warpgroups and narrow expected 2 or 3, got {self.warpgroups} and {self.narrow}")
+
+
+def forward_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
     """Tiles for bfloat16 and float16."""
-    wide = width(features)
+    wide = _width(features)
     rows, block, warps, stages = _half_tiles(arch, wide)
     if arch.vendor == "amd" and _uneven(features):
         # Masks of loads live in scalar registers, of which there are few; narrow rows take the most loads.
@@ -31,32 +81,62 @@ def forward_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
     while rows > 16 and rows > queries:  # few queries: no rows for those that do not exist
         rows //= 2
         warps = max(4, warps // 2)
-    config: dict[str, Any] = {"rows": rows, "block": block, "num_warps": warps, "num_stages": stages}
-    config |= {"cache": _cache(arch), "tma": arch.vendor == "nvidia" and arch.number >= (9, 0) and rows >= 64}
-    if arch.vendor == "amd" and arch.name.startswith("gfx9"):
-        config |= {"matrix_instr_nonkdim": 16, "waves_per_eu": 2 if wide <= 128 else 1}
-    return config | {"apart": _apart(arch, wide)}
+    cdna = arch.vendor == "amd" and arch.name.startswith("gfx9")
+    return ForwardConfig(
+        rows=rows,
+        block=block,
+        num_warps=warps,
+        num_stages=stages,
+        cache=_cache(arch),
+        tma=arch.vendor == "nvidia" and arch.number >= (9, 0) and rows >= 64,
+        matrix_instr_nonkdim=16 if cdna else None,
+        waves_per_eu=(2 if wide <= 128 else 1) if cdna else None,
+        apart=_apart(arch, wide),
+    )
 
 
-def float32_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
+def float32_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
     """Tiles for float32, whose products have no matrix units on NVIDIA: small, as they live in registers."""
-    wide = width(features)
+    wide = _width(features)
     rows, block, warps = (32, 16, 4) if wide <= 64 else (16, 16, 8)
     if arch.vendor == "cpu":
         rows, block = 32, 16
     stages = 2 if arch.vendor == "nvidia" else 1
-    config: dict[str, Any] = {"rows": rows, "block": block, "num_warps": warps, "num_stages": stages}
-    return config | {"cache": _cache(arch), "tma": False, "apart": wide > 64}
+    return ForwardConfig(
+        rows=rows, block=block, num_warps=warps, num_stages=stages, cache=_cache(arch), tma=False, apart=wide > 64
+    )
+
+
+def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
+    """Blocks and rings of the Gluon kernel.
+
+    At 64 columns the exponentials take as long as the products: a third warpgroup keeps both units busy.
+    """
+    small = _width(features) <= 64
+    return HopperConfig(
+        warpgroups=3 if small else 2,
+        narrow=2,
+        block=128,
+        stages=3 if small else 2,
+        turns=False,
+        persistent=True,
+        cache=_cache(arch),
+        otherwise=forward_config(arch, features),
+    )
+
+
+def _width(features: Mapping[str, Any]) -> int:
+    """The larger of the two head sizes, as the kernels pad it."""
+    return padded(max(features["head_dim"], features["value_dim"]))
 
 
 def _uneven(features: Mapping[str, Any]) -> bool:
     """Whether columns are masked: a head size that is not a power of two, or less than 16."""
     sizes: tuple[int, int] = (features["head_dim"], features["value_dim"])
-    return any(n < 16 or n & (n - 1) for n in sizes)
+    return any(n != padded(n) for n in sizes)
 
 
 def _apart(arch: Arch, wide: int) -> bool:
-    """Whether results that are not finite are computed anew by a second launch: where one kernel would spill."""
     return arch.vendor == "amd" and wide >= 128
 
 
@@ -68,7 +148,8 @@ def _half_tiles(arch: Arch, wide: int) -> tuple[int, int, int, int]:
         if arch.name.startswith("gfx9"):
             return (128, 32, 8, 2) if wide <= 128 else (64, 32, 8, 1)
         return (64, 32, 4, 1) if wide <= 128 else (32, 16, 4, 1)
-    if arch.number in _LITTLE_SHARED:
+    # sm_87 has more shared memory than sm_86, but no tiles of its own: none were measured.
+    if shared_memory(arch.name) <= 99 * 1024 or arch.name == "sm_87":
         if wide <= 64:
             return 128, 64, 4, 2
         return (128, 32, 8, 2) if wide <= 128 else (64, 16, 4, 2)
@@ -80,18 +161,5 @@ def _half_tiles(arch: Arch, wide: int) -> tuple[int, int, int, int]:
 
 
 def _cache(arch: Arch) -> int:
-    """How many bytes of keys and values are read at a time, to stay in the cache that all units share."""
+    """What stays in the L2 cache (NVIDIA) or in the last-level cache (AMD)."""
     return 32 << 20 if arch.vendor == "nvidia" else 128 << 20
-
-
-def hopper_config(arch: Arch, features: Mapping[str, Any]) -> dict[str, Any]:
-    """Blocks and rings of the Gluon kernel.
-
-    ``narrow`` is the number of warpgroups where masks need more registers, see `gluon_forward`; ``otherwise`` is for
-    what turns out at the call not to suit the kernel. At 64 columns the exponentials take as long as the products: a
-    third warpgroup keeps both units busy.
-    """
-    small = width(features) <= 64
-    config: dict[str, Any] = {"warpgroups": 3 if small else 2, "narrow": 2, "block": 128, "stages": 3 if small else 2}
-    config |= {"turns": False, "persistent": True, "cache": _cache(arch)}
-    return config | {"otherwise": forward_config(arch, features)}

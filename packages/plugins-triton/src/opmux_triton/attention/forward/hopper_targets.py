@@ -1,18 +1,16 @@
 """What the core calls for attention forward on sm_90: descriptors and the launch of the Gluon kernel."""
 
-from typing import Any
-
 from torch import Tensor
 
 from opmux_triton.attention.forward import hopper_kernels as kernels
 from opmux_triton.attention.forward import targets
+from opmux_triton.attention.forward.configs import HopperConfig
 from opmux_triton.descriptors import has_descriptor
 from opmux_triton.devices import units
 from opmux_triton.hopper.descriptors import head_descriptor
 from opmux_triton.launch import launch
 from opmux_triton.scoring.options import Scoring
 
-Config = dict[str, Any]
 _NAME = "attention on sm_90"
 _REGISTERS = {2: (240, 168), 3: (160, 128)}
 """Of a thread that computes, and of one on average, by the number of computing warpgroups: 64 Ki for all threads."""
@@ -20,7 +18,7 @@ _REGISTERS = {2: (240, 168), 3: (160, 128)}
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *,
-    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: Config,
+    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: HopperConfig,
 ) -> Tensor:  # fmt: skip
     """The op `attention`."""
     scoring = Scoring(scale, causal, window, softcap)
@@ -29,7 +27,7 @@ def attention(
 
 def attention_lse(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *,
-    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: Config,
+    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: HopperConfig,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `attention_lse`."""
     scoring = Scoring(scale, causal, window, softcap)
@@ -40,23 +38,23 @@ def attention_lse(
 
 def _run(
     out: Tensor, lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scoring: Scoring,
-    config: Config,
+    config: HopperConfig,
 ) -> None:  # fmt: skip
     batch, queries, heads, head_dim = q.shape
     keys = k.shape[1]
     fold, scale, _ = scoring.factors(head_dim)
     if not (fold and all(has_descriptor(x) for x in (q, k, v, out))):
-        targets.run_dense(out, lse, q, k, v, sinks, scoring, config["otherwise"])
+        targets.run_dense(out, lse, q, k, v, sinks, scoring, config.otherwise)
         return
     bounded_left, bounded_right, left, right = scoring.band(queries, keys)
-    block = config["block"]
+    block = config.block
     # Masks take registers: with a third warpgroup there are enough for whole blocks and for one diagonal.
     narrow = bounded_left or not (bounded_right or keys % block == 0)
-    warpgroups = config["narrow" if narrow else "warpgroups"]
+    warpgroups = config.narrow if narrow else config.warpgroups
     tiles = -(-queries // (64 * warpgroups))
     pairs = batch * heads
     groups = heads // k.shape[2]
-    section = targets.pairs_at_a_time(pairs, groups, keys, k, v, config["cache"])
+    section = targets.pairs_at_a_time(pairs, groups, keys, k, v, config.cache)
     computing, average = _REGISTERS[warpgroups]
     arguments = (
         out, lse, q, k, v, sinks, head_descriptor(out, 64), head_descriptor(q, 64), head_descriptor(k, block),
@@ -69,14 +67,14 @@ def _run(
         "RIGHT": bounded_right,
         "MASKED": bounded_left or bounded_right or keys % block != 0,
         "BLOCK": block,
-        "STAGES": config["stages"],
+        "STAGES": config.stages,
         "GROUPS": warpgroups,
-        "TURNS": config["turns"],
+        "TURNS": config.turns,
         "REGISTERS": computing,
         "num_warps": 4,
         "maxnreg": average,
     }
     programs = tiles * pairs
-    if config["persistent"]:
+    if config.persistent:
         programs = min(programs, units(q))
     launch(kernels.attention_forward, (programs,), arguments, meta)

@@ -1,28 +1,25 @@
 """What the core calls for attention forward: makes the results, finds the order of the tiles, launches."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from opmux_triton.arithmetic import padded
 from opmux_triton.attention.forward import kernels
+from opmux_triton.attention.forward.configs import ForwardConfig, HopperConfig
 from opmux_triton.descriptors import descriptor, has_descriptor
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import launch
 from opmux_triton.repeats import kept, repeated
 from opmux_triton.scoring.options import Scoring
 
-Config = dict[str, Any]
 _NAME = "attention"
-_OPTIONS = ("matrix_instr_nonkdim", "waves_per_eu", "maxnreg")
-"""What a config may hold for the compiler beside warps and stages."""
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *,
-    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: Config,
+    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: ForwardConfig,
 ) -> Tensor:  # fmt: skip
     """The op `attention`."""
     scoring = Scoring(scale, causal, window, softcap)
@@ -31,7 +28,7 @@ def attention(
 
 def attention_lse(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *,
-    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: Config,
+    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: ForwardConfig,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `attention_lse`."""
     scoring = Scoring(scale, causal, window, softcap)
@@ -43,7 +40,7 @@ def attention_lse(
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None = None, *,
     max_seqlen_q: int, max_seqlen_k: int,
-    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: Config,
+    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: ForwardConfig,
 ) -> Tensor:  # fmt: skip
     """The op `attention_varlen`."""
     scoring, longest = Scoring(scale, causal, window, softcap), (max_seqlen_q, max_seqlen_k)
@@ -53,7 +50,7 @@ def attention_varlen(
 def attention_varlen_lse(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None = None, *,
     max_seqlen_q: int, max_seqlen_k: int,
-    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: Config,
+    scale: float | None, causal: bool, window: tuple[int, int], softcap: float, config: ForwardConfig,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `attention_varlen_lse`."""
     scoring, longest = Scoring(scale, causal, window, softcap), (max_seqlen_q, max_seqlen_k)
@@ -79,7 +76,7 @@ def pairs_at_a_time(pairs: int, groups: int, keys: int, k: Tensor, v: Tensor, ca
 
 def dense(
     name: str, run: Callable[..., None], q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scoring: Scoring,
-    config: Config, *, wants_lse: bool,
+    config: ForwardConfig | HopperConfig, *, wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Make the results of a dense batch and have ``run`` fill them; ``name`` tells kept launches apart.
 
@@ -97,7 +94,7 @@ def dense(
 
 def run_dense(
     out: Tensor, lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scoring: Scoring,
-    config: Config,
+    config: ForwardConfig,
 ) -> None:  # fmt: skip
     """Launch the portable kernel over a dense batch, see `run`."""
     sizes = (q.shape[1], k.shape[1])
@@ -106,7 +103,7 @@ def run_dense(
 
 def _ragged(
     q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor, Tensor], longest: tuple[int, int], sinks: Tensor | None,
-    scoring: Scoring, config: Config, *, wants_lse: bool,
+    scoring: Scoring, config: ForwardConfig, *, wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     tokens, heads, _ = q.shape
     out, lse = results(q, v, (heads, tokens) if wants_lse else None)
@@ -119,7 +116,7 @@ def _ragged(
 def run(
     out: Tensor, lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None,
     offsets: tuple[Tensor, Tensor] | None, sizes: tuple[int, int], longest: tuple[int, int],
-    scoring: Scoring, config: Config,
+    scoring: Scoring, config: ForwardConfig,
 ) -> None:  # fmt: skip
     """Launch the portable kernel.
 
@@ -137,15 +134,15 @@ def run(
     groups = heads // k.shape[2]
     batch = q.shape[0] if offsets is None else offsets[0].shape[0] - 1
     queries, keys = sizes
-    rows, block = config["rows"], config["block"]
+    rows, block = config.rows, config.block
     tiles = max(1, -(-longest[0] // rows))
     pairs = (batch + (offsets is not None)) * heads
-    section = pairs_at_a_time(pairs, groups, longest[1], k, v, config["cache"])
+    section = pairs_at_a_time(pairs, groups, longest[1], k, v, config.cache)
     fold, scale, cap = scoring.factors(head_dim)
     bounded_left, bounded_right, left, right = scoring.band(*longest)
     head_block, value_block = padded(head_dim), padded(value_dim)
     k_tma = v_tma = None
-    if config["tma"] and has_descriptor(k) and has_descriptor(v):
+    if config.tma and has_descriptor(k) and has_descriptor(v):
         k_tma, v_tma = descriptor(k, [1, block, 1, head_block]), descriptor(v, [1, block, 1, value_block])
     arguments = (
         out, lse, q, k, v, k_tma, v_tma, sinks, *(offsets or (None, None)),
@@ -169,13 +166,11 @@ def run(
         "FAST": True,
         # Descriptors read values past the end of a sequence, up to the end of all tokens.
         "CAREFUL": bounded_left or bounded_right or (offsets is not None and k_tma is not None),
-        "STAGES": config["num_stages"],
+        "STAGES": config.num_stages,
         "UPCAST": INTERPRETED,
-        "num_warps": config["num_warps"],
-        "num_stages": config["num_stages"],
-    } | {name: config[name] for name in _OPTIONS if name in config}
+    } | config.compiler_options()
     passes = [meta]
-    if meta["CAREFUL"] and config["apart"]:
+    if meta["CAREFUL"] and config.apart:
         passes = [meta | {"CAREFUL": False}, meta | {"FAST": False}]
     for each in passes:
         launch(kernels.attention_forward, (tiles * pairs,), arguments, each)

@@ -12,6 +12,7 @@ def _record(op: str, outs: tuple[str, ...]) -> Implementation:
         when=(*(Dtype(name, *FLOATS) for name in outs), Dtype("lse_a", "float32"), UnitStride(*outs)),
         features=(Exact("value_dim"),),
         config="opmux_triton.attention.merge.configs:merge_config",
+        config_schema="opmux_triton.attention.merge.configs:MergeConfig",
         capturable=True,
         deterministic=True,
     )

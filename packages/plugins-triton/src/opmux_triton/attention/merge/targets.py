@@ -7,14 +7,13 @@ from torch import Tensor
 
 from opmux_triton.arithmetic import padded
 from opmux_triton.attention.merge import kernels
+from opmux_triton.attention.merge.configs import MergeConfig
 from opmux_triton.launch import launch
 from opmux_triton.rows import folded
 
-Config = dict[str, Any]
-
 
 def merge_attention_states(
-    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, *, config: Config
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, *, config: MergeConfig
 ) -> tuple[Tensor, Tensor]:
     """The op `merge_attention_states`."""
     out = torch.empty(out_a.shape, dtype=out_a.dtype, device=out_a.device)
@@ -33,7 +32,7 @@ def merge_attention_states_backward(
     lse_b: Tensor,
     *,
     output_mask: tuple[bool, ...],
-    config: Config,
+    config: MergeConfig,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The op `merge_attention_states_backward`."""
     grad_out_a, grad_lse_a, grad_out_b, grad_lse_b = (
@@ -49,7 +48,7 @@ def merge_attention_states_backward(
 
 
 def _launch(
-    kernel: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], flags: dict[str, Any], config: Config
+    kernel: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], flags: dict[str, Any], config: MergeConfig
 ) -> None:
     """Launch over the batch; inputs come in pairs (out, lse)."""
     *batch, queries, heads, dim = inputs[0].shape
@@ -70,7 +69,7 @@ def _launch(
         # An out is (seq, heads, dim) of each entry, an lse (heads, seq).
         of_head, of_query = x.stride()[-2:] if place % 2 else (x.stride(-2), x.stride(-3))
         strides += (outer[1][place], inner[1][place], of_head, of_query)
-    rows = config["rows"]
-    meta = {"DIM": dim, "BLOCK": padded(dim), "ROWS": rows, **flags, "num_warps": config["num_warps"]}
+    rows = config.rows
+    meta = {"DIM": dim, "BLOCK": padded(dim), "ROWS": rows, **flags, "num_warps": config.num_warps}
     grid = (-(-queries // rows) * heads * count,)
     launch(kernel, grid, (*inputs, *outputs, queries, heads, inner[0], *strides), meta)
