@@ -65,9 +65,10 @@ template <class T> void div_scale(Wave& w, const Inst& i) {
         T x = s0[l], den = s1[l], num = s2[l], y = x; bool flag = false;
         int en = exponent_of(num), ed = exponent_of(den);
         if (den == 0 || num == 0) y = NAN;
-        else if (en - ed >= L::big) { flag = true; if (x == den) y = std::ldexp(x, L::low * (sizeof(T) == 4 ? 1 : 1)); }
+        else if (en - ed >= L::big) { flag = true; if (x == den) y = std::ldexp(x, L::low); }
         else if (denormal(den)) y = std::ldexp(x, sizeof(T) == 4 ? 64 : 128);
-        else if (denormal((T)(T(1) / den)) && denormal((T)(num / den))) { flag = true; if (x == den) y = std::ldexp(x, sizeof(T) == 4 ? 64 : 128); }
+        // The manual scales up here, which overflows whenever 1 / den is a denormal: the sequence works with this sign.
+        else if (denormal((T)(T(1) / den)) && denormal((T)(num / den))) { flag = true; if (x == den) y = std::ldexp(x, sizeof(T) == 4 ? -64 : -128); }
         else if (denormal((T)(T(1) / den))) y = std::ldexp(x, sizeof(T) == 4 ? -64 : -128);
         else if (denormal((T)(num / den))) { flag = true; if (x == num) y = std::ldexp(x, sizeof(T) == 4 ? 64 : 128); }
         else if (en <= L::tiny) y = std::ldexp(x, sizeof(T) == 4 ? 64 : 128);
@@ -100,7 +101,7 @@ template <class T> T div_fixup(T q, T den, T num) {
     if ((den == 0 && num == 0) || (std::isinf(den) && std::isinf(num))) return -std::numeric_limits<T>::quiet_NaN();
     if (den == 0 || std::isinf(num)) return sign ? -INFINITY : INFINITY;
     if (std::isinf(den) || num == 0) return sign ? -T(0) : T(0);
-    T m = std::fabs(q);
+    T m = q != q ? T(INFINITY) : std::fabs(q);   // finite operands: the quotient overflowed on its way
     int lo = sizeof(T) == 4 ? -150 : -1075, hi = Limits<T>::bias;
     if (exponent_of(num) - exponent_of(den) < lo) m = 0;
     else if (exponent_of(den) == (sizeof(T) == 4 ? 255 : 2047)) m = 0;
@@ -272,6 +273,46 @@ template <class F> void scaled_to_bytes(Wave& w, const Inst& i, F f) {   // CDNA
     }
     write_lanes(w, i, i.dst, r);
 }
+// The same from halves of one register, and the other way.
+template <class F> void scaled_halves_to_bytes(Wave& w, const Inst& i, F f) {
+    start(w, i); FETCH(u32, a, 0); FETCH(u32, s, 1); alignas(64) u32 r[LANES];
+    const u32* d = write_v(w, i, i.dst); bool high = i.opsel & 8;
+    for (int l = 0; l < LANES; l++) {
+        float scale = e8m0(s[l] >> 23 & 0xff); u32 x = f((u16)a[l], scale) | (u32)f((u16)(a[l] >> 16), scale) << 8;
+        r[l] = high ? (d[l] & 0xffff) | x << 16 : (d[l] & 0xffff0000) | x;
+    }
+    write_lanes(w, i, i.dst, r);
+}
+template <class F> void scaled_from_bytes(Wave& w, const Inst& i, F f) {   // two floats
+    start(w, i); FETCH(u32, a, 0); FETCH(u32, s, 1); alignas(64) u64 r[LANES]; u32 shift = i.opsel & 1 ? 16 : 0;
+    for (int l = 0; l < LANES; l++) { float scale = e8m0(s[l] >> 23 & 0xff); r[l] = (u64)b32(f((u8)(a[l] >> (shift + 8))) * scale) << 32 | b32(f((u8)(a[l] >> shift)) * scale); }
+    put64(w, i, r);
+}
+template <class F, class G> void scaled_to_halves(Wave& w, const Inst& i, F f, G g) {   // two halves
+    start(w, i); FETCH(u32, a, 0); FETCH(u32, s, 1); alignas(64) u32 r[LANES]; u32 shift = i.opsel & 1 ? 16 : 0;
+    for (int l = 0; l < LANES; l++) { float scale = e8m0(s[l] >> 23 & 0xff); r[l] = g(f((u8)(a[l] >> shift)) * scale) | (u32)g(f((u8)(a[l] >> (shift + 8))) * scale) << 16; }
+    write_lanes(w, i, i.dst, r);
+}
+template <class F> void scaled_from_byte(Wave& w, const Inst& i, F f) {
+    start(w, i); FETCH(u32, a, 0); FETCH(u32, s, 1); alignas(64) float r[LANES]; u32 shift = 8 * (i.opsel & 3);
+    for (int l = 0; l < LANES; l++) r[l] = f((u8)(a[l] >> shift)) * e8m0(s[l] >> 23 & 0xff);
+    Destination<float>::put(w, i, r);
+}
+// 4-bit floats, two a byte: the byte is chosen by op_sel.
+template <class G> void scaled_from_fp4(Wave& w, const Inst& i, G put) {
+    start(w, i); FETCH(u32, a, 0); FETCH(u32, s, 1); u32 shift = 8 * (i.opsel & 3); float lo[LANES], hi[LANES];
+    for (int l = 0; l < LANES; l++) { float scale = e8m0(s[l] >> 23 & 0xff); u8 x = a[l] >> shift; lo[l] = fp4(x & 15) * scale; hi[l] = fp4(x >> 4) * scale; }
+    put(lo, hi);
+}
+u8 to_fp4(float x) {
+    if (x != x) return 7;
+    u32 c = std::isinf(x) ? 7 : round_small(x, 1, 1); return (b32(x) >> 31 ? 8 : 0) | std::min(c, 7u);
+}
+void scaled_to_fp4(Wave& w, const Inst& i) {
+    start(w, i); FETCH(float, a, 0); FETCH(float, b, 1); FETCH(u32, s, 2); alignas(64) u32 r[LANES]; const u32* d = write_v(w, i, i.dst); u32 shift = 8 * (i.opsel >> 2 & 3);
+    for (int l = 0; l < LANES; l++) { float scale = e8m0(s[l] >> 23 & 0xff); r[l] = (d[l] & ~(255u << shift)) | (u32)(to_fp4(a[l] / scale) | to_fp4(b[l] / scale) << 4) << shift; }
+    write_lanes(w, i, i.dst, r);
+}
 float round_even(float x) { return std::nearbyint(x); }
 u32 saturated_add(u32 a, u32 b, bool clamp) { u32 r = a + b; return clamp && r < a ? ~0u : r; }
 u32 saturated_sub(u32 a, u32 b, bool clamp) { return clamp && b > a ? 0 : a - b; }
@@ -348,6 +389,21 @@ std::vector<Op> vector_ops() {
     X("v_cvt_sr_bf8_f32", to_byte_sr(w, i, [&](float x, u32 r) { return to_bf8(x, w.m->arch != GFX950, saturates(w), &r); })),
     X("v_cvt_scalef32_pk_fp8_f32", scaled_to_bytes(w, i, [&](float x) { return to_fp8(x, false, saturates(w)); })),
     X("v_cvt_scalef32_pk_bf8_f32", scaled_to_bytes(w, i, [&](float x) { return to_bf8(x, false, saturates(w)); })),
+    X("v_cvt_scalef32_pk_fp8_f16", scaled_halves_to_bytes(w, i, [&](u16 x, float scale) { return to_fp8(half(x) / scale, false, saturates(w)); })),
+    X("v_cvt_scalef32_pk_bf8_f16", scaled_halves_to_bytes(w, i, [&](u16 x, float scale) { return to_bf8(half(x) / scale, false, saturates(w)); })),
+    X("v_cvt_scalef32_pk_fp8_bf16", scaled_halves_to_bytes(w, i, [&](u16 x, float scale) { return to_fp8(bf16(x) / scale, false, saturates(w)); })),
+    X("v_cvt_scalef32_pk_bf8_bf16", scaled_halves_to_bytes(w, i, [&](u16 x, float scale) { return to_bf8(bf16(x) / scale, false, saturates(w)); })),
+    X("v_cvt_scalef32_pk_f32_fp8", scaled_from_bytes(w, i, [](u8 x) { return fp8(x, false); })), X("v_cvt_scalef32_pk_f32_bf8", scaled_from_bytes(w, i, [](u8 x) { return bf8(x, false); })),
+    X("v_cvt_scalef32_f32_fp8", scaled_from_byte(w, i, [](u8 x) { return fp8(x, false); })), X("v_cvt_scalef32_f32_bf8", scaled_from_byte(w, i, [](u8 x) { return bf8(x, false); })),
+    X("v_cvt_scalef32_pk_f16_fp8", scaled_to_halves(w, i, [](u8 x) { return fp8(x, false); }, [](float x) { return to_half(x); })),
+    X("v_cvt_scalef32_pk_f16_bf8", scaled_to_halves(w, i, [](u8 x) { return bf8(x, false); }, [](float x) { return to_half(x); })),
+    X("v_cvt_scalef32_pk_bf16_fp8", scaled_to_halves(w, i, [](u8 x) { return fp8(x, false); }, to_bf16)),
+    X("v_cvt_scalef32_pk_bf16_bf8", scaled_to_halves(w, i, [](u8 x) { return bf8(x, false); }, to_bf16)),
+    X("v_cvt_scalef32_pk_f32_fp4", scaled_from_fp4(w, i, [&](const float* lo, const float* hi) { alignas(64) u64 r[LANES]; for (int l = 0; l < LANES; l++) r[l] = (u64)b32(hi[l]) << 32 | b32(lo[l]); put64(w, i, r); })),
+    X("v_cvt_scalef32_pk_f16_fp4", scaled_from_fp4(w, i, [&](const float* lo, const float* hi) { alignas(64) u32 r[LANES]; for (int l = 0; l < LANES; l++) r[l] = to_half(lo[l]) | (u32)to_half(hi[l]) << 16; write_lanes(w, i, i.dst, r); })),
+    X("v_cvt_scalef32_pk_bf16_fp4", scaled_from_fp4(w, i, [&](const float* lo, const float* hi) { alignas(64) u32 r[LANES]; for (int l = 0; l < LANES; l++) r[l] = to_bf16(lo[l]) | (u32)to_bf16(hi[l]) << 16; write_lanes(w, i, i.dst, r); })),
+    X("v_cvt_scalef32_pk_fp4_f32", scaled_to_fp4(w, i)),
+    U("v_prng_b32", u32, u32, (a << 1) ^ (a >> 31 ? 197u : 0u)),
     // Float.
     B("v_add_f32", float, float, float, a + b), B("v_sub_f32", float, float, float, a - b), B("v_subrev_f32", float, float, float, b - a),
     B("v_mul_f32", float, float, float, a * b), B("v_mul_legacy_f32", float, float, float, legacy_mul(a, b)),
