@@ -19,7 +19,7 @@ PUBLIC = re.findall(r"^\| `(opmux[\w.]*)` \|", PAGE, re.MULTILINE)
 BESIDE_THE_CORE = [
     folder / "src"
     for folder in sorted((ROOT / "packages").iterdir())
-    if (folder / "src").is_dir() and folder.name not in ("core", "plugins-triton")
+    if (folder / "src").is_dir() and folder.name != "core"
 ] + [ROOT / "examples/backend-template/src"]
 
 
