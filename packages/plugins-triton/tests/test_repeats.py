@@ -162,7 +162,7 @@ def named(launched: Sequence[tuple[Any, ...]], tensors: Sequence[Tensor | None],
     every = [*tensors, *(results if isinstance(results, tuple) else (results,))]
     places = {t.data_ptr(): f"tensor {place}" for place, t in enumerate(every) if t is not None}
     return [
-        tuple(places.get(v, "scratch" if isinstance(v, int) and v > 1 << 32 else v) for v in values)
+        tuple(places.get(v, "scratch" if isinstance(v, int) and v > 1 << 24 else v) for v in values)
         for values in launched
     ]
 
@@ -209,6 +209,7 @@ def test_no_tensor_is_kept(device: Device, make: Any) -> None:
     run, tensors = make()
     for _ in range(2):
         run(*tensors)
+    gc.collect()  # of what other tests left
     before = {id(t) for t in gc.get_objects() if type(t) is Tensor}
     assert repeats._repeats
     repeats._repeats.clear()
