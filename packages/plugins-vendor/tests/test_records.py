@@ -83,3 +83,11 @@ def test_rms_norm_is_claimed_where_torch_has_one_kernel_for_it():
     assert statuses(opmux.rms_norm, x, weight, arch="cpu")["vendor:fused"][0] == "rejected"
     refused = statuses(opmux.rms_norm, x, weight, arch="sm_90", weight_offset=1.0)["vendor:fused"]
     assert refused == ("rejected", "weight_offset = 1.0 is not 0.0")
+
+
+def test_short_sequences_are_refused_in_the_backward_of_cudnn():
+    q, k, v = qkv(seq_q=1)
+    lse = torch.empty(2, 8, 1)
+    found = statuses(opmux.attention_backward, q, q, k, v, q, lse, arch="sm_90")
+    assert found["vendor:cudnn"] == ("rejected", "seq_q = 1 is less than 64")
+    assert found["vendor:flash"][0] in ("chosen", "accepted")
