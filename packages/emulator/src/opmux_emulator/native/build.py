@@ -22,6 +22,7 @@ FLAGS = (
     "-fno-math-errno",
     "-fwrapv",
     "-fPIC",
+    "-fno-semantic-interposition",
 )
 NAME = "interpreter.so"
 

@@ -117,40 +117,62 @@ void place_c(int m, int blocks, int v, int lane, bool is_double, int& row, int& 
     (void)blocks;
 }
 
-struct Map { u8 row[32][LANES], column[32][LANES], block[32][LANES]; };
-const Map& map_of(int m) {
-    static const auto make = [](int size, int registers) {
-        Map map; for (int v = 0; v < registers; v++) for (int l = 0; l < LANES; l++) { int r, c, b; place_c(size, 1, v, l, false, r, c, b); map.row[v][l] = r; map.column[v][l] = c; map.block[v][l] = b; }
-        return map;
-    };
-    static const Map large = make(32, 32), middle = make(16, 16), small = make(4, 4);
-    return m == 32 ? large : m == 16 ? middle : small;
-}
-// The elements of every lane as float; integers keep their bits.
-void convert(int type, const u32 (*s)[LANES], int bits, int per, bool fnuz, float (*out)[32]) {
+// The elements of every lane as float, by element and lane; integers keep their bits.
+void convert(int type, const u32 (*s)[LANES], int bits, int per, bool fnuz, float (*out)[LANES]) {
     if (type == F16 || type == BF16) {
-        for (int r = 0; r < per / 2 + per % 2; r++) for (int l = 0; l < LANES; l++) {
-            u32 x = s[r][l];
-            out[l][2 * r] = type == F16 ? half(x) : bf16(x);
-            if (2 * r + 1 < per) out[l][2 * r + 1] = type == F16 ? half(x >> 16) : f32(x & 0xffff0000);
+        for (int e = 0; e < per; e++) {
+            const u32* from = s[e / 2]; int shift = e & 1 ? 16 : 0; u32* to = (u32*)out[e];
+            if (type == BF16) { for (int l = 0; l < LANES; l++) to[l] = from[l] >> shift << 16; continue; }
+            alignas(32) u16 halves[LANES];
+            for (int l = 0; l < LANES; l++) halves[l] = (u16)(from[l] >> shift);
+#ifdef __F16C__
+            for (int l = 0; l < LANES; l += 8) _mm256_storeu_ps(out[e] + l, _mm256_cvtph_ps(_mm_load_si128((const __m128i*)(halves + l))));
+#else
+            for (int l = 0; l < LANES; l++) out[e][l] = half(halves[l]);
+#endif
         }
-    } else if (type == F32) { for (int r = 0; r < per; r++) for (int l = 0; l < LANES; l++) out[l][r] = f32(s[r][l]); }
+    } else if (type == F32) memcpy(out, s, (size_t)per * 4 * LANES);
     else if (bits == 8) {
         const float* table = type == FP8 ? tables.fp8[fnuz] : tables.bf8[fnuz];
-        for (int e = 0; e < per; e++) for (int l = 0; l < LANES; l++) { u8 x = s[e / 4][l] >> (8 * (e % 4)); out[l][e] = type == I8 ? f32((u32)(i32)(i8)x) : table[x]; }
-    } else for (int l = 0; l < LANES; l++) for (int e = 0; e < per; e++) out[l][e] = value_of(element(s, l, e, bits), type, fnuz);
+        for (int e = 0; e < per; e++) for (int l = 0; l < LANES; l++) { u8 x = s[e / 4][l] >> (8 * (e % 4)); out[e][l] = type == I8 ? f32((u32)(i32)(i8)x) : table[x]; }
+    } else for (int e = 0; e < per; e++) for (int l = 0; l < LANES; l++) out[e][l] = value_of(element(s, l, e, bits), type, fnuz);
 }
-template <int M> void multiply(int K, const float (*A)[128], const float (*B)[32], float (*C)[32]) {
-    for (int row = 0; row < M; row++) {
-        float x[M]; for (int n = 0; n < M; n++) x[n] = C[row][n];
-        for (int k = 0; k < K; k++) { float a = A[row][k]; for (int n = 0; n < M; n++) x[n] = __builtin_fmaf(a, B[k][n], x[n]); }
-        for (int n = 0; n < M; n++) C[row][n] = x[n];
+// C[row][n] += A[k][row] B[k][n] in order of k, each product added with one rounding: the manual leaves the order open.
+template <int M> void multiply(int K, const float (*A)[32], const float (*B)[32], float (*C)[32]) {
+#ifdef __FMA__
+    if constexpr (M >= 8) {
+        constexpr int WIDE = M / 8, ROWS = 8 / WIDE;   // eight sums at a time hide the latency
+        for (int row = 0; row < M; row += ROWS) {
+            __m256 x[ROWS][WIDE];
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
+                for (int n = 0; n < WIDE; n++) x[r][n] = _mm256_loadu_ps(C[row + r] + 8 * n);
+            for (int k = 0; k < K; k++)
+#pragma GCC unroll 8
+              for (int r = 0; r < ROWS; r++) {
+                __m256 a = _mm256_broadcast_ss(A[k] + row + r);
+#pragma GCC unroll 8
+                for (int n = 0; n < WIDE; n++) x[r][n] = _mm256_fmadd_ps(a, _mm256_loadu_ps(B[k] + 8 * n), x[r][n]);
+            }
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
+                for (int n = 0; n < WIDE; n++) _mm256_storeu_ps(C[row + r] + 8 * n, x[r][n]);
+        }
+        return;
+    }
+#endif
+    for (int row = 0; row < M; row++) for (int n = 0; n < M; n++) {
+        float x = C[row][n]; for (int k = 0; k < K; k++) x = __builtin_fmaf(A[k][row], B[k][n], x);
+        C[row][n] = x;
     }
 }
-void multiply_int(int M, int K, const float (*A)[128], const float (*B)[32], float (*C)[32]) {
-    for (int row = 0; row < M; row++) for (int n = 0; n < M; n++) {
-        u32 x = b32(C[row][n]); for (int k = 0; k < K; k++) x += b32(A[row][k]) * b32(B[k][n]);
-        C[row][n] = f32(x);
+void multiply_int(int M, int K, const float (*A)[32], const float (*B)[32], float (*C)[32]) {
+    for (int row = 0; row < M; row++) {
+        u32 x[32]; memcpy(x, C[row], sizeof x);
+        for (int k = 0; k < K; k++) { u32 a = b32(A[k][row]), b[32]; memcpy(b, B[k], sizeof b); for (int n = 0; n < M; n++) x[n] += a * b[n]; }
+        memcpy(C[row], x, sizeof x);
     }
 }
 const u32 (*source_registers(Wave& w, const Inst& i, int k, int count, u32 (*copy)[LANES], u64& und))[LANES] {
@@ -207,31 +229,28 @@ void mfma(Wave& w, const Inst& i) {
             d[2 * v][l] = (u32)b64(x); d[2 * v + 1][l] = b64(x) >> 32;
         }
     } else {
-        static float values[2][LANES][32]; static float C[16][32][32];   // 16 blocks at most, of 4x4
-        static float A[32][128], B[128][32];
-        const Map& map = map_of(M);
+        // Lanes of one element and one k are neighbours in row (of A) or column (of B, C, D): whole rows are copied.
+        static float values[2][32][LANES], C[16][32][32], A[128][32], B[128][32];   // 16 blocks at most, of 4x4
         for (int side = 0; side < 2; side++) {
             convert(side ? i.btype : i.atype, side ? bcopy : acopy, side ? bbits : abits, per, fnuz, values[side]);
-            if (flushes) for (auto& lane : values[side]) for (int e = 0; e < per; e++) lane[e] = std::fabs(lane[e]) < (i.atype == F16 ? 0x1p-14f : 0x1p-126f) ? 0 : lane[e];
-            if (scaled) for (int l = 0; l < LANES; l++) for (int e = 0; e < per; e++) values[side][l][e] *= side ? scale_b[l] : scale_a[l];
+            float least = i.atype == F16 ? 0x1p-14f : 0x1p-126f;
+            if (flushes) for (int e = 0; e < per; e++) { float* x = values[side][e]; for (int l = 0; l < LANES; l++) x[l] = std::fabs(x[l]) < least ? 0.0f : x[l]; }
+            if (scaled) for (int e = 0; e < per; e++) for (int l = 0; l < LANES; l++) values[side][e][l] *= side ? scale_b[l] : scale_a[l];
         }
-        for (int v = 0; v < rc; v++) for (int l = 0; l < LANES; l++) {
-            float x = f32(ccopy[v][l]); C[map.block[v][l]][map.row[v][l]][map.column[v][l]] = flushes ? flush(x) : x;
-        }
+        if (moves && i.blgp) for (int e = 0; e < per; e++) { float t[LANES]; memcpy(t, values[1][e], sizeof t); for (int l = 0; l < LANES; l++) values[1][e][l] = t[b_lane(l)]; }
+        auto each_row = [&](auto f) { for (int v = 0; v < rc; v++) for (int l = 0; l < LANES; l += M) { int row, column, block; place_c(M, blocks, v, l, false, row, column, block); f(v, l, C[block][row]); } };
+        each_row([&](int v, int l, float* row) { memcpy(row, ccopy[v] + l, 4 * M); if (flushes) for (int n = 0; n < M; n++) row[n] = flush(row[n]); });
         for (int b = 0; b < blocks; b++) {
-            for (int g = 0; g < group; g++) for (int row = 0; row < M; row++) {
-                const float* from = values[0][row + M * (a_block(b) + blocks * g)]; const float* other = values[1][b_lane(row + M * (b + blocks * g))];
-                for (int e = 0; e < per; e++) { A[row][g * per + e] = from[e]; B[g * per + e][row] = other[e]; }
+            for (int g = 0; g < group; g++) for (int e = 0; e < per; e++) {
+                memcpy(A[g * per + e], values[0][e] + M * (a_block(b) + blocks * g), 4 * M);
+                memcpy(B[g * per + e], values[1][e] + M * (b + blocks * g), 4 * M);
             }
-            // Products in order of k, each added with one rounding: the manual leaves the order open.
             if (is_int) multiply_int(M, K, A, B, C[b]);
             else if (M == 32) multiply<32>(K, A, B, C[b]);
             else if (M == 16) multiply<16>(K, A, B, C[b]);
             else multiply<4>(K, A, B, C[b]);
         }
-        for (int v = 0; v < rc; v++) for (int l = 0; l < LANES; l++) {
-            float x = C[map.block[v][l]][map.row[v][l]][map.column[v][l]]; d[v][l] = b32(flushes ? flush(x) : x);
-        }
+        each_row([&](int v, int l, float* row) { if (flushes) for (int n = 0; n < M; n++) row[n] = flush(row[n]); memcpy(d[v] + l, row, 4 * M); });
     }
     int passes = passes_of(w, i);
     for (int r = 0; r < rc; r++) w.vu[i.dst - VGPR + r] = undefined ? ~0ull : uc[r];
