@@ -15,7 +15,7 @@ inline void note_write(LdsWord& x, u32 epoch, u32 wave, u8 mask) {
 }  // namespace
 
 // The rules of one LDS access; false where it lies outside and must not happen.
-bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int lane, bool atomic) {
+bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int lane, bool atomic, const void* data) {
     Group& g = *w.g;
     if ((u64)address + bytes > g.lds.size()) { report(w, i, LDS_BOUNDS, lane, address, bytes); return false; }
     u32 alignment = atomic ? bytes : std::min(bytes == 12 ? 4u : bytes, 4u);
@@ -27,6 +27,8 @@ bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int 
         if (at + 4 > address + bytes) mask &= 15 >> (at + 4 - address - bytes);
         bool other_wrote = x.write_epoch == epoch && x.writer != w.index && x.writer_mask & mask;
         bool other_read = x.read_epoch == epoch && x.readers & ~me && x.reader_mask & mask;
+        // Waves that write the same value do no harm: compilers store replicated data so.
+        if (other_wrote && write && data && at >= address && at + 4 <= address + bytes && !memcmp(&g.lds[at], (const u8*)data + (at - address), 4)) other_wrote = false;
         if (__builtin_expect(!atomic && (other_wrote || (write && other_read)), 0)) {
             report(w, i, LDS_RACE, lane, at, other_wrote ? x.writer : __builtin_ctz(x.readers & ~me));
             x.write_epoch = x.read_epoch = 0;
@@ -86,14 +88,24 @@ const u32* address_of(Wave& w, const Inst& i) {
     return a;
 }
 struct Shape { int bytes; bool is_signed; int half; };
-u64 take(Wave& w, const Inst& i, const u32* base, u32 offset, u32 bytes, bool write, u32* at) {
-    u64 mask = w.exec();
-    for (int l = 0; l < LANES; l++) { at[l] = base[l] + offset; if (mask >> l & 1 && !lds_access(w, i, at[l], bytes, write, l)) mask &= ~(1ull << l); }
+// `data` is what will be written: in each of so many registers, and `unwritten` the lanes of each that nothing wrote.
+u64 take(Wave& w, const Inst& i, const u32* base, u32 offset, u32 bytes, bool write, u32* at, const u32* const* data = nullptr, const u64* unwritten = nullptr) {
+    u64 mask = w.exec(); u32 lane[4]; int n = (bytes + 3) / 4;
+    for (int l = 0; l < LANES; l++) {
+        at[l] = base[l] + offset;
+        if (!(mask >> l & 1)) continue;
+        if (data) for (int k = 0; k < n; k++) lane[k] = data[k][l];
+        if (!lds_access(w, i, at[l], bytes, write, l, false, data ? lane : nullptr)) { mask &= ~(1ull << l); continue; }
+        if (unwritten) for (int k = 0; k < n; k++) w.g->shadow[at[l] / 4 + k].tainted = unwritten[k] >> l & 1;
+    }
     conflicts(w, i, at, mask, bytes);
     return mask;
 }
-void finish_read(Wave& w, const Inst& i, int registers) {
-    for (int k = 0; k < registers; k++) { w.vu[i.dst - VGPR + k] &= ~w.exec(); outstanding_v(w, i.dst + k, LDS_OP); }
+void finish_read(Wave& w, const Inst& i, int registers, int first = 0, u64 lanes = 0, const u32* at = nullptr) {
+    for (int k = first; k < registers; k++) {
+        u64& u = w.vu[i.dst - VGPR + k]; u &= ~w.exec();
+        for (int l = 0; l < LANES && at; l++) if (lanes >> l & 1 && w.g->shadow[at[l] / 4 + (k - first)].tainted) u |= 1ull << l;
+        outstanding_v(w, i.dst + k, LDS_OP); }
 }
 void read(Wave& w, const Inst& i, Shape s) {
     const u32* a = address_of(w, i); int n = (s.bytes + 3) / 4; u32* d[4]; u32 at[LANES];
@@ -106,7 +118,7 @@ void read(Wave& w, const Inst& i, Shape s) {
         if (s.half == 2) v[0] = (d[0][l] & 0xffff) | v[0] << 16;
         for (int k = 0; k < n; k++) d[k][l] = v[k];
     }
-    w.issued[LDS_OP]++; lds_note(w, LDS_OP, false, s.bytes, mask, at); finish_read(w, i, n);
+    w.issued[LDS_OP]++; lds_note(w, LDS_OP, false, s.bytes, mask, at); finish_read(w, i, n, 0, mask, at);
 }
 void read2(Wave& w, const Inst& i, int words, u32 unit) {
     const u32* a = address_of(w, i); u32* d[4]; u32 at[2][LANES]; u64 mask[2];
@@ -118,17 +130,16 @@ void read2(Wave& w, const Inst& i, int words, u32 unit) {
         for (int k = 0; k < words; k++) d[h * words + k][l] = v[k];
     }
     w.issued[LDS_OP]++;
-    for (int h = 0; h < 2; h++) lds_note(w, LDS_OP, false, 4 * words, mask[h], at[h]);
-    finish_read(w, i, 2 * words);
+    for (int h = 0; h < 2; h++) { lds_note(w, LDS_OP, false, 4 * words, mask[h], at[h]); finish_read(w, i, (h + 1) * words, h * words, mask[h], at[h]); }
 }
 void defined(Wave& w, const Inst& i, int code) {
     u64 u = w.vu[code - VGPR] & w.exec();
     if (u) { report(w, i, UNWRITTEN_REGISTER, __builtin_ctzll(u), code, 4); w.vu[code - VGPR] &= ~u; }
 }
 void write(Wave& w, const Inst& i, Shape s) {
-    const u32* a = address_of(w, i); int n = (s.bytes + 3) / 4; const u32* d[4]; u32 at[LANES];
-    for (int k = 0; k < n; k++) { d[k] = read_v(w, i, i.src[1] + k); defined(w, i, i.src[1] + k); }
-    u64 mask = take(w, i, a, i.imm, s.bytes, true, at);
+    const u32* a = address_of(w, i); int n = (s.bytes + 3) / 4; const u32* d[4]; u64 u[4]; u32 at[LANES];
+    for (int k = 0; k < n; k++) { d[k] = read_v(w, i, i.src[1] + k); u[k] = w.vu[i.src[1] + k - VGPR]; }
+    u64 mask = take(w, i, a, i.imm, s.bytes, true, at, s.bytes >= 4 ? d : nullptr, u);
     for (int l = 0; l < LANES; l++) if (mask >> l & 1) {
         u32 v[4]; for (int k = 0; k < n; k++) v[k] = d[k][l];
         if (s.half == 2) v[0] >>= 16;
@@ -140,9 +151,9 @@ void write2(Wave& w, const Inst& i, int words, u32 unit) {
     const u32* a = address_of(w, i); u32 at[LANES]; u32 copy[LANES]; memcpy(copy, a, sizeof copy);
     w.issued[LDS_OP]++;
     for (int h = 0; h < 2; h++) {
-        const u32* d[2]; int code = i.src[1 + h];
-        for (int k = 0; k < words; k++) { d[k] = read_v(w, i, code + k); defined(w, i, code + k); }
-        u64 mask = take(w, i, copy, (h ? i.imm1 : i.imm) * unit, 4 * words, true, at);
+        const u32* d[2]; u64 u[2]; int code = i.src[1 + h];
+        for (int k = 0; k < words; k++) { d[k] = read_v(w, i, code + k); u[k] = w.vu[code + k - VGPR]; }
+        u64 mask = take(w, i, copy, (h ? i.imm1 : i.imm) * unit, 4 * words, true, at, d, u);
         for (int l = 0; l < LANES; l++) if (mask >> l & 1) for (int k = 0; k < words; k++) memcpy(&w.g->lds[at[l] + 4 * k], &d[k][l], 4);
         lds_note(w, LDS_OP, true, 4 * words, mask, at);
     }

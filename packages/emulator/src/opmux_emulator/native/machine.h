@@ -39,7 +39,7 @@ struct Allocation { u64 base, size; u8* host; u8* unwritten; u64* writer; u32* r
 struct Finding { i32 rule, inst, wave, group, lane, detail; u64 address; };
 
 // Who accessed a dword of LDS last, and which of its bytes (the masks). Where waves share a dword, the latest is known.
-struct LdsWord { u32 write_epoch, read_epoch; u16 readers; u8 writer, written, writer_mask, reader_mask; };
+struct LdsWord { u32 write_epoch, read_epoch; u16 readers; u8 writer, written, writer_mask, reader_mask, tainted; };   // tainted: what was written is a value that nothing wrote
 
 struct Pending { u32 seq; Counter counter; u8 write, size; u64 lanes; u32 offset[LANES]; };
 
@@ -106,7 +106,7 @@ void before(Wave& w, const Inst& i);                    // hazards of the instru
 void after_mfma(Wave& w, const Inst& i, int r, int count, int passes, int kind);
 u8* translate(Wave& w, const Inst& i, u64 address, u32 bytes, bool write, int lane, Allocation** found = nullptr);
 void wait(Wave& w, u32 vm, u32 lgkm);
-bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int lane, bool atomic = false);
+bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int lane, bool atomic = false, const void* data = nullptr);
 void lds_note(Wave& w, Counter counter, bool write, u32 size, u64 lanes, const u32* offsets);
 void lds_restamp(Group& g);
 void outstanding_v(Wave& w, int code, Counter c);

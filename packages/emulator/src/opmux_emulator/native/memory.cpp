@@ -123,7 +123,7 @@ Access flat_addresses(Wave& w, const Inst& i, Space space) {
     return x;
 }
 // Addresses of MUBUF (section 8.1.5): `allowed` has a bit for each dword of each lane that the range check admits.
-Access buffer_addresses(Wave& w, const Inst& i, u32 element, int dwords, u8* allowed) {
+Access buffer_addresses(Wave& w, const Inst& i, u32 element, int dwords, u8* allowed, u64* tainted = nullptr) {
     Access x; x.mask = w.exec(); u64 und = 0; int r = i.src[2];
     for (int k = 0; k < 4; k++) { touch_s(w, i, r + k); if (w.su[r + k]) und = ~0ull; }
     u64 base = w.pair(r) & 0xffffffffffffull; u32 word1 = w.s[r + 1], records = w.s[r + 2], word3 = w.s[r + 3];
@@ -133,7 +133,8 @@ Access buffer_addresses(Wave& w, const Inst& i, u32 element, int dwords, u8* all
     if (i.flags & IDXEN) { index = read_v(w, i, next); und |= w.vu[next - VGPR]; next++; }
     if (i.flags & OFFEN) { offset = read_v(w, i, next); und |= w.vu[next - VGPR]; }
     bool scratch = base >> 32 == w.m->scratch_aperture >> 32;
-    address_defined(w, i, und);
+    // The range check makes a load from any offset harmless: its result is then a value that nothing wrote.
+    if (tainted && und != ~0ull) *tainted = und; else address_defined(w, i, und);
     for (int l = 0; l < LANES; l++) {
         u64 at = (offset ? offset[l] : 0) + (u64)i.imm, row = (index ? index[l] : 0) + (add_lane ? l : 0);
         if (scratch) {   // the private segment: swizzled by lane; a wave's part starts where the aperture does
@@ -157,9 +158,10 @@ Access buffer_addresses(Wave& w, const Inst& i, u32 element, int dwords, u8* all
 struct Shape { int bytes; bool is_signed; int half; };   // half: 1 the low half is written and the other kept, 2 the high one
 
 template <Space S> void load(Wave& w, const Inst& i, Shape shape) {
-    int dwords = (shape.bytes + 3) / 4; u8 allowed[LANES];
-    Access x = S == BUFFER_SPACE ? buffer_addresses(w, i, shape.bytes, dwords, allowed) : flat_addresses(w, i, S);
+    int dwords = (shape.bytes + 3) / 4; u8 allowed[LANES]; u64 tainted = 0;
+    Access x = S == BUFFER_SPACE ? buffer_addresses(w, i, shape.bytes, dwords, allowed, i.flags & TO_LDS ? nullptr : &tainted) : flat_addresses(w, i, S);
     if (S != BUFFER_SPACE) memset(allowed, 0xff, LANES);
+    x.mask &= ~tainted;
     count(w, x, shape.bytes);
     if (i.flags & TO_LDS) {   // M0 holds the LDS base; each lane's data follows the one's before it (section 9.4)
         touch_s(w, i, M0); u32 offsets[LANES]; u64 mask = 0;
@@ -199,7 +201,7 @@ template <Space S> void load(Wave& w, const Inst& i, Shape shape) {
     }
     w.issued[VM]++;
     if (S == FLAT_SPACE) { w.issued[LDS_OP]++; w.flat = w.issued[VM]; if (lds_mask) lds_note(w, LDS_OP, false, shape.bytes, lds_mask, offsets); }
-    for (int k = 0; k < dwords; k++) { w.vu[reg + k] &= ~w.exec(); outstanding_v(w, i.dst + k, VM); }
+    for (int k = 0; k < dwords; k++) { w.vu[reg + k] &= ~w.exec(); w.vu[reg + k] |= tainted & w.exec(); outstanding_v(w, i.dst + k, VM); }
 }
 template <Space S> void store(Wave& w, const Inst& i, Shape shape) {
     int dwords = (shape.bytes + 3) / 4; u8 allowed[LANES];
