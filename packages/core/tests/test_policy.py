@@ -158,7 +158,7 @@ def test_a_backend_whose_plugin_failed_says_so():
         opmux.rms_norm(X, W, backend="a")
     assert str(caught.value) == (
         "rms_norm: `backend` expected one of reference, got 'a', whose plugin failed to load: "
-        "API version 9, this core speaks 1: pip install -U opmux; mend it and see `opmux doctor`"
+        "API version 9, this core speaks 1: pip install -U opmux; fix the cause, and see `opmux doctor`"
     )
 
 

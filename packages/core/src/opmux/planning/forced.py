@@ -20,7 +20,7 @@ def unknown_backend(op: Op, backend: str) -> OpmuxError | None:
     if failed:
         return UnknownBackend(
             f"{op.name}: `backend` expected one of {here}, got {backend!r}, whose plugin failed to load: "
-            f"{failed[0].reason}; mend it and see `opmux doctor`"
+            f"{failed[0].reason}; fix the cause, and see `opmux doctor`"
         )
     if backend in known:
         return UnknownBackend(
