@@ -195,12 +195,12 @@ def test_block_table_of_strided_lists():
         (
             (int32(0, 1), int32(1), -2),
             "block_table_from_csr: `max_pages` is -2, expected 1 or more, the length of the longest list, or its last"
-            " pages would be lost; leave it out to have the longest list measured",
+            " pages would be lost; omit it to measure the longest list",
         ),
         (
             (int32(0, 3, 4), int32(1, 2, 3, 4), 1),
             "block_table_from_csr: `max_pages` is 1, expected 3 or more, the length of the longest list, or its last"
-            " pages would be lost; leave it out to have the longest list measured",
+            " pages would be lost; omit it to measure the longest list",
         ),
         (
             (int32(0, 3, 2), int32(1, 2, 3)),

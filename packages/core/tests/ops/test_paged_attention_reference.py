@@ -235,12 +235,12 @@ BROKEN = {
     "too_short": (
         {"seq_lens": [2, 40]},
         "`seq_lens` holds 2 at 0, expected 3 or more, the number of its new tokens in `cu_seqlens_q`; "
-        "seq_lens counts the new tokens in",
+        "seq_lens includes the new tokens",
     ),
     "negative": (
         {"seq_lens": [-1, 40], "cu_seqlens_q": [0, 0, 5]},
         "`seq_lens` holds -1 at 0, expected 0 or more, the number of its new tokens in `cu_seqlens_q`; "
-        "seq_lens counts the new tokens in",
+        "seq_lens includes the new tokens",
     ),
     "too_long": (
         {"seq_lens": [20, 49]},

@@ -55,11 +55,11 @@ def test_the_text_about_arguments_is_that_of_the_base(name, base, becomes):
 def test_an_in_place_form_says_what_it_does():
     doc = OPS["add_rms_norm_"].doc
     assert OPS["add_rms_norm_"].summary == (
-        "Do what `add_rms_norm` does, in place: x becomes y and residual becomes residual_out."
+        "Compute `add_rms_norm` in place: x becomes y and residual becomes residual_out."
     )
     assert "residual: The residual stream" in doc
     assert section(doc, "Source") == section(OPS["add_rms_norm"].doc, "Source")
-    assert "As `add_rms_norm` does, or if x or residual requires grad or overlaps" in section(doc, "Raises")
+    assert "As for `add_rms_norm`, or if x or residual requires grad or overlaps" in section(doc, "Raises")
 
 
 def test_a_reference_fills_in_the_defaults():

@@ -14,8 +14,8 @@ class Band:
     Attributes:
         queries: Number of queries.
         keys: Number of keys.
-        left: Keys seen before the query's own position; None is all.
-        right: Keys seen after it; None is all.
+        left: Keys seen before the query's own position; None means all.
+        right: Keys seen after it; None means all.
     """
 
     queries: int
@@ -48,27 +48,27 @@ class Band:
 
     @property
     def partial(self) -> bool:
-        """Whether some query misses some key."""
+        """Whether some query does not attend to some key."""
         return self.queries > 0 and not self.covers(slice(0, self.queries), slice(0, self.keys))
 
     def transposed(self) -> "Band":
-        """The queries that attend to a key, as a band with the keys in the part of the queries."""
+        """The queries that attend to each key: the same band with queries and keys swapped."""
         return Band(self.keys, self.queries, self.right, self.left)
 
     def query_blocks(self, length: int, groups: int) -> Iterator[tuple[slice, slice]]:
-        """Blocks of queries, each with the rows it covers where a query has ``groups`` rows."""
+        """Blocks of queries, each with the rows it covers at ``groups`` rows per query."""
         for start in range(0, self.queries, length):
             stop = min(start + length, self.queries)
             yield slice(start, stop), slice(start * groups, stop * groups)
 
     def key_blocks(self, query: slice, length: int) -> Iterator[slice]:
-        """Blocks of the keys that matter to a block of queries."""
+        """Blocks of the keys that a block of queries attends to."""
         first, last = self.interval(query.start, query.stop)
         for start in range(first, last, length):
             yield slice(start, min(start + length, last))
 
     def masked_out(self, query: slice, key: slice, groups: int, device: torch.device) -> Tensor | None:
-        """Where a block's scores do not count, ``(rows, keys)``; None where all of them do."""
+        """The mask of a block's scores to ignore, ``(rows, keys)``; None if all of them count."""
         if self.covers(query, key):
             return None
         position = self.positions(query, groups, device).unsqueeze(1)
@@ -83,7 +83,8 @@ class Band:
     def bounds(self, query_rows: int, key_rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """For each row of the queries, the rows of the keys it attends to, as (first, one past the last).
 
-        Queries and keys have that many rows each. Where a query attends to nothing the two are equal.
+        Each query has ``query_rows`` rows and each key ``key_rows``. Where a query attends to nothing, the two bounds
+        are equal.
         """
         position = self.positions(slice(0, self.queries), query_rows, device)
         first, last = torch.zeros_like(position), torch.full_like(position, self.keys)

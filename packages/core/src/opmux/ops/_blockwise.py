@@ -5,10 +5,10 @@ Inside, the query heads that share a kv head are adjacent, as *rows*, so that on
 all: ``(batch, kv_heads, seq * groups, dim)``, row ``i * groups + g`` for query ``i`` of the g-th head of its
 group.
 
-What lies in a masked-out place must not matter, NaN and Inf included. Scores are masked by selection, but in
-a product of weights and values a weight of 0 does not silence a NaN. Where some entries are masked out, the
-products therefore see only finite factors, and what the others add is found apart: each query attends to one
-interval of keys, so running counts of the non-finite entries tell which sums they belong to.
+Masked-out entries must not affect the result, even when they are NaN or Inf. Scores are masked by selection, but
+in a product of weights and values a weight of 0 does not silence a NaN. When some entries are masked out, the
+products therefore use only finite factors, and the contribution of the non-finite ones is computed separately: each
+query attends to one interval of keys, so running counts of the non-finite entries tell which sums they belong to.
 """
 
 import math
@@ -22,10 +22,10 @@ from opmux.dtypes import accumulation_dtype
 from opmux.ops._band import Band
 
 SCORES_PER_BLOCK = {"cpu": 1 << 20, "cuda": 1 << 25}
-"""About how many scores, over all batches and heads, are held at a time."""
+"""Approximate number of scores, over all batches and heads, held at a time."""
 
 BLOCK_SIDES = {"cpu": (64, 1024), "cuda": (64, 4096)}
-"""The fewest and the most rows, and keys, of a block."""
+"""The minimum and the maximum number of rows, and of keys, in a block."""
 
 INF = float("inf")
 
@@ -41,7 +41,7 @@ REQUIRED = (
 
 
 class Scoring(NamedTuple):
-    """The options that say how queries score keys, as the ops have them."""
+    """The options that determine how queries score keys, under the ops' own names."""
 
     scale: float | None
     causal: bool
@@ -197,20 +197,20 @@ def sink_rows(sinks: Tensor | None, rows: Tensor) -> Tensor:
 
 
 def block_side(rows: Tensor) -> int:
-    """How many rows, and how many keys, a block has."""
+    """The number of rows, and of keys, in a block."""
     kind = rows.device.type if rows.device.type in BLOCK_SIDES else "cpu"
     fewest, most = BLOCK_SIDES[kind]
     return min(max(math.isqrt(SCORES_PER_BLOCK[kind] // max(1, rows.shape[0] * rows.shape[1])), fewest), most)
 
 
 def scores_of(rows: Tensor, keys: Tensor, softcap: float) -> Tensor:
-    """The capped scores of a block; its rows are scaled already."""
+    """The capped scores of a block; the rows are already scaled."""
     scores = rows @ keys.mT
     return softcap * torch.tanh(scores / softcap) if softcap > 0 else scores
 
 
 def anchor(top: Tensor) -> Tensor:
-    """What scores are measured from: a maximum or lse, but 0 for -inf, as -inf - -inf would be NaN."""
+    """The value to subtract from scores: a maximum or lse, but 0 for -inf, because -inf - -inf would be NaN."""
     return torch.where(top == -INF, 0.0, top)
 
 
@@ -220,13 +220,13 @@ def finite_part(x: Tensor) -> Tensor:
 
 
 def nonfinite_sum(x: Tensor, finite: Tensor, band: Band, query_rows: int = 1, key_rows: int = 1) -> Tensor:
-    """What NaN and Inf in x add to positively weighted sums over each query's keys: NaN, Inf, -Inf or 0.
+    """The contribution of NaN and Inf in x to positively weighted sums over each query's keys: NaN, Inf, -Inf or 0.
 
-    A query, and a key, of the band has that many rows.
+    Each query of the band has ``query_rows`` rows, and each key ``key_rows``.
     """
     first, last = band.bounds(query_rows, key_rows, x.device)
     if not x.is_cuda and None in (band.left, band.right):
-        # Quicker, but in torch's deterministic mode CUDA refuses a running sum of floating-point numbers.
+        # Faster, but in torch's deterministic mode CUDA refuses a running sum of floating-point numbers.
         excess = x - finite
         if band.left is None:
             return after_zero(excess.cumsum(2)).index_select(2, last)
@@ -241,5 +241,5 @@ def nonfinite_sum(x: Tensor, finite: Tensor, band: Band, query_rows: int = 1, ke
 
 
 def after_zero(running: Tensor) -> Tensor:
-    """Running sums, with the sum of nothing in front."""
+    """Running sums, preceded by the empty sum, 0."""
     return torch.nn.functional.pad(running, (0, 0, 1, 0))

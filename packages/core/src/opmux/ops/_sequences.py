@@ -9,13 +9,13 @@ from opmux.errors import InvalidArgument
 
 
 def count_pairs(queries: Tensor, keys: Tensor, longest_q: int, longest_k: int) -> int:
-    """How many pairs of a query and a key of the same sequence there are.
+    """The number of (query, key) pairs within the same sequence.
 
     Args:
         queries: ``(batch,)``: the number of queries of each sequence.
         keys: ``(batch,)``: the number of its keys.
-        longest_q: An upper bound of the first, used where the data cannot be read, as of fake tensors.
-        longest_k: An upper bound of the second.
+        longest_q: An upper bound on ``queries``, used where the data cannot be read (fake tensors).
+        longest_k: An upper bound on ``keys``.
     """
     if type(queries) is not Tensor or queries.is_meta:
         return queries.shape[0] * longest_q * longest_k
@@ -23,7 +23,7 @@ def count_pairs(queries: Tensor, keys: Tensor, longest_q: int, longest_k: int) -
 
 
 def read_offsets(op: str, name: str, offsets: Tensor, *, tokens: int, longest: int) -> list[int]:
-    """The offsets of ragged sequences as a list, if they are sound.
+    """Read the offsets of ragged sequences as a list, and validate them.
 
     Args:
         op: The op that reads them, for the message.
@@ -34,8 +34,8 @@ def read_offsets(op: str, name: str, offsets: Tensor, *, tokens: int, longest: i
         longest: ``max_seqlen_{name}``.
 
     Raises:
-        InvalidArgument: If they do not start at 0, decrease, end past the tokens, or a sequence is longer
-            than allowed.
+        InvalidArgument: If the offsets do not start at 0, decrease or end past the tokens, or if a sequence is
+            longer than allowed.
     """
     values: list[int] = offsets.tolist()
     if values[0] != 0:
@@ -63,11 +63,11 @@ def read_offsets(op: str, name: str, offsets: Tensor, *, tokens: int, longest: i
 
 
 def read_lengths(op: str, seq_lens: Tensor, offsets: list[int], *, capacity: int, longest: int) -> list[int]:
-    """The lengths of cached sequences as a list, if they are sound.
+    """Read the lengths of cached sequences as a list, and validate them.
 
     Args:
         op: The op that reads them, for the message.
-        seq_lens: ``(batch,)``: the length of each sequence, its new tokens counted in.
+        seq_lens: ``(batch,)``: the length of each sequence, including its new tokens.
         offsets: Where the new tokens of each sequence start, from `read_offsets`.
         capacity: How many tokens a row of the block table can hold.
         longest: ``max_seqlen_k``.
@@ -81,7 +81,7 @@ def read_lengths(op: str, seq_lens: Tensor, offsets: list[int], *, capacity: int
         if length < stop - start:
             raise InvalidArgument(
                 f"{op}: `seq_lens` holds {length} at {sequence}, expected {stop - start} or more, the number "
-                "of its new tokens in `cu_seqlens_q`; seq_lens counts the new tokens in"
+                "of its new tokens in `cu_seqlens_q`; seq_lens includes the new tokens"
             )
         if length > capacity:
             raise InvalidArgument(
@@ -108,7 +108,7 @@ def check_block_table(op: str, block_table: Tensor, lengths: list[int], pages: i
         page_size: How many tokens a page holds.
 
     Raises:
-        InvalidArgument: If an entry within a sequence is negative, or no page of the cache.
+        InvalidArgument: If an entry within a sequence is negative, or is not a page of the cache.
     """
     table = block_table.cpu()
     needed = torch.tensor([-(-length // page_size) for length in lengths], dtype=torch.int64)

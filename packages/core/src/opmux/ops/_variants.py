@@ -1,6 +1,6 @@
-"""Ops that are another op in another form: the in-place one, and the one that returns more.
+"""Ops derived from another op: its in-place form, and the variant that returns more.
 
-What two forms share is written once, with the base: the parameters, the text about them, and what is required of them.
+The parameters, their descriptions and their requirements are written once, with the base op.
 """
 
 import functools
@@ -18,14 +18,14 @@ def in_place(base: OpFunction[Any], *, check_data: Callable[..., None] | None = 
 
     Args:
         base: The op that returns its results.
-        check_data: The check of index data, naming the new op.
-        becomes: The tensors that are written -> the outputs that they become, in the order of the outputs.
+        check_data: Checks the index data; its errors name the new op.
+        becomes: Each tensor that is written -> the output it becomes, in the order of the outputs.
 
     Returns:
         The public function.
 
     Raises:
-        TypeError: If not every output is written, or in another order than the tensors'.
+        TypeError: If an output is not written, or the outputs are in a different order from the tensors.
     """
     op, name = base.op, f"{base.op.name}_"
     mutates = tuple(t.name for t in op.signature.tensors if t.name in becomes)
@@ -45,9 +45,9 @@ def in_place(base: OpFunction[Any], *, check_data: Callable[..., None] | None = 
     form.__signature__ = _parameters(base).replace(return_annotation=None)  # type: ignore[attr-defined]
     form.__doc__ = "\n\n".join(
         [
-            f"Do what `{op.name}` does, in place: {changes}.",
+            f"Compute `{op.name}` in place: {changes}.",
             f"Args:\n{arguments}",
-            f"Raises:\n    InvalidArgument: As `{op.name}` does, or if {written} requires grad or overlaps\n"
+            f"Raises:\n    InvalidArgument: As for `{op.name}`, or if {written} requires grad or overlaps\n"
             "        itself or another argument in memory.",
             f"Source:\n{sections['Source:']}",
         ]
@@ -56,14 +56,14 @@ def in_place(base: OpFunction[Any], *, check_data: Callable[..., None] | None = 
 
 
 def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Define an op with the parameters of another one, as a decorator.
+    """Make a decorator that defines an op with the parameters of another.
 
-    The body's own parameters are what it is called with, defaults filled in; its annotation of the result is the op's,
-    and its docstring gets the base's text about the arguments.
+    The body is called with its own parameters, defaults filled in. Its return annotation becomes the op's, and the
+    base's Args section is added to its docstring.
 
     Args:
-        base: The op whose parameters, relations, dtypes and operations hold for this one too.
-        **declaration: What `define_op` is told in addition.
+        base: The op whose parameters, relations, dtypes and flop count also apply to this one.
+        **declaration: Further arguments of `define_op`.
     """
 
     def define(body: Callable[..., Any]) -> Any:
@@ -85,12 +85,12 @@ def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[...
 
 
 def _parameters(base: OpFunction[Any]) -> inspect.Signature:
-    """The signature as the base's definition has it: without ``backend`` and ``out``, which every op has."""
+    """The signature of the base's definition, without ``backend`` and ``out``, which every op has."""
     return inspect.signature(base.reference)
 
 
 def _inherited(base: OpFunction[Any]) -> dict[str, Any]:
-    """What holds of every form of an op."""
+    """The properties that every form of an op shares."""
     op = base.op
     return {
         "require": tuple((r.expression, r.meaning) for r in op.signature.require),
@@ -101,7 +101,7 @@ def _inherited(base: OpFunction[Any]) -> dict[str, Any]:
 
 
 def _sections(doc: str) -> dict[str, str]:
-    """The text of each section of a docstring, indented as it stands there."""
+    """The text of each section of a docstring, with its original indentation."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in doc.splitlines():

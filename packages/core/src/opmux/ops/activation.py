@@ -1,6 +1,6 @@
 """Gated activations, with their gradients: an activated gate times an up projection, in one tensor or in two.
 
-Everything is computed in float32, in float64 for float64 tensors, and rounded once.
+All arithmetic is in float32 (float64 for float64 tensors), and results are rounded once.
 """
 
 import math
@@ -181,7 +181,7 @@ def gelu_and_mul_backward(
 
 @define_op(same_dtype=(("gate", "up"),), gradient="silu_mul_backward", require=_REQUIRED)
 def silu_mul(gate: Real[Tensor, "*tokens n"], up: Real[Tensor, "*tokens n"]) -> Real[Tensor, "*tokens n"]:
-    """Multiply the up projection by the SiLU of the gate (SwiGLU, as Llama's linears give the two).
+    """Multiply the up projection by the SiLU of the gate (SwiGLU, in separate tensors).
 
     ``out = silu(gate) * up`` with ``silu(g) = g * sigmoid(g)``, computed in float32 (in float64 for float64)
     and rounded once. A gate of -inf gives NaN.
@@ -250,7 +250,7 @@ def gelu_mul(
     *,
     approximate: Literal["none", "tanh"] = "none",
 ) -> Real[Tensor, "*tokens n"]:
-    """Multiply the up projection by the GELU of the gate (GeGLU, with the two apart).
+    """Multiply the up projection by the GELU of the gate (GeGLU, in separate tensors).
 
     ``out = gelu(gate) * up``, computed in float32 (in float64 for float64) and rounded once. ``gelu(g)`` is
     ``g * (1 + erf(g / sqrt(2))) / 2``, or in its tanh form

@@ -43,10 +43,10 @@ def attention(
         out[i] = sum_j exp(s[i, j] - lse[i]) * v[j]
 
     Query ``i`` attends to key ``j`` if ``j <= p`` (only where ``causal``), ``j >= p - left`` (only where
-    ``left != -1``) and ``j <= p + right`` (only where ``right != -1``). A query that attends to nothing gives
-    0. What lies in a masked-out key or value never reaches the result, NaN included; a NaN in an attended one
-    does. A score of +inf makes its row NaN, lse included, as in any softmax; one of -inf has no weight.
-    Accumulates in float32 (float64 for float64), rounds once, at the end.
+    ``left != -1``) and ``j <= p + right`` (only where ``right != -1``). The output of a query that attends to nothing
+    is 0. A masked-out key or value never affects the result, even if it is NaN; a NaN in an attended one does. A
+    score of +inf makes its row NaN, lse included, as in any softmax; one of -inf has no weight. Accumulates
+    in float32 (float64 for float64) and rounds once, at the end.
 
     Args:
         q: Queries, ``(batch, seq_q, heads, head_dim)``.
@@ -65,7 +65,7 @@ def attention(
         The averaged values, ``(batch, seq_q, heads, value_dim)``, in q's dtype.
 
     Raises:
-        InvalidArgument: If ``heads`` is no multiple of ``kv_heads``, a window side is below -1, or softcap is
+        InvalidArgument: If ``heads`` is not a multiple of ``kv_heads``, a window side is below -1, or softcap is
             negative.
 
     Source:
@@ -98,7 +98,7 @@ def attention_lse(
         output 0 and lse -inf, or the sink where there is one.
 
     Raises:
-        InvalidArgument: If ``heads`` is no multiple of ``kv_heads``, a window side is below -1, or softcap is
+        InvalidArgument: If ``heads`` is not a multiple of ``kv_heads``, a window side is below -1, or softcap is
             negative.
 
     Source:
@@ -150,7 +150,7 @@ def attention_backward(
         grad_sinks = sum_i exp(sinks - lse[i]) * shift[i]
 
     The sums over ``i`` run over the query heads that share a kv head too; grad_sinks sums over the batch.
-    Accumulates in float32 (float64 for float64), rounds once, at the end.
+    Accumulates in float32 (float64 for float64) and rounds once, at the end.
 
     Args:
         grad_out: Gradient of the output, ``(batch, seq_q, heads, value_dim)``, q's dtype.
@@ -165,14 +165,14 @@ def attention_backward(
         causal: The forward's causal.
         window: The forward's window.
         softcap: The forward's softcap.
-        output_mask: Which of the four gradients are wanted; the work of the others is skipped.
+        output_mask: Which of the four gradients are wanted; the others are not computed.
 
     Returns:
         grad_q, grad_k, grad_v and grad_sinks, each in the shape and dtype of its argument. An unwanted one,
         and grad_sinks without sinks, is an empty tensor of shape ``(0,)``.
 
     Raises:
-        InvalidArgument: If ``heads`` is no multiple of ``kv_heads``, a window side is below -1, or softcap is
+        InvalidArgument: If ``heads`` is not a multiple of ``kv_heads``, a window side is below -1, or softcap is
             negative.
 
     Source:
@@ -196,14 +196,14 @@ def merge_attention_states(
     out_b: Real[Tensor, "*batch seq heads value_dim"],
     lse_b: Statistic[Tensor, "*batch heads seq"],
 ) -> tuple[Real[Tensor, "*batch seq heads value_dim"], Statistic[Tensor, "*batch heads seq"]]:
-    """Merge the results of the same queries over two disjoint sets of keys into that over their union.
+    """Merge attention results of the same queries over two disjoint sets of keys.
 
         lse = log(exp(lse_a) + exp(lse_b))
         out = exp(lse_a - lse) * out_a + exp(lse_b - lse) * out_b
 
     A side whose lse is -inf attended to nothing: it has no weight, whatever its output holds. Where both are
-    -inf, out is 0 and lse -inf. A sink belongs to one of the two sides only, or it is counted twice.
-    Accumulates in float32 (float64 for float64), rounds once, at the end.
+    -inf, out is 0 and lse -inf. Include a sink in only one of the two sides, or it is counted twice.
+    Accumulates in float32 (float64 for float64) and rounds once, at the end.
 
     Args:
         out_a: Output over the first keys, ``(*batch, seq, heads, value_dim)``; ragged:
@@ -226,7 +226,7 @@ def merge_attention_states(
     top = torch.where(top == -INF, 0.0, top)  # -inf - -inf is NaN
     weight_a, weight_b = torch.exp(lse_a - top), torch.exp(lse_b - top)
     nothing = (lse_a == -INF) & (lse_b == -INF)
-    # 1, not 0: the logarithm and the reciprocal of it have gradients
+    # 1, not 0: its logarithm and its reciprocal must have finite gradients
     total = torch.where(nothing, 1.0, weight_a + weight_b)
     lse = torch.where(nothing, -INF, top + torch.log(total))
 

@@ -1,4 +1,4 @@
-"""Attention over ragged batches: sequences of different lengths, one behind the other."""
+"""Attention over ragged batches: sequences of different lengths, concatenated."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -30,7 +30,7 @@ def _read(
 
 
 def _check(op: str) -> Callable[..., None]:
-    """The check of an op's offsets, given its arguments by name."""
+    """Make the check of an op's offsets; it takes the op's arguments by name."""
 
     def check(
         *,
@@ -48,7 +48,7 @@ def _check(op: str) -> Callable[..., None]:
 
 
 def _count(of_head_dim: int, of_value_dim: int) -> Callable[..., float]:
-    """The operations of an op that does these many products of either width for each pair of a query and a key."""
+    """The flop count of an op that does this many products of each width per (query, key) pair."""
 
     def flops(
         *,
@@ -79,7 +79,7 @@ def _attend(
     max_seqlen_k: int,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Compute (out, lse) for one of the two forward ops, whose errors name it."""
+    """Compute (out, lse) for one of the two forward ops; errors name that op."""
     sequences = _read(op, q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     scoring = Scoring(**options)
     tokens, heads, _ = q.shape
@@ -119,10 +119,9 @@ def attention_varlen(
     """Attend within each sequence of a ragged batch.
 
     Sequence ``b`` has the queries ``cu_seqlens_q[b]`` to ``cu_seqlens_q[b + 1]`` and the keys
-    ``cu_seqlens_k[b]`` to ``cu_seqlens_k[b + 1]``; over them, the result is that of `attention`, ``causal``
-    and ``window`` being aligned to the last query and the last key of the sequence (bottom-right). Tokens
-    past the last sequence take part in nothing: their output is 0. Accumulates in float32 (float64 for
-    float64), rounds once, at the end.
+    ``cu_seqlens_k[b]`` to ``cu_seqlens_k[b + 1]``; each sequence is computed as in `attention`, with
+    ``causal`` and ``window`` aligned to its last query and last key (bottom-right). Tokens past the last sequence are
+    ignored: their output is 0. Accumulates in float32 (float64 for float64) and rounds once, at the end.
 
     Args:
         q: Queries, ``(tokens_q, heads, head_dim)``.
@@ -146,7 +145,7 @@ def attention_varlen(
         gives 0.
 
     Raises:
-        InvalidArgument: If ``heads`` is no multiple of ``kv_heads``, a window side is below -1, or softcap is
+        InvalidArgument: If ``heads`` is not a multiple of ``kv_heads``, a window side is below -1, or softcap is
             negative; where the data is checked: if offsets do not start with 0, decrease, or end past the
             tokens, or if a sequence is longer than ``max_seqlen_q`` or ``max_seqlen_k``.
 
@@ -185,7 +184,7 @@ def attention_varlen_lse(
 
     ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``, over the scaled, capped and masked scores ``s`` of
     query ``i`` with the keys of its own sequence, as in `attention_lse`. Accumulates in float32 (float64 for
-    float64), rounds once, at the end.
+    float64) and rounds once, at the end.
 
     Returns:
         The averaged values, ``(tokens_q, heads, value_dim)``, in q's dtype; the lse in natural log,
@@ -240,7 +239,7 @@ def attention_varlen_backward(
 
     In each sequence the formulas are those of `attention_backward`; grad_sinks is the sum over the sequences.
     Tokens outside every sequence have gradient 0, whatever grad_out and grad_lse hold there. Accumulates in
-    float32 (float64 for float64), rounds once, at the end.
+    float32 (float64 for float64) and rounds once, at the end.
 
     Args:
         grad_out: Gradient of the output, ``(tokens_q, heads, value_dim)``, q's dtype.
@@ -259,7 +258,7 @@ def attention_varlen_backward(
         causal: The forward's causal.
         window: The forward's window.
         softcap: The forward's softcap.
-        output_mask: Which of the four gradients are wanted; the work of the others is skipped.
+        output_mask: Which of the four gradients are wanted; the others are not computed.
 
     Returns:
         grad_q, grad_k, grad_v and grad_sinks, each in the shape and dtype of its argument. An unwanted one,

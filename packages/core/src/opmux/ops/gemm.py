@@ -1,6 +1,6 @@
 """Matrix products: the linear layer and its gradients.
 
-Products are accumulated in float32, in float64 for float64 tensors, and rounded once. On a GPU the float32
+Products are accumulated in float32 (float64 for float64 tensors) and rounded once. On a GPU the float32
 product follows torch's own setting, `torch.set_float32_matmul_precision`; float16 and bfloat16 operands are
 exact either way.
 """
@@ -26,7 +26,7 @@ def linear(
     w: Real[Tensor, "n k"],
     bias: Real[Tensor, "n"] | None = None,
 ) -> Real[Tensor, "*tokens n"]:
-    """Multiply each row by the transposed weight, and add a bias.
+    """Multiply each row by the transposed weight and add a bias.
 
     ``out[t, j] = bias[j] + sum over i of x[t, i] * w[j, i]``, accumulated in float32 (in float64 for float64)
     and rounded once, after the bias.

@@ -14,7 +14,7 @@ from opmux.errors import InvalidArgument
 
 
 def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
-    """Raise if a slot lies outside of the cache; reads slot_mapping, and so synchronises."""
+    """Raise if a slot lies outside the cache; reads slot_mapping, and so synchronises."""
     slots = k_cache.shape[0] * k_cache.shape[1]
     outside = (slot_mapping < -1) | (slot_mapping >= slots)
     if not bool(outside.any()):
@@ -48,9 +48,9 @@ def write_kv_cache(
     """Write keys and values into their slots of a paged cache.
 
     ``k_cache[slot // page_size, slot % page_size] = k[t]`` with ``slot = slot_mapping[t]``, and likewise for
-    v, each value converted to its cache's dtype. A token whose slot is -1 is skipped; a slot that no token
-    names keeps what it holds. Slots should be distinct: of tokens with one slot, which one is kept is
-    undefined.
+    v, each value converted to its cache's dtype. A token whose slot is -1 is skipped; slots that no
+    token names are unchanged. Slots should be distinct: if several tokens share a slot, it is undefined which one
+    is kept.
 
     The reference reads the slots, and so synchronises.
 
@@ -67,7 +67,7 @@ def write_kv_cache(
 
     Raises:
         InvalidArgument: If a shape, dtype or device breaks the signature, page_size is neither 1 nor a
-            multiple of 16, the layout is unknown, a slot lies outside of the cache, or a cache requires grad.
+            multiple of 16, the layout is unknown, a slot lies outside the cache, or a cache requires grad.
 
     Source:
         Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
@@ -83,26 +83,26 @@ def write_kv_cache(
 
 
 def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: int | None = None) -> Tensor:
-    """Make a block table from compressed page lists (CSR, as FlashInfer has them).
+    """Make a block table from compressed page lists (CSR, the format of FlashInfer).
 
     ``block_table[b, i] = page_indices[page_indptr[b] + i]`` for i below
     ``page_indptr[b + 1] - page_indptr[b]``; the entries after it are 0.
 
-    The lists are checked, which reads page_indptr and so synchronises. Only during graph capture and under
-    torch.compile is nothing read: max_pages must then be given, and the offsets are trusted.
+    The lists are checked, which reads page_indptr and so synchronises. During graph capture and under
+    torch.compile nothing is read: max_pages is then required, and the offsets are not checked.
 
     Args:
-        page_indptr: Where each sequence's pages begin in page_indices, and at last where they end,
+        page_indptr: Where each sequence's pages begin in page_indices, then where the last ones end,
             ``(batch + 1,)`` int32.
         page_indices: The pages of the first sequence, of the second, and so on, ``(entries,)`` int32.
-        max_pages: The width of the table, at least the length of the longest list; None is that length.
+        max_pages: The width of the table, at least the length of the longest list; None takes that length.
 
     Returns:
         The block table, ``(batch, max_pages)`` int32, contiguous.
 
     Raises:
         InvalidArgument: If a tensor is not one-dimensional int32, page_indptr is empty, the devices differ,
-            page_indptr decreases or leaves page_indices, or a list has more than max_pages pages.
+            page_indptr decreases or points outside page_indices, or a list has more than max_pages pages.
 
     Source:
         FlashInfer, "KV-Cache Layout", https://docs.flashinfer.ai/tutorials/kv_layout.html.
@@ -129,7 +129,7 @@ def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: i
         if max_pages < longest:
             raise InvalidArgument(
                 f"block_table_from_csr: `max_pages` is {max_pages}, expected {longest} or more, the length of the"
-                " longest list, or its last pages would be lost; leave it out to have the longest list measured"
+                " longest list, or its last pages would be lost; omit it to measure the longest list"
             )
     first, end = page_indptr[:-1, None], page_indptr[1:, None]
     source = first + torch.arange(max_pages, dtype=torch.int32, device=page_indptr.device)

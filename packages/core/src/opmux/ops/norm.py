@@ -1,6 +1,6 @@
 """Norms: RMS norm and layer norm, alone or after a residual sum, with their gradients.
 
-Everything is accumulated in float32, in float64 as soon as one of the tensors is float64, and rounded once.
+Sums are accumulated in float32 (float64 if any tensor is float64), and results are rounded once.
 """
 
 import torch
@@ -17,7 +17,7 @@ _REQUIRED = (
 
 
 def _accumulation_dtype_of(*tensors: Tensor) -> torch.dtype:
-    """Return float64 if one of the tensors is, else float32: x, residual and weight may differ in dtype."""
+    """Return float64 if any tensor is float64, else float32: x, residual and weight may differ in dtype."""
     dtypes = {accumulation_dtype(tensor.dtype) for tensor in tensors}
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
@@ -29,7 +29,7 @@ def _rms_normalised(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _rms_grad_input(grad: Tensor, normalised: Tensor, inverse_rms: Tensor) -> Tensor:
-    """Return the gradient of `_rms_normalised` towards x, for the gradient of what it returned."""
+    """Return the gradient with respect to the x of `_rms_normalised`, given that of its first result."""
     return inverse_rms * (grad - normalised * (grad * normalised).mean(dim=-1, keepdim=True))
 
 
@@ -41,13 +41,13 @@ def _standardised(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _standard_grad_input(grad: Tensor, normalised: Tensor, inverse_std: Tensor) -> Tensor:
-    """Return the gradient of `_standardised` towards x, for the gradient of what it returned."""
+    """Return the gradient with respect to the x of `_standardised`, given that of its first result."""
     grad_mean = grad.mean(dim=-1, keepdim=True)
     return inverse_std * (grad - grad_mean - normalised * (grad * normalised).mean(dim=-1, keepdim=True))
 
 
 def _bias_gradient(grad_y: Tensor, acc: torch.dtype, weight: Tensor) -> Tensor:
-    """Return the bias's gradient, in weight's dtype: a copy, as the sum of a single row is the row itself."""
+    """Return the bias's gradient, in weight's dtype: a copy, because the sum of a single row is the row itself."""
     return grad_y.to(acc).sum_to_size(weight.shape).to(weight.dtype, copy=True)
 
 
@@ -152,13 +152,13 @@ def add_rms_norm(
 ) -> tuple[Real[Tensor, "*tokens hidden"], Real[Tensor, "*tokens hidden"]]:
     """Add a residual to each row, then scale by the reciprocal of the sum's root mean square.
 
-    ``residual_out = x + residual``, taken in float32 and rounded to residual's dtype; then
+    ``residual_out = x + residual``, computed in float32 and rounded to residual's dtype; then
     ``y = residual_out * rsqrt(mean(residual_out**2) + eps) * (weight + weight_offset)`` of the rounded sum,
-    accumulated in float32 and rounded once, to x's dtype. Where one of the tensors is float64, float64 takes
-    float32's place.
+    accumulated in float32 and rounded once, to x's dtype. If any tensor is float64, float64 is
+    used instead of float32.
 
     Args:
-        x: The output of the layer before, ``(*tokens, hidden)``.
+        x: The output of the previous layer, ``(*tokens, hidden)``.
         residual: The residual stream, ``(*tokens, hidden)``; its dtype may be wider than x's.
         weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
         eps: Added to the mean square, in the unit of ``x**2``.
@@ -205,7 +205,7 @@ def add_rms_norm_backward(
     With ``s = residual_out``, ``r = rsqrt(mean(s**2) + eps)``, ``n = s * r`` and
     ``g = grad_y * (weight + weight_offset)``: the gradient of the sum is
     ``r * (g - n * mean(g * n)) + grad_residual_out``, and both x and residual receive it, each in its dtype;
-    ``grad_weight = sum over tokens of grad_y * n``. The rounding of the sum counts as the identity.
+    ``grad_weight = sum over tokens of grad_y * n``. The rounding of the sum is treated as the identity.
     Accumulated in float32 (in float64 where one of the tensors is float64) and rounded once.
 
     Args:
@@ -353,13 +353,13 @@ def add_layer_norm(
 ) -> tuple[Real[Tensor, "*tokens hidden"], Real[Tensor, "*tokens hidden"]]:
     """Add a residual to each row, then shift the sum to mean zero and scale it to variance one.
 
-    ``s = x + residual``, taken in float32 and rounded to residual's dtype, is residual_out; then
+    ``s = x + residual``, computed in float32 and rounded to residual's dtype, is residual_out; then
     ``y = (s - mean(s)) * rsqrt(var(s) + eps) * weight + bias`` of the rounded sum, with the biased variance
-    ``var(s) = mean((s - mean(s))**2)``, accumulated in float32 and rounded once, to x's dtype. Where one of
-    the tensors is float64, float64 takes float32's place.
+    ``var(s) = mean((s - mean(s))**2)``, accumulated in float32 and rounded once, to x's dtype. If any
+    tensor is float64, float64 is used instead of float32.
 
     Args:
-        x: The output of the layer before, ``(*tokens, hidden)``.
+        x: The output of the previous layer, ``(*tokens, hidden)``.
         residual: The residual stream, ``(*tokens, hidden)``; its dtype may be wider than x's.
         weight: The gain of each column, ``(hidden,)``; its dtype may differ from x's.
         bias: Added to each column, ``(hidden,)``, in weight's dtype; None adds nothing.
@@ -415,7 +415,7 @@ def add_layer_norm_backward(
     ``g = grad_y * weight``: the gradient of the sum is
     ``r * (g - mean(g) - n * mean(g * n)) + grad_residual_out``, and both x and residual receive it, each in
     its dtype; ``grad_weight = sum over tokens of grad_y * n`` and
-    ``grad_bias = sum over tokens of grad_y``. The rounding of the sum counts as the identity. Accumulated in
+    ``grad_bias = sum over tokens of grad_y``. The rounding of the sum is treated as the identity. Accumulated in
     float32 (in float64 where one of the tensors is float64) and rounded once.
 
     Args:

@@ -1,4 +1,4 @@
-"""Attention over a paged KV cache: prefill, chunked prefill and decode in one."""
+"""Attention over a paged KV cache: prefill, chunked prefill and decode in one op."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -29,7 +29,7 @@ def _read(
     max_seqlen_q: int,
     max_seqlen_k: int,
 ) -> list[tuple[slice, int]]:
-    """Each sequence's new tokens and its length in all."""
+    """Each sequence's new tokens and its total length."""
     pages, page_size = k_cache.shape[:2]
     starts = read_offsets(op, "q", cu_seqlens_q, tokens=q.shape[0], longest=max_seqlen_q)
     capacity = block_table.shape[1] * page_size
@@ -39,7 +39,7 @@ def _read(
 
 
 def _check(op: str) -> Callable[..., None]:
-    """The check of an op's index data, given its arguments by name."""
+    """Make the check of an op's index data; it takes the op's arguments by name."""
 
     def check(
         *,
@@ -67,7 +67,7 @@ def _count(
     max_seqlen_k: int,
     **_: object,
 ) -> float:
-    """The operations: two products for each pair of a new token and a token of its sequence."""
+    """The flop count: two products for each pair of a new token and a token of its sequence."""
     pairs = count_pairs(cu_seqlens_q.diff(), seq_lens, max_seqlen_q, max_seqlen_k)
     return 2.0 * pairs * q.shape[1] * (q.shape[2] + v_cache.shape[3])
 
@@ -93,7 +93,7 @@ def _attend(
     layout: str,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Compute (out, lse) for one of the two ops, whose errors name it; there is one layout."""
+    """Compute (out, lse) for one of the two ops; errors name that op. There is only one layout."""
     sequences = _read(op, q, k_cache, cu_seqlens_q, seq_lens, block_table, max_seqlen_q, max_seqlen_k)
     scoring = Scoring(**options)
     tokens, heads, _ = q.shape
@@ -138,11 +138,11 @@ def paged_attention(
 
     Key ``j`` of sequence ``b`` is ``k_cache[block_table[b, j // page_size], j % page_size]``, for ``j`` below
     ``seq_lens[b]``; its queries are ``q[cu_seqlens_q[b]]`` to ``q[cu_seqlens_q[b + 1]]``, the last positions
-    of the sequence. Over them, the result is that of `attention` (bottom-right). The keys and values of the
-    new tokens are read from the cache too: write them first (`write_kv_cache`). One query a sequence is
-    decode, as many as ``seq_lens`` is prefill, anything between is chunked prefill; a batch may mix them.
-    Table entries past a sequence are never read, and what lies in a page past its end never reaches the
-    result, NaN included. Accumulates in float32 (float64 for float64), rounds once, at the end.
+    of the sequence. Each sequence is computed as in `attention` (bottom-right). The keys and values of
+    the new tokens are read from the cache too: write them first (`write_kv_cache`). One query per sequence is
+    decode, ``seq_lens`` queries is prefill, anything in between is chunked prefill; a batch may mix them.
+    Table entries past the end of a sequence are never read, and the contents of a page past that end never
+    affect the result, even if they are NaN. Accumulates in float32 (float64 for float64) and rounds once, at the end.
 
     Args:
         q: Queries of the new tokens, ``(tokens, heads, head_dim)``.
@@ -151,7 +151,7 @@ def paged_attention(
         v_cache: Values, ``(pages, page_size, kv_heads, value_dim)``, q's dtype, any strides.
         cu_seqlens_q: Offsets of the sequences in q in tokens, int32 ``(batch + 1,)``: starts with 0, does not
             decrease.
-        seq_lens: Length of each sequence in tokens, the new ones counted in, int32 ``(batch,)``.
+        seq_lens: Length of each sequence in tokens, including the new ones, int32 ``(batch,)``.
         block_table: The pages of each sequence in order, int32 ``(batch, max_pages)``.
         sinks: One logit per head, ``(heads,)``, of any real dtype, neither scaled nor capped: it joins the
             denominator of every query of that head, and carries no value.
@@ -168,10 +168,10 @@ def paged_attention(
         and a token past the last sequence, gives 0.
 
     Raises:
-        InvalidArgument: If ``heads`` is no multiple of ``kv_heads``, the page size is neither 1 nor a
-            multiple of 16, a window side is below -1, softcap is negative, or the layout unknown; where the
-            data is checked: if the offsets are unsound, a sequence has fewer tokens than new ones, more than
-            its row of the table can hold or than the bounds say, or an entry that is needed is no page.
+        InvalidArgument: If ``heads`` is not a multiple of ``kv_heads``, the page size is neither 1 nor a
+            multiple of 16, a window side is below -1, softcap is negative, or the layout is unknown; where
+            the data is checked: if the offsets are invalid, if a sequence has fewer tokens than new ones, or more
+            than its row of the table can hold or the bounds allow, or if a required entry is not a page.
 
     Source:
         Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention (2023).
@@ -210,8 +210,8 @@ def paged_attention_lse(
 
     ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``, over the scaled, capped and masked scores ``s`` of
     query ``i`` with the cached keys of its own sequence, as in `attention_lse`; `merge_attention_states`
-    joins it with a result over other keys (a shared prefix, say). Accumulates in float32 (float64 for
-    float64), rounds once, at the end.
+    merges it with a result over other keys (a shared prefix, say). Accumulates in float32 (float64 for
+    float64) and rounds once, at the end.
 
     Returns:
         The averaged values, ``(tokens, heads, value_dim)``, in q's dtype; the lse in natural log,

@@ -21,7 +21,7 @@ _LARGEST = {
 }
 """The largest value of each dtype that `quantize` stores."""
 
-_SCALE_ALIGNMENT = 4  # float32 scales in the 16 bytes to which TMA wants every row of a tensor aligned
+_SCALE_ALIGNMENT = 4  # float32 scales in 16 bytes, the row alignment that TMA requires
 
 
 def _round_up(size: int, multiple: int) -> int:
@@ -82,22 +82,22 @@ def quantize(
     """Quantise each block of a matrix to an 8-bit dtype, with one scale per block.
 
     With ``amax`` the largest magnitude of a block: ``scale = amax / largest`` and ``q = round(x / scale)``,
-    so that ``q * scale`` is x again, up to rounding; ``largest`` is 448 for float8_e4m3fn, 240 for
+    so that ``q * scale`` restores x up to rounding; ``largest`` is 448 for float8_e4m3fn, 240 for
     float8_e4m3fnuz, 57344 for float8_e5m2 and float8_e5m2fnuz, and 127 for int8, which is symmetric. Computed
     in float32 (in float64 for float64, whose scale is rounded to float32 before it divides), rounded to the
     nearest with ties to even, and saturating.
 
-    A block at the ragged edge of x holds only what there is of it. A block of zeros, or one whose scale
-    underflows to zero, has scale 1. A NaN does not count towards amax: it stays NaN (int8: becomes 0) and
-    leaves its block alone. An infinity makes the scale infinite: the infinities of that block become NaN
-    (int8: 0), its finite values zeros, and the whole block comes back from ``q * scale`` as NaN.
+    Blocks at the edges of x may be partial. A block of zeros, or one whose scale underflows to zero, has scale 1.
+    NaN is ignored in amax: it stays NaN (0 in int8) and does not affect the rest of its block. An infinity makes
+    the scale infinite: the infinities of that block become NaN (0 in int8), its finite values become zero, and
+    ``q * scale`` is NaN for the whole block.
 
     Args:
         x: The values, ``(*batch, m, k)``.
         dtype: The dtype of q: an 8-bit float or int8.
-        block: How many rows and columns share a scale, -1 for the whole dim: ``(1, 128)``, ``(1, -1)`` a row,
-            ``(-1, -1)`` the tensor (each matrix of a batch), ``(128, 128)`` or ``(1, 32)``.
-        scale_major: ``"k"`` gives contiguous scales; ``"m"`` gives them transposed, as TMA wants them: m is
+        block: How many rows and columns share a scale, -1 for the whole dim: ``(1, 128)``, ``(1, -1)`` per
+            row, ``(-1, -1)`` per tensor (each matrix of a batch), ``(128, 128)`` or ``(1, 32)``.
+        scale_major: ``"k"`` gives contiguous scales; ``"m"`` gives them transposed, as TMA requires: m is
             the dim of stride 1, and every column is padded to 16 bytes, so the strides end in
             ``(1, 4 * ceil(m_blocks / 4))``.
 
@@ -137,7 +137,7 @@ def quantize(
 
 
 def _in_layout(scale: Tensor, scale_major: str) -> Tensor:
-    """Return the scales in the strides of the layout; the padding exists in memory, and is zero."""
+    """Return the scales with the layout's strides; the padding exists in memory and is zero."""
     if scale_major == "k":
         return scale.contiguous()
     strides = _scale_strides(tuple(scale.shape), {"scale_major": scale_major})

@@ -1,7 +1,7 @@
 """Rotary position embedding, applied to queries and keys, with its gradient.
 
-`opmux.rope` makes the tables. Everything is computed in float32, in float64 for float64 tensors, and rounded
-once.
+`opmux.rope` makes the tables. All arithmetic is in float32 (float64 for float64 tensors), and results are
+rounded once.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def apply_rope(
 ) -> tuple[Real[Tensor, "*batch seq heads head_dim"], Real[Tensor, "*batch seq kv_heads head_dim"]]:
     """Rotate queries and keys by the angles of their positions.
 
-    The first ``rotary_dim = 2 * half`` dims of each head form ``half`` pairs ``(a, b)``, the others pass
+    The first ``rotary_dim = 2 * half`` dims of each head form ``half`` pairs ``(a, b)``; the others pass
     through. At position p, pair i becomes ``(a * cos[p, i] - b * sin[p, i], b * cos[p, i] + a * sin[p, i])``,
     computed in float32 (in float64 for float64) and rounded once. Pair i is the dims ``(i, half + i)`` as in
     Llama and GPT-NeoX, or, interleaved, ``(2 * i, 2 * i + 1)`` as in GPT-J.
@@ -101,8 +101,8 @@ def apply_rope(
         cos: The cosines of the angles, ``(max_positions, half)`` float32, times the attention factor, if any.
         sin: The sines of the angles, ``(max_positions, half)`` float32, times the attention factor, if any.
         positions: The position of each token, ``(*batch, seq)`` int32 or int64, from 0 to below
-            max_positions; None counts 0, 1, 2, ... along seq, the dim before heads.
-        interleaved: Whether a pair is two neighbouring dims, and not one dim of each half.
+            max_positions; None means 0, 1, 2, ... along seq, the dim before heads.
+        interleaved: Whether a pair is two neighbouring dims rather than one dim of each half.
 
     Returns:
         q_out: The rotated queries, ``(*batch, seq, heads, head_dim)``, in q's dtype.
@@ -110,7 +110,7 @@ def apply_rope(
 
     Raises:
         InvalidArgument: If a shape, dtype or device breaks the signature, the tables are wider than a head,
-            the tables are shorter than seq without positions, or a position lies outside of the tables.
+            the tables are shorter than seq without positions, or a position lies outside the tables.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
