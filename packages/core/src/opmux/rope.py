@@ -1,9 +1,9 @@
-"""The frequencies and tables of rotary embeddings, which `apply_rope` takes as cos and sin: `opmux.rope`.
+"""The frequencies of rotary embeddings, and the cos and sin tables that `apply_rope` takes: `opmux.rope`.
 
 Each function takes the keywords of Hugging Face's rope parameters and returns
 ``(inv_freq, attention_factor)``: ``inv_freq`` float32 ``(rotary_dim / 2,)`` holds the angle in radians by
-which pair i turns from one position to the next, with ``rotary_dim = int(head_dim * partial_rotary_factor)``;
-cos and sin are multiplied by the attention factor. Everything is computed in float64 and rounded once.
+which pair i turns per position, with ``rotary_dim = int(head_dim * partial_rotary_factor)``;
+cos and sin are multiplied by the attention factor. All arithmetic is in float64, and results are rounded once.
 
     inv_freq, attention_factor = opmux.rope.llama3(rope_theta=500000.0, head_dim=128, factor=8.0, ...)
     cos, sin = opmux.rope.tables(inv_freq, max_positions=8192, attention_factor=attention_factor)
@@ -38,7 +38,7 @@ def default(*, rope_theta: float, head_dim: int, partial_rotary_factor: float = 
         attention_factor: 1.0.
 
     Raises:
-        InvalidArgument: If an argument is out of its range, or rotary_dim is odd or zero.
+        InvalidArgument: If an argument is out of range, or rotary_dim is odd or zero.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
@@ -58,7 +58,7 @@ def linear(
     Args:
         rope_theta: The base of the geometric series, above 1.
         head_dim: The size of a head.
-        factor: How many times longer the context gets.
+        factor: How many times longer the context becomes.
         partial_rotary_factor: The fraction of a head that is rotated.
 
     Returns:
@@ -66,7 +66,7 @@ def linear(
         attention_factor: 1.0.
 
     Raises:
-        InvalidArgument: If an argument is out of its range, or rotary_dim is odd or zero.
+        InvalidArgument: If an argument is out of range, or rotary_dim is odd or zero.
 
     Source:
         Chen et al., "Extending Context Window of Large Language Models via Positional Interpolation", 2023,
@@ -90,7 +90,7 @@ def dynamic_ntk(
 
     With ``s = max(seq_len, max_position_embeddings) / max_position_embeddings``, the base is
     ``rope_theta * (factor * s - (factor - 1)) ** (rotary_dim / (rotary_dim - 2))``, so that the highest
-    frequency stays and the lowest is divided by ``factor * s - (factor - 1)``; the attention factor is 1.
+    frequency is unchanged and the lowest is divided by ``factor * s - (factor - 1)``; the attention factor is 1.
 
     Args:
         rope_theta: The base of the geometric series, above 1.
@@ -106,7 +106,7 @@ def dynamic_ntk(
         attention_factor: 1.0.
 
     Raises:
-        InvalidArgument: If an argument is out of its range, or rotary_dim is odd or below 4.
+        InvalidArgument: If an argument is out of range, or rotary_dim is odd or below 4.
 
     Source:
         Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", 2023,
@@ -137,7 +137,7 @@ def yarn(
     truncate: bool = True,
     partial_rotary_factor: float = 1.0,
 ) -> tuple[Tensor, float]:
-    """Make the frequencies of YaRN: slow pairs are interpolated, fast ones left, those between blended.
+    """Make the frequencies of YaRN: slow pairs are interpolated, fast ones are kept, and those in between are blended.
 
     With L the original length, pair i turns ``r(i) = L * rope_theta ** (-2 * i / rotary_dim) / (2 * pi)``
     times in it. Let low be the (fractional) index where r is beta_fast, rounded down and at least 0, and high
@@ -151,14 +151,14 @@ def yarn(
     Args:
         rope_theta: The base of the geometric series, above 1.
         head_dim: The size of a head.
-        factor: How many times longer the context gets; None means
+        factor: How many times longer the context becomes; None means
             ``max_position_embeddings / original_max_position_embeddings``.
         max_position_embeddings: The extended length, in positions; stands in for the original one where that
             is None.
-        original_max_position_embeddings: The length of the pretraining, in positions.
-        attention_factor: Takes the place of the factor computed here.
-        beta_fast: Pairs that turn at least so many times in the original length are left as they are.
-        beta_slow: Pairs that turn at most so many times in it are interpolated in full.
+        original_max_position_embeddings: The context length of pretraining, in positions.
+        attention_factor: Used instead of the factor computed here.
+        beta_fast: Pairs that turn at least this many times in the original length are unchanged.
+        beta_slow: Pairs that turn at most this many times in it are fully interpolated.
         mscale: The numerator's scale in the attention factor.
         mscale_all_dim: The denominator's scale in the attention factor.
         truncate: Whether low and high are rounded to whole pairs (gpt-oss does not).
@@ -166,10 +166,10 @@ def yarn(
 
     Returns:
         inv_freq: ``(rotary_dim / 2,)`` float32, radians per position.
-        attention_factor: What cos and sin are to be multiplied by.
+        attention_factor: The factor to multiply cos and sin by.
 
     Raises:
-        InvalidArgument: If an argument is out of its range, rotary_dim is odd or zero, or the lengths given
+        InvalidArgument: If an argument is out of range, rotary_dim is odd or zero, or the lengths given
             do not determine the factor and the original length.
 
     Source:
@@ -193,7 +193,7 @@ def yarn(
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotary_dim - 1)
-    high = max(high, low + 0.001)  # a step, where there is no room for a ramp
+    high = max(high, low + 0.001)  # a step if there is no room for a ramp
     pairs = torch.arange(rotary_dim // 2, dtype=torch.float64)
     ramp = ((pairs - low) / (high - low)).clamp(0.0, 1.0)
     inv_freq = _frequencies(rope_theta, rotary_dim) * (ramp / factor + (1.0 - ramp))
@@ -218,7 +218,7 @@ def llama3(
     original_max_position_embeddings: int,
     partial_rotary_factor: float = 1.0,
 ) -> tuple[Tensor, float]:
-    """Make the frequencies of Llama 3.1: slow pairs are interpolated, fast ones left, others blended.
+    """Make the frequencies of Llama 3.1: slow pairs are interpolated, fast ones are kept, and the others are blended.
 
     With ``f[i] = rope_theta ** (-2 * i / rotary_dim)`` and L the original length, pair i turns
     ``r = L * f[i] / (2 * pi)`` times in it. With
@@ -228,10 +228,10 @@ def llama3(
     Args:
         rope_theta: The base of the geometric series, above 1.
         head_dim: The size of a head.
-        factor: By how much the slow pairs are slowed down.
-        low_freq_factor: Pairs that turn at most so many times in the original length are slowed down in full.
-        high_freq_factor: Pairs that turn at least so many times in it are left as they are.
-        original_max_position_embeddings: The length of the pretraining, in positions.
+        factor: The divisor of the slow pairs' frequencies.
+        low_freq_factor: Pairs that turn at most this many times in the original length are divided in full.
+        high_freq_factor: Pairs that turn at least this many times in it are unchanged.
+        original_max_position_embeddings: The context length of pretraining, in positions.
         partial_rotary_factor: The fraction of a head that is rotated.
 
     Returns:
@@ -239,7 +239,7 @@ def llama3(
         attention_factor: 1.0.
 
     Raises:
-        InvalidArgument: If an argument is out of its range, or rotary_dim is odd or zero.
+        InvalidArgument: If an argument is out of range, or rotary_dim is odd or zero.
 
     Source:
         Meta, `apply_scaling` in https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py.
@@ -285,22 +285,22 @@ def longrope(
             numbers.
         long_factor: The divisor of each pair's frequency past the original length, ``rotary_dim / 2``
             numbers.
-        factor: How many times longer the context gets, for the attention factor; None means
+        factor: How many times longer the context becomes, for the attention factor; None means
             ``max_position_embeddings / original_max_position_embeddings``.
         max_position_embeddings: The extended length, in positions; stands in for the original one where that
             is None.
-        original_max_position_embeddings: The length of the pretraining, in positions.
-        attention_factor: Takes the place of the factor computed here.
+        original_max_position_embeddings: The context length of pretraining, in positions.
+        attention_factor: Used instead of the factor computed here.
         seq_len: The length of the current sequence, in positions; None counts as short.
         partial_rotary_factor: The fraction of a head that is rotated.
 
     Returns:
         inv_freq: ``(rotary_dim / 2,)`` float32, radians per position.
-        attention_factor: What cos and sin are to be multiplied by.
+        attention_factor: The factor to multiply cos and sin by.
 
     Raises:
-        InvalidArgument: If an argument is out of its range, rotary_dim is odd or zero, a list has not one
-            number per pair, or the lengths given do not determine the factor and the original length.
+        InvalidArgument: If an argument is out of range, rotary_dim is odd or zero, a list does not have
+            one number per pair, or the lengths given do not determine the factor and the original length.
 
     Source:
         Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens", 2024,
@@ -335,8 +335,8 @@ def tables(inv_freq: Tensor, max_positions: int, attention_factor: float = 1.0) 
 
     Args:
         inv_freq: The frequencies, ``(half,)``, radians per position, of a floating dtype.
-        max_positions: How many positions the tables hold, from 0 on.
-        attention_factor: What cos and sin are multiplied by.
+        max_positions: How many positions the tables hold, starting at 0.
+        attention_factor: The factor that cos and sin are multiplied by.
 
     Returns:
         cos: ``(max_positions, half)`` float32, on inv_freq's device.
@@ -368,7 +368,7 @@ def _frequencies(base: float, rotary_dim: int) -> Tensor:
 
 
 def _check_positive(function: str, **values: float) -> None:
-    """Raise for the first value that is not a positive, finite number."""
+    """Raise for the first value that is not a positive finite number."""
     for name, value in values.items():
         if not (isinstance(value, Real) and value > 0 and math.isfinite(value)):
             raise InvalidArgument(
@@ -379,7 +379,7 @@ def _check_positive(function: str, **values: float) -> None:
 def _rotary_dim(
     function: str, rope_theta: float, head_dim: int, partial_rotary_factor: float, smallest: int = 2
 ) -> int:
-    """Check the arguments that every function has, and return how many dims of a head are rotated."""
+    """Check the arguments that all functions share, and return how many dims of a head are rotated."""
     if not (isinstance(rope_theta, Real) and rope_theta > 1 and math.isfinite(rope_theta)):
         raise InvalidArgument(
             f"rope.{function}: `rope_theta` is {rope_theta!r}, expected above 1; models have 10000 or more"
@@ -402,7 +402,7 @@ def _rotary_dim(
 def _factor_and_original(
     function: str, factor: float | None, extended: int | None, original: int | None
 ) -> tuple[float, int]:
-    """Complete the factor and the original length from what is given of them and the extended length."""
+    """Return the factor and the original length, deriving what is missing from the extended length."""
     given = {
         "factor": factor,
         "max_position_embeddings": extended,

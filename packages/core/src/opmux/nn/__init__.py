@@ -1,8 +1,8 @@
-"""The ops as modules of torch, for authors of their own models: `opmux.nn`.
+"""The ops as torch modules, for writing models: `opmux.nn`.
 
-Constructor arguments and the names in a state dict are those of the twins in `torch.nn`, where there is one, and of
-the published model families elsewhere. Where a module takes ``backend=``, it hands it to its ops. The modules hold
-weights and call ops, no more: what compiles, shards, checkpoints or copies a module of torch does the same with these.
+Constructor arguments and state dict names are those of the counterpart in `torch.nn`, if there is one, and otherwise
+those of the published model families. A module that takes ``backend=`` passes it to its ops. The modules only hold
+weights and call ops, so they can be compiled, sharded, checkpointed and copied like any other torch module.
 """
 
 from opmux.nn.attention import Attention

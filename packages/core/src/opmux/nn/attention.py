@@ -21,36 +21,37 @@ Rotary = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 class Attention(nn.Module):
     """Project to heads, norm, rotate, attend, project back: ``o_proj(attention(rotary(q), rotary(k), v))``.
 
-    In a state dict: ``q_proj``, ``k_proj``, ``v_proj`` (fused: ``qkv_proj``, the rows in this order, as Phi-3 has
-    them), ``o_proj``, and where there are some ``q_norm``, ``k_norm`` and ``sinks``. `load_state_dict` takes both forms
-    of the three.
+    The state dict holds ``q_proj``, ``k_proj``, ``v_proj`` (fused: ``qkv_proj``, with the rows in this order, as in
+    Phi-3), ``o_proj``, and ``q_norm``, ``k_norm`` and ``sinks`` if the module has them. `load_state_dict` accepts both
+    the fused and the separate projections.
 
     Args:
         hidden: The size of x's last dim.
         heads: Query heads.
-        kv_heads: Heads of keys and values, which divide the query heads; None is as many.
-        head_dim: The size of a head; None is ``hidden / heads``.
-        value_dim: The size of a head of the values; None is head_dim.
-        rotary: Rotates q and k. None rotates nothing, unless the call brings its own.
+        kv_heads: Key and value heads, a divisor of the query heads; None means as many as query heads.
+        head_dim: The size of a head; None means ``hidden / heads``.
+        value_dim: The size of a value head; None means head_dim.
+        rotary: Rotates q and k. None means no rotation, unless the call passes its own.
         bias: Whether the projections have a bias.
-        out_bias: Whether o_proj has one; None is as the others.
-        fused: Whether the three projections to heads are one weight.
+        out_bias: Whether o_proj has a bias; None means the same as ``bias``.
+        fused: Whether the q, k and v projections are one weight.
         qk_norm: ``"head"``: an RMS norm of each head of q and of k (Qwen3, Gemma 3). ``"all"``: one norm over all heads
             together (OLMo 2). None: no norm.
-        qk_norm_eps: Its eps.
-        qk_norm_offset: Its weight_offset (Gemma 3: 1.0).
-        scale: Factor on the scores; None is ``1 / sqrt(head_dim)``.
-        causal: Whether a token sees none after it.
-        window: How many tokens (left, right) of its own place a token sees; -1 is open. A configuration's
+        qk_norm_eps: The eps of these norms.
+        qk_norm_offset: Their weight_offset (Gemma 3: 1.0).
+        scale: Factor on the scores; None means ``1 / sqrt(head_dim)``.
+        causal: Whether a token attends only to itself and the tokens before it.
+        window: How many tokens (left, right) of its own position a token sees; -1 means no limit. A configuration's
             ``sliding_window=n`` counts the token itself: ``(n - 1, 0)`` or, where causal, ``(n - 1, -1)``.
         softcap: Bound on the scores; 0.0 is off.
         sinks: Whether each head has a learned logit that joins the softmax (gpt-oss).
-        device: Where the weights are made.
-        dtype: Their dtype.
-        backend: Handed to the ops.
+        device: The device of the weights.
+        dtype: The dtype of the weights.
+        backend: Passed to the ops.
 
     Raises:
-        InvalidArgument: If a size is none, the heads do not fit each other or hidden, or qk_norm is unknown.
+        InvalidArgument: If a size is not a positive whole number, the head counts do not fit each other or hidden, or
+            qk_norm is unknown.
 
     Source:
         Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al., "GQA", 2023,
@@ -112,7 +113,7 @@ class Attention(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Initialise the weights again: projections as `torch.nn.Linear` does, norms with 1, sinks with 0."""
+        """Reinitialise the weights: projections as `torch.nn.Linear` does, norms to 1, sinks to 0."""
         for child in self.children():
             if isinstance(child, Linear | RMSNorm):
                 child.reset_parameters()
@@ -126,20 +127,20 @@ class Attention(nn.Module):
         context: Context | None = None,
         rotary: Rotary | None = None,
     ) -> Tensor:
-        """Attend within x, or through a context.
+        """Attend within x, or to what a context provides.
 
         Args:
             x: ``(batch, seq, hidden)``; with a context ``(tokens, hidden)``, unless the context says otherwise.
             positions: For rope, ``(batch, seq)`` or ``(tokens,)``, int32 or int64; None takes those of the context, or
                 counts from 0 along seq.
             context: What the tokens attend to: `PackedSequences`, `PagedLayer`, or a class of your own.
-            rotary: Takes the place of the module's own.
+            rotary: Used instead of the module's own.
 
         Returns:
-            Like x.
+            A tensor with the shape and dtype of x.
 
         Raises:
-            InvalidArgument: If x is no batch and there is no context.
+            InvalidArgument: If x is not a batch and no context is given.
         """
         if context is None and x.dim() != 3:
             raise invalid(
@@ -163,7 +164,7 @@ class Attention(nn.Module):
         return self.o_proj(out.flatten(-2))  # type: ignore[no-any-return]
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v in heads, normed but not rotated."""
+        """q, k and v split into heads, normed but not rotated."""
         if self.fused:
             q, k, v = self.qkv_proj(x).split_with_sizes(list(self._rows.values()), -1)
         else:
@@ -189,7 +190,7 @@ class Attention(nn.Module):
 
 
 def _check(hidden: int, heads: int, kv_heads: int, head_dim: int | None, qk_norm: str | None) -> None:
-    """Refuse what does not fit.
+    """Reject sizes that do not fit each other, and an unknown qk_norm.
 
     Raises:
         InvalidArgument: Names the argument.

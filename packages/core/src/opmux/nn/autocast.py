@@ -1,11 +1,11 @@
-"""What autocast asks of a matrix product; the ops themselves compute in the dtypes of their arguments."""
+"""The dtype that autocast requires for matrix products; the ops themselves compute in the dtypes of their arguments."""
 
 import torch
 from torch import Tensor
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """The dtype that autocast has for x's device; None where it is off, or x is of a dtype that it leaves alone."""
+    """The autocast dtype of x's device; None if autocast is off, or does not apply to x's dtype."""
     kind = x.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return None

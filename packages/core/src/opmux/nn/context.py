@@ -1,4 +1,4 @@
-"""What the tokens of a call attend to, where they are not a dense batch: packed sequences, or a class of your own."""
+"""What the tokens of a call attend to when they are not a dense batch: packed sequences, or a class of your own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from opmux.signatures.validation import describe
 
 
 class Context(Protocol):
-    """What `Attention` hands rotated queries, keys and values to; a class of your own serves as well."""
+    """The object to which `Attention` passes rotated queries, keys and values; any class with these members works."""
 
     @property
     def positions(self) -> Tensor | None:
-        """The place of each token in its sequence, where the caller of the module gives none."""
+        """The position of each token in its sequence, used when the caller of the module passes none."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **options: Any) -> Tensor:
         """Compute attention.
@@ -38,21 +38,21 @@ class Context(Protocol):
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """Sequences of unequal lengths in one row of tokens, without padding: `opmux.attention_varlen`."""
+    """Sequences of different lengths concatenated without padding, for `opmux.attention_varlen`."""
 
     cu_seqlens: Tensor
-    """int32[sequences + 1], where each begins and the last ends."""
+    """int32[sequences + 1]: where each sequence begins, then where the last one ends."""
     max_seqlen: int
-    """The longest, or more."""
+    """An upper bound on the sequence lengths."""
     positions: Tensor | None = None
-    """int64[tokens], the place of each token in its sequence."""
+    """int64[tokens]: the position of each token in its sequence."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: Any = None) -> Self:
-        """Lay out sequences of these lengths, at least one.
+        """Lay out one or more sequences of these lengths.
 
         Raises:
-            InvalidArgument: If there is none, or one is no whole number or below 0.
+            InvalidArgument: If there are no lengths, or one is negative or not a whole number.
         """
         try:
             counts = [index(length) for length in lengths]
@@ -68,10 +68,10 @@ class PackedSequences:
         return cls(offsets, max(counts), positions)
 
     def __post_init__(self) -> None:
-        """Hold the three to each other, without reading anything from a device.
+        """Check that the fields agree, without reading anything from a device.
 
         Raises:
-            InvalidArgument: If they do not describe the same sequences.
+            InvalidArgument: If the fields do not describe the same sequences.
         """
         offsets = self.cu_seqlens
         if offsets.ndim != 1 or offsets.shape[0] < 2 or offsets.dtype != torch.int32:

@@ -1,4 +1,4 @@
-"""Projections that are one weight in a module and several in a state dict, or the other way round."""
+"""Projections that are one weight in a module and several in a state dict, or vice versa."""
 
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -9,16 +9,16 @@ import torch
 def fit_projections(
     state_dict: MutableMapping[str, Any], prefix: str, fused: bool, whole: str, parts: Mapping[str, int]
 ) -> None:
-    """Rename what a module's state dict holds to what the module has: joined where it is fused, else apart.
+    """Convert a state dict to the form of the module: projections joined if the module is fused, else separate.
 
-    What does not fit stays as it is, and `load_state_dict` names it.
+    Entries that do not fit are left unchanged, and `load_state_dict` reports them.
 
     Args:
         state_dict: Changed in place.
-        prefix: The module's, with its dot.
-        fused: Whether the module has the whole.
+        prefix: The module's prefix, including the dot.
+        fused: Whether the module has the fused projection.
         whole: The name of the fused projection.
-        parts: Those that it consists of, in its order -> their rows.
+        parts: The names of its parts, in row order -> their numbers of rows.
     """
     rows = list(parts.values())
     for kind in ("weight", "bias"):

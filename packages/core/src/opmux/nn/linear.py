@@ -13,19 +13,19 @@ from opmux.nn.sizes import check_sizes
 class Linear(nn.Linear):
     """`torch.nn.Linear` computed by `opmux.linear`: ``y = x @ weight.T + bias``, accumulated in float32.
 
-    It is a `torch.nn.Linear`: what looks for one, to initialise, to wrap or to quantise it, finds it. Under autocast x,
-    weight and bias are cast, as torch does.
+    It is a subclass of `torch.nn.Linear`, so code that looks for one to initialise, wrap or quantise finds it. Under
+    autocast x, weight and bias are cast, as in torch.
 
     Args:
         in_features: The size of x's last dim.
         out_features: The size of y's last dim.
         bias: Whether there is a bias.
-        device: Where the weights are made.
-        dtype: Their dtype; x has the same.
-        backend: Handed to the op.
+        device: The device of the weights.
+        dtype: The dtype of the weights, and of x.
+        backend: Passed to the op.
 
     Raises:
-        InvalidArgument: If a size is none.
+        InvalidArgument: If a size is not a positive whole number.
 
     Source:
         `torch.nn.Linear`.
@@ -60,5 +60,5 @@ class Linear(nn.Linear):
 
 
 def backend_repr(backend: str | None) -> str:
-    """What a module's ``extra_repr`` says of its backend: nothing where there is none."""
+    """The backend as a module's ``extra_repr`` shows it; empty if there is none."""
     return "" if backend is None else f", backend={backend!r}"

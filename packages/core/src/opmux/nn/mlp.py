@@ -12,31 +12,31 @@ from opmux.nn.linear import Linear, backend_repr
 from opmux.nn.sizes import check_sizes
 
 _GELU_FORMS = {"gelu": "none", "gelu_tanh": "tanh", "gelu_pytorch_tanh": "tanh"}
-"""Activations that are a GELU, Hugging Face's names among them -> the op's `approximate`."""
+"""GELU activations, including Hugging Face's names -> the op's `approximate`."""
 
 ACTIVATIONS = ("silu", *_GELU_FORMS)
 """The gates that `GatedMLP` knows."""
 
 
 class GatedMLP(nn.Module):
-    """``down_proj(activation(gate_proj(x)) * up_proj(x))``: SwiGLU with silu, GeGLU with one of the GELUs.
+    """``down_proj(activation(gate_proj(x)) * up_proj(x))``: SwiGLU with silu, GeGLU with a GELU.
 
-    In a state dict: ``gate_proj``, ``up_proj`` and ``down_proj``, as Llama, Qwen, Mistral and Gemma have them; fused,
-    ``gate_up_proj`` (the gate's rows first) and ``down_proj``, as Phi-3 has them, one product in place of two.
-    `load_state_dict` takes both forms.
+    The state dict holds ``gate_proj``, ``up_proj`` and ``down_proj``, as in Llama, Qwen, Mistral and Gemma. A fused
+    module has ``gate_up_proj`` (the gate's rows first) and ``down_proj``, as in Phi-3, and computes one product instead
+    of two. `load_state_dict` accepts both forms.
 
     Args:
         hidden: The size of x's last dim.
         intermediate: The size of the gate.
-        activation: ``"silu"``; ``"gelu"``, the exact one; ``"gelu_tanh"`` or ``"gelu_pytorch_tanh"``, its tanh form.
+        activation: ``"silu"``; ``"gelu"``, the exact form; ``"gelu_tanh"`` or ``"gelu_pytorch_tanh"``, the tanh form.
         bias: Whether the projections have a bias.
         fused: Whether gate and up projection are one weight.
-        device: Where the weights are made.
-        dtype: Their dtype.
-        backend: Handed to the ops.
+        device: The device of the weights.
+        dtype: The dtype of the weights.
+        backend: Passed to the ops.
 
     Raises:
-        InvalidArgument: If a size is none, or the activation is unknown.
+        InvalidArgument: If a size is not a positive whole number, or the activation is unknown.
 
     Source:
         Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202.
@@ -72,7 +72,7 @@ class GatedMLP(nn.Module):
         self.down_proj = Linear(intermediate, hidden, **how)
 
     def reset_parameters(self) -> None:
-        """Initialise the weights again, as `torch.nn.Linear` does."""
+        """Reinitialise the weights, as `torch.nn.Linear` does."""
         for projection in self.children():
             projection.reset_parameters()  # type: ignore[operator]
 

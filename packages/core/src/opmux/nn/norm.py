@@ -14,7 +14,7 @@ from opmux.nn.sizes import check_sizes
 
 
 def _one_dim(module: str, normalized_shape: int | Sequence[int], eps: float | None) -> list[int]:
-    """Refuse a shape of several dims, and an eps that is not a number, 0 or more."""
+    """Reject a shape of several dims, and an eps that is negative or not a number."""
     shape = list(normalized_shape) if isinstance(normalized_shape, Sequence) else [normalized_shape]
     if len(shape) != 1:
         raise invalid(
@@ -30,21 +30,21 @@ def _one_dim(module: str, normalized_shape: int | Sequence[int], eps: float | No
 class RMSNorm(nn.RMSNorm):
     """`torch.nn.RMSNorm` computed by `opmux.rms_norm`: ``y = x * rsqrt(mean(x**2) + eps) * (weight + weight_offset)``.
 
-    Accumulated in float32 and rounded once, to x's dtype; the weight's dtype may be another. Given a residual, the
+    Accumulated in float32 and rounded once, to x's dtype; the weight's dtype may differ. Given a residual, the
     sum and its norm are one op, `opmux.add_rms_norm`.
 
     Args:
         normalized_shape: The size of x's last dim.
-        eps: Added to the mean square; None is the machine epsilon of the dtype that is accumulated in, as in torch.
-            Model families have 1e-6 or 1e-5.
+        eps: Added to the mean square; None means the machine epsilon of the accumulation dtype, as in torch.
+            Model families use 1e-6 or 1e-5.
         elementwise_affine: Whether there is a weight.
-        device: Where the weight is made.
-        dtype: Its dtype.
-        weight_offset: Added to the weight before it is used. Gemma has 1.0: its weights begin at 0.
-        backend: Handed to the op.
+        device: The device of the weight.
+        dtype: The dtype of the weight.
+        weight_offset: Added to the weight before it is used. Gemma uses 1.0: its weights are initialised to 0.
+        backend: Passed to the op.
 
     Raises:
-        InvalidArgument: If normalized_shape is no size or has several dims, or eps is below 0.
+        InvalidArgument: If normalized_shape is not a size or has several dims, or eps is below 0.
 
     Source:
         `torch.nn.RMSNorm`; weight_offset: Gemma Team, "Gemma", 2024, and its code.
@@ -66,7 +66,7 @@ class RMSNorm(nn.RMSNorm):
         self.backend = backend
 
     def reset_parameters(self) -> None:
-        """Fill the weight so that the norm scales by 1."""
+        """Fill the weight so that the norm's gain is 1."""
         if self.elementwise_affine:
             nn.init.constant_(self.weight, 1.0 - self.weight_offset)
 
@@ -96,7 +96,7 @@ class RMSNorm(nn.RMSNorm):
 class LayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm` computed by `opmux.layer_norm`: ``(x - mean(x)) * rsqrt(var(x) + eps) * weight + bias``.
 
-    Accumulated in float32 and rounded once, to x's dtype; the weights' dtype may be another. Given a residual, the sum
+    Accumulated in float32 and rounded once, to x's dtype; the weights' dtype may differ. Given a residual, the sum
     and its norm are one op, `opmux.add_layer_norm`.
 
     Args:
@@ -104,12 +104,12 @@ class LayerNorm(nn.LayerNorm):
         eps: Added to the variance.
         elementwise_affine: Whether there is a weight.
         bias: Whether there is a bias, where there is a weight.
-        device: Where the weights are made.
-        dtype: Their dtype.
-        backend: Handed to the op.
+        device: The device of the weights.
+        dtype: The dtype of the weights.
+        backend: Passed to the op.
 
     Raises:
-        InvalidArgument: If normalized_shape is no size or has several dims, or eps is below 0.
+        InvalidArgument: If normalized_shape is not a size or has several dims, or eps is below 0.
 
     Source:
         `torch.nn.LayerNorm`.
@@ -141,5 +141,5 @@ class LayerNorm(nn.LayerNorm):
 
 
 def _ones(norm: RMSNorm | LayerNorm, x: Tensor) -> Tensor:
-    """The weight of a norm without one; made at each call, so that the module needs no state for it."""
+    """A weight of ones for a norm without a weight; made at each call, so that the module needs no state for it."""
     return torch.ones(norm.normalized_shape, dtype=torch.float32, device=x.device)

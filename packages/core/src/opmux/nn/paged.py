@@ -1,4 +1,4 @@
-"""A paged cache of keys and values, as `Attention` uses it: the pages, and where the tokens of a step lie in them."""
+"""The paged KV cache that `Attention` uses: the pages, and where the tokens of a step lie in them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from opmux.nn.sizes import check_sizes
 
 @dataclass(frozen=True)
 class PagedStep:
-    """Where the tokens of one step lie: index data that all layers share, with the tokens in the sequences' order."""
+    """Where the tokens of one step lie: index data shared by all layers, with tokens ordered by sequence."""
 
     positions: Tensor
-    """int64[tokens], the place of each token in its sequence."""
+    """int64[tokens]: the position of each token in its sequence."""
     slot_mapping: Tensor
-    """int64[tokens], page * page_size + offset."""
+    """int64[tokens]: page * page_size + offset."""
     cu_seqlens_q: Tensor
-    """int32[sequences + 1], where each sequence's new tokens begin and the last ones end."""
+    """int32[sequences + 1]: where each sequence's new tokens begin, then where the last ones end."""
     seq_lens: Tensor
-    """int32[sequences], cached tokens with those of this step."""
+    """int32[sequences]: the number of cached tokens, including those of this step."""
     block_table: Tensor
-    """int32[sequences, max_pages], 0 where a sequence has fewer pages."""
+    """int32[sequences, max_pages]: the pages of each sequence, padded with 0."""
     max_seqlen_q: int
-    """The most new tokens of a sequence, or more."""
+    """An upper bound on the new tokens of a sequence."""
     max_seqlen_k: int
-    """The longest sequence, or more."""
+    """An upper bound on the sequence lengths."""
 
     @classmethod
     def of(
@@ -41,18 +41,18 @@ class PagedStep:
         page_size: int,
         device: Any = None,
     ) -> Self:
-        """Lay out a step, one sequence at least.
+        """Lay out a step of one or more sequences.
 
         Args:
             starts: How many tokens of each sequence are cached.
-            counts: How many new ones each has.
-            pages: The pages of each, in order, enough for both.
+            counts: How many new tokens each has.
+            pages: The pages of each, in order, enough for cached and new tokens.
             page_size: Tokens in a page.
-            device: Where the tensors are made.
+            device: The device of the tensors.
 
         Raises:
-            InvalidArgument: If the sequences are not as many in all three or none, a number is below 0, or a sequence
-                has too few pages.
+            InvalidArgument: If the three differ in length or are empty, a number is negative, or a sequence has too few
+                pages.
         """
         if not len(starts) == len(counts) == len(pages) > 0:
             raise invalid(
@@ -91,7 +91,7 @@ class PagedStep:
 
 @dataclass(frozen=True)
 class PagedLayer:
-    """The cache of one layer at one step: `opmux.write_kv_cache`, then `opmux.paged_attention`. No gradient."""
+    """The cache of one layer at one step: `opmux.write_kv_cache`, then `opmux.paged_attention`, without gradients."""
 
     k_cache: Tensor
     """(pages, page_size, kv_heads, head_dim); written to."""
@@ -101,11 +101,11 @@ class PagedLayer:
 
     @property
     def positions(self) -> Tensor:
-        """The step's."""
+        """The positions of the step."""
         return self.step.positions
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **options: Any) -> Tensor:
-        """Keep the new keys and values, and attend to all of each sequence, in ``(tokens, heads, head_dim)``."""
+        """Store the new keys and values, then attend to all of each sequence; all are ``(tokens, heads, head_dim)``."""
         step, backend = self.step, options["backend"]
         opmux.write_kv_cache(k, v, self.k_cache, self.v_cache, step.slot_mapping, backend=backend)
         return opmux.paged_attention(
@@ -115,23 +115,23 @@ class PagedLayer:
 
 
 class PagedCache:
-    """The pages of all layers, and which sequence has which of them.
+    """The pages of all layers, and the pages that each sequence owns.
 
-    ``step`` gives pages to the sequences that grow, ``release`` takes them back. To schedule pages elsewhere, use
-    `PagedLayer` and `PagedStep` alone.
+    ``step`` allocates pages to the sequences that grow, and ``release`` frees them. To manage pages yourself, use only
+    `PagedLayer` and `PagedStep`.
 
     Args:
-        layers: Layers that keep keys and values.
-        pages: Pages for all sequences together; each serves every layer.
+        layers: The number of layers that cache keys and values.
+        pages: The number of pages for all sequences together; each page exists in every layer.
         page_size: Tokens in a page, 1 or a multiple of 16.
-        kv_heads: Heads of keys and values.
+        kv_heads: Key and value heads.
         head_dim: The size of a head.
-        value_dim: The size of a head of the values; None is head_dim.
-        dtype: That of the model's activations.
-        device: Where the pages are made.
+        value_dim: The size of a value head; None means head_dim.
+        dtype: The dtype of the model's activations.
+        device: The device of the pages.
 
     Raises:
-        InvalidArgument: If a size is not a whole number of 1 or more, or page_size is not one of those.
+        InvalidArgument: If a size is not a whole number of 1 or more, or page_size is neither 1 nor a multiple of 16.
     """
 
     def __init__(
@@ -170,11 +170,11 @@ class PagedCache:
 
     @property
     def free_pages(self) -> int:
-        """How many pages no sequence has."""
+        """The number of pages that no sequence owns."""
         return len(self._free)
 
     def layer(self, index: int, step: PagedStep) -> PagedLayer:
-        """What a layer, counted from 0, attends to at a step.
+        """The context of a layer, counted from 0, at a step.
 
         Raises:
             InvalidArgument: If there is no such layer.
@@ -190,11 +190,11 @@ class PagedCache:
         """Make room for new tokens.
 
         Args:
-            counts: The number of each sequence, yours to choose -> how many new tokens it has, 1 or more. The step's
-                tokens are in this order; a number that is new begins a sequence.
+            counts: The number of each sequence (any that you choose) -> how many new tokens it has, 1 or more. The
+                step's tokens are in this order; an unused number starts a new sequence.
 
         Raises:
-            InvalidArgument: If there are no tokens, or too few pages; then nothing has changed.
+            InvalidArgument: If there are no tokens or too few pages; the cache is then unchanged.
         """
         if not isinstance(counts, Mapping) or not counts or min(counts.values()) < 1:
             raise invalid(
@@ -219,7 +219,7 @@ class PagedCache:
         return PagedStep.of(starts, list(counts.values()), pages, self.page_size, self.data.device)
 
     def release(self, number: int) -> None:
-        """End a sequence: its pages are free.
+        """End a sequence and free its pages.
 
         Raises:
             InvalidArgument: If there is no such sequence.

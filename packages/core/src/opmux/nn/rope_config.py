@@ -1,4 +1,4 @@
-"""From rope parameters, as configurations of Hugging Face models have them, to a rule of `opmux.rope`."""
+"""Translate the rope parameters of Hugging Face configurations to a rule of `opmux.rope`."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -22,23 +22,23 @@ RULES: dict[str, Rule] = {
 """Hugging Face's ``rope_type`` -> the rule."""
 
 _OLDER = {"dynamic_ntk": "dynamic", "su": "longrope"}
-"""Other names of a rule: that of the function, and Phi-3's first one."""
+"""Other names of a rule: the function's name, and the one that Phi-3 first used."""
 
 _NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
-"""What GPT-NeoX calls them."""
+"""GPT-NeoX's names for these parameters."""
 
 _MODULE = "RotaryEmbedding"
-"""Whose arguments these are, for errors."""
+"""The module that errors name."""
 
 _LENGTHS = frozenset({"max_position_embeddings", "original_max_position_embeddings"})
-"""What every configuration may name, and not every rule reads."""
+"""Parameters that any configuration may have, although not every rule reads them."""
 
 
 def rule_of(rope_type: str) -> Rule:
-    """The rule of a name.
+    """The rule with this name.
 
     Raises:
-        InvalidArgument: If there is none.
+        InvalidArgument: If there is no such rule.
     """
     name = _OLDER.get(rope_type, rope_type)
     if name not in RULES:
@@ -50,10 +50,10 @@ def rule_of(rope_type: str) -> Rule:
 
 
 def keywords_of(rope_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a rule takes of the parameters given: None counts as absent, and so does a length that it does not read.
+    """The given parameters that a rule takes; None counts as absent, and so does a length that the rule does not read.
 
     Raises:
-        InvalidArgument: If one is missing, or one would change nothing.
+        InvalidArgument: If a parameter is missing, or one would have no effect.
     """
     accepted = inspect.signature(rule_of(rope_type)).parameters
     known = {name: value for name, value in given.items() if name in accepted and value is not None}
@@ -72,15 +72,15 @@ def keywords_of(rope_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parameters_of(config: Any, layer_type: str | None = None) -> dict[str, Any]:
-    """The rope parameters of a model's configuration, ``rope_type``, ``rope_theta`` and ``head_dim`` among them.
+    """The rope parameters of a model's configuration, including ``rope_type``, ``rope_theta`` and ``head_dim``.
 
     Args:
-        config: A mapping or an object with the names of a Hugging Face configuration. The rope's own are in
-            ``rope_parameters``, or in ``rope_scaling`` along with the base.
-        layer_type: Which of them, where each type of layer has its own.
+        config: A mapping or an object with the names of a Hugging Face configuration. The rope parameters are in
+            ``rope_parameters``, or in ``rope_scaling`` with the base beside it.
+        layer_type: Whose parameters to read, if each type of layer has its own.
 
     Raises:
-        InvalidArgument: If the head's size or the layer's type cannot be found.
+        InvalidArgument: If the head size or the layer type cannot be determined.
     """
 
     def read(name: str) -> Any:

@@ -16,25 +16,25 @@ from opmux.nn.sizes import check_sizes
 class RotaryEmbedding(nn.Module):
     """Rotates queries and keys by the angles of their positions, with the frequencies of any rule of `opmux.rope`.
 
-    One module serves every layer with the same rule. Its tables, ``cos`` and ``sin``, are float32 buffers outside of
-    the state dict. They stay float32 and exact whatever happens to the module: ``.to(dtype)`` and ``.half()`` move
-    them and keep their dtype. From the meta device ``to_empty`` fills them; ``load_state_dict(..., assign=True)`` of a
-    model that holds the module makes them on the CPU.
+    One module serves every layer with the same rule. Its tables, ``cos`` and ``sin``, are float32 buffers that are not
+    in the state dict. They stay float32 and exact: ``.to(dtype)`` and ``.half()`` do not change their dtype. On a
+    module from the meta device, ``to_empty`` fills them, and ``load_state_dict(..., assign=True)`` on a model that
+    holds the module makes them on the CPU.
 
     Args:
         head_dim: The size of a head.
-        max_positions: How many positions the tables hold, from 0 on.
+        max_positions: How many positions the tables hold, starting at 0.
         rope_theta: The base of the frequencies.
         rope_type: The rule: ``default``, ``linear``, ``dynamic``, ``yarn``, ``llama3`` or ``longrope``.
-        interleaved: Whether a pair is two neighbouring dims (GPT-J), and not one dim of each half (Llama).
-        device: Where the tables are made.
-        backend: Handed to the op.
-        parameters: The rule's other parameters, with Hugging Face's names: ``factor``, ``partial_rotary_factor``,
-            ``original_max_position_embeddings``, ... ``seq_len`` is the length that ``dynamic`` and ``longrope`` are
-            made for; `resize` changes it.
+        interleaved: Whether a pair is two neighbouring dims (GPT-J) rather than one dim of each half (Llama).
+        device: The device of the tables.
+        backend: Passed to the op.
+        parameters: The rule's other parameters, under Hugging Face's names: ``factor``, ``partial_rotary_factor``,
+            ``original_max_position_embeddings``, ... ``seq_len`` is the sequence length for which
+            ``dynamic`` and ``longrope`` compute the frequencies; `resize` changes it.
 
     Raises:
-        InvalidArgument: If the rule is unknown, or a parameter is missing, unknown to the rule or out of its range.
+        InvalidArgument: If the rule is unknown, or a parameter is missing, unknown to the rule or out of range.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
@@ -84,16 +84,16 @@ class RotaryEmbedding(nn.Module):
             config: A mapping or an object with the names of a Hugging Face configuration: ``head_dim`` (or
                 ``hidden_size`` and ``num_attention_heads``), ``max_position_embeddings``, ``rope_theta``,
                 ``rope_scaling`` or ``rope_parameters``.
-            max_positions: How many positions the tables hold; None is the configuration's
+            max_positions: How many positions the tables hold; None means the configuration's
                 ``max_position_embeddings``.
-            layer_type: Whose parameters, where each type of layer has its own.
+            layer_type: Whose parameters to read, if each type of layer has its own.
             interleaved: As in the constructor.
             device: As in the constructor.
             backend: As in the constructor.
-            overrides: Parameters that take the place of the configuration's.
+            overrides: Parameters that replace those of the configuration.
 
         Raises:
-            InvalidArgument: If something is missing, or as the constructor does.
+            InvalidArgument: If a parameter is missing, or as for the constructor.
         """
         given = parameters_of(config, layer_type) | overrides
         if max_positions is None:
@@ -106,17 +106,18 @@ class RotaryEmbedding(nn.Module):
         return cls(max_positions=max_positions, interleaved=interleaved, device=device, backend=backend, **given)
 
     def resize(self, max_positions: int, seq_len: int | None = None) -> None:
-        """Make the tables again: of another length and, for rules that depend on it, for another sequence length.
+        """Rebuild the tables for another number of positions and, for rules that depend on it, another sequence length.
 
-        Call it outside of compiled code and of graph capture, which keep the tables that they saw.
+        Call it outside compiled code and graph capture, which keep using the tables that they recorded.
 
         Args:
             max_positions: How many positions the tables hold from now on.
-            seq_len: The length, in positions, that ``dynamic`` and ``longrope`` choose the frequencies for; other
-                rules have one set.
+            seq_len: The sequence length, in positions, for which ``dynamic`` and ``longrope`` choose the frequencies;
+                other rules do not depend on it.
 
         Raises:
-            InvalidArgument: If a number is none, or the rule takes no length; then nothing has changed.
+            InvalidArgument: If a number is not a positive whole number, or the rule takes no length; the module is then
+                unchanged.
         """
         given = self.parameters_of_rule
         if seq_len is not None:
@@ -131,7 +132,7 @@ class RotaryEmbedding(nn.Module):
         ``positions (*batch, seq)`` are int32 or int64; None counts from 0 along seq.
 
         Raises:
-            InvalidArgument: If the heads are of another size than the module's.
+            InvalidArgument: If the head size differs from the module's.
         """
         if q.shape[-1] != self.head_dim:
             raise invalid(
@@ -141,14 +142,14 @@ class RotaryEmbedding(nn.Module):
         return opmux.apply_rope(q, k, self.cos, self.sin, positions, interleaved=self.interleaved, backend=self.backend)
 
     def _tables(self, given: dict[str, Any], max_positions: int) -> tuple[Tensor, Tensor]:
-        """The tables, made on the CPU in float64 whatever the default device is."""
+        """The tables, computed on the CPU in float64 regardless of the default device."""
         check_sizes("RotaryEmbedding", max_positions=max_positions)
         with torch.device("cpu"):
             inv_freq, attention_factor = rule_of(self.rope_type)(**given)
             return opmux.rope.tables(inv_freq, max_positions, attention_factor)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follow to another device; a change of dtype, and memory that holds nothing yet, do not reach the tables."""
+        """Move the tables to another device in float32 whatever ``fn`` does; rebuild them when they leave the meta device."""
         before = self.cos, self.sin
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if not self.cos.is_meta:
@@ -157,7 +158,7 @@ class RotaryEmbedding(nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *rest: Any) -> None:
-        """Weights that are assigned to a module on the meta device leave it without a device: remake the tables."""
+        """Rebuild the tables on the CPU when weights are assigned to a model on the meta device."""
         super()._load_from_state_dict(state_dict, prefix, metadata, *rest)
         if self.cos.is_meta and metadata.get("assign_to_params_buffers", False):
             self.to_empty(device="cpu")

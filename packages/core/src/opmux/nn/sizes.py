@@ -1,13 +1,13 @@
-"""Checks of sizes."""
+"""Size checks shared by the modules."""
 
 from opmux.errors import invalid
 
 
 def check_sizes(module: str, **sizes: int) -> None:
-    """Refuse what is not a whole number of 1 or more.
+    """Reject sizes that are not positive whole numbers.
 
     Raises:
-        InvalidArgument: Names the first such argument.
+        InvalidArgument: For the first such argument, by name.
     """
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
