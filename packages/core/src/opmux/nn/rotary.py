@@ -149,7 +149,7 @@ class RotaryEmbedding(nn.Module):
             return opmux.rope.tables(inv_freq, max_positions, attention_factor)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the tables to another device in float32 whatever ``fn`` does; rebuild them when they leave the meta device."""
+        """Move the tables to another device, still float32; rebuild them when they leave the meta device."""
         before = self.cos, self.sin
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if not self.cos.is_meta:
