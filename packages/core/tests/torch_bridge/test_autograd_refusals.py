@@ -176,7 +176,7 @@ def test_out_with_an_argument_that_requires_a_gradient(name: str) -> None:
     out = results if len(results) > 1 else results[0]
     expected = (
         f"{name}: out= has no autograd, and an argument requires a gradient; "
-        "leave out= away, or call it under torch.no_grad()"
+        "omit out=, or call it under torch.no_grad()"
     )
     with pytest.raises(GradientRefused) as raised:
         recorded(out=out)

@@ -75,6 +75,6 @@ def test_a_backward_op_that_nobody_defined_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(GradientRefused) as raised:
         sample("rms_norm").requiring(0)()
     assert str(raised.value) == (
-        "rms_norm: its gradient is to come from `rms_norm_undone`, which is no op; "
-        "define that op too, or leave gradient= of rms_norm away"
+        "rms_norm: its gradient is to come from `rms_norm_undone`, which is not an op; "
+        "define that op too, or omit gradient= of rms_norm"
     )

@@ -189,7 +189,7 @@ def test_an_op_that_writes_is_refused(name: str, way: str) -> None:
         func.grad(loss)(torch.ones(3))
     assert str(raised.value) == (
         f"{name}: it writes into its arguments, which is not supported under torch.func transforms; "
-        "call it outside of the transform"
+        "call it outside the transform"
     )
 
 
@@ -204,7 +204,7 @@ def test_out_is_refused() -> None:
     with pytest.raises(UnsupportedCall) as raised:
         func.grad(loss)(torch.ones(3))
     assert str(raised.value) == (
-        "rms_norm: out= is not supported under torch.func transforms; call it outside of the transform"
+        "rms_norm: out= is not supported under torch.func transforms; call it outside the transform"
     )
 
 

@@ -1,1 +1,1 @@
-"""What torch needs to know of an op: registration, autograd, functorch, and the routes of calls that are not plain."""
+"""What torch needs to know about an op: registration, autograd, functorch, and routing of calls off the fast path."""

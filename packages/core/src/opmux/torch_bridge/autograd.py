@@ -24,12 +24,12 @@ Compute = Callable[[Op, Sequence[Any], Mapping[str, Any], str | None], Any]
 
 
 def call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, compute: Compute) -> Any:
-    """Run an op, recorded where a gradient is due.
+    """Run an op, and record it if a gradient is due.
 
     Raises:
-        GradientRefused: where a gradient is asked for that the op does not define.
-        InvalidArgument: where a tensor that the op writes into requires one.
-        UnsupportedCall: where torch has batched a tensor.
+        GradientRefused: If a gradient is requested that the op does not define.
+        InvalidArgument: If a tensor that the op writes into requires a gradient.
+        UnsupportedCall: If torch has batched a tensor.
     """
     refuse_batched(op, tensors)
     refuse_forward_mode(op, tensors)
@@ -53,7 +53,7 @@ def refuse_forward_mode(op: Op, tensors: Sequence[Any]) -> None:
     """Refuse dual tensors, whose tangents would be lost.
 
     Raises:
-        GradientRefused: where a tensor has a tangent.
+        GradientRefused: If a tensor has a tangent.
     """
     if forward_ad._current_level >= 0 and any(
         t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
@@ -64,10 +64,10 @@ def refuse_forward_mode(op: Op, tensors: Sequence[Any]) -> None:
 def refuse_batched(op: Op, tensors: Sequence[Any]) -> None:
     """Refuse tensors that torch has batched to differentiate several times at once.
 
-    These carry a hidden dim that no implementation knows of, and look like plain tensors otherwise.
+    They carry a hidden dim that implementations do not know about, and otherwise look like plain tensors.
 
     Raises:
-        UnsupportedCall: where a tensor is batched.
+        UnsupportedCall: If a tensor is batched.
     """
     if any(t is not None and is_legacy_batchedtensor(t) for t in tensors):
         raise UnsupportedCall(
@@ -77,28 +77,28 @@ def refuse_batched(op: Op, tensors: Sequence[Any]) -> None:
 
 
 def refuse_with_out(op: Op, tensors: Sequence[Any]) -> None:
-    """``out=`` has no autograd.
+    """Refuse gradients of a call with ``out=``, which has no autograd.
 
     Raises:
-        UnsupportedCall: where torch has batched a tensor.
-        GradientRefused: where an argument, or a tensor to write into, requires a gradient.
+        UnsupportedCall: If torch has batched a tensor.
+        GradientRefused: If an argument, or a tensor to write into, requires a gradient.
     """
     refuse_batched(op, tensors)
     refuse_forward_mode(op, tensors)
     if gradient_due(tensors):
         raise GradientRefused(
             f"{op.name}: out= has no autograd, and an argument requires a gradient; "
-            "leave out= away, or call it under torch.no_grad()"
+            "omit out=, or call it under torch.no_grad()"
         )
 
 
 def under_transform() -> bool:
-    """Whether a torch.func transform (grad, vmap, jvp, ...) is at work."""
+    """Whether a torch.func transform (grad, vmap, jvp, ...) is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
-    """Record at the current level; the levels below see the op again, through ``torch.ops``."""
+    """Record at the current level; lower levels see the op again, through ``torch.ops``."""
     if not under_transform():
         return function.apply(*arguments)
     with enable_single_level_autograd_function():
@@ -107,7 +107,7 @@ def _apply(function: Any, *arguments: Any) -> Any:
 
 @contextmanager
 def below_autograd() -> Iterator[None]:
-    """What is called inside is not recorded here; the transforms further out may still record it."""
+    """Calls inside the block are not recorded at this level; outer transforms may still record them."""
     with torch._C._AutoDispatchBelowAutograd():
         if not under_transform():
             yield
@@ -118,7 +118,7 @@ def below_autograd() -> Iterator[None]:
 
 
 def second_order(op: Op) -> GradientRefused:
-    """The complaint about the gradient of a backward op."""
+    """The error for differentiating a backward op."""
     forward = op.name.removesuffix("_backward")
     return GradientRefused(
         f"{forward}: second-order gradients are not supported; "
@@ -127,7 +127,7 @@ def second_order(op: Op) -> GradientRefused:
 
 
 def forward_mode(name: str) -> GradientRefused:
-    """The complaint about forward-mode AD."""
+    """The error for forward-mode AD."""
     return GradientRefused(
         f"{name}: forward-mode gradients (torch.func.jvp, dual tensors) are not supported; "
         "use reverse mode (backward, torch.func.grad), or write this step with torch's own ops"
@@ -137,13 +137,13 @@ def forward_mode(name: str) -> GradientRefused:
 class _Level(_SingleLevelFunction):
     """A function that records at the current level only; below it, the op is dispatched again.
 
-    torch.autograd.Function would hand the call to functorch where a transform is active, and then require a form that
+    torch.autograd.Function would pass the call to functorch if a transform is active, and then require a form that
     costs about four times as much.
     """
 
     @staticmethod
     def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
-        """Tells apart, as ints, what compiled autograd must not take for one function."""
+        """Integers that differ between functions, so that compiled autograd does not treat them as the same one."""
         return ctx._autograd_function_id, id(ctx.op)
 
 
@@ -172,10 +172,10 @@ class _Recorded(_Level):
             mask = tuple(wanted[place] for place in recipe.differentiated)
             options = {name: ctx.options[name] for name in recipe.option_names}
             backend = backward_backend(recipe.backward, ctx.backend)
-            # A function that torch.func.vjp returned runs after its level has ended, on that level's wrappers.
+            # A function returned by torch.func.vjp runs after its level has ended, on that level's wrappers.
             saved = unwrap_dead_wrappers(ctx.saved_tensors)
             arguments = recipe.arguments(saved, unwrap_dead_wrappers(grads), ctx.forms)
-            # The public function finds its own way: planned, traced, or (with create_graph) recorded, to be refused
+            # The public function chooses its own route: planned, traced, or (with create_graph) recorded, and refused
             # only if it is differentiated.
             results = recipe.backward.public(*arguments, **options, output_mask=mask, backend=backend)
             several = results if isinstance(results, tuple) else (results,)
@@ -185,7 +185,7 @@ class _Recorded(_Level):
 
 
 class _Once(_Level):
-    """Runs a backward op, whose results may be used, but not differentiated again."""
+    """Runs a backward op, whose results may be used but not differentiated again."""
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
-"""Counts of floating-point operations for torch's FlopCounterMode, from the expressions that the ops state.
+"""Flop counts for torch's FlopCounterMode, from the expressions that the ops declare.
 
-torch.utils.flop_counter takes longer to import than opmux does, so nothing is registered until a program has imported
-it and a call meets a dispatch mode.
+torch.utils.flop_counter takes longer to import than opmux itself, so nothing is registered until a program has
+imported it and makes a call under a dispatch mode.
 """
 
 import sys
@@ -19,7 +19,7 @@ _MODULE = "torch.utils.flop_counter"
 
 
 def count_where_counted() -> None:
-    """Make the FlopCounterModes that are active count opmux's ops, and those that are made later."""
+    """Make all FlopCounterModes, active ones and later ones, count opmux's ops."""
     if not torch._C._len_torch_dispatch_stack() or _MODULE not in sys.modules:
         return
     registry = sys.modules[_MODULE].flop_registry
@@ -29,7 +29,7 @@ def count_where_counted() -> None:
             registry[packet] = formula(op)
     for mode in _get_current_dispatch_mode_stack():
         known = getattr(getattr(mode, "counter", None), "flop_registry", None)
-        if known is not None:  # a mode copies the registry when it is made
+        if known is not None:  # a mode copies the registry when it is created
             for name in OPS:
                 packet = getattr(torch.ops.opmux, name)
                 if packet in registry:
@@ -37,7 +37,7 @@ def count_where_counted() -> None:
 
 
 def formula(op: Op) -> Callable[..., int]:
-    """The count of one op as FlopCounterMode calls it: with the op's own arguments, and what it returned."""
+    """The flop formula of one op, as FlopCounterMode calls it: with the op's arguments and its result."""
     signature = op.signature
     source = (
         f"def formula({codegen.parameters(signature, ['backend=None', '**rest'])}):\n"

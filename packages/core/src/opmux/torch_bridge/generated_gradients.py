@@ -1,4 +1,4 @@
-"""The gradient of an op without a handwritten one: torch's autograd of its reference, run again."""
+"""The gradient of an op without a handwritten backward: rerun its reference under torch's autograd."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,15 +11,15 @@ from opmux.callpath.op import Op
 
 
 def run_reference_backward(op: Op, arguments: Mapping[str, Any], mask: Sequence[bool]) -> tuple[Tensor, ...]:
-    """What a generated backward op computes: the reference's forward again, recorded, and its autograd.
+    """Compute a generated backward op: rerun the reference's forward with recording, then apply autograd.
 
     Args:
         op: the forward op.
         arguments: the backward op's arguments: ``grad_<output>``, the forward's tensors and options.
-        mask: which of the forward's tensor arguments want a gradient.
+        mask: which of the forward's tensor arguments need a gradient.
 
     Returns:
-        A gradient for each of the forward's tensor arguments; an empty tensor for one that is not wanted or absent.
+        A gradient for each of the forward's tensor arguments; an empty tensor for one that is unwanted or absent.
     """
     tensors = [arguments[a.name] for a in op.signature.tensors]
     wanted = [want and tensor is not None for want, tensor in zip(mask, tensors, strict=True)]
@@ -47,9 +47,9 @@ def run_reference_backward(op: Op, arguments: Mapping[str, Any], mask: Sequence[
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """Let autograd record, wherever this is called from."""
+    """Enable recording by autograd, wherever this is called from."""
     with torch.inference_mode(False):
-        # Inside a registered kernel autograd's dispatch keys are excluded: let them in again, or nothing is recorded.
+        # Inside a registered kernel, autograd's dispatch keys are excluded: include them, or nothing is recorded.
         include = torch._C._dispatch_tls_local_include_set()
         exclude = torch._C._dispatch_tls_local_exclude_set()
         for key in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView"):
@@ -59,6 +59,6 @@ def _recording() -> Iterator[None]:
 
 
 def _leaf(tensor: Tensor, wanted: bool) -> Tensor:
-    """A tensor of the same values that records, or does not."""
+    """A tensor with the same values that requires a gradient if one is wanted."""
     made = tensor.clone() if tensor.is_inference() else tensor.detach()
     return made.requires_grad_(wanted)

@@ -1,7 +1,7 @@
-"""How each op is recorded: what its backward op needs, where that comes from, and what it gives gradients of.
+"""How each op is recorded: what its backward op needs, where it comes from, and which gradients it returns.
 
-All of it follows from names: a tensor of the backward op is an argument of the forward, one of its results, or
-``grad_<result>``; what it returns is ``grad_<argument>``.
+Everything follows from names: each tensor argument of the backward op is an argument of the forward, one of its
+results, or ``grad_<result>``; each output is ``grad_<argument>``.
 """
 
 import functools
@@ -34,11 +34,11 @@ class Recipe:
     """How an op is recorded, found once from the names of its backward op's arguments.
 
     Attributes:
-        variant: the op that is run in its place when a gradient is due.
-        sources: of each tensor argument of the backward op, in order.
-        differentiated: the places of the forward's tensors that the backward op gives gradients of, in its order.
-        others: the places of those that it gives none of.
-        option_names: the options that the backward op takes over from the forward.
+        variant: the op that runs in place of this one when a gradient is due.
+        sources: the source of each tensor argument of the backward op, in order.
+        differentiated: the positions of the forward's tensors that the backward op differentiates, in its order.
+        others: the positions of the forward's other tensors.
+        option_names: the options that the backward op shares with the forward.
     """
 
     op: Op
@@ -53,7 +53,7 @@ class Recipe:
         """Refuse a gradient for an argument that the backward op does not differentiate.
 
         Raises:
-            GradientRefused: names the argument.
+            GradientRefused: If such an argument requires one; names the argument.
         """
         for place in self.others:
             if tensors[place] is not None and tensors[place].requires_grad:
@@ -63,7 +63,7 @@ class Recipe:
                 )
 
     def to_save(self, tensors: Sequence[Any], results: Sequence[Tensor]) -> list[Any]:
-        """What the backward op needs besides gradients."""
+        """The tensors that the backward op needs besides gradients."""
         given = {"input": tensors, "result": results}
         return [given[s.kind][s.place] for s in self.sources if s.kind != "grad"]
 
@@ -87,10 +87,10 @@ class Recipe:
 
 
 def _contiguous(grad: Tensor) -> Tensor:
-    """A gradient in contiguous memory, with the strides that its shape implies.
+    """The gradient in contiguous memory, with the strides that its shape implies.
 
-    torch calls a tensor contiguous whatever the strides of its dims of size 1, or of all dims where it is empty: an
-    expanded gradient of such a shape keeps strides of 0, which a backend may refuse.
+    torch ignores the strides of dims of size 1, and all strides of empty tensors, when it decides whether a tensor is
+    contiguous: an expanded gradient of such a shape keeps strides of 0, which a backend may refuse.
     """
     grad = grad.contiguous()
     return grad.clone(memory_format=torch.contiguous_format) if 0 in grad.stride() else grad
@@ -98,17 +98,17 @@ def _contiguous(grad: Tensor) -> Tensor:
 
 @functools.cache
 def recipe_of(op: Op) -> Recipe:
-    """How an op is recorded.
+    """Find out how an op is recorded.
 
     Raises:
-        GradientRefused: where it defines no gradient.
+        GradientRefused: If it defines no gradient.
     """
     if op.gradient == REFUSED:
         raise refusal(op)
     if op.gradient not in OPS:
         raise GradientRefused(
-            f"{op.name}: its gradient is to come from `{op.gradient}`, which is no op; "
-            f"define that op too, or leave gradient= of {op.name} away"
+            f"{op.name}: its gradient is to come from `{op.gradient}`, which is not an op; "
+            f"define that op too, or omit gradient= of {op.name}"
         )
     variant, backward = OPS[op.gradient_through or op.name], OPS[op.gradient]
     inputs = {a.name: i for i, a in enumerate(op.signature.tensors)}
@@ -135,7 +135,7 @@ def recipe_of(op: Op) -> Recipe:
 
 
 def backward_backend(backward: Op, backend: str | None) -> str | None:
-    """The implementation or backend of a forward is asked for in the backward too, where it has the backward."""
+    """The backend to request for the backward: the forward's, if it implements the backward op."""
     if backend is None or any(i.full_name == backend for i in backward.implementations):
         return backend
     family = backend.partition(":")[0]
@@ -143,7 +143,7 @@ def backward_backend(backward: Op, backend: str | None) -> str | None:
 
 
 def refusal(op: Op) -> GradientRefused:
-    """The complaint about a gradient through an op that defines none."""
+    """The error for a gradient through an op that defines none."""
     written = " (it writes into its arguments)" if op.signature.mutates else ""
     return GradientRefused(
         f"{op.name}: no gradient is defined for this op{written}, and an argument requires one; "

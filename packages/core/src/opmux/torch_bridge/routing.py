@@ -1,4 +1,4 @@
-"""Where a call goes that is not plain: to torch's registration, to autograd, or straight to a plan."""
+"""Routes calls off the fast path: to torch's registration, to autograd, or directly to a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,20 +17,20 @@ from opmux.torch_bridge import autograd, flops, torch_library
 
 
 def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: str | None, out: Any) -> Any:
-    """Check a call, explaining what is wrong with it, and send it where it belongs.
+    """Check a call, report what is wrong with it, and route it.
 
     Raises:
-        InvalidArgument: where it breaks the signature.
-        UnknownBackend: where ``backend`` names none.
-        GradientRefused: where a gradient is asked for that the op does not define.
-        UnsupportedCall: where a torch.func transform is at work that the op does not support.
+        InvalidArgument: If it breaks the signature.
+        UnknownBackend: If ``backend`` names no backend.
+        GradientRefused: If a gradient is requested that the op does not define.
+        UnsupportedCall: If a torch.func transform is active that the op does not support.
     """
     loading.ensure_loaded()
     tensors = _without_negation(op, tensors)
     registered = _needs_registration(tensors)
     if registered:
         flops.count_where_counted()
-    elif profiler._is_profiler_enabled:  # what is registered, the dispatcher shows by itself
+    elif profiler._is_profiler_enabled:  # the dispatcher itself shows registered ops
         with profiler.record_function(f"opmux::{op.name}"):
             return _route(op, tensors, options, backend, out, registered)
     return _route(op, tensors, options, backend, out, registered)
@@ -40,7 +40,7 @@ def _route(
     op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: str | None, out: Any, registered: bool
 ) -> Any:
     if not registered and backend is None and out is None and torch_library.fits(op)(*tensors, **options):
-        # A gradient is due, or the guard did not know the tensors: checked as on the direct way, the rest by the plan.
+        # A gradient is due, or the guard did not know the tensors. The shapes are checked; the plan checks the rest.
         return autograd.call(op, tensors, options, None, execution.execute)
     named = op.names(tensors)
     dims, normal = check_call(op.signature, named, options)
@@ -57,7 +57,7 @@ def _route(
 
 
 def _without_negation(op: Op, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A lazily negated view (as the imaginary part of a conjugate) does not hold its values in memory: resolve it."""
+    """Resolve lazily negated views (the imaginary part of a conjugate), whose memory does not hold their values."""
     if not any(isinstance(t, Tensor) and t.is_neg() for t in tensors):
         return tensors
     for name, tensor in op.names(tensors).items():
@@ -67,7 +67,7 @@ def _without_negation(op: Op, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _needs_registration(tensors: Sequence[Any]) -> bool:
-    """Modes, transforms and tensor subclasses must see one op, not what computes it."""
+    """Whether a mode, transform or tensor subclass is involved: these must see one op, not its implementation."""
     return bool(
         torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()

@@ -1,6 +1,6 @@
 """The registered form of every op, ``torch.ops.opmux.X``: schema, fake function, kernel, autograd.
 
-A compiled or exported graph holds these; the plan is chosen when the graph runs.
+Compiled and exported graphs hold these ops; the plan is chosen when the graph runs.
 """
 
 import functools
@@ -19,22 +19,22 @@ from opmux.signatures.validation import check_call
 from opmux.torch_bridge import autograd, flops
 
 _LIBRARIES: dict[str, torch.library.Library] = {}
-"""Op name -> its registration: one each, so that an op that is defined again can replace its former one."""
+"""Op name -> its own registration, so that redefining an op replaces only that op."""
 
 
 class _Namespace(type(torch.ops.opmux)):  # type: ignore[misc]
-    """``torch.ops.opmux``: asked for an op that is not registered yet, it loads the plugins and looks again.
+    """``torch.ops.opmux``, which loads the plugins when asked for an op that is not registered, and looks again.
 
-    So an exported program that holds a plugin's op loads in a process that has only imported opmux.
+    This lets an exported program with a plugin's op load in a process that has only imported opmux.
     """
 
-    __module__ = type(torch.ops.opmux).__module__  # torch names the ops' modules after it
+    __module__ = type(torch.ops.opmux).__module__  # torch derives the ops' module names from it
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # Library.define asks for the op that it is about to define: those of `_LIBRARIES` need no plugin.
+            # Library.define looks up the op that it is about to define: those in `_LIBRARIES` need no plugin.
             if name.startswith("_") or name in _LIBRARIES or not loading.ensure_loaded():
                 raise
             return super().__getattr__(name)
@@ -55,7 +55,7 @@ _KINDS = {
 
 def _schema_default(option: Option) -> str:
     value = option.default
-    if option.required or isinstance(value, torch.dtype):  # a schema cannot spell a dtype: there it must be passed
+    if option.required or isinstance(value, torch.dtype):  # a schema has no dtype defaults: required there
         return ""
     if isinstance(value, tuple):
         return f"=[{', '.join(str(v) for v in value)}]"
@@ -95,14 +95,14 @@ Handler = Callable[[tuple[Any, ...], dict[str, Any], str | None, Any], Any]
 
 
 def gathering(signature: Signature, handler: Handler, out: bool = False) -> Callable[..., Any]:
-    """A function with the op's parameters that passes them to ``handler`` in full: the dispatcher drops defaults.
+    """A function with the op's parameters that passes all of them to ``handler``, as the dispatcher drops defaults.
 
-    Lists, as the dispatcher passes tuples, become tuples again.
+    The lists that the dispatcher makes of tuples become tuples again.
     """
     made: list[Callable[..., Any]] = []
 
     def gathered(*arguments: Any, **keywords: Any) -> Any:
-        # Written and compiled at the first use: import stays cheap, and most are never used.
+        # Generated and compiled on first use: import stays cheap, and most are never used.
         if not made:
             namespace = {"_handler": handler, "torch": torch}
             made.append(codegen.compile_function("gathered", gathering_source(signature, out), namespace))
@@ -112,7 +112,7 @@ def gathering(signature: Signature, handler: Handler, out: bool = False) -> Call
 
 
 def gathering_source(signature: Signature, out: bool) -> str:
-    """The source of `gathering`'s function."""
+    """The source of the function that `gathering` makes."""
     outs = out_names(signature) if out else []
     tensors = "".join(f"{t.name}, " for t in signature.tensors)
     options = ", ".join(
@@ -126,7 +126,7 @@ def gathering_source(signature: Signature, out: bool) -> str:
 
 
 def call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None) -> Any:
-    """Run an op through its registration, as a user of ``torch.ops`` would."""
+    """Run an op through its registration, as a call of ``torch.ops`` would."""
     packet = getattr(torch.ops.opmux, op.name)
     if out is None:
         return packet.default(*tensors, **options, backend=backend)
@@ -183,9 +183,9 @@ def _batched_gradients(op: Op) -> Handler:
 
 
 def no_transform(op: Op, what: str) -> UnsupportedCall:
-    """The complaint about something that torch.func transforms cannot see through."""
+    """The error for something that torch.func transforms do not support."""
     return UnsupportedCall(
-        f"{op.name}: {what} is not supported under torch.func transforms; call it outside of the transform"
+        f"{op.name}: {what} is not supported under torch.func transforms; call it outside the transform"
     )
 
 
@@ -193,7 +193,7 @@ def _fake(op: Op) -> Handler:
     """The kernel that computes shapes, for meta and fake tensors."""
 
     def fake(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
-        # Loading rewrites call paths: here it comes before Dynamo's guards on them, in the kernel it would come after.
+        # Loading plugins rewrites call paths: do it here, before Dynamo guards on them; the kernel would be too late.
         loading.ensure_loaded()
         named = op.names(tensors)
         dims, normal = check_call(op.signature, named, options)
@@ -209,7 +209,7 @@ def _fake(op: Op) -> Handler:
 
 @functools.cache
 def fits(op: Op) -> Callable[..., bool]:
-    """The function that tells whether a call's shapes are the signature's, at the cost of the direct way."""
+    """A function that tells whether a call's shapes match the signature, as cheaply as on the fast path."""
     return codegen.compile_function("_fits", codegen.fits_source(op.signature), dict(op.namespace))
 
 
@@ -230,7 +230,7 @@ def _kernel(op: Op) -> Handler:
 
 
 def register(op: Op) -> None:
-    """Register an op, and its ``.out`` overload where it has one; replaces the former op of that name."""
+    """Register an op, and its ``.out`` overload if it has one; replaces an earlier op of that name."""
     if (former := _LIBRARIES.pop(op.name, None)) is not None:
         former._destroy()
     library = _LIBRARIES[op.name] = torch.library.Library("opmux", "FRAGMENT")
@@ -238,8 +238,8 @@ def register(op: Op) -> None:
     for out in forms:
         name = f"{op.name}.out" if out else op.name
         library.define(schema(op.signature, out), tags=(torch.Tag.pt2_compliant_tag,))
-        # A Meta kernel serves fake tensors too. torch.library.register_fake would also note down the caller's source
-        # line, which takes 2 ms an op and would double the time that importing opmux takes.
+        # A Meta kernel serves fake tensors too. torch.library.register_fake would also record the caller's source
+        # line, which takes 2 ms per op and would double the import time of opmux.
         for key, handler in (
             ("CompositeExplicitAutograd", _kernel(op)),
             ("Autograd", _differentiable(op)),
