@@ -196,6 +196,14 @@ def quantised_for_training() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.ao is deprecated
+def test_an_attribute_that_is_no_number_is_not_written() -> None:
+    module = nn.Identity()
+    module.best, module.seen = float("nan"), [float("nan")]
+    trial = Trial.random(module)
+    trial(torch.ones(2))
+    assert trial.written is None
+
+
 def test_observers_of_quantisation_aware_training_see_no_random_data() -> None:
     patched = quantised_for_training()
     plain = copy.deepcopy(patched)

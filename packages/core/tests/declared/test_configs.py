@@ -112,6 +112,16 @@ def test_a_schema_that_cannot_be_had_says_why(schema, told):
     assert reason.startswith(told)
 
 
+@dataclass(frozen=True)
+class Untyped:
+    rows: "Unknown"
+
+
+def test_a_schema_whose_types_cannot_be_read_says_why():
+    told = "the types of Untyped cannot be read: NameError: name 'Unknown' is not defined"
+    assert check_config(made(Untyped), {"rows": 4}) == told
+
+
 @pytest.mark.parametrize(
     ("record", "told"),
     [

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import opmux
 from opmux import plugin as p
+from opmux.declared.constraints import is_failure
 from opmux.errors import UnsupportedCall
 from opmux.plugins import loading
 
@@ -136,6 +137,15 @@ def test_a_predicate_that_fails_is_a_refusal(function, told):
         with pytest.raises(UnsupportedCall) as caught:
             opmux.rms_norm(X, W, backend="planted")
     assert f"planted    (opmux-planted 1.2.3)  {told}" in str(caught.value)
+
+
+def test_a_predicate_that_fails_inside_any_of_is_a_failure_of_it():
+    inner = p.Predicate(broken, (p.Exact("hidden"),))
+    when = p.AnyOf(p.OneOf("hidden", 3), inner)
+    told = "hidden = 64 is not 3, and predicate broken raised ZeroDivisionError: oh"
+    assert verdict(opmux.rms_norm, (X, W), when) == ("rejected", told)
+    assert is_failure(when, told)
+    assert not is_failure(when, "hidden = 64 is not 3, and hidden = 64 is odd")
 
 
 def test_a_constraint_of_a_plugins_own_that_fails_is_a_refusal():

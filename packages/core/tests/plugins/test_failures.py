@@ -3,6 +3,12 @@
 import json
 
 import pytest
+from backends import implementation, plugin
+
+import opmux
+from opmux.plugins import loading
+from opmux.plugins.loading import temporary_plugin
+from opmux.plugins.registration import register
 
 HEALTHY = """
     from opmux.plugin import Implementation, hookimpl
@@ -82,6 +88,32 @@ def test_loading_goes_on_at_the_next_call_after_an_interrupt(install, run, where
     ], done.stderr
 
 
+def test_an_interrupt_once_a_plugin_is_registered_does_not_load_it_twice(install, run):
+    install("a_first", HEALTHY)
+    install("z_last", HEALTHY)
+    done = run(
+        """
+        import torch, opmux
+        from opmux.plugins import loading
+
+        class Interrupting(set):
+            def add(self, item):
+                if item[0] == "a_first":
+                    raise KeyboardInterrupt
+                super().add(item)
+
+        loading._tried = Interrupting()
+        try:
+            loading.ensure_loaded()
+        except KeyboardInterrupt:
+            print("interrupted")
+        loading.ensure_loaded()
+        print([i.full_name for i in opmux.rms_norm.op.implementations], loading.failed_plugins())
+        """
+    )
+    assert done.stdout.splitlines() == ["interrupted", "['a_first', 'reference', 'z_last'] ()"], done.stderr
+
+
 @pytest.mark.parametrize(
     "exits",
     ["import sys; sys.exit('no licence')", "OPMUX_API_VERSION = 1\nclass Hooks: ...\nraise SystemExit('no licence')"],
@@ -101,6 +133,20 @@ def test_a_plugin_that_exits_takes_nothing_with_it(install, run, exits):
         "[[7.0, 7.0]]",
         "[('exiting', 'SystemExit: no licence; a plugin must not exit while it is loaded')]",
     ]
+
+
+def test_a_plugin_that_fails_while_it_is_registered_leaves_nothing(monkeypatch):
+    def failing(made):
+        register(made)
+        raise RuntimeError("the call path cannot be written")
+
+    before = opmux.rms_norm.op.implementations
+    kept = implementation(lambda x, weight, *, eps, weight_offset: x)
+    monkeypatch.setattr(loading, "register", failing)
+    with temporary_plugin(plugin(opmux_implementations=lambda: [kept]), "planted"):
+        assert opmux.rms_norm.op.implementations == before
+        failed = [f.reason for f in loading.failed_plugins() if f.name == "planted"]
+    assert failed == ["RuntimeError: the call path cannot be written"]
 
 
 NOISY = """

@@ -153,6 +153,16 @@ def test_out(name: str, recorder: Recorder) -> None:
     assert_nothing_but(recorder, {name})
 
 
+@pytest.mark.parametrize("name", WITH_OUT)
+def test_out_of_dynamic_sizes(name: str, recorder: Recorder) -> None:
+    call = sample(name)
+    expected = outputs(call())
+    out = tuple(torch.full_like(r, 7) for r in expected)
+    function = torch.compile(lambda *t, out: call.run(*t, out=out), fullgraph=True, dynamic=True, backend=recorder)
+    function(*call.tensors, out=out if len(out) > 1 else out[0])
+    torch.testing.assert_close(out, tuple(expected), rtol=0, atol=0)
+
+
 def test_out_that_is_an_input(recorder: Recorder) -> None:
     call, eager = sample("rms_norm"), sample("rms_norm")
     function = torch.compile(lambda x, w: opmux.rms_norm(x, w, out=x, eps=1e-5), fullgraph=True, backend=recorder)

@@ -256,7 +256,7 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, (bool, int, float, str, frozenset)):
-        return bool(one == other)
+        return one is other or bool(one == other)  # NaN is not equal to itself
     return one is other
 
 

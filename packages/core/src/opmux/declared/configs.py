@@ -102,7 +102,10 @@ def _made(schema: type[Any], given: Any, path: str) -> Any:
     for name, field in fields.items():
         if name not in given and field.default is none and field.default_factory is none:
             raise ValueError(f"{prefix}{name} is missing")
-    hints = typing.get_type_hints(schema)
+    try:
+        hints = typing.get_type_hints(schema)
+    except Exception as error:  # annotations are a plugin's code too: a name may be imported for type checkers only
+        raise ValueError(f"the types of {schema.__name__} cannot be read: {type(error).__name__}: {error}") from error
     values = {name: _value(hints[name], value, prefix + name) for name, value in given.items()}
     try:
         return schema(**values)

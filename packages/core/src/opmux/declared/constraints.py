@@ -210,6 +210,9 @@ class Equal(Constraint):
 class AnyOf(Constraint):
     """At least one of these constraints holds: ``AnyOf(OneOf("causal", False), Equal("seq_q", "seq_k"))``."""
 
+    JOINT: ClassVar[str] = ", and "
+    """What stands between the reasons in a refusal."""
+
     def __init__(self, *constraints: Constraint) -> None:
         self.constraints = constraints
 
@@ -228,7 +231,7 @@ class AnyOf(Constraint):
             if reason is None:
                 return None
             reasons.append(reason)
-        return ", and ".join(reasons)
+        return self.JOINT.join(reasons)
 
 
 class _OfLayout(Constraint):
@@ -370,5 +373,8 @@ def refusal(constraint: Constraint, call: Call) -> str | None:
 
 
 def is_failure(constraint: Constraint, reason: str) -> bool:
-    """Whether a reason that `refusal` gave is a failure of the constraint itself, not its verdict."""
+    """Whether a reason that `refusal` gave is a failure of the constraint itself, or of one in it, not its verdict."""
+    if isinstance(constraint, AnyOf):
+        parts = reason.split(AnyOf.JOINT)
+        return any(is_failure(inner, part) for inner in constraint.constraints for part in parts)
     return reason.startswith((f"{called(constraint)} raised ", f"{called(constraint)} returned "))

@@ -67,7 +67,7 @@ def ensure_loaded() -> bool:
         try:
             for entry_point, distribution, version in discovery.entry_points():
                 tried = (entry_point.name, distribution, entry_point.value)
-                if tried not in _tried:
+                if tried not in _tried and _key(entry_point.name, distribution) not in _loaded:
                     load_plugin(entry_point.name, entry_point.load, distribution, version)
                     _tried.add(tried)
             _tell_listeners()
@@ -118,17 +118,22 @@ def load_plugin(name: str, load: Callable[[], Any], distribution: str, version: 
         try:
             with redirect_stdout(sys.stderr):
                 made = read_plugin(name, load(), distribution, version)
-            accepted = register(made)
+            made = dataclasses.replace(made, implementations=tuple(register(made)))
+            _loaded[_key(name, distribution)] = made
         except failures.PLUGIN_FAULTS as error:  # a plugin may raise anything; it must not take another one down
+            before.restore_registrations()
             failures.record_exception(name, distribution, version, error)
             return None
         except BaseException:
             # Its ops stay: modules of it that were imported completely will not define them again.
             before.restore_registrations()
             raise
-        made = dataclasses.replace(made, implementations=tuple(accepted))
-        _loaded[f"{name} {distribution}"] = made
         return made
+
+
+def _key(name: str, distribution: str) -> str:
+    """Under which `_loaded` keeps a plugin."""
+    return f"{name} {distribution}"
 
 
 def loaded_plugins() -> tuple[LoadedPlugin, ...]:
@@ -192,7 +197,7 @@ def temporary_plugin(
         with _lock:
             before.restore()
             quarantine.forget_backend(name)
-            _loaded.pop(f"{name} {distribution}", None)
+            _loaded.pop(_key(name, distribution), None)
         if concerns_records:
             _tell_listeners()
 
