@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import GenericAlias
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-import torch
-from torch.autograd import forward_ad, profiler
-
 from opmux import __about__
+from opmux.callpath import names
 from opmux.callpath.op import OPS, Op
 from opmux.declared.implementation import Implementation, Priority
 from opmux.planning import dispatch
@@ -126,6 +124,7 @@ def _define(
         mutates=mutates,
         option_dtypes=option_dtypes,
     )
+    names.check_names(signature)
     reference = fn if in_place_of is None else _copying(OPS[in_place_of].reference, signature)
     op = Op(
         name,
@@ -203,21 +202,7 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
     def recover(error: Exception, front: Any, /, *tensors: Any, **options: Any) -> Any:
         return execution.recover(op, error, front.table, tensors, options, None)
 
-    op.namespace.update(
-        torch=torch,
-        _compiling=torch.compiler.is_dynamo_compiling,
-        _dispatch_modes=torch._C._len_torch_dispatch_stack,
-        _function_modes=torch._C._has_torch_function_unary,
-        _forward_ad=forward_ad,
-        _deterministic=deterministic_mode,
-        _grad_enabled=torch.is_grad_enabled,
-        _autocast=torch._C._is_any_autocast_enabled,
-        _ops=torch.ops.opmux,
-        _profiler=profiler,
-        _prod=_product,
-        _recover=recover,
-        _slow=slow,
-    )
+    names.bind(op.namespace, op.absent, slow=slow, recover=recover, deterministic=deterministic_mode)
     op.set_implementations(_own_implementations(op))
     torch_library.register(op)
     OPS[op.name] = op
@@ -244,13 +229,6 @@ def _public_signature(op: Op, written: inspect.Signature) -> inspect.Signature:
     if op.signature.takes_out:
         extra.append(inspect.Parameter("out", keyword, default=None, annotation=Any))
     return written.replace(parameters=[*written.parameters.values(), *extra])
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _own_implementations(op: Op) -> tuple[Implementation, ...]:

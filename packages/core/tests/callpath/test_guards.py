@@ -5,13 +5,12 @@ import torch
 from planted import W, X
 
 import opmux
+from opmux.callpath import guards
 from opmux.callpath.op import OPS
 from opmux.errors import InvalidArgument
 
 
 def test_the_python_guard_is_as_good(monkeypatch):
-    from opmux.callpath import guards
-
     monkeypatch.setattr(guards, "_native_answers_as_expected", lambda: False)
     OPS["rms_norm"].drop_plans()
     parameter = torch.nn.Parameter(W.clone())
@@ -28,8 +27,6 @@ def test_the_python_guard_is_as_good(monkeypatch):
 
 
 def test_guards_tell_apart_what_a_plan_may_not_share():
-    from opmux.callpath import guards
-
     assert guards._native_answers_as_expected(), "torch's guard is used on this version of torch"
     for make in (guards._native, guards._in_python):
         same = make((X, W))
@@ -43,8 +40,6 @@ def test_guards_tell_apart_what_a_plan_may_not_share():
 
 
 def test_exact_guards_tell_sizes_and_strides_apart():
-    from opmux.callpath import guards
-
     for make in (guards._native, guards._in_python):
         same = make((X, W), exact=True)
         assert same(X.clone(), torch.nn.Parameter(W.clone(), requires_grad=False).detach())
@@ -54,3 +49,20 @@ def test_exact_guards_tell_sizes_and_strides_apart():
     x = torch.randn(4, 8)
     assert guards.make_guard((x, x), exact=True)(x, x), "one tensor given twice is for the guard in Python"
     assert not guards.make_guard((x, x), exact=True)(x, x[:2])
+
+
+@pytest.mark.parametrize("mode", ["inference", "autocast", "float64"])
+def test_the_guards_own_trial_does_not_depend_on_the_callers_state(mode):
+    guards._native_answers_as_expected.cache_clear()
+    if mode == "inference":
+        with torch.inference_mode():
+            assert guards._native_answers_as_expected()
+    elif mode == "autocast":
+        with torch.autocast("cpu"):
+            assert guards._native_answers_as_expected()
+    else:
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert guards._native_answers_as_expected()
+        finally:
+            torch.set_default_dtype(torch.float32)

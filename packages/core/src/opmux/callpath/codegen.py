@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
+from opmux.callpath import names
 from opmux.declared.features import Feature
 from opmux.signatures.dims import Affine, Shape
 from opmux.signatures.signature import Signature, TensorArgument
@@ -58,7 +59,8 @@ def _optional(argument: TensorArgument, read: str, absent: str) -> str:
 def stand_ins(signature: Signature) -> str:
     """The tensors as a guard takes them: a constant stands for an absent one, whose absence is in the key."""
     return ", ".join(
-        f"_absent_{t.name} if {t.name} is None else {t.name}" if t.optional else t.name for t in signature.tensors
+        f"{names.absent_name(t.name)} if {t.name} is None else {t.name}" if t.optional else t.name
+        for t in signature.tensors
     )
 
 
@@ -82,7 +84,7 @@ def _shape_lines(signature: Signature, sized: frozenset[str], ranked: bool = Fal
     binders = signature.binders
     order = sorted(signature.tensors, key=lambda t: (t.optional, t.name not in binders.values()))
     for tensor in order:
-        shape, size = tensor.shape, f"s_{tensor.name}"
+        shape, size = tensor.shape, names.shape_name(tensor.name)
         if tensor.optional:
             test = _matches(tensor, seen, ranked)
             conditions.append(f"({tensor.name} is None or {test})")
@@ -142,17 +144,17 @@ def _bind_one(dim: Any, read: str, binds: list[str], bound: set[str], lines: lis
 def _bind_all(
     shape: Shape, size: str, binds: list[str], bound: set[str], lines: list[str], conditions: list[str]
 ) -> None:
-    names, later = [], []
+    targets, later = [], []
     fresh = set(binds) - bound
     for position, dim in enumerate(shape.dims):
         if isinstance(dim, Affine) and dim.is_bare and dim.name in fresh:
-            names.append(str(dim.name))
+            targets.append(str(dim.name))
             bound.add(str(dim.name))
             fresh.discard(str(dim.name))
         else:
-            names.append(f"{size}_{position}")
-            later.append((dim, names[-1]))
-    lines.append(f"{', '.join(names)}, = {size}" if len(names) == 1 else f"{', '.join(names)} = {size}")
+            targets.append(names.size_name(size, position))
+            later.append((dim, targets[-1]))
+    lines.append(f"{', '.join(targets)}, = {size}" if len(targets) == 1 else f"{', '.join(targets)} = {size}")
     for dim, read in later:
         _bind_one(dim, read, binds, bound, lines, conditions)
 
@@ -231,9 +233,9 @@ def entry_source(
             "    if _compiling():",
             f"        return _traced({rest}, backend=backend{out})",
             f"    if {no_extras} and {plain}:",
-            f"        same, tracked, runs = _front_{version}",
+            f"        same, tracked, runs = {names.front_name(version)}",
             f"        if not same({tensors}) or (tracked and _grad_enabled()):",
-            f"            runs = _other_front_{version}({tensors})",
+            f"            runs = {names.other_front_name(version)}({tensors})",
             "        if runs is not None:",
             "            try:",
             *(indent + line for line in lines),
@@ -280,7 +282,7 @@ def fits_source(signature: Signature) -> str:
 def bound_source(signature: Signature, options: dict[str, Any], present: frozenset[str]) -> str:
     """``bound``: the planned target with its options fixed."""
     tensors = ", ".join(t.name + ("=None" if t.optional and t.name not in present else "") for t in signature.tensors)
-    passed = [t.name for t in signature.tensors] + [f"{name}=_option_{name}" for name in options]
+    passed = [t.name for t in signature.tensors] + [f"{name}={names.option_name(name)}" for name in options]
     return f"def bound({tensors}):\n    return _run({', '.join(passed)})\n"
 
 
@@ -290,8 +292,8 @@ def traced_source(signature: Signature) -> str:
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
     lines = [f"def _traced({parameters(signature, extra)}):"]
     if signature.takes_out:
-        names = [f"out_{o.name}" for o in signature.outputs] if len(signature.outputs) > 1 else ["out"]
-        unpacked = ", ".join(f"{n}={'out' if len(names) == 1 else f'out[{i}]'}" for i, n in enumerate(names))
+        outs = [f"out_{o.name}" for o in signature.outputs] if len(signature.outputs) > 1 else ["out"]
+        unpacked = ", ".join(f"{n}={'out' if len(outs) == 1 else f'out[{i}]'}" for i, n in enumerate(outs))
         lines += [
             "    if out is not None:",
             f"        _ops.{signature.name}.out({rest}, {unpacked})",
@@ -303,7 +305,7 @@ def traced_source(signature: Signature) -> str:
 
 def make_bound(signature: Signature, run: Callable[..., Any], options: dict[str, Any], present: frozenset[str]) -> Any:
     """Compile `bound_source` around a planned target."""
-    namespace = {"_run": run, **{f"_option_{name}": value for name, value in options.items()}}
+    namespace = {"_run": run, **{names.option_name(name): value for name, value in options.items()}}
     return compile_function("bound", bound_source(signature, options, present), namespace, shown=False)
 
 
@@ -319,3 +321,9 @@ def wrapper_source(signature: Signature, configured: bool) -> str:
         "    return run",
     ]
     return "\n".join(lines)
+
+
+def make_wrapper(signature: Signature, configured: bool, bump: Callable[..., None]) -> Callable[..., Any]:
+    """Compile `wrapper_source`: a function of a target and its config; ``bump`` marks a tensor as written."""
+    source = wrapper_source(signature, configured)
+    return compile_function("wrapper", source, {"_bump": bump}, shown=False)

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from opmux.callpath import codegen
+from opmux.callpath import codegen, names
 from opmux.callpath.guards import Guard, make_guard, never
-from opmux.declared.features import Feature, stride_order
-from opmux.declared.layout import aligned, has_blocks, span
+from opmux.declared.features import Feature
 from opmux.signatures.expressions import evaluate
-from opmux.signatures.memory import separate
 from opmux.signatures.signature import Signature
 
 if TYPE_CHECKING:
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 
 OPS: dict[str, "Op"] = {}
 """Every op by name: the core's and those that plugins define."""
-
-DETERMINISTIC = "_deterministic()"
-"""Ambient state that a key holds where some implementation is not deterministic."""
 
 
 class PlanTable(dict[Any, Callable[..., Any]]):
@@ -151,11 +146,9 @@ class Op:
         sys.modules[module.__name__] = module
         self.namespace = module.__dict__
         # What a guard is given for an optional tensor that is absent: one object each, since a guard refuses repeats.
-        optional = [t.name for t in self.signature.tensors if t.optional]
-        self._absent = tuple(torch.empty(0, dtype=torch.float32, device="cpu") for _ in optional)
-        self.namespace.update({f"_absent_{name}": absent for name, absent in zip(optional, self._absent, strict=True)})
-        self.namespace.update(_separate=separate)
-        self.namespace.update(_aligned=aligned, _span=span, _has_blocks=has_blocks, _stride_order=stride_order)
+        self.absent = {
+            t.name: torch.empty(0, dtype=torch.float32, device="cpu") for t in self.signature.tensors if t.optional
+        }
         self.public: FunctionType
         self.state: OpState
         self.table: PlanTable
@@ -215,7 +208,7 @@ class Op:
             if self.tuned_feature is not None:
                 declared.append(self.tuned_feature)
             features = tuple({f.source: f for f in declared}.values())
-            ambient = () if all(i.deterministic for i in self.implementations) else (DETERMINISTIC,)
+            ambient = () if all(i.deterministic for i in self.implementations) else (names.DETERMINISTIC,)
             previous: OpState | None = getattr(self, "state", None)
             if previous is not None and (previous.features, previous.ambient) == (features, ambient):
                 self.state = dataclasses.replace(previous, implementations=self.implementations)
@@ -231,16 +224,18 @@ class Op:
             else:
                 self.public.__code__ = made.__code__
                 # Old code may still be on its way: it finds no plans, and leaves by the slow way.
-                self.namespace[f"_front_{self._versions - 1}"] = (never, False, None)
-                self.namespace[f"_other_front_{self._versions - 1}"] = _no_front
+                self.namespace[names.front_name(self._versions - 1)] = (never, False, None)
+                self.namespace[names.other_front_name(self._versions - 1)] = _no_front
 
     def _new_table(self) -> None:
         """Start with no plans: a new table, and no guard in front of it."""
         assert self.on_miss is not None
         self.table = PlanTable(self.state, self.on_miss)
-        name = f"_front_{self._versions}"
+        name = names.front_name(self._versions)
         fronts: list[FrontEntry] = []
-        self.namespace[f"_other_{name[1:]}"] = functools.partial(self._other_front, name, self.table, fronts)
+        self.namespace[names.other_front_name(self._versions)] = functools.partial(
+            self._other_front, name, self.table, fronts
+        )
         self.namespace[name] = (never, False, None)
 
     def _other_front(self, name: str, table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any) -> Front | None:
@@ -252,7 +247,7 @@ class Op:
         grad_enabled = torch.is_grad_enabled()
         entry = next((e for e in tuple(fronts) if e[0](*tensors) and not (e[1] and grad_enabled)), None)
         if entry is None:
-            given = tuple(t for t in tensors if not any(t is absent for absent in self._absent))
+            given = tuple(t for t in tensors if not any(t is absent for absent in self.absent.values()))
             if not is_plain(given) or not self._ranks_fit(tensors):
                 return None
             entry = (make_guard(tensors), any(t.requires_grad for t in given), Front(table))
@@ -266,7 +261,7 @@ class Op:
     def _ranks_fit(self, tensors: tuple[Any, ...]) -> bool:
         """Whether each tensor has the rank of its shape: behind the guard, ranks are not looked at again."""
         for argument, tensor in zip(self.signature.tensors, tensors, strict=True):
-            least, absent = len(argument.shape.dims), any(tensor is a for a in self._absent)
+            least, absent = len(argument.shape.dims), any(tensor is a for a in self.absent.values())
             if not absent and (tensor.dim() < least or (argument.shape.star is None and tensor.dim() != least)):
                 return False
         return True
@@ -274,7 +269,7 @@ class Op:
     @property
     def front(self) -> "FrontEntry":
         """The guard that the call path asks first, and the plans behind it."""
-        entry: FrontEntry = self.namespace[f"_front_{self._versions}"]
+        entry: FrontEntry = self.namespace[names.front_name(self._versions)]
         return entry
 
     def drop_plans(self) -> None:

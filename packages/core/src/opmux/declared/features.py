@@ -1,7 +1,8 @@
 """Features: what an implementation reads of a call. A plan serves all calls whose features are equal.
 
 A feature is written out as source into its op's key, so that a call costs only what somebody registered asked for.
-In that source, dims, options and tensor arguments are plain names; a star dim is read as its product.
+In that source, dims, options and tensor arguments are plain names; a star dim is read as its product. The functions
+that it calls (``_prod``, ``_stride_order``) are bound in `opmux.callpath.names`.
 """
 
 from dataclasses import dataclass
@@ -116,6 +117,14 @@ class Alignment(FeatureRule):
     def feature(self, signature: Signature) -> Feature:
         read = "({0}.data_ptr() | 16) & -({0}.data_ptr() | 16)"
         return Feature(f"alignment({self.name})", tensor_source(signature, self.name, read))
+
+
+def product(sizes: tuple[int, ...]) -> int:
+    """The product of a star dim's sizes."""
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
 
 
 def stride_order(strides: tuple[int, ...]) -> tuple[int, ...]:

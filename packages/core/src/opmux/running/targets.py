@@ -115,8 +115,7 @@ def _refusing_capture(op: Op, implementation: Implementation, run: Callable[...,
 @functools.cache
 def _wrapper(op: Op, configured: bool) -> Callable[..., Any]:
     """Written out for the op: gathering arguments and passing them on would cost 0.5 us a call."""
-    namespace = {"_bump": bump_version}
-    return codegen.compile_function("wrapper", codegen.wrapper_source(op.signature, configured), namespace, shown=False)
+    return codegen.make_wrapper(op.signature, configured, bump_version)
 
 
 def bump_version(tensor: Tensor) -> None:

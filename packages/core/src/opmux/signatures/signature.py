@@ -1,7 +1,6 @@
 """Signatures as data: what an op takes, what it returns, what must hold, read from its definition once."""
 
 import inspect
-import keyword
 import re
 import types
 import typing
@@ -281,20 +280,13 @@ def read_signature(
         mutates,
         _binders(tuple(tensors)),
     )
-    _check_names(made)
+    _check_references(made)
     return made
 
 
-RESERVED = frozenset({"backend", "runs", "same", "tracked", "error"})
-"""Names that the generated call path uses itself."""
-
-
-def _check_names(signature: Signature) -> None:
+def _check_references(signature: Signature) -> None:
     options = {o.name for o in signature.options}
     arguments = {t.name for t in signature.tensors} | options
-    for name in (*arguments, *signature.binders):
-        if name in RESERVED or keyword.iskeyword(name) or name.startswith("_"):
-            raise TypeError(f"{signature.name}: `{name}` is a reserved name; call it something else")
     for shape in [t.shape for t in signature.tensors] + [o.shape for o in signature.outputs]:
         for dim in shape.dims:
             part = dim.denominator if isinstance(dim, CeilQuotient) else dim

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from opmux.callpath import names
 from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
 from opmux.plugins import loading
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _lock = threading.RLock()
 _loaded: "Loaded | None" = None
 _numbers = itertools.count(1)
-_FUNCTION = "_tuned_cell_"
 
 
 def lookup(op: Op, call: Call) -> TunedChoice | None:
@@ -64,13 +64,13 @@ def install(plugins: Iterable[LoadedPlugin]) -> None:
 
 def _give_feature(op: Op, table: "OpTable | None") -> None:
     """Write the op's call path for its records, and start an empty plan table."""
-    name = f"{_FUNCTION}{next(_numbers)}"
+    name = names.tuned_cell_name(next(_numbers))
     made = None if table is None else table.feature(name)
     op.tuned_feature = None
     if made is not None:
         # A name of its own for each set of records: code that is still running keeps the function it was written for.
         op.tuned_feature, op.namespace[name] = made
-    functions = [name for name in op.namespace if name.startswith(_FUNCTION)]
+    functions = [each for each in op.namespace if each.startswith(names.TUNED_CELL)]
     op.rebuild()
     for outdated in functions[:-2]:
         op.namespace.pop(outdated, None)

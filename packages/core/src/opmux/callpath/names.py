@@ -1,0 +1,178 @@
+"""The names in generated code: what each one means, what it is bound to, and which names a definition may not use.
+
+`codegen` writes the call path of an op, and the features that plugins declare write expressions into it. All of it
+runs in the op's own namespace. Global names begin with an underscore; arguments and dims may not, so they cannot hide
+a global. Local variables do not, so a definition may not use them.
+"""
+
+import keyword
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad, profiler
+
+from opmux.declared.features import product, stride_order
+from opmux.declared.layout import aligned, has_blocks, span
+from opmux.signatures.memory import separate
+from opmux.signatures.signature import Signature
+
+
+@dataclass(frozen=True)
+class Name:
+    """A global of generated code.
+
+    Attributes:
+        text: the name itself.
+        meaning: what it stands for, in one line.
+        value: what it is bound to; None for the names whose value is given to `bind`.
+    """
+
+    text: str
+    meaning: str
+    value: Any = None
+
+
+SHARED = (
+    Name("torch", "torch itself, for dtypes among the defaults", torch),
+    Name("_compiling", "whether Dynamo is tracing", torch.compiler.is_dynamo_compiling),
+    Name("_profiler", "torch.autograd.profiler, which knows whether a profiler is on", profiler),
+    Name("_dispatch_modes", "how many dispatch modes are active", torch._C._len_torch_dispatch_stack),
+    Name("_function_modes", "whether a function mode is active", torch._C._has_torch_function_unary),
+    Name("_forward_ad", "torch.autograd.forward_ad, which knows its current level", forward_ad),
+    Name("_grad_enabled", "whether gradients are recorded", torch.is_grad_enabled),
+    Name("_autocast", "whether autocast is on for any device", torch._C._is_any_autocast_enabled),
+    Name("_ops", "the registered ops, called under Dynamo", torch.ops.opmux),
+    Name("_separate", "whether tensors that are written overlap no other", separate),
+    Name("_prod", "the product of a star dim's sizes", product),
+    Name("_stride_order", "the dims by falling stride", stride_order),
+    Name("_aligned", "whether address and strides are multiples of some bytes", aligned),
+    Name("_span", "elements from a tensor's first to its last", span),
+    Name("_has_blocks", "whether a scale has one value per block", has_blocks),
+)
+"""Globals that mean the same in every op."""
+
+GIVEN = (
+    Name("_slow", "handles every call that the direct way does not take: explains, routes or plans"),
+    Name("_recover", "handles an exception on the direct way: another backend, or the error explained"),
+    Name("_deterministic", "whether torch's deterministic mode is on"),
+)
+"""Globals from modules above this one, given to `bind`."""
+
+DETERMINISTIC = "_deterministic()"
+"""The part of a key that says whether torch's deterministic mode is on."""
+
+WRITTEN = (
+    Name("_traced", "what Dynamo sees: a call of the registered op"),
+    Name("_key_of", "the plan key of a call that does not come by the direct way"),
+    Name("_fits", "whether shapes and flags are the signature's"),
+)
+"""Functions that `codegen` writes beside the op's own, which has the op's name."""
+
+ENCLOSED = (
+    Name("_run", "in `bound`: the callable of a plan"),
+    Name("_target", "in `wrapper`: the target"),
+    Name("_config", "in `wrapper`: its config"),
+    Name("_bump", "in `wrapper`: bumps the version of a tensor that was written"),
+    Name("_handler", "in `gathered`: the kernel of a dispatch key"),
+    Name("_count", "in `formula`: counts the operations of a call"),
+)
+"""Names in the small functions that are compiled in a namespace of their own, where they are bound."""
+
+PARAMETERS = {
+    "backend": "the backend asked for",
+    "out": "where to write the results; an op without an `out=` form may have an argument of this name",
+}
+"""Parameters that every op's function adds to those of its definition."""
+
+VARIABLES = {
+    "same": "the guard asked first",
+    "tracked": "whether that guard's tensors require a gradient",
+    "runs": "the plans behind a guard, by key",
+    "error": "an exception on the direct way",
+}
+"""Local variables of the call path."""
+
+BUILTINS = frozenset({"Exception", "bool", "max", "tuple"})
+"""Builtins that generated code reads."""
+
+
+def absent_name(tensor: str) -> str:
+    """The empty tensor that guards are given in place of this optional argument where it is absent."""
+    return f"_absent_{tensor}"
+
+
+def option_name(option: str) -> str:
+    """In `bound`: the fixed value of an option."""
+    return f"_option_{option}"
+
+
+def shape_name(tensor: str) -> str:
+    """The local variable with a tensor's shape."""
+    return f"s_{tensor}"
+
+
+def size_name(shape: str, position: int) -> str:
+    """The local variable with one size of the shape in this variable, where that size alone is not a dim's value."""
+    return f"{shape}_{position}"
+
+
+def front_name(version: int) -> str:
+    """The guard asked first, with its plans: one name for each version of the code, whose keys differ."""
+    return f"_front_{version}"
+
+
+def other_front_name(version: int) -> str:
+    """Finds or makes the plans of calls that this version's first guard does not know."""
+    return f"_other_front_{version}"
+
+
+TUNED_CELL = "_tuned_cell_"
+"""How the names of functions that place a call among the tuned records begin."""
+
+
+def tuned_cell_name(number: int) -> str:
+    """Places a call among tuned records: one name for each set of records, since old code may still be running."""
+    return f"{TUNED_CELL}{number}"
+
+
+def bind(
+    namespace: dict[str, Any],
+    absent: Mapping[str, Tensor],
+    *,
+    slow: Callable[..., Any],
+    recover: Callable[..., Any],
+    deterministic: Callable[[], bool],
+) -> None:
+    """Bind the globals of an op's generated code, except those that are replaced with its plans and records.
+
+    Args:
+        namespace: the namespace that the op's code runs in.
+        absent: optional tensor argument -> its stand-in where it is absent.
+        slow: the value of ``_slow``.
+        recover: the value of ``_recover``.
+        deterministic: the value of ``_deterministic``.
+    """
+    namespace.update({name.text: name.value for name in SHARED})
+    namespace.update({absent_name(tensor): stand_in for tensor, stand_in in absent.items()})
+    namespace.update(_slow=slow, _recover=recover, _deterministic=deterministic)
+
+
+def check_names(signature: Signature) -> None:
+    """Refuse a definition with an argument or dim whose name generated code needs for itself, or cannot write.
+
+    Raises:
+        TypeError: names the op and the reserved name.
+    """
+    arguments = [*(t.name for t in signature.tensors), *(o.name for o in signature.options)]
+    reserved = {"backend", *VARIABLES, *BUILTINS}
+    if signature.takes_out:
+        reserved.add("out")
+    for tensor in signature.tensors:
+        shape = shape_name(tensor.name)
+        reserved |= {shape, *(size_name(shape, position) for position in range(len(tensor.shape.dims)))}
+    for name in (*arguments, *signature.binders):
+        if name in reserved or keyword.iskeyword(name) or name.startswith("_"):
+            raise TypeError(f"{signature.name}: `{name}` is a reserved name; call it something else")
