@@ -1,4 +1,4 @@
-"""An attempt: one checked call with its key, which is planned, run, and judged where it fails."""
+"""An attempt: a call that has been checked, with its plan key: what planning, running and judging failures work on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

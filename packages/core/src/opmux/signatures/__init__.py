@@ -1,1 +1,1 @@
-"""Signatures as data: dims and expressions, what a definition says, validation compiled from it."""
+"""Signatures as data: dims and expressions, what a definition says, and the checks that name the broken rule."""
