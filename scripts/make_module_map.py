@@ -27,8 +27,8 @@ its docstring says it is for. `nox -s generate` writes this page, and the sessio
 ## Who imports whom
 
 A room is a folder of `packages/core/src/opmux`, or a module beside the folders. Rooms stand in the order of what they
-rest on: each imports only from rooms above it, and the line below the table names any exception. `opmux.__init__`, which
-gives users everything, is left out.
+rest on: each imports only from rooms above it, and the line below the table names any exception. `opmux.__init__`,
+which gives users everything, is left out.
 """
 
 
