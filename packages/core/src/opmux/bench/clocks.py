@@ -1,5 +1,6 @@
 """How long a call takes: interleaved rounds, and a clock for each kind of device."""
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -118,7 +119,12 @@ def clock_for(device: torch.device) -> Clock:
 
 
 def interleave(
-    clock: Clock, contenders: Mapping[str, Timed], rounds: int, limit_s: float, least_rounds: int = 3
+    clock: Clock,
+    contenders: Mapping[str, Timed],
+    rounds: int,
+    limit_s: float,
+    least_rounds: int = 3,
+    shuffled: random.Random | None = None,
 ) -> dict[str, list[float]]:
     """Time every contender once a round, starting each round with a different one, so that drift affects all alike.
 
@@ -127,6 +133,7 @@ def interleave(
         rounds: how many at most.
         limit_s: seconds after which no further round is begun, once ``least_rounds`` are done.
         least_rounds: how many at least.
+        shuffled: draws another order for each round, so that neighbours change too.
 
     Returns:
         Microseconds of each round, by name.
@@ -138,6 +145,9 @@ def interleave(
         if number >= least_rounds and time.perf_counter() - started > limit_s:
             break
         first = number % max(1, len(names))
-        for name in names[first:] + names[:first]:
+        order = names[first:] + names[:first]
+        if shuffled is not None:
+            shuffled.shuffle(order)
+        for name in order:
             samples[name].append(clock.sample(name, contenders[name]))
     return samples

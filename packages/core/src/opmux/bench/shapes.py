@@ -51,44 +51,47 @@ Source: Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 3.
 """
 
 
-def _rows(tokens: int, width: int, name: str = "") -> Shape:
+def rows(tokens: int, width: int, name: str = "") -> Shape:
     """Rows of ``width``: hidden, half of a packed gate, and all heads of 128 together; tokens in sequences of 1024."""
     batch = max(1, tokens // 1024)
     new = tokens // batch
     return Shape(name or f"{tokens} rows of {width}", width, width, width // 128, 8, 128, batch, new, new)
 
 
-def _product(m: int, n: int, k: int) -> Shape:
+def product(m: int, n: int, k: int) -> Shape:
+    """The product of a linear layer, (m, n) over k."""
     return Shape(f"m {m}, n {n}, k {k}", k, n, 32, 8, 128, 1, m, m)
 
 
-def _attention(batch: int, seq: int, heads: int, kv_heads: int, head_dim: int, causal: bool) -> Shape:
+def attention(batch: int, seq: int, heads: int, kv_heads: int, head_dim: int, causal: bool) -> Shape:
+    """Dense attention of sequences of one length."""
     name = f"{batch} x {seq}, {heads}/{kv_heads} heads of {head_dim}, {'causal' if causal else 'full'}"
     return Shape(name, heads * head_dim, 14336, heads, kv_heads, head_dim, batch, seq, seq, causal)
 
 
-def _paged(batch: int, new: int, context: int, page_size: int) -> Shape:
+def paged(batch: int, new: int, context: int, page_size: int) -> Shape:
+    """Llama 3 8B's heads over a paged cache: decoding where ``new`` is 1, otherwise a chunk of a prefill."""
     what = f"{batch} x {context}" if new == 1 else f"{new} new of {context}"
     return Shape(f"{what}, pages of {page_size}", 4096, 14336, 32, 8, 128, batch, new, context, True, page_size)
 
 
-_MANY_ROWS = (_rows(16384, 8192),)
-_ROWS = (*_MANY_ROWS, *(_rows(tokens, width) for tokens in (1, 16, 128) for width in (4096, 8192)))
+_MANY_ROWS = (rows(16384, 8192),)
+_ROWS = (*_MANY_ROWS, *(rows(tokens, width) for tokens in (1, 16, 128) for width in (4096, 8192)))
 _PRODUCTS = (
-    *(_product(m, n, k) for n, k in ((8192, 8192), (24576, 1536), (7168, 16384)) for m in (1, 16)),
-    _product(128, 7168, 16384),
-    _product(4096, 24576, 1536),
-    _product(4096, 7168, 16384),
-    _product(8192, 8192, 8192),
+    *(product(m, n, k) for n, k in ((8192, 8192), (24576, 1536), (7168, 16384)) for m in (1, 16)),
+    product(128, 7168, 16384),
+    product(4096, 24576, 1536),
+    product(4096, 7168, 16384),
+    product(8192, 8192, 8192),
 )
 _DENSE = tuple(
-    _attention(*sizes, causal)
+    attention(*sizes, causal)
     for sizes in ((4, 4096, 32, 8, 128), (1, 16384, 32, 8, 128), (2, 4096, 32, 32, 64))
     for causal in (True, False)
 )
 _CHUNK = Shape("4096 new of 8192", 4096, 14336, 32, 8, 128, 1, 4096, 8192)
 _CACHED = tuple(
-    _paged(*sizes, page_size)
+    paged(*sizes, page_size)
     for sizes in ((64, 1, 8192), (1, 1, 131072), (256, 1, 1024), (1, 4096, 8192))
     for page_size in (16, 64)
 )
@@ -105,7 +108,7 @@ FIGURES: dict[str, tuple[Shape, ...]] = {
     "gelu_mul": _ROWS,
     "apply_rope": _ROWS,
     "apply_rope_": _ROWS,
-    "write_kv_cache": (_rows(65536, 8192),),
+    "write_kv_cache": (rows(65536, 8192),),
     "linear": _PRODUCTS,
     "linear_backward": _PRODUCTS[-3:],
     "attention": (*_DENSE, _CHUNK),
