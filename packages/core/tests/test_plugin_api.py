@@ -98,6 +98,16 @@ def test_takers_are_what_would_run_the_chosen_one_first():
         assert takers(opmux.rms_norm, x, weight, arch="gfx942")[0].implementation.full_name == "reference"
 
 
+def test_a_taker_runs_as_a_planned_call_does():
+    x, weight = torch.ones(4, 8, requires_grad=True), torch.ones(8)
+    assert not takers(opmux.rms_norm, x, weight, arch="cpu")[-1].run().requires_grad
+    written = torch.ones(4, 8)
+    version = written._version
+    with backends(a=implementation(lambda *tensors, **options: None, op="add_rms_norm_")):
+        assert takers(opmux.add_rms_norm_, written, torch.ones(4, 8), weight, arch="cpu")[0].run() is None
+    assert written._version > version
+
+
 def test_takers_refuse_what_is_no_op():
     with pytest.raises(InvalidArgument) as caught:
         takers("rms_norm", arch="cpu")

@@ -15,6 +15,17 @@ def require_powers_of_two(config: Any, *names: str) -> None:
             raise ValueError(f"{name} expected a power of two, got {value}")
 
 
+def require_parts(config: Any, whole: str, part: str) -> None:
+    """Check that one field of a config is a multiple of another one, so that parts of that size leave nothing out.
+
+    Raises:
+        ValueError: where it is not; the message names both.
+    """
+    size, of = getattr(config, part), getattr(config, whole)
+    if of % size:
+        raise ValueError(f"{part} expected a divisor of {whole} = {of}, got {size}")
+
+
 def require_at_least(least: int, config: Any, *names: str) -> None:
     """Check fields of a config.
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from opmux.arch import Arch, known_arch
 from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
@@ -17,7 +19,7 @@ from opmux.planning import resolver
 from opmux.planning.plan import config_of, resolve
 from opmux.plugins import loading
 from opmux.running.attempt import Attempt, attempt_of
-from opmux.running.targets import load_target
+from opmux.running.targets import load_target, make_run
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,14 @@ class Taker:
         return load_target(self._attempt.op, self.implementation)
 
     def run(self) -> Any:
-        """Call the target on the call's own tensors, as a planned call would: with its options and its config.
+        """Call the target on the call's own tensors, as a planned call would: its options and config, no gradient.
 
         Raises:
             Exception: whatever the config function, the import or the target raises.
         """
-        config = self.config()
-        more = {} if config is None else {"config": config}
-        return self.target()(*self.call.tensors.values(), **self.call.options, **more)
+        run = make_run(self._attempt.op, self.call.arch, self.implementation, self.target(), self.config())
+        with torch.no_grad():
+            return run(*self.call.tensors.values(), **self.call.options)
 
 
 def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Taker, ...]:

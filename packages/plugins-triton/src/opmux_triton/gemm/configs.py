@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from opmux_triton.compiler_options import CompilerOptions
-from opmux_triton.config_checks import require_at_least, require_powers_of_two
+from opmux_triton.config_checks import require_at_least, require_parts, require_powers_of_two
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ class TilesConfig(CompilerOptions):
         require_powers_of_two(self, "block_m", "block_n", "block_k", "sum_rows", "parts")
         require_at_least(16, self, "block_m", "block_n", "block_k")
         require_at_least(1, self, "group", "per_unit", "xcds")
+        require_parts(self, "block_m", "sum_rows")
 
     def changed(self, change: TileChange) -> "TilesConfig":
         """With what a change sets."""
@@ -149,6 +150,7 @@ class HopperConfig:
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "block_m", "block_n", "block_k", "stages", "group", "parts", "slots", "sum_rows")
+        require_parts(self, "block_m", "sum_rows")
         if self.warpgroups not in (1, 2, 3):
             raise ValueError(f"warpgroups expected 1, 2 or 3, got {self.warpgroups}")
         if self.parts % self.slots:
