@@ -1,7 +1,7 @@
 """Makes docs/ops/index.md, the table of ops, from the signatures that the code runs on.
 
-`python scripts/make_op_table.py` writes the page; with `--check` it writes nothing and exits 1 where the page is not
-what it would write. Ops of installed plugins are left out: the page is about the core's own.
+`python scripts/make_op_table.py` writes the page; with `--check` it writes nothing and exits 1 if the page is out of
+date. Ops of installed plugins are omitted: the page lists only the core's own.
 """
 
 import argparse
@@ -33,24 +33,24 @@ HEADER = """\
 
 # The ops
 
-Every op of the core: what it takes, what it returns, what it writes, how its gradient comes about. What the ops mean,
-with formulas and edge cases, is on the pages of the families:
+Every op of the core: what it takes, what it returns, what it writes, how its gradient is computed. The pages of the
+families explain the ops, with formulas and edge cases:
 
 {pages}
 
 How to read an entry:
 
-- A tensor is `name [dims] group of dtypes`, an output `name [dims] dtype`. A dim of one name is the same number
-  wherever it stands in an op; `*tokens` is any number of leading dims, none included; `{{block[0]}}` is the value of an
-  option; `m/128` is rounded up. `?` marks an optional tensor, `None` where it is not given.
+- A tensor is `name [dims] group of dtypes`, an output `name [dims] dtype`. A dim name stands for the same number
+  everywhere in an op; `*tokens` is any number of leading dims, including none; `{{block[0]}}` is the value of an
+  option; `m/128` is rounded up. `?` marks an optional tensor, `None` if it is not given.
 - Tensors are passed by position or by name, options by name only. Every op also takes `backend=`, a backend or
-  implementation by name; one that returns something takes `out=`, the tensor to write into, or a tuple of them.
+  implementation by name; an op with results takes `out=`, the tensor to write into, or a tuple of them.
 - A gradient comes from a backward op, which backends can implement like any other. Its arguments `grad_y` and `x` have
-  the shape and dtype of the `y` and `x` of the forward, and so has a result `grad_x`; one that `output_mask` does not
-  want is an empty tensor of shape `(0,)`. A *generated* backward runs the reference's autograd. *refused* means that a
-  call raises `GradientRefused` where an argument requires a gradient.
+  the shape and dtype of the forward's `y` and `x`, and so does a result `grad_x`; a gradient that `output_mask` does
+  not ask for is an empty tensor of shape `(0,)`. A *generated* backward runs the reference's autograd. *refused* means
+  that a call raises `GradientRefused` if an argument requires a gradient.
 - A reference that *reads index data* looks at positions, offsets, slots or tables on the host: it waits for the device
-  and cannot be captured in a CUDA graph. All others read no data, and can.
+  and cannot be captured in a CUDA graph. All others read no data, and can be captured.
 
 Groups of dtypes:
 
@@ -65,7 +65,7 @@ def own_ops() -> list[Op]:
 
 
 def family_of(op: Op) -> str:
-    """The heading that an op stands under; a family that FAMILIES does not know is its own."""
+    """The heading under which an op is listed; a family that is not in FAMILIES is its own heading."""
     return next((heading for heading, (_, modules) in FAMILIES.items() if op.family in modules), op.family)
 
 
@@ -106,7 +106,7 @@ def output_text(op: Op, output: Output) -> str:
 
 
 def notes(op: Op, said: set[str]) -> Iterator[str]:
-    """What else there is to say of an op, a sentence each; a relation that the family has is said once."""
+    """Further facts about an op, a sentence each; a relation that several ops of a family share is stated once."""
     signature = op.signature
     if signature.mutates:
         yield "Writes into " + " and ".join(f"`{name}`" for name in signature.mutates) + "."
@@ -126,7 +126,7 @@ def notes(op: Op, said: set[str]) -> Iterator[str]:
 
 
 def gradient_text(op: Op) -> str:
-    """How the gradient of an op comes about: the backward op, by the names of what it takes and gives."""
+    """How the gradient of an op is computed: the backward op, with the names of its arguments and results."""
     if op.gradient == REFUSED:
         return "*refused*"
     backward = OPS[op.gradient]
@@ -175,8 +175,8 @@ def page() -> str:
 def main() -> int:
     """Write or check the page; return the exit code."""
     parser = argparse.ArgumentParser(description="Makes docs/ops/index.md from the signatures of the ops.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the page is out of date")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: that of this script)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is out of date")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: this script's)")
     arguments = parser.parse_args()
     text, target = page(), arguments.root / PAGE
     if not arguments.check:
