@@ -1,4 +1,4 @@
-"""The conformance kit (extra ``testing``): holds a backend to the references of the ops.
+"""The conformance kit (extra ``testing``): checks a backend against the references of the ops.
 
 `run_conformance` returns a report, `conformance_suite` makes a test class for a backend's own tests, and
 ``pytest -p opmux.testing.plugin --pyargs opmux.testing.conformance --backend X`` runs the same cases.
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: a report needs no pytest, and a maker of inputs no hypothesis."""
+    """Import on first use: a report does not need pytest, and an input maker does not need hypothesis."""
     if name in _WHERE:
         return getattr(importlib.import_module(f"opmux.testing.{_WHERE[name]}"), name)
     raise AttributeError(f"module 'opmux.testing' has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""A case: one call of an op, described well enough to be made again from its id alone.
+"""A case: one call of an op, fully described by its id.
 
-The id reads ``bf16,weight=f32,tokens=3x5,hidden=77,eps=0.1,@view=gapped``: the dtype of the first tensor, then what
-is not as one would expect, the dims, the options that are not defaults, and how the case is run. It holds no
-character that a shell or Python reads in double quotes.
+The id reads ``bf16,weight=f32,tokens=3x5,hidden=77,eps=0.1,@view=gapped``: the dtype of the first tensor, other
+dtypes that are not the usual ones, the dims, the options that are not defaults, and how the case is run. It contains
+no character that is special to a shell or to Python in double quotes.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ class Case:
     """One call of an op.
 
     Attributes:
-        dtypes: the dtype of each tensor that is given; an optional one that is missing is absent.
+        dtypes: the dtype of each tensor that is given; a missing optional tensor is absent.
         dims: the size of each dim; a tuple for a leading ``*name``.
-        options: the options that are not defaults, and those that have none.
+        options: the options that are not defaults, and those that have no default.
         view: how the tensors lie in memory (`opmux.testing.memory.VIEWS`).
-        data: what is special about their contents; each probe and each maker of inputs has its own words.
-        probe: what is looked at (`opmux.testing.checks.PROBES`).
+        data: what is special about their contents; each probe and each input maker defines its own words.
+        probe: what is checked (`opmux.testing.probes.PROBES`).
     """
 
     op: str
@@ -47,7 +47,7 @@ class Case:
         """The op itself.
 
         Raises:
-            InvalidArgument: where there is no op of that name.
+            InvalidArgument: If there is no op of that name.
         """
         return op_named(self.op)
 
@@ -79,7 +79,7 @@ class Case:
 
 
 def probe_of(case_id: str) -> str:
-    """What the case of an id looks at."""
+    """The probe of the case with this id."""
     return case_id.rpartition("@probe=")[2] if "@probe=" in case_id else VALUES
 
 
@@ -87,7 +87,7 @@ def op_named(name: str) -> Op:
     """The op of that name.
 
     Raises:
-        InvalidArgument: where there is none.
+        InvalidArgument: If there is none.
     """
     if name not in OPS:
         raise InvalidArgument(f"conformance: `ops` expected names of ops, got {name!r}; see `opmux ops` for the ops")
@@ -95,7 +95,7 @@ def op_named(name: str) -> Op:
 
 
 def usual_dtype(tensor: TensorArgument, lead: torch.dtype) -> torch.dtype:
-    """The dtype that a tensor has unless something else is said, given that of the first tensor."""
+    """The default dtype of a tensor, given that of the first tensor."""
     if len(tensor.dtypes) == 1:
         return next(iter(tensor.dtypes))
     if lead in tensor.dtypes:
@@ -124,7 +124,7 @@ def parse_case(op: str, text: str) -> Case:
     """Read a case's id.
 
     Raises:
-        InvalidArgument: where the op does not exist or the text is no id of a case of it.
+        InvalidArgument: If the op does not exist or the text is no id of a case of it.
     """
     signature = op_named(op).signature
     first, *parts = text.split(",")
@@ -194,6 +194,6 @@ def _truth(text: str) -> bool:
 
 
 def all_options(signature: Signature, case: Case) -> dict[str, Any]:
-    """Every option of a case's call, defaults filled in; those without a value are left out."""
+    """Every option of a case's call, defaults filled in; those without a value are omitted."""
     filled = {o.name: o.default for o in signature.options if not o.required}
     return filled | dict(case.options)

@@ -1,7 +1,7 @@
 """The cases of an op: made from its signature, the table of model shapes, and hypothesis.
 
-The list depends on the op and the profile (and on whether a GPU is there), never on a backend: what a backend does
-not claim counts against its coverage. `opmux.testing.fitted` adds cases for what a backend does claim.
+The list depends on the op and the profile (and on whether a GPU is available), never on a backend: what a backend does
+not claim counts against its coverage. `opmux.testing.fitted` adds cases that a backend does claim.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from opmux.testing.profiles import Profile, profile_named
 from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, spread_dims, tile_dims, zero_dims
 
 ORDINARY = ("lse", "grad_lse", "out", "cos", "sin")
-"""Arguments that hold no special numbers: tables, and what a forward gave for other arguments."""
+"""Arguments that hold no special numbers: tables, and results of a forward on other arguments."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -45,17 +45,17 @@ def cases_of(op: str, profile: str = "default", gpu: bool = False) -> tuple[Case
     Args:
         op: the op's name.
         profile: the name of a profile.
-        gpu: whether they will run on a GPU, where graph capture is among them.
+        gpu: whether they will run on a GPU, which adds graph capture.
 
     Raises:
-        InvalidArgument: where there is no such op or profile.
+        InvalidArgument: If there is no such op or profile.
     """
     named = op_named(op)
     return _cases_of(named, profile_named(profile).name, gpu, special_contents(named))
 
 
 def gradient_case(op: str) -> Case | None:
-    """The case in which the op's backward is held to the derivative of its reference; None where there is none."""
+    """The case that checks the op's backward against the derivative of its reference; None if there is none."""
     if op_named(op).gradient == REFUSED:
         return None
     lead = op_named(op).signature.tensors[0]
@@ -65,7 +65,7 @@ def gradient_case(op: str) -> Case | None:
 
 
 def is_valid(case: Case) -> bool:
-    """Whether the op's own validation takes the call."""
+    """Whether the op's own validation accepts the call."""
     signature = case.definition.signature
     shapes = case.shapes
     tensors = {
@@ -82,7 +82,7 @@ def is_valid(case: Case) -> bool:
 
 
 HALF, SINGLE = torch.bfloat16, torch.float32
-"""What special cases come in."""
+"""The dtypes of special cases."""
 
 
 def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> Iterator[Case]:
@@ -135,7 +135,7 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
 def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:
     """NaN, infinities and large numbers in each argument that may hold any number.
 
-    What a profile contains has them all, so that its own sizes need only those that show how sizes matter.
+    A contained profile already has all of them, so this one adds only those that depend on sizes.
     """
     names = [
         t.name for t in op.signature.tensors if any(d.is_floating_point for d in t.dtypes) and t.name not in ORDINARY
@@ -152,7 +152,7 @@ def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:
 
 
 def _probes(op: Op, case: Any, gpu: bool) -> Iterator[Case]:
-    """The cases that look at something else than values."""
+    """The cases that check something other than values."""
     signature = op.signature
     half, single = HALF, SINGLE
     if signature.takes_out:
@@ -204,7 +204,7 @@ def _odd_cases(op: Op, profile: Profile, required: Mapping[str, Any]) -> Iterato
 
 
 def _settled(signature: Signature, dims: Dims) -> Dims:
-    """Drawn dims, those changed that depend on others: else hardly any draw would be valid."""
+    """Adjust drawn dims that depend on others; otherwise hardly any draw would be valid."""
     if "heads" in dims and "kv_heads" in dims and dims["heads"] % max(1, dims["kv_heads"]):
         dims["kv_heads"] = 1
     if "half" in dims and 2 * dims["half"] > dims.get("head_dim", 0):
@@ -215,7 +215,7 @@ def _settled(signature: Signature, dims: Dims) -> Dims:
 
 
 def _causal(signature: Signature) -> dict[str, Any]:
-    """Options that put a mask on what has one and is not masked by default."""
+    """Options that turn on the mask of an op that is not masked by default."""
     return {"causal": True} if any(o.name == "causal" and o.default is False for o in signature.options) else {}
 
 

@@ -1,4 +1,4 @@
-"""What results and memory are held to: form, values, and that nothing else was written."""
+"""Checks of results and memory: form, values, and that nothing else was written."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from opmux.testing.subject import Subject
 
 
 def check_forms(subject: Subject, results: Sequence[Tensor]) -> None:
-    """Number, shapes, dtypes, devices and strides of the outputs; they share no memory with anything."""
+    """Check number, shapes, dtypes, devices and strides of the outputs, and that they share no memory with anything."""
     signature = subject.op.signature
     dims, options = check_call(signature, subject.tensors, subject.arguments.options)
     for fault in faults_of(forms(signature, subject.tensors, dims, options), results, subject.tensors):
@@ -24,7 +24,7 @@ def check_forms(subject: Subject, results: Sequence[Tensor]) -> None:
 
 
 def check_memory(subject: Subject, allocated: Sequence[Guarded] = ()) -> None:
-    """Nothing was written but what the op writes: inputs, what lies around them, what lies around allocations."""
+    """Check that inputs, the memory around them and the memory around allocations are unchanged."""
     writes = set(subject.op.signature.mutates)
     for name, buffer in subject.placed.items():
         count = buffer.changed_outside()
@@ -49,15 +49,15 @@ def check_values(
     changed: Mapping[str, Tensor] | None = None,
     skip: Sequence[bool] = (),
 ) -> None:
-    """Hold results to the oracle for these arguments.
+    """Compare results with the oracle for these arguments.
 
     Args:
         subject: where findings go.
-        results: what the target gave.
-        arguments: what it gave it for.
-        check: renames what is found.
-        changed: where mutated tensors have changed, if not what their buffers say.
-        skip: outputs that are not looked at.
+        results: what the target returned.
+        arguments: the arguments that it was called with.
+        check: replaces the name of the check in findings.
+        changed: where mutated tensors have changed; by default, as their buffers show.
+        skip: outputs that are not checked.
     """
     op = subject.op
     names = result_names(op)
@@ -78,7 +78,7 @@ def check_values(
 def check_untouched(
     subject: Subject, arguments: Arguments, exact: Sequence[Tensor], changed: Mapping[str, Tensor]
 ) -> None:
-    """What a mutating op does not write is bit for bit what it was."""
+    """Check that elements which a mutating op does not write are unchanged bit for bit."""
     for name, after in zip(mutated(subject.op), exact, strict=True):
         before = upcast(arguments.tensors[name])
         assert before is not None

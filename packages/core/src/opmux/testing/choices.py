@@ -1,4 +1,4 @@
-"""What a signature leaves open: dtypes, optional tensors, options. Which of these the cases try."""
+"""The choices that a signature leaves open (dtypes, optional tensors, options), and which of them the cases try."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -21,7 +21,7 @@ ALTERNATIVES: dict[str, tuple[Any, ...]] = {
     "dtype": tuple(getattr(torch, name) for name in QUANTISED),
     "out_dtype": (torch.bfloat16, torch.float16, torch.float32),
 }
-"""Values of options that are tried beside the default, by name."""
+"""Values of options that are tried besides the default, by name."""
 
 TOGETHER: tuple[Mapping[str, Any], ...] = (
     {"causal": True, "window": (7, 0)},
@@ -42,15 +42,15 @@ def lead_dtypes(signature: Signature) -> list[torch.dtype]:
 
 
 def dtypes(signature: Signature, lead: torch.dtype, given: set[str]) -> dict[str, torch.dtype]:
-    """The usual dtypes of the tensors that are given, for one of the first."""
+    """The usual dtypes of the given tensors, for this dtype of the first tensor."""
     return {t.name: usual_dtype(t, lead) for t in signature.tensors if t.name in given}
 
 
 def dtype_combinations(signature: Signature) -> Iterator[dict[str, torch.dtype]]:
-    """Every dtype of the first tensor; beside 16-bit ones, each group of others in float32, one by one and together.
+    """Every dtype of the first tensor; with 16-bit ones, the other groups in float32 too, one by one and together.
 
-    Wider operands beside narrow ones are what models have (float32 weights, residual streams, sinks). Index tensors
-    come in each width.
+    Models combine narrow operands with wider ones (float32 weights, residual streams, sinks). Index tensors come in
+    each width.
     """
     leads = lead_dtypes(signature)
     followers = _groups(signature)
@@ -69,7 +69,7 @@ def dtype_combinations(signature: Signature) -> Iterator[dict[str, torch.dtype]]
 
 
 def _groups(signature: Signature) -> list[tuple[str, ...]]:
-    """Tensors that agree in dtype, without the group of the first one."""
+    """Groups of tensors that agree in dtype, without the group of the first tensor."""
     found: list[tuple[str, ...]] = []
     first = signature.tensors[0].name
     grouped = {name for group in signature.same_dtype for name in group}
@@ -95,12 +95,12 @@ def presences(signature: Signature) -> Iterator[set[str]]:
 
 
 def required_options(signature: Signature) -> dict[str, Any]:
-    """Options without a default that no index data decides: the first of their alternatives."""
+    """Options without a default that do not follow from index data: the first of their alternatives."""
     return {o.name: values[0] for o, values in alternatives(signature) if o.required}
 
 
 def alternatives(signature: Signature) -> list[tuple[Option, tuple[Any, ...]]]:
-    """What to try for each option beside its default."""
+    """The values to try for each option besides its default."""
     found = []
     for option in signature.options:
         values: tuple[Any, ...] = ()

@@ -10,7 +10,7 @@ from opmux.dtypes import name_of
 from opmux.testing.bounds import CODES_APART, CODES_FRACTION, ROUNDED_PROBABILITIES, Allowance
 
 LARGEST_TOLD = 1e300
-"""What an infinite error is in a report, as JSON has no infinity."""
+"""The value of an infinite error in a report, because JSON has no infinity."""
 
 
 @dataclass
@@ -18,10 +18,10 @@ class Errors:
     """Errors divided by their bounds: above 1 is a failure.
 
     Attributes:
-        whole: of the whole output, in the Frobenius norm (``global`` in reports).
-        row: of the worst row of the last dim.
-        element: of the worst element.
-        compared: whether anything was.
+        whole: the error of the whole output, in the Frobenius norm (``global`` in reports).
+        row: the error of the worst row of the last dim.
+        element: the error of the worst element.
+        compared: whether anything was compared.
     """
 
     whole: float = 0.0
@@ -37,7 +37,7 @@ class Errors:
         self.compared = self.compared or other.compared
 
     def as_dict(self) -> dict[str, float | None]:
-        """As reports have them; None where nothing was compared."""
+        """The form used in reports; None if nothing was compared."""
         found = {"global": self.whole, "row": self.row, "element": self.element}
         return {name: min(error, LARGEST_TOLD) if self.compared else None for name, error in found.items()}
 
@@ -47,9 +47,9 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        check: the check that saw it.
-        message: what it saw.
-        traceback: where the target raised, if it did.
+        check: the check that found it.
+        message: what it found.
+        traceback: the traceback of the target, if it raised.
     """
 
     check: str
@@ -58,13 +58,13 @@ class Finding:
 
 
 def compare(name: str, got: Tensor, exact: Tensor, allowance: Allowance, unit: float) -> tuple[Errors, list[Finding]]:
-    """Hold one output to the oracle.
+    """Compare one output with the oracle.
 
     Args:
         name: the output's name, for messages.
-        got: what the target gave.
-        exact: the oracle's, in float64; for codes, what they are rounded from, or the codes themselves.
-        allowance: what it may err by, beside its own rounding.
+        got: what the target returned.
+        exact: the oracle's result, in float64; for codes, the values they are rounded from, or the codes themselves.
+        allowance: the error allowed, besides the output's own rounding.
         unit: the unit roundoff of the accumulation dtype.
     """
     if got.numel() == 0:
@@ -123,7 +123,7 @@ class _Terms:
     """The terms of a bound, in float64: rounding to the output, accumulation, probabilities in bfloat16.
 
     Attributes:
-        rounded: the error of the exact result itself, rounded to the output's dtype.
+        rounded: the error of the exact result when rounded to the output's dtype.
     """
 
     rounding: Tensor
@@ -132,13 +132,13 @@ class _Terms:
     rounded: Tensor
 
     def flat(self) -> "_Terms":
-        """As one row."""
+        """The same terms as one row."""
         return _Terms(*(t.reshape(1, -1) for t in (self.rounding, self.soft, self.noise, self.rounded)))
 
 
 def _terms(exact: Tensor, allowance: Allowance, unit: float, dtype: torch.dtype) -> _Terms:
     soft = torch.as_tensor(allowance.magnitude, dtype=torch.float64, device=exact.device) * unit
-    # Where there is arithmetic there may be flushing of subnormal numbers to zero.
+    # Arithmetic may flush subnormal numbers to zero.
     soft = soft.expand_as(exact) + (soft > 0) * 8 * torch.finfo(torch.float32).tiny
     noise = torch.zeros_like(exact)
     if allowance.noise is not None:
@@ -151,13 +151,13 @@ def _terms(exact: Tensor, allowance: Allowance, unit: float, dtype: torch.dtype)
 
 
 def _norm_ratio(error: Tensor, terms: _Terms) -> Tensor:
-    """Norms of rows of errors over what they may be.
+    """The norm of each row of errors divided by its bound.
 
-    Rounding errors average, unless results are alike and round alike: the norm of the correctly rounded row is allowed
-    whatever it is.
+    Rounding errors average out unless results are alike and round alike; the norm of the correctly rounded row is
+    always allowed.
     """
     count = error.shape[-1]
-    # Large ulps weigh most: few of them average like a short row.
+    # Large ulps dominate: a few of them average like a short row.
     weights = terms.rounding.square()
     alike = weights.sum(-1).square() / weights.square().sum(-1).clamp_min(1e-300)
     mean_square = torch.clamp(0.125 * (1 + 6 / alike.clamp_min(1.0).sqrt()), max=0.25)
@@ -170,18 +170,18 @@ def _norm_ratio(error: Tensor, terms: _Terms) -> Tensor:
 
 
 def _ratio(error: Tensor, bound: Tensor) -> Tensor:
-    """A bound that is no number holds nothing up: whatever errs under it fails."""
+    """Errors divided by bounds; any error under a NaN bound fails."""
     return torch.where(error == 0, 0.0, error / bound).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def _overflown(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """Infinite where the output's dtype cannot hold it."""
+    """The exact result, infinite where the output's dtype overflows."""
     rounded = exact.to(dtype)
     return torch.where(rounded.isinf(), rounded.to(torch.float64), exact)
 
 
 def _compare_nonfinite(name: str, got: Tensor, exact: Tensor) -> list[Finding]:
-    """NaN exactly where the oracle has NaN, each infinity where it has that one."""
+    """Require NaN exactly where the oracle has NaN, and each infinity where it has the same one."""
     kinds = (
         ("NaN", torch.isnan),
         ("inf", torch.isposinf),
@@ -228,9 +228,9 @@ def _where(tensor: Tensor, place: int) -> str:
 def _compare_codes(
     name: str, got: Tensor, exact: Tensor, allowance: Allowance, unit: float
 ) -> tuple[Errors, list[Finding]]:
-    """Codes of 8-bit formats: NaN alike, at most one apart on a few elements.
+    """Compare codes of 8-bit formats: the same NaNs, and at most one code apart on a few elements.
 
-    Where the exact value is so near to a tie that a correct kernel may round it either way, both codes are right.
+    If the exact value is so near a tie that a correct kernel may round it either way, both codes are right.
     """
     lowest = highest = exact
     if exact.dtype == torch.float64:
@@ -267,7 +267,7 @@ def _compare_codes(
 
 
 def _compare_integers(name: str, got: Tensor, exact: Tensor) -> tuple[Errors, list[Finding]]:
-    """Indices, counts and flags are what they are."""
+    """Compare indices, counts and flags, which must be equal."""
     wrong = got != exact
     count = int(wrong.sum())
     if not count:

@@ -1,4 +1,4 @@
-"""The suite as a test module, for any backend: run it through `opmux.testing.plugin`, which says how."""
+"""The suite as a test module, for any backend: run it through `opmux.testing.plugin`, which describes how."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from opmux.testing.suite import (
 )
 
 OPMUX_SUITE = True
-"""Tells the plugin that the tests of this module are its own."""
+"""Marks this module's tests as those of the plugin."""
 
 
 def test_case(backend: str, op: str, case: str, exceptions: str | None) -> None:
-    """One call, held to the oracle."""
+    """One call, checked against the oracle."""
     check_case(backend, op, case, exceptions)
 
 

@@ -1,7 +1,7 @@
-"""What arguments hold: makers by name, as a name means the same in every op.
+"""The contents of arguments: makers by argument name, as a name means the same in every op.
 
-Index data is valid, as the ops require; what lies in unused places is poison. Float data is such that mistakes show:
-rows of norms differ in scale (a quiet row shows a wrong eps), means are not zero, sinks matter.
+Index data is valid, as the ops require; unused places hold poison. Float data is chosen to expose mistakes: rows of
+norms differ in scale (a quiet row shows a wrong eps), means are not zero, and sinks matter.
 """
 
 import math
@@ -16,14 +16,14 @@ from opmux.testing.patterns import PATTERNS, lengths
 from opmux.testing.sequences import draw_lengths, draw_paged, running
 
 QUIET_ROWS = (1.0, 2.0**-9, 16.0)
-"""Scales of successive rows of what is normed: the mean square of a quiet row is about eps."""
+"""Scales of successive rows of a norm's input: the mean square of a quiet row is about eps."""
 
 MEAN = 0.25
-"""The mean of what is normed, in units of its standard deviation."""
+"""The mean of a norm's input, in units of its standard deviation."""
 
 
 def some_numbers(making: Making) -> Tensor:
-    """What nobody has a rule for: normal numbers, in 8-bit formats spread over their range."""
+    """Contents of arguments without a maker: normal numbers, spread over the range of 8-bit formats."""
     if making.name.endswith("scale"):
         return making.normal().abs().add(0.5).to(making.dtype)
     if making.dtype.is_floating_point and making.dtype.itemsize == 1:
@@ -35,7 +35,7 @@ def some_numbers(making: Making) -> Tensor:
 def some_integers(making: Making) -> Tensor:
     """Integers that no maker is registered for: offsets where the shape ends in ``name+1``, zeros elsewhere.
 
-    Zero is the one index that is valid whatever it points into.
+    Zero is the only index that is always valid.
     """
     if making.dtype == torch.int8:
         return making.integers(-127, 128).to(torch.int8)
@@ -46,7 +46,7 @@ def some_integers(making: Making) -> Tensor:
 
 
 def _lengths_of(making: Making, batch: int, tokens: int) -> list[int]:
-    """Lengths of sequences in the case's pattern; else awkward ones, an empty one and a rest among them."""
+    """Sequence lengths in the case's pattern; otherwise awkward ones, with an empty sequence and leftover tokens."""
     found = lengths(making.case.data, batch, tokens)
     return draw_lengths(making.generator, batch, tokens) if found is None else found
 
@@ -78,7 +78,7 @@ def _rows_of_all_scales(making: Making) -> Tensor:
 @makes("residual")
 @makes("residual_out")
 def _streams(making: Making) -> Tensor:
-    """What is normed or quantised: rows of all scales; elsewhere rows of one."""
+    """Inputs of norms and of quantisation: rows of all scales; for other ops, rows of one scale."""
     return _rows_of_all_scales(making) if {"hidden", "m"} & set(making.op.signature.binders) else making.normal()
 
 
@@ -116,7 +116,7 @@ def _angles(making: Making) -> Tensor:
 @makes("lse_a")
 @makes("lse_b")
 def _partial_lse(making: Making) -> Tensor:
-    """Log-sum-exps, some -inf: a side that attended to nothing. Now and then both sides have."""
+    """Log-sum-exps, some of them -inf (a side that attended to nothing), occasionally on both sides."""
     drawn = making.normal(1.5)
     return drawn.masked_fill(making.integers(0, 5) == 0, -math.inf)
 
@@ -131,10 +131,10 @@ def _positions(making: Making) -> Tensor:
 
 @makes("slot_mapping", data=PATTERNS)
 def _slots(making: Making) -> Tensor:
-    """Slots all over the cache, each once; some tokens are skipped.
+    """Slots all over the cache, each used once; some tokens are skipped.
 
-    In patterns that would name a slot twice, tokens are skipped instead: every other one (repeated), all of them
-    (equal), all but those of the first and the last slot (ends).
+    Patterns that would name a slot twice skip tokens instead: every other one (repeated), all of them (equal), all but
+    those of the first and the last slot (ends).
     """
     slots, tokens = making.dim("pages") * making.dim("page_size"), making.shape[0]
     drawn = torch.full((tokens,), -1, device=making.device)
@@ -167,7 +167,7 @@ def _offsets(making: Making) -> Tensor:
     if "block_table" in making.case.dtypes:
         return making.as_index(running(_paged(making)["new"]))
     side = making.name[-1]
-    # An empty sequence and tokens past the last one are within the contract, and easily forgotten.
+    # The contract allows an empty sequence and tokens past the last one, which kernels easily forget.
     found = _lengths_of(making, making.dim("batch"), making.dim(f"tokens_{side}"))
     making.shared[f"max_seqlen_{side}"] = max(found, default=0)
     if making.case.data == "loose":
@@ -182,9 +182,9 @@ def _lengths(making: Making) -> Tensor:
 
 @makes("block_table", data=("decode", "prefill", "loose", *PATTERNS))
 def _block_table(making: Making) -> Tensor:
-    """Distinct pages for what each sequence needs, and rubbish in the entries past it.
+    """Distinct pages for what each sequence needs, and rubbish in the entries past them.
 
-    In a pattern, pages are shared, as those of a common prefix are: each sequence has the pattern's pages.
+    In a pattern, pages are shared like those of a common prefix: each sequence has the pattern's pages.
     """
     table = poison_(torch.empty(making.shape, dtype=torch.int64, device=making.device))
     table[:, 1::2] = 2**31 - 1
@@ -201,12 +201,12 @@ def _block_table(making: Making) -> Tensor:
 @makes("k_cache")
 @makes("v_cache")
 def _cache(making: Making) -> Tensor:
-    """Cached keys or values; what belongs to no sequence is NaN, in `fill_unused`."""
+    """Cached keys or values; `fill_unused` puts NaN where there is no token of a sequence."""
     return making.normal()
 
 
 def _paged(making: Making) -> dict[str, list[int]]:
-    """How many new tokens, tokens and pages each sequence has; one draw for all arguments of a call."""
+    """How many new tokens, total tokens and pages each sequence has; drawn once for all arguments of a call."""
     if "paged" not in making.shared:
         found = draw_paged(
             making.generator,

@@ -1,13 +1,13 @@
 """Known exceptions of a backend: a text file with a reason for each, kept beside its tests.
 
-A line reads ``op | case | reason``; op and case are patterns (``*`` matches anything), lines that begin with ``#`` and
-empty ones are comments::
+A line reads ``op | case | reason``; op and case are patterns (``*`` matches anything). Empty lines and lines that
+begin with ``#`` are ignored::
 
     # op          | case                | why
     linear        | f16,*               | accumulates in float16: issue 12
 
-A case that an exception names must fail. One that passes, and an exception that names no case, is a failure: the file
-never says more than is true.
+A case that an exception names must fail. If it passes, or if an exception names no case, the suite fails: the file
+never lists more than is true.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def read_exceptions(path: str | Path) -> tuple[Exemption, ...]:
     """Read a file of known exceptions.
 
     Raises:
-        InvalidArgument: where a line is not ``op | case | reason``, or gives no reason.
+        InvalidArgument: If a line is not ``op | case | reason``, or gives no reason.
     """
     found = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):

@@ -20,12 +20,12 @@ from opmux.testing.threads import all_threads
 
 @dataclass(frozen=True)
 class Claim:
-    """Whether a backend takes a call.
+    """Whether a backend claims a call.
 
     Attributes:
         implementation: the one that would run, or None.
-        reason: why none does.
-        rejected: the reason of each implementation of the backend that was asked and declined, by name.
+        reason: why none would.
+        rejected: the reason of each of the backend's implementations that declined, by name.
     """
 
     implementation: Implementation | None
@@ -34,12 +34,12 @@ class Claim:
 
 
 def unasked() -> Claim:
-    """What is known before the resolver is asked."""
+    """A claim before the resolver is asked."""
     return Claim(None)
 
 
 def implementations(op: Op, backend: str) -> list[Implementation]:
-    """The implementations of an op that a backend's name, or an implementation's full name, stands for."""
+    """The implementations of an op that a backend's name, or an implementation's full name, refers to."""
     return [i for i in op.implementations if i.is_named(backend)]
 
 
@@ -47,7 +47,7 @@ def ops_of(backend: str) -> list[str]:
     """The ops that a backend implements, in order of name.
 
     Raises:
-        UnknownBackend: where no plugin registers it.
+        UnknownBackend: If no plugin registers it.
     """
     loading.ensure_loaded()
     found = sorted(op.name for op in OPS.values() if implementations(op, backend))
@@ -62,12 +62,12 @@ def ops_of(backend: str) -> list[str]:
 
 
 def unloaded_parts(backend: str) -> list[str]:
-    """Why parts of the backend's plugin did not load: records that were refused, above all."""
+    """Why parts of the backend's plugin did not load: mostly records that were refused."""
     return [f.reason for f in loading.failed_plugins() if f.name == backend.partition(":")[0]]
 
 
 def device_for(backend: str) -> torch.device:
-    """Where a backend is tested: on the GPU if there is one whose arch it names, else on the CPU."""
+    """The device on which a backend is tested: the GPU if there is one whose arch it names, else the CPU."""
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
         arch = arch_of(device)
@@ -79,7 +79,7 @@ def device_for(backend: str) -> torch.device:
 
 
 def claim(op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any]) -> Claim:
-    """Ask the resolver whether the backend takes a call, and why not."""
+    """Ask the resolver whether the backend claims a call, and if not, why."""
     attempt = attempt_of(op, op.state, tuple(tensors.values()), options)
     around = replace(circumstances(attempt), forced=backend)
     resolution = resolver.resolve(attempt.call, op.implementations, around)
@@ -96,7 +96,7 @@ def claim(op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: M
 def call(
     op: Op, backend: str, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any], **extra: Any
 ) -> tuple[Tensor, ...]:
-    """Call the op with the backend forced; the results as a tuple, empty for a mutating op."""
+    """Call the op with the backend forced; returns the results as a tuple, empty for a mutating op."""
     with all_threads():
         found = op.public(*tensors.values(), **options, backend=backend, **extra)
     if found is None:

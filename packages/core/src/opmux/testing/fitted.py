@@ -1,9 +1,9 @@
 """Cases fitted to a backend: for each case that it does not claim, the nearest one that it does.
 
 `opmux.testing.cases` makes one list for every backend, and what a backend does not claim is a skip. A backend for
-float32 alone would so be held to little. Here each such case is changed until an implementation's declared constraints
-hold: other dtypes, sizes that its constraints allow, options, optional tensors. More cases stand at the edges of its
-constraints on sizes.
+float32 alone would therefore be tested on little. Here each such case is changed until an implementation's declared
+constraints hold: other dtypes, sizes, options and optional tensors. Further cases are at the edges of its constraints
+on sizes.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from opmux.testing.memory import view_strides
 from opmux.testing.profiles import Profile, profile_named
 
 LARGEST_EDGE = 1 << 16
-"""The largest size that an upper bound is tried at; a smaller profile stops at 64 times its own limit."""
+"""The largest size at which an upper bound is tried; a smaller profile stops at 64 times its own limit."""
 
 PAST = 128
 """Multiples of a declared number are tried just past this."""
@@ -36,10 +36,10 @@ _Size = AtLeast | AtMost | MultipleOf | OneOf
 
 
 def cases_for(backend: str, op: str, profile: str, device: torch.device) -> tuple[Case, ...]:
-    """The cases of an op, and after them those that are fitted to what the backend declares.
+    """The cases of an op, followed by those fitted to what the backend declares.
 
     Raises:
-        InvalidArgument: where there is no such op or profile.
+        InvalidArgument: If there is no such op or profile.
     """
     named, settings = op_named(op), profile_named(profile)
     cases = cases_of(op, profile, device.type == "cuda")
@@ -88,13 +88,13 @@ def _fits(op: Op, backend: str, implementations: Sequence[Implementation], case:
 
 
 def _means_something(case: Case) -> bool:
-    """Whether the tensor is still given that a probe is about."""
+    """Whether the tensor that the probe is about is still given."""
     names = {t.name for t in case.definition.signature.tensors}
     return case.data not in names or case.data in case.dtypes
 
 
 def fitted(op: Op, implementation: Implementation, case: Case) -> Case:
-    """A case changed as little as may be, so that the constraints that are data hold."""
+    """Change a case as little as possible so that the constraints declared as data hold."""
     signature = op.signature
     first = signature.tensors[0].name
     dtypes, options, dims = dict(case.dtypes), dict(case.options), dict(case.dims)
@@ -141,12 +141,12 @@ def _dtypes_of(constraint: Dtype) -> tuple[torch.dtype, ...]:
 
 
 def _nearest_dtype(dtype: torch.dtype, allowed: Sequence[torch.dtype]) -> torch.dtype:
-    """The first that is as wide, or else the one whose width is nearest."""
+    """The first allowed dtype of the same width, or else the one of the nearest width."""
     return min(allowed, key=lambda other: abs(other.itemsize - dtype.itemsize))
 
 
 def _sizes_of(implementation: Implementation, name: str, dims: Mapping[str, Any]) -> list[_Size]:
-    """The constraints on one size; a bound that is another dim is the size of that one."""
+    """The constraints on one size; a bound that is another dim is replaced by that dim's size."""
     found: list[_Size] = []
     for constraint in implementation.when:
         if isinstance(constraint, OneOf) and constraint.name == name:
@@ -170,7 +170,7 @@ def _bounds(constraints: Sequence[_Size], kind: type[AtLeast | AtMost | Multiple
 
 
 def _fitted_size(size: int, constraints: Sequence[_Size]) -> int:
-    """The nearest size that the constraints allow, upwards where there is a choice; 0 stays 0 where it may."""
+    """The nearest size that the constraints allow, rounded up if there is a choice; 0 stays 0 if allowed."""
     for constraint in constraints:
         if isinstance(constraint, OneOf):
             values = [v for v in constraint.values if isinstance(v, int)]
@@ -197,7 +197,7 @@ def _fitted_option(value: Any, constraints: Sequence[_Size]) -> Any:
 def _edges(
     op: Op, profile: Profile, cases: Sequence[Case], implementations: Sequence[Implementation]
 ) -> Iterator[Case]:
-    """Cases whose sizes stand at the edges of what implementations declare, one dim at a time, in two dtypes."""
+    """Cases whose sizes are at the edges of what implementations declare, one dim at a time, in two dtypes."""
     base = cases[0]
     for implementation in implementations:
         for name, size in base.dims.items():

@@ -1,4 +1,4 @@
-"""The arguments of a case: made by name (`opmux.testing.contents`), from a seed that its id gives."""
+"""The arguments of a case: made by name (`opmux.testing.contents`), from a seed derived from its id."""
 
 import zlib
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ def make_arguments(case: Case, device: torch.device, round_: int = 0, doublings:
 
     Args:
         case: the case.
-        device: where the tensors shall be.
-        round_: another number gives other contents of the same shapes.
-        doublings: elements of the argument that ``case.data`` names are doubled up to so many times.
+        device: the device of the tensors.
+        round_: a different number gives different contents of the same shapes.
+        doublings: elements of the argument that ``case.data`` names are doubled up to this many times.
     """
     op = case.definition
     seed = zlib.crc32(f"{case.op},{case.id},{round_}".encode())
@@ -51,9 +51,9 @@ def make_arguments(case: Case, device: torch.device, round_: int = 0, doublings:
 
 
 def _doubled(making: Making, doublings: int, seed: int) -> Tensor:
-    """The argument that was made last, with magnitudes from its own to 2**doublings times that, element by element.
+    """Remake the argument that was made last, each element scaled by a power of two up to 2**doublings.
 
-    The source of randomness is its own, so that the arguments that follow do not change.
+    It has its own random generator, so that the arguments that follow do not change.
     """
     made = making.made[making.name]
     assert made is not None
@@ -75,7 +75,7 @@ def _maker(op: Op, name: str) -> Maker:
 
 
 def _derived(op: Op) -> dict[str, Op]:
-    """Arguments of a backward op that are results of its forward (out, lse), and the op that gives them."""
+    """Arguments of a backward op that are results of its forward (out, lse), and the op that returns them."""
     if not op.is_backward:
         return {}
     names = [t.name for t in op.signature.tensors]
@@ -88,7 +88,7 @@ def _derived(op: Op) -> dict[str, Op]:
 
 
 def _derive(op: Op, making: Making, derived: Mapping[str, Op]) -> None:
-    """Run the forward's reference for what the backward takes of its results."""
+    """Run the forward's reference to get the results that the backward takes."""
     forward = next(iter(derived.values()))
     tensors = [making.made.get(t.name) for t in forward.signature.tensors]
     results = forward.reference(*tensors, **{o.name: making.options[o.name] for o in forward.signature.options})

@@ -1,7 +1,7 @@
-"""Tensors past 2**31 elements: what 32-bit index arithmetic in a kernel gets wrong.
+"""Tensors past 2**31 elements, which break 32-bit index arithmetic in kernels.
 
-The target runs once on the whole; the oracle only sees some entries of the leading dim, which are independent of each
-other: the first, the last, those around the 2**31st element. Of a paged cache it sees the pages that are used.
+The target runs once on the whole tensors. The oracle sees only some entries of the leading dim, which are independent
+of each other: the first, the last, and those around the 2**31st element. Of a paged cache it sees the pages in use.
 """
 
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opmux.testing.subject import Subject
 
 ELEMENTS = 2**31
-"""What the tensors pass."""
+"""The number of elements that the tensors exceed."""
 
 _WIDE: Mapping[str, int] = {
     "hidden": 8192,
@@ -49,7 +49,7 @@ def leading_dim(op: Op) -> str | None:
 
 
 def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
-    """The large cases of an op; none where nothing of it can be taken apart."""
+    """The large cases of an op; none if its results cannot be split into independent entries."""
     signature = op.signature
     dims = base_dims(signature, profile)
     if elements == ELEMENTS:
@@ -76,14 +76,14 @@ def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
 
 
 def places(count: int, widths: Sequence[int]) -> list[int]:
-    """Entries of a dim to look at: both ends, the middle, and where tensors of these widths pass 2**31."""
+    """Entries of a dim to check: both ends, the middle, and where tensors of these widths pass 2**31."""
     around = [0, count // 2, count - 1, *(ELEMENTS // max(1, w) for w in widths)]
     wanted = {a + step for a in around for step in (-1, 0, 1)}
     return sorted(p for p in wanted if 0 <= p < count)
 
 
 def part(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
-    """The arguments and results that the oracle is given."""
+    """The arguments and results that are passed to the oracle."""
     if "cu_seqlens_k" in subject.arguments.tensors:
         return _some_sequences(subject, results)
     if leading_dim(subject.op) is None:
@@ -141,7 +141,7 @@ def _some_entries(subject: "Subject", results: Sequence[Tensor]) -> tuple[Argume
 
 
 def sums_over_entries(op: Op) -> list[bool]:
-    """Which outputs sum over the leading dim: of these, parts say nothing."""
+    """Which outputs sum over the leading dim, so that they cannot be checked in parts."""
     lead = leading_dim(op)
     if lead is None:
         sums = [o.name == "grad_sinks" for o in op.signature.outputs]
@@ -150,7 +150,7 @@ def sums_over_entries(op: Op) -> list[bool]:
 
 
 def _used_pages(arguments: Arguments) -> Arguments:
-    """The same call on a cache that has only the pages in use."""
+    """The same call on a cache that holds only the pages in use."""
     tensors = dict(arguments.tensors)
     table, lengths, slots = (tensors.get(n) for n in ("block_table", "seq_lens", "slot_mapping"))
     k_cache = tensors["k_cache"]

@@ -1,7 +1,7 @@
-"""Large numbers: how far the elements of an argument may grow before the op's own reference gives way.
+"""Large numbers: how far the elements of an argument may grow before the op's own reference overflows.
 
-The limit is the reference's: up to there it stays finite and within its bounds, in the dtypes of the case. A kernel
-that overflows on the way, where the formula does not (``exp(g) / (1 + exp(g))`` for a sigmoid), fails.
+Up to this limit the reference stays finite and within its bounds, in the dtypes of the case. A kernel that overflows
+earlier, where the formula does not (``exp(g) / (1 + exp(g))`` for a sigmoid), fails.
 """
 
 import torch
@@ -17,16 +17,16 @@ PROBE = "magnitude"
 """The probe whose cases hold large numbers."""
 
 STEPS = 16
-"""How many limits are tried, evenly spread over the exponents of a dtype."""
+"""The number of limits that are tried, evenly spread over the exponents of a dtype."""
 
 KEPT = 0.9
-"""The part of the exponents that is used: a kernel may sum in another order, and overflow a little earlier."""
+"""The fraction of the exponent range that is used: a kernel may sum in another order and overflow a little earlier."""
 
 _known: dict[tuple[str, str, torch.device], int] = {}
 
 
 def doublings_of(case: Case, device: torch.device) -> int:
-    """How often the elements of the argument that the case names may be doubled; 0 in cases of another probe."""
+    """How often the elements of the argument that the case names may be doubled; 0 in cases of other probes."""
     if case.probe != PROBE or case.data not in case.dtypes:
         return 0
     key = (case.op, case.id, device)
@@ -55,7 +55,7 @@ def _finite(results: Results) -> list[int]:
 
 
 def _holds(case: Case, arguments: Arguments, finite: list[int]) -> bool:
-    """Whether the reference is as finite as for plain numbers, and within its bounds."""
+    """Whether the reference is finite wherever it is for plain numbers, and within its bounds."""
     op = case.definition
     results = reference_results(op, arguments)
     if _finite(results) != finite:

@@ -1,6 +1,6 @@
-"""What a maker of an argument is given, and where makers are registered.
+"""The input of argument makers, and their registry.
 
-A plugin that defines an op with an argument whose contents must obey a rule of its own registers a maker with `makes`.
+If the contents of an argument of a plugin's op must follow a rule, the plugin registers a maker with `makes`.
 """
 
 import math
@@ -26,13 +26,13 @@ class Arguments:
 
 @dataclass
 class Making:
-    """What a maker of one argument is given.
+    """The input of a maker of one argument.
 
     Attributes:
         name: the argument that is being made.
         shape: its shape.
         made: the arguments made so far, in order of the signature.
-        shared: what makers of one call agree on (the lengths of the sequences, say).
+        shared: data that the makers of one call share (sequence lengths, for example).
     """
 
     case: Case
@@ -53,21 +53,21 @@ class Making:
         return drawn.mul_(scale).add_(mean).to(self.dtype)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...] | None = None) -> Tensor:
-        """Integers from low to below high; low where there are none."""
+        """Integers in [low, high); low if that range is empty."""
         size = self.shape if shape is None else shape
         return torch.randint(
             low, max(high, low + 1), size, generator=self.generator, device=self.device, dtype=torch.int64
         )
 
     def permutation(self, count: int) -> Tensor:
-        """A random order of the numbers below count."""
+        """A random permutation of the numbers below count."""
         return torch.randperm(count, generator=self.generator, device=self.device)
 
     def indices(self, high: int, count: int | None = None) -> Tensor:
-        """Indices below ``high`` in the case's pattern, random ones where it has none; a row at a time.
+        """Indices below ``high`` in the case's pattern, or random if it has none; one row at a time.
 
         Args:
-            high: what they are below.
+            high: the exclusive upper bound.
             count: how many; None fills the argument's shape, whose last dim is a row.
         """
         shape = self.shape if count is None else (count,)
@@ -103,9 +103,9 @@ def makes(argument: str, *, op: str = "*", data: Sequence[str] = ()) -> Callable
     Args:
         argument: the tensor argument's name.
         op: the op's name, or ``"*"`` for every op that has such an argument and no maker of its own.
-        data: special contents that the maker knows. For each of these words there are cases whose ``case.data`` is
-            that word. Index data should come in every one of `opmux.testing.patterns.PATTERNS`, for which
-            `Making.indices` is made.
+        data: words for special contents that the maker knows. For each word there are cases whose ``case.data`` is
+            that word. Makers of index data should support all of `opmux.testing.patterns.PATTERNS`;
+            `Making.indices` does so.
     """
 
     def register(maker: Maker) -> Maker:
@@ -117,7 +117,7 @@ def makes(argument: str, *, op: str = "*", data: Sequence[str] = ()) -> Callable
 
 
 def is_offsets(op: Op, name: str) -> bool:
-    """Whether an argument holds offsets, from its signature alone: integers whose one dim ends in ``+1``."""
+    """Whether an argument holds offsets, judging by its signature: integers whose only dim ends in ``+1``."""
     argument = op.signature.tensor(name)
     dims = argument.shape.dims
     indexing = not any(d.is_floating_point or d.itemsize == 1 for d in argument.dtypes)

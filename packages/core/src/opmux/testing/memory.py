@@ -1,7 +1,7 @@
-"""Tensors in guarded memory: laid out in a given way inside a larger buffer whose rest must stay as it was.
+"""Tensors in guarded memory: laid out in a given way inside a larger buffer, the rest of which must not change.
 
-The rest of the buffer holds poison: NaN, or an index far outside of everything. A kernel that reads past a tensor
-takes the poison into its result; one that writes past it changes the guard.
+The rest of the buffer holds poison: NaN, or an index far out of range. A kernel that reads past a tensor carries the
+poison into its result; one that writes past it changes the guard.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from torch import Tensor
 from opmux.testing.case import PLAIN
 
 GUARD_BYTES = 4096
-"""What lies before and behind a tensor: whole vectors of any width, so that alignment is as in a fresh tensor."""
+"""Elements before and after a tensor: whole vectors of any width, so that alignment is as in a fresh tensor."""
 
 POISON_INDEX = -12345
-"""What unused places of index tensors hold."""
+"""The value in unused places of index tensors."""
 
 VIEWS = (PLAIN, "gapped", "permuted", "strided", "offset", "expanded")
 """How tensors lie in memory:
@@ -29,7 +29,7 @@ offset    contiguous, but one element past an aligned address
 expanded  a single entry repeated along the first dim, stride 0 (only where nothing is written)
 """
 
-_empty = torch.empty  # kept, as opmux.testing.poison replaces the name while a target runs
+_empty = torch.empty  # kept because opmux.testing.poison replaces the name while a target runs
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -40,7 +40,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def poison_(tensor: Tensor) -> Tensor:
-    """Fill with NaN, or with an index far outside of everything (the largest value where that does not fit)."""
+    """Fill with NaN, or with an index far out of range (the largest value if that does not fit)."""
     if tensor.dtype.is_floating_point:
         return tensor.fill_(float("nan"))
     if tensor.dtype in (torch.int16, torch.int32, torch.int64):
@@ -53,7 +53,7 @@ class Guarded:
     """A tensor inside a larger buffer.
 
     Attributes:
-        tensor: the view that a call is given.
+        tensor: the view that is passed to the call.
         buffer: all of the memory, as one row of elements.
     """
 
@@ -62,11 +62,11 @@ class Guarded:
     before: Tensor | None = None
 
     def remember(self) -> None:
-        """Keep what the buffer holds now, to compare with later."""
+        """Save the buffer's current contents for later comparison."""
         self.before = bits(self.buffer).clone()
 
     def changed_outside(self) -> int:
-        """How many elements of the buffer outside of the tensor have changed."""
+        """How many elements of the buffer outside the tensor have changed."""
         assert self.before is not None
         changed = bits(self.buffer) != self.before
         inside = torch.as_strided(changed, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset())
@@ -82,7 +82,7 @@ class Guarded:
 
 
 def guarded(values: Tensor, view: str = PLAIN) -> Guarded:
-    """Copy values into guarded memory, laid out as a view says."""
+    """Copy values into guarded memory, laid out as the named view."""
     made = guarded_empty(tuple(values.shape), values.dtype, values.device, view)
     if view == "expanded" and values.dim() > 1 and values.shape[0] > 1:
         made.tensor[:1].copy_(values[:1])
@@ -98,7 +98,7 @@ def guarded_empty(
     view: str = PLAIN,
     strides: Sequence[int] | None = None,
 ) -> Guarded:
-    """Poisoned guarded memory, laid out as a view or as given strides say."""
+    """Poisoned guarded memory, laid out as the named view or with the given strides."""
     shape = tuple(shape)
     step = GUARD_BYTES // dtype.itemsize
     if strides is None:
@@ -116,7 +116,7 @@ def view_strides(shape: tuple[int, ...], view: str) -> tuple[int, ...]:
     if view == "strided" and shape:
         return tuple(2 * s for s in _contiguous(shape))
     if view == "gapped" and shape:
-        # 16 elements of another tensor's columns to each row: rows stay aligned, but are not dense.
+        # Each row is followed by 16 elements of other columns: rows stay aligned, but are not dense.
         return _contiguous((*shape[:-1], -(-shape[-1] // 16) * 16 + 16))
     strides = _contiguous(shape)
     if view == "expanded" and len(shape) > 1:

@@ -1,4 +1,4 @@
-"""Shapes of real models: what the conformance cases and the benchmarks take their sizes from.
+"""Shapes of real models, from which the conformance cases take their sizes.
 
 The numbers are those of the published ``config.json`` files (hidden_size, num_attention_heads,
 num_key_value_heads, head_dim, intermediate_size).
@@ -17,7 +17,7 @@ class ModelShape:
         window: the sliding window of its local layers, in keys; -1 where there are none.
         softcap: the cap on attention scores; 0.0 where there is none.
         sinks: whether its attention has sinks.
-        weight_offset: what its RMS norm adds to the weight.
+        weight_offset: the offset that its RMS norm adds to the weight.
     """
 
     name: str
@@ -32,7 +32,7 @@ class ModelShape:
     weight_offset: float = 0.0
 
     def scaled(self, divisor: int) -> "ModelShape":
-        """The same proportions, smaller: widths stay multiples of 8, each kv head keeps its share of query heads."""
+        """The same proportions, scaled down: widths stay multiples of 8, kv heads keep their query heads."""
         if divisor == 1:
             return self
         kv_heads = max(1, self.kv_heads // divisor)

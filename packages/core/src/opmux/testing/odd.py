@@ -1,4 +1,4 @@
-"""Odd cases, drawn by hypothesis: sizes that nobody chooses, with any dtype, option, presence and view among them."""
+"""Odd cases, drawn by hypothesis: unusual sizes, combined with any dtype, option, optional tensor and view."""
 
 import math
 import random
@@ -37,8 +37,8 @@ STARS = ((), (1,), (2,), (3, 1), (1, 2, 2), (7,), (2, 5), (33,))
 def one_of(pool: Sequence[T]) -> st.SearchStrategy[T]:
     """One of a pool, as `st.sampled_from`, but drawn from booleans alone.
 
-    Hypothesis mixes constants of the source files around into the integers that it draws (and keeps them in a folder
-    of the current directory), so with integers the cases of two processes would differ.
+    Hypothesis mixes constants from local source files into the integers that it draws (and keeps them in a folder in
+    the current directory), so with integers the cases of two processes would differ.
     """
     width = math.ceil(math.log2(len(pool))) + (1 if len(pool) & (len(pool) - 1) else 0)
 
@@ -49,7 +49,7 @@ def one_of(pool: Sequence[T]) -> st.SearchStrategy[T]:
 
 
 def named(strategies: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    """A value for each name, as `st.fixed_dictionaries`, which draws integers to shuffle the names."""
+    """A value for each name, like `st.fixed_dictionaries`, which would draw integers to shuffle the names."""
     return st.tuples(*strategies.values()).map(lambda drawn: dict(zip(strategies, drawn, strict=True)))
 
 
@@ -72,8 +72,8 @@ def draw_odd(
     Args:
         signature: the op's signature.
         profile: how many, and how large.
-        ways: what else is drawn: a name and the values to choose from.
-        accept: whether drawn (dims, ways) make a valid call that is not drawn yet.
+        ways: what else to draw: a name and the values to choose from.
+        accept: whether the drawn (dims, ways) make a valid call that was not drawn before.
 
     Returns:
         The accepted draws, the same ones in every run.

@@ -1,8 +1,8 @@
-"""The oracle: what the results of a call are, in float64.
+"""The oracle: the exact results of a call, in float64.
 
-It is the op's own reference on operands upcast to float64, so that nothing is rounded on the way. Where a meaning
-contains a rounding (a sum that is rounded before it is normed, codes that are rounded with the stored scale), the
-rounded value is taken from the target's own results, which have been judged by themselves.
+It is the op's own reference on operands upcast to float64, so that no intermediate result is rounded. If the op's
+definition contains a rounding (a sum that is rounded before it is normed, codes that are rounded with the stored
+scale), the rounded value is taken from the target's own results, which are checked separately.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +18,19 @@ Results = tuple[Tensor, ...]
 
 
 def upcast(tensor: Tensor | None) -> Tensor | None:
-    """A floating-point tensor in float64 (8-bit formats too); others as they are."""
+    """A floating-point tensor in float64 (8-bit formats too); others are unchanged."""
     if tensor is None or not tensor.dtype.is_floating_point:
         return tensor
     return tensor.to(torch.float64)
 
 
 def expected_results(op: Op, arguments: Arguments, results: Sequence[Tensor]) -> Results:
-    """What a call gives, in float64: its outputs, or for a mutating op the mutated tensors afterwards.
+    """The exact results of a call, in float64: its outputs, or the mutated tensors of a mutating op.
 
     Args:
         op: the op.
         arguments: the arguments before the call.
-        results: what the target gave; read only where a meaning contains a rounding.
+        results: what the target returned; read only if the op's definition contains a rounding.
     """
     tensors = {name: upcast(tensor) for name, tensor in arguments.tensors.items()}
     functional = OPS[op.in_place_of] if op.in_place_of is not None else op
@@ -40,12 +40,12 @@ def expected_results(op: Op, arguments: Arguments, results: Sequence[Tensor]) ->
 
 
 def reference_results(op: Op, arguments: Arguments) -> Results:
-    """What the reference itself gives in the dtypes of the arguments, which are left as they are."""
+    """The results of the reference in the dtypes of the arguments, which are not modified."""
     return _results(op, arguments.tensors, arguments.options)
 
 
 def _results(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
-    """The reference's outputs, or for a mutating op the mutated tensors afterwards."""
+    """The reference's outputs, or the mutated tensors of a mutating op."""
     if op.in_place_of is not None:
         return run_reference(OPS[op.in_place_of], tensors, options)
     if not op.signature.mutates:
@@ -57,12 +57,12 @@ def _results(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 
 def mutated(op: Op) -> tuple[str, ...]:
-    """What a mutating op writes, in order of its signature."""
+    """The tensors that a mutating op writes, in signature order."""
     return tuple(t.name for t in op.signature.tensors if t.name in op.signature.mutates)
 
 
 def result_names(op: Op) -> list[str]:
-    """The names of an op's results; of a mutating op, those of the mutated tensors."""
+    """The names of an op's results; for a mutating op, those of the mutated tensors."""
     return list(mutated(op)) or [o.name for o in op.signature.outputs]
 
 
@@ -79,13 +79,13 @@ def _copy(tensor: Any, mutated: bool) -> Any:
 Rounded = Callable[[Op, Arguments, Mapping[str, Any], Sequence[Tensor]], Results]
 
 ROUNDED: dict[str, Rounded] = {}
-"""op -> its oracle, where the meaning contains a rounding."""
+"""op -> its oracle, for ops whose definition contains a rounding."""
 
 
 def rounds(op: str) -> Callable[[Rounded], Rounded]:
-    """Register the oracle of an op whose meaning contains a rounding.
+    """Register the oracle of an op whose definition contains a rounding.
 
-    The function is given the op, the arguments, its tensors in float64 by name, and the target's results.
+    The function receives the op, the arguments, its tensors in float64 by name, and the target's results.
     """
 
     def register(function: Rounded) -> Rounded:
@@ -98,7 +98,7 @@ def rounds(op: str) -> Callable[[Rounded], Rounded]:
 @rounds("add_rms_norm")
 @rounds("add_layer_norm")
 def _normed_sum(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
-    """The norm is that of the rounded sum: of the target's own, which is itself held to the exact sum."""
+    """The norm of the rounded sum: the target's own sum, which is itself checked against the exact one."""
     norm = OPS[op.name.removeprefix("add_")]
     exact = tensors["x"] + tensors["residual"]
     rest = {t.name: tensors[t.name] for t in norm.signature.tensors if t.name != "x"}
@@ -108,9 +108,9 @@ def _normed_sum(op: Op, arguments: Arguments, tensors: Mapping[str, Any], result
 
 @rounds("quantize")
 def _quotients(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
-    """What the codes are rounded from, not yet rounded, so that ties can be told from mistakes.
+    """The unrounded values of the codes, so that ties can be told from mistakes.
 
-    Values are divided by the stored scale: by the target's own, which is itself held to two ulp of the exact one.
+    Values are divided by the target's own stored scale, which is itself checked to two ulp of the exact one.
     """
     x, block = tensors["x"], arguments.options["block"]
     _, scale = run_reference(op, tensors, arguments.options)

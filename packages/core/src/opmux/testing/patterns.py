@@ -1,15 +1,14 @@
-"""Patterns of index data: the orders in which an index may come, and that a kernel may wrongly take for granted.
+"""Patterns of index data: orders of indices about which a kernel may make wrong assumptions.
 
-A kernel that ignores its indices, reads them once for a whole tile, or assumes that they rise, is right for random
-indices now and then and for consecutive ones always. Each pattern is a case of its own, by its name as the case's
-``data``.
+A kernel that ignores its indices, reads them once for a whole tile, or assumes that they increase, is right for some
+random indices and for all consecutive ones. Each pattern is a case of its own, with its name as the case's ``data``.
 """
 
 import torch
 from torch import Tensor
 
 PATTERNS = ("consecutive", "permutation", "reversed", "repeated", "gaps", "equal", "ends")
-"""The names of the patterns. What each means for indices, `indices` says; for lengths of sequences, `lengths`."""
+"""The names of the patterns. `indices` describes each for indices, `lengths` for sequence lengths."""
 
 
 def indices(pattern: str, count: int, high: int, generator: torch.Generator) -> Tensor:
@@ -17,16 +16,16 @@ def indices(pattern: str, count: int, high: int, generator: torch.Generator) -> 
 
     consecutive  0, 1, 2, ...
     permutation  the same numbers in a random order: sorted, they are consecutive
-    reversed     the same numbers, falling
+    reversed     the same numbers, decreasing
     repeated     0, 0, 1, 1, 2, 2, ...
-    gaps         rising by more than one
+    gaps         increasing by more than one
     equal        one index, many times
-    ends         the first and the last index by turns
+    ends         the first and the last index alternately
 
     Args:
         pattern: one of `PATTERNS`.
         count: how many.
-        high: what they are below; patterns that need more numbers wrap around.
+        high: the exclusive upper bound; patterns that need more numbers wrap around.
         generator: the source of randomness, whose device the result is on.
 
     Returns:
@@ -54,7 +53,7 @@ def lengths(pattern: str, batch: int, tokens: int) -> list[int] | None:
     """Lengths of ``batch`` sequences over ``tokens`` tokens, in a pattern.
 
     consecutive  one token each
-    reversed     falling lengths
+    reversed     decreasing lengths
     repeated     everything in the last sequence: the offsets repeat 0
     gaps         every other sequence is empty
     equal        equal lengths

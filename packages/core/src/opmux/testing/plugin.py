@@ -1,7 +1,7 @@
 """The pytest plugin of the suite: ``pytest -p opmux.testing.plugin --pyargs opmux.testing.conformance --backend X``.
 
-It is loaded by name, never through an entry point, which would import torch into everybody's pytest. No assertions are
-to be rewritten: a failing case says in its own words what is wrong.
+It is loaded by name, never through an entry point, which would import torch into every pytest run. Assertion rewriting
+is not needed: a failing case describes what is wrong.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the suite."""
     group = parser.getgroup("opmux", "opmux conformance")
-    group.addoption("--backend", help="the backend to hold to the references")
+    group.addoption("--backend", help="the backend to check against the references")
     group.addoption("--op", action="append", help="an op (may be repeated; default: all that the backend implements)")
     group.addoption("--profile", default="small", help="sizes of the cases: small, default, model, interpreter, large")
     group.addoption("--exceptions", help="a file of known exceptions: op | case | reason")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each case of the backend that was asked for."""
+    """Generate a test for each case of the requested backend."""
     if metafunc.module.__name__.rpartition(".")[2] != "conformance" or not hasattr(metafunc.module, "OPMUX_SUITE"):
         return
     from opmux.errors import OpmuxError
@@ -43,7 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Any:
-    """The backend that was asked for."""
+    """The requested backend."""
     return request.config.getoption("--backend")
 
 

@@ -1,9 +1,9 @@
-"""What a target allocates itself: poisoned, and where Python allocates it, guarded as well.
+"""Poison the memory that a target allocates, and guard it if it is allocated from Python.
 
-Three things are done while a target runs. torch fills the memory of every ``empty`` with NaN (its deterministic mode,
-in the form that only warns, so that nothing is refused for it). The Python functions that allocate give out views of
-larger buffers whose rest is watched. And blocks of the outputs' sizes are filled with NaN and freed just before, so
-that an allocator which torch does not see through hands out NaN as well.
+While a target runs, torch fills the memory of every ``empty`` with NaN (deterministic mode, in the form that only
+warns, so that no operation is refused). Python's allocating functions return views of larger buffers, the rest of
+which is watched. Just before, blocks of the outputs' sizes are filled with NaN and freed, so that allocations that
+torch does not control are likely to contain NaN as well.
 """
 
 import functools
@@ -21,7 +21,7 @@ from opmux.testing.memory import Guarded, guarded_empty, poison_
 
 @contextmanager
 def poisoned() -> Iterator[list[Guarded]]:
-    """Poison and guard what is allocated in the block; yields the guarded buffers, whose guards are to be checked."""
+    """Poison and guard memory allocated in the block; yields the guarded buffers, whose guards the caller checks."""
     allocated: list[Guarded] = []
     mode = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic
@@ -51,7 +51,7 @@ _lock = threading.RLock()
 
 @contextmanager
 def _guarded_allocation(allocated: list[Guarded]) -> Iterator[None]:
-    """Have Python's allocations made inside of larger buffers."""
+    """Make Python's allocations inside larger buffers."""
     thread = threading.get_ident()
 
     def guarding(original: Callable[..., Any], zeros: bool) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ def _guarded_allocation(allocated: list[Guarded]) -> Iterator[None]:
             made = original(*args, **kwargs)
             if torch.compiler.is_dynamo_compiling() or threading.get_ident() != thread or not _may_be_guarded(made):
                 return made
-            # Made here and again in a larger buffer: every way of giving a size, dtype and device is torch's own.
+            # Allocate once here and again in a larger buffer: torch itself interprets size, dtype and device.
             strides = made.stride()
             twin = guarded_empty(tuple(made.shape), made.dtype, made.device, strides=strides)
             if zeros:

@@ -1,6 +1,6 @@
-"""The probes: for each thing to look at, a function that calls the target of a `Subject` and reports what is wrong.
+"""The probes: functions that call the target of a `Subject`, check one aspect, and report what is wrong.
 
-`values` is the usual one. A probe runs one case; which cases have which probe, `opmux.testing.cases` says.
+`values` is the usual one. A probe runs one case; `opmux.testing.cases` decides which cases have which probe.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ from opmux.testing.threads import all_threads
 
 
 def values(subject: Subject) -> None:
-    """One call in poisoned memory, held to the oracle and to its buffers; one in ordinary memory, likewise."""
+    """Check one call in poisoned memory against the oracle and its buffers, and likewise one in ordinary memory."""
     if not subject.op.signature.mutates:
         poison_freed(forms(subject), subject.device)
     with poisoned() as allocated:
@@ -44,7 +44,7 @@ def values(subject: Subject) -> None:
 
 
 def nonfinite(subject: Subject) -> None:
-    """One NaN or one infinity in one tensor: it reaches what it reaches in the oracle, and nothing else."""
+    """Put one NaN or infinity into one tensor: it must reach the same elements as in the oracle, and no others."""
     name, value = subject.case.data, float(subject.case.probe)
     tensor = subject.arguments.tensors[name]
     if tensor is None or not tensor.numel():
@@ -56,7 +56,7 @@ def nonfinite(subject: Subject) -> None:
 
 
 def magnitude(subject: Subject) -> None:
-    """One tensor holds numbers up to where the reference stays finite: the target stays finite and exact too."""
+    """Fill one tensor with numbers so large that the reference just stays finite: the target must stay exact too."""
     results = run(subject)
     check_memory(subject)
     check_values(subject, results, subject.arguments)
@@ -79,7 +79,7 @@ def plant(subject: Subject, name: str, value: float) -> None:
 
 def out(subject: Subject) -> None:
     """``out=`` writes into the given tensors, which lie in guarded memory, and returns them."""
-    run(subject)  # a plan is made, or out= is a copy
+    run(subject)  # makes the plan; without one, out= would be a copy
     given = [guarded_empty(shape, dtype, subject.device, subject.case.view) for shape, dtype in forms(subject)]
     for buffer in given:
         buffer.remember()
@@ -96,7 +96,7 @@ def out(subject: Subject) -> None:
 
 
 def repeat(subject: Subject) -> None:
-    """Equal bits for equal inputs, whatever the memory held before."""
+    """Check that equal inputs give equal bits, whatever the memory held before."""
     results = [t.clone() for t in run(subject)]
     for _ in range(3):
         if subject.op.signature.mutates:
@@ -110,7 +110,7 @@ def repeat(subject: Subject) -> None:
 
 
 def stale(subject: Subject) -> None:
-    """The same tensors with other contents: nothing of the first call is left in the second."""
+    """Call with the same tensors and other contents: nothing of the first call may remain in the second."""
     other = _other_contents(subject)
     run(subject)
     refill(subject, other)
@@ -131,18 +131,18 @@ def _other_contents(subject: Subject) -> Arguments:
 
 
 def capture(subject: Subject) -> None:
-    """Captured in a CUDA/HIP graph and replayed on other contents."""
+    """Capture the call in a CUDA/HIP graph and replay it on other contents."""
     try:
         other, results = _captured(subject)
     except TargetRaised:
         raise
-    except RuntimeError as error:  # what a capture reports that was made invalid
+    except RuntimeError as error:  # raised by a capture that became invalid
         raise TargetRaised(f"in graph capture: {error}") from error
     check_values(subject, results, other, check="graph capture")
 
 
 def _captured(subject: Subject) -> tuple[Arguments, tuple[Tensor, ...]]:
-    """Other contents than those of the capture, and what the replay gave for them."""
+    """Contents other than those of the capture, and the results of the replay on them."""
     other = _other_contents(subject)
     stream = torch.cuda.Stream(subject.device)
     stream.wait_stream(torch.cuda.current_stream(subject.device))
@@ -162,7 +162,7 @@ def _captured(subject: Subject) -> tuple[Arguments, tuple[Tensor, ...]]:
 
 
 def rubbish(subject: Subject) -> None:
-    """Slots that are none: the call may raise or do nothing with them, but writes nothing outside of the caches."""
+    """Pass invalid slots: the call may raise or ignore them, but must not write outside the caches."""
     slots = subject.placed["slot_mapping"]
     beyond = subject.case.dims["pages"] * subject.case.dims["page_size"]
     slots.tensor[0::3] = beyond
@@ -177,7 +177,7 @@ def rubbish(subject: Subject) -> None:
 
 
 def past_32_bits(subject: Subject) -> None:
-    """Tensors past 2**31 elements: one call on the whole, some of whose entries are held to the oracle."""
+    """Call with tensors past 2**31 elements, and check some entries against the oracle."""
     results: Sequence[Tensor] = run(subject)
     if not subject.op.signature.mutates:
         check_forms(subject, results)
@@ -196,7 +196,7 @@ def past_32_bits(subject: Subject) -> None:
 
 
 def gradient(subject: Subject) -> None:
-    """The gradients that autograd gives, held to the oracle of the backward op on what the forward returned."""
+    """Check the gradients from autograd against the oracle of the backward op on what the forward returned."""
     op, options = subject.op, subject.arguments.options
     backward = OPS[op.gradient]
     wanted = [o.name.removeprefix("grad_") for o in backward.signature.outputs]
@@ -232,7 +232,7 @@ def _check_gradients(
     check: str,
     repeated: bool = False,
 ) -> None:
-    """Hold the gradients that are wanted to those of the backward op's oracle."""
+    """Compare the wanted gradients with those of the backward op's oracle."""
     exact = expected_results(backward, arguments, ())
     allowed, unit = allowed_errors(backward, arguments, exact, repeated)
     for output, there, right, allowance in zip(backward.signature.outputs, mask, exact, allowed, strict=True):
@@ -244,11 +244,11 @@ def _check_gradients(
 
 
 def autograd(subject: Subject) -> None:
-    """The backward op's reference, held to the derivative of the forward's reference, both in float64.
+    """Check the backward op's reference against the derivative of the forward's reference, both in float64.
 
-    No target runs: an op whose backward is written by hand, with a mistake in it, would else be the measure of every
-    backend's gradients. The derivative is that of torch's autograd; where the reference is not written for it (it
-    overwrites what it needs), it is the difference quotient along one random direction for each gradient.
+    No target runs: otherwise a mistake in a handwritten backward would be the standard for every backend's gradients.
+    The derivative is computed by torch's autograd or, if the reference does not support it (it overwrites what autograd
+    needs), as a difference quotient along one random direction for each gradient.
     """
     op, options = subject.op, subject.arguments.options
     backward = OPS[op.gradient]
@@ -278,13 +278,13 @@ def autograd(subject: Subject) -> None:
 
 
 QUOTIENT_STEP, QUOTIENT_ERROR = 1e-5, 1e-5
-"""The step of a difference quotient, and what it may err by relative to the sum of its terms."""
+"""The step of a difference quotient, and its allowed error relative to the sum of its terms."""
 
 
 def _check_quotients(
     subject: Subject, backward: Op, arguments: Arguments, wanted: Sequence[str], given: Sequence[Tensor]
 ) -> None:
-    """Hold each gradient of the backward's reference to a difference quotient of the forward's."""
+    """Compare each gradient of the backward's reference with a difference quotient of the forward's."""
     op, options = subject.op, subject.arguments.options
     gradients = {
         o.name.removeprefix("grad_"): g
@@ -319,7 +319,7 @@ def _drawn_like(result: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def differentiated(results: Sequence[Tensor], asked: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
-    """`torch.autograd.grad`, with whatever the target's backward raises told apart from the suite's own mistakes."""
+    """`torch.autograd.grad`, with errors of the target's backward distinguished from errors of the suite."""
     try:
         with all_threads():
             return torch.autograd.grad(results, asked, given)
@@ -328,10 +328,10 @@ def differentiated(results: Sequence[Tensor], asked: Sequence[Tensor], given: Se
 
 
 def must_claim(op: Op, backend: str, tensors: Any, options: Any) -> None:
-    """Go on only where the backend takes another op's call too, which the probe makes.
+    """Require that the backend also claims a call of another op, which the probe makes.
 
     Raises:
-        NotClaimed: with the declared reason.
+        NotClaimed: If it does not, with the declared reason.
     """
     claim = execution.claim(op, backend, tensors, options)
     if claim.implementation is None:
@@ -363,14 +363,14 @@ PROBES: dict[str, Probe] = {
     "rubbish": rubbish,
     "large": past_32_bits,
 }
-"""What can be looked at."""
+"""The probes by name."""
 
 OF_THE_OP = ("autograd",)
-"""Probes that look at an op's own definition and run no target."""
+"""Probes that check an op's own definition and run no target."""
 
 
 def not_declared(implementation: Implementation, probe: str) -> str | None:
-    """Why an implementation that takes the call is not held to it: what its record does not claim."""
+    """Why the record of an implementation that claims the call exempts it from a probe; None if it does not."""
     if implementation.numerics is not None:
         return f"different numerics are declared ({implementation.numerics})"
     if probe == "repeat" and not implementation.deterministic:

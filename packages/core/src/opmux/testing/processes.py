@@ -1,4 +1,4 @@
-"""A function called on each of several ops, in a process for each: several at a time, and each fails alone."""
+"""Call a function on several ops, each in a process of its own: several run at a time, and each fails alone."""
 
 import multiprocessing
 import signal
@@ -20,9 +20,9 @@ def call_apart(
     limit_s: float | None,
     ended: Callable[[str], None],
 ) -> list[Answer | str]:
-    """What a picklable function returns for each op, or why its process returned nothing.
+    """The result of a picklable function for each op, or the reason why its process returned none.
 
-    ``ended`` is told of each op that is through. A process has its part of this one's threads, and ``limit_s`` seconds.
+    ``ended`` is called after each op. Each process gets its share of this one's threads, and ``limit_s`` seconds.
     """
     threads = max(1, torch.get_num_threads() // jobs)
 
@@ -36,7 +36,7 @@ def call_apart(
 
 
 def note(text: str) -> None:
-    """In a process that `call_apart` started, say what is being done, to be told if the process dies of it."""
+    """In a process that `call_apart` started, record the current step, which is reported if the process dies."""
     if _senders:
         _senders[-1].send((NOTE, text))
 
@@ -44,7 +44,7 @@ def note(text: str) -> None:
 NOTE, ANSWER = "note", "answer"
 
 _senders: list[Connection] = []
-"""In a process that was started: where its notes and its answer go."""
+"""In a process that `call_apart` started: the connection for its notes and its answer."""
 
 
 def _call(function: Callable[[str], Answer], op: str, limit_s: float | None, threads: int) -> Answer | str:
@@ -73,7 +73,7 @@ def _call(function: Callable[[str], Answer], op: str, limit_s: float | None, thr
 
 
 def _exit_text(code: int | None) -> str:
-    """An exit code in words; of a process that a signal ended, the signal."""
+    """An exit code in words; if a signal ended the process, the signal."""
     if code is not None and -code in {s.value for s in signal.Signals}:
         return signal.Signals(-code).name
     return f"exit code {code}"

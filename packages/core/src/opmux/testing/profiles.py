@@ -1,4 +1,4 @@
-"""Profiles: how large the cases are, how many odd ones are drawn, and which models' shapes are among them."""
+"""Profiles: how large the cases are, how many odd ones are drawn, and which models' shapes are included."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ class Profile:
     Attributes:
         summary: what it is for.
         sizes: the base size of each dim, by name; a tuple for a leading ``*name``.
-        tile: a size just past a tile of 128, for dims that kernels cut into tiles; 0 leaves such cases out.
-        models: names of `opmux.testing.model_shapes.MODELS` whose shapes are among the cases.
-        divisor: what the models' shapes are divided by; 1 takes them as they are.
-        model_tokens: tokens that go with a model's shape.
+        tile: a size just past a tile of 128, for dims that kernels cut into tiles; 0 omits such cases.
+        models: names of `opmux.testing.model_shapes.MODELS` whose shapes are included.
+        divisor: what the models' shapes are divided by; 1 keeps them unchanged.
+        model_tokens: the number of tokens for a model's shape.
         odd: how many odd cases hypothesis draws for an op.
         odd_limit: the largest odd size.
         spread: how many sizes of each dim are tried from 1 to ``odd_limit``, evenly spread.
-        doubled: special cases come in bfloat16 and in float32; else in one of them by turns.
-        contains: the profile whose cases are among these too.
-        large: at least one tensor of a case passes 2**31 elements, and nothing else is in the profile.
-        needs_gpu: refuse to run it on a CPU.
+        doubled: whether special cases come in both bfloat16 and float32, instead of alternating between them.
+        contains: a profile whose cases are included.
+        large: whether the profile consists of cases in which some tensor exceeds 2**31 elements.
+        needs_gpu: whether to refuse to run it on a CPU.
     """
 
     name: str
@@ -209,7 +209,7 @@ def profile_named(name: str) -> Profile:
     """The profile of that name.
 
     Raises:
-        InvalidArgument: where there is none.
+        InvalidArgument: If there is none.
     """
     if name not in PROFILES:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Refusals: a call that breaks a declared constraint is refused with that reason, and is not run."""
+"""Refusals: a call that breaks a declared constraint must be refused with its reason, and not run."""
 
 import math
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ from opmux.testing.comparison import Finding
 from opmux.testing.subject import Subject, prepare
 
 PREFIX = "@refusal="
-"""What the id of a broken constraint begins with, where that of a case begins with a dtype."""
+"""The prefix of the id of a broken constraint; that of a case begins with a dtype."""
 
 LARGEST_MADE_UP = 1 << 20
 
 
 def check_refused(subject: Subject) -> Finding | None:
-    """A case that the backend does not claim: forcing the backend on it must raise, with the reasons.
+    """Force the backend on a case that it does not claim: this must raise with the reasons.
 
     Returns:
         What is wrong, or None.
@@ -45,13 +45,13 @@ def check_refused(subject: Subject) -> Finding | None:
         return (
             Finding("refusal", f"refused, but not for the declared reason {missing[0]!r}: {error}") if missing else None
         )
-    except Exception as error:  # anything else is no refusal
+    except Exception as error:  # anything else is not a refusal
         return Finding("refusal", f"the call is not refused ({subject.claim.reason}), it raises {error!r}")
     return Finding("refusal", f"the call was run, though the resolver refuses it: {subject.claim.reason}")
 
 
 def raised_in(op: Op, name: str, reason: str) -> bool:
-    """Whether a constraint failed instead of judging: that counts as a refusal, but is one by accident."""
+    """Whether a constraint raised an exception, which counts as a refusal, but an accidental one."""
     return any(
         is_failure(constraint, reason)
         for implementation in op.implementations
@@ -63,15 +63,15 @@ def raised_in(op: Op, name: str, reason: str) -> bool:
 def check_constraints(backend: str, op: Op, device: torch.device) -> tuple[list[tuple[str, Finding]], list[str]]:
     """Break every constraint of every implementation once.
 
-    Breaking calls are looked for among the cases of the small profile, then made up.
+    Looks for breaking calls among the cases of the small profile, then makes some up.
 
     Args:
         backend: the backend's name.
         op: the op.
-        device: the device whose arch counts.
+        device: the device whose arch is used.
 
     Returns:
-        What is wrong, each with an id for `run_refusal`; and the constraints for which no breaking call was found.
+        The findings, each with an id for `run_refusal`, and the constraints for which no breaking call was found.
     """
     findings: list[tuple[str, Finding]] = []
     unbroken: list[str] = []
@@ -129,7 +129,7 @@ def _made_up(constraint: Constraint, base: Case) -> Iterator[Case]:
 
 
 def _check_one(implementation: Implementation, case: Case, call: Call, reason: str) -> Finding | None:
-    """The constraint gives a reason and does not raise, and the resolver rejects the implementation."""
+    """Check that the constraint returns a reason without raising, and that the resolver rejects the implementation."""
     name = implementation.full_name
     if raised_in(case.definition, name, reason):
         return Finding("refusal", f"a constraint of {name} does not refuse, it fails: {reason}")

@@ -1,4 +1,4 @@
-"""`run_conformance`: every case of every op that a backend implements, and a report of what was proved."""
+"""`run_conformance`: run every case of every op that a backend implements, and report the results."""
 
 import functools
 import gc
@@ -36,14 +36,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Outcome:
-    """What became of one case.
+    """The outcome of one case.
 
     Attributes:
         status: passed, failed or skipped.
         reason: why it was skipped.
         findings: what is wrong.
         errors: errors divided by their bounds.
-        claimed: whether the backend takes the call; a refusal can fail as well.
+        claimed: whether the backend claims the call; a refusal can fail too.
     """
 
     case: str
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
-    """Run one case; nothing that a target raises gets out."""
+    """Run one case; errors of the target do not propagate."""
     if case.probe == "large":
         _release_memory()
     try:
@@ -63,20 +63,20 @@ def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
             return _run(prepare(backend, case, device))
     except torch.OutOfMemoryError as error:
         return _out_of_memory(case, error)
-    except Exception as error:  # the kit's own mistake, or the reference's
+    except Exception as error:  # an error of the kit or of the reference
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the suite itself failed at {os.path.basename(where.filename)}:{where.lineno}: "
         return Outcome(case.id, FAILED, findings=[Finding("suite", f"{text}{type(error).__name__}: {error}")])
 
 
 def _out_of_memory(case: Case, error: torch.OutOfMemoryError) -> Outcome:
-    """A case that does not fit is no verdict on a kernel: it is shown as not run."""
+    """A case that does not fit in memory says nothing about the kernel, so it is reported as not run."""
     held = str(error).partition(". GPU ")[0]
     return Outcome(case.id, SKIPPED, f"the case does not fit this device: {held}", claimed=False)
 
 
 def _release_memory() -> None:
-    """Give back what the last case held: a failed one is kept alive by the cycle of its exception and its frames."""
+    """Free the memory of the last case: a failed one is kept alive by the cycle of its exception and its frames."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -120,9 +120,9 @@ def run_case(backend: str, op: str, case: str) -> Outcome:
         The outcome, if it passed or was skipped.
 
     Raises:
-        AssertionError: if it failed; says everything that is wrong.
-        UnknownBackend: where no plugin registers the backend.
-        InvalidArgument: where there is no such op, or the text is no id.
+        AssertionError: If it failed; lists everything that is wrong.
+        UnknownBackend: If no plugin registers the backend.
+        InvalidArgument: If there is no such op, or the text is no id.
     """
     execution.ops_of(backend)
     if case.startswith(refusals.PREFIX):
@@ -138,12 +138,12 @@ def run_case(backend: str, op: str, case: str) -> Outcome:
 
 
 def repro(backend: str, op: str, case: str) -> str:
-    """The shell line that runs one case."""
+    """The shell command that runs one case."""
     return f"python -c \"from opmux.testing import run_case; run_case('{backend}', '{op}', '{case}')\""
 
 
 def repro_of_op(backend: str, op: str, profile: str) -> str:
-    """The shell line that runs all cases of an op."""
+    """The shell command that runs all cases of an op."""
     return f"opmux conformance {backend} --op {op} --profile {profile}"
 
 
@@ -158,7 +158,7 @@ def failure_text(backend: str, op: str, outcome: Outcome) -> str:
 
 @dataclass
 class Held:
-    """What came of holding a backend to one op's reference.
+    """The result of checking a backend against one op's reference.
 
     Attributes:
         report: the op's part of the report.
@@ -184,10 +184,10 @@ def _hold(
         op: the op's name.
         backend: the backend's name.
         profile: the profile's name.
-        begin: called before each case with words for what is about to run.
+        begin: called before each case with a description of it.
         step: called after each case with the op's name.
     """
-    loading.ensure_loaded()  # this may be the first that the process hears of plugins
+    loading.ensure_loaded()  # this process may not have loaded the plugins yet
     device = execution.device_for(backend)
     outcomes = []
     for case in cases_for(backend, op, profile, device):
@@ -207,7 +207,7 @@ def _hold(
 
 
 def _not_held(backend: str, op: str, profile: str, cases: int, why: str) -> Held:
-    """What is said of an op whose process gave no answer."""
+    """The result of an op whose process gave no answer."""
     failure = {"case": "", "check": "process", "message": why, "repro": repro_of_op(backend, op, profile)}
     return Held({**_report_of(backend, op, [], []), "cases": cases, "failures": [failure]}, Counter({FAILED: 1}))
 
@@ -220,17 +220,17 @@ def run_conformance(
     jobs: int | None = None,
     limit_s: float | None = None,
 ) -> dict[str, Any]:
-    """Hold a backend to the references.
+    """Check a backend against the references.
 
     Args:
         backend: the backend's name, or an implementation's full name.
         ops: names of ops; None takes every op that the backend implements.
         profile: the name of a profile (`opmux.testing.PROFILES`): how large the cases are.
-        progress: called after each case with the op, the number of cases done and their number in all; after each op
-            where ``jobs`` is given.
-        jobs: run each op in a process of its own, so many at a time: one that dies fails its op, not the run. For
-            installed backends only. None runs all in this process.
-        limit_s: seconds after which an op's process is ended and the op has failed; needs ``jobs``.
+        progress: called after each case (with ``jobs``, after each op) with the op, the number of cases done and the
+            total number.
+        jobs: run each op in a process of its own, this many at a time: one that dies fails its op, not the run. For
+            installed backends only. None runs everything in this process.
+        limit_s: seconds after which an op's process is ended and the op fails; needs ``jobs``.
 
     Returns:
         The report as plain data::
@@ -243,13 +243,13 @@ def run_conformance(
              "environment": {...}}
 
         ``passed``, ``failed`` and ``skipped`` count cases; ``max_error`` holds errors divided by their bounds (above
-        1 is a failure). A failure of the check ``runs`` has a ``traceback`` too. ``not_run`` names the probes that no
+        1 is a failure). A failure of the check ``runs`` also has a ``traceback``. ``not_run`` names the probes that no
         claimed case ran. A run in which no case ran fails: it has a failure of the check ``claims``. Each part of the
         backend that did not load (``not_loaded``) counts as failed.
 
     Raises:
-        UnknownBackend: where no plugin registers the backend.
-        InvalidArgument: where there is no op or profile of a name, the profile needs a GPU and there is none, ``jobs``
+        UnknownBackend: If no plugin registers the backend.
+        InvalidArgument: If there is no such op or profile, the profile needs a GPU and there is none, ``jobs``
             is below 1, or ``limit_s`` is given without ``jobs``.
     """
     if jobs is not None and jobs < 1:
@@ -333,14 +333,14 @@ def _report_of(backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequ
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Probes that no claimed case ran, each with the reason of its last case, which is fitted to the backend."""
+    """Probes that no claimed case ran, each with the reason given for its last case, which is fitted to the backend."""
     ran = {probe_of(o.case) for o in outcomes if o.claimed and o.status != SKIPPED}
     reasons = {probe_of(o.case): o.reason for o in outcomes if o.status == SKIPPED}
     return {probe: reason for probe, reason in reasons.items() if probe not in ran}
 
 
 def _fail_empty(reports: Sequence[dict[str, Any]], backend: str, profile: str) -> None:
-    """A run of zero tests fails."""
+    """Make a run without any claimed case fail."""
     for report in reports:
         reasons = "; ".join(report["skips"]) or "there are none"
         report["failures"].append(

@@ -1,10 +1,10 @@
-"""Lengths of sequences: ragged and paged batches with the lengths that break kernels among them."""
+"""Sequence lengths: ragged and paged batches, including the lengths that break kernels."""
 
 import torch
 
 
 def draw_lengths(generator: torch.Generator, batch: int, tokens: int) -> list[int]:
-    """Lengths of ``batch`` sequences over ``tokens`` tokens: some tokens are left over, one sequence may be empty."""
+    """Lengths of ``batch`` sequences over ``tokens`` tokens: some are left over, and one sequence may be empty."""
     if batch == 0:
         return []
     lengths, left = [], tokens - tokens // 16
@@ -24,17 +24,17 @@ def draw_lengths(generator: torch.Generator, batch: int, tokens: int) -> list[in
 def draw_paged(
     generator: torch.Generator, *, batch: int, tokens: int, pages: int, page_size: int, max_pages: int, kind: str
 ) -> dict[str, list[int]]:
-    """A batch over a paged cache.
+    """Draw a batch over a paged cache.
 
     Args:
         generator: the source of randomness.
         batch: how many sequences.
         tokens: how many new tokens there is room for.
         pages: how many pages the cache has; no page is used twice.
-        page_size: tokens of a page.
+        page_size: tokens per page.
         max_pages: columns of the block table.
         kind: ``decode`` (one new token each), ``prefill`` (all tokens are new), ``equal`` (equal lengths), ``ends``
-            (no token and as many as fit, by turns), anything else is a mixture.
+            (no token and as many as fit, alternately); anything else is a mixture.
 
     Returns:
         ``new``: new tokens of each sequence; ``lengths``: all of its tokens; ``pages``: how many pages it needs.
@@ -44,7 +44,7 @@ def draw_paged(
     for place in range(batch):
         most = min(max_pages, free - (batch - place - 1) if free > batch - place - 1 else free)
         capacity = most * page_size
-        # Not a whole number of pages, where it can be helped: the rest of the last page is poisoned.
+        # Avoid a whole number of pages if possible, so that the rest of the last page is poisoned.
         length = _between(generator, min(1, capacity), capacity)
         share = tokens // batch
         if kind == "equal":
@@ -59,7 +59,7 @@ def draw_paged(
         else:
             fresh = min(length, (1, share, max(1, share // 2), 0)[place % 4], share)
         if kind not in ("prefill", "equal", "ends") and batch > 3 and place == 3:
-            length = fresh  # a sequence without tokens in the cache but new ones, or without any
+            length = fresh  # a sequence with only new tokens, or without any
         new.append(fresh)
         lengths.append(length)
         needed.append(-(-length // page_size))
@@ -76,7 +76,7 @@ def running(lengths: list[int]) -> list[int]:
 
 
 def _between(generator: torch.Generator, low: int, high: int) -> int:
-    """A number from low to high, both included."""
+    """A number from low to high, inclusive."""
     if high <= low:
         return low
     return int(torch.randint(low, high + 1, (), generator=generator, device=generator.device))

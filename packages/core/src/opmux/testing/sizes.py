@@ -1,4 +1,4 @@
-"""Sizes of the dims of a case: a base, tiles, models' shapes, edges, zeros; by the names that dims have everywhere."""
+"""Sizes of the dims of a case, by dim name: base sizes, tiles, models' shapes, edges and zeros."""
 
 import math
 import random
@@ -61,7 +61,7 @@ EDGES: tuple[Mapping[str, Any], ...] = (
     {"hidden": 1},
     {"m": 1},
 )
-"""Changes of the base dims that kernels trip over; each is made where an op has the dim."""
+"""Changes of the base dims that often break kernels; each applies to ops that have the dim."""
 
 
 def edge_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
@@ -91,7 +91,7 @@ def zero_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
     for name in signature.binders:
         dims = base_dims(signature, profile)
         if name == "max_positions":
-            dims["seq"] = 0  # there is no position that a token could have
+            dims["seq"] = 0  # tokens would have no valid position
         dims[name] = (0, *dims[name][1:]) if name in signature.stars and dims[name] else 0
         if name in signature.stars and not dims[name]:
             dims[name] = (0,)
@@ -111,18 +111,18 @@ OWN_RANGES: Mapping[str, tuple[int, int]] = {
     "max_positions": (33, 130),
     "groups": (1, 5),
 }
-"""Least and largest spread sizes of dims that do not go as far as a profile's limit."""
+"""The smallest and the largest spread size of dims that do not reach a profile's limit."""
 
 
 LEFT_OVER = (1, 2, 4, 7, 4, 1, 4, 3)
-"""What spread sizes leave over by 8, by step: half a vector in every other step from the third on."""
+"""The remainder of spread sizes by 8, by step: half a vector in every other step from the third on."""
 
 
 def spread_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
     """Sizes from 1 to the profile's limit for every dim at once, in equal steps of the logarithm.
 
-    Each dim takes a size from every step, in an order of its own, and sizes differ in their remainders by 8: a kernel
-    that is wrong for short rows, or for what is left over after whole vectors, meets both.
+    Each dim takes a size from every step, in an order of its own, and sizes differ in their remainders by 8. This
+    exposes kernels that are wrong for short rows, or for the remainder after whole vectors.
     """
     count = profile.spread
     if not count:

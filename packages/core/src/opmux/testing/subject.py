@@ -1,4 +1,4 @@
-"""A case on its way through the suite: its arguments in guarded memory, and the call of the target."""
+"""A case while the suite runs it: its arguments in guarded memory, and the call of the target."""
 
 import itertools
 import traceback
@@ -24,11 +24,11 @@ from opmux.testing.oracle import mutated
 
 
 class TargetRaised(Exception):
-    """The target, and not the suite, raised."""
+    """The target raised, not the suite."""
 
 
 def traceback_of(raised: TargetRaised) -> str:
-    """Where the target raised: the traceback of what it raised first, from its own code on."""
+    """The traceback of the target's first exception, starting at its own code."""
     error: BaseException = raised
     while error.__cause__ is not None:
         error = error.__cause__
@@ -40,17 +40,17 @@ def traceback_of(raised: TargetRaised) -> str:
 
 
 class NotClaimed(Exception):
-    """The probe needs a call that the backend does not claim; says why."""
+    """The probe needs a call that the backend does not claim; the message is the reason."""
 
 
 @dataclass
 class Subject:
-    """A case on its way through a probe.
+    """A case while a probe runs it.
 
     Attributes:
-        arguments: the tensors as they were made, contiguous: what the oracle is given.
-        placed: the same in guarded memory, as the case's view says: what the target is given.
-        claim: whether the backend takes the call.
+        arguments: the tensors as they were made, contiguous; these go to the oracle.
+        placed: the same in guarded memory, laid out as the case's view; these go to the target.
+        claim: whether the backend claims the call.
     """
 
     backend: str
@@ -65,17 +65,17 @@ class Subject:
 
     @property
     def tensors(self) -> dict[str, Tensor | None]:
-        """What the target is given."""
+        """The tensors that are passed to the target."""
         return {n: self.placed[n].tensor if n in self.placed else None for n in self.arguments.tensors}
 
     def report(self, check: str, message: str, traceback: str = "") -> None:
-        """Record that something is wrong; one finding of a check is enough."""
+        """Record a finding; only the first one of each check is kept."""
         if all(f.check != check for f in self.findings):
             self.findings.append(Finding(check, message, traceback))
 
 
 def place(case: Case, op: Op, arguments: Arguments) -> dict[str, Guarded]:
-    """Put the tensors into guarded memory. An expanded one repeats its first entry, in the arguments as well."""
+    """Put the tensors into guarded memory. An expanded one repeats its first entry, in the arguments too."""
     placed = {}
     for name, tensor in arguments.tensors.items():
         if tensor is None:
@@ -93,7 +93,7 @@ def place(case: Case, op: Op, arguments: Arguments) -> dict[str, Guarded]:
 
 
 def prepare(backend: str, case: Case, device: torch.device) -> Subject:
-    """Make a case's arguments and ask whether the backend takes the call."""
+    """Make a case's arguments and ask whether the backend claims the call."""
     op = case.definition
     arguments = make_arguments(case, device, doublings=doublings_of(case, device))
     subject = Subject(backend, case, op, device, arguments, place(case, op, arguments))
@@ -102,10 +102,10 @@ def prepare(backend: str, case: Case, device: torch.device) -> Subject:
 
 
 def called(op: Op, backend: str, tensors: Any, options: Any, **extra: Any) -> tuple[Tensor, ...]:
-    """`execution.call`, with whatever it raises told apart from the suite's own mistakes.
+    """`execution.call`, with its errors distinguished from those of the suite.
 
     Raises:
-        TargetRaised: whatever it was.
+        TargetRaised: If the call raised.
     """
     try:
         return execution.call(op, backend, tensors, options, **extra)
@@ -115,7 +115,7 @@ def called(op: Op, backend: str, tensors: Any, options: Any, **extra: Any) -> tu
 
 
 def run(subject: Subject, **extra: Any) -> tuple[Tensor, ...]:
-    """Call the target; of a mutating op, the mutated tensors are its results."""
+    """Call the target; for a mutating op, returns the mutated tensors."""
     found = called(subject.op, subject.backend, subject.tensors, subject.arguments.options, **extra)
     if subject.op.signature.mutates:
         return tuple(subject.placed[n].tensor for n in mutated(subject.op))
@@ -131,7 +131,7 @@ def forms(subject: Subject) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 
 def refill(subject: Subject, arguments: Arguments) -> None:
-    """Write other contents into the very tensors that the target was given."""
+    """Write other contents into the same tensors that were passed to the target."""
     for name, value in arguments.tensors.items():
         if value is not None:
             subject.placed[name].tensor.copy_(value)

@@ -19,8 +19,8 @@ def case_parameters(backend: str, ops: Sequence[str] | None, profile: str) -> li
     """``(op, case id)`` of every case, as pytest parameters.
 
     Raises:
-        UnknownBackend: where no plugin registers the backend.
-        InvalidArgument: where there is no op or profile of a name, or the profile needs a GPU and there is none.
+        UnknownBackend: If no plugin registers the backend.
+        InvalidArgument: If there is no such op or profile, or the profile needs a GPU and there is none.
     """
     implemented = execution.ops_of(backend)  # loads the plugins, whose ops may be among the names
     names = implemented if ops is None else [op_named(name).name for name in ops]
@@ -32,7 +32,7 @@ def case_parameters(backend: str, ops: Sequence[str] | None, profile: str) -> li
 
 
 def check_case(backend: str, op: str, case: str, exceptions: str | Path | None = None) -> None:
-    """Run one case as a test: fails with what is wrong, skips with the declared reason."""
+    """Run one case as a test: fails with the findings, or skips with the declared reason."""
     outcome = run_one(backend, parse_case(op, case), execution.device_for(backend))
     exemption = exemption_of(read_exceptions(exceptions) if exceptions else (), op, case)
     if outcome.status == SKIPPED:
@@ -81,7 +81,7 @@ def check_claims(backend: str, parameters: Sequence[Any]) -> None:
 
 
 def check_loaded(backend: str) -> None:
-    """Every record of the backend has loaded: what did not cannot be held to anything."""
+    """Every record of the backend has loaded; what did not load cannot be checked."""
     execution.ops_of(backend)
     reasons = execution.unloaded_parts(backend)
     if reasons:
@@ -101,7 +101,7 @@ def check_exceptions(parameters: Sequence[Any], exceptions: str | Path | None) -
 def conformance_suite(
     backend: str, ops: Sequence[str] | None = None, profile: str = "small", exceptions: str | Path | None = None
 ) -> type:
-    """Make a test class that holds a backend to the references.
+    """Make a test class that checks a backend against the references.
 
     Write ``TestMyBackend = conformance_suite("mybackend")`` in a test module; the name must begin with ``Test``.
 
@@ -109,14 +109,14 @@ def conformance_suite(
         backend: the backend's name, or an implementation's full name.
         ops: names of ops; None takes every op that the backend implements.
         profile: the name of a profile (`opmux.testing.PROFILES`).
-        exceptions: a file of known exceptions (`opmux.testing.exceptions`), a reason for each.
+        exceptions: a file of known exceptions (`opmux.testing.exceptions`) with a reason for each.
 
     Returns:
         The class.
 
     Raises:
-        UnknownBackend: where no plugin registers the backend.
-        InvalidArgument: where there is no op or profile of a name.
+        UnknownBackend: If no plugin registers the backend.
+        InvalidArgument: If there is no such op or profile.
     """
     parameters = case_parameters(backend, ops, profile)
     names = list(dict.fromkeys(parameter.values[0] for parameter in parameters))
@@ -126,7 +126,7 @@ def conformance_suite(
 
         @pytest.mark.parametrize(("op", "case"), parameters)
         def test_case(self, op: str, case: str) -> None:
-            """One call, held to the oracle."""
+            """One call, checked against the oracle."""
             check_case(backend, op, case, exceptions)
 
         @pytest.mark.parametrize("op", names)

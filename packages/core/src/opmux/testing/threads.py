@@ -1,6 +1,6 @@
-"""Threads of torch on the CPU: one for what the suite computes itself, all of the process's for a target's calls.
+"""Threads of torch on the CPU: one for the suite's own computations, all of the process's for calls of a target.
 
-The tensors of most cases are small, and threads cost them more than they give: with many cores, most of the time.
+The tensors of most cases are small, so threads cost more than they gain: with many cores, most of the run time.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 _of_targets: list[int] = []
-"""How many threads the process had before `one_thread`, while it is in force."""
+"""How many threads the process had before `one_thread`, while it is active."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Inside of `one_thread`, give a target the threads that the process has."""
+    """Inside `one_thread`, give a target all threads of the process."""
     if not _of_targets:
         yield
         return

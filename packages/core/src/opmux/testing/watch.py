@@ -1,4 +1,4 @@
-"""Telling which case was running when the process died: a kernel that aborts takes Python's own messages with it."""
+"""Reports which case was running when the process died: a kernel that aborts leaves Python no chance to do so."""
 
 import subprocess
 import sys
@@ -15,9 +15,9 @@ if last:
 
 
 class Watch:
-    """A small process beside this one. It is told what comes next, and prints that should this one end without a word.
+    """A small helper process. It receives a description of the next step, and prints it if this process dies.
 
-    As a context manager it starts and ends the process. Where none can be started, nothing is watched.
+    As a context manager it starts and ends the process. If none can be started, nothing is watched.
     """
 
     def __init__(self) -> None:
@@ -25,19 +25,19 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         if sys.executable:
-            # A session of its own: an interrupt from the terminal is for this process alone.
+            # A session of its own, so that an interrupt from the terminal reaches only this process.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM], stdin=subprocess.PIPE, text=True, start_new_session=True
             )
         return self
 
     def about_to(self, text: str) -> None:
-        """Say what is to be printed if the process dies from here on; empty for nothing."""
+        """Set the text to print if the process dies from now on; empty for none."""
         if self._process is not None and self._process.stdin is not None:
             try:
                 self._process.stdin.write(text + "\n")
                 self._process.stdin.flush()
-            except BrokenPipeError:  # somebody ended it: the run goes on unwatched
+            except BrokenPipeError:  # the helper was ended: the run continues unwatched
                 self._process = None
 
     def __exit__(

@@ -6,16 +6,16 @@ output's dtype at the exact result,
 
     |error|  <=  1/2 ulp(out)  +  u * magnitude  +  2**-8 * noise
 
-where *magnitude* is what the family's formula gives for ``|A| * |B|``: the formula evaluated with every operand (in
-8-bit formats dequantised) replaced by its absolute value, each term multiplied by the number of roundings it goes
-through. It is computed in float64 from the operands of the call, for each element of each output: an element of a
-sum that cancels may be wrong by more of its own size than one that does not, and no constant tolerance says that.
+where *magnitude* is the family's formula evaluated with every operand (dequantised if 8-bit) replaced by its absolute
+value, and each term multiplied by the number of roundings that it goes through. It is computed in float64 from the
+operands of the call, for each element of each output: an element whose sum cancels may have a larger relative error
+than one whose sum does not, which no constant tolerance can express.
 
-**Sums.** A sum of n terms goes through n roundings in the worst order. Roundings are as often up as down: the error of
+**Sums.** A sum of n terms goes through n roundings in the worst order. Roundings go up as often as down: the error of
 a sequential sum of terms of one sign has the standard deviation ``0.24 u sqrt(n) sum|t|``, of mixed signs ``0.4 u
-sum|t|``. `roundings` therefore counts ``4 + sqrt(n)``: about four standard deviations of the worst order, so that every
-order passes, and half as many bits as a sum in bfloat16 would need. Where the case repeats one entry along a dim that
-is summed over (the expanded view), all terms round the same way, and it counts ``4 + n``.
+sum|t|``. `roundings` therefore counts ``4 + sqrt(n)``: about four standard deviations of the worst order, which
+admits every order, and half as many bits as a sum in bfloat16 would need. If the case repeats one entry along a summed
+dim (the expanded view), all terms round the same way, and it counts ``4 + n``.
 
 **Probabilities in bfloat16.** Attention kernels multiply the probabilities P with V on matrix units that take 16-bit
 operands, so for 16-bit inputs P (and in the backward dS) may be rounded to bfloat16. The roundings of the terms of one
@@ -24,18 +24,18 @@ sqrt(P**2 @ V**2)``. For float16 inputs they may be float16, whose subnormals ar
 (six standard deviations), plus the result itself once, for rows whose probabilities are all equal and round alike.
 
 **Three bounds.** For the worst element, as above. For the worst row (of the last dim) and for the whole output (in the
-Frobenius norm) the norms of the three terms are added, the first and the third taken for what they are, averages: a
-rounding error's mean square is 1/12 ulp**2 (1/8 where results lie on a grid of half an ulp) and not 1/4, and noise
-averages out. Rows and outputs that are rounded twice, or by a few codes everywhere, fail these two.
+Frobenius norm) the norms of the three terms are added, the first and the third as averages: a rounding
+error's mean square is 1/12 ulp**2 (1/8 where results lie on a grid of half an ulp), not 1/4, and noise averages out.
+Rows and outputs that are rounded twice, or are off by a few codes everywhere, fail these two.
 
-**Float64.** The oracle is no better than the kernel, so both terms count twice.
+**Float64.** The oracle is no more accurate than the kernel, so both terms count twice.
 
 **Quantised outputs** are compared by code: at most one code apart, on at most max(1, 0.1 %) of the elements; scales
-within 2 ulp. Where the exact quotient lies within its own roundings of a tie, both codes count as exact: 16-bit values
-lie on ties too often for a fixed fraction.
+within 2 ulp. If the exact quotient lies within its own roundings of a tie, both codes count as exact: 16-bit values lie
+on ties too often for a fixed fraction.
 
 **Ops that have no derivation here** (a plugin's own) are bounded by the perturbation of their oracle: a backward-stable
-kernel gives the exact result of inputs that differ by a few u. A plugin can give a derivation with `derives`.
+kernel gives the exact result of inputs that differ by a few u. A plugin can register a derivation with `derives`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ def allowances(
     expected: Sequence[Tensor],
     repeated: bool = False,
 ) -> tuple[Allowance, ...]:
-    """The allowance of each output of a call.
+    """Derive the allowance of each output of a call.
 
     Args:
         op: the op.
@@ -101,7 +101,7 @@ def allowances(
         dtypes: their dtypes before they were upcast.
         options: the options.
         expected: the exact results, in float64.
-        repeated: tensors repeat one entry along their first dim.
+        repeated: whether tensors repeat one entry along their first dim.
     """
     meant = OPS[op.in_place_of] if op.in_place_of is not None else op
     real = [d for d in dtypes.values() if d.is_floating_point]

@@ -1,6 +1,6 @@
 """Bounds of the gated activations and their gradients.
 
-An activation's roundings are relative to its terms; the exponential's argument carries its own.
+An activation's roundings are relative to its terms; the argument of the exponential adds its own.
 """
 
 import math
@@ -45,7 +45,7 @@ def _activation(given: Given, gate: Tensor) -> tuple[Tensor, Tensor]:
         share = torch.sigmoid(gate)
         # The rounding of exp's argument g is g * u, which sigmoid passes on as g * (1 - sigmoid).
         rounds = _ACTIVATION + 2 * size * (1 - share)
-        # A sigmoid below the smallest normal number may be flushed to zero, which a large factor shows.
+        # A sigmoid below the smallest normal number may be flushed to zero, which shows after a large factor.
         flushed = torch.where(share < 2 * given.smallest, given.smallest / given.unit, 0.0)
         # 1 - sigmoid cancels: its error is that of 1.
         slope = share * ((1 + 2 * size * (1 - share)) * (rounds + 2) + 4 * size)
@@ -53,7 +53,7 @@ def _activation(given: Given, gate: Tensor) -> tuple[Tensor, Tensor]:
     if given.options["approximate"] == "tanh":
         inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
         inner_slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * gate.square())
-        # (1 + tanh) / 2 as it is written cancels below zero: its error is that of 1, not of the small difference.
+        # (1 + tanh) / 2 as written cancels below zero: its error is that of 1, not of the small difference.
         share = 0.5 * (1 + torch.tanh(inner).abs())
         swing = 0.5 * (1 - torch.tanh(inner).square())
         rounds = share + 4 * swing * inner.abs()

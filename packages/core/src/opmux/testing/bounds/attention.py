@@ -51,7 +51,7 @@ def as_tensor(value: Tensor | float) -> Tensor:
 
 
 def _attention_terms(given: Given, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
-    """Of some heads: the output's magnitude, the root of its noise, the lse's magnitude."""
+    """For some heads: the output's magnitude, the root of its noise, the lse's magnitude."""
     keys = roundings(scores.p.shape[-1])
     error = scores.p * scores.error
     common = row_sums(error)
@@ -63,7 +63,7 @@ def _attention_terms(given: Given, scores: Scores) -> tuple[Tensor, Tensor, Tens
 
 
 def _assembled(given: Given, parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Allowance]:
-    """Parts of some heads each, ``(heads, seq, dim)``, as allowances in the outputs' shapes."""
+    """Combine parts of some heads each, ``(heads, seq, dim)``, into allowances in the outputs' shapes."""
     out = given.expected[0]
     batch, seq, heads, dim = out.shape
 

@@ -1,6 +1,6 @@
 """Bounds of the gradients of attention, dense and ragged.
 
-dP = dO.V, shift = dlse - dO.out, dS = P (dP + shift), each with its error; then products as in the forward.
+dP = dO.V, shift = dlse - dO.out, dS = P (dP + shift), each with its error; the products follow as in the forward.
 """
 
 import torch

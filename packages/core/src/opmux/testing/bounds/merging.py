@@ -39,7 +39,7 @@ def _merged(given: Given) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor, Te
     top = lse.nan_to_num(0.0, 0.0, 0.0)
     sides = []
     for name, one in zip(("out_a", "out_b"), lses, strict=True):
-        weight = torch.exp(one - top).nan_to_num(0.0).clamp(max=1.0)  # an infinite lse would give more
+        weight = torch.exp(one - top).nan_to_num(0.0).clamp(max=1.0)  # an infinite lse would exceed 1
         sides.append((given[name], weight, 8 + 2 * (one - top).nan_to_num(0.0, 0.0, 0.0).abs() + 2 * top.abs()))
     out = sum((weight * side.abs() for side, weight, _ in sides), torch.zeros_like(sides[0][0]))
     return out, top.squeeze(-1).mT, sides

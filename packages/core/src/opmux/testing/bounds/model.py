@@ -1,4 +1,4 @@
-"""What derivations of error bounds are made of: a call as they see it, and the allowance they return."""
+"""The interface of error bound derivations: the call that they receive, and the allowance that they return."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,12 @@ SCALE_ULPS = 2.0
 
 @dataclass(frozen=True)
 class Allowance:
-    """What an output may err by beside the rounding to its own dtype.
+    """The error allowed in an output, besides the rounding to its own dtype.
 
     Attributes:
         magnitude: in units of the accumulation dtype's unit roundoff; float64, of the output's shape.
         noise: in units of bfloat16's unit roundoff; None where nothing may be rounded to it.
-        ulps: in ulp of the output, beside its own rounding.
+        ulps: in ulp of the output, besides its own rounding.
     """
 
     magnitude: Tensor | float = 0.0
@@ -55,14 +55,14 @@ class Given:
     """A call as a derivation sees it.
 
     Attributes:
-        tensors: the operands in float64, with 0 for NaN and Inf (a result that they reach is not finite either).
+        tensors: the operands in float64, with 0 for NaN and Inf (results that depend on those are not finite either).
         options: the options.
         expected: the exact results, with 0 for NaN and Inf.
-        sixteen: the inputs are 16-bit, so probabilities may be kept in bfloat16.
+        sixteen: whether the inputs are 16-bit, so that probabilities may be kept in bfloat16.
         raw: the operands with their NaN and Inf.
-        half: the 16-bit inputs are float16, and so may be what is kept.
-        smallest: the smallest normal number of the accumulation dtype: what lies below may be flushed to zero.
-        unit: its unit roundoff.
+        half: whether the 16-bit inputs are float16, so that probabilities may be kept in float16.
+        smallest: the smallest normal number of the accumulation dtype; smaller values may be flushed to zero.
+        unit: the unit roundoff of the accumulation dtype.
     """
 
     op: Op
@@ -80,15 +80,15 @@ class Given:
         return value
 
     def wants(self, place: int) -> bool:
-        """Whether the output is computed at all."""
+        """Whether the output is wanted."""
         mask = self.options.get("output_mask")
         return mask is None or mask[place]
 
     def kept(self, values: Tensor) -> Tensor:
-        """Magnitudes of what may be kept in 16 bits.
+        """Adjust magnitudes of values that may be kept in 16 bits.
 
         Below 2**-16 a float16 is off by more than bfloat16's half step: by half of its own subnormal step, 2**-25,
-        which is bfloat16's half step of 2**-16. (0 is exact.)
+        which is bfloat16's half step at 2**-16. (0 is exact.)
         """
         sizes = values.abs()
         return torch.where(sizes > 0, sizes.clamp_min(2.0**-16), sizes) if self.half else sizes
@@ -99,31 +99,31 @@ class Given:
 
 
 repeated = ContextVar("repeated", default=False)
-"""Whether the operands of the current call repeat one entry: the roundings of a sum's terms are then all alike."""
+"""Whether the operands of the current call repeat one entry, so that all terms of a sum round the same way."""
 
 
 def roundings(terms: int) -> float:
-    """How many unit roundoffs the error of a sum is allowed, in any order of summation."""
+    """The error allowed for a sum of this many terms in any order, in unit roundoffs."""
     return 4.0 + (terms if repeated.get() else math.sqrt(terms))
 
 
 def unit_roundoff(dtypes: Sequence[torch.dtype]) -> float:
-    """That of the accumulation dtype for operands of these dtypes."""
+    """The unit roundoff of the accumulation dtype for operands of these dtypes."""
     return 2.0**-53 if torch.float64 in dtypes else 2.0**-24
 
 
 def finite(value: Any) -> Any:
-    """A float64 tensor with 0 for NaN and Inf; anything else as it is."""
+    """A float64 tensor with 0 for NaN and Inf; anything else is unchanged."""
     if isinstance(value, Tensor) and value.dtype == torch.float64:
         return value.nan_to_num(0.0, 0.0, 0.0)
     return value
 
 
 def row_sums(x: Tensor) -> Tensor:
-    """Sums of rows of the last dim, kept as a dim of one."""
+    """Sums over the last dim, kept as a dim of one."""
     return x.sum(-1, keepdim=True)
 
 
 def row_means(x: Tensor) -> Tensor:
-    """Means of rows of the last dim, kept as a dim of one."""
+    """Means over the last dim, kept as a dim of one."""
     return row_sums(x) / max(1, x.shape[-1])

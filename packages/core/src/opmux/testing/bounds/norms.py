@@ -14,7 +14,7 @@ from opmux.testing.bounds.model import Allowance, Given, derives, roundings, row
 
 @dataclass(frozen=True)
 class _Normed:
-    """A normed row: n = centred * r, and the roundings that n and r carry, relative to ``spread`` and to r."""
+    """A normed row: n = centred * r, and the roundings in n and r, relative to ``spread`` and to r."""
 
     n: Tensor
     spread: Tensor
@@ -23,10 +23,10 @@ class _Normed:
 
 
 def _normed(x: Tensor, eps: float, centre: bool) -> _Normed:
-    """``spread`` is |n|, for a layer norm with the mean of |x| beside it: the mean's error shifts the whole row.
+    """``spread`` is |n|, plus the mean of |x| for a layer norm: the mean's error shifts the whole row.
 
     The variance's error is relative to the mean square, so that one pass over E[x**2] - E[x]**2 passes as well. An
-    error of the mean square counts half in its root, and less where eps outweighs it.
+    error in the mean square counts half in its root, and less if eps dominates it.
     """
     sums = roundings(x.shape[-1])
     mean = row_means(x) if centre else torch.zeros_like(row_means(x))

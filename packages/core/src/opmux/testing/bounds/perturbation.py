@@ -1,4 +1,4 @@
-"""The bound of an op that has no derivation: how far its oracle moves when its inputs move by a few roundings."""
+"""The bound of an op without a derivation: how far its oracle moves when its inputs move by a few roundings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,10 @@ _STEP = 2.0**-20
 
 
 def by_perturbation(given: Given) -> list[Allowance]:
-    """The exact results of inputs that are perturbed by a relative ``step``, in units of it.
+    """How far the exact results move when inputs are perturbed by a relative ``step``, in units of that step.
 
-    Each element counts for what its own perturbation gave and for the root mean square of its row, as a difference may
-    be small by chance.
+    Each element combines its own difference with the root mean square of its row, because a single difference may be
+    small by chance.
     """
     generator = torch.Generator().manual_seed(0)
     found = [torch.zeros_like(e, dtype=torch.float64) for e in given.expected]

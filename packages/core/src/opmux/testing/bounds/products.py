@@ -66,11 +66,11 @@ def _linear_backward(given: Given) -> list[Allowance]:
 
 @derives("write_kv_cache")
 def _write(given: Given) -> list[Allowance]:
-    """A conversion, of float64 perhaps by way of float32."""
+    """A conversion; float64 may be converted by way of float32."""
     return [Allowance(e.abs()) for e in given.expected]
 
 
 @derives("quantize")
 def _quantize(given: Given) -> list[Allowance]:
-    """A code may be rounded from what its value times a reciprocal of the scale gives: three roundings."""
+    """A code may be rounded from its value times the reciprocal of the scale: three roundings."""
     return [Allowance(4 * given.expected[0].abs()), Allowance(ulps=SCALE_ULPS)]

@@ -1,4 +1,4 @@
-"""Attention written out in float64, score by score, for the derivation of bounds: no blocks, no running sums."""
+"""Attention written out in float64 for the derivation of bounds: all scores, no blocks, no running sums."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,13 @@ SCORES_AT_A_TIME = 1 << 24
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of some query heads of one batch entry, ``(heads, seq_q, seq_k)`` where nothing else is said.
+    """The scores of some query heads of one batch entry, ``(heads, seq_q, seq_k)`` unless stated otherwise.
 
     Attributes:
         q, k, v: ``(heads, seq, dim)``, keys and values repeated for the query heads that share them.
         p: the probabilities, 0 where masked out.
         error: the roundings of each probability, relative to it, without those of the row's lse; 0 where masked out.
-        slope: of the cap; 1 without one.
+        slope: the derivative of the cap; 1 without one.
         slope_error: its roundings.
         lse: ``(heads, seq_q, 1)``; 0 for -inf.
         sink_p: the probability of the sink, ``(heads, seq_q, 1)``.
@@ -48,7 +48,7 @@ class Scores:
         q, k, v = one["q"], one["k"], one["v"]
         scale = 1 / math.sqrt(max(1, q.shape[-1])) if options["scale"] is None else options["scale"]
         s = scale * (q @ k.mT)
-        # One rounding for each term of the product, and those of the scale and of the factor to base 2.
+        # One rounding for each term of the product, plus those of the scale and of the conversion to base 2.
         error = (4 + math.sqrt(q.shape[-1])) * abs(scale) * (q.abs() @ k.abs().mT) + 4 * s.abs()
         slope: Tensor | float = 1.0
         slope_error: Tensor | float = 0.0
@@ -96,7 +96,7 @@ def _allowed(queries: int, keys: int, causal: bool, window: tuple[int, int], dev
 
 
 def per_head(q: Tensor, k: Tensor) -> Iterator[tuple[int, slice]]:
-    """Batch entries and slices of query heads (whole groups), so that the scores of one fit into memory."""
+    """Batch entries and slices of query heads (whole groups), so that the scores of each slice fit in memory."""
     batch, seq, heads, _ = q.shape
     groups = heads // max(1, k.shape[2])
     fitting = max(1, SCORES_AT_A_TIME // max(1, seq * k.shape[1] * groups)) * groups
@@ -106,7 +106,7 @@ def per_head(q: Tensor, k: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def attended(tensors: Mapping[str, Any], batch: int, heads: slice, groups: int) -> dict[str, Any]:
-    """The tensors of these heads as ``(heads, seq, dim)``; those by row, and sinks, with a last dim of one."""
+    """The tensors of these heads as ``(heads, seq, dim)``; per-row tensors and sinks have a last dim of one."""
     shared = slice(heads.start // groups, -(-heads.stop // groups))
     found: dict[str, Any] = {}
     for name in ("q", "out", "grad_out"):
@@ -142,7 +142,7 @@ def by_sequence(tensors: Mapping[str, Any]) -> Iterator[tuple[slice, slice, dict
 
 
 def _cached(tensors: Mapping[str, Any], name: str, place: int) -> Tensor:
-    """A sequence's keys or values out of its pages."""
+    """A sequence's keys or values, gathered from its pages."""
     cache, length = tensors[f"{name}_cache"], int(tensors["seq_lens"][place])
     pages = tensors["block_table"][place, : -(-length // cache.shape[1])].to(torch.int64)
     gathered: Tensor = cache.index_select(0, pages).flatten(0, 1)[None, :length]
