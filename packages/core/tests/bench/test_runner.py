@@ -53,11 +53,11 @@ def test_the_defaults_suit_the_device() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"size": "huge"}, "bench: `size` expected one of small, model, figures, got 'huge'; leave it away"),
-        ({"dtype": torch.int8}, "bench: `dtype` expected bf16, f16, f32 or f64, got int8; leave it away"),
-        ({"limit_s": -0.5}, "bench: `limit` expected 0 seconds or more, got -0.5; leave it away for 5"),
-        ({"limit_s": float("nan")}, "bench: `limit` expected 0 seconds or more, got nan; leave it away for 5"),
-        ({"rounds": 0}, "bench: `rounds` expected 1 or more, got 0; leave it away for 20"),
+        ({"size": "huge"}, "bench: `size` expected one of small, model, figures, got 'huge'; omit it"),
+        ({"dtype": torch.int8}, "bench: `dtype` expected bf16, f16, f32 or f64, got int8; omit it"),
+        ({"limit_s": -0.5}, "bench: `limit` expected 0 seconds or more, got -0.5; omit it for the default of 5"),
+        ({"limit_s": float("nan")}, "bench: `limit` expected 0 seconds or more, got nan; omit it for the default of 5"),
+        ({"rounds": 0}, "bench: `rounds` expected 1 or more, got 0; omit it for the default of 20"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(given: dict, message: str) -> None:

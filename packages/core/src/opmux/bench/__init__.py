@@ -1,6 +1,6 @@
 """Benchmarks: implementations of an op timed side by side with the available peers, in interleaved rounds of one run.
 
-Nothing here asserts a time. `run` gives plain data; `opmux bench` draws it.
+Nothing here asserts a time. `run` returns plain data; `opmux bench` displays it.
 """
 
 from opmux.bench.results import CaseResult, Ceilings, Contender, Left, Report

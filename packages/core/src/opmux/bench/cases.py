@@ -1,4 +1,4 @@
-"""What is called: for each op the arguments that a layer of a real model gives it."""
+"""The calls to time: for each op, the arguments that a layer of a real model passes to it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ class Arguments:
 
     Attributes:
         tensors: all of the op's tensors, None for an absent optional one.
-        options: those that are not defaults.
-        moved: bytes that the call must read and write, where its inputs and outputs do not say it.
-        flops: floating-point operations, where the op's own expression does not say it.
-        share: the share of the op's own expression that is due, as half of the scores under a causal mask.
+        options: the options that are not defaults.
+        moved: bytes that the call must read and write, if they do not follow from its inputs and outputs.
+        flops: floating-point operations, if they do not follow from the op's own expression.
+        share: the share of the op's own expression that applies, such as half of the scores under a causal mask.
     """
 
     tensors: tuple[Tensor | None, ...]
@@ -63,7 +63,7 @@ class Data:
         return self.normal(*sizes).to(torch.float64 if self.dtype == torch.float64 else torch.float32)
 
     def ints(self, values: Sequence[int], dtype: torch.dtype = torch.int32) -> Tensor:
-        """Given integers."""
+        """The given integers as a tensor."""
         return torch.tensor(list(values), dtype=dtype, device=self.device)
 
     def angles(self, positions: int, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ class Data:
         return angles.cos(), angles.sin()
 
     def offsets(self, batch: int, length: int) -> Tensor:
-        """Where sequences of one length begin, and the last ends."""
+        """Where sequences of equal length begin, then where the last one ends."""
         return self.ints(range(0, (batch + 1) * length, length))
 
 
@@ -139,7 +139,7 @@ def _linear_backward(data: Data, s: Shape) -> Arguments:
 
 
 def _visible(s: Shape) -> float:
-    """The share of all scores that a causal mask, aligned bottom-right, leaves."""
+    """The share of all scores that remain under a causal mask aligned bottom-right."""
     return 1.0 if not s.causal else 1 - (s.new - 1) / (2 * s.context)
 
 
@@ -174,7 +174,7 @@ def _merge_attention_states_backward(data: Data, s: Shape) -> Arguments:
 
 
 def _attention_flops(s: Shape, factor: int) -> float:
-    """``factor`` matrix products over the scores that are seen."""
+    """The flop count of ``factor`` matrix products over the visible scores."""
     return 2.0 * factor * s.batch * s.heads * s.new * s.context * s.head_dim * _visible(s)
 
 
@@ -201,7 +201,7 @@ def _attention_varlen_backward(data: Data, s: Shape) -> Arguments:
 
 
 def _pages(data: Data, s: Shape) -> tuple[Tensor, Tensor, Tensor]:
-    """Two caches and a block table whose pages lie scattered in them."""
+    """Two caches and a block table with pages scattered over them."""
     each = math.ceil(s.context / s.page_size)
     order = torch.randperm(s.batch * each, generator=data.generator, device=data.device).to(torch.int32)
     cache = (s.batch * each, s.page_size, s.kv_heads, s.head_dim)
@@ -272,4 +272,4 @@ MAKERS: dict[str, Maker] = {
     "paged_attention_lse": _paged_attention,
     "quantize": _quantize,
 }
-"""Every op that has cases; a test holds it to the core's ops."""
+"""Every op that has cases; a test compares it with the core's ops."""

@@ -11,7 +11,7 @@ import torch
 Run = Callable[[], Any]
 
 _FLUSH_BYTES = 512 * 2**20
-"""Written between calls on a GPU: more than the last-level cache of any (MI300X: 256 MiB)."""
+"""Bytes written between calls on a GPU: more than any GPU's last-level cache (MI300X: 256 MiB)."""
 
 _CPU_SAMPLE_S = 1e-3
 """A CPU sample repeats the call until this much time has passed, so that the timer's own cost does not matter."""
@@ -21,11 +21,11 @@ _MOST_FLUSHES = 64
 
 @dataclass(frozen=True)
 class Timed:
-    """Something to be timed.
+    """A call to be timed.
 
     Attributes:
         run: the call.
-        prepare: what must be put back before it, untimed, or None.
+        prepare: restores the state before each call, untimed, or None.
     """
 
     run: Run
@@ -36,7 +36,7 @@ class Clock(Protocol):
     """Times calls on one kind of device."""
 
     def warm_up(self, name: str, timed: Timed) -> None:
-        """Run it a few times, so that nothing is compiled or allocated later, and learn how long it takes."""
+        """Run it a few times, so that nothing is compiled or allocated later, and measure roughly how long it takes."""
 
     def sample(self, name: str, timed: Timed) -> float:
         """Microseconds of one call."""
@@ -49,11 +49,11 @@ class CpuClock:
         self._calls: dict[str, int] = {}
 
     def warm_up(self, name: str, timed: Timed) -> None:
-        """Run it twice; the second run says how many calls make a sample."""
+        """Run it twice; the second run determines how many calls make a sample."""
         self._calls[name] = 1
         self.sample(name, timed)
         took = self.sample(name, timed) / 1e6
-        # A call that changes its arguments must find them as they were: one call to a sample.
+        # A call that changes its arguments needs them restored each time: one call per sample.
         self._calls[name] = 1 if timed.prepare else max(1, round(_CPU_SAMPLE_S / max(took, 1e-7)))
 
     def sample(self, name: str, timed: Timed) -> float:
@@ -70,8 +70,8 @@ class CpuClock:
 class CudaClock:
     """Events around one call on a cold cache: all device work between them counts.
 
-    The cache is flushed before each call by writing a large buffer, often enough that the host is ahead: the events
-    then hold no time in which the device waits for the host, unless the call itself waits for the device.
+    The cache is flushed before each call by writing a large buffer, often enough that the host stays ahead: the events
+    then include no time in which the device waits for the host, unless the call itself waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -81,7 +81,7 @@ class CudaClock:
         self._flush_us = 0.0
 
     def warm_up(self, name: str, timed: Timed) -> None:
-        """Run it a few times, and find how often to flush so that the host is ahead."""
+        """Run it a few times, and determine how often to flush so that the host stays ahead."""
         if not self._flush_us:
             self._buffer.zero_()
             self._flush_us = self._between(self._buffer.zero_)
@@ -114,7 +114,7 @@ class CudaClock:
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock of a device."""
+    """The clock for a device."""
     return CudaClock(device) if device.type == "cuda" else CpuClock()
 
 
@@ -129,10 +129,10 @@ def interleave(
     """Time every contender once a round, starting each round with a different one, so that drift affects all alike.
 
     Args:
-        contenders: those to be timed, warmed up already.
-        rounds: how many at most.
-        limit_s: seconds after which no further round is begun, once ``least_rounds`` are done.
-        least_rounds: how many at least.
+        contenders: the calls to be timed, already warmed up.
+        rounds: the maximum number of rounds.
+        limit_s: seconds after which no further round starts, once ``least_rounds`` are done.
+        least_rounds: the minimum number of rounds.
         shuffled: draws another order for each round, so that neighbours change too.
 
     Returns:

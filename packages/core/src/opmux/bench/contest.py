@@ -26,7 +26,7 @@ class Entry:
     """A contender, warmed up.
 
     Attributes:
-        difference: of its result from the reference's.
+        difference: the difference of its result from the reference's.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Contest:
         self.left: list[Left] = []
 
     def enter_implementations(self, backends: Sequence[str] | None) -> None:
-        """Prepare every implementation that takes this call, or only those that ``backends`` names."""
+        """Prepare every implementation that claims this call, or only those that ``backends`` names."""
         for candidate in self._plan(None).candidates:
             name, chosen = candidate.name, candidate.status == resolver.CHOSEN
             if backends is not None:
                 if not {name, name.partition(":")[0]} & set(backends):
                     continue
-                # An implementation that is asked for by name may run where it is no candidate otherwise.
+                # An implementation requested by name may run although it is not a candidate otherwise.
                 candidate = next(c for c in self._plan(name).candidates if c.name == name)
             if candidate.status in _TAKERS:
                 package = f"{candidate.distribution} {candidate.version}"
@@ -104,7 +104,7 @@ class Contest:
             self.entries.append(Entry(name, kind, package, chosen, timed, apart))
 
     def _results(self, run: Run) -> list[Tensor]:
-        """What a call gives: its outputs without the unwanted gradients, or what it leaves in its mutated arguments."""
+        """The results of a call: its outputs without unwanted gradients, or its mutated arguments."""
         self._restore()
         results = run()
         if self._mutated:

@@ -1,7 +1,7 @@
-"""The ops as a PyTorch user would write them: what a backend has to beat.
+"""The ops as a PyTorch user would write them: the baseline that a backend has to beat.
 
-Each takes the op's own arguments. They are made for the benchmark's cases and refuse nothing: what an op means is
-said by its reference.
+Each takes the op's own arguments. They are written for the benchmark's cases and check nothing: an op is defined by
+its reference.
 """
 
 import math
@@ -49,13 +49,13 @@ def add_layer_norm(
 
 
 def silu_and_mul(x: Tensor) -> Tensor:
-    """The halves of a row, by SiLU and product."""
+    """SiLU and product of the halves of each row."""
     gate, up = x.chunk(2, dim=-1)
     return F.silu(gate) * up
 
 
 def gelu_and_mul(x: Tensor, *, approximate: str) -> Tensor:
-    """The halves of a row, by GELU and product."""
+    """GELU and product of the halves of each row."""
     gate, up = x.chunk(2, dim=-1)
     return F.gelu(gate, approximate=approximate) * up
 
@@ -84,7 +84,7 @@ def apply_rope(
 
 
 def apply_rope_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool) -> None:
-    """The same, and copies."""
+    """The same, then copies."""
     rotated = apply_rope(q, k, cos, sin, positions, interleaved=interleaved)
     q.copy_(rotated[0])
     k.copy_(rotated[1])
@@ -108,7 +108,7 @@ def linear_backward(grad: Tensor, x: Tensor, w: Tensor, **_: Any) -> tuple[Tenso
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, sinks: None = None, *, causal: bool, **_: Any) -> Tensor:
-    """PyTorch's own attention, with whichever kernel it takes."""
+    """PyTorch's own attention, with whichever kernel it chooses."""
     seq_q, seq_k = q.shape[1], k.shape[1]
     mask = None
     if causal and 1 < seq_q < seq_k:  # PyTorch's is_causal is aligned top-left
@@ -140,7 +140,7 @@ def merge_attention_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: T
 
 
 def each_sequence(offsets_q: Sequence[int], offsets_k: Sequence[int], attend: Formulation) -> Formulation:
-    """Attention within each sequence of a ragged batch, one after the other; the offsets are known on the host."""
+    """Attention within each sequence of a ragged batch, one after another; the offsets are known on the host."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, *_: Any, causal: bool, **__: Any) -> Any:
         results = [

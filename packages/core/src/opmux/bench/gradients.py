@@ -1,4 +1,4 @@
-"""Backward ops as PyTorch's autograd does them: the graph is built once, untimed, and run backward at each call."""
+"""Backward ops computed by PyTorch's autograd: the graph is built once, untimed, and run backward at each call."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Graph:
-    """A forward that has run: its outputs, the tensors to differentiate by, and the incoming gradients."""
+    """A forward that has run: its outputs, the tensors to differentiate with respect to, and the incoming gradients."""
 
     outputs: Sequence[Tensor]
     leaves: Sequence[Tensor]
@@ -94,7 +94,7 @@ def backward_call(
     """The call that is timed: autograd from the outputs to the leaves, with the graph retained.
 
     Args:
-        through: what the forward's formulation is put through, as torch.compile.
+        through: a transformation of the forward's formulation, such as torch.compile.
     """
     with torch.enable_grad():
         graph = _BUILDERS[op]({**given, "through": through})

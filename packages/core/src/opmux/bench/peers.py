@@ -38,7 +38,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "write_kv_cache": f.write_kv_cache,
     "quantize": f.quantize,
 }
-"""Ops whose formulation takes the op's own arguments; these are what torch.compile is given."""
+"""Ops whose formulation takes the op's own arguments; these are passed to torch.compile."""
 
 _BY_SEQUENCE: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "attention_varlen": (f.each_sequence, f.attention, "cu_seqlens_k"),
@@ -56,7 +56,7 @@ def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool)
         compiled: whether torch.compile is one of them.
 
     Returns:
-        Functions that make the call to be timed; making it may raise, where the peer is not to be had here.
+        Functions that make the call to be timed; they may raise if the peer is not available here.
     """
     name, options = op.name, all_options(op, arguments)
     tensors: tuple[Any, ...] = arguments.tensors
@@ -88,14 +88,14 @@ def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool)
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile at its best: tuned, but without CUDA graphs, which no contender uses."""
+    """torch.compile with tuning, but without CUDA graphs, which no contender uses."""
     mode = "max-autotune-no-cudagraphs" if torch.cuda.is_available() else None
     made: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
     return made
 
 
 def _compiled(eager: Callable[..., Any], tensors: Any, options: Any) -> Run:
-    torch.compiler.reset()  # each case is compiled on its own, however many came before
+    torch.compiler.reset()  # compile each case on its own, regardless of earlier ones
     made = _compile(eager)
     return lambda: made(*tensors, **options)
 
@@ -122,7 +122,7 @@ def _with_cudnn(run: Run) -> Run:
 
 def _compiled_backward(name: str, given: Any) -> Run:
     torch.compiler.reset()
-    # The graph is retained and run again, so its buffers must not be donated.
+    # The graph is retained and rerun, so its buffers must not be donated.
     with torch._functorch.config.patch(donated_buffer=False):
         return backward_call(name, given, _compile)
 

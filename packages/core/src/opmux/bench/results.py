@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 EQUAL = 0.02
-"""Times within this fraction of each other are equal."""
+"""Times within this fraction of each other count as equal."""
 
 AGREES = 0.1
 """How far a result may be from the reference's, as a fraction of its largest magnitude, to be worth timing.
 
-A check against timing nonsense, wide enough for one step of an 8-bit float; what is right is for `opmux conformance`.
+This guards against timing wrong results, and is wide enough for one step of an 8-bit float; correctness is checked by
+`opmux conformance`.
 """
 
 PEER, IMPLEMENTATION = "peer", "implementation"
@@ -19,11 +20,11 @@ PEER, IMPLEMENTATION = "peer", "implementation"
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device reached in this run; everything else is measured against it.
+    """The rates that the device reached in this run; everything else is measured against them.
 
     Attributes:
-        copy_gbps: of a large copy on the device, gigabytes read and written per second.
-        matmul_tflops: of a large matrix product in the run's dtype, 10**12 operations per second.
+        copy_gbps: the rate of a large copy on the device, gigabytes read and written per second.
+        matmul_tflops: the rate of a large matrix product in the run's dtype, 10**12 operations per second.
     """
 
     copy_gbps: float
@@ -43,7 +44,7 @@ class Contender:
         ratio: time of the best peer over its own: above 1 is faster than that peer; None without a peer.
         verdict: ``faster``, ``equal`` or ``slower`` than the best peer, equal being within 2 %.
         fraction: the least time that the ceilings allow over its own.
-        difference: from the reference's result, as a fraction of the reference's largest magnitude.
+        difference: the difference from the reference's result, as a fraction of the reference's largest magnitude.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Contender:
 
     @property
     def agrees(self) -> bool:
-        """Whether its result is near the reference's; NaN is not."""
+        """Whether its result is close to the reference's; NaN is not."""
         return self.difference <= AGREES
 
 
@@ -74,7 +75,7 @@ class Left:
     """A contender that was not timed, and why.
 
     Attributes:
-        status: as in an explanation (``rejected``, ``disabled``, ...), or ``failed`` where it raised.
+        status: as in an explanation (``rejected``, ``disabled``, ...), or ``failed`` if it raised.
     """
 
     name: str
@@ -89,10 +90,10 @@ class CaseResult:
 
     Attributes:
         call: the call in words.
-        flops: floating-point operations, None where nothing counts them.
+        flops: floating-point operations, None if unknown.
         moved: bytes that must be read and written.
         bound: ``memory`` or ``compute``: which ceiling sets the least time.
-        least_us: the time that the ceilings allow.
+        least_us: the least time that the ceilings allow.
     """
 
     op: str
@@ -134,14 +135,14 @@ class Report:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Why the run failed; a slow time is never a reason."""
+        """The reasons why the run failed; a slow time is never one."""
         found = tuple(failure for case in self.cases for failure in case.failures)
         timed = any(c.kind == IMPLEMENTATION for case in self.cases for c in case.contenders)
         return found if timed or found else ("no implementation was timed",)
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was asked for ran and gave the right result."""
+        """Whether everything that was requested ran and gave the right result."""
         return not self.failures
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run: for each op and shape, every contender is checked once and then timed in turns."""
+"""A run: for each op and shape, every contender is checked once, then all are timed in interleaved rounds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class Settings:
     """How to run.
 
     Attributes:
-        device: where.
+        device: the device to run on.
         size: ``small``, ``model`` or ``figures``.
-        dtype: of the model's tensors.
+        dtype: the dtype of the model's tensors.
         compiled: whether torch.compile of the eager formulation is a peer too.
-        rounds: at most, for each case.
-        limit_s: seconds after which a case begins no further round.
+        rounds: the maximum number of rounds for each case.
+        limit_s: seconds after which a case starts no further round.
     """
 
     device: torch.device
@@ -56,24 +56,26 @@ class Settings:
         """Settings that suit a device: real models in bfloat16 on a GPU, small ones in float32 on a CPU.
 
         Args:
-            device: None takes a GPU where there is one.
-            size, dtype: None takes what suits.
+            device: None takes a GPU if there is one.
+            size, dtype: None takes the one that suits the device.
             compiled, rounds, limit_s: as the attributes.
 
         Raises:
-            InvalidArgument: where one makes no sense.
+            InvalidArgument: If a setting is out of range or unknown.
         """
         device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         size = size or ("model" if device.type == "cuda" else "small")
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
         if size not in SIZE_NAMES:
-            raise InvalidArgument(f"bench: `size` expected one of {', '.join(SIZE_NAMES)}, got {size!r}; leave it away")
+            raise InvalidArgument(f"bench: `size` expected one of {', '.join(SIZE_NAMES)}, got {size!r}; omit it")
         if dtype not in _DTYPES:
-            raise InvalidArgument(f"bench: `dtype` expected bf16, f16, f32 or f64, got {name_of(dtype)}; leave it away")
+            raise InvalidArgument(f"bench: `dtype` expected bf16, f16, f32 or f64, got {name_of(dtype)}; omit it")
         if rounds < 1:
-            raise InvalidArgument(f"bench: `rounds` expected 1 or more, got {rounds}; leave it away for 20")
+            raise InvalidArgument(f"bench: `rounds` expected 1 or more, got {rounds}; omit it for the default of 20")
         if not limit_s >= 0:  # NaN too
-            raise InvalidArgument(f"bench: `limit` expected 0 seconds or more, got {limit_s:g}; leave it away for 5")
+            raise InvalidArgument(
+                f"bench: `limit` expected 0 seconds or more, got {limit_s:g}; omit it for the default of 5"
+            )
         return cls(device, size, dtype, compiled, rounds, limit_s)
 
 
@@ -97,12 +99,12 @@ def run(
     Args:
         ops: their names; None takes every op that has cases.
         backends: time only these backends or implementations (and the peers); None takes all.
-        settings: how; None takes `Settings.for_device`.
+        settings: how to run; None takes `Settings.for_device`.
         progress: called before each case and at the end.
 
     Raises:
-        InvalidArgument: for an op that there is not, or that has no case.
-        UnknownBackend: for a backend that is not registered.
+        InvalidArgument: If an op does not exist or has no case.
+        UnknownBackend: If a backend is not registered.
     """
     loading.ensure_loaded()
     names = _checked_ops(ops)

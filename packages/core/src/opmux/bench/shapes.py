@@ -9,11 +9,11 @@ class Shape:
 
     Attributes:
         name: the model and what it does.
-        batch: sequences.
-        new: new tokens of each sequence.
-        context: tokens of each sequence, the new ones counted in.
+        batch: the number of sequences.
+        new: new tokens per sequence.
+        context: total tokens per sequence, including the new ones.
         causal: whether attention is masked.
-        page_size: tokens of a page of the KV cache.
+        page_size: tokens per page of the KV cache.
     """
 
     name: str
@@ -45,7 +45,7 @@ SIZES: dict[str, tuple[Shape, ...]] = {
         Shape("Llama 3 70B prefill", 8192, 28672, 64, 8, 128, batch=1, new=4096, context=4096),
     ),
 }
-"""``small`` is for a CPU: it shows that all works, and what a call costs; ``model`` is for a GPU.
+"""``small`` is for a CPU: it shows that everything works, and the cost of a call; ``model`` is for a GPU.
 
 Source: Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 3.
 """
@@ -116,7 +116,7 @@ FIGURES: dict[str, tuple[Shape, ...]] = {
     "attention_backward": _DENSE,
     "paged_attention": _CACHED,
 }
-"""Shapes that show what a kernel reaches, of one op each: a device filled, and a few rows; other ops have the first."""
+"""Op -> shapes that show what its kernels can reach; other ops have `_MANY_ROWS`."""
 
 
 def shapes_of(size: str, op: str) -> tuple[Shape, ...]:

@@ -45,9 +45,9 @@ def contenders(cases: Sequence[CaseResult], title: str, marks: Mapping[str, Mark
     a peer, speeds are multiples of the fastest contender's.
 
     Args:
-        cases: What is drawn; cases without a timed contender are left out.
-        title: Stands above the picture.
-        marks: What `marks_of` gave for a larger run, so that all pictures of it use the same marks.
+        cases: The cases to draw; those without a timed contender are omitted.
+        title: The title above the picture.
+        marks: The result of `marks_of` for a larger run, so that all its pictures use the same marks.
     """
     cases = [case for case in cases if case.contenders]
     marks = marks_of(cases) if marks is None else marks

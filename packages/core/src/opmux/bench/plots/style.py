@@ -47,7 +47,7 @@ RC: Any = {
 
 @dataclass(frozen=True)
 class Mark:
-    """How the points of one kind look: colour and shape, so that neither alone carries the meaning."""
+    """The appearance of one kind of point: colour and shape, so that neither alone carries the meaning."""
 
     colour: str
     shape: str
@@ -63,7 +63,7 @@ class Mark:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in this style; the caller's own settings come back at the end."""
+    """Draw in this style; the caller's settings are restored at the end."""
     with mpl.rc_context(RC):
         yield
 

@@ -11,7 +11,7 @@ from opmux.bench.plots.style import BLUE, GREY, ORANGE, VERMILION, Mark, figure,
 from opmux.bench.results import IMPLEMENTATION, PEER, CaseResult, Contender, Report
 
 LAUNCH_US = 5.0
-"""A call whose least time is below this is bound by launching its kernel, not by what the kernel does."""
+"""A call whose least time is below this is bound by the launch of its kernel, not by the kernel's work."""
 
 CLASSES = {
     "launch": ("small: the launch dominates", Mark(ORANGE, "o", 26)),
@@ -21,7 +21,7 @@ CLASSES = {
 """Shape classes: the word, its label, its mark."""
 
 OFF_SCALE = 4.0
-"""Speedups past this are drawn at the edge and written out, so that the rest of the axis stays readable."""
+"""Speedups above this are drawn at the edge with their value, so that the rest of the axis stays readable."""
 
 
 def shape_class(case: CaseResult) -> str:
@@ -30,7 +30,7 @@ def shape_class(case: CaseResult) -> str:
 
 
 def taken(case: CaseResult) -> Contender | None:
-    """The implementation that opmux chooses for the case; where it was not timed, the fastest that was."""
+    """The implementation that opmux chooses for the case; if it was not timed, the fastest one that was."""
     mine = [c for c in case.contenders if c.kind == IMPLEMENTATION]
     return next((c for c in mine if c.chosen), min(mine, key=lambda c: c.median_us, default=None))
 
@@ -41,7 +41,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def speedups(report: Report) -> dict[str, list[tuple[str, float]]]:
-    """For each op, the shape class and the speedup over the best peer of each case; the op that gains most first."""
+    """For each op, the shape class and the speedup over the best peer of each case, largest gain first."""
     found: dict[str, list[tuple[str, float]]] = {}
     for case in report.cases:
         mine = taken(case)
