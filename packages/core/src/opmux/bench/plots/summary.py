@@ -41,7 +41,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def speedups(report: Report) -> dict[str, list[tuple[str, float]]]:
-    """For each op, the shape class and the speedup over the best peer of each case, largest gain first."""
+    """Op -> (shape class, speedup over the best peer) of each case; the op with the largest gain is first."""
     found: dict[str, list[tuple[str, float]]] = {}
     for case in report.cases:
         mine = taken(case)
