@@ -133,7 +133,7 @@ def interleave(
         rounds: the maximum number of rounds.
         limit_s: seconds after which no further round starts, once ``least_rounds`` are done.
         least_rounds: the minimum number of rounds.
-        shuffled: draws another order for each round, so that neighbours change too.
+        shuffled: a generator that draws a new order for each round, so that neighbours change too.
 
     Returns:
         Microseconds of each round, by name.
