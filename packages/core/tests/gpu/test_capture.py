@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from torch_modes.samples import ALL, DIFFERENTIABLE, Sample, outputs, sample, total
+from torch_bridge.samples import ALL, DIFFERENTIABLE, Sample, outputs, sample, total
 
 import opmux
 from opmux.callpath.op import OPS

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from torch_modes.samples import ALL, FUNCTIONAL, Block, outputs, sample
+from torch_bridge.samples import ALL, FUNCTIONAL, Block, outputs, sample
 
 import opmux
 

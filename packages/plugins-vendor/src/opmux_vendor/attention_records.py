@@ -46,14 +46,14 @@ def _records(
         tensors = ("grad_out", *TENSORS, "out") if backward else TENSORS
         own: tuple[Constraint, ...] = (Absent("grad_lse"),) if backward else ()
         if "cpu" not in archs:  # loads of 16 bytes: elsewhere cuDNN reads wrong values, and flash attention faults
-            own = (*own, UnitStride(*tensors), *(Aligned(tensor, 16) for tensor in tensors))
+            own = (*own, *(Aligned(tensor, 16) for tensor in tensors))
         yield Implementation(
             op=op,
             name=name,
             target=f"opmux_vendor.{name}:{op}",
             archs=archs,
             priority=Priority.VENDOR,
-            when=(*when, *_PLAIN, *_NOT_EMPTY, *own),
+            when=(*when, *_PLAIN, *_NOT_EMPTY, UnitStride(*tensors), *own),
             capturable=capturable,
             deterministic=deterministic_backward or not backward,
         )

@@ -63,7 +63,7 @@ def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[...
 
     Args:
         base: The op whose parameters, relations, dtypes and flop count also apply to this one.
-        **declaration: Further arguments of `define_op`.
+        **declaration: Further arguments of the decorator that defines an op.
     """
 
     def define(body: Callable[..., Any]) -> Any:
