@@ -31,6 +31,22 @@ def test_the_page_names_everything_that_the_module_offers():
     assert named | also == set(plugin.__all__)
 
 
+PAGES_FOR_AUTHORS = sorted((ROOT / "docs/authors").glob("*.md")) + sorted((ROOT / "docs/users").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES_FOR_AUTHORS, ids=lambda page: page.stem)
+def test_the_code_of_pages_imports_what_is_public(page):
+    blocks = re.findall(r"^```(?:python|py)\b.*?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    private = [
+        name
+        for source in blocks
+        if "from opmux" in source or "import opmux" in source
+        for _, name in imported(source)
+        if name not in PUBLIC and name not in ALSO_PUBLIC
+    ]
+    assert private == [], "docs/authors/plugin-api.md lists what may be imported"
+
+
 def imported(source):
     """(line, module or module.name) of every import of opmux in a file."""
     for node in ast.walk(ast.parse(source)):

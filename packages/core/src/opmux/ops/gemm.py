@@ -1,8 +1,8 @@
 """Matrix products: the linear layer and its gradients.
 
-Products are accumulated in float32 (float64 for float64 tensors) and rounded once. On a GPU the float32
-product follows torch's own setting, `torch.set_float32_matmul_precision`; float16 and bfloat16 operands are
-exact either way.
+Products are accumulated in float32 (float64 for float64 tensors) and rounded once. On a GPU the references
+follow torch's own setting for float32 products, `torch.set_float32_matmul_precision`; float16 and bfloat16
+operands are exact either way.
 """
 
 import math
