@@ -23,6 +23,7 @@ BACKWARD = backward_config(parse_arch("sm_90"), {"hidden": 4096})
         (lambda: RowsConfig(block=3, rows=1, num_warps=4), "block expected a power of two, got 3"),
         (lambda: RowsConfig(block=64, rows=-1, num_warps=4), "rows expected a power of two, got -1"),
         (lambda: replace(BACKWARD, tail=3), "tail expected a power of two, got 3"),
+        (lambda: replace(BACKWARD, tail=1024, again="all"), "tail expected 0 where again is 'all', got 1024"),
         (lambda: replace(BACKWARD, programs=0), "programs expected at least 1, got 0"),
         (lambda: replace(TILES, block_m=8), "block_m expected at least 16, got 8"),
         (lambda: replace(TILES, num_stages=0), "num_stages expected at least 1, got 0"),

@@ -321,7 +321,7 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     assert str(raised.value).startswith(
         f"machine-code: `--expected` expected a JSON object of rows by Triton version, got {record}: "
     )
-    assert str(raised.value).endswith("; write it anew with --write")
+    assert str(raised.value).endswith("; write it again with --write")
 
 
 def test_json_has_every_row(command: Callable[..., Any]) -> None:

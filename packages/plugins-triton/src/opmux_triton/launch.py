@@ -1,6 +1,6 @@
 """Launching a kernel: Triton's own way the first time, the compiled handle after that.
 
-A launch through ``kernel[grid](...)`` costs 7 to 8 us of host time, most of it finding the compiled kernel anew. Here
+A launch through ``kernel[grid](...)`` costs 7 to 8 us of host time, most of it finding the compiled kernel again. Here
 the compiled kernel is kept under what Triton specialises on: dtypes and 16-byte alignment of pointers, the value 1 and
 divisibility by 16 of integers, and the constants.
 
@@ -72,7 +72,7 @@ class Handle(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A launch that was made, for who wants to make it again."""
+    """A launch that was made, recorded so that it can be replayed."""
 
     handle: Handle
     grid: tuple[int, ...]

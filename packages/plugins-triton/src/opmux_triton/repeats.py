@@ -28,7 +28,7 @@ _FEW = 4
 """Calls kept under one key, of other strides or dtypes, or of other sizes than the key tells apart."""
 
 _MOST_REPLACED = 16
-"""From then on the calls under a key stay that are there: more forms in turn would be noted anew at every call."""
+"""After this many replacements under a key, stop noting: forms that alternate would be noted at every call."""
 
 _repeats: dict[Hashable, tuple["Repeat", ...]] = {}
 """Empty: the key came once."""

@@ -199,7 +199,7 @@ class Op:
             self.rebuild()
 
     def rebuild(self) -> None:
-        """Write the call path anew for the features that are registered, and start an empty plan table.
+        """Write the call path again for the features that are registered, and start an empty plan table.
 
         The table is a new global of the new code: code that is still running keeps the table its keys belong to.
         """
@@ -239,7 +239,7 @@ class Op:
         self.namespace[name] = (never, False, None)
 
     def _other_front(self, name: str, table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any) -> Front | None:
-        """The plans for tensors that the guard at hand does not know: those of another guard, or of a new one.
+        """The plans for tensors that the current guard does not know: those of another guard, or of a new one.
 
         Returns:
             None where the call is not plain: a subclass, a gradient due, a functorch level, a wrong argument.

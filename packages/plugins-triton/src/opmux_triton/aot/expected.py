@@ -22,7 +22,7 @@ def read(path: Path, version: str) -> dict[str, Any] | None:
     except (ValueError, AttributeError) as error:
         raise InvalidArgument(
             f"machine-code: `--expected` expected a JSON object of rows by Triton version, got {path}: {error}; "
-            "write it anew with --write"
+            "write it again with --write"
         ) from None
     return found
 

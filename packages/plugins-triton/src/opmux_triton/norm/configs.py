@@ -72,6 +72,8 @@ class BackwardConfig:
         require_at_least(1, self, "stages", "programs")
         if self.tail:
             require_powers_of_two(self, "tail")
+        if self.tail and self.again == "all":
+            raise ValueError(f"tail expected 0 where again is 'all', got {self.tail}")
 
 
 def rms_config(arch: Arch, features: Mapping[str, Any]) -> RowsConfig:
