@@ -8,13 +8,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 _START_S = 120.0
-"""What a process may take to start and import, before its first job."""
+"""The seconds that a process may take to start and import, before its first job."""
 
 _READY = "ready"
 
 
 class _Worker:
-    """A process with the job that it runs now."""
+    """A process and its current job."""
 
     def __init__(self, function: Callable[..., str], job: tuple[Any, ...], number: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -30,7 +30,7 @@ class _Worker:
         self.pipe.send(job)
 
     def stop(self) -> int | None:
-        """End the process; its exit code, where it ended by itself."""
+        """End the process; returns its exit code if it ends by itself."""
         self.pipe.close()
         self.process.join(1.0)
         code = self.process.exitcode
@@ -46,8 +46,8 @@ def complaints(
     """Call a function with each job, ``workers`` at a time.
 
     Args:
-        function: takes a job's values and returns what is wrong, empty where all is well. Function and jobs are
-            pickled: functions must be found by name in a module that can be imported.
+        function: takes a job's values and returns a complaint, or an empty text if nothing is wrong. Function and jobs
+            are pickled, so functions must be importable by name from a module.
         jobs: the arguments of each call.
         workers: processes at a time. One whose job has failed is replaced, as a device error may outlast its kernel.
         limit_s: seconds that a job may take before its process is killed.
@@ -96,7 +96,7 @@ def complaints(
 
 
 def _serve(pipe: Connection, function: Callable[..., str]) -> None:
-    """What a process does: one job after the other, until the pipe is closed."""
+    """The loop of a process: run one job after another until the pipe is closed."""
     pipe.send(_READY)
     while True:
         try:

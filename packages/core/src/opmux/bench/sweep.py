@@ -1,6 +1,6 @@
 """Sweeps: variants of one computation, checked in processes of their own, then timed side by side with its peers.
 
-A program with a sweep keeps shapes and variants, and ends with ``sys.exit(main(cases, __doc__))``. Nothing here asserts
+A sweep program defines only shapes and variants, and ends with ``sys.exit(main(cases, __doc__))``. Nothing here asserts
 a time.
 """
 
@@ -40,10 +40,10 @@ AGREES = 0.03
 
 @dataclass(frozen=True)
 class Configured:
-    """An implementation with a config of the sweep's own instead of the heuristics'.
+    """An implementation with a config chosen by the sweep instead of by heuristics.
 
     Attributes:
-        implementation: its full name, as ``triton:hopper``.
+        implementation: its full name, such as ``triton:hopper``.
         config: an instance of its ``config_schema``, or the parameters by name.
     """
 
@@ -54,8 +54,8 @@ class Configured:
         """The target with its config, as a plan calls it.
 
         Raises:
-            InvalidArgument: where the op has no such implementation.
-            ValueError: where the config does not fit its schema.
+            InvalidArgument: If the op has no such implementation.
+            ValueError: If the config does not fit its schema.
         """
         found = next((i for i in op.implementations if i.full_name == self.implementation), None)
         if found is None:
@@ -69,21 +69,21 @@ class Configured:
 
 
 Variant = Configured | Callable[..., Any]
-"""What is timed: an implementation with a config, or a callable that takes the case's tensors and options."""
+"""What a sweep times: an implementation with a config, or a callable that takes the case's tensors and options."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One computation on one shape, with its variants. It is pickled: functions in it are a module's own.
+    """One computation on one shape, with its variants. It is pickled, so its functions must be defined in a module.
 
     Attributes:
-        of: the name of an op, or a callable: what variants are compared with.
-        shape: what is timed.
-        variants: by name.
+        of: the name of an op, or a callable; variants are compared with it.
+        shape: the shape that is timed.
+        variants: the variants by name.
         make: the arguments of a shape; None takes those of `opmux.bench` for the op.
-        peers: callables that are timed as peers, beside those that `opmux.bench` has for the op.
+        peers: callables that are timed as peers, in addition to those that `opmux.bench` has for the op.
         checked: the shape on which variants are compared with the reference; None takes ``shape``.
-        dtype: of the tensors.
+        dtype: the dtype of the tensors.
     """
 
     of: str | Callable[..., Any]
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def op(self) -> Op | None:
-        """The op, where it is one."""
+        """The op, or None for a callable."""
         return OPS[self.of] if isinstance(self.of, str) else None
 
     @property
@@ -107,7 +107,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """Something that was timed.
+    """The timing of a variant or a peer.
 
     Attributes:
         kind: ``implementation`` for a variant, or ``peer``.
@@ -128,7 +128,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Swept:
-    """The result of a case: what was timed, the fastest first, and what was left out."""
+    """The result of a case: what was timed, fastest first, and what was left out."""
 
     case: str
     timings: tuple[Timing, ...]
@@ -150,7 +150,7 @@ class Swept:
 
 
 class _Bound:
-    """A case on a device: its tensors, and how to run something on them."""
+    """A case on a device: its tensors, and how to run variants on them."""
 
     def __init__(self, case: Case, shape: Shape, device: torch.device) -> None:
         loading.ensure_loaded()
@@ -166,7 +166,7 @@ class _Bound:
         return Timed(run, self._restore if self._mutated else None)
 
     def call(self, variant: Variant) -> Run:
-        """A variant on the tensors."""
+        """The call of a variant on the tensors."""
         if isinstance(variant, Configured):
             if self.op is None:
                 raise InvalidArgument(f"sweep: {self.case.title}: a callable's variants are callables, got {variant}")
@@ -174,11 +174,11 @@ class _Bound:
         return functools.partial(variant, *self.arguments.tensors, **self.options)
 
     def reference(self) -> Run:
-        """What variants are compared with."""
+        """The call that variants are compared with."""
         return self.call(self.op.reference if self.op else self.case.of)  # type: ignore[arg-type]
 
     def results(self, run: Run) -> list[Tensor]:
-        """A call's outputs, or what it leaves in the arguments that it changes."""
+        """A call's outputs, or the arguments that it mutates."""
         self._restore()
         found = run()
         if self._mutated:
@@ -191,7 +191,7 @@ class _Bound:
 
 
 def complaint(case: Case, name: str, device: torch.device) -> str:
-    """What is wrong with a variant's results, empty where they agree with the reference's."""
+    """Describe what is wrong with a variant's results; empty if they agree with the reference's."""
     with torch.no_grad():
         bound = _Bound(case, case.checked or case.shape, device)
         apart = difference(bound.results(bound.call(case.variants[name])), bound.results(bound.reference()))
@@ -209,15 +209,15 @@ def run(
     compiled: bool = False,
     told: Callable[[Swept], None] = lambda _: None,
 ) -> list[Swept]:
-    """Check all variants, then time those that are right beside their peers.
+    """Check all variants, then time the correct ones alongside their peers.
 
     Args:
-        cases: what to run.
-        device: where.
-        rounds: of each case, at most; in each, contenders run in another random order, on a cold cache on a GPU.
-        limit_s: seconds after which a case begins no further round.
+        cases: the cases to run.
+        device: the device to run on.
+        rounds: the maximum number per case; in each, contenders run in another random order, on a cold cache on a GPU.
+        limit_s: seconds after which a case starts no further round.
         check_limit_s: seconds that building and checking one variant may take.
-        workers: processes that check; None takes half of the CPUs, at most 8.
+        workers: number of processes that check; None takes half of the CPUs, at most 8.
         compiled: whether torch.compile is a peer of ops too.
         told: called with each result.
     """
@@ -270,10 +270,10 @@ def _timed(
 
 
 def listing(case: Case) -> str:
-    """What a case would run; every config is held to its schema.
+    """List what a case would run; every config is checked against its schema.
 
     Raises:
-        InvalidArgument, ValueError: as `Configured.bound`.
+        InvalidArgument, ValueError: As for `Configured.bound`.
     """
     loading.ensure_loaded()
     for variant in case.variants.values():
@@ -283,7 +283,7 @@ def listing(case: Case) -> str:
 
 
 def main(cases: Sequence[Case], description: str | None, arguments: Sequence[str] | None = None) -> int:
-    """The command line of a sweep; the exit status: 1 where a variant was left out."""
+    """Run a sweep from the command line; returns the exit status, 1 if a variant was left out."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     parser.add_argument("--only", default="", help="only cases in whose title this regular expression is found")
@@ -314,7 +314,7 @@ def main(cases: Sequence[Case], description: str | None, arguments: Sequence[str
 
 
 def write(path: Path, results: Sequence[Swept]) -> None:
-    """Results as JSON, with the device and the version of torch."""
+    """Write results as JSON, with the device and the torch version."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     data = {"device": device, "torch": torch.__version__, "cases": [asdict(swept) for swept in results]}
     path.write_text(json.dumps(data, indent=1) + "\n")
