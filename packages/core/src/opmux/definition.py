@@ -34,13 +34,13 @@ class OpFunction(Protocol, Generic[Result]):
     __doc__: str | None
 
     def __call__(self, *tensors: Any, **options: Any) -> Result:
-        """Run the best implementation here and now."""
+        """Run the best implementation for this call."""
 
     def bind(self, *tensors: Any, backend: str | None = None, **options: Any) -> Callable[..., Result]:
         """Plan for these arguments and return the planned target with its options fixed.
 
-        The returned function takes tensors like the given ones and adds no validation, gradient, quarantine or
-        compile support.
+        The returned function takes tensors like the given ones, without validation, gradient, quarantine or compile
+        support.
         """
 
 
@@ -56,13 +56,13 @@ def define_op(fn: Callable[..., Any] | None = None, /, **declaration: Any) -> An
     Args:
         fn: the reference. Tensors are positional and annotated with shapes (``Real[Tensor, "*tokens hidden"]``),
             options are keyword-only.
-        **declaration: what the signature cannot say; see `_define`.
+        **declaration: what the signature cannot express; see `_define`.
 
     Returns:
         The public function.
 
     Raises:
-        TypeError: where the definition is not one that the machinery can carry.
+        TypeError: where opmux does not support the definition.
     """
     if fn is None:
         return lambda function: _define(function, **declaration)
@@ -87,28 +87,28 @@ def _define(
     capturable: bool = True,
     generated: bool = False,
 ) -> Any:
-    """Make an op.
+    """Define one op.
 
     Args:
         outputs: names of the outputs, in order.
-        out_dtype: dtype of outputs that do not have the first tensor's: an argument's name, an option's name that
-            holds a dtype, `Accumulated`, or a ``torch.dtype``.
+        out_dtype: the dtype of outputs whose dtype is not the first tensor's: the name of a tensor, the name of an
+            option that holds a dtype, `Accumulated`, or a ``torch.dtype``.
         out_strides: for outputs that are not contiguous, a function of (shape, options).
         require: (expression over dims, options and the presence of tensors, what it means).
-        same_dtype: groups of tensors that must agree in dtype.
+        same_dtype: groups of tensors that must have equal dtypes.
         mutates: tensors that are written; the op then returns nothing.
-        option_dtypes: dtype options and the groups that they are of.
+        option_dtypes: dtype option -> the dtype group that it must belong to.
         in_place_of: the functional op whose outputs are written into ``mutates``, in order; the body is then not used.
         gradient: the backward op's name, ``GENERATED`` or ``REFUSED``.
-        gradient_through: the op run in its place when a gradient is due.
-        check_data: reads index data on the device and raises `InvalidArgument`.
-        flops: floating-point operations, an expression over dims and options; or a function of all arguments by name,
-            where index data decides.
+        gradient_through: the op that runs instead when a gradient is due.
+        check_data: reads index data on the device and raises `InvalidArgument` where it is bad.
+        flops: the number of floating-point operations: an expression over dims and options, or a function of all
+            arguments by name where the count depends on index data.
         capturable: the reference reads no data on the host.
         generated: this is a backward op made by `_define_generated_backward`.
     """
     name = fn.__name__
-    # A module that runs again (after an interrupted import, or a reload) replaces what it defined before.
+    # A module that runs again, after an interrupted import or a reload, replaces its own earlier definitions.
     if name in OPS and _DEFINED_AT.get(name) != _place_of(fn):
         raise TypeError(f"{name}: an op of that name is defined already, by {OPS[name].reference.__module__}")
     _check_name(name)
@@ -160,7 +160,7 @@ def _check_name(name: str) -> None:
     """Refuse a name under which the op could not be an attribute of `opmux` and of ``torch.ops.opmux``.
 
     Raises:
-        TypeError: names what has the name already.
+        TypeError: says what already has the name.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise TypeError(f"{name}: an op's name is a public Python identifier; define it by `def` under such a name")
@@ -172,7 +172,7 @@ def _check_name(name: str) -> None:
 
 
 _OF_TORCH_NAMESPACE = frozenset({"name"})
-"""Public attributes that every namespace of ``torch.ops`` has."""
+"""Public attributes of every ``torch.ops`` namespace."""
 
 
 @functools.cache
@@ -182,7 +182,7 @@ def _modules() -> frozenset[str]:
 
 
 def _copying(functional: Callable[..., Any], signature: Signature) -> Callable[..., None]:
-    """The in-place form of a function: its results, copied into what is mutated."""
+    """The in-place form of a function: copies its results into the mutated tensors."""
     places = [i for i, t in enumerate(signature.tensors) if t.name in signature.mutates]
 
     def in_place(*tensors: Any, **options: Any) -> None:
@@ -194,7 +194,7 @@ def _copying(functional: Callable[..., Any], signature: Signature) -> Callable[.
 
 
 def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
-    """Compile the call path, register with torch, add the core's own implementations."""
+    """Compile the call path, register the op with torch, and add the core's own implementations."""
 
     def slow(*tensors: Any, backend: str | None, out: Any = None, **options: Any) -> Any:
         return routing.call(op, tensors, options, backend, out)
@@ -232,7 +232,7 @@ def _public_signature(op: Op, written: inspect.Signature) -> inspect.Signature:
 
 
 def _own_implementations(op: Op) -> tuple[Implementation, ...]:
-    """The reference, and for an in-place op the functional one and a copy."""
+    """The reference; for an in-place op also the functional op followed by a copy."""
     reference = Implementation(
         op=op.name,
         target=op.reference,
@@ -268,8 +268,8 @@ def _binder(op: Op) -> Callable[..., Any]:
     def bind(*tensors: Any, backend: str | None = None, **options: Any) -> Callable[..., Any]:
         """Plan for these arguments and return the planned target with its options fixed.
 
-        The function takes tensors like the given ones; it adds no validation, gradient, quarantine or compile
-        support, stays on its target when the policy changes, and keeps autocast off only if it was bound under it.
+        The function takes tensors like the given ones, without validation, gradient, quarantine or compile support.
+        It stays on its target when the policy changes, and turns autocast off only if it was bound under autocast.
         """
         return dispatch.bind(op, tensors, options, backend)
 
@@ -277,7 +277,7 @@ def _binder(op: Op) -> Callable[..., Any]:
 
 
 def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
-    """A backward op that runs the reference's autograd, for ops whose gradient nobody wrote out."""
+    """Define a backward op that runs the reference's autograd, for an op without a backward definition."""
     positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     returned = forward.return_annotation
     annotations = returned.__args__ if len(op.signature.outputs) > 1 else (returned,)
@@ -313,7 +313,7 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
         capturable=op.capturable,
         generated=True,
     )
-    public.__module__ = "opmux"  # no module has it as a global: there it is found by name, as pickle does
+    public.__module__ = "opmux"  # it is no module's global; `opmux` finds it by name, as pickle needs
 
 
 def _tuple_of(elements: Iterable[Any]) -> Any:

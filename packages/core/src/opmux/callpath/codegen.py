@@ -1,8 +1,8 @@
-"""Source for one op's call path, made from its signature and the features that are registered.
+"""Source for one op's call path, generated from its signature and the registered features.
 
-Everything an op does per call is in the one function written here: guard, shape relations, key, one dict lookup, the
-target. Written out, it has no loops and builds no containers but the key. Whatever is not plain leaves through
-``_slow``, which explains, routes or plans (`dispatch`).
+Everything an op does per call is in the one function generated here: guard, shape relations, key, one dict lookup, the
+target. It has no loops and builds no container except the key. Calls that are not plain leave through ``_slow``, which
+explains, routes or plans (`dispatch`). `names` lists the names that the source may use.
 """
 
 import itertools
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def compile_function(name: str, source: str, namespace: dict[str, Any], shown: bool = True) -> FunctionType:
-    """Compile a function written here; tracebacks show its source, unless it is one of many."""
+    """Compile generated source; tracebacks show it where ``shown``, which is False for functions made many times."""
     filename = f"<opmux {name}>"
     if shown:
         filename = f"<opmux {name} {next(_numbers)}>"
@@ -57,7 +57,7 @@ def _optional(argument: TensorArgument, read: str, absent: str) -> str:
 
 
 def stand_ins(signature: Signature) -> str:
-    """The tensors as a guard takes them: a constant stands for an absent one, whose absence is in the key."""
+    """The tensors as a guard takes them: a constant stands for an absent one; its absence is part of the key."""
     return ", ".join(
         f"{names.absent_name(t.name)} if {t.name} is None else {t.name}" if t.optional else t.name
         for t in signature.tensors
@@ -68,14 +68,14 @@ _CLASSES = {"ints": "tuple", "bools": "tuple", "bool": "bool"}
 
 
 def _option_conditions(signature: Signature) -> list[str]:
-    """What the checks would normalise or refuse must not reach a key as it is: a list for a tuple, 1 for True."""
+    """Conditions that keep out of keys what validation would normalise or refuse: a list for a tuple, 1 for True."""
     return [f"{o.name}.__class__ is {_CLASSES[o.kind]}" for o in signature.options if o.kind in _CLASSES]
 
 
 def _shape_lines(signature: Signature, sized: frozenset[str], ranked: bool = False) -> tuple[list[str], list[str]]:
-    """Statements that bind the dims, and the conditions that every shape meets.
+    """Statements that bind the dims, and the conditions that every shape must meet.
 
-    A shape of the wrong rank fails in an unpacking or an index, which the caller treats as a broken condition.
+    A shape of the wrong rank raises at an unpacking or an index, which the caller treats as a condition that fails.
     """
     lines: list[str] = []
     conditions: list[str] = []
@@ -167,12 +167,12 @@ def _bind_trailing(
 
 
 def _matches(tensor: TensorArgument, seen: dict[str, str], ranked: bool) -> str:
-    """The condition that a tensor whose dims are all bound has its shape; ``ranked``: a guard has settled the ranks."""
+    """The condition that a tensor whose dims are all bound has its shape; ``ranked``: a guard has checked the ranks."""
     name, shape = tensor.name, tensor.shape
     if shape.text in seen:
         return f"{name}.shape == {seen[shape.text]}"
     if ranked and shape.star is None and len(shape.dims) == 1:
-        return f"{name}.numel() == {shape.dims[0].source()}"  # of a vector; half the price of its shape
+        return f"{name}.numel() == {shape.dims[0].source()}"  # a vector's: half the cost of reading its shape
     dims = ", ".join(dim.source() for dim in shape.dims)
     trailing = f"({dims},)" if shape.dims else "()"
     return f"{name}.shape == " + (trailing if shape.star is None else f"{shape.star} + {trailing}")
@@ -200,7 +200,7 @@ def _front_key(signature: Signature, features: Iterable[Feature], ambient: Itera
 
 
 def key_layout(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> dict[str, int]:
-    """Where each feature and each ambient source stands in the key."""
+    """The position of each feature and each ambient source in the key."""
     start = len(signature.tensors) + 2 + sum(o.is_flag for o in signature.options)
     labels = [*ambient, *(f.label for f in features)]
     return {label: start + offset for offset, label in enumerate(labels)}
@@ -211,7 +211,7 @@ def entry_source(
 ) -> str:
     """The public function and ``_traced``, which it calls under Dynamo.
 
-    ``version`` tells the globals of this code from those of the code before: keys of one must not meet plans of the
+    ``version`` separates the globals of this code from those of earlier code: keys of one must not find plans of the
     other.
     """
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
@@ -220,7 +220,7 @@ def entry_source(
     out = ", out=out" if signature.takes_out else ""
     rest, tensors = forwarded(signature), stand_ins(signature)
     indent = " " * 16
-    # What the guard does not see: dispatch modes (FakeTensorMode among them), forward AD, function modes, profilers.
+    # What the guard does not check: dispatch modes (FakeTensorMode among them), forward AD, function modes, profilers.
     plain = (
         "not _profiler._is_profiler_enabled and "
         f"not _dispatch_modes() and _forward_ad._current_level < 0 and not _function_modes({signature.tensors[0].name})"
@@ -250,7 +250,7 @@ def entry_source(
 
 
 def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...]) -> str:
-    """``_key_of``: the same key for the ways that are not direct; the shapes have been checked before."""
+    """``_key_of``: the same key, for calls that do not come by the direct way; their shapes are already checked."""
     sized = frozenset(s for s in signature.stars if any(s in f.source for f in features))
     lines, _ = _shape_lines(signature, sized)
     return "\n".join(
@@ -264,7 +264,7 @@ def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tup
 
 
 def fits_source(signature: Signature) -> str:
-    """``_fits``: whether shapes and flags are the signature's; `check_call` explains where they are not."""
+    """``_fits``: whether shapes and flags fit the signature; `check_call` explains why they do not."""
     lines, conditions = _conditions(signature, (), ranked=False)
     return "\n".join(
         [
@@ -310,7 +310,7 @@ def make_bound(signature: Signature, run: Callable[..., Any], options: dict[str,
 
 
 def wrapper_source(signature: Signature, configured: bool) -> str:
-    """``wrapper``: makes of a target and its config the callable of a plan, which says what it wrote to."""
+    """``wrapper``: makes a plan's callable from a target and its config; it bumps the version of what was written."""
     keyword = ["*", *(o.name for o in signature.options)] if signature.options else []
     rest = forwarded(signature, ["config=_config"] if configured else [])
     lines = [

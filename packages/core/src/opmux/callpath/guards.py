@@ -1,13 +1,13 @@
-"""Guards: one native call that tells whether tensors are like those a plan was made for.
+"""Guards: one native call that tells whether tensors are like those that a plan was made for.
 
-Like means: the same classes, dtypes, devices, ranks and layouts, no gradient due, and the same state of torch's
-dispatcher: autocast, inference mode, functorch levels. torch's own compiler asks the same question before it runs
-compiled code, with a native object (`torch._C._dynamo.guards.TensorGuards`); asking it in Python costs four times as
-much. That object is not public, so it is tried out once, and a Python guard takes its place where it does not answer
-as expected, and where one tensor is given twice, which the native guard never accepts.
+"Like" means: the same classes, dtypes, devices, ranks and layouts, no gradient due, and the same state of torch's
+dispatcher: autocast, inference mode, functorch levels. torch's own compiler makes the same check before it runs
+compiled code, with a native object (`torch._C._dynamo.guards.TensorGuards`); in Python the check costs four times as
+much. That object is not public, so it is tested once. A Python guard takes its place where it does not answer as
+expected, and where one tensor is given twice, which the native guard never accepts.
 
-A guard made while gradients were off does not see that they are on again: it compares ``requires_grad`` itself. Where
-a tensor requires a gradient, the caller asks for the mode beside the guard.
+A guard made while gradients were off does not notice that they are on again, since it compares only ``requires_grad``.
+Where a tensor requires a gradient, the caller checks the grad mode as well.
 """
 
 import functools
@@ -21,12 +21,12 @@ Guard = Callable[..., bool]
 
 
 def never(*tensors: Any) -> bool:
-    """The guard of nothing."""
+    """A guard that matches no tensors."""
     return False
 
 
 def make_guard(tensors: Sequence[Tensor], exact: bool = False) -> Guard:
-    """A function of as many tensors that tells whether they are like these: in any sizes and strides, or ``exact``."""
+    """A function that tells whether as many tensors are like these: with any sizes and strides, or ``exact`` ones."""
     repeated = len({id(t) for t in tensors}) < len(tensors)
     if repeated or not _native_answers_as_expected():
         return _in_python(tensors, exact)
@@ -38,7 +38,7 @@ def make_guard(tensors: Sequence[Tensor], exact: bool = False) -> Guard:
 
 
 _tells_autocast: dict[str, bool] = {}
-"""Device type -> whether the native guard tells autocast on that device on from off; on the CPU the trial asks it."""
+"""Device type -> whether the native guard notices autocast on that device; for the CPU, `_try_native` tests it."""
 
 
 def _sees_autocast(made: Guard, tensors: Sequence[Tensor]) -> bool:
@@ -57,7 +57,7 @@ def _native(tensors: Sequence[Tensor], exact: bool = False) -> Guard:
 
 @functools.cache
 def _native_answers_as_expected() -> bool:
-    """Try the native guard on what it must tell apart, in a neutral state whatever the caller's is."""
+    """Test the native guard on what it must tell apart, in a neutral state, whatever the caller's state is."""
     with (
         torch.inference_mode(False),
         torch.enable_grad(),

@@ -47,7 +47,7 @@ SHARED = (
     Name("_ops", "the registered ops, called under Dynamo", torch.ops.opmux),
     Name("_separate", "whether tensors that are written overlap no other", separate),
     Name("_prod", "the product of a star dim's sizes", product),
-    Name("_stride_order", "the dims by falling stride", stride_order),
+    Name("_stride_order", "the positions of the dims by decreasing stride", stride_order),
     Name("_aligned", "whether address and strides are multiples of some bytes", aligned),
     Name("_span", "elements from a tensor's first to its last", span),
     Name("_has_blocks", "whether a scale has one value per block", has_blocks),

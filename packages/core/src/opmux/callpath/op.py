@@ -1,4 +1,4 @@
-"""An op as the machinery holds it: its definition, what implements it, and the plans made so far."""
+"""The op object: its definition, its implementations, and the plans made so far."""
 
 import dataclasses
 import functools
@@ -28,8 +28,8 @@ OPS: dict[str, "Op"] = {}
 class PlanTable(dict[Any, Callable[..., Any]]):
     """Plan key -> the callable that runs the plan.
 
-    A missing key answers with a callable that plans, runs, and stores into this very table: a thread that still
-    holds a table which has been replaced finishes on it, and nothing made from an old policy reaches a new one.
+    For a missing key it returns a callable that makes the plan, runs it, and stores it in this same table. A thread
+    that still holds a replaced table finishes on it, and no plan made under an old policy reaches a new table.
     """
 
     LIMIT = 4096
@@ -44,25 +44,25 @@ class PlanTable(dict[Any, Callable[..., Any]]):
         return functools.partial(self._on_miss, self, key)
 
     def store(self, key: Any, run: Callable[..., Any], plan: Any) -> None:
-        """Keep a plan; the oldest goes where the table is full."""
+        """Keep a plan; where the table is full, drop the oldest."""
         make_room(self, self.LIMIT, self.plans)
         self.plans[key] = plan
         self[key] = run
 
 
 def make_room(table: dict[Any, Any], limit: int, *beside: dict[Any, Any]) -> None:
-    """Drop the oldest entries of a table, and of those beside it, until one more fits."""
+    """Drop the oldest entries of a table until one more fits, and drop the same keys from the tables ``beside`` it."""
     while len(table) >= limit:
         try:
             oldest = next(iter(table))
-        except (StopIteration, RuntimeError):  # another thread is at the same work
+        except (StopIteration, RuntimeError):  # another thread is doing the same
             return
         for each in (table, *beside):
             each.pop(oldest, None)
 
 
 class Front(dict[Any, Callable[..., Any]]):
-    """The plans behind one guard, by what the guard leaves open: a short cut to the entries of a `PlanTable`."""
+    """The plans behind one guard, keyed by what the guard does not settle: a short cut to entries of a `PlanTable`."""
 
     def __init__(self, table: PlanTable) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Front(dict[Any, Callable[..., Any]]):
 
 @dataclass(frozen=True)
 class OpState:
-    """What a key means: replaced whole when implementations come or go."""
+    """What the parts of a key mean; replaced as a whole when implementations are added or removed."""
 
     op: "Op"
     implementations: tuple["Implementation", ...]
@@ -92,14 +92,14 @@ class OpState:
 
     @functools.cached_property
     def key_of(self) -> Callable[..., tuple[Any, ...]]:
-        """The key of a call that has been checked, for the ways that are not direct."""
+        """Computes the key of a validated call that does not come by the direct way."""
         source = codegen.key_source(self.op.signature, self.features, self.ambient)
         made: Callable[..., Any] = codegen.compile_function("_key_of", source, dict(self.op.namespace))
         return made
 
     @functools.cached_property
     def layout(self) -> dict[str, int]:
-        """Feature label or ambient source -> its place in the key."""
+        """Feature label or ambient source -> its position in the key."""
         return codegen.key_layout(self.op.signature, self.features, self.ambient)
 
 
@@ -108,14 +108,14 @@ class Op:
     """One op.
 
     Attributes:
-        reference: the definition's own body.
+        reference: the body of the definition.
         gradient: the backward op's name, ``generated`` or ``refused``.
-        gradient_through: the op that is run in its place when a gradient is due.
+        gradient_through: the op that runs instead when a gradient is due.
         in_place_of: the functional op that this one is the in-place form of.
-        check_data: reads index data and raises `InvalidArgument`.
-        flops: expression over dims and options, or a function of the arguments where index data decides.
-        capturable: the reference reads no data, so it may run in a graph capture.
-        generated: nobody wrote it out: a backward op that runs its forward's reference through autograd.
+        check_data: reads index data and raises `InvalidArgument` where it is bad.
+        flops: expression over dims and options, or a function of the arguments where the count depends on index data.
+        capturable: the reference reads no data on the host, so it may run during graph capture.
+        generated: a backward op without a definition of its own: it runs its forward's reference through autograd.
         public: the function that users call.
     """
 
@@ -135,7 +135,7 @@ class Op:
     tuned_feature: Feature | None = field(default=None, repr=False)
 
     FRONTS: ClassVar[int] = 16
-    """Guards kept at a time; a process rarely needs more than two of an op."""
+    """Guards kept at a time; a process rarely needs more than two for one op."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -145,7 +145,7 @@ class Op:
         module = ModuleType(f"opmux.generated.{self.name}", f"The generated call path of {self.name}.")
         sys.modules[module.__name__] = module
         self.namespace = module.__dict__
-        # What a guard is given for an optional tensor that is absent: one object each, since a guard refuses repeats.
+        # Guards get these for absent optional tensors; each is an object of its own, since a guard refuses repeats.
         self.absent = {
             t.name: torch.empty(0, dtype=torch.float32, device="cpu") for t in self.signature.tensors if t.optional
         }
@@ -167,10 +167,10 @@ class Op:
         return {argument.name: value for argument, value in zip(self.signature.tensors, tensors, strict=True)}
 
     def count_flops(self, sizes: Mapping[str, Any]) -> float | None:
-        """Floating-point operations of a call with these dims (a star's product), and with the default options.
+        """Floating-point operations of a call with these dims (the product of a star dim) and the default options.
 
         Returns:
-            None where none are counted, or the dims do not decide.
+            None where the op counts none, or where the dims alone do not determine the count.
         """
         if not isinstance(self.flops, str):
             return None
@@ -179,7 +179,7 @@ class Op:
     def bind_arguments(
         self, tensors: Sequence[Any], options: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The tensors in order and the options, defaults filled in, as the public function would have them.
+        """The tensors in order and the options with defaults filled in, as the public function would bind them.
 
         Raises:
             TypeError: for missing or unknown arguments, as Python says it.
@@ -193,15 +193,15 @@ class Op:
         )
 
     def set_implementations(self, implementations: tuple["Implementation", ...]) -> None:
-        """Replace what implements the op, rewrite its call path for the features in use, and drop its plans."""
+        """Replace the implementations, rewrite the call path for the features in use, and drop the plans."""
         with self._lock:
             self.implementations = tuple(sorted(implementations, key=lambda i: (i.backend, i.name)))
             self.rebuild()
 
     def rebuild(self) -> None:
-        """Write the call path again for the features that are registered, and start an empty plan table.
+        """Rewrite the call path for the registered features, and start an empty plan table.
 
-        The table is a new global of the new code: code that is still running keeps the table its keys belong to.
+        The new code reads the new table under a new global name: code still running keeps the table its keys belong to.
         """
         with self._lock:
             declared = [f for i in self.implementations for f in i.key_features(self.signature)]
@@ -223,12 +223,12 @@ class Op:
                 self.public = made
             else:
                 self.public.__code__ = made.__code__
-                # Old code may still be on its way: it finds no plans, and leaves by the slow way.
+                # Old code may still be running: it finds no plans, and leaves through `_slow`.
                 self.namespace[names.front_name(self._versions - 1)] = (never, False, None)
                 self.namespace[names.other_front_name(self._versions - 1)] = _no_front
 
     def _new_table(self) -> None:
-        """Start with no plans: a new table, and no guard in front of it."""
+        """Start an empty plan table, with no guards."""
         assert self.on_miss is not None
         self.table = PlanTable(self.state, self.on_miss)
         name = names.front_name(self._versions)
@@ -239,7 +239,7 @@ class Op:
         self.namespace[name] = (never, False, None)
 
     def _other_front(self, name: str, table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any) -> Front | None:
-        """The plans for tensors that the current guard does not know: those of another guard, or of a new one.
+        """The plans for tensors that the first guard does not match: those behind another guard, or behind a new one.
 
         Returns:
             None where the call is not plain: a subclass, a gradient due, a functorch level, a wrong argument.
@@ -259,7 +259,7 @@ class Op:
         return entry[2]
 
     def _ranks_fit(self, tensors: tuple[Any, ...]) -> bool:
-        """Whether each tensor has the rank of its shape: behind the guard, ranks are not looked at again."""
+        """Whether each tensor has the rank that its shape demands; behind a guard, ranks are not checked again."""
         for argument, tensor in zip(self.signature.tensors, tensors, strict=True):
             least, absent = len(argument.shape.dims), any(tensor is a for a in self.absent.values())
             if not absent and (tensor.dim() < least or (argument.shape.star is None and tensor.dim() != least)):
@@ -268,7 +268,7 @@ class Op:
 
     @property
     def front(self) -> "FrontEntry":
-        """The guard that the call path asks first, and the plans behind it."""
+        """The guard that the call path checks first, and the plans behind it."""
         entry: FrontEntry = self.namespace[names.front_name(self._versions)]
         return entry
 
@@ -279,19 +279,19 @@ class Op:
 
 
 FrontEntry = tuple[Guard, bool, Front | None]
-"""A guard, whether one of its tensors requires a gradient (it then holds only while gradients are off), its plans."""
+"""A guard, whether one of its tensors requires a gradient (then it holds only while gradients are off), its plans."""
 
 
 def _no_front(*tensors: Any) -> None:
-    """What code that has been replaced finds in place of plans."""
+    """Replaced code finds this instead of plans."""
 
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-"""The classes of tensors that the direct way takes."""
+"""The tensor classes that the direct way accepts."""
 
 
 def is_plain(tensors: tuple[Any, ...]) -> bool:
-    """Whether the direct way may take these: plain strided tensors of one device, no gradient due, no transform."""
+    """Whether the direct way accepts these: plain strided tensors on one device, no gradient due, no transform."""
     return (
         all(t.__class__ in PLAIN and t.layout is torch.strided and not t.is_nested and not t.is_neg() for t in tensors)
         and not any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)

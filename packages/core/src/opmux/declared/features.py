@@ -1,6 +1,6 @@
 """Features: what an implementation reads of a call. A plan serves all calls whose features are equal.
 
-A feature is written out as source into its op's key, so that a call costs only what somebody registered asked for.
+A feature is source code in its op's key, so a call pays only for the features that some implementation registered.
 In that source, dims, options and tensor arguments are plain names; a star dim is read as its product. The functions
 that it calls (``_prod``, ``_stride_order``) are bound in `opmux.callpath.names`.
 """
@@ -16,7 +16,7 @@ class Feature:
     """One element of a plan key.
 
     Attributes:
-        label: how explain and a config function name it: ``k % 128 == 0``, ``bucket(m)``.
+        label: its name in explain and for config functions: ``k % 128 == 0``, ``bucket(m)``.
         source: the expression that computes it.
     """
 
@@ -39,7 +39,7 @@ def size_source(signature: Signature, name: str) -> str:
 
 
 def tensor_source(signature: Signature, name: str, read: str, absent: str = "None") -> str:
-    """The source that reads something of a tensor argument; ``absent`` stands for a missing optional one.
+    """The source that reads a property of a tensor argument; ``absent`` is its value for an absent optional one.
 
     Raises:
         PluginError: where the op has no such tensor.
@@ -53,7 +53,7 @@ def tensor_source(signature: Signature, name: str, read: str, absent: str = "Non
 
 
 class FeatureRule:
-    """Something an implementation lists under ``features=``: it yields one `Feature` for an op."""
+    """An entry of an implementation's ``features=``: it yields one `Feature` for an op."""
 
     def feature(self, signature: Signature) -> Feature:
         """The feature for this op.
@@ -66,7 +66,7 @@ class FeatureRule:
 
 @dataclass(frozen=True)
 class Exact(FeatureRule):
-    """The very value of a dim or option: a plan for each."""
+    """The exact value of a dim or option: one plan for each value."""
 
     name: str
 
@@ -76,7 +76,7 @@ class Exact(FeatureRule):
 
 @dataclass(frozen=True)
 class Bucket(FeatureRule):
-    """A dim in steps, so that sizes that run alike share plans.
+    """A dim rounded up to steps, so that similar sizes share plans.
 
     With one step per octave, the exponent of the dim rounded up to a power of two: 7 for 65 to 128, 0 for 1. An empty
     dim counts as 2. With more, the dim rounded up to the end of its step: with ``per_octave=8`` 80 for 73 to 80, and
@@ -92,7 +92,7 @@ class Bucket(FeatureRule):
             raise PluginError(f"Bucket({self.name!r}, per_octave={steps!r}): per_octave is a power of two, as 4")
         if steps == 1:
             return Feature(f"bucket({self.name})", f"({size} - 1).bit_length()")
-        # Names of its own in the code that reads it: a star dim's product is taken once.
+        # Variables of its own in the generated code, so that a star dim's product is computed once.
         last, shift = f"_last_of_{self.name}", f"_shift_of_{self.name}"
         read = f"({last} := {size} - 1) >> ({shift} := max({last}.bit_length() - {steps.bit_length()}, 0))"
         return Feature(f"bucket({self.name}, {steps})", f"(({read}) + 1 << {shift})")
@@ -128,5 +128,5 @@ def product(sizes: tuple[int, ...]) -> int:
 
 
 def stride_order(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Positions of the dims by falling stride."""
+    """Positions of the dims by decreasing stride."""
     return tuple(sorted(range(len(strides)), key=lambda position: -strides[position]))

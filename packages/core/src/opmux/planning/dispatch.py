@@ -1,6 +1,6 @@
-"""The first call of a key, and `bind`: check, plan, run, keep.
+"""The first call with a key, and `bind`: check, plan, run, store.
 
-A plan table comes here for a key that it does not have; the next call of that key runs the plan that was kept.
+A plan table comes here for a key that it does not have; the next call with that key runs the stored plan.
 """
 
 from collections.abc import Callable, Mapping, Sequence

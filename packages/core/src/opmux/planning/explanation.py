@@ -1,4 +1,4 @@
-"""`opmux.explain`: what takes a call and why, as data: every candidate, taken or the reason not."""
+"""`opmux.explain`: which implementation takes a call and why, as data, with the reason against every other."""
 
 import os
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from opmux.tables import text_table
 
 @dataclass(frozen=True)
 class Candidate:
-    """One implementation that was looked at.
+    """One implementation that was considered.
 
     Attributes:
         status: chosen, accepted, rejected, disabled, quarantined or unavailable.
@@ -40,7 +40,7 @@ class Explanation:
     """Which implementation takes a call, and why; prints as a table.
 
     Attributes:
-        call: the call in words.
+        call: the call as text.
         key: dtypes, flags and features that all calls of this plan share.
         chosen: one of the candidates, or None where none accepts the call.
         config: what the target will get as ``config=``.
@@ -99,12 +99,12 @@ class Explanation:
 
 
 def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None = None, **options: Any) -> Explanation:
-    """Say which implementation would take a call, and why not the others.
+    """Say which implementation would take a call, and why the others would not.
 
     Args:
         op: the op, as ``opmux.rms_norm``.
         *tensors: the op's tensors; meta tensors will do.
-        arch: reason as if on this arch (``gfx942``); by default the tensors' own device decides.
+        arch: resolve as if on this arch (``gfx942``); by default the tensors' own device decides.
             ``OPMUX_ARCH`` replaces that default.
         backend: as in the op's own ``backend=``.
         **options: the op's options, and tensors given by name.
@@ -155,14 +155,14 @@ def _holds(value: Any) -> str:
 
 
 def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explanation:
-    """A resolution as data. The chosen one is asked for its config; one that fails at that is passed over."""
+    """A resolution as data. The chosen candidate computes its config; one that fails at that is skipped."""
     op, call = attempt.op, attempt.call
     config, source, note = None, "default", ""
     while resolution.accepted:
         chosen = resolution.accepted[0].implementation
         try:
             made, source = config_of(attempt, chosen, resolution)
-        except Exception as error:  # a plugin's code: a call passes over what has no config, and so does this
+        except Exception as error:  # a plugin's code: a call skips a candidate without a config, and so does this
             resolution = resolution.without_choice(config_fault(error))
             continue
         config = as_mapping(made)
@@ -193,7 +193,7 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
 
 
 def _config_note(chosen: str, config: Any, source: str, arch: str, resolution: resolver.Resolution) -> str:
-    """The config in words and where it came from; the tuned record that was the reason is not told twice."""
+    """The config as text and where it came from; a tuned record that is already the reason is not repeated."""
     tuned = resolution.tuned.of(chosen) if resolution.tuned is not None else None
     if config is None:
         unused = tuned is not None and tuned.config is not None and source == "default"

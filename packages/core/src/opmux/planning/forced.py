@@ -1,4 +1,4 @@
-"""``backend=``: the complaint about a name that nothing of an op goes by."""
+"""``backend=``: the error for a name that no implementation of an op has."""
 
 from opmux import near
 from opmux.callpath.op import OPS, Op
@@ -7,7 +7,7 @@ from opmux.plugins import loading
 
 
 def unknown_backend(op: Op, backend: str) -> OpmuxError | None:
-    """The complaint about a name under which nothing is registered for this op; None where something is."""
+    """The error for a name under which nothing is registered for this op; None where something is."""
     if not isinstance(backend, str):
         return invalid(op.name, "backend", "a name (str) or None", f"{backend!r}", "see `opmux backends`")
     if any(i.is_named(backend) for i in op.implementations):

@@ -1,4 +1,4 @@
-"""From an attempt to its plan: every candidate is judged, the first that can be imported and configured is taken."""
+"""From an attempt to its plan: judge every candidate, and take the first that can be imported and configured."""
 
 import logging
 from typing import Any
@@ -16,11 +16,11 @@ from opmux.running.targets import Plan, load_function, load_target, make_run
 
 
 def plan(attempt: Attempt) -> Plan:
-    """Choose for an attempt; what cannot be imported or configured goes to quarantine, and the next one is tried.
+    """Choose for an attempt; a candidate that cannot be imported or configured is quarantined, and the next is tried.
 
     Raises:
-        UnsupportedCall: where nothing that may run takes the call.
-        BackendFault: where what failed may not be passed over: it was asked for, or the policy is strict.
+        UnsupportedCall: where no implementation that may run takes the call.
+        BackendFault: where a failed candidate may not be skipped: it was asked for, or the policy is strict.
     """
     while True:
         resolution = resolve(attempt)
@@ -31,12 +31,12 @@ def plan(attempt: Attempt) -> Plan:
 
 
 def resolve(attempt: Attempt) -> resolver.Resolution:
-    """Judge every implementation of the op for an attempt, as things are now."""
+    """Judge every implementation of the op for an attempt, under the current policy and quarantine."""
     return resolver.resolve(attempt.call, attempt.op.implementations, circumstances(attempt))
 
 
 def circumstances(attempt: Attempt) -> resolver.Circumstances:
-    """What the choice depends on beside the call."""
+    """What the choice depends on besides the call."""
     op, call = attempt.op, attempt.call
     return resolver.Circumstances(
         policy=policy.current(),
@@ -52,7 +52,7 @@ def _choice(attempt: Attempt, resolution: resolver.Resolution) -> Implementation
 
     Raises:
         UnsupportedCall: where there is none.
-        BackendFault: where the policy is strict, and a better one is in quarantine.
+        BackendFault: where the policy is strict and a better implementation is quarantined.
     """
     op, call, forced, strict = attempt.op, attempt.call, attempt.forced, policy.current().strict
     if not resolution.accepted:
@@ -87,7 +87,7 @@ def _has_only_the_reference(attempt: Attempt, resolution: resolver.Resolution) -
 
 
 def _prepared(attempt: Attempt, implementation: Implementation, resolution: resolver.Resolution) -> Plan | None:
-    """The plan that runs an implementation, or None where it went to quarantine instead."""
+    """The plan that runs an implementation, or None where the implementation was quarantined instead."""
     op, arch = attempt.op, attempt.call.arch
     try:
         target = load_target(op, implementation, attempt.forced)
@@ -114,7 +114,7 @@ def _prepared(attempt: Attempt, implementation: Implementation, resolution: reso
 def config_of(attempt: Attempt, chosen: Implementation, resolution: resolver.Resolution) -> tuple[Any, str]:
     """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``.
 
-    A target whose record declares no config takes none, so a tuned record's is then not used.
+    A target whose record declares no config takes none; then a tuned record's config is not used.
 
     Raises:
         ValueError: where the config does not fit the record's ``config_schema``.
@@ -132,5 +132,5 @@ def config_of(attempt: Attempt, chosen: Implementation, resolution: resolver.Res
 
 
 def config_fault(error: Exception) -> str:
-    """What is told of an implementation whose config cannot be had."""
+    """The reason given for an implementation whose config function failed."""
     return f"its config function raised {type(error).__name__}: {error}"

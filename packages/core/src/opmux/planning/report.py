@@ -1,4 +1,4 @@
-"""A call that nothing takes, in words: every rejection with its reason, and what to do."""
+"""The error text for a call that nothing takes: every rejection with its reason, and what to do."""
 
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
@@ -9,7 +9,7 @@ from opmux.signatures.validation import describe_call
 
 
 def refusal_text(op: Op, call: Call, resolution: Resolution, why: str) -> str:
-    """No backend took a call: the call, every rejection with its reason, and what to do."""
+    """Describe a call that no backend took: the call, every rejection with its reason, and what to do."""
     rows = []
     last = Priority.REFERENCE
     for verdict in sorted(resolution.verdicts, key=lambda v: (v.implementation.priority == last, v.name)):

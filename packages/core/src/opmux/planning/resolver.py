@@ -1,4 +1,4 @@
-"""From candidates to a plan: pure functions of the call, what is registered, the policy and what is quarantined."""
+"""From candidates to a resolution: pure functions of the call, its implementations, the policy and the quarantine."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ DISABLED, QUARANTINED, UNAVAILABLE = "disabled", "quarantined", "unavailable"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One candidate of a call, and what became of it."""
+    """One candidate of a call, and the decision about it."""
 
     implementation: Implementation
     status: str
@@ -36,10 +36,10 @@ class Resolution:
     """Every candidate of a call.
 
     Attributes:
-        accepted: the takers, the choice first.
+        accepted: the candidates that take the call, the choice first.
         others: the rest, by name.
-        passed_over: what would come before the choice, were it not in quarantine.
-        tuned: what the tuned records say.
+        passed_over: candidates that would rank before the choice if they were not quarantined.
+        tuned: what the tuned records say about the call.
     """
 
     accepted: tuple[Verdict, ...]
@@ -49,11 +49,11 @@ class Resolution:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """All of them, the takers first."""
+        """All verdicts, those that take the call first."""
         return (*self.accepted, *self.others)
 
     def without_choice(self, reason: str) -> "Resolution":
-        """The same where the choice turns out to take nothing; the next taker is the choice then."""
+        """The same resolution with the choice rejected for this reason; the next that takes the call is the choice."""
         first, *takers = self.accepted
         if takers:
             takers[0] = replace(takers[0], status=CHOSEN)
@@ -63,7 +63,7 @@ class Resolution:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What the choice depends on beside the call.
+    """What the choice depends on besides the call.
 
     Attributes:
         quarantined: full name -> reason, for this op, arch and key.
@@ -79,7 +79,7 @@ class Circumstances:
 
 
 def resolve(call: Call, implementations: Sequence[Implementation], around: Circumstances) -> Resolution:
-    """Judge every implementation and put the takers in order.
+    """Judge every implementation and rank those that take the call.
 
     The order is total and does not depend on the order of installation: forced by the caller, preferred by policy,
     tuned record, priority band, name.
@@ -158,12 +158,12 @@ def _judge(call: Call, implementation: Implementation, around: Circumstances) ->
 
 def _importable(module: str) -> bool:
     try:
-        # Only the package: looking for a submodule would import it.
+        # Look for the package only: looking for a submodule would import it.
         return importlib.util.find_spec(module.partition(".")[0]) is not None
-    except Exception:  # an import hook of somebody's may raise anything
+    except Exception:  # a foreign import hook may raise anything
         return False
 
 
 def deterministic_mode() -> bool:
-    """Whether torch's deterministic mode is on (its warn-only form does not count: torch itself goes on then)."""
+    """Whether torch's deterministic mode is on; warn-only mode does not count, since torch itself continues then."""
     return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()

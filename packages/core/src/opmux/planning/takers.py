@@ -1,7 +1,6 @@
-"""What would run a call on an arch, for tools that look at kernels ahead of time: no device is needed.
+"""Which implementations would take a call on an arch, for tools that inspect kernels without a device.
 
-`opmux.explain` tells a person; this gives the implementations themselves, with the config and the target that each
-would run with.
+`opmux.explain` reports to people; this returns the implementations themselves, each with its config and its target.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,11 +68,11 @@ class Taker:
 def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Taker, ...]:
     """Every implementation that takes a call on an arch, the one that would be chosen first.
 
-    Policy, quarantine and tuned records count, as they do in a call.
+    Policy, quarantine and tuned records apply, as they do in a call.
 
     Args:
         op: the op, as ``opmux.rms_norm``.
-        *tensors: its tensors; meta tensors will do, and then nothing that runs on them needs a device.
+        *tensors: its tensors; meta tensors suffice, so no device is needed.
         arch: ``gfx942``, ``sm_90``, ``cpu``, or an `Arch`.
         **options: the op's options, and tensors given by name.
 

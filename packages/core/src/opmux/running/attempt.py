@@ -10,7 +10,7 @@ from opmux.declared.call import Call
 from opmux.signatures.validation import check_call, describe_call
 
 FUNCTIONAL_BACKEND, FUNCTIONAL = "opmux", "functional"
-"""The backend and name under which an in-place op runs the functional one, dispatched, and copies."""
+"""The backend and name of the implementation of an in-place op that calls the functional op and copies its results."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Forced:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One call on its way to a result.
+    """One call that is being planned and run.
 
     Attributes:
-        call: the call, checked.
-        key: the features that it shares with all calls of its plan.
+        call: the validated call.
+        key: the plan key, equal for all calls that share a plan.
         forced: the caller's ``backend=``.
-        asked: the backend that is looked for: ``forced``, or the functional form of an in-place op and a copy, where
-            only the functional op has that backend.
+        asked: the backend to look for: ``forced``, or, for an in-place op, `FUNCTIONAL_BACKEND` where only the
+            functional op has that backend.
     """
 
     op: Op
@@ -46,14 +46,14 @@ class Attempt:
 
     @property
     def table_key(self) -> Any:
-        """Under which the plan table keeps its plan."""
+        """The plan's key in the plan table."""
         return self.key if self.forced is None else Forced(self.forced, self.key)
 
     def check_data(self) -> None:
-        """Read the index data of the call, where the op has some.
+        """Check the index data of the call, where the op has some.
 
         Raises:
-            InvalidArgument: where it is bad.
+            InvalidArgument: where the data is invalid.
         """
         if self.op.check_data is not None:
             self.op.check_data(**self.call.tensors, **self.call.options)
@@ -74,11 +74,11 @@ def attempt_of(
 
     Args:
         op: the op.
-        state: what its keys mean.
+        state: what the parts of its keys mean.
         tensors: every tensor argument in order, None for an absent one.
         options: every option.
         forced: the caller's ``backend=``.
-        arch: what the call is for; by default what its first tensor is on.
+        arch: the arch to plan for; by default that of its first tensor's device.
 
     Raises:
         InvalidArgument: where the call breaks the signature.

@@ -1,4 +1,4 @@
-"""Running a planned call on real tensors, and what happens when something is raised on the way."""
+"""Running a planned call on real tensors, and recovering from exceptions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from opmux.running.targets import Plan
 
 
 def execute(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None) -> Any:
-    """Run a checked call on real tensors, no gradient: one lookup, then the plan's callable.
+    """Run a validated call on real tensors, without gradient: one lookup, then the plan's callable.
 
-    A key that has no plan is planned by the table itself.
+    For a key without a plan, the table makes one.
     """
     table = op.table
     key: Any = table.state.key_of(*tensors, **options)
@@ -36,19 +36,19 @@ def recover(
     backend: str | None,
     out: Any = None,
 ) -> Any:
-    """Something was raised by a plan of ``table``: the caller's bad data, or the target's fault.
+    """Handle an exception that a plan of ``table`` raised: the caller's bad data, or the target's fault.
 
     Returns:
-        What the next choice computes, where one may run.
+        The result of the next choice, where one may run.
     """
     if faults.is_callers(error):
         raise error
     attempt = attempt_of(op, table.state, tensors, options, backend)
     found: Plan | None = table.plans.get(attempt.table_key)
     if found is None:
-        raise error  # before a plan was stored: it has been judged
+        raise error  # raised before a plan was stored, so it is already judged
     known = quarantined_for(op.name, found.arch.name, attempt.key)
     if found.implementation.full_name not in known or op.signature.mutates:
         faults.judge(attempt, found.implementation, error)
-    # Else another thread met the same fault first, and what runs now is not to blame for it.
+    # Otherwise another thread met the same fault first, and the implementation chosen now is not to blame.
     return execute(op, tensors, attempt.call.options, backend, out)

@@ -1,4 +1,4 @@
-"""Faults: whose fault an exception is, and whether another implementation may take the place of the one that failed."""
+"""Faults: who caused an exception, and whether another implementation may take over."""
 
 import torch
 
@@ -10,12 +10,12 @@ from opmux.running.attempt import FUNCTIONAL_BACKEND, Attempt
 
 
 def judge(attempt: Attempt, implementation: Implementation, error: Exception) -> None:
-    """Decide what follows from an exception that a target raised, or from a wrong result of it.
+    """Decide what follows from an exception that a target raised, or from its wrong result.
 
-    Returns where the next choice may run: the implementation is in quarantine then.
+    Returns if the next choice may run; the implementation is then in quarantine.
 
     Raises:
-        Exception: the error itself, where it is the caller's, nobody's or the reference's.
+        Exception: the error itself, where it comes from the caller, the environment or the reference.
         CaptureRefused: while a graph is captured.
         BackendFault: where no other implementation may take its place.
     """
@@ -54,18 +54,18 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
 def pass_over(
     attempt: Attempt, implementation: Implementation, error: Exception, *, scope: str, reason: str, told: str
 ) -> None:
-    """Put an implementation in quarantine that could not be prepared; nothing of it has run.
+    """Quarantine an implementation that could not be prepared, before any of its code has run on the call.
 
     Args:
         attempt: the call.
         implementation: what could not be prepared.
         error: what was raised.
         scope: how far the quarantine reaches.
-        reason: what is kept of it.
-        told: what follows the implementation's name where it is an error.
+        reason: the reason to record.
+        told: the text after the implementation's name, where an error is raised.
 
     Raises:
-        Exception: the error itself, where it is nobody's fault.
+        Exception: the error itself, where no implementation is to blame.
         BackendFault: where no other implementation may take its place.
     """
     if is_nobodys_fault(error):
@@ -77,7 +77,7 @@ def pass_over(
 
 
 def _is_last_resort(implementation: Implementation) -> bool:
-    """The core's own: the reference, and the functional form of an in-place op, whose inner call has been judged."""
+    """Whether it is the core's own: the reference, or the functional form, whose inner call is already judged."""
     return implementation.priority == Priority.REFERENCE or implementation.backend == FUNCTIONAL_BACKEND
 
 
@@ -92,14 +92,14 @@ def capturing() -> bool:
 
 
 def is_nobodys_fault(error: BaseException) -> bool:
-    """Out of memory, and device errors that stick to the process: raised as what they are, never fallen back from."""
+    """Whether it is out of memory or a sticky device error: these are raised unchanged and never fallen back from."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
         return True
     return _device_is_lost(error)
 
 
 def _device_is_lost(error: BaseException) -> bool:
-    """A sticky error (an illegal access, a failed device assert) makes every later call fail: probe for that."""
+    """Whether every later call fails too, after a sticky error such as an illegal access or a failed device assert."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return False
     if not isinstance(error, RuntimeError) or capturing():

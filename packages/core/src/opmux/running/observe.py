@@ -1,6 +1,6 @@
-"""`opmux.trace()`: what ran, how often, for how long.
+"""`opmux.trace()`: what ran, how often, and for how long.
 
-While a trace is open the plan tables hold timed callables; when none is, nothing is added to a call.
+While a trace is open, the plan tables hold timed callables; otherwise a call pays nothing.
 """
 
 import threading

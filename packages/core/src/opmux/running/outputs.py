@@ -1,4 +1,4 @@
-"""``out=``: the tensors that a caller wants the results in, held to the signature and written."""
+"""``out=``: checking the tensors that the caller provides for the results, and writing into them."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from opmux.signatures.validation import describe
 def check_out(
     op: Op, out: Any, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    """Hold ``out=`` to the outputs' number, shapes, dtypes and device; its strides are free.
+    """Check number, shapes, dtypes and device of ``out=`` against the outputs; any strides are allowed.
 
     Raises:
         InvalidArgument: where it does not fit.
@@ -59,7 +59,7 @@ def check_out(
 
 
 def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
-    """Write the results into the caller's tensors: by the target itself where it can, else by a copy."""
+    """Write the results into the caller's tensors: by the target itself where it takes ``out``, else by a copy."""
     outs = out if isinstance(out, (tuple, list)) else (out,)
     aliased = any(shares_memory(o, t) for o in outs for t in tensors if t is not None)
     plan: Plan | None = table.plans.get(key)

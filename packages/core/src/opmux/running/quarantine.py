@@ -1,4 +1,4 @@
-"""The quarantine: which implementations failed, when and why, and for which calls they are not chosen any more."""
+"""The quarantine: which implementations failed, when and why, and for which calls they are no longer chosen."""
 
 import datetime
 import logging
@@ -12,12 +12,12 @@ from opmux.log import announce_once, forget
 
 ARCH, PLAN = "arch", "plan"
 PLANS_BEFORE_ARCH = 16
-"""Faults in as many plans of one implementation count as a fault of it on the arch."""
+"""Once this many plans of one implementation have faults, the next fault counts for the whole arch."""
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """An implementation that is not chosen any more.
+    """An implementation that is no longer chosen.
 
     Attributes:
         scope: ``arch``: for every call on that arch (import and build faults); ``plan``: for the calls of one plan.
@@ -74,7 +74,7 @@ def quarantine(op: str, implementation: Implementation, arch: str, scope: str, r
 
 
 def quarantined_for(op: str, arch: str, key: Any) -> dict[str, str]:
-    """Full name -> reason, of what must not be chosen for this op, arch and key."""
+    """Full name -> reason, for the implementations that must not be chosen for this op, arch and key."""
     if not _records:
         return {}
     with _lock:
@@ -89,7 +89,7 @@ def quarantined() -> tuple[Quarantined, ...]:
 
 
 def forget_backend(backend: str) -> None:
-    """Drop what is recorded of a backend that is no more."""
+    """Drop the records of a backend that was unloaded."""
     with _lock:
         for record_key, record in list(_records.items()):
             if record.name.partition(":")[0] == backend:

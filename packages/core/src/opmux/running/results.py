@@ -1,4 +1,4 @@
-"""Results: the first run of a plan, and the rule that what a target returns is held to."""
+"""Results: the first run of a plan, and the check of what a target returns."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def first_run(attempt: Attempt, implementation: Implementation, run: Any) -> Any
     """Run a plan for the first time and check what comes back.
 
     Raises:
-        BackendFault: where the results are not the op's.
+        BackendFault: where the results break the rule for outputs.
         Exception: whatever the target raises.
     """
     results = run(*attempt.call.tensors.values(), **attempt.call.options)
@@ -23,10 +23,10 @@ def first_run(attempt: Attempt, implementation: Implementation, run: Any) -> Any
 
 
 def check_results(op: Op, call: Call, implementation: Implementation, results: Any) -> None:
-    """Hold what a target returned to the rule for outputs. An op that writes into its arguments returns nothing.
+    """Check what a target returned against the rule for outputs. An op that writes into its arguments returns nothing.
 
     Raises:
-        BackendFault: where the number, a class, a shape, a dtype, a device, strides or the memory is not the op's.
+        BackendFault: where the number of results, a class, shape, dtype, device, strides or the memory is wrong.
     """
     if op.signature.mutates:
         return

@@ -1,4 +1,4 @@
-"""Targets: imported when first chosen, given their config, wrapped only where something must be done around them."""
+"""Targets: imported when first chosen, given their config, and wrapped only where a call needs more than the target."""
 
 import functools
 import importlib
@@ -29,8 +29,8 @@ class Plan:
     Attributes:
         implementation: what was chosen.
         config: what its target gets as ``config=``, bound in ``run``.
-        fallback: something better failed, or a GPU has only the reference.
-        run: the target, wrapped where something must be done around it.
+        fallback: a better implementation failed, or a GPU has only the reference.
+        run: the target, wrapped where a call needs more than the target.
     """
 
     implementation: Implementation
@@ -41,7 +41,7 @@ class Plan:
 
 
 def load_target(op: Op, implementation: Implementation, forced: str | None = None) -> Callable[..., Any]:
-    """Import the target; of the functional form of an in-place op, make it.
+    """Import the target; for the functional form of an in-place op, make it.
 
     Raises:
         Exception: whatever the import raises.
@@ -70,7 +70,7 @@ def load_function(named: str) -> Callable[..., Any]:
 def make_run(
     op: Op, arch: Arch, implementation: Implementation, target: Callable[..., Any], config: Any
 ) -> Callable[..., Any]:
-    """Wrap a target only where something must be done around it: config, autocast, capture, versions, checks."""
+    """Wrap a target only where a call needs more: config, autocast, capture, versions, checks."""
     run = target
     if implementation.takes_out and config is not None:
         run = functools.partial(target, config=config)
@@ -86,7 +86,7 @@ def make_run(
 
 
 def _without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
-    """For plans made under autocast. Keys and guards tell them from others, so the others pay nothing."""
+    """Turn autocast off around a target, for plans made under autocast; all other plans pay nothing for it."""
     autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
         torch._C.DispatchKey.AutocastCUDA
     )
@@ -114,12 +114,12 @@ def _refusing_capture(op: Op, implementation: Implementation, run: Callable[...,
 
 @functools.cache
 def _wrapper(op: Op, configured: bool) -> Callable[..., Any]:
-    """Written out for the op: gathering arguments and passing them on would cost 0.5 us a call."""
+    """Generated for the op: collecting arguments and passing them on would cost 0.5 us per call."""
     return codegen.make_wrapper(op.signature, configured, bump_version)
 
 
 def bump_version(tensor: Tensor) -> None:
-    """Say that a tensor was written to, by something that torch did not see."""
+    """Tell torch that a tensor was written by code that torch did not see."""
     if not tensor.is_inference():  # which has no version
         torch.autograd.graph.increment_version(tensor)
 

@@ -1,6 +1,6 @@
-"""Dim expressions of shaped annotations: parsed once, evaluated on numbers, written out as source.
+"""Dim expressions of shaped annotations: parsed once, evaluated on numbers, and written as source.
 
-The grammar is jaxtyping's notation, narrowed to what a signature needs: a name, an integer, an affine form of one
+The grammar is a subset of jaxtyping's notation: a name, an integer, an affine form of one
 name (``2*n``, ``batch+1``), an option's value in braces (``{block[0]}``), and ``a/b``, which means ceil(a / b).
 A block of -1 is the whole dim. One leading ``*name`` stands for any number of dims.
 """
@@ -99,7 +99,7 @@ def parse_dim(text: str) -> Dim:
     """Parse one dim expression.
 
     Raises:
-        ValueError: where the text is none of the forms of the grammar.
+        ValueError: where the text does not match the grammar.
     """
     if "/" in text:
         numerator, _, denominator = text.partition("/")
@@ -121,7 +121,7 @@ def parse_dim(text: str) -> Dim:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse the dims of an annotation, as ``"*tokens hidden"``."""
+    """Parse the dims of an annotation, such as ``"*tokens hidden"``."""
     words = text.split()
     star = None
     if words and words[0].startswith("*"):

@@ -1,6 +1,6 @@
-"""Expressions in definitions: relations that no shape can say, and counts of operations, as text over dims and options.
+"""Expressions in definitions, as text over dims and options: relations beyond shapes, and counts of operations.
 
-The text is that of a definition's author, never a caller's; no builtin can be reached from it.
+The text comes from the author of a definition, never from a caller; it cannot reach any builtin.
 """
 
 import functools
@@ -15,5 +15,5 @@ def _compiled(expression: str) -> CodeType:
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression where its names mean these."""
+    """The value of an expression, with these values for its names."""
     return eval(_compiled(expression), {"__builtins__": {}}, dict(names))

@@ -1,7 +1,7 @@
-"""Memory that an op writes: whether it overlaps itself, or an argument that the op reads or writes too.
+"""Whether memory that an op writes overlaps itself, or an argument that the op also reads or writes.
 
-The ranges of addresses answer most questions. Where they intersect, as those of q and k in one tensor do, the strides
-decide, exactly: views that interleave are told from views that share an element.
+Address ranges answer most questions. Where they intersect, as those of q and k in one tensor do, the strides decide
+exactly: they tell views that interleave from views that share an element.
 """
 
 import functools
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 STEPS = 10_000
-"""The pairs of subviews looked at before two views count as overlapping."""
+"""How many pairs of subviews are compared before two views count as overlapping."""
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _Form = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -21,7 +21,7 @@ _Dims = tuple[tuple[int, int], ...]
 
 
 def has_memory(tensor: Any) -> bool:
-    """Whether a tensor has an address that says where its elements are."""
+    """Whether the tensor is a plain one whose address and strides say where its elements are."""
     return (
         tensor.__class__ in _PLAIN
         and not tensor.is_meta
@@ -32,9 +32,9 @@ def has_memory(tensor: Any) -> bool:
 
 
 def separate(written: tuple[Any, ...], read: tuple[Any, ...]) -> bool:
-    """Whether the written tensors overlap neither themselves, nor each other, nor those read; asked at every call.
+    """Whether the written tensors overlap neither themselves, each other, nor the read ones; checked at every call.
 
-    All have memory. None stands for an absent one.
+    Every tensor satisfies `has_memory`; None stands for an absent one.
     """
     spans: list[tuple[Tensor, int, int]] = []
     for tensor in written:
@@ -65,13 +65,13 @@ def separate(written: tuple[Any, ...], read: tuple[Any, ...]) -> bool:
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two elements may share a place: a stride is within the reach of the smaller ones."""
+    """Whether two elements may share an address: a stride is smaller than the span of the dims below it."""
     return _form(tensor.shape, tensor.stride())[1]
 
 
 @functools.lru_cache(maxsize=1024)
 def _form(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, bool]:
-    """The elements from the first to the last, and whether two of them may share a place."""
+    """The number of elements from the first to the last, and whether two may share an address."""
     if 0 in shape:
         return 0, False
     reach, tangled = 1, False
@@ -92,7 +92,7 @@ def overlap(a: Tensor, b: Tensor) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _forms_overlap(a: _Form, b: _Form, distance: int) -> bool:
-    """Whether a tensor of form ``b`` lies on one of form ``a`` that begins so many bytes before it."""
+    """Whether a tensor of form ``b`` overlaps one of form ``a`` that begins ``distance`` bytes before it."""
     return _meet(_byte_dims(*a), _byte_dims(*b), distance, [STEPS])
 
 
@@ -106,8 +106,8 @@ def _byte_dims(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> 
 def _meet(a: _Dims, b: _Dims, distance: int, steps: list[int]) -> bool:
     """Whether a view at 0 and one at ``distance`` share a byte; True too where ``steps`` run out.
 
-    The dim of the longest stride is taken apart: its places shift the rest of one view against the rest of the other,
-    and few shifts leave their ranges intersecting.
+    The dim with the largest stride is split off: each of its positions shifts the rest of one view against the rest of
+    the other, and only few shifts leave their ranges intersecting.
     """
     steps[0] -= 1
     if steps[0] < 0:

@@ -1,4 +1,4 @@
-"""Signatures as data: what an op takes, what it returns, what must hold, read from its definition once."""
+"""Signatures as data: what an op takes, what it returns and what must hold, read once from its definition."""
 
 import inspect
 import re
@@ -40,9 +40,9 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword-only argument that is no tensor.
+    """A keyword-only argument that is not a tensor.
 
-    ``kind`` is one of float, int, bool, str, dtype, ints, bools; ``choices`` closes a str, ``group`` a dtype.
+    ``kind`` is one of float, int, bool, str, dtype, ints, bools; ``choices`` restricts a str, ``group`` a dtype.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Option:
 
     @property
     def is_flag(self) -> bool:
-        """Flags are part of every plan key; numbers are only where an implementation declares a feature of them."""
+        """Whether it is part of every plan key; numbers are only where an implementation declares a feature of them."""
         return self.kind in ("bool", "str", "dtype")
 
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that the op returns. ``mask_index`` is the position in ``output_mask`` that wants it."""
+    """A tensor that the op returns. ``mask_index`` is its position in ``output_mask``."""
 
     name: str
     shape: Shape
@@ -77,7 +77,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A relation that no shape can say: a Python expression over dims, options and the presence of tensors."""
+    """A relation that shapes cannot express: a Python expression over dims, options and the presence of tensors."""
 
     expression: str
     meaning: str
@@ -99,7 +99,7 @@ class Signature:
     same_dtype: tuple[tuple[str, ...], ...] = ()
     mutates: tuple[str, ...] = ()
     binders: Mapping[str, str] = field(default_factory=dict)
-    """dim name -> the tensor that binds it (by a bare occurrence where there is one)."""
+    """Dim name -> the tensor that binds it, by a bare occurrence where there is one."""
 
     @property
     def required(self) -> tuple[TensorArgument, ...]:
@@ -122,7 +122,7 @@ class Signature:
         return tuple(_output_dtype(o.dtype, tensors, options) for o in self.outputs)
 
     def output_shapes(self, dims: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
-        """The shape of each output; one that `output_mask` does not want is empty, of shape (0,)."""
+        """The shape of each output; one that ``output_mask`` does not ask for is empty, with shape (0,)."""
         mask = options.get("output_mask")
         return tuple(
             (0,) if mask is not None and o.mask_index is not None and not mask[o.mask_index]
@@ -133,7 +133,7 @@ class Signature:
     def empty_outputs(
         self, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
     ) -> tuple[torch.Tensor, ...]:
-        """Unfilled tensors as the op would return them: what fake functions return and kernels may fill."""
+        """Uninitialised tensors in the form that the op returns: for fake functions, and for kernels to fill."""
         first = tensors[self.tensors[0].name]
         results = []
         dtypes = self.output_dtypes(tensors, options)
@@ -228,7 +228,7 @@ def read_signature(
     """Read a definition's Python signature and declarations into data, and check that they make sense together.
 
     Raises:
-        TypeError: where the definition is not one that the machinery can carry; the message says what to change.
+        TypeError: where opmux does not support the definition; the message says what to change.
     """
     tensors: list[TensorArgument] = []
     options: list[Option] = []

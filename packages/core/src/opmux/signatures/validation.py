@@ -1,7 +1,7 @@
-"""Validation that explains: every rule of a signature checked in turn, the first broken one told in full.
+"""Validation that explains: checks every rule of a signature in turn and reports the first broken one in full.
 
-The call path runs the same rules as straight-line code (`codegen`) and comes here when one of them fails, on a
-plan's first call, and wherever speed does not matter. The fake functions run it too, so dims may be symbolic.
+The call path runs the same rules as straight-line code (`codegen`). It comes here when one of them fails, and on a
+plan's first call. The fake functions use this validation too, so dims may be symbolic.
 """
 
 import itertools
@@ -50,10 +50,10 @@ def check_call(
 
 
 def check_option(op: str, option: Option, value: Any) -> Any:
-    """Check one option's value and return it in its normal form.
+    """Check one option's value and return it normalised.
 
     Raises:
-        InvalidArgument: where the value is of another kind, length or choice.
+        InvalidArgument: where the value has the wrong kind or length, or is none of the choices.
     """
     if value is None and option.nullable:
         return None
@@ -89,7 +89,7 @@ def check_option(op: str, option: Option, value: Any) -> Any:
 
 
 def _without_absent(signature: Signature, tensors: Mapping[str, Any], mask: tuple[bool, ...]) -> tuple[bool, ...]:
-    """The gradients that are wanted: there is none of an argument that is absent."""
+    """The gradients that are wanted; an absent argument has none."""
     absent = {f"grad_{name}" for name, tensor in tensors.items() if tensor is None}
     return tuple(want and o.name not in absent for want, o in zip(mask, signature.outputs, strict=True))
 
@@ -106,7 +106,7 @@ _EXPECTED = {
 
 
 def describe(tensor: Any) -> str:
-    """``float32[4, 8]`` for a tensor, the type's name for anything else."""
+    """``float32[4, 8]`` for a tensor; the type's name for anything else."""
     if not isinstance(tensor, Tensor):
         return f"a {type(tensor).__name__}"
     return f"{name_of(tensor.dtype)}[{', '.join(str(s) for s in tensor.shape)}]"
@@ -150,7 +150,7 @@ def _check_tensor(op: str, argument: TensorArgument, value: Any) -> None:
 
 
 def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
-    """Devices, and the dtypes that must be equal."""
+    """Check that devices agree, and the dtypes that must be equal."""
     first = signature.tensors[0].name
     device = tensors[first].device
     for argument in signature.tensors[1:]:
@@ -179,7 +179,7 @@ def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
 
 
 def _check_memory(signature: Signature, tensors: Mapping[str, Any]) -> None:
-    """What is written overlaps neither itself nor another argument."""
+    """Check that no written tensor overlaps itself or another argument."""
     for a, b in itertools.combinations(signature.mutates, 2):
         if tensors[a] is tensors[b]:
             raise invalid(
@@ -208,7 +208,7 @@ def _check_memory(signature: Signature, tensors: Mapping[str, Any]) -> None:
 
 
 def bind_dims(signature: Signature, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Bind every dim by its binder and hold all other occurrences to it.
+    """Bind every dim from its binder and check all its other occurrences.
 
     Raises:
         InvalidArgument: where two shapes do not fit together.
