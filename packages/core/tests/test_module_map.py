@@ -1,5 +1,6 @@
 """The map of the source: rooms in order, arrows as the imports are, every module with its role."""
 
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -58,3 +59,10 @@ def test_every_module_of_the_core_has_its_role_on_the_page(module: ModuleType) -
     for path in module.modules(ROOT / module.CORE):
         assert module.said(path), f"{path} has no docstring"
         assert path.name == "__init__.py" or f"| `{path.name}` | {module.said(path)} |" in page
+
+
+def test_the_house_lists_the_rooms_in_the_order_of_the_map(module: ModuleType) -> None:
+    house = (ROOT / "docs/maintainers/house.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", house.partition("## The rooms")[2].partition("## The way")[0], re.MULTILINE)
+    listed = [name.rstrip("/").removesuffix(".py") for row in rows for name in re.findall(r"`([\w./]+)`", row)]
+    assert listed == module.order(module.rooms())
