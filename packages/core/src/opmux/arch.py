@@ -31,8 +31,8 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "gfx1200", "gfx1201", "gfx1250", "gfx1251",
     ),
 }  # fmt: skip
-"""Vendor -> the archs that its compilers know. A device of a newer arch still works; a claim or a question has to name
-one of these.
+"""Vendor -> the archs that its compilers know. A device of a newer arch still works; a claim, or a question to explain,
+has to name one of these.
 
 Source: ``nvcc --list-gpu-arch`` of CUDA 12.8 and 13.0; LLVM's "User Guide for AMDGPU Backend", table of processors.
 """
@@ -77,10 +77,10 @@ CPU = Arch("cpu", "cpu")
 
 @functools.cache
 def parse_arch(name: str) -> Arch:
-    """Read an arch's name.
+    """Parse the name of an arch.
 
     Raises:
-        InvalidArgument: where it is none.
+        InvalidArgument: if it is not one.
     """
     if name == "cpu":
         return CPU
@@ -96,10 +96,10 @@ def parse_arch(name: str) -> Arch:
 
 
 def known_arch(name: str) -> Arch:
-    """Read the name of an arch that somebody could have compiled for.
+    """Parse the name of an arch that compilers know.
 
     Raises:
-        InvalidArgument: where it is none, carries a feature suffix (``sm_90a``), or is not in `KNOWN`.
+        InvalidArgument: if it is not the name of an arch, has a feature suffix (``sm_90a``), or is not in `KNOWN`.
     """
     arch = parse_arch(name)
     if arch.name in KNOWN[arch.vendor]:
@@ -119,7 +119,8 @@ def check_pattern(pattern: str) -> None:
     """Refuse a pattern that matches no known arch.
 
     Raises:
-        InvalidArgument: where it is neither a known arch, one and ``+``, nor the beginning of one and ``*``.
+        InvalidArgument: if it is neither a known arch, nor one followed by ``+``, nor a prefix of one followed by
+            ``*``.
     """
     if not isinstance(pattern, str):
         raise InvalidArgument(
@@ -138,7 +139,7 @@ def check_pattern(pattern: str) -> None:
 
 @functools.cache
 def device_arch(kind: str, index: int) -> Arch:
-    """The arch of a device, asked of its driver once.
+    """The arch of a device; its driver is asked only once.
 
     Args:
         kind: torch's device type: ``cpu``, ``cuda`` (ROCm's too) or ``meta``.
@@ -176,10 +177,10 @@ def present_archs() -> list[tuple[str, Arch, str]]:
 
 
 def assumed_arch() -> Arch:
-    """The arch that explain reasons for when no tensor says: ``OPMUX_ARCH``, else the first GPU, else the CPU.
+    """The arch that explain assumes when no tensor decides it: ``OPMUX_ARCH``, else the first GPU, else the CPU.
 
     Raises:
-        InvalidArgument: where ``OPMUX_ARCH`` names no known arch.
+        InvalidArgument: if ``OPMUX_ARCH`` names no known arch.
     """
     named = os.environ.get("OPMUX_ARCH")
     if named:
@@ -189,7 +190,7 @@ def assumed_arch() -> Arch:
 
 
 def fp8_dtype(device: torch.device | str | Arch) -> torch.dtype:
-    """The e4m3 flavour that a device's matrix units compute: fnuz on gfx940 to gfx942, OCP's fn elsewhere.
+    """The e4m3 variant that a device's matrix units use: fnuz on gfx940 to gfx942, OCP's fn elsewhere.
 
     Args:
         device: a torch device or its name, an arch or its name.

@@ -43,7 +43,7 @@ class Policy:
     check: bool = False
 
     def preference(self, backend: str, full_name: str) -> int:
-        """The rank by preference: 0 is the most preferred; the length of the list where it is not named."""
+        """The rank by preference: 0 is the most preferred; the length of the list if it is not named."""
         for rank, name in enumerate(self.prefer):
             if name in (backend, full_name):
                 return rank
@@ -51,8 +51,8 @@ class Policy:
 
 
 ENVIRONMENT: dict[str, str] = {
-    "OPMUX_PREFER": "backends or implementations to prefer, the most wanted first, comma-separated",
-    "OPMUX_DISABLE": "backends or implementations to rule out, comma-separated",
+    "OPMUX_PREFER": "backends or implementations to prefer, the most preferred first, comma-separated",
+    "OPMUX_DISABLE": "backends or implementations to disable, comma-separated",
     "OPMUX_STRICT": "1: a fault, or a GPU call that finds nothing but the reference, raises",
     "OPMUX_CHECK": "1: index data is checked before each call and outputs after it",
     "OPMUX_PLUGINS": "allow-list of plugins to load, by entry-point name, comma-separated",
@@ -60,7 +60,7 @@ ENVIRONMENT: dict[str, str] = {
     "OPMUX_TUNED": "a folder of tuned records, over the user's and the plugins' own",
     "OPMUX_LOG": "level of the `opmux` logger: debug, info, warning or error",
 }
-"""Every environment variable that opmux reads, and what it says."""
+"""Every environment variable that opmux reads, and its meaning."""
 
 
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")

@@ -77,7 +77,7 @@ def test_a_part_of_a_plugin_that_failed_counts(opmux_cli) -> None:
     with temporary_plugin(broken, "half"):
         told = report(opmux_cli, 1)
     assert [p["name"] for p in told["plugins"]["loaded"]] == ["half"]
-    assert "implements `dance`, which is no op of this core" in told["plugins"]["failed"][0]["reason"]
+    assert "implements `dance`, which is not an op of this core" in told["plugins"]["failed"][0]["reason"]
 
 
 def test_a_command_that_cannot_be_added_counts(opmux_cli) -> None:

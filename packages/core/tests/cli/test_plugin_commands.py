@@ -41,8 +41,8 @@ def test_a_plugins_command_runs(opmux_cli) -> None:
         ([("Greet!", greet)], "command 'Greet!' expected a name of lower-case letters, digits and dashes"),
         ([("greet", "polite:greet")], "command `greet` expected a function, got 'polite:greet'"),
         ([greet], "expected (name, function)"),
-        ([("strange", takes_what_no_command_line_has)], "command `strange` is none that typer takes: "),
-        ([("greet", greet), ("greet", greet)], "command `greet` is brought twice: none of them is added"),
+        ([("strange", takes_what_no_command_line_has)], "command `strange` cannot be read by typer: "),
+        ([("greet", greet), ("greet", greet)], "command `greet` is declared twice: neither is added"),
     ],
 )
 def test_one_that_cannot_be_added_is_said_and_breaks_no_other(

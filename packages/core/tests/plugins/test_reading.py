@@ -69,7 +69,7 @@ BROKEN = [
     (unknown_hook(), "PluginValidationError: unknown hook 'opmux_implementation' in plugin"),
     (
         plugin(implementation(ones, op="rms_nrm")),
-        "implements `rms_nrm`, which is no op of this core: did you mean rms_norm? if a newer core has it, "
+        "implements `rms_nrm`, which is not an op of this core: did you mean rms_norm? if a newer core has it, "
         "pip install -U opmux",
     ),
     (

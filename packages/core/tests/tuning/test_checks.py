@@ -159,13 +159,13 @@ REFUSED = [
     ({"config": "[1]"}, "rms_norm: `config` expected a JSON object, as {\"block_m\": 128}, got '[1]'; correct the row"),
     (
         {"config": '{"a": NaN}'},
-        'rms_norm: `config` expected a JSON object, as {"block_m": 128}, got \'{"a": NaN}\' (NaN is no JSON); '
+        'rms_norm: `config` expected a JSON object, as {"block_m": 128}, got \'{"a": NaN}\' (NaN is not JSON); '
         "correct the row; CSV doubles quotes",
     ),
     (
         {"config": '{"a": 1, "a": 2}'},
-        'rms_norm: `config` expected a JSON object, as {"block_m": 128}, got \'{"a": 1, "a": 2}\' (a key comes twice); '
-        "correct the row; CSV doubles quotes",
+        'rms_norm: `config` expected a JSON object, as {"block_m": 128}, got \'{"a": 1, "a": 2}\' (a key appears twice)'
+        "; correct the row; CSV doubles quotes",
     ),
     # the figures
     *(
@@ -356,7 +356,7 @@ NO_TEXT = "cannot be read: UnicodeDecodeError: 'utf-8' codec can't decode byte 0
         (b"# nothing yet\n\n", 1, NO_HEADER),
         (b"op,arch,dytpes\n", 1, f"header: unknown column `dytpes`; {GUESS} {COLUMNS}"),
         (b"op;arch;dtypes\n", 1, f"header: unknown column `op;arch;dtypes`; {GUESS} {COLUMNS}"),
-        (b"op,arch,op\n", 1, "header: column `op` comes twice; drop one"),
+        (b"op,arch,op\n", 1, "header: column `op` appears twice; drop one"),
         (b"op,arch,dtypes,dims,backend,time_us,compared\n", 1, NO_ERROR),
         (b'op,"arch\n', 1, BROKEN_LINE),
         (b"\xff\xfe\x00", None, NO_TEXT),

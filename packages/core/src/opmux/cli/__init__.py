@@ -9,7 +9,7 @@ _HOW_TO_INSTALL = 'opmux: the command line needs {missing}, which is not install
 
 
 def main() -> None:
-    """Run the command line on the process's arguments and exit: 0 good, 1 what was asked about failed, 2 wrong use."""
+    """Run the command line and exit with 0 for success, 1 if the thing asked about failed, 2 for wrong use."""
     try:
         from opmux.cli.app import build_app
     except ModuleNotFoundError as error:

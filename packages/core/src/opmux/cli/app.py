@@ -38,9 +38,9 @@ def _opmux(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print opmux's version.")
     ] = False,
 ) -> None:
-    """Operators for language models: what there is, what runs, why, how well.
+    """Inspect, test and time operators for language models and their backends.
 
-    Exit codes: 0 good, 1 what was asked about failed, 2 wrong use.
+    Exit codes: 0 success, 1 the thing asked about failed, 2 wrong use.
     """
 
 

@@ -15,7 +15,7 @@ from opmux.cli import output, words
 
 Ops = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[OP]...", help="Ops, as `opmux ops` lists them; without, every one.", show_default=False),
+    typer.Argument(metavar="[OP]...", help="Ops, as `opmux ops` lists them; all by default.", show_default=False),
 ]
 Backends = Annotated[
     list[str] | None,
@@ -23,16 +23,16 @@ Backends = Annotated[
         "--backend", help="Time only this backend or implementation, and the peers; may be given several times."
     ),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default a GPU where there is one.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default a GPU if there is one.")]
 Size = Annotated[
     str | None, typer.Option("--size", help="small, model or figures; by default model on a GPU, small on a CPU.")
 ]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", help="bf16, f16, f32 or f64; by default bf16 on a GPU, f32 on a CPU.")
 ]
-Compiled = Annotated[bool, typer.Option("--compile", help="Take torch.compile of the eager formulation as a peer too.")]
-Rounds = Annotated[int, typer.Option("--rounds", help="Rounds of each case, at most.")]
-Limit = Annotated[float, typer.Option("--limit", help="Seconds after which a case begins no further round.")]
+Compiled = Annotated[bool, typer.Option("--compile", help="Time torch.compile of the eager formulation as a peer too.")]
+Rounds = Annotated[int, typer.Option("--rounds", help="Maximum number of rounds for each case.")]
+Limit = Annotated[float, typer.Option("--limit", help="Seconds after which a case starts no further round.")]
 Plot = Annotated[
     Path | None, typer.Option("--plot", help="Draw the run to this SVG file, and each op beside it (FILE.OP.svg).")
 ]
@@ -52,8 +52,8 @@ def bench(
 ) -> None:
     """Time implementations side by side with PyTorch's own, in interleaved rounds of one run.
 
-    No time is a failure. Exits with 1 where an implementation raises or gives another result than the op's, and where
-    none was timed.
+    A slow result is not a failure. Exits with 1 if an implementation raises or its result is far from the reference's,
+    and if none was timed.
     """
     output.check_writable("--plot", plot)
     if plot is not None and find_spec("matplotlib") is None:
@@ -89,7 +89,7 @@ def bench(
 
 
 def _draw(report: benchmarks.Report, path: Path) -> None:
-    """The summary into ``path``, and every contender of an op into a file of that op beside it."""
+    """Draw the summary into ``path``, and every contender of each op into a file for that op beside it."""
     from opmux.bench import plots  # imports matplotlib, which is an extra
 
     output.write("--plot", path, plots.svg_of(plots.summary(report)))

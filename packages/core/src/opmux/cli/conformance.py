@@ -17,18 +17,16 @@ _EXTRA = ("pytest", "_pytest", "hypothesis", "numpy")
 Backend = Annotated[
     str, typer.Argument(metavar="BACKEND", help="A backend, as `opmux backends` lists them.", show_default=False)
 ]
-OnlyOps = Annotated[
-    list[str] | None, typer.Option("--op", help="Hold only this op to its reference; may be given several times.")
-]
-Report = Annotated[Path | None, typer.Option("--report", help="Write the JSON object to this file too.")]
+OnlyOps = Annotated[list[str] | None, typer.Option("--op", help="Test only this op; may be given several times.")]
+Report = Annotated[Path | None, typer.Option("--report", help="Also write the JSON object to this file.")]
 Profile = Annotated[str, typer.Option("--profile", help="The sizes and numbers of the cases.")]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", min=1, help="Give each op a process of its own, so many at a time.", show_default=False),
+    typer.Option("--jobs", min=1, help="Run each op in a process of its own, this many at a time.", show_default=False),
 ]
 Limit = Annotated[
     float | None,
-    typer.Option("--limit", min=0, help="Seconds for an op's process; needs --jobs.", show_default=False),
+    typer.Option("--limit", min=0, help="Seconds that an op may take; needs --jobs.", show_default=False),
 ]
 
 
@@ -43,7 +41,7 @@ def conformance(
 ) -> None:
     """Run every op that a backend claims against its reference.
 
-    Exits with 1 on a failure, and where no case ran.
+    Exits with 1 on a failure, and if no case ran.
     """
     output.check_writable("--report", report)
     ops = [words.find_op("conformance", name).name for name in op or []]
@@ -67,7 +65,7 @@ def conformance(
 
 
 class _Bar:
-    """A bar on stderr, where that is a terminal; gives the callback that moves it."""
+    """A progress bar on stderr if that is a terminal; yields the callback that moves it."""
 
     def __init__(self) -> None:
         console = output.console(stderr=True)
@@ -103,7 +101,7 @@ def _show(result: dict[str, Any], console: Console) -> None:
             console.print(f"\n{op['op']}  {failure['case']}  {failure['check']}", style="bold red")
             console.print(f"  {failure['message']}\n  {failure['repro']}", soft_wrap=True)
             traceback = failure.get("traceback", "")
-            if traceback and traceback not in shown:  # many cases fail at one line
+            if traceback and traceback not in shown:  # many cases fail at the same line
                 shown.add(traceback)
                 console.print(textwrap.indent(traceback, "  "), soft_wrap=True, markup=False, highlight=False)
         for probe, reason in op.get("not_run", {}).items():

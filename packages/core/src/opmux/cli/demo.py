@@ -14,13 +14,13 @@ from opmux.cli import output, words
 TextFile = Annotated[
     Path | None, typer.Option("--text", help="Learn from this UTF-8 file instead of opmux's own documentation.")
 ]
-Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default a GPU where there is one.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default a GPU if there is one.")]
 
 
 def demo(text: TextFile = None, device: Device = None, as_json: output.AsJson = False) -> None:
     """Train a small Llama made of opmux ops, serve prompts with it, and check both.
 
-    Exits with 1 unless it beats a bigram model and paged serving gives the tokens of the full forward pass.
+    Exits with 0 only if it beats a bigram model and paged serving gives the same tokens as the full forward pass.
     """
     bars = _Bars()
     with bars:
@@ -34,7 +34,7 @@ def demo(text: TextFile = None, device: Device = None, as_json: output.AsJson = 
 
 
 class _Bars:
-    """A bar for each phase, on stderr; where that is no terminal, nothing."""
+    """A progress bar for each phase, on stderr; nothing if that is not a terminal."""
 
     def __init__(self) -> None:
         console = output.console(stderr=True)

@@ -16,9 +16,9 @@ from opmux.plugins import loading
 
 
 def doctor(as_json: output.AsJson = False) -> None:
-    """Look at the environment, devices, plugins, toolchains, tuned records and `OPMUX_` variables.
+    """Show the environment, devices, plugins, toolchains, tuned records and `OPMUX_` variables.
 
-    Exits with 1 where a plugin, or a part of one, failed to load, or a tuned record or a file of them was refused.
+    Exits with 1 if a plugin, or a part of one, failed to load, or if a tuned record or a file of them was refused.
     """
     report = examine()
     if as_json:

@@ -1,4 +1,4 @@
-"""`opmux explain`: which implementation takes a call, and why not the others."""
+"""`opmux explain`: which implementation takes a call, and why the others do not."""
 
 from typing import Annotated
 
@@ -20,32 +20,32 @@ Words = Annotated[
 ]
 AsIfOn = Annotated[
     str | None,
-    typer.Option("--arch", help="Reason as if on this arch, as gfx942 or sm_90; it need not be present."),
+    typer.Option("--arch", help="Explain for this arch, such as gfx942 or sm_90; it need not be present."),
 ]
-Backend = Annotated[str | None, typer.Option("--backend", help="As the op's own backend=: this one or none.")]
+Backend = Annotated[str | None, typer.Option("--backend", help="Like the op's own backend=: this backend or none.")]
 
 
 def explain(
     op: Op, arguments: Words = None, arch: AsIfOn = None, backend: Backend = None, as_json: output.AsJson = False
 ) -> None:
-    """Say which implementation would take a call, and why not the others.
+    """Say which implementation would take a call, and why the others do not.
 
-    Exits with 1 where none takes it.
+    Exits with 1 if none takes it.
     """
     definition = words.find_op("explain", op)
     where = archs.known_arch(arch) if arch is not None else archs.assumed_arch()
     call = words.read_call(definition, arguments or [], where)
-    plan = explanation.explain(definition.public, arch=where.name, backend=backend, **call)
+    explained = explanation.explain(definition.public, arch=where.name, backend=backend, **call)
     if as_json:
-        output.emit_json(plan.as_dict())
+        output.emit_json(explained.as_dict())
     else:
-        output.console().print(_coloured(str(plan)), soft_wrap=True)
-    if plan.chosen is None:
+        output.console().print(_coloured(str(explained)), soft_wrap=True)
+    if explained.chosen is None:
         raise typer.Exit(1)
 
 
 def _coloured(table: str) -> Text:
-    """The plan's own text; a terminal shows the states in colour."""
+    """The explanation's own text; a terminal shows the states in colour."""
     text = Text(table)
     for word, style in output.STYLES.items():
         text.highlight_regex(rf"(?m)(?<=  ){word}(?=  |$)", style)

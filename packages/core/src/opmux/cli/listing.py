@@ -86,7 +86,7 @@ def _backend_data(key: tuple[str, str, str], claims: list[Implementation], here:
 
 
 def can_run(implementation: Implementation, here: list[arch.Arch]) -> bool:
-    """Whether arch, installed modules and policy let it run here, for some call."""
+    """Whether the archs, the installed modules and the policy let it run here, for at least some calls."""
     return (
         any(found.matches(pattern) for found in here for pattern in implementation.archs)
         and all(_importable(module) for module in implementation.requires)
@@ -139,7 +139,7 @@ def _option_data(option: Option) -> dict[str, Any]:
 
 
 def _gradient(op: Op) -> dict[str, str | None]:
-    """How the op's gradient is computed: by an op of its own, generated from the reference, or not at all."""
+    """How the op's gradient is computed: by a backward op, generated from the reference, or not at all."""
     if op.gradient == REFUSED:
         return {"kind": "refused", "op": None}
     return {"kind": "generated" if OPS[op.gradient].generated else "op", "op": op.gradient}

@@ -61,7 +61,7 @@ def _asked_for_json(context: typer.Context, as_json: bool) -> bool:
 AsJson = Annotated[
     bool, typer.Option("--json", callback=_asked_for_json, help="Print one JSON object instead of tables.")
 ]
-"""The option ``--json``. With it nothing but what `emit_json` prints reaches stdout."""
+"""The option ``--json``. With it, only what `emit_json` prints reaches stdout."""
 
 STYLES = {
     "chosen": "bold green",
@@ -74,18 +74,18 @@ STYLES = {
 """Colours of the states of a candidate."""
 
 _WIDE = 200
-"""Width in columns where stdout is a file or a pipe, so that nothing is wrapped."""
+"""Width in columns if stdout is a file or a pipe, so that nothing is wrapped."""
 
 
 def console(stderr: bool = False) -> Console:
-    """A console on stdout or stderr as it is now; where it is no terminal it is wide, so that no text is cut."""
+    """A console on the current stdout or stderr; if that is not a terminal, it is wide, so that no text is cut."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
     return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def emit_json(data: Any) -> None:
-    """Print an object as JSON; numbers that JSON cannot say (NaN, infinity) become null."""
+    """Print an object as JSON; numbers that JSON cannot represent (NaN, infinity) become null."""
     typer.echo(to_json(data), file=_json_stream)
 
 
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """A table of plain cells (no markup is read in them); columns named in ``right`` hold numbers."""
+    """A table of plain cells, without markup; columns named in ``right`` hold numbers."""
     made = Table(
         title=title or None,
         title_justify="left",
@@ -138,7 +138,7 @@ def check_writable(option: str, path: Path | None) -> None:
     """Refuse a file that cannot be written, before starting the work whose result goes there.
 
     Raises:
-        InvalidArgument: where its folder does not exist, or it is a folder itself.
+        InvalidArgument: if its folder does not exist, or it is a folder itself.
     """
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise InvalidArgument(f"opmux: `{option}` expected a file in a folder that exists, got {path}; make the folder")
@@ -148,7 +148,7 @@ def write(option: str, path: Path, text: str) -> None:
     """Write a file.
 
     Raises:
-        InvalidArgument: where the system refuses it.
+        InvalidArgument: if the system refuses it.
     """
     try:
         path.write_text(text, encoding="utf-8")

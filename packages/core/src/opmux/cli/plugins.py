@@ -1,4 +1,4 @@
-"""Commands of plugins: added one by one, so that one that typer cannot take breaks no other."""
+"""Commands of plugins: added one by one, so that one that typer cannot take does not break the others."""
 
 import re
 from collections import Counter
@@ -42,7 +42,7 @@ def _refusal(command: Any, names: Counter[str]) -> str | None:
     if name in CORE_COMMANDS:
         return f"command `{name}` is the core's own: rename it"
     if names[name] > 1:
-        return f"command `{name}` is brought twice: none of them is added"
+        return f"command `{name}` is declared twice: neither is added"
     if not callable(function):
         return f"command `{name}` expected a function, got {function!r}"
     scratch = typer.Typer()
@@ -50,5 +50,5 @@ def _refusal(command: Any, names: Counter[str]) -> str | None:
         scratch.command(name)(function)
         typer.main.get_command(scratch)
     except Exception as error:  # typer reads the plugin's annotations, and may raise anything
-        return f"command `{name}` is none that typer takes: {type(error).__name__}: {error}"
+        return f"command `{name}` cannot be read by typer: {type(error).__name__}: {error}"
     return None

@@ -14,13 +14,13 @@ _COMPILERS = {
     "nvcc": (("CUDA_HOME", "CUDA_PATH"), "/usr/local/cuda", r"release ([\d.]+)"),
     "hipcc": (("ROCM_PATH", "HIP_PATH"), "/opt/rocm", r"HIP version: ([\d.]+)"),
 }
-"""Name -> variables that say where it is installed, where it is by default, how it says its version."""
+"""Name -> variables with its installation folder, the default folder, and the pattern of its version text."""
 
 _PATIENCE_S = 20.0
 
 
 def toolchains() -> list[dict[str, str | None]]:
-    """Triton, nvcc and hipcc: name, version and path, each None where it is not known."""
+    """Triton, nvcc and hipcc: name, version and path, each None if it is not known."""
     found: list[dict[str, str | None]] = [{"name": "triton", "version": _triton_version(), "path": None}]
     for name, (variables, default, pattern) in _COMPILERS.items():
         path = _path_of(name, variables, default)

@@ -12,7 +12,7 @@ from opmux.policy import ENVIRONMENT, FALSE_WORDS, TRUE_WORDS, split_names
 
 
 def variables() -> list[dict[str, str | None]]:
-    """Every variable that opmux reads, set or not, and every other one of its prefix that is set."""
+    """Every variable that opmux reads, set or not, and every other variable with its prefix that is set."""
     listed = []
     for name, meaning in ENVIRONMENT.items():
         value = os.environ.get(name)

@@ -23,7 +23,7 @@ def find_op(command: str, name: str) -> Op:
     """An op by name.
 
     Raises:
-        InvalidArgument: where there is none of that name.
+        InvalidArgument: if there is none of that name.
     """
     loading.ensure_loaded()
     if name not in OPS:
@@ -38,12 +38,12 @@ def read_call(op: Op, words: Sequence[str], arch: Arch) -> dict[str, Any]:
 
     Args:
         op: the op that is called.
-        words: one for each argument; those that are not given keep their defaults.
+        words: one for each argument; arguments that are not given keep their defaults.
         arch: decides what ``fp8`` means.
 
     Raises:
-        InvalidArgument: where a word names no argument of the op, or one twice, or has no such value, and where a
-            required argument is missing.
+        InvalidArgument: if a word names no argument of the op, repeats one, or has an invalid value, or if a required
+            argument is missing.
     """
     readers: dict[str, Callable[[str], Any]] = {}
     for tensor in op.signature.tensors:
@@ -105,10 +105,10 @@ def _tensor_reader(op: Op, tensor: TensorArgument, arch: Arch) -> Callable[[str]
 
 
 def read_dtype(command: str, argument: str, text: str, arch: Arch) -> torch.dtype:
-    """A dtype by its short name, its torch name, or ``fp8``, the arch's own flavour of e4m3.
+    """A dtype by its short name, its torch name, or ``fp8``, the arch's own variant of e4m3.
 
     Raises:
-        InvalidArgument: where the word is none of these.
+        InvalidArgument: if the word is none of these.
     """
     if text == "fp8":
         return fp8_dtype(arch)
@@ -126,7 +126,7 @@ def read_device(command: str, name: str | None) -> torch.device | None:
     """A device by name; None stays None.
 
     Raises:
-        InvalidArgument: where there is no such device here.
+        InvalidArgument: if there is no such device here.
     """
     if name is None:
         return None

@@ -1,4 +1,5 @@
 """Plugins: hooks, discovery by entry point, reading and checking, registration, recorded failures, loading.
 
-`loading` is the door: it runs the others in this order, and those who must act once plugins are loaded subscribe to it.
+`loading` is the entry point: it runs the others in this order. Code that must run once plugins are loaded subscribes to
+it.
 """

@@ -18,7 +18,7 @@ class FailedPlugin:
     version: str
     reason: str
     details: str = field(default="", repr=False)
-    """The traceback, where an exception was the reason."""
+    """The traceback, if an exception was the reason."""
 
 
 _failed: list[FailedPlugin] = []

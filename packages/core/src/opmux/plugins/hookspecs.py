@@ -33,10 +33,10 @@ def opmux_ops() -> Iterable[Any]:
 
 @hookspec
 def opmux_commands() -> Iterable[tuple[str, Any]]:
-    """Return commands for the command line: ``(name, function)``, the function as typer takes it.
+    """Return commands for the command line: ``(name, function)``, with a function that typer can take.
 
-    Called when plugins are loaded, also in programs without a command line: import nothing heavy in the module that
-    defines them.
+    Called when plugins are loaded, also in programs without a command line: the module that defines the commands should
+    import nothing heavy.
     """
     raise NotImplementedError
 
@@ -45,8 +45,8 @@ def opmux_commands() -> Iterable[tuple[str, Any]]:
 def opmux_tuned_records() -> Iterable[str]:
     """Return absolute paths of files of tuned records shipped with the plugin, or of folders of them.
 
-    They are the lowest layer: the user's and the environment's records replace them. Called when plugins are loaded,
-    and not again when the files are read again.
+    They are the lowest layer: the user's and the environment's records replace them. Called when plugins are loaded;
+    `opmux.tuning.reload` reads the files again without calling it.
     """
     raise NotImplementedError
 
@@ -56,6 +56,6 @@ def opmux_record_readers() -> Iterable[tuple[str, RecordReader]]:
     """Return readers of other formats of tuned records: ``(file suffix, reader)``.
 
     The suffix begins with a dot. A reader takes a path and yields rows as dicts, with the columns of opmux's own CSV
-    and ``line``, the row's place in the file. Called when plugins are loaded, before any file of records is read.
+    and ``line``, the row's line in the file. Called when plugins are loaded, before any file of records is read.
     """
     raise NotImplementedError

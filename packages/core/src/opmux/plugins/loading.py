@@ -1,6 +1,6 @@
-"""Loading: every installed plugin once, each behind a guard. The first call of an op, or a command, does it.
+"""Loads every installed plugin once, and contains the failures of each. The first call of an op, or a command, does it.
 
-Nothing is loaded at import. What must happen once plugins are loaded (reading tuned records) subscribes here.
+Nothing is loaded at import. Code that must run once plugins are loaded (reading tuned records) subscribes here.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ Listener = Callable[[Sequence[LoadedPlugin]], None]
 
 
 class _Progress:
-    """How far loading has come."""
+    """The state of loading."""
 
     done = False
     running = False
@@ -44,19 +44,19 @@ class _Progress:
 _lock = threading.RLock()
 _loaded: dict[str, LoadedPlugin] = {}
 _tried: set[tuple[str, str, str]] = set()
-"""Entry points (name, distribution, value) that loaded or failed: not tried again where loading was interrupted."""
+"""Entry points (name, distribution, value) that loaded or failed: not tried again after loading was interrupted."""
 _listeners: list[Listener] = []
 
 
 def subscribe(listener: Listener) -> None:
-    """Have ``listener`` called with all loaded plugins, in order of name, whenever these have changed."""
+    """Have ``listener`` called with all loaded plugins, in order of name, whenever they change."""
     _listeners.append(listener)
 
 
 def ensure_loaded() -> bool:
-    """Load the installed plugins unless that is done; returns whether this call did it.
+    """Load the installed plugins if they are not loaded yet; returns whether this call did so.
 
-    Interrupted from the keyboard, it goes on at the next call with the plugin that was being loaded.
+    After an interrupt from the keyboard, the next call continues with the plugin that was being loaded.
     """
     if _Progress.done:
         return False
@@ -99,7 +99,7 @@ def _log_outcome() -> None:
 
 
 def load_plugin(name: str, load: Callable[[], Any], distribution: str, version: str) -> LoadedPlugin | None:
-    """Load one plugin behind a guard and register what it brings. What it prints goes to stderr.
+    """Load one plugin, record its failure if it fails, and register what it brings. What it prints goes to stderr.
 
     Args:
         name: the entry point's name, which is the backend's.
@@ -108,10 +108,10 @@ def load_plugin(name: str, load: Callable[[], Any], distribution: str, version: 
         version: the package's version.
 
     Returns:
-        What was registered, or None where the plugin failed as a whole (see `failed_plugins`).
+        What was registered, or None if the plugin failed as a whole (see `failed_plugins`).
 
     Raises:
-        KeyboardInterrupt: the user's; nothing of the plugin is registered then.
+        KeyboardInterrupt: from the user; nothing of the plugin is registered then.
     """
     with _lock:
         before = Checkpoint.now()
@@ -167,13 +167,13 @@ def known_names() -> Iterable[str]:
 def temporary_plugin(
     plugin: Any, name: str, distribution: str = "a-test", version: str = "0"
 ) -> Iterator[LoadedPlugin | None]:
-    """Load a plugin object for a while; at the end everything it brought is gone. For tests and experiments.
+    """Load a plugin object for the length of a ``with`` block, then remove all it brought. For tests and experiments.
 
     Args:
-        plugin: a module or object with hooks and ``OPMUX_API_VERSION``, or an Exception class or instance that
-            loading it shall raise.
+        plugin: a module or object with hooks and ``OPMUX_API_VERSION``, or an Exception class or instance to be raised
+            by loading it.
         name: the backend's name.
-        distribution: the package that is said to bring it.
+        distribution: the name of the package that brings it.
         version: the package's version.
     """
     ensure_loaded()

@@ -48,7 +48,7 @@ def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Load
         What the hooks returned; the implementations carry backend, distribution and version.
 
     Raises:
-        PluginError: where the name, the API version, or the type of something returned is wrong.
+        PluginError: if the name, the API version, or the type of something returned is wrong.
     """
     # Imported here because `import opmux` needs neither.
     import pluggy
@@ -60,7 +60,7 @@ def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Load
             f"is called {name!r}: a backend's name is a Python identifier, and not {' or '.join(RESERVED)}"
         )
     _check_api_version(getattr(plugin, "OPMUX_API_VERSION", None), distribution)
-    # One manager per plugin: a hook that raises aborts every other one in the same manager's call.
+    # One manager per plugin: within one manager, a hook that raises aborts the hooks of all other plugins.
     manager = pluggy.PluginManager("opmux")
     manager.add_hookspecs(hookspecs)
     manager.register(plugin, name)
@@ -112,7 +112,7 @@ def check_implementation(implementation: Implementation) -> Op:
     op = OPS.get(implementation.op)
     if op is None:
         raise PluginError(
-            f"implements `{implementation.op}`, which is no op of this core: {did_you_mean(implementation.op, OPS)}"
+            f"implements `{implementation.op}`, which is not an op of this core: {did_you_mean(implementation.op, OPS)}"
             "if a newer core has it, pip install -U opmux"
         )
     who = f"{implementation.full_name} of {op.name}"

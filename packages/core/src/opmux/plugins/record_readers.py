@@ -1,4 +1,4 @@
-"""What a plugin that reads another format of tuned records returns: the reader's type, and the row it cannot read."""
+"""The types for plugins that read other formats of tuned records: the reader, and a row that it cannot read."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,4 +16,5 @@ class BadRow:
 
 RecordReader = Callable[[Path], Iterable[Mapping[str, Any] | BadRow]]
 """Reads one file: yields rows as dicts with the CSV's columns, whose values may be text or plain numbers, lists and
-mappings, and ``line``, the row's place in the file; or a `BadRow`. What it raises refuses the rest of the file."""
+mappings, and with ``line``, the row's line in the file; or a `BadRow`. If it raises, the rest of the file is
+refused."""

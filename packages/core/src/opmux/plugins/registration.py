@@ -1,4 +1,4 @@
-"""Registering what a plugin brings: each implementation with its op, none under a name that two packages declare."""
+"""Registers what a plugin brings: each implementation with its op, none under a name that two packages declare."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,13 +10,13 @@ from opmux.plugins import failures
 from opmux.plugins.reading import LoadedPlugin, check_implementation
 
 _refused: set[tuple[str, str]] = set()
-"""(op, full name) that two declared: a third does not get it either."""
+"""Each (op, full name) that two packages declared: a third one cannot have it either."""
 
 
 def register(made: LoadedPlugin) -> list[Implementation]:
     """Register a plugin's implementations one by one; what cannot be registered is recorded as a failure.
 
-    Of two with one name neither stays, and both packages are told.
+    If two have the same name, neither is kept, and a failure is recorded for both packages.
 
     Returns:
         Those that were registered.
@@ -42,7 +42,7 @@ def register(made: LoadedPlugin) -> list[Implementation]:
 
 
 def _refuse_both(op: Op, new: Implementation, clash: Implementation | None) -> None:
-    """Record that a name is declared twice, for every package that declares it, and drop what has it already."""
+    """Record that a name is declared twice, for every package that declares it, and drop the one already registered."""
     _refused.add((op.name, new.full_name))
     packages = {(i.backend, i.distribution, i.version) for i in (new, clash) if i is not None}
     names = " and ".join(sorted(f"{distribution} {version}" for _, distribution, version in packages))
@@ -54,14 +54,14 @@ def _refuse_both(op: Op, new: Implementation, clash: Implementation | None) -> N
 
 
 def is_registered(implementation: Implementation) -> bool:
-    """Whether an implementation is still one that its op may choose."""
+    """Whether an implementation is still registered with its op."""
     op = OPS.get(implementation.op)
     return op is not None and implementation in op.implementations
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is registered at one moment, to go back to."""
+    """What is registered at one moment, so that it can be restored."""
 
     ops: frozenset[str]
     implementations: dict[str, tuple[Implementation, ...]]
@@ -83,7 +83,7 @@ class Checkpoint:
         _refused.intersection_update(self.refused)
 
     def restore(self) -> None:
-        """The same, and drop the ops that were defined since."""
+        """Undo the registrations, and also drop the ops that were defined since."""
         for added in set(OPS) - self.ops:
             del OPS[added]
         self.restore_registrations()

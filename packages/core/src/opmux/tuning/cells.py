@@ -9,7 +9,7 @@ from opmux.tuning.entries import Entry
 from opmux.tuning.matching import Matching
 
 UNMATCHED = "none"
-"""The feature's value where no record has the call's exact dims."""
+"""The feature's value if no record has the call's exact dims."""
 
 OTHER = "other"
 """The value in the key for every value of an option that no record names."""
@@ -19,7 +19,7 @@ class Grid:
     """The cells of calls with equal exact dims: between which recorded values each size lies."""
 
     def __init__(self, text: str, names: Sequence[str], recorded: Sequence[Iterable[int]]) -> None:
-        # The last bound is left out: what lies above it takes the same record as what lies just below.
+        # The last bound is omitted: sizes above it take the same record as sizes just below it.
         self.bounds = [sorted(set(values))[:-1] for values in recorded]
         parts = [
             [f"{name}<={bound}" for bound in bounds] + ([f"{name}>{bounds[-1]}"] if bounds else [""])
@@ -68,19 +68,19 @@ class Cells:
         self._recorded = [{v for e in entries for name, v in e.free if name == o.name} for o in freed]
 
     def of_one(self, exact: tuple[Any, ...], size: int) -> str:
-        """The cell of a call of an op with one size of `NEAREST`."""
+        """The cell of a call of an op with one size that is matched to the nearest."""
         grid = self._grids.get(exact)
         return UNMATCHED if grid is None else grid.single[bisect_left(grid.only, size)]
 
     def of(self, exact: tuple[Any, ...], *sizes: int) -> str:
-        """The cell of a call of an op with any number of them."""
+        """The cell of a call of an op with any number of such sizes."""
         grid = self._grids.get(exact)
         if grid is None:
             return UNMATCHED
         return grid.labels[tuple([bisect_left(b, s) for b, s in zip(grid.bounds, sizes, strict=True)])]
 
     def of_free(self, exact: tuple[Any, ...], free: tuple[Any, ...], *sizes: int) -> Any:
-        """The cell where records name options that others leave open: all values without a record share one cell."""
+        """The cell if some records name options that others do not: all values without a record share one cell."""
         cell = self.of(exact, *sizes)
         if cell is UNMATCHED:
             return cell

@@ -20,7 +20,7 @@ from opmux.tuning.matching import CAPACITY, attended, matching_of, shrinks
 from opmux.tuning.record import TunedRecord, known_op
 
 AGREEMENT = 0.02
-"""How far a stated tflops or gbps may lie from the one that follows from the time."""
+"""How far a stated tflops or gbps may be from the one computed from the time."""
 
 ERROR_BOUND = 1.0
 """The largest `error`: it is stated as a fraction of the conformance kit's bound."""
@@ -30,7 +30,7 @@ _LARGEST_DIM = 2**40
 
 
 def check_record(record: TunedRecord) -> None:
-    """Hold a record to the op's signature, to its own figures and to what its arch can do.
+    """Check a record against the op's signature, its own figures and what its arch can do.
 
     Raises:
         TunedRecordError: names the op, the column, what was expected, what was given and what to do.
@@ -56,22 +56,22 @@ def check_record(record: TunedRecord) -> None:
 
 
 def tflops_of(record: TunedRecord) -> float | None:
-    """The ``tflops`` that follows from a record's time; None where the op states no flops.
+    """The ``tflops`` computed from a record's time; None if the op states no flops.
 
     Raises:
-        TunedRecordError: where the op is unknown.
+        TunedRecordError: if the op is unknown.
     """
     flops = known_op(record.op).count_flops({**record.options, **record.dims})
     return None if flops is None else 1e-6 * flops / record.time_us
 
 
 def gbps_of(record: TunedRecord) -> float | None:
-    """The ``gbps`` that follows from a record's time; None where the op reads a part of its buffers only.
+    """The ``gbps`` computed from a record's time; None if the op reads only a part of its buffers.
 
-    Counted are all tensor arguments once, those written in place twice, and all results.
+    All tensor arguments count once, those written in place twice, and all results once.
 
     Raises:
-        TunedRecordError: where the op is unknown.
+        TunedRecordError: if the op is unknown.
     """
     op = known_op(record.op)
     if matching_of(op).capacity:
@@ -86,14 +86,14 @@ def _check_arch(op: Op, name: str) -> None:
         known = False
     if not known:
         every = [arch for archs in KNOWN.values() for arch in archs]
-        # A product's name is near the wrong arch: H100 is sm_90, not sm_100.
+        # No suggestion for a product's name, whose nearest match would be wrong: H100 is sm_90, not sm_100.
         meant = did_you_mean(name, every) if name.startswith(("sm", "gfx")) else ""
         remedy = f"{meant}use the name in `opmux doctor`"
         raise fields.refused(op.name, "arch", "one known arch, as sm_90 or gfx942", repr(name), remedy)
 
 
 def _check_names(op: Op, record: TunedRecord) -> None:
-    """Every name is one of the op's, and none that it needs is missing."""
+    """Check that every name is one of the op's, and that no required one is missing."""
     signature, matching = op.signature, matching_of(op)
     may = {t.name: "tensors" for t in signature.tensors}
     must = [t.name for t in signature.required]
@@ -117,7 +117,7 @@ def _compare(op: Op, column: str, given: Mapping[str, Any], may: Mapping[str, An
 
 
 def _check_config(op: Op, record: TunedRecord) -> None:
-    """Hold a config to the schema of the implementation that it is for, where that is registered and declares one."""
+    """Check a config against the schema of its implementation, if that is registered and declares one."""
     implementation = next((i for i in op.implementations if i.full_name == record.backend), None)
     if implementation is not None and record.config is not None:
         reason = check_config(implementation, record.config)
@@ -168,7 +168,7 @@ def _as_call(op: Op, record: TunedRecord) -> tuple[dict[str, Any], dict[str, Any
 def _bytes(
     op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any], dims: Mapping[str, Any], without: frozenset[str]
 ) -> int:
-    """Bytes of all arguments and results; tensors with a dim of ``without`` count for nothing."""
+    """Bytes of all arguments and results; tensors with a dim in ``without`` are not counted."""
     total = 0
     for argument in op.signature.tensors:
         tensor = tensors[argument.name]

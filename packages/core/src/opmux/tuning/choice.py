@@ -11,8 +11,8 @@ class TunedChoice:
 
     Attributes:
         backend: full name of the implementation that was fastest.
-        config: its config, or None where it has none.
-        picks: the record compared two or more backends, so it may pick one; else it only gives a config.
+        config: its config, or None if it has none.
+        picks: the record compared two or more backends, so it may pick one; otherwise it only gives a config.
         note: which record it is and how it was matched, for explain.
         others: what records say of the configs of other backends.
     """

@@ -1,4 +1,4 @@
-"""Files of records: opmux's own CSV, one measured row a line, in columns that a person can read and edit."""
+"""Files of records: opmux's own CSV, one measured row per line, in columns that a person can read and edit."""
 
 import csv
 import io
@@ -19,11 +19,11 @@ _DIMS_EXAMPLE, _DTYPES_EXAMPLE, _OPTIONS_EXAMPLE = "tokens=4096;hidden=8192", "x
 
 
 def read_csv(path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
-    """The rows of opmux's own format. Each line is a row of its own, so that a broken quote spoils one row only.
+    """The rows of opmux's own format. Each line is one row, so that a broken quote spoils only that row.
 
     Raises:
-        OSError: where the file cannot be read.
-        UnicodeDecodeError: where it is not UTF-8.
+        OSError: if the file cannot be read.
+        UnicodeDecodeError: if it is not UTF-8.
     """
     header: list[str] | None = None
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
@@ -60,15 +60,15 @@ def _header_complaint(row: list[str]) -> str:
         guess = did_you_mean(unknown[0], COLUMNS)
         return f"header: unknown column `{unknown[0]}`; {guess}the columns are {', '.join(COLUMNS)}"
     if repeated:
-        return f"header: column `{repeated[0]}` comes twice; drop one"
+        return f"header: column `{repeated[0]}` appears twice; drop one"
     return f"header: column `{missing[0]}` is missing; required are {', '.join(REQUIRED_COLUMNS)}" if missing else ""
 
 
 def read_row(row: Mapping[str, Any], file: str, line: int) -> TunedRecord:
-    """One row as a record; what it says is not judged here (`opmux.tuning.check_record`).
+    """Parse one row into a record; `opmux.tuning.check_record` checks what it says.
 
     Raises:
-        TunedRecordError: where a field cannot be read.
+        TunedRecordError: if a field cannot be read.
     """
     text = {name: fields.as_text(row.get(name)) for name in COLUMNS if name != "config"}
     op = known_op(text["op"])
@@ -127,7 +127,7 @@ def write_records(path: str | os.PathLike[str], records: Iterable[TunedRecord]) 
         records: rows, in their order.
 
     Raises:
-        TunedRecordError: where a record would be refused when it is read; names the record by its place.
+        TunedRecordError: if a record would be refused when it is read; the message gives its index.
     """
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Records as calls are matched to them, and the rule of the nearest size."""
+"""Records in the form that calls are matched against, and the rule of the nearest size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ Base = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """A record in force, as calls are matched to it.
+    """A record in force, in the form that calls are matched against.
 
     Attributes:
         base: what must be equal: arch, dtypes, fixed options, exact dims.
-        free: options that only this record and some others name.
-        sizes: its nearest dims.
-        picks: it may pick its backend.
+        free: options that must be equal because this record names them; other records need not name them.
+        sizes: its values of the sizes that are matched to the nearest.
+        picks: whether it may pick its backend.
     """
 
     record: TunedRecord
@@ -30,12 +30,12 @@ class Entry:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What a later layer replaces as a whole, with the backend."""
+        """Where the record applies: a higher layer replaces the record of the same place and backend."""
         return self.base, self.free, self.sizes
 
 
 def entry_of(op: Op, record: TunedRecord) -> Entry:
-    """A record as calls are matched to it."""
+    """Bring a record into the form that calls are matched against."""
     matching = matching_of(op)
     given = {o.name: record.options.get(o.name, o.default) for o in op.signature.options}
     base = (
@@ -50,8 +50,8 @@ def entry_of(op: Op, record: TunedRecord) -> Entry:
 
 
 def nearest(entries: Sequence[Entry], sizes: tuple[int, ...]) -> Entry:
-    """The record to take: of those that name the most options, for each size in turn the smallest recorded value that
-    is not below the call's, else the largest recorded; of equal ones the fastest.
+    """The record to take: among those that name the most options, the one with, for each size in turn, the smallest
+    recorded value that is not below the call's, or else the largest; among equal ones, the fastest.
     """
     named = min(((-len(e.free), tuple(name for name, _ in e.free)) for e in entries), default=(0, ()))[1]
     left = [e for e in entries if tuple(name for name, _ in e.free) == named]

@@ -19,7 +19,7 @@ def refused(op: str, column: str, expected: str, got: str, remedy: str) -> Tuned
 
 
 def as_text(value: Any) -> str:
-    """A field as text: a reader of another format may give numbers, lists and mappings."""
+    """A field as text; readers of other formats may yield numbers, lists and mappings."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -39,7 +39,7 @@ def read_pairs(op: str, column: str, text: str, example: str) -> dict[str, str]:
     """``tokens=4096;hidden=8192`` -> names and words.
 
     Raises:
-        TunedRecordError: where a part is no pair, or a name comes twice.
+        TunedRecordError: if a part is not a pair, or a name appears twice.
     """
     pairs: dict[str, str] = {}
     for part in text.split(";") if text else []:
@@ -56,7 +56,7 @@ def read_number(op: str, column: str, text: str) -> float:
     """A finite number.
 
     Raises:
-        TunedRecordError: where it is none.
+        TunedRecordError: if it is not one.
     """
     try:
         number = float(text)
@@ -71,7 +71,7 @@ def read_integer(op: str, column: str, text: str, of: str = "") -> int:
     """A whole number.
 
     Raises:
-        TunedRecordError: where it is none.
+        TunedRecordError: if it is not one.
     """
     try:
         return int(text)
@@ -84,7 +84,7 @@ def read_dtype(op: str, column: str, name: str, text: str) -> torch.dtype:
     """A dtype by its short or its torch name.
 
     Raises:
-        TunedRecordError: where torch has none of that name.
+        TunedRecordError: if torch has no dtype of that name.
     """
     dtype = getattr(torch, SHORT_NAMES.get(text, text), None)
     if isinstance(dtype, torch.dtype):
@@ -96,7 +96,7 @@ def read_option(op: str, option: Option, text: str) -> Any:
     """An option's value: ``true``, ``-1,0``, ``tanh``, ``none``.
 
     Raises:
-        TunedRecordError: where the option cannot hold it.
+        TunedRecordError: if the option cannot have this value.
     """
     value: Any = text
     if text == "none" and option.nullable:
@@ -132,10 +132,10 @@ def _truth(text: str) -> bool:
 
 
 def read_config(op: str, value: Any) -> dict[str, Any] | None:
-    """A JSON object; None where the field is empty.
+    """A JSON object; None if the field is empty.
 
     Raises:
-        TunedRecordError: where it is malformed, is no object, names a key twice, or holds NaN or infinity.
+        TunedRecordError: if it is malformed, is not an object, has a key twice, or contains NaN or infinity.
     """
     if isinstance(value, Mapping):
         value = write_config(op, value)
@@ -153,13 +153,13 @@ def read_config(op: str, value: Any) -> dict[str, Any] | None:
 
 
 def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a key appears twice")
     return made
 
 
@@ -167,12 +167,12 @@ def write_config(op: str, config: Mapping[str, Any]) -> str:
     """A config as JSON in one line.
 
     Raises:
-        TunedRecordError: where JSON would not give it back as it is: tuples, keys that are no strings, NaN.
+        TunedRecordError: if JSON would not preserve it: tuples, keys that are not strings, NaN.
     """
     try:
         text = json.dumps(dict(config), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise refused(op, "config", "what JSON can hold", f"{config!r} ({error})", "use plain values") from None
+        raise refused(op, "config", "values that JSON can hold", f"{config!r} ({error})", "use plain values") from None
     if json.loads(text) != config:
-        raise refused(op, "config", "what JSON gives back as it is", f"{config!r}", "use lists and string keys")
+        raise refused(op, "config", "values that JSON preserves", f"{config!r}", "use lists and string keys")
     return text

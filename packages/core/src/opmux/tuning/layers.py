@@ -1,6 +1,6 @@
 """Where tuned records come from: files shipped by plugins, the user's folder, the environment's folder.
 
-A refused row stops no other row, and a refused file no other file: what was refused, and why, is kept as data.
+A refused row does not affect other rows, nor a refused file other files; what was refused, and why, is kept as data.
 """
 
 import logging
@@ -33,10 +33,10 @@ _DOCUMENTS = (".md", ".rst", ".txt")
 
 @dataclass(frozen=True)
 class Refusal:
-    """A row, or a whole file, that does not count, and why.
+    """A row, or a whole file, that was refused, and why.
 
     Attributes:
-        line: the row's line; None where the whole file, or what names it, is refused.
+        line: the row's line; None if the whole file, or what names it, is refused.
     """
 
     layer: str
@@ -53,8 +53,8 @@ class LoadedFile:
     """A file that was read.
 
     Attributes:
-        records: rows that count.
-        refused: rows that do not.
+        records: number of valid rows.
+        refused: number of refused rows.
     """
 
     layer: str
@@ -65,12 +65,12 @@ class LoadedFile:
 
 @dataclass(frozen=True)
 class TuningReport:
-    """Which files of tuned records were read, and which rows count; prints as tables.
+    """Which files of tuned records were read, and which rows are in force; prints as tables.
 
     Attributes:
         files: the files, the lowest layer first.
-        refused: what does not count, in the same order.
-        ops: how many records are in force for each op, those replaced by a higher layer not counted.
+        refused: what was refused, in the same order.
+        ops: how many records are in force for each op, not counting those that a higher layer replaced.
     """
 
     files: tuple[LoadedFile, ...] = ()
@@ -97,7 +97,7 @@ class TuningReport:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Everything that counts, by op, and the report."""
+    """The records in force, by op, and the report."""
 
     tables: Mapping[str, OpTable]
     report: TuningReport
@@ -111,18 +111,18 @@ def user_folder() -> Path:
 
 
 def load_records(path: str | os.PathLike[str], reader: RecordReader = read_csv) -> list[TunedRecord]:
-    """Read one file strictly: every row must count.
+    """Read one file strictly: every row must be valid.
 
     Args:
         path: the file.
-        reader: of its format; opmux's own CSV by default.
+        reader: the reader for its format; opmux's own CSV by default.
 
     Returns:
         The records, in the file's order.
 
     Raises:
-        TunedRecordError: ``file:line: reason`` of the first row that is refused, and how many more are; or of the
-            whole file.
+        TunedRecordError: ``file:line: reason`` for the first refused row, and how many more are refused; or the reason
+            for which the whole file is refused.
     """
     records, refused = read_file("", Path(path), reader, {})
     if refused:
@@ -132,7 +132,7 @@ def load_records(path: str | os.PathLike[str], reader: RecordReader = read_csv) 
 
 
 def load_all(plugins: Iterable[LoadedPlugin]) -> Loaded:
-    """Read every layer and merge the rows that count."""
+    """Read every layer and merge the valid rows."""
     plugins = list(plugins)
     refused: list[Refusal] = []
     files: list[LoadedFile] = []
@@ -162,10 +162,10 @@ def load_all(plugins: Iterable[LoadedPlugin]) -> Loaded:
 def read_file(
     layer: str, path: Path, reader: RecordReader, seen: dict[Any, TunedRecord]
 ) -> tuple[list[TunedRecord], list[Refusal]]:
-    """The rows of a file that count, and those that do not.
+    """The valid rows of a file, and the refused ones.
 
     Args:
-        seen: what other files of the layer have said, by op, place and backend; this file's rows are added.
+        seen: the records from other files of the layer, by op, place and backend; this file's records are added.
     """
     records: list[TunedRecord] = []
     refused: list[Refusal] = []

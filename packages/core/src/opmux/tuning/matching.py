@@ -15,12 +15,12 @@ NEAREST = (
     "max_seqlen_q", "seq_q", "tokens", "tokens_q", "m", "max_m", "expected_m", "batch", "seq", "seq_k", "tokens_k",
     "max_seqlen_k",
 )  # fmt: skip
-"""Sizes that change from call to call, in the order in which their nearest recorded value is looked for. A star dim
-is one too, by its product; one of another name takes the place of ``tokens``. ``max_seqlen_q`` comes first because 1
-there tells decoding from prefill, which want different configs."""
+"""Sizes that change from call to call, in the order in which their nearest recorded values are looked up. A star dim
+is one too, by its product; one with another name has the position of ``tokens``. ``max_seqlen_q`` comes first because a
+value of 1 tells decoding from prefill, which need different configs."""
 
 CAPACITY = frozenset({"pages", "max_pages", "max_positions"})
-"""Sizes of buffers of which a call reads a part: they say nothing about its time, so they are not matched."""
+"""Sizes of buffers of which a call reads only a part: they do not determine its time, so they are not matched."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Matching:
     """How the dims and options of an op are matched.
 
     Attributes:
-        nearest: dims and options of which the nearest recorded value is taken, in the order of the search.
-        exact: dims that must be equal: the model's.
+        nearest: dims and options for which the nearest recorded value is taken, in the order of the search.
+        exact: dims that must be equal: those of the model.
         capacity: dims that are not matched.
         fixed: options that must be equal: flags and tuples of ints. A record that does not name one means its default.
-        free: options that are matched only where a record names them: numbers and masks.
+        free: options that are matched only if a record names them: numbers and masks.
     """
 
     nearest: tuple[str, ...]
@@ -67,13 +67,13 @@ def matching_of(op: Op) -> Matching:
 
 
 def shrinks(options: Mapping[str, Any]) -> bool:
-    """Whether the options leave out work in a way that no expression over dims says: a window, an unwanted output."""
+    """Whether the options skip work in a way that no expression over dims describes: a window, an unwanted output."""
     window, mask = options.get("window"), options.get("output_mask")
     return (window is not None and any(side != -1 for side in window)) or (mask is not None and not all(mask))
 
 
 def attended(dims: Mapping[str, int], options: Mapping[str, Any]) -> float | None:
-    """The fraction of (query, key) pairs that a causal mask leaves, 1.0 without one; None where it cannot be said."""
+    """The fraction of (query, key) pairs that a causal mask leaves, 1.0 without one; None if it is not known."""
     if not options.get("causal"):
         return 1.0
     if not {"seq_q", "seq_k"} <= dims.keys():

@@ -18,7 +18,7 @@ HEADROOM = 1.1
 """Factor on every peak: boards are sold with raised clocks."""
 
 CACHE_SPEEDUP = 8.0
-"""Bytes that fit the last-level cache may move this many times faster than memory: the largest ratio of a datasheet
+"""Bytes that fit in the last-level cache may move this many times faster than memory; the largest ratio in a datasheet
 (Radeon RX 7900 XTX, 3.5 TB/s against 0.96) is below 4."""
 
 

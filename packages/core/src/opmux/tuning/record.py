@@ -73,7 +73,7 @@ def known_op(name: str) -> Op:
     """The op that a record names.
 
     Raises:
-        TunedRecordError: where there is none.
+        TunedRecordError: if there is none.
     """
     if name in OPS:
         return OPS[name]

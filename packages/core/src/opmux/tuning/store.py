@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 def lookup(op: Op, call: Call) -> TunedChoice | None:
-    """What the tuned records say of a call; None where none fits."""
+    """What the tuned records say about a call; None if none fits."""
     loaded = _loaded
     table = None if loaded is None else loaded.tables.get(op.name)
     return None if table is None else table.find(call)
@@ -37,9 +37,9 @@ def report() -> "TuningReport":
 
 
 def reload() -> "TuningReport":
-    """Read every file again, put in force what counts, and drop the plans of the ops concerned.
+    """Read every file again, put the valid records in force, and drop the plans of the affected ops.
 
-    Calls that run meanwhile finish on what they began with.
+    Calls that are already running finish with the records they started with.
     """
     if not loading.ensure_loaded():  # outside of the lock: loading takes its own first, then this one
         install(loading.loaded_plugins())
@@ -47,9 +47,9 @@ def reload() -> "TuningReport":
 
 
 def install(plugins: Iterable[LoadedPlugin]) -> None:
-    """Read the files of these plugins, the user's and the environment's, and put in force what counts.
+    """Read the files of these plugins, the user's and the environment's, and put the valid records in force.
 
-    Subscribed to `opmux.plugins.loading`: it runs whenever the loaded plugins have changed.
+    Subscribed to `opmux.plugins.loading`: it runs whenever the loaded plugins change.
     """
     global _loaded
     from opmux.tuning import layers  # late, as in `report`
@@ -63,7 +63,7 @@ def install(plugins: Iterable[LoadedPlugin]) -> None:
 
 
 def _give_feature(op: Op, table: "OpTable | None") -> None:
-    """Write the op's call path for its records, and start an empty plan table."""
+    """Generate the op's call path for its records, and start an empty plan table."""
     name = names.tuned_cell_name(next(_numbers))
     made = None if table is None else table.feature(name)
     op.tuned_feature = None

@@ -1,7 +1,7 @@
 """The records of one op that are in force: what they say of a call, and the feature of the op's plan key.
 
-The feature names the cell that a call lies in: its exact dims, and between which recorded values its other sizes
-are. Within a cell every arch, dtype and backend has one answer, so a plan serves the whole cell.
+The feature names the cell that a call belongs to: its exact dims, and the recorded values between which its other sizes
+lie. Within a cell every arch, dtype and backend has one answer, so one plan serves the whole cell.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ class OpTable:
             self._by_base.setdefault(entry.base, []).append(entry)
 
     def find(self, call: Call) -> TunedChoice | None:
-        """What the records say of a call: the choice that picks, where one does, and a config for each backend."""
+        """What the records say about a call: the choice that picks, if one does, and a config for each backend."""
         base = (
             call.arch.name,
             tuple(None if tensor is None else tensor.dtype for tensor in call.tensors.values()),
@@ -76,9 +76,9 @@ class OpTable:
         return f"tuned for {recorded} (nearest to {asked})"
 
     def feature(self, function: str) -> tuple[Feature, Callable[..., str]] | None:
-        """The feature of the op's plan key, and the function of that name which it calls; None where none is needed.
+        """The feature of the op's plan key, and the function of that name which it calls; None if none is needed.
 
-        It leaves out archs that this build of torch cannot run, and nothing else: a key does not know its arch.
+        Only archs that this build of torch cannot run are omitted: a key does not contain the arch.
         """
         entries = [entry for entry in self.entries if runs_here(entry.record.arch)]
         if not entries:
@@ -107,7 +107,7 @@ def _tuple_of(sources: Sequence[str]) -> str:
 
 
 def _tuple_source(option: Option) -> str:
-    """A caller may pass a list, which no dict can look up."""
+    """The source of an option as a tuple: a caller may pass a list, which is not hashable."""
     made = f"tuple({option.name})"
     return f"(None if {option.name} is None else {made})" if option.nullable else made
 
@@ -118,10 +118,10 @@ def _size_source(signature: Any, name: str) -> str:
 
 
 def in_force(op: Op, layers: Iterable[Sequence[TunedRecord]]) -> OpTable:
-    """Merge layers, the lowest first; the rows of one layer name no place and backend twice.
+    """Merge layers, the lowest first; a layer has at most one row for a place and backend.
 
-    A record replaces that of a lower layer for the same place and backend. At one place only the highest layer that
-    has records which pick keeps them so; what a lower one had compared still gives configs.
+    A record replaces that of a lower layer for the same place and backend. If records of several layers may pick at one
+    place, only those of the highest layer do; those of lower layers still give configs.
     """
     kept: dict[tuple[Any, ...], Entry] = {}
     highest: dict[tuple[Any, ...], int] = {}
