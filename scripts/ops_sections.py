@@ -22,9 +22,9 @@ def prefill(cases: list[CaseResult]) -> Iterator[str]:
 
 
 def peers(cases: list[CaseResult], expected: list[dict[str, Any]]) -> Iterator[str]:
-    """What the peers reached in this run over what they were seen to reach elsewhere."""
-    yield "A check on the peers: what each reached in this run over what it reached in earlier runs; more than 5 % less"
-    yield "has its reason."
+    """What the peers reached in this run, divided by what they reached in earlier runs."""
+    yield "A check on the peers: what each reached in this run, divided by what it reached in earlier runs. Where it is"
+    yield "more than 5 % lower, a reason is given."
     yield ""
     rows = []
     for row in expected:

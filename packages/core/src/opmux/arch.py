@@ -5,7 +5,7 @@ architecture, without the suffixes ``a`` and ``f``), ``cpu``. Nothing here touch
 
 A pattern says what an implementation was compiled for: one arch (``gfx942``), an arch and every later one of its
 vendor (``sm_80+``), a family by the beginning of its name (``gfx9*``), or everything (``*``). Each must match an arch
-of `KNOWN`: a claim for an arch that nobody could have compiled for is a mistake.
+of `KNOWN`: a claim for an arch that no compiler knows is a mistake.
 """
 
 import functools
