@@ -127,7 +127,7 @@ X = Real[Tensor, "n"]
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        *((name, {"x": X, name: int}) for name in (*names.VARIABLES, *names.PARAMETERS, *names.BUILTINS)),
+        *((name, {"x": X, name: int}) for name in (*names.VARIABLES, *names.PARAMETERS, *sorted(names.BUILTINS))),
         *((name, {"x": Real[Tensor, f"n {name}"]}) for name in ("runs", "error", "out", "max", "lambda")),
         ("runs", {"x": X, "runs": X}),
         ("s_x", {"x": X, "s_x": X}),
