@@ -33,7 +33,8 @@ TAKEN = [
     ("sm_90", qkv(), {"causal": True}, set()),
     ("sm_90", qkv(), {"window": (64, 0)}, set()),
     ("sm_80", qkv(), {}, {"vendor:flash"}),
-    ("cpu", qkv(), {"causal": True}, {"vendor:cpu_flash"}),
+    ("cpu", qkv(), {}, {"vendor:cpu_flash"}),
+    ("cpu", qkv(), {"causal": True}, set()),
     ("cpu", qkv(dtype=torch.float64), {}, {"vendor:cpu_flash"}),
     ("gfx942", qkv(), {}, set()),
 ]
@@ -55,8 +56,7 @@ REFUSED = [
     ("sm_90", qkv(dtype=torch.float32), {}, "vendor:cudnn", "q is float32, takes bfloat16, float16"),
     ("sm_90", qkv(seq_k=0), {}, "vendor:flash", "seq_k = 0 is less than 1"),
     ("sm_80", qkv(), {}, "vendor:cudnn", "archs: sm_90, this is sm_80"),
-    ("cpu", qkv(seq_q=1), {"causal": True}, "vendor:cpu_flash",
-     "causal = True is not False, and seq_q = 1 is not equal to seq_k = 128"),
+    ("cpu", qkv(), {"causal": True}, "vendor:cpu_flash_masked", NUMERICS),
 ]  # fmt: skip
 
 

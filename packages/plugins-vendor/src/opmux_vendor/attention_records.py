@@ -40,7 +40,7 @@ def _records(
     ops: tuple[str, ...],
     masked: bool = False,
 ) -> Iterator[Implementation]:
-    """The records of one library; ``masked``: of calls in which a GPU's library hides keys by a weight of zero."""
+    """The records of one library; ``masked``: of calls in which the library hides keys by a weight of zero."""
     on_gpu = "cpu" not in archs
     for op in ops:
         backward = op in BACKWARD
@@ -77,22 +77,21 @@ _NO_EMPTY_ROW = (
     AnyOf(AtMost("seq_q", "seq_k"), _OPEN_WINDOW),
 )
 """With no more queries than keys every query sees its own position."""
-_ON_CPU = (Equal("head_dim", "value_dim"), _OPEN_WINDOW, _TOP_LEFT)
+_SQUARE = (OneOf("causal", True), Equal("seq_q", "seq_k"))
+_ON_CPU = (Equal("head_dim", "value_dim"), _OPEN_WINDOW)
+_CPU_SUMS = (Dtype("q", "float32", "float64"), *_ON_CPU)
+"""In 16-bit dtypes its exponential is an approximation whose error the lse, and gradients by it, would show."""
 
 RECORDS = (
     *_records("cudnn", ("sm_90",), (*_CUDNN, OneOf("causal", False)), ops=FORWARD),
-    *_records("cudnn", ("sm_90",), (*_CUDNN, OneOf("causal", True), Equal("seq_q", "seq_k")), ops=FORWARD, masked=True),
+    *_records("cudnn", ("sm_90",), (*_CUDNN, *_SQUARE), ops=FORWARD, masked=True),
     # With a single query and key the process dies in cuDNN's backward: nothing near that size is claimed.
     *_records("cudnn", ("sm_90",), (*_CUDNN, _TOP_LEFT, AtLeast("seq_q", 64), AtLeast("seq_k", 64)), ops=BACKWARD),
     *_records("flash", ("sm_80+",), (*_FLASH, *_UNMASKED), ops=FORWARD),
     *_records("flash", ("sm_80+",), (*_FLASH, *_NO_EMPTY_ROW), ops=FORWARD, masked=True),
     *_records("flash", ("sm_80+",), (*_FLASH, *_NO_EMPTY_ROW), ops=BACKWARD),
-    *_records("cpu_flash", ("cpu",), _ON_CPU, ops=("attention",)),
-    *_records(
-        "cpu_flash",
-        ("cpu",),
-        # In 16-bit dtypes its exponential is an approximation whose error the lse, and gradients by it, would show.
-        (Dtype("q", "float32", "float64"), *_ON_CPU),
-        ops=("attention_lse", "attention_backward"),
-    ),
+    *_records("cpu_flash", ("cpu",), (*_ON_CPU, OneOf("causal", False)), ops=("attention",)),
+    *_records("cpu_flash", ("cpu",), (*_CPU_SUMS, OneOf("causal", False)), ops=("attention_lse", "attention_backward")),
+    *_records("cpu_flash", ("cpu",), (*_ON_CPU, *_SQUARE), ops=("attention",), masked=True),
+    *_records("cpu_flash", ("cpu",), (*_CPU_SUMS, *_SQUARE), ops=("attention_lse", "attention_backward"), masked=True),
 )
