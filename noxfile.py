@@ -278,8 +278,6 @@ def check_some_kernels(session: nox.Session) -> None:
 
 COVERING_ARCHS = ("gfx942", "sm_90")
 """The archs whose machine code CI checks, one of each vendor."""
-OLDEST_OPS = ("rms_norm", "linear", "attention", "attention_backward", "paged_attention")
-"""What CI compiles with the oldest Triton: each kernel that is written in Gluon is among them."""
 
 
 @nox.session(name="ci-oldest")
@@ -288,7 +286,7 @@ def ci_oldest(session: nox.Session) -> None:
     session.install("--constraint", OLDEST, f"{CORE}[cli,testing]", TRITON, f"{TRANSFORMERS}[testing]", "pytest-xdist")
 
     def machine_code(session: nox.Session) -> None:
-        check_machine_code(session, "sm_90", OLDEST_OPS)
+        check_machine_code(session, "sm_90")
 
     def patches(session: nox.Session) -> None:
         tests = [*DISTRIBUTED, "-k", "not compile", f"{TRANSFORMERS}/tests"]
