@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 import opmux
 from opmux.plugin import Dtype, MultipleOf
+from opmux.testing import magnitudes
 
 Hold = Callable[..., dict[str, Any]]
 
@@ -114,3 +116,18 @@ def test_every_probe_runs_in_a_claimed_dtype(hold: Hold) -> None:
 def test_probes_that_did_not_run_are_named(hold: Hold) -> None:
     report = hold("rms_norm", opmux.rms_norm.reference, when=SINGLE)
     assert report["not_run"] == {"repeat": "not deterministic (deterministic=False)"}
+
+
+def test_a_magnitude_probe_without_larger_numbers_is_named_as_not_run(
+    hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With plain numbers it would check nothing, and count as if it had."""
+    monkeypatch.setattr(magnitudes, "_known", {})
+    monkeypatch.setattr(magnitudes, "_holds", lambda *_: False)
+    report = hold("rms_norm", opmux.rms_norm.reference, when=SINGLE, deterministic=True)
+    reasons = {
+        f"no larger numbers in `{name}` leave the reference finite and within its bounds" for name in ("x", "weight")
+    }
+    assert set(report["not_run"]) == {"magnitude"}
+    assert report["not_run"]["magnitude"] in reasons
+    assert reasons <= set(report["skips"])
