@@ -5,9 +5,9 @@ import torch
 from backends import backends
 
 import opmux
-from opmux.plugin import AtLeast, AtMost, Dtype, Implementation, MultipleOf, OneOf
+from opmux.plugin import AnyOf, AtLeast, AtMost, Contiguous, Dtype, Equal, Implementation, MultipleOf, OneOf, Present
 from opmux.testing import cases_of
-from opmux.testing.fitted import cases_for, edge_sizes
+from opmux.testing.fitted import alternatives, cases_for, edge_sizes
 from opmux.testing.profiles import PROFILES
 
 CPU = torch.device("cpu")
@@ -38,6 +38,42 @@ def test_a_bound_may_be_another_dim() -> None:
         added = cases_for("kernel", "linear", "small", CPU)[len(cases_of("linear", "small")) :]
     assert added
     assert all(case.dims["n"] <= case.dims["k"] for case in added)
+
+
+SQUARE = AnyOf(OneOf("causal", False), Equal("seq_q", "seq_k"))
+
+
+def test_a_case_is_fitted_to_each_choice_of_any_of() -> None:
+    square = Implementation(op="attention", target=opmux.attention.reference, when=(SQUARE,))
+    cases = cases_of("attention", "small")
+    oblong = [c for c in cases if c.options.get("causal") and c.dims["seq_q"] != c.dims["seq_k"] and c.dims["seq_q"]]
+    assert oblong
+    with backends(kernel=square):
+        added = cases_for("kernel", "attention", "small", CPU)[len(cases) :]
+    assert any(c.options["causal"] and c.dims["seq_q"] == c.dims["seq_k"] for c in added)
+    assert any(not c.options["causal"] and c.dims["seq_q"] != c.dims["seq_k"] for c in added)
+    assert all(not c.options["causal"] or c.dims["seq_q"] == c.dims["seq_k"] for c in added)
+
+
+def test_sizes_stand_at_the_edges_of_each_choice() -> None:
+    either = Implementation(
+        op="rms_norm", target=opmux.rms_norm.reference, when=(AnyOf(MultipleOf("hidden", 48), OneOf("hidden", 20)),)
+    )
+    with backends(kernel=either):
+        sizes = {case.dims["hidden"] for case in cases_for("kernel", "rms_norm", "small", CPU)}
+    assert {48, 144, 20} <= sizes
+
+
+def test_choices_to_which_no_case_can_be_fitted_are_one() -> None:
+    """Layouts are drawn, not fitted: choices among them would double the cases for nothing."""
+    layouts = AnyOf(Contiguous("x"), Contiguous("w"))
+    nested = AnyOf(Present("bias"), AnyOf(OneOf("n", 8), OneOf("n", 16)))
+    linear = Implementation(op="linear", target=opmux.linear.reference, when=(layouts, nested, Dtype("x", "float32")))
+    assert [repr(a.when) for a in alternatives(linear)] == [
+        "(Present(argument='bias'), Dtype('x', 'float32'))",
+        "(OneOf('n', 8), Dtype('x', 'float32'))",
+        "(OneOf('n', 16), Dtype('x', 'float32'))",
+    ]
 
 
 def test_default_contains_small() -> None:

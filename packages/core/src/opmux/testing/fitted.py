@@ -7,6 +7,7 @@ on sizes.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,19 @@ import torch
 
 from opmux.arch import Arch, arch_of
 from opmux.callpath.op import Op
-from opmux.declared.constraints import Absent, AtLeast, AtMost, Dtype, Equal, MultipleOf, OneOf, Present, SameDtype
+from opmux.declared.constraints import (
+    Absent,
+    AnyOf,
+    AtLeast,
+    AtMost,
+    Constraint,
+    Dtype,
+    Equal,
+    MultipleOf,
+    OneOf,
+    Present,
+    SameDtype,
+)
 from opmux.declared.implementation import Implementation
 from opmux.planning import resolver
 from opmux.planning.plan import circumstances
@@ -43,9 +56,10 @@ def cases_for(backend: str, op: str, profile: str, device: torch.device) -> tupl
     """
     named, settings = op_named(op), profile_named(profile)
     cases = cases_of(op, profile, device.type == "cuda")
-    implementations = execution.implementations(named, backend)
-    if settings.large or all(not i.when for i in implementations):
+    declared = execution.implementations(named, backend)
+    if settings.large or all(not i.when for i in declared):
         return cases
+    implementations = [alternative for i in declared for alternative in alternatives(i)]
     arch = arch_of(device)
     found = {case.id: case for case in cases}
     for case in cases:
@@ -56,6 +70,25 @@ def cases_for(backend: str, op: str, profile: str, device: torch.device) -> tupl
         for fit in _fits(named, backend, implementations, case, arch):
             found.setdefault(fit.id, fit)
     return tuple(found.values())
+
+
+_FITTABLE = (Absent, AtLeast, AtMost, Dtype, Equal, MultipleOf, OneOf, Present, SameDtype)
+
+
+def alternatives(implementation: Implementation) -> list[Implementation]:
+    """The implementation with one choice from each `AnyOf` in its place, in every combination that changes cases."""
+    found: dict[str, Implementation] = {}
+    for when in itertools.product(*map(_choices, implementation.when)):
+        fittable = tuple(constraint for chosen in when for constraint in chosen)
+        found.setdefault(repr(fittable), dataclasses.replace(implementation, when=fittable))
+    return list(found.values())
+
+
+def _choices(constraint: Constraint) -> list[tuple[Constraint, ...]]:
+    """The constraints of which one must hold; one that no case is fitted to counts as nothing to do."""
+    if isinstance(constraint, AnyOf):
+        return [choice for inner in constraint.constraints for choice in _choices(inner)]
+    return [(constraint,) if isinstance(constraint, _FITTABLE) else ()]
 
 
 def is_claimed(op: Op, backend: str, case: Case, arch: Arch) -> bool:
