@@ -1,6 +1,7 @@
 """Configs held to the schema of their implementation."""
 
-from dataclasses import dataclass, replace
+import typing
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pytest
@@ -35,6 +36,10 @@ class Tiles:
     masked: bool = False
     launch: Launch = Launch(4)
     other: Any = None
+    steps: list[int] = field(default_factory=list)
+    named: dict[str, int] = field(default_factory=dict)
+    nothing: tuple[()] = ()
+    anything: typing.List = field(default_factory=list)  # noqa: UP006
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.rows & (self.rows - 1):
@@ -69,6 +74,13 @@ WRONG = [
     ({"rows": 4, "launch": {"stages": 3}}, "launch.warps is missing"),
     ({"rows": 4, "launch": {"warps": 1, "x": 0}}, "launch.x is no parameter of Launch; it has warps, stages"),
     ({"rows": 4, "launch": 3}, "launch expected Launch, got 3"),
+    ({"rows": 4, "steps": [1, "a"]}, "steps[1] expected int, got 'a'"),
+    ({"rows": 4, "steps": 3}, "steps expected list[int], got 3"),
+    ({"rows": 4, "named": {"a": "b"}}, "named['a'] expected int, got 'b'"),
+    ({"rows": 4, "named": {3: 4}}, "a key of named expected str, got 3"),
+    ({"rows": 4, "named": [3]}, "named expected dict[str, int], got [3]"),
+    ({"rows": 4, "nothing": [1]}, "nothing expected tuple[()], got [1]"),
+    ({"rows": 4, "anything": 3}, "anything expected list, got 3"),
     ({"rows": 4, "other": "crash"}, "Tiles raised ZeroDivisionError: oh"),
     ([4], "config expected Tiles, got [4]"),
 ]
@@ -89,6 +101,9 @@ def test_a_config_that_fits_becomes_an_instance():
     assert make_config(made(), config) is config
     assert as_mapping(config)["launch"] == {"warps": 8, "stages": 2}
     assert check_config(made(), {"rows": 4, "split": None, "mode": "fast"}) is None
+    held = {"steps": [1, 2], "named": {"a": 1}, "nothing": [], "anything": [1, "a"]}
+    config = make_config(made(), {"rows": 4, **held})
+    assert (config.steps, config.named, config.nothing, config.anything) == ([1, 2], {"a": 1}, (), [1, "a"])
 
 
 def test_without_a_schema_every_config_passes():

@@ -38,13 +38,22 @@ def test_two_views_overlap_where_they_share_a_byte(a: Tensor, b: Tensor) -> None
         assert memory.separate((a,), (b,)) != shared
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=600, deadline=None, derandomize=True)
 @given(views())
-def test_a_view_that_overlaps_itself_is_found(view: Tensor) -> None:
+def test_a_view_overlaps_itself_where_two_elements_share_a_byte(view: Tensor) -> None:
     found = bytes_of(view)
-    if len(set(found)) < len(found):
-        assert memory.overlaps_itself(view)
-        assert not memory.separate((view,), ())
+    shared = len(set(found)) < len(found)
+    assert memory.overlaps_itself(view) == shared
+    assert memory.separate((view,), ()) != shared
+
+
+def test_strides_that_interleave_share_nothing() -> None:
+    """Offsets 0, 2, 4 and 3, 5, 7: the longer stride is smaller than the span of the shorter, and no two are equal."""
+    view = POOL.as_strided((3, 2), (2, 3))
+    assert len(set(bytes_of(view))) == view.numel() * view.element_size()
+    assert not memory.overlaps_itself(view)
+    assert memory.separate((view,), ())
+    assert memory.overlaps_itself(POOL.as_strided((4, 2), (2, 6))), "0, 2, 4, 6 and 6, 8, 10, 12"
 
 
 def test_the_layouts_of_models_do_not_overlap() -> None:
@@ -76,3 +85,18 @@ def test_views_too_tangled_to_judge_count_as_overlapping() -> None:
     a = pool.as_strided([4] * len(primes), [210 * p for p in primes], 0)
     b = pool.as_strided([4] * len(primes), [210 * p + 2 for p in primes], 1)
     assert memory.overlap(a, b)
+
+
+@pytest.mark.parametrize(
+    ("strides", "decided"),
+    [
+        ([6, 9, 11, 12, 13], True),
+        ([77, 117, 137, 148, 154, 157, 159, 160, 161], True),
+        ([285, 433, 510, 550, 570, 581, 587, 590, 592, 593, 594], False),
+    ],
+)
+def test_many_dims_that_interleave_are_decided_within_the_steps(strides: list[int], decided: bool) -> None:
+    """Sums of any of these numbers are distinct, so no two elements of the view share an address."""
+    view = torch.zeros(sum(strides) + 1, dtype=torch.int8).as_strided([2] * len(strides), strides)
+    assert len(set(bytes_of(view))) == view.numel()
+    assert memory.overlaps_itself(view) != decided

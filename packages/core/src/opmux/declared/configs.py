@@ -116,12 +116,14 @@ def _made(schema: type[Any], given: Any, path: str) -> Any:
 
 
 def _value(wanted: Any, value: Any, name: str) -> Any:
-    """A value held to an annotation; JSON's lists become the tuples that are wanted.
+    """A value held to an annotation, element by element; JSON's lists become the tuples that are wanted.
 
     Raises:
         ValueError: where it is of another type.
     """
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is not None and not arguments and not isinstance(wanted, types.GenericAlias):
+        wanted, origin = origin, None  # `typing.List` and the like without arguments: any elements
     if origin in (typing.Union, types.UnionType):
         for one in arguments:
             try:
@@ -132,12 +134,15 @@ def _value(wanted: Any, value: Any, name: str) -> Any:
         if any(value == one and type(value) is type(one) for one in arguments):
             return value
         raise ValueError(f"{name} expected {' or '.join(map(repr, arguments))}, got {value!r}")
-    elif origin is tuple and isinstance(value, (tuple, list)):
-        each = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+    elif origin in (tuple, list) and isinstance(value, (tuple, list)):
+        repeated = origin is list or arguments[1:] == (Ellipsis,)
+        each = arguments[:1] * len(value) if repeated else arguments
         if len(each) == len(value):
-            return tuple(
-                _value(one, item, f"{name}[{i}]") for i, (one, item) in enumerate(zip(each, value, strict=True))
-            )
+            made = (_value(one, item, f"{name}[{i}]") for i, (one, item) in enumerate(zip(each, value, strict=True)))
+            return origin(made)
+    elif origin is dict and isinstance(value, Mapping):
+        keyed, held = arguments
+        return {_value(keyed, key, f"a key of {name}"): _value(held, value[key], f"{name}[{key!r}]") for key in value}
     elif dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
         return value if isinstance(value, wanted) else _made(wanted, value, name)
     elif wanted is float and isinstance(value, int) and not isinstance(value, bool):

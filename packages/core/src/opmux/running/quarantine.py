@@ -41,24 +41,22 @@ _records: dict[tuple[str, str, str, Any], Quarantined] = {}
 
 def quarantine(op: str, implementation: Implementation, arch: str, scope: str, reason: str, key: Any = None) -> None:
     """Record a fault and announce it once, with its reason."""
-    with _lock:
+    with _lock:  # one hold: threads that fail together count each other's plans
         plans = sum((r.op, r.name, r.arch) == (op, implementation.full_name, arch) for r in _records.values())
-    if plans >= PLANS_BEFORE_ARCH:
-        scope = ARCH
-    key = key if scope == PLAN else None
-    record = Quarantined(
-        op,
-        implementation.full_name,
-        implementation.distribution,
-        implementation.version,
-        arch,
-        scope,
-        reason,
-        datetime.datetime.now(datetime.UTC),
-        key,
-    )
-    with _lock:
-        _records[op, implementation.full_name, arch, key] = record
+        if plans >= PLANS_BEFORE_ARCH:
+            scope = ARCH
+        key = key if scope == PLAN else None
+        _records[op, implementation.full_name, arch, key] = Quarantined(
+            op,
+            implementation.full_name,
+            implementation.distribution,
+            implementation.version,
+            arch,
+            scope,
+            reason,
+            datetime.datetime.now(datetime.UTC),
+            key,
+        )
     announce_once(
         ("quarantined", op, implementation.full_name, arch, key),
         logging.WARNING,

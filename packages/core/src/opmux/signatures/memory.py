@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 STEPS = 10_000
-"""How many pairs of subviews are compared before two views count as overlapping."""
+"""How many pairs of subviews are compared before two views, or one with itself, count as overlapping."""
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _Form = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -65,21 +65,35 @@ def separate(written: tuple[Any, ...], read: tuple[Any, ...]) -> bool:
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two elements may share an address: a stride is smaller than the span of the dims below it."""
+    """Whether two elements share an address; True too where deciding takes more than `STEPS`."""
     return _form(tensor.shape, tensor.stride())[1]
 
 
 @functools.lru_cache(maxsize=1024)
 def _form(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, bool]:
-    """The number of elements from the first to the last, and whether two may share an address."""
+    """The number of elements from the first to the last, and whether two share an address."""
     if 0 in shape:
         return 0, False
-    reach, tangled = 1, False
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size > 1:
-            tangled = tangled or stride < reach
-            reach += (size - 1) * stride
-    return reach, tangled
+    dims = sorted((dim for dim in zip(strides, shape, strict=True) if dim[1] > 1), reverse=True)
+    reach = 1 + sum(stride * (size - 1) for stride, size in dims)
+    return reach, _tangled(tuple(dims), [STEPS])
+
+
+def _tangled(dims: _Dims, steps: list[int]) -> bool:
+    """Whether two elements of a view share an address; True too where ``steps`` run out.
+
+    Two such elements differ in position along some dims. Take the one of these with the longest stride: the subview of
+    the dims below it meets itself at a distance of some positions of that dim. No stride smaller than the span of the
+    dims below it, as in every dense layout, means that there is nothing to compare.
+    """
+    if dims and dims[-1][0] == 0:
+        return True
+    for place, (stride, size) in enumerate(dims):
+        below = dims[place + 1 :]
+        near = min(size - 1, sum(s * (n - 1) for s, n in below) // stride)
+        if any(_meet(below, below, shift * stride, steps) for shift in range(1, near + 1)):
+            return True
+    return False
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
