@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from opmux import __about__
 from opmux.callpath import names
-from opmux.callpath.op import OPS, Op
+from opmux.callpath.op import OPS, Front, Op
 from opmux.declared.implementation import Implementation, Priority
 from opmux.planning import dispatch
 from opmux.planning.resolver import deterministic_mode
@@ -199,8 +199,8 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
     def slow(*tensors: Any, backend: str | None, out: Any = None, **options: Any) -> Any:
         return routing.call(op, tensors, options, backend, out)
 
-    def recover(error: Exception, front: Any, /, *tensors: Any, **options: Any) -> Any:
-        return execution.recover(op, error, front.table, tensors, options, None)
+    def recover(error: Exception, front: Front, /, *tensors: Any, **options: Any) -> Any:
+        return execution.recover(op, error, front, tensors, options, None)
 
     names.bind(op.namespace, op.absent, slow=slow, recover=recover, deterministic=deterministic_mode)
     op.set_implementations(_own_implementations(op))

@@ -44,6 +44,11 @@ class TunedRecordError(OpmuxError, ValueError):
     """A tuned record, or a file of them, is malformed or impossible."""
 
 
+PLUGIN_FAULTS = (Exception, SystemExit)
+"""What counts as a plugin's own failure while its modules are imported and its functions asked: a plugin must not end
+the user's process. A KeyboardInterrupt is the user's: it propagates."""
+
+
 def invalid(op: str, argument: str, expected: str, got: str, remedy: str) -> InvalidArgument:
     """An `InvalidArgument` in the form that all have: op, argument, expected, got, what to do."""
     return InvalidArgument(f"{op}: `{argument}` expected {expected}, got {got}; {remedy}")

@@ -117,11 +117,14 @@ def test_without_a_schema_every_config_passes():
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
+        ("exiting_schemas:Tiles", "config_schema 'exiting_schemas:Tiles' cannot be loaded: SystemExit: 3"),
         ("no_such_module:Tiles", "config_schema 'no_such_module:Tiles' cannot be loaded: ModuleNotFoundError"),
         ("math:pi", "config_schema 'math:pi' is no dataclass"),
     ],
 )
-def test_a_schema_that_cannot_be_had_says_why(schema, told):
+def test_a_schema_that_cannot_be_had_says_why(schema, told, tmp_path, monkeypatch):
+    (tmp_path / "exiting_schemas.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     reason = check_config(made(schema), {"rows": 4})
     assert reason is not None
     assert reason.startswith(told)

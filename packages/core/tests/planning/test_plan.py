@@ -7,8 +7,8 @@ from planted import WANTED, W, X, ones, raising, reasons
 
 import opmux
 from opmux.callpath.op import OPS
-from opmux.errors import UnsupportedCall
-from opmux.plugin import MultipleOf
+from opmux.errors import BackendFault, UnsupportedCall
+from opmux.plugin import Exact, MultipleOf, Predicate
 
 
 def test_a_string_target_is_imported_when_first_chosen(tmp_path, monkeypatch):
@@ -45,6 +45,44 @@ def test_a_config_function_that_raises_quarantines_for_its_plan():
         assert [(q.scope, q.reason) for q in opmux.quarantined()] == [("plan", told)]
         assert reasons()["a"] == ("quarantined", told)
         assert opmux.explain(opmux.rms_norm, X, W, backend="a").chosen is None
+
+
+def exiting(*arguments):
+    raise SystemExit("no licence")
+
+
+def test_an_import_that_exits_is_an_import_fault(tmp_path, monkeypatch):
+    (tmp_path / "exiting_kernels.py").write_text("import sys\nsys.exit('no licence')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with backends(a=implementation("exiting_kernels:f")):
+        assert torch.equal(opmux.rms_norm(X, W), WANTED)
+        assert [(q.scope, q.reason) for q in opmux.quarantined()] == [("arch", "SystemExit: no licence")]
+        with pytest.raises(BackendFault, match=r"a \(opmux-a 1\.2\.3\) cannot be loaded: SystemExit: no licence; mend"):
+            opmux.rms_norm(X, W, backend="a")
+
+
+def test_a_config_function_that_exits_is_a_fault_of_its_plan():
+    told = "its config function raised SystemExit: no licence"
+    with backends(a=implementation(ones, config=exiting)):
+        assert reasons()["a"] == ("rejected", told)
+        assert torch.equal(opmux.rms_norm(X, W), WANTED)
+        assert [(q.scope, q.reason) for q in opmux.quarantined()] == [("plan", told)]
+
+
+def test_a_predicate_that_exits_is_a_refusal():
+    with backends(a=implementation(ones, when=(Predicate(exiting, (Exact("hidden"),)),))):
+        assert torch.equal(opmux.rms_norm(X, W), WANTED)
+        assert reasons()["a"] == ("rejected", "predicate exiting raised SystemExit: no licence")
+
+
+@pytest.mark.parametrize("fields", [{"config": "interrupted:f"}, {"target": "interrupted:f"}], ids=["config", "target"])
+def test_an_interrupt_while_something_is_imported_propagates(fields, tmp_path, monkeypatch):
+    (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with backends(a=implementation(**{"target": ones, **fields})):
+        with pytest.raises(KeyboardInterrupt):
+            opmux.rms_norm(X, W)
+        assert opmux.quarantined() == ()
 
 
 def test_when_every_choice_fails_the_last_error_is_the_references(monkeypatch):

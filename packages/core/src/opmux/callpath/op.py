@@ -49,6 +49,10 @@ class PlanTable(dict[Any, Callable[..., Any]]):
         self.plans[key] = plan
         self[key] = run
 
+    def plan_of(self, key: Any) -> Any:
+        """The plan behind a key, or None."""
+        return self.plans.get(key)
+
 
 def make_room(table: dict[Any, Any], limit: int, *beside: dict[Any, Any]) -> None:
     """Drop the oldest entries of a table until one more fits, and drop the same keys from the tables ``beside`` it."""
@@ -66,17 +70,24 @@ class Front(dict[Any, Callable[..., Any]]):
 
     def __init__(self, table: PlanTable) -> None:
         super().__init__()
-        self.table = table
+        self.table, self.state = table, table.state
+        self._plans: dict[Any, Any] = {}
 
     def __missing__(self, key: Any) -> Callable[..., Any]:
         return functools.partial(self._through_table, key)
 
+    def plan_of(self, key: Any) -> Any:
+        """The plan behind a key of the table, or None. The table may have dropped a plan that is still used here."""
+        return self._plans.get(key) or self.table.plan_of(key)
+
     def _through_table(self, key: Any, /, *tensors: Any, **options: Any) -> Any:
         full = self.table.state.key_of(*tensors, **options)
         result = self.table[full](*tensors, **options)
-        run = self.table.get(full)
-        if run is not None:
+        plan, run = self.table.plan_of(full), self.table.get(full)
+        if plan is not None and run is not None:
             make_room(self, PlanTable.LIMIT)
+            make_room(self._plans, PlanTable.LIMIT)
+            self._plans[full] = plan
             self[key] = run
         return result
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opmux.declared.implementation import Implementation
-from opmux.errors import PluginError
+from opmux.errors import PLUGIN_FAULTS, PluginError
 
 
 def schema_of(implementation: Implementation) -> type | None:
@@ -30,7 +30,7 @@ def schema_of(implementation: Implementation) -> type | None:
         module, _, name = declared.partition(":")
         try:
             schema = getattr(importlib.import_module(module), name)
-        except Exception as error:  # a plugin's module may raise anything
+        except PLUGIN_FAULTS as error:  # a plugin's module may raise anything
             raise ValueError(f"config_schema {declared!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not (isinstance(schema, type) and dataclasses.is_dataclass(schema)):
         raise ValueError(f"config_schema {declared!r} is no dataclass")
@@ -104,14 +104,14 @@ def _made(schema: type[Any], given: Any, path: str) -> Any:
             raise ValueError(f"{prefix}{name} is missing")
     try:
         hints = typing.get_type_hints(schema)
-    except Exception as error:  # annotations are a plugin's code too: a name may be imported for type checkers only
+    except PLUGIN_FAULTS as error:  # annotations are a plugin's code too: a name may be imported for type checkers only
         raise ValueError(f"the types of {schema.__name__} cannot be read: {type(error).__name__}: {error}") from error
     values = {name: _value(hints[name], value, prefix + name) for name, value in given.items()}
     try:
         return schema(**values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}" if path else str(error)) from None
-    except Exception as error:  # ``__post_init__`` is a plugin's code
+    except PLUGIN_FAULTS as error:  # ``__post_init__`` is a plugin's code
         raise ValueError(f"{schema.__name__} raised {type(error).__name__}: {error}") from error
 
 

@@ -15,7 +15,7 @@ import torch
 from opmux.declared.call import Call
 from opmux.declared.features import Feature, FeatureRule, size_source, tensor_source
 from opmux.dtypes import name_of
-from opmux.errors import PluginError
+from opmux.errors import PLUGIN_FAULTS, PluginError
 from opmux.signatures.signature import Signature
 
 
@@ -365,7 +365,7 @@ def refusal(constraint: Constraint, call: Call) -> str | None:
     """
     try:
         reason: Any = constraint.check(call)
-    except Exception as error:
+    except PLUGIN_FAULTS as error:
         return f"{called(constraint)} raised {type(error).__name__}: {error}"
     if reason is None or isinstance(reason, str):
         return reason

@@ -11,7 +11,7 @@ from opmux import arch as archs
 from opmux.callpath.op import Op
 from opmux.declared.configs import as_mapping
 from opmux.dtypes import short_name_of
-from opmux.errors import InvalidArgument
+from opmux.errors import PLUGIN_FAULTS, InvalidArgument
 from opmux.planning import resolver
 from opmux.planning.forced import unknown_backend
 from opmux.planning.plan import config_fault, config_of, resolve
@@ -162,7 +162,7 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
         chosen = resolution.accepted[0].implementation
         try:
             made, source = config_of(attempt, chosen, resolution)
-        except Exception as error:  # a plugin's code: a call skips a candidate without a config, and so does this
+        except PLUGIN_FAULTS as error:  # a plugin's code: a call skips a candidate without a config, and so does this
             resolution = resolution.without_choice(config_fault(error))
             continue
         config = as_mapping(made)

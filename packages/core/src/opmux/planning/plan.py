@@ -6,7 +6,7 @@ from typing import Any
 from opmux import policy, tuning
 from opmux.declared.configs import make_config
 from opmux.declared.implementation import Implementation, Priority
-from opmux.errors import BackendFault, UnsupportedCall
+from opmux.errors import PLUGIN_FAULTS, BackendFault, UnsupportedCall
 from opmux.log import announce_once
 from opmux.planning import resolver
 from opmux.planning.report import refusal_text
@@ -91,14 +91,14 @@ def _prepared(attempt: Attempt, implementation: Implementation, resolution: reso
     op, arch = attempt.op, attempt.call.arch
     try:
         target = load_target(op, implementation, attempt.forced)
-    except Exception as error:
+    except PLUGIN_FAULTS as error:
         reason = f"{type(error).__name__}: {error}"
         told = f" cannot be loaded: {reason}; mend its installation, or leave backend= away"
         faults.pass_over(attempt, implementation, error, scope=quarantine.ARCH, reason=reason, told=told)
         return None
     try:
         config, _ = config_of(attempt, implementation, resolution)
-    except Exception as error:
+    except PLUGIN_FAULTS as error:
         reason = config_fault(error)
         told = (
             f": {reason}\n"
@@ -131,6 +131,6 @@ def config_of(attempt: Attempt, chosen: Implementation, resolution: resolver.Res
     return make_config(chosen, given), "heuristic"
 
 
-def config_fault(error: Exception) -> str:
+def config_fault(error: BaseException) -> str:
     """The reason given for an implementation whose config function failed."""
     return f"its config function raised {type(error).__name__}: {error}"

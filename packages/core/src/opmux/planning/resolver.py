@@ -10,6 +10,7 @@ import torch
 from opmux.declared.call import Call
 from opmux.declared.constraints import refusal
 from opmux.declared.implementation import Implementation, Priority
+from opmux.errors import PLUGIN_FAULTS
 from opmux.policy import Policy
 from opmux.tuning.choice import TunedChoice
 
@@ -160,7 +161,7 @@ def _importable(module: str) -> bool:
     try:
         # Look for the package only: looking for a submodule would import it.
         return importlib.util.find_spec(module.partition(".")[0]) is not None
-    except Exception:  # a foreign import hook may raise anything
+    except PLUGIN_FAULTS:  # a foreign import hook may raise anything
         return False
 
 

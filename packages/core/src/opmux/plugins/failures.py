@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 
 from opmux.errors import PluginError
 
-PLUGIN_FAULTS = (Exception, SystemExit)
-"""What counts as the plugin's own failure. A KeyboardInterrupt is the user's: it propagates."""
-
 
 @dataclass(frozen=True)
 class FailedPlugin:

@@ -12,6 +12,7 @@ from typing import Any
 
 from opmux import policy
 from opmux.callpath.op import OPS, drop_all_plans
+from opmux.errors import PLUGIN_FAULTS
 from opmux.log import logger
 from opmux.plugins import discovery, failures
 from opmux.plugins.failures import FailedPlugin
@@ -120,7 +121,7 @@ def load_plugin(name: str, load: Callable[[], Any], distribution: str, version: 
                 made = read_plugin(name, load(), distribution, version)
             made = dataclasses.replace(made, implementations=tuple(register(made)))
             _loaded[_key(name, distribution)] = made
-        except failures.PLUGIN_FAULTS as error:  # a plugin may raise anything; it must not take another one down
+        except PLUGIN_FAULTS as error:  # a plugin may raise anything; it must not take another one down
             before.restore_registrations()
             failures.record_exception(name, distribution, version, error)
             return None

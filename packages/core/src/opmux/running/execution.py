@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opmux.callpath.op import Op, PlanTable
+from opmux.callpath.op import Front, Op, PlanTable
 from opmux.running import faults, outputs
 from opmux.running.attempt import Forced, attempt_of
 from opmux.running.quarantine import quarantined_for
@@ -30,21 +30,21 @@ def execute(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend:
 def recover(
     op: Op,
     error: Exception,
-    table: PlanTable,
+    runs: PlanTable | Front,
     tensors: Sequence[Any],
     options: Mapping[str, Any],
     backend: str | None,
     out: Any = None,
 ) -> Any:
-    """Handle an exception that a plan of ``table`` raised: the caller's bad data, or the target's fault.
+    """Handle an exception that a plan of a table or front raised: the caller's bad data, or the target's fault.
 
     Returns:
         The result of the next choice, where one may run.
     """
     if faults.is_callers(error):
         raise error
-    attempt = attempt_of(op, table.state, tensors, options, backend)
-    found: Plan | None = table.plans.get(attempt.table_key)
+    attempt = attempt_of(op, runs.state, tensors, options, backend)
+    found: Plan | None = runs.plan_of(attempt.table_key)
     if found is None:
         raise error  # raised before a plan was stored, so it is already judged
     known = quarantined_for(op.name, found.arch.name, attempt.key)

@@ -52,9 +52,9 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
 
 
 def pass_over(
-    attempt: Attempt, implementation: Implementation, error: Exception, *, scope: str, reason: str, told: str
+    attempt: Attempt, implementation: Implementation, error: BaseException, *, scope: str, reason: str, told: str
 ) -> None:
-    """Quarantine an implementation that could not be prepared, before any of its code has run on the call.
+    """Quarantine an implementation that could not be prepared, before its target has run on the call.
 
     Args:
         attempt: the call.

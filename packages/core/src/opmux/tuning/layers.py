@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from opmux.callpath.op import OPS
-from opmux.errors import TunedRecordError
+from opmux.errors import PLUGIN_FAULTS, TunedRecordError
 from opmux.log import announce_once
-from opmux.plugins.failures import PLUGIN_FAULTS
 from opmux.plugins.reading import LoadedPlugin
 from opmux.plugins.record_readers import BadRow, RecordReader
 from opmux.tables import text_table
