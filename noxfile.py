@@ -157,7 +157,7 @@ def check_arch(session: nox.Session, arch: str) -> None:
         session.log(f"{arch}: compiled, its machine code checked, and run on the device of this machine")
     else:
         session.log(
-            f"{arch}: compiled, and its machine code checked; there is no such device here, so nothing was run on one. "
+            f"{arch}: compiled, and its machine code checked; no such device is present, so nothing was run. "
             "The kernels' numerics are those of session test-interpreter"
         )
 

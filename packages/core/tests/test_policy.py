@@ -114,7 +114,7 @@ def test_an_unknown_backend_of_a_call():
         opmux.layer_norm(X, W, backend="a")
     assert str(caught.value) == (
         "layer_norm: `backend` expected one of reference, got 'a', which does not implement this op; "
-        "leave backend= away to let the best one be chosen"
+        "omit backend= to let opmux choose"
     )
 
 

@@ -5,17 +5,16 @@ where they are installed and patch the family, patched by opmux (eager), and pat
 a CUDA graph for decode.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
-every round has all rows under the same clocks, and memory is given back after each turn: for training the models of
-the rows that wait lie on the host. Before the first round all rows do the work once at the same time, which is not
-counted: compilation needs the host more than the device. What a row chooses by timing, it chooses then, beside the
-others. Only training, which fills the device, begins with the first round. Weights are random, the same in all rows.
-A row that fails or passes its limit stays in the table with the reason. Results so far are written after each turn.
-Results that the file has already and are not run stay in it; of work that is run again, the rows of this run are
-replaced. A file of another device or of other versions is refused.
+every round has all rows under the same clocks, and memory is freed after each turn: in training, the models of the rows
+that wait are kept on the host. Before the first round all rows do the work once at the same time, untimed: compilation
+needs the host more than the device. What a row selects by timing it selects then, while the others run. Training, which
+fills the device, has no such pass. Weights are random, the same in all rows. A row that fails or passes its limit stays
+in the table with the reason. Results are written after each turn. Results in the file that are not measured again are
+kept; rows that are measured again are replaced. A file from another device or from other versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
-    python benchmarks/models.py --json results.json --join decode.json training.json    # of several GPUs, say
-    python benchmarks/models.py --tiny                  # small models on the CPU, to see that everything runs
+    python benchmarks/models.py --json results.json --join decode.json training.json    # from several GPUs
+    python benchmarks/models.py --tiny                  # small models on the CPU, to check that everything runs
 """
 
 import argparse
@@ -36,8 +35,8 @@ WORK = ("prefill", "decode-1", "decode-8", "decode-64", "training")
 PROMPT = 128
 """Tokens that are in the cache before decoding starts."""
 WARM_UP = 16
-"""Tokens that are decoded before the clock runs, in all turns but the first, which decodes all: SDPA makes a plan for
-each length of the cache, once."""
+"""Tokens decoded before timing starts, in every turn but the first, which decodes all of them: SDPA makes a plan once
+for each cache length."""
 
 
 def llama_1b() -> Any:
@@ -77,9 +76,10 @@ def shrink(config: Any) -> Any:
 
 
 SAME_GRADIENT = 0.05
-"""How far the norm of a row's gradients may be from the unpatched model's: bfloat16 differs by less."""
+"""The allowed relative difference between a row's gradient norm and the unpatched model's; bfloat16 stays well below
+it."""
 PARK = "park"
-"""Asks a row to leave the device to others; not answered."""
+"""Tells a row to free the device for the others; it sends no answer."""
 
 
 class Settings:
@@ -94,7 +94,7 @@ class Settings:
 
 
 class Row:
-    """One row's model and what it does with it, in its own process."""
+    """One row's model and the work done on it, in a process of its own."""
 
     def __init__(self, name: str, model_name: str, settings: Settings) -> None:
         import torch
@@ -113,12 +113,12 @@ class Row:
         self.model.eval()
         self.patch_model()
         self.decoded: set[int] = set()
-        """Batches that were decoded before."""
+        """Batch sizes that were decoded before."""
         self.gradient = 0.0
         """The norm of all gradients of the last warm-up in training."""
 
     def patch_classes(self, family: str) -> None:
-        """What other libraries do before a model is made."""
+        """Apply the other libraries that patch before a model is made."""
         if self.name == "liger":
             import liger_kernel.transformers as liger
 
@@ -136,7 +136,7 @@ class Row:
             patch(use_cutile=True)
 
     def patch_model(self) -> None:
-        """What opmux does with a model."""
+        """Patch the model with opmux."""
         if not self.name.startswith("opmux"):
             return
         import opmux_transformers
@@ -153,12 +153,12 @@ class Row:
         return made.to(self.settings.device)
 
     def wait(self) -> None:
-        """Until the device is done."""
+        """Wait for the device."""
         if self.settings.device == "cuda":
             self.torch.cuda.synchronize()
 
     def run(self, work: str) -> dict[str, float]:
-        """One turn: warm up, then measure. What it leaves on the device, `leave` gives back."""
+        """One turn: warm up, then measure. `leave` frees what it leaves on the device."""
         torch, on_gpu = self.torch, self.settings.device == "cuda"
         self.model.to(self.settings.device)
         if on_gpu:
@@ -179,9 +179,9 @@ class Row:
         return {**result, "gradient": self.gradient} if work == "training" else result
 
     def leave(self, work: str) -> None:
-        """Give the memory of a turn back, be it one that failed; in training the model's too.
+        """Free the memory of a turn, also of one that failed; in training the model's too.
 
-        Not a part of `run`, in which the turn's optimiser is still alive.
+        This is separate from `run`, in which the turn's optimiser is still alive.
         """
         gc.collect()
         self.model.zero_grad(set_to_none=True)
@@ -191,7 +191,7 @@ class Row:
             self.torch.cuda.empty_cache()
 
     def compiled(self, mode: str | None) -> Any:
-        """The model, under torch.compile where the row is."""
+        """The model, under torch.compile if the row is compiled."""
         if "compiled" not in self.name:
             return self.model
         key = mode or "default"
@@ -279,7 +279,7 @@ class Row:
         return self.transformers.DynamicCache(config=self.model.config)
 
     def stepper(self, batch: int, cache: Any, first: Any) -> Callable[[Any], Any]:
-        """What turns a token of every sequence into the next."""
+        """The function that turns the current token of every sequence into the next one."""
         torch = self.torch
         if self.name == "opmux graph" and self.settings.device == "cuda":
             return self.captured(cache, first)
@@ -327,7 +327,7 @@ def say(error: Exception) -> str:
 
 
 def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any) -> None:
-    """A row's process: makes the model, then measures what it is asked for."""
+    """A row's process: make the model, then measure what is asked for."""
     try:
         row = Row(name, model_name, Settings(tiny, steps))
         pipe.send(("ready", None))
@@ -342,7 +342,7 @@ def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any)
 
 
 def attempt(do: Callable[[str], Any], work: str) -> tuple[str, Any]:
-    """What a row says of a work: measured, and what; or failed, and why."""
+    """A row's answer: its measurement, or the reason why it failed."""
     try:
         return "measured", do(work)
     except Exception as error:
@@ -386,16 +386,16 @@ class Workers:
         return "failed", reason
 
     def tell(self, what: str) -> None:
-        """Have every row do what is not answered."""
+        """Send every row a command that has no answer."""
         for _, pipe in self.running.values():
-            with contextlib.suppress(OSError):  # one that has ended is found out by its next answer
+            with contextlib.suppress(OSError):  # a process that has ended is noticed at its next answer
                 pipe.send(what)
 
     def ask(self, work: str, names: Sequence[str]) -> dict[str, tuple[str, Any]]:
-        """Have rows do a work, at the same time if they are several; one that is late is left out from then on."""
+        """Have rows do some work at the same time; a row that is late is left out from then on."""
         asked = time.monotonic()
         for name in names:
-            with contextlib.suppress(OSError):  # one that has ended is found out by its answer
+            with contextlib.suppress(OSError):  # a process that has ended is noticed at its answer
                 self.running[name][1].send(work)
         return {name: self._answer(name, asked) for name in names}
 
@@ -410,7 +410,7 @@ class Workers:
 
 
 def environment(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Versions, the device, and how long is decoded."""
+    """Versions, the device, and how many tokens are decoded."""
     import importlib.metadata
 
     import torch
@@ -434,15 +434,15 @@ def environment(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], run: dict[str, Any]) -> list[str]:
-    """What a file's results were made with and a run is not, so that the two do not belong in one table."""
+    """How the conditions of a file's results differ from this run's; such results do not belong in one table."""
     there, here = ({**r["versions"], **{k: r[k] for k in ("device", "dtype", "steps")}} for r in (before, run))
     return [f"{key} {there[key]}, not {here[key]}" for key in there if key in here and there[key] != here[key]]
 
 
 def merged(before: dict[str, Any], run: dict[str, Any], rows: Sequence[str]) -> dict[str, Any]:
-    """A file's results with those of a run that has these rows.
+    """Merge the results of a run of these rows into a file's.
 
-    What was not run stays. Of a work that was run, these rows are the run's, and the other rows stay.
+    Results that were not measured again are kept.
     """
     models = {name: {**found} for name, found in before["models"].items()}
     for name, found in run["models"].items():
@@ -453,7 +453,7 @@ def merged(before: dict[str, Any], run: dict[str, Any], rows: Sequence[str]) -> 
 
 
 def other_gradients(table: dict[str, Any], answer: dict[str, float]) -> str | None:
-    """Why a row's training does not count: its gradients are not those of the unpatched model; None where they are."""
+    """Why a row's training does not count: its gradients differ from the unpatched model's. None if they agree."""
     first = next(iter(table.get("eager", {}).get("rounds", ())), {})
     own, right = answer.get("gradient"), first.get("gradient")
     if own is None or not right or abs(own / right - 1) < SAME_GRADIENT:
@@ -462,7 +462,7 @@ def other_gradients(table: dict[str, Any], answer: dict[str, float]) -> str | No
 
 
 def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callable[[], None]) -> None:
-    """Every model, every kind of work, in rounds over all rows."""
+    """Measure every model and every kind of work, in rounds over all rows."""
     started = time.monotonic()
 
     def late() -> bool:
@@ -488,7 +488,7 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                 for name, (state, answer) in workers.ask(work, rows).items():
                     if state != "measured":
                         print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
-                    if name in workers.left_out:  # what failed beside others has its turn still
+                    if name in workers.left_out:  # a row that failed while others ran still gets its turn
                         table[name] = {"rounds": [], "failed": answer}
                 print(f"{model_name} {work}: all ran after {time.monotonic() - started:.0f} s", flush=True)
             for turn in range(arguments.rounds):
@@ -497,7 +497,7 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                         return
                     state, answer = workers.ask(work, [name])[name]
                     entry = table.setdefault(name, {"rounds": []})
-                    found[work] = table  # from the first turn on it takes the place of what the file has
+                    found[work] = table  # from the first turn on, it replaces the file's results
                     if state == "measured" and (reason := other_gradients(table, answer)) is not None:
                         state, answer = "failed", reason
                     if state != "measured":
@@ -510,13 +510,13 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
                     said = f"{answer['tokens_per_second']:.0f} tokens/s" if state == "measured" else answer
                     print(f"{model_name} {work} round {turn + 1}: {name}: {said}", flush=True)
                     save()
-            found[work] = table  # also where no row came to a turn
+            found[work] = table  # even if no row got a turn
         for name in [*workers.running]:
             workers.stop(name)
 
 
 def show(results: dict[str, Any]) -> None:
-    """The tables, with each row's rate over the unpatched eager one's and over the best other one's."""
+    """The tables, with the ratio of each row's rate to the unpatched eager row's and to the best other row's."""
     for model_name, found in results["models"].items():
         for work, table in found.items():
             print(f"\n{model_name}, {work}")
@@ -534,7 +534,7 @@ def show(results: dict[str, Any]) -> None:
 
 
 def join(target: Path, parts: Sequence[Path], refuse: Callable[[str], None]) -> None:
-    """Add the results of files to one, a later one's over an earlier one's; ``refuse`` hears what does not fit."""
+    """Merge the results of files into one, later ones over earlier; ``refuse`` is called with what does not fit."""
     for part in parts:
         run = json.loads(part.read_text())
         before = json.loads(target.read_text()) if target.exists() else {**run, "models": {}}
@@ -575,7 +575,7 @@ def main() -> None:
 
     def save() -> None:
         if arguments.json is not None:
-            part = arguments.json.with_suffix(".part")  # whoever ends the process leaves a whole file
+            part = arguments.json.with_suffix(".part")  # the file stays complete if the process is killed
             part.write_text(json.dumps(merged(before, results, arguments.rows), indent=1))
             part.replace(arguments.json)
 

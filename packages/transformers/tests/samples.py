@@ -25,7 +25,7 @@ __all__ = ["SIZES"]
 NAMES = tuple(FAMILIES)
 HAS_GATE = tuple(name for name in NAMES if name != "gpt_oss")
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
-TRAINING = "it computes something else in training"
+TRAINING = "it computes something different in training"
 LLAMA = transformers.models.llama.modeling_llama
 GREEDY: dict[str, Any] = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
 

@@ -94,7 +94,7 @@ def test_models_of_other_families_stay_correct(name: str) -> None:
         ),
         (
             ("check", "llama", "--device", "tpu"),
-            "error: opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got tpu; take cpu\n",
+            "error: opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got tpu; pass cpu\n",
         ),
         (
             ("check", "t5"),

@@ -225,7 +225,7 @@ def test_a_full_cache_of_fixed_length_says_so() -> None:
         (
             lambda: PagedCache(patched_model("qwen3_next")),
             "PagedCache: `model` expected layers that keep keys and values, got Qwen3NextForCausalLM: some of its"
-            " layers keep other states than keys and values: LinearAttentionLayer; leave the cache to transformers",
+            " layers keep other states than keys and values: LinearAttentionLayer; use transformers' own cache",
         ),
         (
             lambda: PagedCache(patched_model(), page_size=24),

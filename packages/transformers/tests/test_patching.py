@@ -27,7 +27,7 @@ def test_a_model_on_the_meta_device_is_left_as_it_is() -> None:
     for kind in ("norm", "gate", "attention", "rope", "residual"):
         assert set(reasons(report, kind).values()) <= {
             meta,
-            "nothing was found that makes the cos and sin to check it with",
+            "no module was found that makes cos and sin for the check",
         }
         assert report.replaced(kind) == 0
     opmux_transformers.unpatch(patched)
@@ -256,7 +256,7 @@ def test_a_part_of_a_patched_model_is_left_alone() -> None:
     plain, patched = pair()
     opmux_transformers.patch(patched)
     report = opmux_transformers.patch(patched.model)
-    assert {row.reason for row in report.left("norm")} == {"already patched by opmux, as a part of another model"}
+    assert {row.reason for row in report.left("norm")} == {"already patched by opmux, as part of another model"}
     assert report.replaced("norm") == report.replaced("attention") == 0
     torch.testing.assert_close(logits(patched, ids()), logits(plain, ids()), **CLOSE)
 
@@ -268,7 +268,7 @@ def test_each_kind_can_be_left_alone(kind: str) -> None:
     assert report.replaced(kind) == 0
     assert {row.reason for row in report.left(kind)} <= {
         f"not asked for: {kind}=False",
-        "no norm follows a residual sum inside of it",
+        "no norm follows a residual sum in it",
     }
     others = [other for other in KINDS if other not in (kind, "residual", "cache")]
     assert all(report.replaced(other) for other in others)
@@ -297,12 +297,12 @@ def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
         (
             lambda: opmux_transformers.patch(3),
             "opmux_transformers.patch: `model` expected a torch.nn.Module or a family's name, got int; pass the model,"
-            ' or a name as "llama"',
+            ' or a family such as "llama"',
         ),
         (
             lambda: opmux_transformers.patch(transformers.LlamaForCausalLM),
             "opmux_transformers.patch: `model` expected a torch.nn.Module or a family's name, got the class"
-            ' LlamaForCausalLM; pass the model, or a name as "llama"',
+            ' LlamaForCausalLM; pass the model, or a family such as "llama"',
         ),
         (
             lambda: opmux_transformers.patch("meta-llama/Llama-3.2-1B"),
@@ -312,21 +312,21 @@ def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
         ),
         (
             lambda: opmux_transformers.patch(model(), gate="no"),
-            "opmux_transformers.patch: `gate` expected True or False, got 'no'; False leaves that alone",
+            "opmux_transformers.patch: `gate` expected True or False, got 'no'; pass False to skip it",
         ),
         (
             lambda: opmux_transformers.patch("llama", norm=0),
-            "opmux_transformers.patch: `norm` expected True or False, got 0; False leaves that alone",
+            "opmux_transformers.patch: `norm` expected True or False, got 0; pass False to skip it",
         ),
         (
             lambda: opmux_transformers.unpatch(None),
             "opmux_transformers.unpatch: `model` expected a torch.nn.Module or a family's name, got NoneType; pass the"
-            ' model, or a name as "llama"',
+            ' model, or a family such as "llama"',
         ),
         (
             lambda: opmux_transformers.unpatch(3),
             "opmux_transformers.unpatch: `model` expected a torch.nn.Module or a family's name, got int; pass the"
-            ' model, or a name as "llama"',
+            ' model, or a family such as "llama"',
         ),
         (
             lambda: opmux_transformers.report(None),
@@ -344,8 +344,8 @@ def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
         ),
         (
             lambda: opmux_transformers.unpatch(torch.nn.Linear(2, 2)),
-            "opmux_transformers.unpatch: `model` expected a model that patch(model) has patched, got Linear without a"
-            " patch; nothing needs to be undone",
+            "opmux_transformers.unpatch: `model` expected a model that patch(model) has patched, got Linear, which"
+            " is not patched; there is nothing to undo",
         ),
         (
             lambda: opmux_transformers.unpatch("llama"),
@@ -353,7 +353,7 @@ def test_a_failed_patch_changes_nothing(monkeypatch) -> None:
         ),
         (
             lambda: opmux_transformers.report(torch.nn.Linear(2, 2)),
-            "opmux_transformers.report: `model` expected a patched model, got Linear without a patch; call"
+            "opmux_transformers.report: `model` expected a patched model, got Linear, which is not patched; call"
             " opmux_transformers.patch(model) first",
         ),
     ],

@@ -97,9 +97,7 @@ def is_attention(module: nn.Module) -> bool:
 def test_attention_that_does_not_ask_the_registry_says_so(name: str) -> None:
     left = reasons(opmux_transformers.patch(small(name)), "attention")
     assert len(left) == 2
-    assert set(left.values()) == {
-        "it mixes tokens by code of its own, which does not ask transformers' registry for attention"
-    }
+    assert set(left.values()) == {"it mixes tokens in its own code, not through transformers' attention registry"}
 
 
 @pytest.mark.parametrize("name", ["mamba", "xlnet", "jamba"])
@@ -118,12 +116,12 @@ def test_mixtures_of_experts_are_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "reason"),
     [
-        ("doge", "attention", "it makes the mask of its attention by itself"),
-        ("diffllama", "attention", "its forward asks for attention 2 times, expected once"),
-        ("phi", "rope", "apply_rotary_pos_emb takes no whole head: its cos and sin have 8 dims, a head has 16"),
+        ("doge", "attention", "it makes its own attention mask"),
+        ("diffllama", "attention", "its forward calls attention 2 times, expected once"),
+        ("phi", "rope", "apply_rotary_pos_emb does not take a whole head: its cos and sin have 8 dims, a head has 16"),
         ("deepseek_v3", "rope", "its forward calls several rotary functions"),
-        ("llama4_text", "attention", "nothing was found that makes its cos and sin"),
-        ("moshi", "attention", "its forward may need `position_ids`, `codebook_idx`, which a check cannot give"),
+        ("llama4_text", "attention", "no module was found that makes its cos and sin"),
+        ("moshi", "attention", "its forward may need `position_ids`, `codebook_idx`, which a check cannot provide"),
         ("moshi", "gate", "its forward raises ValueError on the input of a check"),
     ],
 )

@@ -385,4 +385,4 @@ def test_what_draws_other_random_numbers_is_another_computation() -> None:
         same = difference_in_training(trial, x.device, lambda: trial(x), lambda: trial(x))
         other = difference_in_training(trial, x.device, lambda: trial(x), lambda: x)
     assert same is None
-    assert other == "it computes something else in training"
+    assert other == "it computes something different in training"

@@ -217,7 +217,7 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
     return public
 
 
-_COMMON_OUT = "``out=`` takes the tensor (a tuple for several outputs) to write into; it has no autograd.\n"
+_COMMON_OUT = "``out=`` takes the tensor (a tuple for several outputs) to write into; it does not support autograd.\n"
 _COMMON_BACKEND = (
     '``backend=`` takes a backend or implementation by name ("triton", "triton:rows"): that one or an error.'
 )

@@ -135,7 +135,7 @@ REFUSED = [
     ({"when": (MultipleOf("hidden", 0),)}, "MultipleOf('hidden', 0) has no meaning"),
     ({"when": (OneOf("hidden", Kind.A),)}, "OneOf('hidden', ...) takes plain numbers"),
     ({"when": (OneOf("eps", float("inf")),)}, "OneOf('eps', ...) takes plain numbers"),
-    ({"when": (Dtype("x", "float31"),)}, "['float31'] are no dtypes of torch"),
+    ({"when": (Dtype("x", "float31"),)}, "['float31'] are not dtypes of torch"),
 ]
 
 
@@ -216,7 +216,7 @@ def test_under_strict_a_quarantined_better_choice_is_not_passed_over_in_silence(
     assert str(caught.value) == (
         "rms_norm: a is in quarantine, and the policy is strict: RuntimeError: odd\n"
         "  call:      x float32[4, 8], weight float32[8]\n"
-        "  try:       opmux.quarantine_clear() once it is mended, or disable it"
+        "  try:       fix the cause and call opmux.quarantine_clear(), or disable it"
     )
 
 

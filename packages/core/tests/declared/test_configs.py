@@ -60,7 +60,10 @@ WRONG = [
     ({"rows": 3}, "rows = 3 is no power of two"),
     ({"rows": -1}, "rows = -1 is no power of two"),
     ({}, "rows is missing"),
-    ({"rows": 4, "BLOCK": 3}, "BLOCK is no parameter of Tiles; it has rows, scale, shape, pair, mode, split, masked,"),
+    (
+        {"rows": 4, "BLOCK": 3},
+        "BLOCK is not a parameter of Tiles; it has rows, scale, shape, pair, mode, split, masked,",
+    ),
     ({"rows": "4"}, "rows expected int, got '4'"),
     ({"rows": True}, "rows expected int, got True"),
     ({"rows": 4.0}, "rows expected int, got 4.0"),
@@ -72,7 +75,7 @@ WRONG = [
     ({"rows": 4, "split": "x"}, "split expected int | None, got 'x'"),
     ({"rows": 4, "masked": 1}, "masked expected bool, got 1"),
     ({"rows": 4, "launch": {"stages": 3}}, "launch.warps is missing"),
-    ({"rows": 4, "launch": {"warps": 1, "x": 0}}, "launch.x is no parameter of Launch; it has warps, stages"),
+    ({"rows": 4, "launch": {"warps": 1, "x": 0}}, "launch.x is not a parameter of Launch; it has warps, stages"),
     ({"rows": 4, "launch": 3}, "launch expected Launch, got 3"),
     ({"rows": 4, "steps": [1, "a"]}, "steps[1] expected int, got 'a'"),
     ({"rows": 4, "steps": 3}, "steps expected list[int], got 3"),
@@ -119,7 +122,7 @@ def test_without_a_schema_every_config_passes():
     [
         ("exiting_schemas:Tiles", "config_schema 'exiting_schemas:Tiles' cannot be loaded: SystemExit: 3"),
         ("no_such_module:Tiles", "config_schema 'no_such_module:Tiles' cannot be loaded: ModuleNotFoundError"),
-        ("math:pi", "config_schema 'math:pi' is no dataclass"),
+        ("math:pi", "config_schema 'math:pi' is not a dataclass"),
     ],
 )
 def test_a_schema_that_cannot_be_had_says_why(schema, told, tmp_path, monkeypatch):
@@ -145,7 +148,10 @@ def test_a_schema_whose_types_cannot_be_read_says_why():
     [
         (made("configs.Tiles"), "config_schema 'configs.Tiles' is neither 'module:Name' nor a dataclass"),
         (made(int), "config_schema <class 'int'> is neither 'module:Name' nor a dataclass"),
-        (replace(made(), config=None), "config_schema= without config=: a target that takes no config has no schema"),
+        (
+            replace(made(), config=None),
+            "config_schema= is given without config=: a target that takes no config needs no schema",
+        ),
     ],
 )
 def test_a_schema_of_the_wrong_form_is_refused_at_registration(record, told):

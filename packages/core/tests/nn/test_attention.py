@@ -158,12 +158,13 @@ def test_it_shows_what_is_unusual() -> None:
     [
         (
             lambda: nn.Attention(10, 4),
-            "Attention: `head_dim` expected a number where heads = 4 does not divide hidden = 10, got None; "
+            "Attention: `head_dim` expected a number, since heads = 4 does not divide hidden = 10, got None; "
             "pass it, or change one of the two",
         ),
         (
             lambda: nn.Attention(8, 4, 3),
-            "Attention: `kv_heads` expected a divisor of heads = 4, got 3; each of them serves as many query heads",
+            "Attention: `kv_heads` expected a divisor of heads = 4, got 3; "
+            "each kv head serves the same number of query heads",
         ),
         (
             lambda: nn.Attention(8, 4, qk_norm="heads"),
@@ -171,8 +172,8 @@ def test_it_shows_what_is_unusual() -> None:
         ),
         (
             lambda: nn.Attention(8, 4)(torch.zeros(5, 8)),
-            "Attention: `x` expected shape (batch, seq, hidden) where no context is given, got shape (5, 8); "
-            "pass x[None] of a single sequence, or a context of ragged tokens",
+            "Attention: `x` expected shape (batch, seq, hidden), since no context is given, got shape (5, 8); "
+            "pass x[None] for a single sequence, or a context for ragged tokens",
         ),
         (
             lambda: nn.Attention(8, 0),

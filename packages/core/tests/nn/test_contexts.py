@@ -93,7 +93,7 @@ def test_a_step_has_tokens(counts: dict[int, int]) -> None:
     with pytest.raises(InvalidArgument) as caught:
         nn.PagedCache(1, 1, 16, 1, 8).step(counts)
     assert str(caught.value) == (
-        f"PagedCache: `counts` expected a mapping, with a new token of each sequence at least, got {counts}; "
+        f"PagedCache: `counts` expected a mapping with at least one new token per sequence, got {counts}; "
         "leave out sequences that do not grow"
     )
 
@@ -125,46 +125,46 @@ def test_values_of_another_size() -> None:
         (
             lambda: nn.PagedCache(2, 1, 16, 1, 8).layer(-1, nn.PagedStep.of([0], [1], [[0]], 16)),
             "PagedCache: `index` expected a layer from 0 to below 2, got -1; "
-            "give the cache as many layers as keep keys and values",
+            "give the cache one layer for each layer that caches keys and values",
         ),
         (
             lambda: nn.PagedStep.of([15], [3], [[4]], 16),
             "PagedStep: `pages` expected room for 15 cached and 3 new tokens, got 1 pages of 16; "
-            "give the sequence its pages first; no number is below 0",
+            "allocate its pages first; no number may be negative",
         ),
         (
             lambda: nn.PagedStep.of([-1], [3], [[4]], 16),
             "PagedStep: `pages` expected room for -1 cached and 3 new tokens, got 1 pages of 16; "
-            "give the sequence its pages first; no number is below 0",
+            "allocate its pages first; no number may be negative",
         ),
         (
             lambda: nn.PagedStep.of([0, 0], [3], [[4]], 16),
-            "PagedStep: `counts` expected one of each sequence, as starts and pages, and a sequence at least, "
+            "PagedStep: `counts` expected one count per sequence, like starts and pages, for at least one sequence, "
             "got 1, 2 starts and 1 lists of pages; give each sequence all three",
         ),
         (
             lambda: nn.PackedSequences.of([]),
-            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got []; "
+            "PackedSequences: `lengths` expected at least one whole number, none below 0, got []; "
             "give the number of tokens of each sequence",
         ),
         (
             lambda: nn.PackedSequences.of([4, -1]),
-            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got [4, -1]; "
+            "PackedSequences: `lengths` expected at least one whole number, none below 0, got [4, -1]; "
             "give the number of tokens of each sequence",
         ),
         (
             lambda: nn.PackedSequences.of([1.5]),  # type: ignore[list-item]
-            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got [1.5]; "
+            "PackedSequences: `lengths` expected at least one whole number, none below 0, got [1.5]; "
             "give the number of tokens of each sequence",
         ),
         (
             lambda: nn.PackedSequences.of(3),  # type: ignore[arg-type]
-            "PackedSequences: `lengths` expected whole numbers, one at least, none below 0, got 3; "
+            "PackedSequences: `lengths` expected at least one whole number, none below 0, got 3; "
             "give the number of tokens of each sequence",
         ),
         (
             lambda: nn.PackedSequences(torch.tensor([0, 3]), 3),
-            "PackedSequences: `cu_seqlens` expected int32[sequences + 1] of one sequence at least, got int64[2]; "
+            "PackedSequences: `cu_seqlens` expected int32[sequences + 1] for at least one sequence, got int64[2]; "
             "make it with PackedSequences.of",
         ),
         (
@@ -183,12 +183,12 @@ def test_values_of_another_size() -> None:
         ),
         (
             lambda: nn.PackedSequences.of([3, 5]).attend(*inputs(3, 9, 2, 8), None),
-            "PackedSequences: `q` expected 8 tokens, as many as the sequences have in all, got 9; "
-            "lay out the sequences of this call",
+            "PackedSequences: `q` expected 8 tokens, the total of all sequences, got 9; "
+            "pass the PackedSequences of this call",
         ),
         (
             lambda: nn.PagedCache(1, 2, 16, 1, 8).step([3]),  # type: ignore[arg-type]
-            "PagedCache: `counts` expected a mapping, with a new token of each sequence at least, got [3]; "
+            "PagedCache: `counts` expected a mapping with at least one new token per sequence, got [3]; "
             "leave out sequences that do not grow",
         ),
     ],

@@ -145,7 +145,7 @@ def test_made_on_the_meta_device() -> None:
         (
             lambda: nn.RotaryEmbedding(8, 64, rope_type="alibi"),
             "RotaryEmbedding: `rope_type` expected one of default, linear, dynamic, yarn, llama3, longrope, got 'alibi'"
-            "; for another make tables of your own and call opmux.apply_rope",
+            "; for any other rule, make the tables yourself and call opmux.apply_rope",
         ),
         (
             lambda: nn.RotaryEmbedding(8, 64, rope_type="linear", beta_fast=2.0),

@@ -89,7 +89,7 @@ def test_under_strict_a_fault_raises():
         opmux.rms_norm(X, W)
     assert str(caught.value) == (
         "rms_norm: a (opmux-a 1.2.3) cannot be loaded: ModuleNotFoundError: No module named 'no_such_module_anywhere'; "
-        "mend its installation, or leave backend= away"
+        "fix its installation, or omit backend="
     )
 
 
@@ -174,8 +174,8 @@ def test_a_mutating_op_falls_back_only_if_nothing_was_launched():
         with pytest.raises(BackendFault) as caught:
             opmux.add_rms_norm_(x, residual, W)
         assert str(caught.value) == (
-            "add_rms_norm_: a (opmux-a 1.2.3) failed while it was writing `x`, `residual`, which may hold anything "
-            "now: RuntimeError: in the middle\n"
+            "add_rms_norm_: a (opmux-a 1.2.3) failed while writing `x`, `residual`, whose contents are "
+            "now undefined: RuntimeError: in the middle\n"
             "  call:      x float32[4, 8], residual float32[4, 8], weight float32[8]\n"
             "  try:       restore `x`, `residual` and call again: the next choice will run"
         )
@@ -215,6 +215,6 @@ def test_nothing_falls_back_while_capturing(monkeypatch):
         with pytest.raises(CaptureRefused) as caught:
             opmux.rms_norm(X, W)
         assert str(caught.value) == (
-            "rms_norm: a (opmux-a 1.2.3) failed during graph capture, where nothing may take its place: "
+            "rms_norm: a (opmux-a 1.2.3) failed during graph capture, where no fallback may run: "
             "RuntimeError: invalid configuration; run the call once before the capture"
         )

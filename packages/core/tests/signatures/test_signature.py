@@ -127,7 +127,7 @@ def required_optional(x: Real[Tensor, "k"], y: Real[Tensor, "k"] | None) -> Real
         (unbound, {}, "unbound: no required tensor binds dim `n` of 'n'"),
         (shadow, {}, r"shadow: \['eps'\] name both a dim and an argument"),
         (keyword_tensor, {}, "keyword_tensor: tensor `x` must be positional"),
-        (odd_option, {}, "option `eps` has an annotation that no schema can say"),
+        (odd_option, {}, "option `eps` has an annotation that a torch schema cannot express"),
         (required_optional, {}, r"required_optional: optional tensor `y` must be `\.\.\. \| None = None`"),
         (unbound, {"outputs": ("a", "b")}, "unbound: 2 output names for 1 returned tensors"),
         (unbound, {"out_dtype": {"y": "x"}}, r"unbound: out_dtype or out_strides names no output: \['y'\]"),

@@ -175,7 +175,7 @@ def test_out_with_an_argument_that_requires_a_gradient(name: str) -> None:
     results = outputs(call())
     out = results if len(results) > 1 else results[0]
     expected = (
-        f"{name}: out= has no autograd, and an argument requires a gradient; "
+        f"{name}: out= does not support autograd, and an argument requires a gradient; "
         "omit out=, or call it under torch.no_grad()"
     )
     with pytest.raises(GradientRefused) as raised:
@@ -193,7 +193,7 @@ def test_out_with_an_argument_that_requires_a_gradient(name: str) -> None:
 def test_the_registered_out_refuses_an_out_that_requires_a_gradient() -> None:
     call = sample("rms_norm")
     out = torch.empty(5, 8, dtype=torch.float64, requires_grad=True)
-    with pytest.raises(GradientRefused, match="rms_norm: out= has no autograd"):
+    with pytest.raises(GradientRefused, match="rms_norm: out= does not support autograd"):
         torch.ops.opmux.rms_norm.out(*call.tensors, out=out)
 
 

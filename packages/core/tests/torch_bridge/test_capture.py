@@ -188,7 +188,7 @@ def test_a_fault_during_capture_is_not_fallen_back_from(capture: Capture) -> Non
             call()
         assert opmux.quarantined() == ()
     assert str(raised.value) == (
-        "rms_norm: fragile (opmux-fragile 1.2.3) failed during graph capture, where nothing may take its place: "
+        "rms_norm: fragile (opmux-fragile 1.2.3) failed during graph capture, where no fallback may run: "
         "RuntimeError: launch failed; run the call once before the capture"
     )
 

@@ -47,7 +47,7 @@ def seen(folder: Path) -> Iterator[list[Any]]:
         ('{"BLOCK": 3, "ROWS": -1}', "BLOCK = 3 is not a power of two"),
         ('{"BLOCK": 4, "ROWS": -1}', "ROWS = -1 is not positive"),
         ('{"BLOCK": 4.5}', "BLOCK expected int, got 4.5"),
-        ('{"BLCK": 4}', "BLCK is no parameter of Rows; it has BLOCK, ROWS"),
+        ('{"BLCK": 4}', "BLCK is not a parameter of Rows; it has BLOCK, ROWS"),
         ("{}", "BLOCK is missing"),
     ],
 )

@@ -32,10 +32,11 @@ def patch(
 ) -> Report:
     """Replace what opmux can prove equal in a model, or in every later model of a family.
 
-    A copy of each module is compared with its replacement on random input. A module that does not agree is left alone,
-    and the report names it with the reason. Only this model changes: other models of the same class, or with the same
-    configuration object, do not. Patching again does nothing, unless the model was on the meta device and has weights
-    now. The names and values of its parameters stay, and so does what ``save_pretrained`` and ``torch.save`` write.
+    A copy of each module is compared with its replacement on random input. A module that does not agree is left
+    unchanged, and the report names it with the reason. Only this model changes: other models of the same class, or with
+    the same configuration object, do not. Patching again does nothing, unless the model was on the meta device and now
+    has weights. The names and values of its parameters do not change, nor does what ``save_pretrained`` and
+    ``torch.save`` write.
 
     Args:
         model: A model; or a family's name (transformers' ``model_type``, such as ``"llama"``) before loading: every
@@ -48,12 +49,12 @@ def patch(
         cache: Whether ``generate`` makes a `PagedCache`.
 
     Returns:
-        What was replaced and left. For a family's name, a report without rows; `report` gives each model's own.
+        What was replaced and what was left. For a family's name, a report without rows; call `report` for each model.
 
     Raises:
-        InvalidArgument: neither a model nor a known family; a flag that is not a bool; or already patched with other
-            options.
-        UnsupportedCall: an unsupported version of transformers.
+        InvalidArgument: if ``model`` is neither a model nor a known family, a flag is not a bool, or the model is
+            already patched with other options.
+        UnsupportedCall: if the version of transformers is not supported.
     """
     from opmux.errors import InvalidArgument
     from opmux_transformers.loading import patch_family
@@ -65,7 +66,7 @@ def patch(
     for name, value in options.items():
         if not isinstance(value, bool):
             raise InvalidArgument(
-                f"opmux_transformers.patch: `{name}` expected True or False, got {value!r}; False leaves that alone"
+                f"opmux_transformers.patch: `{name}` expected True or False, got {value!r}; pass False to skip it"
             )
     if isinstance(model, str):
         return patch_family(model, options)
@@ -73,7 +74,7 @@ def patch(
 
 
 def unpatch(model: nn.Module | str) -> Report:
-    """Undo a patch: put back the very objects that were replaced.
+    """Undo a patch: put back the original objects.
 
     Args:
         model: A patched model; or a family's name, whose later models are then left alone (patched ones stay patched).
@@ -82,7 +83,7 @@ def unpatch(model: nn.Module | str) -> Report:
         The report of the patch that was undone.
 
     Raises:
-        InvalidArgument: there is no patch.
+        InvalidArgument: if there is no patch.
     """
     from opmux_transformers.loading import unpatch_family
     from opmux_transformers.patching import unpatch_model
@@ -96,7 +97,7 @@ def report(model: nn.Module) -> Report:
     """The current report of a patched model.
 
     Raises:
-        InvalidArgument: the model is not patched.
+        InvalidArgument: if the model is not patched.
     """
     from opmux.errors import InvalidArgument
     from opmux_transformers.patching import report_of
@@ -105,8 +106,8 @@ def report(model: nn.Module) -> Report:
     patch = state_of(_module("report", model))
     if patch is None:
         raise InvalidArgument(
-            f"opmux_transformers.report: `model` expected a patched model, got {type(model).__name__} without a patch;"
-            " call opmux_transformers.patch(model) first"
+            f"opmux_transformers.report: `model` expected a patched model, got {type(model).__name__}, which is not"
+            " patched; call opmux_transformers.patch(model) first"
         )
     return report_of(model, patch)
 
@@ -115,14 +116,14 @@ def _module(function: str, model: object, other: str = "") -> nn.Module:
     """The model.
 
     Raises:
-        InvalidArgument: it is not a module.
+        InvalidArgument: if it is not a module.
     """
     from opmux.errors import InvalidArgument
 
     if isinstance(model, nn.Module):
         return model
     got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-    remedy = 'pass the model, or a name as "llama"' if other else "pass the model"
+    remedy = 'pass the model, or a family such as "llama"' if other else "pass the model"
     raise InvalidArgument(
         f"opmux_transformers.{function}: `model` expected a torch.nn.Module{other}, got {got}; {remedy}"
     )

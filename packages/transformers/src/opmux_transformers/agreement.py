@@ -1,7 +1,7 @@
-"""Whether two computations agree: random input, a tolerance for each dtype, and what one check decides for.
+"""Whether two computations agree: random input, a tolerance for each dtype, and which modules one check covers.
 
-Whether a module may be replaced is decided in float32, where a changed eps, factor or activation shows. What rounding
-does in the model's own dtype is checked afterwards, with a tolerance of about one rounding. `trial` has the calls.
+Whether a module may be replaced is decided in float32, where a different eps, factor or activation shows. The model's
+own dtype is checked afterwards, with a tolerance of about one rounding. `trial` makes the calls.
 """
 
 import inspect
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Largest difference, as a share of the element's own magnitude and of the root mean square of all."""
+"""Largest difference, as a fraction of the element's own magnitude plus the root mean square of all elements."""
 
 SEED = 20260
 
@@ -22,7 +22,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def random(*shape: int, like: Tensor, dtype: torch.dtype, scale: float = 1.0, seed: int = SEED) -> Tensor:
-    """Normal random numbers on a tensor's device; the same at every call, and torch's own generators are left alone."""
+    """Normal random numbers on a tensor's device: the same at every call, without touching torch's own generators."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(shape, generator=generator) * scale).to(device=like.device, dtype=dtype)
 
@@ -35,14 +35,14 @@ def distance(got: Tensor, expected: Tensor) -> float | str:
         return f"its result is {expected.dtype}, the replacement's {got.dtype}".replace("torch.", "")
     got, expected = got.double(), expected.double()
     if not bool(torch.isfinite(expected).all()):
-        return "it gives NaN or infinity on random input, so that nothing can be compared"
+        return "it gives NaN or infinity on random input, so nothing can be compared"
     unit = expected.abs() + expected.square().mean().sqrt()
     error = (got - expected).abs() / unit.clamp_min(torch.finfo(torch.float32).tiny)
     return float(error.nan_to_num(nan=float("inf")).max()) if error.numel() else 0.0
 
 
 def difference(got: Tensor, expected: Tensor) -> str | None:
-    """Say how two results differ, or None where they agree within the tolerance of the expected one's dtype."""
+    """How two results differ; None if they agree within the tolerance of the expected result's dtype."""
     found, tolerance = distance(got, expected), TOLERANCES[expected.dtype]
     if isinstance(found, str):
         return found
@@ -58,20 +58,20 @@ def closest(expected: Tensor, candidates: Sequence[tuple[Any, Callable[[], Tenso
     """Find the candidate that agrees best.
 
     Returns:
-        ``(its name, "")``, or ``(None, how the best one differs)`` where none is within the tolerance.
+        ``(its name, "")``, or ``(None, how the best one differs)`` if none is within the tolerance.
     """
     tolerance = TOLERANCES[expected.dtype]
     found = [(distance(compute(), expected), name) for name, compute in candidates]
     comparable = [(far, name) for far, name in found if not isinstance(far, str)]
     if not comparable:
-        return None, next((str(far) for far, _ in found), "nothing that opmux has is like it")
+        return None, next((str(far) for far, _ in found), "no op of opmux matches it")
     far, name = min(comparable, key=lambda pair: pair[0])
     return (name, "") if far <= tolerance else (None, _too_far(far, tolerance))
 
 
 @contextmanager
 def whole_float32() -> Iterator[None]:
-    """Full precision for products of float32: TF32 would differ from an op by more than a changed eps."""
+    """Full precision for float32 products: TF32 would differ from an op by more than a different eps does."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -84,7 +84,7 @@ def like(module: nn.Module) -> Tensor:
     """A tensor of the module's, on its device: quantised modules may hold buffers and no parameters.
 
     Raises:
-        ValueError: where it holds none.
+        ValueError: if it holds none.
     """
     found = next(itertools.chain(module.parameters(), module.buffers()), None)
     if found is None:
@@ -98,15 +98,15 @@ def on_meta(module: nn.Module) -> bool:
 
 
 def random_state(module: nn.Module, like: Tensor | None = None) -> dict[str, Tensor]:
-    """Random float32 values for the module's parameters, large enough that activations and softmaxes are not linear.
+    """Random float32 values for the module's parameters, large enough to make activations and softmaxes nonlinear.
 
     A model's own values may hide what it computes: weights of one, zeros, or scores so small that every softmax is
-    flat. Buffers get positive values, because a factor of one hides too. Quantised modules and modules that hold
-    frequencies keep their values.
+    flat. Buffers get positive random values, because a factor of one would be invisible. Quantised modules and modules
+    that hold frequencies keep their values.
 
     Args:
         module: the module.
-        like: a tensor on the device for the values; None for that of each parameter.
+        like: a tensor on the device for the values; None means each parameter's own device.
     """
     kept = {id(t) for child in module.modules() if _means_something(child) for t in _own_tensors(child)}
     state = {}
@@ -127,7 +127,7 @@ def random_state(module: nn.Module, like: Tensor | None = None) -> dict[str, Ten
 
 
 def _means_something(module: nn.Module) -> bool:
-    """Whether a module's own tensors mean something only as they are: quantised weights, tables' frequencies."""
+    """Whether a module's tensors cannot be replaced by random values: quantised weights, frequencies of tables."""
     if any("inv_freq" in name for name in module._buffers):
         return True
     matrices = (t for t in _own_tensors(module) if t.ndim > 1 and t.dtype != torch.bool)
@@ -139,13 +139,13 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def unknown_needs(module: nn.Module, given: Collection[str]) -> str | None:
-    """Say what a module's forward needs beyond what a check gives it; None where it needs nothing else."""
+    """What a module's forward needs beyond what a check provides; None if it needs nothing else."""
     missing = [p.name for p in _not_given(module, given) if p.default is p.empty]
-    return f"its forward needs `{'`, `'.join(missing)}`, which a check cannot give" if missing else None
+    return f"its forward needs `{'`, `'.join(missing)}`, which a check cannot provide" if missing else None
 
 
 def raised(module: nn.Module, given: Collection[str], error: Exception) -> str:
-    """Why a module whose forward raised on random input is left.
+    """Why a module whose forward raised on random input is left unchanged.
 
     Args:
         module: the module.
@@ -153,8 +153,8 @@ def raised(module: nn.Module, given: Collection[str], error: Exception) -> str:
         error: what it raised.
     """
     absent = [p.name for p in _not_given(module, given) if p.default is None]
-    if absent and "NoneType" in str(error):  # it speaks of None, and means an argument that it cannot do without
-        return f"its forward may need `{'`, `'.join(absent)}`, which a check cannot give"
+    if absent and "NoneType" in str(error):  # the error mentions None: probably an argument that the forward requires
+        return f"its forward may need `{'`, `'.join(absent)}`, which a check cannot provide"
     return f"its forward raises {type(error).__name__} on the input of a check"
 
 
@@ -164,11 +164,11 @@ def _not_given(module: nn.Module, given: Collection[str]) -> list[inspect.Parame
 
 
 def numbers(module: nn.Module, *but: str) -> tuple[tuple[str, Any], ...]:
-    """The plain numbers of a module that its forward names: what was found holds while they do not change.
+    """The plain numbers of a module that its forward names: a finding holds while they do not change.
 
     Args:
         module: the module.
-        but: attributes that a replacement reads in each call.
+        but: attributes that a replacement reads at each call.
     """
     passed_over = {"training", "gradient_checkpointing", "layer_idx", "inplace", *but}
     named: set[str] = set()
@@ -186,12 +186,12 @@ def numbers(module: nn.Module, *but: str) -> tuple[tuple[str, Any], ...]:
 
 
 def unchanged(module: nn.Module, held: tuple[tuple[str, Any], ...]) -> bool:
-    """Whether numbers of a module are what they were."""
+    """Whether these numbers of a module have not changed."""
     return all(getattr(module, name, None) == value for name, value in held)
 
 
 def signature_of(module: nn.Module) -> tuple[Any, ...]:
-    """What two modules must share so that one check decides for both: all but the values of their tensors."""
+    """What two modules must have in common so that one check covers both: all but the values of their tensors."""
 
     def plain(value: Any) -> Any:
         return value if isinstance(value, (bool, int, float, str, type(None))) else id(value)
@@ -199,7 +199,7 @@ def signature_of(module: nn.Module) -> tuple[Any, ...]:
     def own(child: nn.Module) -> tuple[Any, ...]:
         hidden = {"_parameters", "_buffers", "_modules", "training"}
         names = getattr(inspect.unwrap(type(child).forward), "__code__", own.__code__).co_names
-        if "layer_idx" not in names or "update" in names:  # nothing reads it, or only the cache's update
+        if "layer_idx" not in names or "update" in names:  # read by nothing, or only by the cache's update
             hidden.add("layer_idx")
         attributes = tuple((k, plain(v)) for k, v in sorted(vars(child).items()) if k not in hidden and not _empty(v))
         tensors = (*child._parameters.items(), *child._buffers.items())
@@ -214,5 +214,5 @@ def signature_of(module: nn.Module) -> tuple[Any, ...]:
 
 
 def _empty(value: Any) -> bool:
-    """Empty containers: every module has dictionaries of its own for hooks and the like."""
+    """Empty containers: every module has its own dictionaries for hooks and the like."""
     return isinstance(value, (Mapping, set, list, tuple)) and not value

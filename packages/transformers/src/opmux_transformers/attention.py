@@ -1,7 +1,8 @@
 """The attention function that transformers' registry calls for patched models, under the name ``opmux``.
 
-Dense where nothing is padded, ragged where rows are padded, paged where the cache is opmux's own. What opmux's ops do
-not support is computed by torch in `whole_mask_attention`: masks that are no band, and dropout of the probabilities.
+It uses dense attention if nothing is padded, ragged attention if rows are padded, and paged attention if the cache is
+opmux's own. What opmux's ops do not support (masks that are not a band, and dropout of the probabilities) is computed
+by torch in `whole_mask_attention`.
 """
 
 from typing import Any
@@ -60,15 +61,16 @@ def opmux_attention(
         key: ``(batch, kv_heads, keys, head_dim)``, or what `PagedCache` gave.
         value: ``(batch, kv_heads, keys, value_dim)``, or what `PagedCache` gave.
         attention_mask: What `opmux_mask` returns, or a mask of the user's own with four dims.
-        dropout: Share of the probabilities to drop.
+        dropout: Fraction of the probabilities to drop.
         scaling: Factor on the scores.
-        sliding_window: How many keys a query sees, its own among them; None is all before it.
+        sliding_window: How many keys a query sees, including its own; None means all before it.
         softcap: Bound on the absolute value of the scores.
         s_aux: One sink for each head.
-        is_causal: Whether a query sees no later key; None asks the module.
+        is_causal: Whether a query sees no later key; None takes the module's attribute.
 
     Returns:
-        The averaged values, ``(batch, queries, heads, value_dim)``, and None for the probabilities, which no op gives.
+        The averaged values, ``(batch, queries, heads, value_dim)``, and None for the probabilities, which no op
+        returns.
     """
     options: dict[str, Any] = {
         "scale": scaling,
@@ -101,7 +103,7 @@ def opmux_attention(
 
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, sinks: Tensor | None, options: Any, keys: int) -> Tensor:
-    """Ragged attention over padded rows; ``k`` and ``v`` may have rows longer than ``keys``."""
+    """Ragged attention over padded rows; the rows of ``k`` and ``v`` may be longer than ``keys``."""
     batch, queries = q.shape[:2]
     cu_q, cu_k = segments(bounds, queries, keys, k.shape[1])
     longest: dict[str, Any] = {"max_seqlen_q": queries, "max_seqlen_k": k.shape[1]}
@@ -112,7 +114,7 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, sinks: Tensor | Non
 
 
 def _packed(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, options: Any, **kwargs: Any) -> Tensor:
-    """Ragged attention over sequences that the caller packed into one row, with the offsets that came along."""
+    """Ragged attention over sequences that the caller packed into one row, with the caller's offsets."""
     out = opmux.attention_varlen(
         q.flatten(0, 1),
         k.flatten(0, 1),
@@ -136,7 +138,7 @@ def whole_mask_attention(
     dropout: float,
     options: dict[str, Any],
 ) -> Tensor:
-    """Attention under any mask, by torch: what a patched model falls back to.
+    """Attention under any mask, computed by torch: the fallback of a patched model.
 
     Args:
         query: ``(batch, heads, queries, head_dim)``.
@@ -149,7 +151,7 @@ def whole_mask_attention(
         options: those of `opmux.attention`.
 
     Raises:
-        UnsupportedCall: where the mask has another rank, or holds integers.
+        UnsupportedCall: if the mask has another rank, or holds integers.
     """
     bounds = None if mask is None else bounds_in(mask)
     if bounds is not None:
@@ -186,7 +188,7 @@ def whole_mask_attention(
     if sinks is not None:
         column = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, column), dim=-1)
-    weights = scores.softmax(-1)[..., : key.shape[2]].nan_to_num(0.0)  # a row that sees nothing gives 0
+    weights = scores.softmax(-1)[..., : key.shape[2]].nan_to_num(0.0)  # a row that attends to nothing gives 0
     weights = functional.dropout(weights, dropout).to(value.dtype)
     return (weights @ value).transpose(1, 2).contiguous()
 

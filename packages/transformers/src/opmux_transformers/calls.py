@@ -1,8 +1,8 @@
 """Calls of child modules by the shortest path that gives the same result as calling them.
 
-A module's ``__call__`` checks for hooks and looks up its forward, and a linear's forward looks up its parameters:
-more host time than many kernels take on the device. Each call checks again, so that a child that is hooked, wrapped,
-exchanged or adapted after the patch is called as a module.
+A module's ``__call__`` checks for hooks and looks up its forward, and a linear's forward looks up its parameters: this
+takes more host time than many kernels take on the device. Each call checks again, so that a child that is hooked,
+wrapped, replaced or adapted after the patch is called as a module.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from torch.nn.modules import module as torch_module
 _CALL = nn.Module._wrapped_call_impl
 _CALL_IMPL = nn.Module._call_impl
 _LINEAR = nn.Linear.forward if getattr(nn.Linear.forward, "__globals__", None) is vars(nn.modules.linear) else None
-"""torch's own; None where it was replaced before this module was imported."""
+"""torch's own; None if it was replaced before this module was imported."""
 _is_compiling = torch.compiler.is_compiling
 _before_forward, _after_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 _before_backward, _after_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 
 
 def all_are_watched() -> bool:
-    """Whether every module has to be called as a module: something sees all calls, or torch.compile traces them."""
+    """Whether every module has to be called as a module: something observes all calls, or torch.compile traces."""
     return bool(
         _is_compiling()
         or _before_forward
@@ -38,7 +38,7 @@ def all_are_watched() -> bool:
 
 
 def watched(module: nn.Module) -> bool:
-    """Whether something else happens when the module is called: then it has to be called."""
+    """Whether calling the module does more than run its forward; it then has to be called."""
     return bool(
         module._forward_pre_hooks
         or module._forward_hooks
@@ -49,28 +49,28 @@ def watched(module: nn.Module) -> bool:
 
 
 def computes(module: Any, forward: Callable[..., Any]) -> bool:
-    """Whether calling a module calls this function of opmux's and does nothing else."""
+    """Whether calling a module only calls this function of opmux's."""
     own = module.__dict__.get("forward")
     same = getattr(own, "__func__", None) is forward and type(module).__call__ is _CALL
     return same and not watched(module)
 
 
 def callee(module: Any) -> Any:
-    """What to call instead of a module: the forward that was set on it, or the module. Unless `all_are_watched`."""
+    """What to call for a module: the forward that was set on it, or the module. Not valid if `all_are_watched`."""
     forward = module.__dict__.get("forward")
     return module if forward is None or watched(module) or type(module).__call__ is not _CALL else forward
 
 
 def call(module: Any, x: Tensor) -> Any:
-    """The result of ``module(x)`` by the shortest path. Unless `all_are_watched`."""
+    """The result of ``module(x)`` by the shortest path. Not valid if `all_are_watched`."""
     if module.__class__ is nn.Linear and "forward" not in module.__dict__ and not watched(module):
         parameters = module._parameters
         weight = parameters.get("weight")
-        if weight is not None and "bias" in parameters:  # replicas of DataParallel hold theirs in another way
+        if weight is not None and "bias" in parameters:  # DataParallel replicas store their parameters differently
             return functional.linear(x, weight, parameters["bias"])
     return callee(module)(x)
 
 
 def call_as_module(module: Any, x: Tensor) -> Any:
-    """``module(x)``, as it is written."""
+    """Plain ``module(x)``."""
     return module(x)

@@ -1,9 +1,9 @@
 """``opmux models check``: a small random model, patched and unpatched, side by side.
 
-In float32 the patched model must give the logits, the greedy tokens and the gradients of the unpatched one. In
-bfloat16 the two round in different places: there the patched model's error against a float32 copy may be at most
-twice that of the unpatched one. The unpatched model has transformers' eager attention, which defines what a model
-computes; the sdpa of some versions ignores a softcap.
+In float32 the patched model must give the logits, the greedy tokens and the gradients of the unpatched one. In bfloat16
+the two round in different places; there the patched model's error against a float32 copy may be at most twice that of
+the unpatched one. The unpatched model runs transformers' eager attention, which defines what a model computes; the sdpa
+of some versions ignores a softcap.
 """
 
 import copy
@@ -25,23 +25,23 @@ PROMPT = 12
 """Tokens of the prompts; longer than the window of the small configurations."""
 NEW_TOKENS = 8
 FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
-"""How many times the unpatched model's error the patched one may have."""
+"""The largest allowed ratio of the patched model's error to the unpatched model's."""
 ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
-"""Allowance for rounding, as a share of the largest magnitude."""
+"""Allowance for rounding, as a fraction of the largest magnitude."""
 ALL = {"norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One quantity of the patched model against the unpatched one.
+    """One quantity of the patched model, compared with the unpatched one's.
 
     Attributes:
         what: ``"logits"``, ``"tokens"`` or ``"gradients"``.
         dtype: The models' dtype.
         error: The patched model's error: the largest difference over the largest magnitude; for tokens the number of
             tokens that differ.
-        bound: What it may be.
-        detail: Where it is largest.
+        bound: The largest allowed error.
+        detail: Where the error is largest.
     """
 
     what: str
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def build(config: Any, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
-    """A random model for text, in evaluation mode; weights large enough that every part of it matters."""
+    """A random text model in evaluation mode, with weights large enough that every part of it matters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -95,7 +95,7 @@ def _bound(theirs: float, dtype: torch.dtype) -> float:
 
 
 def _far(got: Tensor, exact: Tensor, least: float = 0.0) -> float:
-    """The largest difference as a share of the largest magnitude, which counts as ``least`` where it is smaller."""
+    """The largest difference as a fraction of the largest magnitude, or of ``least`` if that is larger."""
     largest = max(float(exact.abs().max()), least)
     error = float((got.float() - exact.float()).abs().nan_to_num(nan=float("inf")).max())
     return error / largest if largest else error
@@ -116,13 +116,13 @@ def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.d
     own, theirs, right = grads
     if own.keys() != right.keys():
         return Comparison("gradients", _name(dtype), float("inf"), 0.0, "not the same parameters have gradients")
-    # a gradient that is zero except for rounding (of a key's bias, say) is no unit to measure with
+    # a gradient that is zero except for rounding (a key bias's) is no useful unit
     least = 1e-3 * statistics.median(float(gradient.abs().max()) for gradient in right.values())
     errors = {name: _far(theirs[name], gradient, least) for name, gradient in right.items()}
     usual = statistics.median(errors.values())
     worst = ("", 0.0, 0.0)
     for name, gradient in right.items():
-        # where the unpatched model happened to be exact, its error is no bound: rounding is not repeatable
+        # an unpatched model that happened to be exact gives no useful bound: rounding is not repeatable
         error, bound = _far(own[name], gradient, least), _bound(max(errors[name], usual), dtype)
         if not worst[0] or error - bound > worst[1] - worst[2]:
             worst = (name, error, bound)
@@ -130,7 +130,7 @@ def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.d
 
 
 def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: float) -> Comparison:
-    """Greedy tokens; where two logits differ by no more than rounding, either token is right."""
+    """Compare greedy tokens; if two logits differ by no more than rounding, either token is right."""
     settings = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
     with torch.no_grad():
         own = patched.generate(ids, attention_mask=torch.ones_like(ids), **settings)
@@ -151,7 +151,7 @@ def run(name: str, device: str | None = None) -> dict[str, Any]:
 
     Args:
         name: what `small_config` takes.
-        device: ``"cpu"`` or ``"cuda"``; None is a GPU where there is one.
+        device: ``"cpu"`` or ``"cuda"``; None means a GPU if there is one.
 
     Returns:
         What ``opmux models check --json`` prints, and the report under ``"report_object"``.
@@ -160,7 +160,7 @@ def run(name: str, device: str | None = None) -> dict[str, Any]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InvalidArgument(
-            f"opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got {device}; take cpu"
+            f"opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got {device}; pass cpu"
         )
     try:
         with torch.no_grad():

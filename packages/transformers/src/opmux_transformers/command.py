@@ -1,4 +1,4 @@
-"""The command ``opmux models check``: whether a patched model of a family or a configuration holds."""
+"""The command ``opmux models check``: whether a patched model agrees with the original."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ def models(action: Literal["check"], name: str, device: str | None = None, json:
     NAME is a family, any model_type of transformers, or a config.json: its architecture at a small size, with random
     weights; nothing is downloaded. It runs on a GPU where there is one, or on --device cpu. The model is patched, and
     its logits, greedy tokens and gradients are compared with the unpatched one's in float32 and bfloat16; the report
-    says what was replaced, what was left, and why. Exits with 1 where a comparison fails.
+    says what was replaced, what was left, and why. Exits with 1 if a comparison fails.
     """
     import typer
 

@@ -1,4 +1,4 @@
-"""Small configurations, made in code: one for each tested family, and the small one of any other."""
+"""Small configurations, made in code: one for each tested family, and a shrunk one for any other."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +22,12 @@ SIZES: dict[str, Any] = {
 """Large enough for groups of query heads, small enough for any machine."""
 
 _RARE: dict[str, Any] = {
-    "attn_layer_period": 2, "attn_layer_offset": 1,  # Jamba: attention in one layer of so many
-    "num_kv_shared_layers": 0,  # Gemma 3n: two layers have none of their own kind to share with
+    "attn_layer_period": 2, "attn_layer_offset": 1,  # Jamba: one attention layer in this many
+    "num_kv_shared_layers": 0,  # Gemma 3n: two layers have no layer of their kind to share with
     "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 16,
-    "per_layer_config": None,  # Gemma 4: sizes of layers that a small model does not have
+    "per_layer_config": None,  # Gemma 4: sizes of layers that the small model does not have
 }  # fmt: skip
-"""Sizes that few configurations have, and the values that replace them where they are set."""
+"""Sizes that only some configurations have, and the values that replace them if they are set."""
 
 WINDOW = 6
 _LLAMA3 = {
@@ -77,13 +77,13 @@ def canonical(name: str) -> str:
 
 
 def small_config(name: str) -> Any:
-    """The small configuration of a family, or that of a configuration in a file.
+    """The small configuration of a family, or of a configuration in a file.
 
     Args:
         name: a family's name, a model_type of transformers, or the path of a config.json or of a folder with one.
 
     Raises:
-        InvalidArgument: where it is neither, or its sizes cannot be changed.
+        InvalidArgument: if it is neither, or its sizes cannot be changed.
     """
     from pathlib import Path
 
@@ -113,7 +113,7 @@ def first_line(error: Exception) -> str:
 
 
 def shrunk(config: Any) -> Any:
-    """The same architecture at the sizes of `SIZES`: its activation, windows, caps, rope and biases stay."""
+    """The same architecture at the sizes of `SIZES`; its activation, windows, caps, rope and biases are kept."""
     values = config.to_dict()
     heads, kv_heads = values.get("num_attention_heads"), values.get("num_key_value_heads")
     changed = {key: value for key, value in SIZES.items() if key in values}

@@ -12,7 +12,7 @@ MARK = "_opmux_replacement"
 PATCHERS = frozenset(
     {"apex", "flash_attn", "liger_kernel", "tilegym", "transformer_engine", "unsloth", "unsloth_zoo", "xformers"}
 )
-"""Packages of kernels that replace transformers' classes by their own."""
+"""Kernel packages that replace transformers' classes with their own."""
 
 
 def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,12 +22,12 @@ def mark(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def whose_forward(module: nn.Module) -> str | None:
-    """Say who replaced the module's forward, or None where it is the one that its class was written with."""
+    """Who replaced the module's forward; None if it is the one from the class definition."""
     own = vars(module).get("forward")
     if own is not None:
         function = getattr(own, "__func__", own)
         if getattr(function, MARK, False):
-            return "already patched by opmux, as a part of another model"
+            return "already patched by opmux, as part of another model"
         return f"already patched: its forward was replaced by {_name(function)}"
     for cls in type(module).__mro__:
         if "forward" in vars(cls):
@@ -40,7 +40,7 @@ def whose_forward(module: nn.Module) -> str | None:
 
 
 def whose_class(path: str, modules: Mapping[str, nn.Module]) -> str | None:
-    """Say from which of `PATCHERS` the class of a module comes that a model of transformers holds; None without one.
+    """Which of `PATCHERS` the class of a module in a transformers model comes from; None if from none of them.
 
     Args:
         path: the module's path.
@@ -52,7 +52,7 @@ def whose_class(path: str, modules: Mapping[str, nn.Module]) -> str | None:
     while path:
         path = path.rpartition(".")[0]
         holder = _package(type(modules[path])) if path in modules else "torch"
-        if holder not in (package, "torch"):  # a ModuleList is torch's, whoever fills it
+        if holder not in (package, "torch"):  # a ModuleList is torch's own class, whatever it holds
             return f"already patched: its class comes from {package}" if holder == "transformers" else None
     return None
 
@@ -62,7 +62,7 @@ def _package(cls: type) -> str:
 
 
 def whose_hooks(module: nn.Module) -> str | None:
-    """Say which hooks see the module's input and output, which a replacement might bypass; None without any."""
+    """Which hooks see the module's input and output, since a replacement might bypass them; None if there are none."""
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
     names = sorted({_name(hook) for hook in hooks if "transformers.utils.output_capturing" not in _name(hook)})
     return f"hooks see its input or output: {', '.join(names)}" if names else None

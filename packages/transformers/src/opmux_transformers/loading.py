@@ -1,8 +1,8 @@
 """Patching a family by name: every model of it that is loaded or constructed afterwards.
 
-Three methods of the family's base class are overridden: ``from_pretrained``, after which a loaded model is patched,
-and ``__init__`` and ``post_init``, which begin and end a construction. Of nested models, the outermost is patched.
-Models on the meta device are patched after ``from_pretrained``.
+Three methods of the family's base class are overridden: ``from_pretrained``, after which a loaded model is patched, and
+``__init__`` and ``post_init``, which mark the begin and end of construction. Of nested models, the outermost is
+patched. Models on the meta device are patched after ``from_pretrained``.
 """
 
 import threading
@@ -38,7 +38,7 @@ def base_class(name: str) -> type[PreTrainedModel]:
     """The class that all models of a family inherit from.
 
     Raises:
-        InvalidArgument: where transformers has no such family, or the name is none.
+        InvalidArgument: if transformers has no such family.
     """
     known = modeling_auto.MODEL_MAPPING_NAMES
     class_name = known.get(canonical(name))
@@ -59,7 +59,7 @@ def base_class(name: str) -> type[PreTrainedModel]:
 
 
 def patch_family(name: str, options: dict[str, bool]) -> Report:
-    """Patch every model of a family that is loaded or made from now on."""
+    """Patch every model of a family that is loaded or constructed from now on."""
     check_transformers()
     base, name = base_class(name), canonical(name)
     if (before := _families.get(name)) is not None:
@@ -82,7 +82,7 @@ def patch_family(name: str, options: dict[str, bool]) -> Report:
 
 
 def unpatch_family(name: str) -> Report:
-    """Leave the family's later models alone."""
+    """Stop patching the family's later models."""
     family = _families.pop(canonical(name), None)
     if family is None:
         raise InvalidArgument(
@@ -95,7 +95,7 @@ def unpatch_family(name: str) -> Report:
 
 
 def _overrides(family: _Patched) -> dict[str, Any]:
-    """The methods of the base class; each calls the one that it hides."""
+    """The methods of the base class; each calls the one that it overrides."""
     base: Any = family.base
     hidden = {name: vars(base)[name] for name in _METHODS if name in vars(base)}
     if hidden:

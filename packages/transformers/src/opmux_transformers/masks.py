@@ -1,17 +1,18 @@
-"""The mask that a patched model's attention gets: None, the bounds of the padding, or a whole mask.
+"""The mask that a patched model's attention gets: None, the bounds of the padding, or a full mask.
 
 Registered with transformers as the mask function of the attention ``opmux``. It returns
 
-- None where attention is causal, with the window that the layer names, and nothing is padded;
-- ``int32 (2, batch, 1, 1)`` where sequences are padded on the left or right: the first real key of each, and the one
-  after the last. That becomes ragged attention. It has four dims because transformers takes those for a finished mask;
+- None if attention is causal, with the window that the layer names, and nothing is padded;
+- ``int32 (2, batch, 1, 1)`` if sequences are padded on the left or right: the index of each sequence's first real key,
+  and one past its last. That becomes ragged attention. It has four dims because transformers treats such a tensor as a
+  finished mask;
 - the boolean mask ``(batch, 1, queries, keys)`` for everything else: custom and packed masks, static caches, padding on
   the right outside of training, padding under ``torch.compile`` (whose values a graph cannot read). There torch
   computes attention, not opmux.
 
 Called without mask, positions and cache, transformers searches the positions for packed sequences: it waits for the
-device, and under ``torch.compile`` it always makes a whole mask. But the positions are then its own 0, 1, 2, ...; so a
-patched model is told that nothing is padded, by a mask whose strides say so (`says_nothing`).
+device, and under ``torch.compile`` it always makes a full mask. But the positions are then its own 0, 1, 2, ..., so a
+patched model gets a mask whose strides tell that nothing is padded (`says_nothing`).
 """
 
 import functools
@@ -47,7 +48,7 @@ def opmux_mask(
     if attention_mask is not None and says_nothing(attention_mask):
         attention_mask = None
     if torch.compiler.is_compiling() and attention_mask is not None and attention_mask.shape[1] > kv_length + kv_offset:
-        # opmux's paged cache, whose length a graph does not know: the mask knows it
+        # opmux's paged cache: its length is unknown in a graph, but the mask has it
         q_offset, kv_length, kv_offset = attention_mask.shape[1] - q_length, attention_mask.shape[1], 0
 
     def whole() -> Tensor | None:
@@ -75,7 +76,7 @@ def opmux_mask(
     if torch.compiler.is_compiling():
         return whole()
     kept = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
-    if kept.shape[1] == kv_length and bool(kept.all()):  # nothing is padded: read once, and never again
+    if kept.shape[1] == kv_length and bool(kept.all()):  # nothing is padded: read this once and remember it
         return None
     if kept.shape[1] < kv_length:
         kept = torch.nn.functional.pad(kept, (0, kv_length - kept.shape[1]))
@@ -103,7 +104,7 @@ def makes_masks(module: nn.Module) -> bool:
 
 
 def with_own_positions(module: nn.Module) -> Callable[..., Any]:
-    """The forward of a model that makes masks; it says that nothing is padded or packed if nothing was given."""
+    """The forward of a model that makes masks; without one from the caller, it states that nothing is padded."""
     own = type(module).forward
     order = list(inspect.signature(own).parameters)[1:]
 
@@ -122,14 +123,14 @@ def with_own_positions(module: nn.Module) -> Callable[..., Any]:
 
 
 def bounds_in(mask: Tensor) -> Tensor | None:
-    """The bounds ``int32 (2, batch)`` that a finished mask is; None where it is another mask."""
+    """The bounds ``int32 (2, batch)`` in a finished mask; None if it is another mask."""
     if mask.dtype != torch.int32 or mask.ndim != 4 or mask.shape[0] != 2 or mask.shape[2:] != (1, 1):
         return None
     return mask[:, :, 0, 0]
 
 
 def bounds_of(kept: Tensor) -> Tensor | None:
-    """The bounds of what is kept in each row, ``int32 (2, batch)``; None where a row has holes."""
+    """The bounds of what is kept in each row, ``int32 (2, batch)``; None if a row has holes."""
     count = kept.sum(1)
     start = kept.int().argmax(1)
     last = kept.shape[1] - kept.flip(1).int().argmax(1)
@@ -140,7 +141,7 @@ def bounds_of(kept: Tensor) -> Tensor | None:
 
 
 def segments(bounds: Tensor, queries: int, keys: int, row_of_keys: int) -> tuple[Tensor, Tensor]:
-    """Offsets that cut padded rows into ragged sequences: in each row what lies before, in and after the bounds.
+    """Offsets that cut padded rows into ragged sequences: the parts of each row before, within and after the bounds.
 
     Padding becomes separate sequences, so nothing needs to be packed. The queries of a row are the last positions of
     its keys.

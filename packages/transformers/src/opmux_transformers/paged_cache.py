@@ -1,8 +1,8 @@
 """A paged KV cache behind transformers' own cache interface.
 
-Keys and values are written into pages by `opmux.write_kv_cache` and read by `opmux.paged_attention`: nothing is
-concatenated, nothing is copied per token. A patched model's ``generate`` makes one; pass
-``past_key_values=PagedCache(model)`` to use your own.
+Keys and values are written into pages by `opmux.write_kv_cache` and read by `opmux.paged_attention`, without
+concatenation or a copy per token. A patched model's ``generate`` makes one; pass ``past_key_values=PagedCache(model)``
+to use your own.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from opmux_transformers.paged_states import PagedStates, PageTable, unreadable
 
 PAGE_SIZE = 16
 _KEYS_AND_VALUES = (DynamicLayer, DynamicSlidingWindowLayer)
-"""transformers' layers whose keys and values pages can hold; the window of a layer is applied by attention."""
+"""transformers' cache layers that pages can replace; attention applies a layer's window."""
 
 
 def not_keys_and_values(config: Any) -> str | None:
-    """Why a model's layers cannot all be pages: some keep other states, or none of their own; None where they can.
+    """Why pages cannot replace all of a model's cache layers (other states, shared layers); None if they can.
 
     Args:
-        config: The configuration of the model's text.
+        config: The configuration of the text model.
     """
     try:
         layers = DynamicCache(config=config).layers
@@ -51,12 +51,12 @@ class PagedCache(Cache):  # type: ignore[misc]
 
     Args:
         model: A model whose attention opmux has replaced.
-        max_length: Tokens that a sequence may have at most; the memory is taken at once, and addresses never change, as
-            compiled decoding and CUDA graphs need it. None starts small and grows by doubling.
-        page_size: Tokens of a page: 1, or a multiple of 16.
+        max_length: The most tokens that a sequence may have; memory is allocated immediately and addresses never
+            change, as compiled decoding and CUDA graphs require. None starts small and grows by doubling.
+        page_size: Tokens in a page: 1, or a multiple of 16.
 
     Raises:
-        InvalidArgument: where the model is not patched, keeps other states, or a number is impossible.
+        InvalidArgument: if the model is not patched or keeps other states, or a number is out of range.
     """
 
     def __init__(self, model: nn.Module, max_length: int | None = None, page_size: int = PAGE_SIZE) -> None:
@@ -70,7 +70,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         if (reason := not_keys_and_values(config)) is not None:
             raise InvalidArgument(
                 f"PagedCache: `model` expected layers that keep keys and values, got {type(model).__name__}: {reason};"
-                " leave the cache to transformers"
+                " use transformers' own cache"
             )
         if not _is_size(page_size) or (page_size != 1 and page_size % 16):
             raise InvalidArgument(
@@ -85,17 +85,17 @@ class PagedCache(Cache):  # type: ignore[misc]
 
     @property
     def table(self) -> PageTable | None:
-        """Where all layers keep their tokens; None before the first."""
+        """Where all layers keep their tokens; None before the first tokens."""
         return self.shared.table
 
     @property
     def max_length(self) -> int | None:
-        """Tokens that a sequence may have at most; None where it grows."""
+        """The most tokens that a sequence may have; None if the cache grows."""
         return self.shared.max_length
 
     @property
     def page_size(self) -> int:
-        """Tokens of a page."""
+        """Tokens in a page."""
         return self.shared.page_size
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
@@ -107,13 +107,13 @@ class PagedCache(Cache):  # type: ignore[misc]
         """Sequences; -1 before the first tokens."""
         return -1 if self.table is None else self.table.batch
 
-    # What older versions of transformers, and libraries made for them, ask a cache for.
+    # The cache interface of older versions of transformers, and of libraries made for them.
 
     max_batch_size = batch_size
 
     @property
     def max_cache_len(self) -> int:
-        """Tokens that a sequence may have; -1 where it grows."""
+        """The most tokens that a sequence may have; -1 if the cache grows."""
         return self.max_length or -1
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:

@@ -17,13 +17,13 @@ _FIRST_ROOM = 256
 
 @dataclass
 class Shared:
-    """What the layers of a cache share. It refers to no layer, so that a dropped cache is freed at once.
+    """What the layers of a cache share. It refers to no layer, so that a dropped cache is freed immediately.
 
     Attributes:
-        max_length: Tokens that a sequence may have at most; None grows.
-        page_size: Tokens of a page.
-        table: Of all layers, made for the first of them; another one once it has grown.
-        first: The layer that counts new tokens in.
+        max_length: The most tokens that a sequence may have; None grows.
+        page_size: Tokens in a page.
+        table: The table of all layers, made for the first of them; replaced when it grows.
+        first: The layer that counts new tokens.
     """
 
     max_length: int | None
@@ -32,7 +32,7 @@ class Shared:
     first: int = 0
 
     def table_for(self, states: Tensor) -> PageTable:
-        """The table, made for keys like these where there is none yet."""
+        """The table, made for keys like these if there is none yet."""
         if self.table is None:
             length = self.max_length or states.shape[2] + _FIRST_ROOM
             pages_each = -(-length // self.page_size)
@@ -42,12 +42,12 @@ class Shared:
         return self.table
 
     def take(self, table: PageTable) -> None:
-        """Use another table; every layer moves to its pages when it is next written, or when asked."""
+        """Use another table; every layer moves to its pages at its next write, or when asked to."""
         self.table = table
         _fix_addresses(table.block_table, table.seq_lens)
 
     def make_room(self, new: int) -> None:
-        """Take a table of twice the pages where new tokens do not fit and the cache may grow."""
+        """Double the number of pages if new tokens do not fit and the cache may grow."""
         table = self.table
         assert table is not None
         if unreadable():
@@ -87,7 +87,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.index == self.shared.first
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take memory for pages like these keys and values."""
+        """Allocate pages for keys and values like these."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.table = table = self.shared.table_for(key_states)
         pages = table.batch * table.pages_each
@@ -106,14 +106,14 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def write(self, keys: Tensor, values: Tensor, new: int) -> PageTable:
         """Write the keys and values of as many new tokens of every sequence, ``(batch * new, kv_heads, dim)``."""
-        shared, counts = self.shared, self.index == self.shared.first  # no property: every step of decoding is here
+        shared, counts = self.shared, self.index == self.shared.first  # not properties: each step pays
         if counts:
             shared.make_room(new)
         table = shared.table
         assert table is not None
         if table is not self.table:
             self.move()
-        if counts:  # only now, so that a call that ran out of memory can be repeated
+        if counts:  # only now, so that a call that ran out of memory can be retried
             table.advance(new)
         assert table.slots is not None
         opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots)
@@ -152,7 +152,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         return table.length()
 
     def get_max_length(self) -> int:
-        """Tokens that it may hold; -1 where it grows."""
+        """The most tokens that it may hold; -1 if it grows."""
         return self.shared.max_length or -1
 
     get_max_cache_shape = get_max_length  # its name until transformers 5.19
@@ -173,10 +173,10 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
     def prefetch(self) -> None:
         """Pages stay where they are."""
 
-    # All layers have one length and the same sequences. A cache asks each layer in turn, and the first acts for all.
+    # All layers have the same length and sequences. A cache asks each layer in turn, and the first acts for all.
 
     def reset(self) -> None:
-        """Forget every token; the memory stays."""
+        """Forget every token; the memory is kept."""
         if self.counts and self.table is not None:
             self.table.set_length(0)
 
@@ -188,7 +188,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
             self.table.set_length(max(0, kept))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Take these sequences' places, as beam search does."""
+        """Reorder the sequences, as beam search does."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:

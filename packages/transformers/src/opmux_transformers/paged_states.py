@@ -1,4 +1,4 @@
-"""What a paged cache hands to attention instead of keys and values: its pages, and where each sequence lies."""
+"""What a paged cache passes to attention instead of keys and values: its pages, and where each sequence is stored."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,37 +10,37 @@ import opmux
 
 
 def unreadable() -> bool:
-    """Whether the host cannot read a length from the device: in torch.compile, and during CUDA graph capture."""
+    """Whether the host cannot read a length from the device: under torch.compile, and during CUDA graph capture."""
     if torch.compiler.is_compiling():
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def in_tokens(states: Tensor, new: int) -> Tensor:
-    """``(batch, heads, new, dim)`` as ``(batch * new, heads, dim)``, with few views: each takes host time."""
+    """``(batch, heads, new, dim)`` as ``(batch * new, heads, dim)``, with few views, since each takes host time."""
     return states.squeeze(2) if new == 1 else states.transpose(1, 2).flatten(0, 1)
 
 
 @dataclass
 class PageTable:
-    """Where the sequences of a batch lie in the pages of every layer, and how long they are.
+    """Where the sequences of a batch are stored in the pages of every layer, and how long they are.
 
-    Sequence ``b`` has the pages ``b * pages_each`` and the ones after it, so that a row of memory is also one stretch.
+    Sequence ``b`` has ``pages_each`` consecutive pages from ``b * pages_each`` on, so that its memory is contiguous.
     Lengths live on the device; a copy on the host is kept in eager mode, where it bounds the work.
 
     Attributes:
-        page_size: Tokens of a page.
+        page_size: Tokens in a page.
         pages_each: Pages of a sequence.
         block_table: ``int32 (batch, pages_each)``.
         seq_lens: ``int32 (batch,)``, the same for all sequences.
-        fixed: Whether the capacity is the bound of the work, so that every step is alike to graphs and plans.
-        host: The length, where the host knows it; None after a compiled or captured step.
+        fixed: Whether the capacity bounds the work, so that every step looks the same to graphs and plans.
+        host: The length, if the host knows it; None after a compiled or captured step.
         new: Tokens that the last forward brought to every sequence.
         slots: Where they are written.
         cu_seqlens_q: Where those of each sequence begin.
-        by_new: What depends on their number alone, of the last one.
-        reach: The bound of the length, asked for once for each forward.
-        angles: The last cos and sin that decoding came with, and views of them with a row for each sequence.
+        by_new: Values that depend only on the number of new tokens, for the last such number.
+        reach: The bound on the length, determined once for each forward.
+        angles: The last cos and sin given to decoding, and views of them with a row for each sequence.
     """
 
     page_size: int
@@ -79,7 +79,7 @@ class PageTable:
         return self.page_size * self.pages_each
 
     def length(self) -> int:
-        """The length on the host; waits for the device where the host does not know it."""
+        """The length on the host; waits for the device if the host does not know it."""
         if self.host is None:
             self.host = int(self.seq_lens[0])
         return self.host
@@ -92,7 +92,7 @@ class PageTable:
         """Make room for new tokens in every sequence: once for each forward, by the first layer."""
         lengths = self.seq_lens.unsqueeze(1)
         self.new = new
-        if unreadable():  # nothing can check whether there is room: a token without a slot is not written
+        if unreadable():  # the room cannot be checked here: a token without a slot is not written
             places = self._places(new)
             slots = places + lengths
             at = lengths + torch.arange(new, device=self.seq_lens.device)
@@ -119,7 +119,7 @@ class PageTable:
         return torch.arange(self.batch + 1, dtype=torch.int32, device=self.seq_lens.device) * new
 
     def set_length(self, length: int) -> None:
-        """Forget what lies past a length."""
+        """Forget the tokens past a length."""
         self.seq_lens.fill_(length)
         self.host = length
 

@@ -27,7 +27,7 @@ def patch_model(model: nn.Module, options: dict[str, bool]) -> Report:
     if (before := state_of(model)) is not None and before.options == options:
         if _unloaded(model) >= before.unloaded:
             return report_of(model, before)
-        unpatch_model(model)  # more weights are loaded since: they are checked now
+        unpatch_model(model)  # more weights have been loaded since: check them now
     elif before is not None:
         changed = ", ".join(f"{k}={v}" for k, v in before.options.items() if options[k] != v)
         raise InvalidArgument(
@@ -53,7 +53,7 @@ def patch_model(model: nn.Module, options: dict[str, bool]) -> Report:
 
 
 def _replace(survey: Survey, patch: Patch) -> None:
-    """Judge every kind before anything is changed; then change the model, and say what was done."""
+    """Judge every kind before anything is changed; then change the model, and report what was done."""
     for kind in KINDS:
         survey.judge(kind)
     for kind in KINDS:
@@ -80,7 +80,7 @@ _SHARDED = (
 
 
 def _sharded(model: nn.Module) -> bool:
-    """Whether a parameter is a DTensor; where nothing has imported their module, none is."""
+    """Whether a parameter is a DTensor; none is if their module was never imported."""
     home = sys.modules.get("torch.distributed.tensor")
     return home is not None and any(isinstance(p, home.DTensor) for p in model.parameters())
 
@@ -91,7 +91,7 @@ def _unloaded(model: nn.Module) -> int:
 
 
 def _note(model: nn.Module, patch: Patch) -> None:
-    """What holds for the model before anything is judged."""
+    """Notes on the model before anything is judged."""
     configs = (vars(module).get("config") for module in model.modules())
     if any(getattr(config, "_attn_implementation", None) == NAME for config in configs):
         patch.report.notes.append(
@@ -103,7 +103,7 @@ def _note(model: nn.Module, patch: Patch) -> None:
 
 
 def report_of(model: nn.Module, patch: Patch) -> Report:
-    """The report of a patch as it is now: attention may have been taken back since, by ``set_attn_implementation``."""
+    """The current report of a patch: ``set_attn_implementation`` may have changed the attention since."""
 
     def now(row: Row) -> Row:
         if row.kind not in (ATTENTION.name, CACHE.name) or row.status != REPLACED:
@@ -127,12 +127,12 @@ def report_of(model: nn.Module, patch: Patch) -> Report:
 
 
 def unpatch_model(model: nn.Module) -> Report:
-    """Put the very objects back; see `opmux_transformers.unpatch`."""
+    """Put the original objects back; see `opmux_transformers.unpatch`."""
     patch = state_of(model)
     if patch is None:
         raise InvalidArgument(
             f"opmux_transformers.unpatch: `model` expected a model that patch(model) has patched, got"
-            f" {type(model).__name__} without a patch; nothing needs to be undone"
+            f" {type(model).__name__}, which is not patched; there is nothing to undo"
         )
     _undo(patch)
     vars(model).pop(STATE)

@@ -1,6 +1,6 @@
-"""Patched modules in ``pickle`` and ``copy.deepcopy``: a file has them without the patch, a copy has it as they do.
+"""Patched modules in ``pickle`` and ``copy.deepcopy``: a file stores them without the patch, a copy is patched too.
 
-A file holds the name of a function only, and a function that was made for one module cannot be found by its name. So
+A file stores only the name of a function, and a function made for one module cannot be found by its name. So
 ``torch.save(model)`` writes the unpatched model, and a loaded model can be patched like any other.
 """
 
@@ -16,7 +16,7 @@ from opmux_transformers.undo import ABSENT, DEEPCOPY, REDUCE, STATE, Patch, Stan
 
 
 def survive_pickle(model: nn.Module, patch: Patch) -> None:
-    """Have every changed module be pickled as it was before the patch. Call this after all other changes."""
+    """Make every changed module pickle as it was before the patch. Call this after all other changes."""
     modules, before = {id(model): model}, {id(model): dict[str, Any]()}
     for change in patch.changes:
         modules[id(change.owner)] = change.owner
@@ -24,7 +24,7 @@ def survive_pickle(model: nn.Module, patch: Patch) -> None:
     configs = {id(config.own): config for config in patch.configs}
     for key, module in modules.items():
         earlier = getattr(vars(module).get(REDUCE), "__self__", None)
-        if isinstance(earlier, _Unpatched):  # a part of another patched model
+        if isinstance(earlier, _Unpatched):  # part of another patched model
             earlier.before = {**before[key], **earlier.before}
             continue
         unpatched = _Unpatched(module, {**before[key], STATE: ABSENT}, configs.get(id(before[key].get("config"))))
@@ -39,7 +39,7 @@ class _Unpatched:
     Attributes:
         module: The module.
         before: The earlier values of the attributes that the patch set.
-        config: Its configuration, where a copy replaces it.
+        config: Its configuration, if a copy replaces it.
     """
 
     module: nn.Module
@@ -47,7 +47,7 @@ class _Unpatched:
     config: StandIn | None
 
     def reduce(self, protocol: Any) -> Any:
-        """What ``pickle`` takes: that of the module's class, asked while the module is as it was."""
+        """What ``pickle`` asks for: the class's own result, computed while the module is in its unpatched state."""
         if self.config is not None:
             self.config.hand_back()
         with self._changed({**self.before, REDUCE: ABSENT, DEEPCOPY: ABSENT}):
@@ -57,7 +57,7 @@ class _Unpatched:
         return result
 
     def deepcopy(self, memo: dict[int, Any]) -> nn.Module:
-        """What ``copy.deepcopy`` takes: a copy by the ordinary way, patched as the module is."""
+        """What ``copy.deepcopy`` asks for: an ordinary copy, patched like the module."""
         with self._changed({REDUCE: ABSENT, DEEPCOPY: ABSENT}):
             made = copy.deepcopy(self.module, memo)
         other = _Unpatched(made, copy.deepcopy(self.before, memo), copy.deepcopy(self.config, memo))

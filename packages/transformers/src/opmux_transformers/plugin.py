@@ -10,7 +10,7 @@ OPMUX_API_VERSION = 1
 
 @hookimpl
 def opmux_implementations() -> Iterator[Implementation]:
-    """None: this package calls ops, and computes none."""
+    """None: this package calls ops but implements none."""
     return iter(())
 
 

@@ -1,4 +1,4 @@
-"""Attention modules that ask transformers' registry, and what a check calls them with.
+"""Attention modules that use transformers' registry, and the arguments that a check calls them with.
 
 Rotation and attention of a module are judged by the same calls: with its own forward and transformers' eager attention
 under a mask, and with what would replace them.
@@ -25,12 +25,12 @@ _SEQ = 9
 """Tokens of a check."""
 
 CACHES = ("past_key_values", "past_key_value", "layer_past")
-"""What the parameter of an attention's forward is called that takes its cache."""
+"""Names of the parameter that takes the cache in an attention's forward."""
 
-NO_TABLES = "nothing was found that makes its cos and sin"
+NO_TABLES = "no module was found that makes its cos and sin"
 
 _COS_AND_SIN = ["cos", "sin"]
-"""What the third and fourth parameter of a rotary function are called."""
+"""Names of the third and fourth parameter of a rotary function."""
 
 
 def forward_function(module: nn.Module) -> Any:
@@ -39,7 +39,7 @@ def forward_function(module: nn.Module) -> Any:
 
 
 def is_candidate(module: nn.Module) -> bool:
-    """Whether a module's forward, or one that its class inherits, asks transformers' registry for its attention."""
+    """Whether a module's forward, or one that its class inherits, gets its attention from transformers' registry."""
     return "config" in vars(module) and any(_asks_registry(forward) for forward in _forwards(module))
 
 
@@ -75,7 +75,7 @@ def rotary_functions(forward: Any) -> dict[str, Callable[..., Any]]:
 
 
 def strangers(survey: Survey) -> dict[str, nn.Module]:
-    """Modules that take masks or cos and sin, and neither are nor hold an attention of the registry."""
+    """Modules that take masks or cos and sin, but neither are nor hold an attention of the registry."""
     return survey.once("strangers", lambda: _strangers(survey.modules))
 
 
@@ -88,7 +88,7 @@ def _strangers(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def unregistered(survey: Survey) -> list[str]:
-    """Modules that mix tokens without transformers' registry: the innermost ones with weights that take a mask."""
+    """Modules that mix tokens without transformers' registry: the innermost modules with weights that take a mask."""
     modules = survey.modules
     candidates = [path for path, module in modules.items() if is_candidate(module)]
     takers = _takers(modules, lambda names: any("mask" in name or name == "alibi" for name in names))
@@ -98,12 +98,12 @@ def unregistered(survey: Survey) -> list[str]:
 
 
 def _has_weights(module: nn.Module) -> bool:
-    """Whether a module has parameters and is no table of positions, which some models look up by their mask."""
+    """Whether a module has parameters and is not a table of positions, which some models index by their mask."""
     return not isinstance(module, nn.Embedding) and next(module.parameters(), None) is not None
 
 
 def _takers(modules: dict[str, nn.Module], wanted: Callable[[set[str]], bool]) -> dict[str, nn.Module]:
-    """The modules whose forward has parameters of such names."""
+    """The modules whose forward has parameters with these names."""
     found = {}
     for path, module in modules.items():
         try:
@@ -124,7 +124,7 @@ def window_of(module: nn.Module) -> int | None:
     """The window that the mask of a module's layer would have.
 
     Raises:
-        ValueError: where the layer is of another kind, whose mask may be no band.
+        ValueError: if the layer is of another kind, whose mask may not be a band.
     """
     config: Any = module.config
     index = getattr(module, "layer_idx", None)
@@ -140,13 +140,13 @@ def window_of(module: nn.Module) -> int | None:
 
 
 def layer_kind(module: nn.Module) -> Any:
-    """What kind of layer an attention belongs to, where the configuration names kinds."""
+    """The kind of layer that an attention belongs to, if the configuration names kinds."""
     kinds, index = getattr(module.config, "layer_types", None), getattr(module, "layer_idx", None)
     return kinds[index] if kinds is not None and index is not None else None
 
 
 def positions(module: nn.Module, seq: int, device: torch.device) -> dict[str, Tensor]:
-    """The position ids that a module's forward cannot do without, as `rope.make` counts them; else nothing."""
+    """The position ids that a module's forward requires, as `rope.make` counts them; empty if it requires none."""
     parameter = inspect.signature(forward_function(module)).parameters.get("position_ids")
     if parameter is None or parameter.default is not parameter.empty:
         return {}
@@ -161,14 +161,14 @@ def with_attention(config: Any, name: str) -> Any:
 
 
 def first(result: Any) -> Tensor:
-    """The hidden states of what an attention module returns."""
+    """The hidden states among an attention module's results."""
     states: Tensor = result[0] if isinstance(result, tuple) else result
     return states
 
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What an attention module is called with in a check.
+    """The arguments that an attention module is called with in a check.
 
     Attributes:
         module: The module.
@@ -185,7 +185,7 @@ class Probe:
     window: int | None
 
     def under(self, name: str, forward: Any = None) -> Trial:
-        """Calls under another attention, and with another forward where one is given."""
+        """Calls under another attention, and with another forward if one is given."""
         config = with_attention(vars(self.module)["config"], name)
 
         def prepare(made: nn.Module) -> None:
@@ -197,22 +197,22 @@ class Probe:
 
     @property
     def masked(self) -> dict[str, Any]:
-        """The keywords with the mask."""
+        """The keywords, including the mask."""
         return {**self.given, "attention_mask": self.mask}
 
     @functools.cached_property
     def expected(self) -> Tensor:
-        """What the module gives by its own forward and transformers' eager attention."""
+        """The module's result with its own forward and transformers' eager attention."""
         return first(self.under("eager")(**self.masked))
 
 
 def probe(survey: Survey, path: str) -> Probe | str:
-    """What a check calls an attention module with; or why it cannot be checked, or need not be."""
+    """The arguments of a check of an attention module, or the reason why it cannot or need not be checked."""
     return survey.once(("probe", path), lambda: _probe(survey, path))
 
 
 def key_of(survey: Survey, path: str) -> tuple[Any, ...]:
-    """What two attention modules must share for one check to decide for both."""
+    """What two attention modules must have in common for one check to cover both."""
     module = survey.modules[path]
     return agreement.signature_of(module), layer_kind(module), survey.tables_of(path)
 

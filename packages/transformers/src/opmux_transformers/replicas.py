@@ -1,7 +1,7 @@
-"""Replicas of ``torch.nn.DataParallel``, which copy a module's attributes: a forward must be the replica's own.
+"""Replicas of ``torch.nn.DataParallel``, which copy a module's attributes: a forward must be bound to the replica.
 
-transformers' `Trainer` makes them where one process sees several GPUs. A replacement of a forward is bound to the
-module that it was made for; in a replica, the copied attribute would compute with that module's parameters.
+transformers' `Trainer` makes them if one process sees several GPUs. A replaced forward is bound to the module that it
+was made for; in a replica, the copied attribute would compute with that module's parameters.
 """
 
 from types import MethodType
@@ -11,11 +11,11 @@ from torch import nn
 from opmux_transformers.undo import Patch
 
 METHOD = "_replicate_for_data_parallel"
-"""torch's method that copies one module of a replica."""
+"""torch's method that copies one module for a replica."""
 
 
 def follow_replicas(module: nn.Module, patch: Patch) -> None:
-    """Give a module's replicas their own bound methods for those that were set on it."""
+    """Rebind, in a module's replicas, the methods that were set on it."""
     if hasattr(type(module), METHOD) and METHOD not in vars(module):
         patch.set(module, METHOD, _replicate.__get__(module))
 

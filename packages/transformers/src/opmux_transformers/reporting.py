@@ -11,14 +11,14 @@ LEFT = "left"
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one module.
+    """What happened to one module.
 
     Attributes:
         kind: What was looked for: ``"norm"``, ``"attention"``, ...; ``"model"`` for the model as a whole.
         module: Its path in the model, ``""`` for the model itself.
         status: ``"replaced"`` or ``"left"``.
-        op: The ops that compute it now, as ``"rms_norm"``; empty where it was left.
-        reason: Why it was left; for what was replaced, a remark.
+        op: The ops that compute it now, such as ``"rms_norm"``; empty if it was left.
+        reason: Why it was left; a remark if it was replaced.
         class_name: The module's class.
     """
 
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass
 class Report:
-    """The rows of a patch, and what holds for the model.
+    """The rows of a patch, and notes on the model.
 
     Attributes:
         model: The model's class.
@@ -51,7 +51,7 @@ class Report:
     active: bool = True
 
     def add(self, kind: str, module: str, op: str = "", reason: str = "", class_name: str = "") -> None:
-        """Add a row: replaced where an op is named, left otherwise."""
+        """Add a row: replaced if an op is named, left otherwise."""
         self.rows.append(Row(kind, module, REPLACED if op else LEFT, op, reason, class_name))
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -66,7 +66,7 @@ class Report:
         return self.counts().get(kind, {}).get(REPLACED, 0)
 
     def left(self, kind: str | None = None) -> list[Row]:
-        """The rows of what was left alone, of one kind or of all."""
+        """The rows of the modules that were left, of one kind or of all."""
         return [row for row in self.rows if row.status == LEFT and kind in (None, row.kind)]
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The survey of a model before anything is changed: what its modules turned out to be, kind after kind."""
+"""The survey of a model before anything is changed: what was found out about its modules, kind by kind."""
 
 import functools
 from collections.abc import Callable
@@ -23,14 +23,14 @@ R = TypeVar("R")
 
 @dataclass
 class Survey:
-    """A model and what was found in it.
+    """A model and the findings about its modules.
 
     Attributes:
         model: The model.
         options: Which kinds are wanted.
         modules: All modules of the model, by path.
         results: What became of each module that was judged, by kind and path: a finding, the reason to leave it, or
-            None where it is not of the kind.
+            None if it is not of the kind.
     """
 
     model: nn.Module
@@ -49,7 +49,7 @@ class Survey:
             results[path] = whose_class(path, self.modules) or kind.judge(self, path)
 
     def judged(self, kind: "Kind[F]", path: str) -> F | str | None:
-        """What was found of one module, wanted or not; None where it was not judged."""
+        """The finding for one module, wanted or not; None if it was not judged."""
         result: F | str | None = self.results.get(kind.name, {}).get(path)
         return result
 
@@ -58,7 +58,7 @@ class Survey:
         return kind.option is None or self.options[kind.option]
 
     def found(self, kind: "Kind[F]") -> dict[str, F]:
-        """What is replaced of a kind, by path."""
+        """The modules of a kind that are replaced, by path."""
         if not self.wants(kind):
             return {}
         results: dict[str, F | str | None] = self.results.get(kind.name, {})
@@ -70,7 +70,7 @@ class Survey:
         return {name: found[f"{path}.{name}"] for name in names if f"{path}.{name}" in found}
 
     def once(self, key: Any, compute: Callable[[], R]) -> R:
-        """Compute something once: for all modules that differ in nothing but the values of their tensors, say."""
+        """Compute something once, for example for all modules that differ only in the values of their tensors."""
         if key not in self._known:
             self._known[key] = compute()
         result: R = self._known[key]
@@ -78,7 +78,7 @@ class Survey:
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
-        """The dtype of what flows through the model: that of its first matrix of floating numbers."""
+        """The dtype of the model's activations: that of its first floating-point matrix."""
         for parameter in self.model.parameters():
             if parameter.ndim >= 2 and parameter.dtype in agreement.TOLERANCES:
                 return parameter.dtype
@@ -91,6 +91,6 @@ class Survey:
         return {path: tables for path, tables in tried if tables is not None}
 
     def tables_of(self, path: str) -> Tables | None:
-        """The tables that a module uses: the nearest above it."""
+        """The tables that a module uses: those of the nearest enclosing module."""
         best = nearest(path, self.tables)
         return None if best is None else self.tables[best]

@@ -19,7 +19,7 @@ class Tables:
     Attributes:
         path: Its path in the model.
         width: The last dim of cos and of sin.
-        kinds: What its forward takes after ``(x, position_ids)``: one tuple for each kind of layer.
+        kinds: The further arguments of its forward, after ``(x, position_ids)``: one tuple for each kind of layer.
     """
 
     path: str
@@ -34,18 +34,18 @@ class Tables:
 
 
 def find_tables(path: str, module: nn.Module, dtype: torch.dtype) -> Tables | None:
-    """Try a module as a maker of cos and sin; None where it is none."""
+    """Try whether a module makes cos and sin; None if it does not."""
     buffers = {name: b for name, b in module._buffers.items() if b is not None}
     if not any("inv_freq" in name for name in buffers) or any(b.is_meta for b in buffers.values()):
         return None
-    if "forward" in vars(module) and whose_forward(module) is not None:  # torch's decorators of a class are no others'
+    if "forward" in vars(module) and whose_forward(module) is not None:  # torch's own decorators do not count
         return None
     kinds: tuple[tuple[Any, ...], ...] = ((),)
     if "layer_type" in inspect.signature(module.forward).parameters:
         kinds = tuple((kind,) for kind in sorted(set(getattr(module.config, "layer_types", ()))))
     try:
         made = [make(module, kind, 5, dtype) for kind in kinds]
-    except Exception:  # a module that holds inverse frequencies for something else
+    except Exception:  # the module holds inverse frequencies for another purpose
         return None
     widths = {cos.shape[-1] for cos, _ in made}
     return Tables(path, widths.pop(), kinds) if len(widths) == 1 else None
@@ -55,7 +55,7 @@ def make(module: nn.Module, kind: tuple[Any, ...], seq: int, dtype: torch.dtype)
     """The cos and sin that a copy of a module gives for the positions 3, 4, 5, ..., each ``(1, seq, width)``.
 
     Raises:
-        ValueError: where it gives something else.
+        ValueError: if it returns anything else.
     """
     like = next(module.buffers())
     x = torch.zeros(1, seq, 8, dtype=dtype, device=like.device)
@@ -67,7 +67,7 @@ def make(module: nn.Module, kind: tuple[Any, ...], seq: int, dtype: torch.dtype)
 
 
 def nearest(path: str, tables: Mapping[str, Tables] | Iterable[str]) -> str | None:
-    """The path of the tables whose module is nearest above a path; None without any."""
+    """The path of the tables nearest to a path among its enclosing modules; None if there are none."""
 
     def shared(other: str) -> int:
         parent = other.rpartition(".")[0]

@@ -1,9 +1,9 @@
 """Calls of a module on random input, each on a copy of it: a check changes nothing in the model.
 
-A module may write when it is called: running statistics, the observers of quantisation-aware training, a counter. It
-may have hooks that log or change what they see. So a check calls copies. A copy has buffers and attributes of its own,
-and no hooks; its parameters are random values, or copies too. Each call gets a fresh copy, so that all calls start from
-the same state.
+A module may write state when it is called: running statistics, observers of quantisation-aware training, a counter. It
+may have hooks that log or change what they see. So a check calls copies. A copy has its own buffers and attributes and
+no hooks; its parameters are random values, or copies too. Each call gets a fresh copy, so that all calls start from the
+same state.
 """
 
 import copy
@@ -32,18 +32,18 @@ _GLOBAL_HOOKS: tuple[Any, ...] = (
     torch_module._global_backward_hooks,
     torch_module._global_backward_pre_hooks,
 )
-IN_TRAINING = "it computes something else in training"
+IN_TRAINING = "it computes something different in training"
 
 _LARGE = 4096
 """Elements of a matrix that is not copied for each call."""
 
 _SHARED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, torch.dtype, torch.device, torch.Size)
-"""What is the same object in a copy."""
+"""Types whose instances a copy shares."""
 
 
 @contextmanager
 def still() -> Iterator[None]:
-    """What every check runs under: no gradients, no autocast, float32 in full, and hooks for all modules off."""
+    """The context of every check: no gradients, no autocast, full float32 precision, and global module hooks off."""
     held = [dict(hooks) for hooks in _GLOBAL_HOOKS]
     for hooks in _GLOBAL_HOOKS:
         hooks.clear()
@@ -62,7 +62,7 @@ def still() -> Iterator[None]:
 
 @dataclass
 class _Shared:
-    """What a trial has in common with those made from it."""
+    """What a trial shares with those made from it."""
 
     training: bool = False
     written: set[str] = field(default_factory=set)
@@ -70,11 +70,12 @@ class _Shared:
 
 @dataclass(frozen=True)
 class Trial:
-    """Calls of one module: ``trial(x)`` is what ``module(x)`` gives, by a copy.
+    """Calls of one module: ``trial(x)`` is ``module(x)``, computed by a copy.
 
     Attributes:
-        module: The module, which is only read.
-        values: What copies hold in the place of its tensors, by their ids. Buffers are copied from here once more.
+        module: The module; only read.
+        values: What copies hold in place of its tensors, by the tensors' ids. Each copy gets its own copy of the
+            buffers here.
         watched: Paths of the children whose state is compared before and after a call; ``""`` is the module.
         prepare: What is done to a copy before it is called.
         child: The child that is called; ``""`` calls the module.
@@ -95,7 +96,7 @@ class Trial:
 
     @classmethod
     def own(cls, module: nn.Module, **given: Tensor) -> "Trial":
-        """With copies of the module's own values, or those that are given by name."""
+        """With copies of the module's own values, except those given by name."""
         return cls._of(module, given, ())
 
     @classmethod
@@ -105,7 +106,7 @@ class Trial:
         return cls(module, values, watched)
 
     def where(self, prepare: Callable[[Any], None]) -> "Trial":
-        """The same, with something done to every copy before it is called."""
+        """The same, with a function applied to every copy before it is called."""
         return replace(self, prepare=prepare)
 
     def of(self, child: str) -> "Trial":
@@ -113,12 +114,12 @@ class Trial:
         return replace(self, child=child, watched=())
 
     def given(self, name: str, value: Tensor) -> "Trial":
-        """The same with another value of one parameter or buffer."""
+        """The same with another value for one parameter or buffer."""
         return replace(self, values={**self.values, id(_tensor(self.module, name)): value})
 
     @property
     def written(self) -> str | None:
-        """Which attributes of its own the module wrote when it was called, as a reason to leave it; None for none."""
+        """Which of its own attributes the module wrote when it was called, as a reason to leave it; None if none."""
         names = sorted(self.shared.written)
         return f"it writes its own state when it is called: `{'`, `'.join(names)}`" if names else None
 
@@ -132,13 +133,13 @@ class Trial:
         return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of one call, by a fresh copy."""
+        """The result of one call of a fresh copy."""
         made = self.copy()
         return self.run(made, lambda: made.get_submodule(self.child)(*args, **kwargs))
 
     def run(self, made: Any, call: Callable[[], Any]) -> Any:
-        """The result of ``call``; what it writes into the watched parts of a copy is noted."""
-        own = self.prepare is None or "forward" not in vars(made)  # a replacement writes nothing that counts
+        """The result of ``call``; records what it writes into the watched parts of a copy."""
+        own = self.prepare is None or "forward" not in vars(made)  # what a replacement writes does not count
         before = [_state(made.get_submodule(path)) for path in self.watched] if own else []
         result = call()
         for path, earlier in zip(self.watched if own else (), before, strict=True):
@@ -155,7 +156,7 @@ def _tensor(module: nn.Module, name: str) -> Tensor:
 
 
 def _copy_module(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Module:
-    """A copy of a module and all that it holds, with these values, without hooks and training state."""
+    """A copy of a module and everything it holds, with these values, without hooks and training state."""
     inner = list(module.modules())
     memo: dict[int, Any] = {id(child): type(child).__new__(type(child)) for child in inner}
     for child in inner:
@@ -178,7 +179,7 @@ def _copy_module(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Module:
 
 
 def _is_weight(tensor: Tensor, value: Tensor) -> bool:
-    """Whether all copies may share a tensor: large matrices that are parameters, or no floating numbers."""
+    """Whether all copies may share a tensor: large matrices that are parameters or are not floating-point."""
     return (
         value.numel() >= _LARGE
         and value.ndim > 1
@@ -187,7 +188,7 @@ def _is_weight(tensor: Tensor, value: Tensor) -> bool:
 
 
 def _computes_a_weight(hook: Any) -> bool:
-    """Whether a hook is torch's own way to compute a weight before each call: pruning, weight norm."""
+    """Whether a hook is torch's own and computes a weight before each call: pruning, weight norm."""
     return type(hook).__module__.startswith("torch.nn.utils.")
 
 
@@ -196,12 +197,12 @@ def _copy_of(tensor: Tensor) -> Tensor:
         return tensor.detach().clone()
     try:
         return copy.deepcopy(tensor)
-    except Exception:  # a quantiser's own class of tensor that cannot be copied
+    except Exception:  # a quantiser's tensor subclass that cannot be copied
         return tensor
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy of an attribute's value; what is in the memo, or outside of the module, stands for itself."""
+    """A copy of an attribute's value; objects in the memo, or outside the module, are shared."""
     if id(value) in memo:
         return memo[id(value)]
     if isinstance(value, (*_SHARED, nn.Module)):
@@ -228,7 +229,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
-    """A module's own tensors and attributes, in a form that stays as it is."""
+    """A snapshot of a module's own tensors and attributes."""
     held = {**module._parameters, **module._buffers}
     others = {k: v for k, v in vars(module).items() if k not in ("_parameters", "_buffers", "_modules", *_HOOKS)}
     return {name: _kept(value) for name, value in {**others, **held}.items()}
@@ -263,16 +264,16 @@ def _same(one: Any, other: Any) -> bool:
 def difference_in_training(
     trial: Trial, device: torch.device, own: Callable[[], Tensor], replacement: Callable[[], Tensor]
 ) -> str | None:
-    """Say whether a module and its replacement differ in training; None where they agree.
+    """How a module and its replacement differ in training; None if they agree.
 
-    Both start from the same random numbers and have to draw as many: what a module drops, its replacement has to drop.
-    torch's generators are left as they were.
+    Both start from the same random state and must draw the same numbers: a replacement has to drop what the module
+    drops. torch's generators are restored.
 
     Args:
         trial: What both call.
         device: Where they compute.
-        own: What calls the module.
-        replacement: What calls its replacement.
+        own: Calls the module.
+        replacement: Calls its replacement.
     """
     before = _generators(device)
     trial.shared.training = True

@@ -1,4 +1,4 @@
-"""What a patch changed, so that the very objects can be put back."""
+"""What a patch changed, so that the original objects can be put back."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,18 +9,18 @@ from opmux_transformers.reporting import Report
 
 ABSENT = "absent"
 STATE = "_opmux_patch"
-"""The attribute of a patched model that holds its `Patch`; deepcopy copies it along, with the modules it names."""
+"""The attribute of a patched model that holds its `Patch`; deepcopy copies it too, with the modules it names."""
 
 REDUCE, DEEPCOPY = "__reduce_ex__", "__deepcopy__"
 """What ``pickle`` and ``copy.deepcopy`` ask an object for before they ask its class."""
 
 NOT_COPIED = frozenset({STATE, REDUCE, DEEPCOPY})
-"""Attributes of a patched module that are no part of its computation."""
+"""Attributes of a patched module that do not affect its computation."""
 
 
 @dataclass
 class StandIn:
-    """A configuration that replaces a model's own, because other models may hold that one too."""
+    """A configuration that replaces a model's own, because other models may hold the original too."""
 
     own: Any
     made: Any
@@ -28,7 +28,7 @@ class StandIn:
     """Its attributes when it was made."""
 
     def hand_back(self) -> None:
-        """Set in the model's own what the user has set in this one since."""
+        """Copy to the model's own what the user has set in this one since."""
         for key, value in vars(self.made).items():
             first = self.at_first.get(key, self)
             if first is not value and not (isinstance(value, str) and first == value):
@@ -42,8 +42,8 @@ class Change:
     Attributes:
         owner: The object whose attribute it is.
         name: The attribute.
-        before: What it was; `ABSENT` where there was none.
-        kind: The name of the kind that set it; empty for what serves all kinds.
+        before: The previous value; `ABSENT` if there was none.
+        kind: The name of the kind that set it; empty if it serves all kinds.
     """
 
     owner: Any
@@ -76,14 +76,14 @@ class Patch:
         write_all(vars(owner), {name: value})
 
     def put_back(self, kind: str = "") -> None:
-        """Put back what was set for one kind, the last change first."""
+        """Undo the changes of one kind, the last change first."""
         for change in reversed([change for change in self.changes if change.kind == kind]):
             write_all(vars(change.owner), {change.name: change.before})
         self.changes = [change for change in self.changes if change.kind != kind]
 
 
 def write_all(own: dict[str, Any], values: dict[str, Any]) -> None:
-    """Write an object's attributes past its own bookkeeping: neither a forward nor a configuration is a child."""
+    """Write an object's attributes directly, past a module's bookkeeping of its children."""
     for name, value in values.items():
         if isinstance(value, str) and value == ABSENT:
             own.pop(name, None)

@@ -1,4 +1,4 @@
-"""Which versions of transformers the patches are made for and tested with."""
+"""Which versions of transformers the patches support and are tested with."""
 
 import re
 
@@ -12,13 +12,13 @@ NEWEST = (5, 23)
 
 
 def check_transformers(version: str | None = None) -> None:
-    """Refuse a transformers that the patches do not know.
+    """Refuse a version of transformers that the patches do not support.
 
     Args:
-        version: the version to judge; None is that of the installed package.
+        version: the version to check; None means the installed one.
 
     Raises:
-        UnsupportedCall: below `OLDEST` or above `NEWEST`.
+        UnsupportedCall: if it is below `OLDEST` or above `NEWEST`.
     """
     version = transformers.__version__ if version is None else version
     numbers = re.match(r"(\d+)\.(\d+)", version)

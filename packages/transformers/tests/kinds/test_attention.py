@@ -31,8 +31,8 @@ def test_an_attention_of_its_own_making_keeps_the_masks_of_all() -> None:
     report = opmux_transformers.patch(patched)
     stranger = "model.layers.1.self_attn"
     assert reasons(report, "attention") == {
-        "model.layers.0.self_attn": f"it changes only together with {stranger}, which does not ask the registry",
-        stranger: "it mixes tokens by code of its own, which does not ask transformers' registry for attention",
+        "model.layers.0.self_attn": f"it is replaced only together with {stranger}, which does not use the registry",
+        stranger: "it mixes tokens in its own code, not through transformers' attention registry",
     }
     assert report.replaced("rope") == 1
     assert report.replaced("rope tables") == 0
@@ -50,7 +50,7 @@ def test_an_attention_of_its_own_making_keeps_the_masks_of_all() -> None:
             "1.0",
             "it hands attention `position_bias`, which opmux.attention does not have",
         ),
-        ("self.scaling", "sliding_window=5, ", "1.0", "it names the window 5, its mask would have None"),
+        ("self.scaling", "sliding_window=5, ", "1.0", "it passes the window 5, but its mask would have None"),
     ],
     ids=["another-output", "another-scale", "a-bias", "a-window"],
 )
@@ -66,7 +66,7 @@ def test_a_strangers_attention(scaling: str, extra: str, factor: str, reason: st
     if reason:
         assert reason in left["model.layers.1.self_attn"]
         assert left["model.layers.0.self_attn"] == (
-            "it changes only together with model.layers.1.self_attn, whose attention is left"
+            "it is replaced only together with model.layers.1.self_attn, whose attention is left"
         )
         assert patched.config._attn_implementation == "eager"
     else:  # what it computes is its own business: attention lies inside, and is what opmux computes
@@ -101,7 +101,7 @@ def test_an_encoder() -> None:
     patched = copy.deepcopy(plain)
     report = opmux_transformers.patch(patched)
     assert report.replaced("norm") == report.replaced("attention") == report.replaced("gate") == 0
-    assert set(reasons(report, "norm").values()) == {"it holds a bias, so it is no RMS norm"}
+    assert set(reasons(report, "norm").values()) == {"it has a bias, so it is not an RMS norm"}
     attention = reasons(report, "attention")
     assert len(attention) == 2
     assert set(attention.values()) == {"it attends in both directions: opmux's mask is made for decoders"}
@@ -133,7 +133,7 @@ def test_the_reasons_for_t5() -> None:
         "its forward takes no `attention_mask`: its mask is not the one that opmux makes"
     )
     assert set(reasons(report, "residual").values()) == {
-        "its attention calls no function (q, k, cos, sin), and only layers whose attention does are looked at"
+        "its attention calls no function (q, k, cos, sin), and only layers whose attention does are considered"
     }
 
 
@@ -145,7 +145,7 @@ def test_an_attention_that_needs_more_than_a_check_can_give() -> None:
     patched = model()
     patched.model.layers[1].self_attn.__class__ = Sharing
     left = reasons(opmux_transformers.patch(patched), "attention")
-    assert left["model.layers.1.self_attn"] == "its forward needs `shared_states`, which a check cannot give"
+    assert left["model.layers.1.self_attn"] == "its forward needs `shared_states`, which a check cannot provide"
 
 
 def test_an_attention_that_scales_by_positions_is_replaced() -> None:

@@ -30,7 +30,7 @@ def test_a_model_without_generate_says_why_it_keeps_no_pages() -> None:
         ("qwen3_next", "some of its layers keep other states than keys and values: LinearAttentionLayer"),
         ("glm4_moe_lite", "model.layers.0.self_attn computes with the keys and values that a cache gives"),
         ("jetmoe", "model.layers.0.self_attention computes with the keys and values that a cache gives"),
-        ("minimax", "it has a cache of its own kind"),
+        ("minimax", "it has its own kind of cache"),
         ("bloom", "not all of its attention is opmux's"),
     ],
 )

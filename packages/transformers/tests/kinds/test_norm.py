@@ -60,7 +60,7 @@ def test_a_norm_with_changed_maths_is_left_alone(forward) -> None:
     assert list(left) == ["model.layers.1.input_layernorm"]
     assert left["model.layers.1.input_layernorm"].startswith("on random input it differs from the replacement by ")
     assert report.replaced("norm") == 4
-    assert reasons(report, "residual") == {"model.layers.1": "no norm follows a residual sum inside of it"}
+    assert reasons(report, "residual") == {"model.layers.1": "no norm follows a residual sum in it"}
     agree(patched, plain)
 
 
@@ -134,7 +134,7 @@ def test_a_norm_whose_weight_is_computed_is_named(change) -> None:
         change(of.model.layers[0].input_layernorm)
     report = opmux_transformers.patch(patched)
     assert reasons(report, "norm") == {
-        "model.layers.0.input_layernorm": "its weight is computed in every call, or is no parameter"
+        "model.layers.0.input_layernorm": "its weight is computed in every call, or is not a parameter"
     }
     assert report.replaced("norm") == 4
     agree(patched, plain)

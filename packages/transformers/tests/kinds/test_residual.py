@@ -33,7 +33,7 @@ def test_a_layer_that_adds_something_else_is_left_alone() -> None:
     subclassed(plain.model.layers[0], forward)
     patched = copy.deepcopy(plain)
     report = opmux_transformers.patch(patched)
-    assert reasons(report, "residual") == {"model.layers.0": "what it adds to the residual is not the output before"}
+    assert reasons(report, "residual") == {"model.layers.0": "what it adds to the residual is not the previous output"}
     agree(patched, plain)
 
 

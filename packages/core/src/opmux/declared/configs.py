@@ -20,7 +20,7 @@ def schema_of(implementation: Implementation) -> type | None:
     """The dataclass that an implementation's configs are made of, or None where it declares none.
 
     Raises:
-        ValueError: where ``config_schema`` cannot be imported or is no dataclass; the message is the reason.
+        ValueError: where ``config_schema`` cannot be imported or is not a dataclass; the message is the reason.
     """
     declared = implementation.config_schema
     if declared is None:
@@ -33,7 +33,7 @@ def schema_of(implementation: Implementation) -> type | None:
         except PLUGIN_FAULTS as error:  # a plugin's module may raise anything
             raise ValueError(f"config_schema {declared!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not (isinstance(schema, type) and dataclasses.is_dataclass(schema)):
-        raise ValueError(f"config_schema {declared!r} is no dataclass")
+        raise ValueError(f"config_schema {declared!r} is not a dataclass")
     return schema
 
 
@@ -50,7 +50,7 @@ def check_schema(implementation: Implementation) -> None:
     if not named and not (isinstance(declared, type) and dataclasses.is_dataclass(declared)):
         raise PluginError(f"config_schema {declared!r} is neither 'module:Name' nor a dataclass")
     if implementation.config is None:
-        raise PluginError("config_schema= without config=: a target that takes no config has no schema of one")
+        raise PluginError("config_schema= is given without config=: a target that takes no config needs no schema")
 
 
 def check_config(implementation: Implementation, config: Mapping[str, Any]) -> str | None:
@@ -97,7 +97,7 @@ def _made(schema: type[Any], given: Any, path: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(schema) if f.init}
     unknown = [name for name in given if name not in fields]
     if unknown:
-        raise ValueError(f"{prefix}{unknown[0]} is no parameter of {schema.__name__}; it has {', '.join(fields)}")
+        raise ValueError(f"{prefix}{unknown[0]} is not a parameter of {schema.__name__}; it has {', '.join(fields)}")
     none = dataclasses.MISSING
     for name, field in fields.items():
         if name not in given and field.default is none and field.default_factory is none:

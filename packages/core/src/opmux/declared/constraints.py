@@ -62,7 +62,7 @@ class Dtype(Constraint):
             tensor_source(signature, self.argument, "")
         unknown = [d for d in self.dtypes if not isinstance(getattr(torch, d, None), torch.dtype)]
         if unknown:
-            raise PluginError(f"{unknown} are no dtypes of torch {torch.__version__}")
+            raise PluginError(f"{unknown} are not dtypes of torch {torch.__version__}")
         return ()
 
     def check(self, call: Call) -> str | None:

@@ -144,8 +144,8 @@ class Attention(nn.Module):
         """
         if context is None and x.dim() != 3:
             raise invalid(
-                "Attention", "x", "shape (batch, seq, hidden) where no context is given", f"shape {tuple(x.shape)}",
-                "pass x[None] of a single sequence, or a context of ragged tokens",
+                "Attention", "x", "shape (batch, seq, hidden), since no context is given", f"shape {tuple(x.shape)}",
+                "pass x[None] for a single sequence, or a context for ragged tokens",
             )  # fmt: skip
         q, k, v = self._projected(x)
         rotary = self.rotary if rotary is None else rotary
@@ -198,13 +198,13 @@ def _check(hidden: int, heads: int, kv_heads: int, head_dim: int | None, qk_norm
     check_sizes("Attention", hidden=hidden, heads=heads, kv_heads=kv_heads)
     if head_dim is None and hidden % heads:
         raise invalid(
-            "Attention", "head_dim", f"a number where heads = {heads} does not divide hidden = {hidden}", "None",
+            "Attention", "head_dim", f"a number, since heads = {heads} does not divide hidden = {hidden}", "None",
             "pass it, or change one of the two",
         )  # fmt: skip
     if heads % kv_heads:
         raise invalid(
             "Attention", "kv_heads", f"a divisor of heads = {heads}", f"{kv_heads}",
-            "each of them serves as many query heads",
+            "each kv head serves the same number of query heads",
         )  # fmt: skip
     if qk_norm not in (None, "head", "all"):
         raise invalid("Attention", "qk_norm", "'head', 'all' or None", repr(qk_norm), "check the spelling")

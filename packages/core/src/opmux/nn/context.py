@@ -60,7 +60,7 @@ class PackedSequences:
             counts = []
         if not counts or min(counts) < 0:
             raise invalid(
-                "PackedSequences", "lengths", "whole numbers, one at least, none below 0", repr(lengths),
+                "PackedSequences", "lengths", "at least one whole number, none below 0", repr(lengths),
                 "give the number of tokens of each sequence",
             )  # fmt: skip
         positions = torch.cat([torch.arange(length, device=device) for length in counts])
@@ -76,7 +76,7 @@ class PackedSequences:
         offsets = self.cu_seqlens
         if offsets.ndim != 1 or offsets.shape[0] < 2 or offsets.dtype != torch.int32:
             raise invalid(
-                "PackedSequences", "cu_seqlens", "int32[sequences + 1] of one sequence at least", describe(offsets),
+                "PackedSequences", "cu_seqlens", "int32[sequences + 1] for at least one sequence", describe(offsets),
                 "make it with PackedSequences.of",
             )  # fmt: skip
         if self.positions is not None and self.positions.ndim != 1:
@@ -104,8 +104,8 @@ class PackedSequences:
         """
         if self.positions is not None and q.shape[0] != self.positions.shape[0]:
             raise invalid(
-                "PackedSequences", "q", f"{self.positions.shape[0]} tokens, as many as the sequences have in all",
-                f"{q.shape[0]}", "lay out the sequences of this call",
+                "PackedSequences", "q", f"{self.positions.shape[0]} tokens, the total of all sequences",
+                f"{q.shape[0]}", "pass the PackedSequences of this call",
             )  # fmt: skip
         lengths: dict[str, Any] = {"max_seqlen_q": self.max_seqlen, "max_seqlen_k": self.max_seqlen}
         return opmux.attention_varlen(q, k, v, self.cu_seqlens, self.cu_seqlens, sinks, **lengths, **options)

@@ -56,14 +56,14 @@ class PagedStep:
         """
         if not len(starts) == len(counts) == len(pages) > 0:
             raise invalid(
-                "PagedStep", "counts", "one of each sequence, as starts and pages, and a sequence at least",
+                "PagedStep", "counts", "one count per sequence, like starts and pages, for at least one sequence",
                 f"{len(counts)}, {len(starts)} starts and {len(pages)} lists of pages", "give each sequence all three",
             )  # fmt: skip
         for start, count, own in zip(starts, counts, pages, strict=True):
             if not 0 <= start <= start + count <= len(own) * page_size:
                 raise invalid(
                     "PagedStep", "pages", f"room for {start} cached and {count} new tokens",
-                    f"{len(own)} pages of {page_size}", "give the sequence its pages first; no number is below 0",
+                    f"{len(own)} pages of {page_size}", "allocate its pages first; no number may be negative",
                 )  # fmt: skip
         places = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
         slots = [
@@ -182,7 +182,7 @@ class PagedCache:
         if not 0 <= index < len(self._layers):
             raise invalid(
                 "PagedCache", "index", f"a layer from 0 to below {len(self._layers)}", f"{index}",
-                "give the cache as many layers as keep keys and values",
+                "give the cache one layer for each layer that caches keys and values",
             )  # fmt: skip
         return PagedLayer(*self._layers[index], step)
 
@@ -198,7 +198,7 @@ class PagedCache:
         """
         if not isinstance(counts, Mapping) or not counts or min(counts.values()) < 1:
             raise invalid(
-                "PagedCache", "counts", "a mapping, with a new token of each sequence at least", repr(counts),
+                "PagedCache", "counts", "a mapping with at least one new token per sequence", repr(counts),
                 "leave out sequences that do not grow",
             )  # fmt: skip
         starts = [self._lengths.get(number, 0) for number in counts]

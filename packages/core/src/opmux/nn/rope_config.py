@@ -44,7 +44,7 @@ def rule_of(rope_type: str) -> Rule:
     if name not in RULES:
         raise invalid(
             _MODULE, "rope_type", f"one of {', '.join(RULES)}", repr(rope_type),
-            "for another make tables of your own and call opmux.apply_rope",
+            "for any other rule, make the tables yourself and call opmux.apply_rope",
         )  # fmt: skip
     return RULES[name]
 

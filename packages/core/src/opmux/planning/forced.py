@@ -25,7 +25,7 @@ def unknown_backend(op: Op, backend: str) -> OpmuxError | None:
     if backend in known:
         return UnknownBackend(
             f"{op.name}: `backend` expected one of {here}, got {backend!r}, which does not implement this op; "
-            "leave backend= away to let the best one be chosen"
+            "omit backend= to let opmux choose"
         )
     return UnknownBackend(
         f"{op.name}: `backend` expected one of {here}, got {backend!r}, which no installed plugin registers; "

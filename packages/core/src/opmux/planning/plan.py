@@ -36,7 +36,7 @@ def resolve(attempt: Attempt) -> resolver.Resolution:
 
 
 def circumstances(attempt: Attempt) -> resolver.Circumstances:
-    """What the choice depends on besides the call."""
+    """What the choice depends on, apart from the call."""
     op, call = attempt.op, attempt.call
     return resolver.Circumstances(
         policy=policy.current(),
@@ -71,7 +71,7 @@ def _choice(attempt: Attempt, resolution: resolver.Resolution) -> Implementation
         raise BackendFault(
             f"{op.name}: {better.name} is in quarantine, and the policy is strict: {better.reason}\n"
             f"  call:      {attempt}\n"
-            f"  try:       opmux.quarantine_clear() once it is mended, or disable it"
+            f"  try:       fix the cause and call opmux.quarantine_clear(), or disable it"
         )
     return resolution.accepted[0].implementation
 
@@ -93,7 +93,7 @@ def _prepared(attempt: Attempt, implementation: Implementation, resolution: reso
         target = load_target(op, implementation, attempt.forced)
     except PLUGIN_FAULTS as error:
         reason = f"{type(error).__name__}: {error}"
-        told = f" cannot be loaded: {reason}; mend its installation, or leave backend= away"
+        told = f" cannot be loaded: {reason}; fix its installation, or omit backend="
         faults.pass_over(attempt, implementation, error, scope=quarantine.ARCH, reason=reason, told=told)
         return None
     try:

@@ -40,4 +40,4 @@ def _remedy(op: Op, call: Call, resolution: Resolution) -> str:
                 return f'pad {constraint.name} to {padded}, or pass backend="reference"'
     if len({v.implementation.backend for v in resolution.verdicts}) <= 1:
         return f'install a backend for {call.arch} (see `opmux backends`), or pass backend="reference"'
-    return 'change what the reasons name, or pass backend="reference"'
+    return 'change the arguments that the reasons name, or pass backend="reference"'

@@ -64,7 +64,7 @@ class Resolution:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What the choice depends on besides the call.
+    """What the choice depends on, apart from the call.
 
     Attributes:
         quarantined: full name -> reason, for this op, arch and key.

@@ -28,7 +28,7 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
     launched = not isinstance(error, BuildFailed)
     if capturing():
         raise CaptureRefused(
-            f"{op.name}: {implementation.title} failed during graph capture, where nothing may take its place: "
+            f"{op.name}: {implementation.title} failed during graph capture, where no fallback may run: "
             f"{reason}; run the call once before the capture"
         ) from error
     if attempt.forced is not None or policy.current().strict:
@@ -44,7 +44,7 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
     if op.signature.mutates and launched:
         written = ", ".join(f"`{name}`" for name in op.signature.mutates)
         raise BackendFault(
-            f"{op.name}: {implementation.title} failed while it was writing {written}, which may hold anything now: "
+            f"{op.name}: {implementation.title} failed while writing {written}, whose contents are now undefined: "
             f"{reason}\n"
             f"  call:      {attempt}\n"
             f"  try:       restore {written} and call again: the next choice will run"

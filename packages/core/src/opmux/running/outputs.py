@@ -50,7 +50,7 @@ def check_out(
         if value.requires_grad and torch.is_grad_enabled():
             raise InvalidArgument(
                 f"{op.name}: `{label}` expected a tensor that requires no gradient, got one that does; "
-                "out= has no autograd: pass out.detach(), or leave out= away"
+                "out= does not support autograd: pass out.detach(), or omit out="
             )
 
     for first, second in itertools.combinations(outs, 2):

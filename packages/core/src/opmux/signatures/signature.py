@@ -194,7 +194,9 @@ def _option(parameter: inspect.Parameter, group: Any) -> Option:
     elif annotation in _SIMPLE_KINDS:
         kind = _SIMPLE_KINDS[annotation]
     else:
-        raise TypeError(f"option `{parameter.name}` has an annotation that no schema can say: {annotation!r}")
+        raise TypeError(
+            f"option `{parameter.name}` has an annotation that a torch schema cannot express: {annotation!r}"
+        )
     dtypes, name = (_group_dtypes(group), group.__name__) if group is not None else (frozenset(), "")
     return Option(parameter.name, kind, nullable, choices, length, parameter.default, dtypes, name)
 
@@ -291,7 +293,9 @@ def _check_references(signature: Signature) -> None:
         for dim in shape.dims:
             part = dim.denominator if isinstance(dim, CeilQuotient) else dim
             if isinstance(part, OptionValue) and part.name not in options:
-                raise TypeError(f"{signature.name}: {shape.text!r} reads an option `{part.name}` that is not there")
+                raise TypeError(
+                    f"{signature.name}: {shape.text!r} reads an option `{part.name}` that the op does not have"
+                )
     clash = arguments & set(signature.binders)
     if clash:
         raise TypeError(f"{signature.name}: {sorted(clash)} name both a dim and an argument")
@@ -301,4 +305,4 @@ def _check_references(signature: Signature) -> None:
                 raise TypeError(f"{signature.name}: no required tensor binds dim `{used}` of {shape.text!r}")
     for name in (*signature.mutates, *(n for group in signature.same_dtype for n in group)):
         if name not in arguments:
-            raise TypeError(f"{signature.name}: `{name}` is no argument")
+            raise TypeError(f"{signature.name}: `{name}` is not an argument")

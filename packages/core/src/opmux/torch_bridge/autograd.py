@@ -77,7 +77,7 @@ def refuse_batched(op: Op, tensors: Sequence[Any]) -> None:
 
 
 def refuse_with_out(op: Op, tensors: Sequence[Any]) -> None:
-    """Refuse gradients of a call with ``out=``, which has no autograd.
+    """Refuse gradients of a call with ``out=``, which does not support autograd.
 
     Raises:
         UnsupportedCall: If torch has batched a tensor.
@@ -87,7 +87,7 @@ def refuse_with_out(op: Op, tensors: Sequence[Any]) -> None:
     refuse_forward_mode(op, tensors)
     if gradient_due(tensors):
         raise GradientRefused(
-            f"{op.name}: out= has no autograd, and an argument requires a gradient; "
+            f"{op.name}: out= does not support autograd, and an argument requires a gradient; "
             "omit out=, or call it under torch.no_grad()"
         )
 

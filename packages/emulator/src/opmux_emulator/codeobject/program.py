@@ -41,7 +41,7 @@ class Program:
         self.elf: Elf = read_elf(data)
         self.arch = self.elf.arch
         if not self.elf.segments:
-            raise CodeObjectError("code object: it has no loaded segment: an object file is to be linked first")
+            raise CodeObjectError("code object: it has no loadable segment: link the object file first")
         size = max(s.address + s.size for s in self.elf.segments)
         self.image = bytearray(size)
         for segment in self.elf.segments:

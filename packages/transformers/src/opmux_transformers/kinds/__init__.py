@@ -19,7 +19,7 @@ __all__ = ["KINDS", "Kind"]
 KINDS: list[Kind[Any]] = [
     NORM,
     GATE,
-    ROPE,  # attention is judged with its rotation replaced
+    ROPE,  # attention is judged with its rotation already replaced
     ROPE_TABLES,
     ATTENTION,
     DECODE,  # needs norms, rotation and attention
@@ -28,4 +28,5 @@ KINDS: list[Kind[Any]] = [
     EXPERTS,
     LINEAR,
 ]
-"""In the order in which they are judged, replaced and reported; undone in reverse. Each may ask for those before it."""
+"""In the order in which they are judged, replaced and reported; undone in reverse. Each may use the findings of those
+before it."""

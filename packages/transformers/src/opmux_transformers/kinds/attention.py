@@ -1,8 +1,8 @@
-"""Attention: modules that ask transformers' registry, proved by their numbers under opmux's attention.
+"""Attention: modules that use transformers' attention registry, verified numerically under opmux's attention.
 
-A module is judged whole: with its own forward and transformers' eager attention under a mask, and with the forward and
-the attention that it would get. The keywords that it hands to attention are checked too: an unknown one might change
-what is computed, and a window must be the one that the layer's mask would have.
+A module is judged as a whole: with its own forward and transformers' eager attention under a mask, and with the forward
+and the attention that it would get. The keywords that it passes to attention are checked too: an unknown one might
+change what is computed, and a window must be the one that the layer's mask would have.
 """
 
 import copy
@@ -23,9 +23,9 @@ from opmux_transformers.trial import Trial, still
 from opmux_transformers.undo import Patch, StandIn
 
 RECORDING = "opmux_recording"
-"""The attention under which a check runs: opmux's own, which records what it was called with."""
+"""The name of the attention that a check runs under: opmux's own, with its arguments recorded."""
 
-_UNREGISTERED = "it mixes tokens by code of its own, which does not ask transformers' registry for attention"
+_UNREGISTERED = "it mixes tokens in its own code, not through transformers' attention registry"
 
 _seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -37,19 +37,19 @@ def recording_attention(module: nn.Module, *tensors: Any, **kwargs: Any) -> tupl
 
 
 def register() -> None:
-    """Put opmux's attention and mask into transformers' registries; models that do not name it do not notice."""
+    """Put opmux's attention and mask into transformers' registries; models that do not name them are not affected."""
     AttentionInterface.register(attention.NAME, attention.opmux_attention)
     AttentionMaskInterface.register(attention.NAME, masks.opmux_mask)
     AttentionInterface.register(RECORDING, recording_attention)
 
 
 class WatchedCache(DynamicCache):  # type: ignore[misc]
-    """transformers' own cache, which records what it gave."""
+    """transformers' own cache, which records what it returned."""
 
     given: tuple[Any, Any] = (None, None)
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """As transformers' own."""
+        """As in transformers' own."""
         self.given = super().update(*args, **kwargs)
         return self.given
 
@@ -60,7 +60,8 @@ class Attention:
 
     Attributes:
         ops: What computes its attention now.
-        paged: Whether it hands attention the keys and values as its cache gave them, so that they may be pages.
+        paged: Whether it passes keys and values to attention exactly as its cache returned them, so that they may be
+            pages.
     """
 
     ops: str
@@ -73,59 +74,58 @@ class AttentionKind(Kind[Attention]):
     name = option = "attention"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """Every attention module: those that ask the registry, and the others, which are left."""
+        """Every attention module: those that use the registry, and the others, which are left unchanged."""
         others = unregistered(survey)
         return [path for path, module in survey.modules.items() if is_candidate(module) or path in others]
 
     def judge(self, survey: Survey, path: str) -> Attention | str:
-        """Layers of one configuration get the same masks: all of them change their attention, or none does."""
+        """The layers of one configuration get the same masks, so all of them change their attention or none does."""
         module = survey.modules[path]
         if not is_candidate(module):
             return (
-                whose_forward(module)
-                or "it mixes tokens by code of its own, which does not ask transformers' registry for attention"
+                whose_forward(module) or "it mixes tokens in its own code, not through transformers' attention registry"
             )
         alone = self._alone(survey, path)
         if isinstance(alone, str):
             return alone
         config = module.config
         cause = survey.once(("cause", id(config)), lambda: self._cause(survey, config))
-        return f"it changes only together with {cause}" if cause else alone
+        return f"it is replaced only together with {cause}" if cause else alone
 
     def _alone(self, survey: Survey, path: str) -> Attention | str:
         foreign = whose_class(path, survey.modules)
         return foreign or survey.once(("attention", key_of(survey, path)), lambda: _judge(survey, path))
 
     def _cause(self, survey: Survey, config: Any) -> str | None:
-        """The attention of a configuration that has to be left; None where all can be replaced."""
+        """The attention of a configuration that has to be left unchanged; None if all can be replaced."""
         for path, module in strangers(survey).items():
             if module.config is config:
-                return f"{path}, which does not ask the registry"
+                return f"{path}, which does not use the registry"
         for path, module in survey.modules.items():
             if is_candidate(module) and module.config is config and isinstance(self._alone(survey, path), str):
                 return f"{path}, whose attention is left"
         return None
 
     def replace(self, survey: Survey, patch: Patch) -> None:
-        """Name opmux's attention in the configurations, and have models say that nothing is padded."""
+        """Name opmux's attention in the configurations, and have models pass a mask even if nothing is padded."""
         for path in _makers_of_masks(survey):
             module = survey.modules[path]
             patch.set(module, "forward", masks.with_own_positions(module).__get__(module), self.name)
         _switch(survey, patch)
 
     def undo(self, patch: Patch) -> None:
-        """Put back the model's own configurations, with what was set in their copies since."""
+        """Put back the model's own configurations, with what has been set in their copies since."""
         super().undo(patch)
         for config in patch.configs:
             config.hand_back()
         patch.configs.clear()
 
     def op(self, finding: Attention) -> str:
-        """The op, and what is special in it."""
+        """The op, and the special options of this attention."""
         return finding.ops
 
     def report(self, survey: Survey, patch: Patch) -> None:
-        """The rows, and notes on what they do not say."""
+        """The rows, and notes on what they do not show."""
         super().report(survey, patch)
         found, notes = survey.found(self), patch.report.notes
         if not isinstance(survey.model, PreTrainedModel) and not survey.results[self.name]:
@@ -136,7 +136,7 @@ class AttentionKind(Kind[Attention]):
             return
         own = {c.own._attn_implementation for c in patch.configs if c.made._attn_implementation == attention.NAME}
         if "sdpa" in own and any("softcap" in finding.ops for finding in found.values()):
-            notes.append("transformers' sdpa leaves the softcap out or refuses it; opmux's attention applies it")
+            notes.append("transformers' sdpa omits or refuses the softcap; opmux's attention applies it")
         rates = [vars(module).get("attention_dropout") for module in survey.modules.values()]
         dropout = max((rate for rate in rates if isinstance(rate, float)), default=0.0)
         if dropout:
@@ -166,17 +166,17 @@ def _judge(survey: Survey, path: str) -> Attention | str:
 
 
 def _fault(made: Probe, calls: list[Any], got: Tensor) -> str | None:
-    """Why a module that ran under opmux's attention is left all the same; None where it can be replaced."""
+    """Why a module that ran under opmux's attention is left nevertheless; None if it can be replaced."""
     if len(calls) != 1:
-        return f"its forward asks for attention {len(calls)} times, expected once"
+        return f"its forward calls attention {len(calls)} times, expected once"
     ((_, passed),) = calls
     unknown = sorted(k for k, v in passed.items() if v is not None and k not in attention.TAKEN | attention.PASSED_OVER)
     if "attention_mask" in unknown:
-        return "it makes the mask of its attention by itself"
+        return "it makes its own attention mask"
     if unknown:
         return f"it hands attention `{'`, `'.join(unknown)}`, which opmux.attention does not have"
     if passed.get("sliding_window") != made.window:
-        return f"it names the window {passed.get('sliding_window')}, its mask would have {made.window}"
+        return f"it passes the window {passed.get('sliding_window')}, but its mask would have {made.window}"
     return agreement.difference(got, made.expected) or made.trial.written
 
 
@@ -188,7 +188,7 @@ def _ops(calls: list[Any]) -> str:
 
 
 def _hands_over(trial: Trial, given: dict[str, Any]) -> bool:
-    """Whether the keys and values that a cache gives reach attention as they are; some models compute with them."""
+    """Whether the keys and values from a cache reach attention unchanged; some models compute with them first."""
     parameter = next((name for name in CACHES if name in given), None)
     if parameter is None:
         return False
@@ -198,12 +198,12 @@ def _hands_over(trial: Trial, given: dict[str, Any]) -> bool:
         trial(**{**given, parameter: cache})
         ((tensors, _),) = _seen
         return tensors[1] is cache.given[0] and tensors[2] is cache.given[1]
-    except Exception:  # a forward may want a cache of its own kind, or call attention in another way
+    except Exception:  # a forward may want its own kind of cache, or call attention in another way
         return False
 
 
 def _makers_of_masks(survey: Survey) -> list[str]:
-    """The models that make the masks of replaced attentions, and not one that only calls such a model."""
+    """The models that make the masks of replaced attentions, not those that only call such a model."""
     modules, attended = survey.modules, survey.found(ATTENTION)
     above = {path for path in modules if any(a.startswith(f"{path}." if path else "") for a in attended)}
     makers = [p for p in above if masks.makes_masks(modules[p]) and whose_forward(modules[p]) is None]
@@ -211,7 +211,7 @@ def _makers_of_masks(survey: Survey) -> list[str]:
 
 
 def _switch(survey: Survey, patch: Patch) -> None:
-    """Name opmux's attention in the configuration: in copies, for other models may hold the same object."""
+    """Name opmux's attention in copies of the configuration, since other models may hold the same object."""
     attended = survey.found(ATTENTION)
     switched = {id(survey.modules[path].config) for path in attended}
     if not switched:

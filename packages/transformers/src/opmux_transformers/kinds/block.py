@@ -29,8 +29,8 @@ class Block:
         after_mlp: What its output passes through before the second sum.
         factor: The attribute that both outputs are multiplied by; empty for 1.
         parameters: The names of the forward's parameters after the hidden states, in order.
-        checkpoints: Whether it is the class's forward that checkpoints, and not its ``__call__``.
-        fixed: Other numbers that its forward reads; what was found holds while they do not change.
+        checkpoints: Whether the class's forward does the checkpointing, rather than its ``__call__``.
+        fixed: Other numbers that its forward reads; the finding holds while they do not change.
     """
 
     before_attention: str
@@ -77,11 +77,11 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
             hidden_states, residual = opmux.add_rms_norm(
                 hidden_states, residual, weight_of(norm), eps=spec.eps_of(norm), weight_offset=spec.offset
             )
-        else:  # it has to be called, or was exchanged
+        else:  # it has to be called as a module, or was replaced
             residual = residual + hidden_states
             hidden_states = ask(norm, residual)
         hidden_states = ask(children[block.mlp], hidden_states)
-        if isinstance(hidden_states, tuple):  # a mixture of experts returns its router's scores too
+        if isinstance(hidden_states, tuple):  # a mixture of experts also returns its router's scores
             hidden_states = hidden_states[0]
         for name in block.after_mlp:
             hidden_states = ask(children[name], hidden_states)

@@ -1,4 +1,4 @@
-"""The KV cache of ``generate``: a patched model takes opmux's pages where it would have taken its ordinary cache."""
+"""The KV cache of ``generate``: a patched model uses opmux's pages in place of its ordinary cache."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from opmux_transformers.survey import Survey
 from opmux_transformers.undo import Patch
 
 METHOD = "_prepare_cache_for_generation"
-"""transformers' method that makes the cache of a `generate`; there is no public place for it."""
+"""transformers' method that makes the cache of a `generate`; there is no public hook for it."""
 
 _ARGUMENTS = ("generation_config", "model_kwargs")
 
@@ -27,13 +27,13 @@ class CacheKind(Kind[bool]):
     name = option = "cache"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """The outermost modules that generate, for a wrapper may hold one; else the model itself."""
+        """The outermost modules that generate, since a wrapper may hold one; else the model itself."""
         makers = [path for path, module in survey.modules.items() if hasattr(type(module), METHOD)]
         inner = [p for p in makers if any(p != o and p.startswith(f"{o}." if o else "") for o in makers)]
         return [path for path in makers if path not in inner] or [""]
 
     def judge(self, survey: Survey, path: str) -> bool | str:
-        """Whether its ``generate`` can take pages."""
+        """Whether its ``generate`` can use pages."""
         module = survey.modules[path]
         reason = _no_generate(module) or _why_not_paged(survey, module) or _why_not_its_own(module)
         return True if reason is None else f"generate keeps its ordinary cache: {reason}"
@@ -58,7 +58,7 @@ def _no_generate(module: nn.Module) -> str | None:
 
 
 def _why_not_paged(survey: Survey, module: nn.Module) -> str | None:
-    """Which attention of the model's text cannot read its keys and values from pages; None where all can."""
+    """Which attention of the text model cannot read its keys and values from pages; None if all can."""
     config: Any = getattr(module, "config", None)
     attended = survey.found(ATTENTION)
     if not attended or config is None:
@@ -72,13 +72,13 @@ def _why_not_paged(survey: Survey, module: nn.Module) -> str | None:
 
 
 def _why_not_its_own(module: nn.Module) -> str | None:
-    """Why the cache that transformers would make is no set of pages; None where it is."""
+    """Why the cache that transformers would make cannot be replaced by pages; None if it can."""
     if getattr(module.config, "is_encoder_decoder", False):
         return "it has an encoder"
     if METHOD in vars(module):
         return "already patched by another library"
     if not cast("Any", module)._supports_default_dynamic_cache():
-        return "it has a cache of its own kind"
+        return "it has its own kind of cache"
     if (reason := not_keys_and_values(_text_config(module))) is not None:
         return reason
     if not set(_ARGUMENTS) <= set(inspect.signature(getattr(type(module), METHOD)).parameters):
@@ -92,7 +92,7 @@ def _text_config(model: Any) -> Any:
 
 
 def prepare_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the cache, unless the caller brought or named one: then transformers does as it always does."""
+    """Make the cache, unless the caller passed or named one: then transformers proceeds as usual."""
     own: Callable[..., Any] = getattr(type(self), METHOD)
     bound = inspect.signature(own).bind(self, *args, **kwargs).arguments
     config, given = bound["generation_config"], bound["model_kwargs"]
@@ -101,7 +101,7 @@ def prepare_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
         or config.use_cache is False
         or config.cache_implementation is not None
         or getattr(config, "is_assistant", False)
-        or _text_config(self)._attn_implementation != NAME  # set_attn_implementation has taken it back
+        or _text_config(self)._attn_implementation != NAME  # set_attn_implementation has chosen another attention
     )
     if ordinary:
         return own(self, *args, **kwargs)

@@ -1,8 +1,8 @@
 """Decoding by attention modules of the usual wiring: one new token for each sequence, keys and values in pages.
 
 The forward of an attention module handles any cache, mask and number of tokens, with views and transposes that do
-nothing for a single new token. The host then spends more time on them than on the ops. A forward that uses nothing
-but the usual wiring,
+nothing for a single new token, and on which the host then spends more time than on the ops. A forward that uses only
+the usual wiring,
 
     q, k, v = projections(x); [q, k = norms(q, k)]; rotate; write; attend; output projection
 
@@ -45,7 +45,7 @@ _NAMED = frozenset(
         "eager_attention_forward", "training", "attention_dropout", "scaling", "sliding_window",
     }
 )  # fmt: skip
-"""What the forward of such a module names, with its rotary function: one that names more may compute more."""
+"""The names that such a module's forward uses, its rotary function included: one that uses more may compute more."""
 
 _UNDERSTOOD = PASSED_OVER | {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}
 
@@ -56,8 +56,8 @@ class Decoding:
 
     Attributes:
         width: Half of the dims that are rotated.
-        norms: Those of q and k, each head of its own; none where it has none.
-        windowed: Whether its forward asks it for a window.
+        norms: Those of q and k, applied to each head; empty if it has none.
+        windowed: Whether its forward reads a window from it.
     """
 
     width: int
@@ -65,7 +65,7 @@ class Decoding:
     windowed: bool
 
     def step(self, module: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
-        """The module's result for ``x``, ``(batch, 1, hidden)``; None where its forward has to compute it."""
+        """The module's result for ``x``, ``(batch, 1, hidden)``; None if its forward has to compute it."""
         held: Any = module
         layer = cache.layers[held.layer_idx]
         batch, new, _ = x.shape
@@ -123,11 +123,11 @@ def find_decoding(
     Args:
         module: the module.
         rope: how it rotates.
-        norms: its children that are RMS norms and were replaced, by name.
+        norms: its child RMS norms that were replaced, by name.
         angles: cos and sin of some positions, float32, as the forward takes them.
 
     Returns:
-        How it decodes, or None where that is left to its forward.
+        How it decodes, or None if that is left to its forward.
     """
     rotating, window = rotating_function(module, rope), window_of(module)
     named = {*rotating.__code__.co_names} - {rope.name}
@@ -155,7 +155,7 @@ def find_decoding(
 
 
 def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], angles: tuple[Tensor, Tensor]) -> bool:
-    """Whether a token after others gives the forward's result, at one position for all and at one per sequence."""
+    """Whether a token after others gives the forward's result, with one position for all and with one per sequence."""
     own: Any = vars(module)["config"]
     trial = Trial.random(module)
     like, past = agreement.like(module), angles[0].shape[1] - 1
@@ -186,7 +186,7 @@ def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], an
 
 @functools.cache
 def forward_of(function: Callable[..., Any], found: Decoding) -> Callable[..., Any]:
-    """The forward of a module of the usual wiring: the short path where it applies, else this function."""
+    """The forward of a module of the usual wiring: the short path if it applies, else this function."""
     norm_forwards = [(name, norm_forward_of(spec)) for name, spec in zip(_NORMS, found.norms, strict=False)]
 
     @functools.wraps(function)
@@ -218,12 +218,12 @@ class DecodeKind(Kind[Decoding]):
     name = "decode"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """Attention modules whose rotation and attention are replaced, and which may get pages."""
+        """Attention modules whose rotation and attention are replaced, and which may read pages."""
         turning, attended = survey.found(ROPE), survey.found(ATTENTION)
         return [path for path, finding in attended.items() if path in turning and finding.paged]
 
     def judge(self, survey: Survey, path: str) -> Decoding | None:
-        """One of all modules that differ in nothing but the values of their tensors."""
+        """Judge one of all modules that differ only in the values of their tensors."""
         module, tables = survey.modules[path], survey.tables_of(path)
         if tables is None:
             return None

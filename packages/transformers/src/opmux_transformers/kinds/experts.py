@@ -1,4 +1,4 @@
-"""Mixtures of experts that hold their weights together: named in the report, and left as they are."""
+"""Mixtures of experts that store their weights together: named in the report, and left as they are."""
 
 import inspect
 from collections.abc import Iterable
@@ -10,9 +10,10 @@ from opmux_transformers.survey import Survey
 
 
 def holds_experts(module: nn.Module) -> bool:
-    """Whether a module holds the matrices of several experts in one tensor, and speaks of experts.
+    """Whether a module holds several matrices in one tensor, and names experts.
 
-    A convolution and some attentions hold tensors of three dims too, but no attribute or parameter that names experts.
+    Convolutions and some attentions also hold tensors of three dims, but have no attribute or parameter that names
+    experts.
     """
     if not any(p is not None and p.ndim == 3 and min(p.shape) > 1 for p in module._parameters.values()):
         return False

@@ -1,6 +1,6 @@
-"""Gated MLPs: two projections and an activation, apart or packed, proved by their numbers.
+"""Gated MLPs: two projections and an activation, separate or packed, verified numerically.
 
-The linears stay the model's own modules and are called as modules, so quantised and adapted ones keep working. One op
+The linears remain the model's own modules and are called as modules, so quantised and adapted ones keep working. One op
 replaces what lies between them.
 """
 
@@ -49,7 +49,7 @@ class Gate:
         op: A name in `APART` or `PACKED`.
         between: The other children, with their classes: the activation, which the op replaces.
         fixed: Numbers that the forwards of the module and of those children read, by the child's name (empty for the
-            module's own); what was found holds while they do not change.
+            module's own); the finding holds while they do not change.
     """
 
     inputs: tuple[str, ...]
@@ -68,7 +68,7 @@ class Gate:
 
 
 def layouts(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
-    """The ways in which a module's linears could form a gated MLP; none where it holds something else."""
+    """The ways in which a module's linears could form a gated MLP; empty if it holds anything else."""
     linears: dict[str, Any] = {k: c for k, c in module._modules.items() if c is not None and is_linear(c)}
     others = [c for k, c in module._modules.items() if c is not None and k not in linears]
     if len(linears) not in (2, 3) or module._parameters or any(_holds_tensors(c) for c in others):
@@ -84,19 +84,19 @@ def layouts(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
             (last,) = linears.keys() - {first, second}
             if (linears[last].out_features, linears[last].in_features) == (into.in_features, into.out_features):
                 found.append(((first, second), last))
-    # where all three are square, any of them could be the last: try the likely one first
+    # if all three are square, any of them could be the last: try the likely one first
     return sorted(found, key=lambda layout: "down" not in layout[1])
 
 
 def is_linear(child: Any) -> bool:
-    """Whether a child says how many features it takes and gives, as torch's and the quantisers' linears do."""
+    """Whether a child states its numbers of input and output features, as torch's and the quantisers' linears do."""
     return isinstance(getattr(child, "in_features", None), int) and isinstance(
         getattr(child, "out_features", None), int
     )
 
 
 def _takes_a_mask(module: nn.Module) -> bool:
-    """Whether a module is an attention: its projections may have the shapes of an MLP's."""
+    """Whether a module is an attention, whose projections may have the shapes of an MLP's."""
     return any("mask" in name for name in inspect.signature(type(module).forward).parameters)
 
 
@@ -108,7 +108,7 @@ def find_gate(module: nn.Module, dtype: torch.dtype) -> Gate | str:
     """Judge a module that has `layouts` on random input.
 
     Returns:
-        How it is a gated MLP, or why it is left alone.
+        How it is a gated MLP, or why it is left unchanged.
     """
     if (foreign := whose_forward(module)) is not None:
         return foreign
@@ -127,7 +127,7 @@ def find_gate(module: nn.Module, dtype: torch.dtype) -> Gate | str:
 
 def _judge(module: nn.Module, like: Tensor, dtype: torch.dtype) -> Gate | str:
     """Judge what lies between the linears in float32, with plain linears in their places."""
-    reason = "nothing that opmux has is like it"
+    reason = "no op of opmux matches it"
     for inputs, output in layouts(module):
         linears = {*inputs, output}
         between = tuple((name, type(c)) for name, c in module.named_children() if name not in linears)
@@ -136,7 +136,7 @@ def _judge(module: nn.Module, like: Tensor, dtype: torch.dtype) -> Gate | str:
         x = agreement.random(3, first.in_features, like=like, dtype=torch.float32)
         expected = trial(x)
         if not isinstance(expected, Tensor):
-            return "it returns more than one tensor, so it is no gated MLP"
+            return "it returns more than one tensor, so it is not a gated MLP"
         candidates = _candidates(trial, inputs, output, x)
         op, reason = agreement.closest(expected, list(candidates.items()))
         if op is None:
@@ -156,7 +156,7 @@ def _judge(module: nn.Module, like: Tensor, dtype: torch.dtype) -> Gate | str:
 
 
 def _with_plain_linears(module: nn.Module) -> nn.Module:
-    """A module like this one, with its other children, and linears of torch's own that have no values yet."""
+    """A module like this one, with its other children, and with uninitialised torch linears in place of its own."""
     made = type(module).__new__(type(module))
     vars(made).update(vars(module))
     vars(made)["_modules"] = {name: _plain(c) if is_linear(c) else c for name, c in module._modules.items()}
@@ -171,7 +171,7 @@ def _plain(linear: Any) -> nn.Linear:
 def _difference_of_real_linears(
     module: nn.Module, inputs: tuple[str, ...], output: str, op: str, x: Tensor
 ) -> str | None:
-    """Compare with the module's own linears, as far as rounding permits; None where they are torch's own."""
+    """Compare using the module's own linears, as far as rounding permits; None if they are torch's own."""
     if all(type(c) is nn.Linear for c in module.children() if is_linear(c)):
         return None
     trial = Trial.own(module)
@@ -234,7 +234,7 @@ class GateKind(Kind[Gate]):
         return (path for path, module in survey.modules.items() if layouts(module))
 
     def judge(self, survey: Survey, path: str) -> Gate | str:
-        """One of all MLPs that differ in nothing but the values of their tensors."""
+        """Judge one of all MLPs that differ only in the values of their tensors."""
         module = survey.modules[path]
         return survey.once(("gate", agreement.signature_of(module)), lambda: find_gate(module, survey.dtype))
 

@@ -14,16 +14,16 @@ F = TypeVar("F")
 class Kind(ABC, Generic[F]):
     """One kind of replacement; ``F`` is what it finds out about a module.
 
-    A kind holds no state: what it found is in the `Survey`, what it changed in the `Patch`. `find` and `judge` of all
-    kinds run first, in the order of `KINDS`, and change nothing; then `replace` of each, then `report`. `undo` runs in
-    the reverse order.
+    A kind holds no state: its findings are in the `Survey`, its changes in the `Patch`. `find` and `judge` of all kinds
+    run first, in the order of `KINDS`, and change nothing; then `replace` of each, then `report`. `undo` runs in
+    reverse order.
     """
 
     name: str
-    """What its rows in a report say."""
+    """The name of the kind in a report's rows."""
 
     option: str | None = None
-    """The argument of `patch` that switches it off; None where there is none."""
+    """The argument of `patch` that switches it off; None if there is none."""
 
     @abstractmethod
     def find(self, survey: Survey) -> Iterable[str]:
@@ -31,28 +31,28 @@ class Kind(ABC, Generic[F]):
 
     @abstractmethod
     def judge(self, survey: Survey, path: str) -> F | str | None:
-        """What a module is, the reason to leave it, or None where it is not of this kind after all.
+        """The finding for a module, the reason to leave it, or None if it is not of this kind after all.
 
-        Called once for each path that `find` gave, unless another library has replaced the module's class.
+        Called once for each path that `find` returned, unless another library has replaced the module's class.
         """
 
     def replace(self, survey: Survey, patch: Patch) -> None:
-        """Change what `Survey.found` has of this kind, by `Patch.set` under this kind's name. Nothing by default."""
+        """Change the modules in `Survey.found` of this kind, by `Patch.set` under its name; by default, do nothing."""
 
     def undo(self, patch: Patch) -> None:
         """Put back what `replace` changed."""
         patch.put_back(self.name)
 
     def op(self, finding: F) -> str:
-        """The ops that compute a module that was replaced, for its row."""
+        """The ops that compute a replaced module, for its row."""
         return ""
 
     def note(self, finding: F) -> str:
-        """What else its row says."""
+        """A remark for its row."""
         return ""
 
     def report(self, survey: Survey, patch: Patch) -> None:
-        """Add a row for every module that was judged, and what holds for the model as a whole."""
+        """Add a row for every module that was judged, and notes on the model as a whole."""
         found = survey.found(self)
         for path, result in survey.results[self.name].items():
             class_name = type(survey.modules[path]).__name__

@@ -1,4 +1,4 @@
-"""Quantised linear layers: named in the report, and called as they are."""
+"""Quantised linear layers: named in the report, and left as they are."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from opmux_transformers.undo import Patch
 
 
 def is_quantised(module: nn.Module) -> bool:
-    """Whether a linear holds its weight in something else than floating numbers of 16 bits or more."""
+    """Whether a linear stores its weight in anything but floating-point numbers of 16 bits or more."""
     if not is_linear(module) or type(module) is nn.Linear:
         return False
     held = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
@@ -32,7 +32,7 @@ class LinearKind(Kind[None]):
         return "quantised: it computes as before"
 
     def report(self, survey: Survey, patch: Patch) -> None:
-        """The rows, and a note where the model says that it is quantised."""
+        """The rows, and a note if the model says that it is quantised."""
         super().report(survey, patch)
         model, config = survey.model, getattr(survey.model, "config", None)
         named = getattr(model, "is_quantized", False) or getattr(config, "quantization_config", None) is not None

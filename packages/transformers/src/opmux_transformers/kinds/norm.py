@@ -1,6 +1,6 @@
-"""RMS norms: found by their one weight, proved by their numbers, replaced by `opmux.rms_norm`.
+"""RMS norms: found by their single weight, verified numerically, replaced by `opmux.rms_norm`.
 
-A norm's eps may be in any attribute, and its weight may be stored around 0 (Gemma). Both are found by trying: the
+A norm's eps may be in any attribute, and its weight may be stored around 0 (Gemma). Both are found by trial: the
 check's rows are small enough for eps to matter, and its weight is random.
 """
 
@@ -36,7 +36,7 @@ class Norm:
     Attributes:
         eps: The attribute that holds its eps.
         offset: What is added to its weight.
-        fixed: Other numbers that its forward reads; what was found holds while they do not change.
+        fixed: Other numbers that its forward reads; the finding holds while they do not change.
     """
 
     eps: str
@@ -44,7 +44,7 @@ class Norm:
     fixed: tuple[tuple[str, Any], ...] = ()
 
     def eps_of(self, module: nn.Module) -> float:
-        """The module's eps, as it holds it now."""
+        """The module's current eps."""
         return float(getattr(module, self.eps))
 
 
@@ -76,7 +76,7 @@ def _epses(module: nn.Module) -> dict[str, float]:
 
 
 def takes_one_input(module: nn.Module) -> bool:
-    """Whether the forward of the module's class needs one argument, and no more."""
+    """Whether the forward of the module's class needs exactly one argument."""
     try:
         parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
     except (TypeError, ValueError):
@@ -89,22 +89,22 @@ def find_norm(module: nn.Module, dtype: torch.dtype) -> Norm | str:
     """Judge a candidate on random input.
 
     Args:
-        module: a module that `is_candidate` takes.
+        module: a module that `is_candidate` accepts.
         dtype: the dtype of the model's activations.
 
     Returns:
-        How it is an RMS norm, or why it is left alone.
+        How it is an RMS norm, or why it is left unchanged.
     """
     if (foreign := whose_forward(module)) is not None:
         return foreign
     if module._parameters.get("bias") is not None:
-        return "it holds a bias, so it is no RMS norm"
+        return "it has a bias, so it is not an RMS norm"
     weight: Tensor = module._parameters["weight"]  # type: ignore[assignment]
     if weight.is_meta:
         return "it is on the meta device, where nothing can be checked: load the weights first"
     epses = _epses(module)
     if not epses:
-        return "it holds no eps"
+        return "it has no eps"
     try:
         with still():
             return _judge(module, weight, epses, dtype)
@@ -147,7 +147,7 @@ def forward_of(norm: Norm) -> Callable[..., Tensor]:
     eps, offset, fixed = norm.eps, norm.offset, norm.fixed
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        # given more than the input, or with changed numbers, it may compute something else
+        # given more than the input, or with changed numbers, it may compute something different
         if len(args) != 1 or kwargs or (fixed and not agreement.unchanged(self, fixed)):
             result: Tensor = type(self).forward(self, *args, **kwargs)
             return result
@@ -168,14 +168,14 @@ class NormKind(Kind[Norm]):
     name = option = "norm"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """Modules that hold what a norm holds, and those whose weight is computed."""
+        """Modules that hold what a norm holds, and norms whose weight is computed."""
         return (path for path, m in survey.modules.items() if is_candidate(m) or weight_is_computed(m))
 
     def judge(self, survey: Survey, path: str) -> Norm | str:
-        """One of all norms that differ in nothing but the values of their tensors."""
+        """Judge one of all norms that differ only in the values of their tensors."""
         module = survey.modules[path]
         if not is_candidate(module):
-            return "its weight is computed in every call, or is no parameter"
+            return "its weight is computed in every call, or is not a parameter"
         return survey.once(("norm", agreement.signature_of(module)), lambda: find_norm(module, survey.dtype))
 
     def replace(self, survey: Survey, patch: Patch) -> None:

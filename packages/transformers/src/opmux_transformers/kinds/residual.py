@@ -1,12 +1,12 @@
 """Decoder layers whose residual sum is followed by a norm: the two become `opmux.add_rms_norm`.
 
-How a layer wires its children is found by watching a copy of it once on random input: which child is called when, with
+How a layer wires its children is found by observing a copy of it once on random input: which child is called when, with
 what, and which inputs are sums of the residual and the previous output. A layer wired as
 
     h = norm(x); h = attention(h, ...); [h = more(h)]; x = x + factor * h
     h = norm(x); h = mlp(h); [h = more(h)]; x = x + factor * h
 
-gets a forward that does this; no other layer does. ``more`` are dropouts or the second norms of a sandwich, ``factor``
+gets a forward that does this; other layers do not. ``more`` are dropouts or the second norms of a sandwich, ``factor``
 is an attribute of the layer (Granite) or 1.
 """
 
@@ -33,7 +33,7 @@ from opmux_transformers.undo import Patch
 
 @dataclass
 class _Call:
-    """One call of a child, as it was watched."""
+    """One observed call of a child."""
 
     name: str
     given: Tensor
@@ -49,12 +49,12 @@ def find_block(
     Args:
         module: the layer.
         attention: the name of its attention.
-        norms: its children that are RMS norms and are replaced, by name.
-        given: keywords for its forward, ``hidden_states`` in float32 among them.
+        norms: its child RMS norms that are replaced, by name.
+        given: keywords for its forward, including ``hidden_states`` in float32.
         prepare: what is done to a copy of the layer before it is called.
 
     Returns:
-        How it is wired, or why it is left alone.
+        How it is wired, or why it is left unchanged.
     """
     if (foreign := whose_forward(module)) is not None:
         return foreign
@@ -105,12 +105,12 @@ def _judge(
     if attention not in names or len(set(names)) != len(names):
         raise _Unfit("it does not call each of its children once")
     if names[0] not in norms or calls[0].given is not x or names.index(attention) != 1:
-        raise _Unfit("no norm follows a residual sum inside of it")
+        raise _Unfit("no norm follows a residual sum in it")
     if calls[1].given is not calls[0].result:
         raise _Unfit("its attention does not take the norm's output")
     sums = [i for i in range(2, len(calls)) if calls[i].given is not calls[i - 1].result]
     if len(sums) != 1 or names[sums[0]] not in norms:
-        raise _Unfit("no norm follows a residual sum inside of it")
+        raise _Unfit("no norm follows a residual sum in it")
     (at,) = sums
     if at + 1 >= len(calls):
         raise _Unfit("nothing follows the norm of its residual sum")
@@ -118,7 +118,7 @@ def _judge(
     second = _factor(calls[at].given, calls[-1].result, result)
     lost = [k for k, v in given.items() if k != "hidden_states" and calls[1].keywords.get(k) is not v]
     if lost:
-        raise _Unfit(f"its attention does not get `{'`, `'.join(lost)}` as it came")
+        raise _Unfit(f"its attention does not get `{'`, `'.join(lost)}` unchanged")
     parameters = list(inspect.signature(module.forward).parameters.values())
     factor = _attribute(module, first, second)
     found = Block(
@@ -151,7 +151,7 @@ def _factor(residual: Tensor, part: Tensor, total: Tensor) -> float:
     rest = (total - residual).double()
     number = float((rest * part).sum() / part.double().square().sum())
     if agreement.difference((residual + number * part).float(), total) is not None:
-        raise _Unfit("what it adds to the residual is not the output before")
+        raise _Unfit("what it adds to the residual is not the previous output")
     return number
 
 
@@ -173,11 +173,11 @@ class ResidualKind(Kind[Block]):
     name = option = "residual"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """Layers that hold an attention which asks transformers' registry."""
+        """Layers that hold an attention from transformers' registry."""
         return list(_attentions(survey))
 
     def judge(self, survey: Survey, path: str) -> Block | str | None:
-        """One of all layers that differ in nothing but the values of their tensors; None without norms to fuse."""
+        """Judge one of all layers that differ only in the values of their tensors; None without norms to fuse."""
         attention = _attentions(survey)[path]
         layer, inner = survey.modules[path], survey.modules[attention]
         norms, tables = survey.children_found(NORM, path), survey.tables_of(attention)
@@ -186,10 +186,10 @@ class ResidualKind(Kind[Block]):
             return None  # as in BERT
         if not rotating:
             return (
-                "its attention calls no function (q, k, cos, sin), and only layers whose attention does are looked at"
+                "its attention calls no function (q, k, cos, sin), and only layers whose attention does are considered"
             )
         if tables is None:
-            return "nothing was found that makes the cos and sin to check it with"
+            return "no module was found that makes cos and sin for the check"
         key = ("residual", agreement.signature_of(layer), layer_kind(inner), tuple(norms.items()))
         return survey.once(key, lambda: _try(survey, path, attention, norms))
 

@@ -1,9 +1,9 @@
 """Rotary embedding: the function that an attention's forward calls.
 
-transformers hands each layer the cos and sin of every token, in the model's dtype and mostly with two equal halves,
-and the function rotates by them. It is found among the globals of the attention's forward by its signature
-``(q, k, cos, sin)``, and proved by its numbers. For one module it is replaced by a forward that has globals of its own,
-so that no other model in the process changes.
+transformers passes each layer the cos and sin of every token, in the model's dtype and usually with two equal halves,
+and the function rotates by them. It is found among the globals of the attention's forward by its signature ``(q, k,
+cos, sin)``, and verified numerically. A module's forward is replaced by one with its own globals, so that no other
+model in the process changes.
 """
 
 import functools
@@ -42,7 +42,7 @@ class Rope:
     Attributes:
         name: The global's name.
         halves: Whether cos and sin hold every angle twice.
-        rotary_dim: How many dims of a head are rotated.
+        rotary_dim: The number of dims of a head that are rotated.
     """
 
     name: str
@@ -54,13 +54,13 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) ->
     """Judge the rotary function of an attention's forward on random input.
 
     Args:
-        forward: the function of the forward, undecorated.
-        tables: what makes its cos and sin.
+        forward: the forward's function, undecorated.
+        tables: the module that makes its cos and sin.
         module: that module itself.
         head_dim: the size of a head.
 
     Returns:
-        How it rotates, or why it is left alone.
+        How it rotates, or why it is left unchanged.
     """
     named = rotary_functions(forward)
     if len(named) != 1:
@@ -84,7 +84,8 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) ->
         except Exception as error:  # a function may raise anything
             reason = f"{name} raises {type(error).__name__} on random input"
             if form.rotary_dim < head_dim:
-                reason = f"{name} takes no whole head: its cos and sin have {tables.width} dims, a head has {head_dim}"
+                wide = f"its cos and sin have {tables.width} dims, a head has {head_dim}"
+                reason = f"{name} does not take a whole head: {wide}"
         if reason is None:
             return form
         reasons.append(reason)
@@ -102,7 +103,7 @@ def _judge(function: Any, rope: Rope, tables: Tables, module: nn.Module, head_di
         for batch in (1, 2):
             q = agreement.random(batch, 3, 5, head_dim, like=cos, dtype=torch.float32, seed=1)
             k = agreement.random(batch, 1, 5, head_dim, like=cos, dtype=torch.float32, seed=2)
-            # angles of their own for every sequence of a batch, as padding gives them
+            # different angles for every sequence of a batch, as padding causes
             per_row = [torch.cat([torch.roll(table, b, 1) for b in range(batch)]) for table in (cos, sin)]
             expected = function(q, k, *per_row)
             got = function_of(rope)(q, k, *per_row)
@@ -141,7 +142,7 @@ def function_of(rope: Rope) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _rows(table: Tensor, half: int) -> Tensor:
-    """The tables as rows; for tables that were halved for all layers only a view, since every layer calls this."""
+    """The tables as rows; only a view if they were halved for all layers, since every layer calls this."""
     if table.shape[-1] != half:
         table = table[..., :half]
     table = table.reshape(-1, half).contiguous()
@@ -149,7 +150,7 @@ def _rows(table: Tensor, half: int) -> Tensor:
 
 
 def with_globals(function: Any, **replaced: Any) -> Any:
-    """The same function with some of its globals replaced, for one caller only."""
+    """A copy of a function with some of its globals replaced, for one caller only."""
     # Without a name of its own: torch.compile looks a named module's globals up in the module, not here.
     scope = {key: value for key, value in function.__globals__.items() if key != "__name__"} | replaced
     made = type(function)(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
@@ -163,9 +164,9 @@ _made: dict[tuple[Any, Rope], Any] = {}
 
 
 def rotating_function(module: nn.Module, found: Rope) -> Any:
-    """A module's own forward, not bound, with opmux's rotary function among its globals.
+    """A module's own forward, unbound, with opmux's rotary function among its globals.
 
-    One function for all layers, so that torch.compile sees one.
+    All layers share one function, so that torch.compile sees one.
     """
     function = forward_function(module)
     key = (function, found)
@@ -184,7 +185,7 @@ class RopeKind(Kind[Rope]):
         return (path for path, module in survey.modules.items() if is_candidate(module) and rotates(module))
 
     def judge(self, survey: Survey, path: str) -> Rope | str:
-        """First the function alone, then the module with it."""
+        """Judge first the function alone, then the module with it."""
         return survey.once(("rope", key_of(survey, path)), lambda: self._judge(survey, path))
 
     def _judge(self, survey: Survey, path: str) -> Rope | str:
@@ -212,13 +213,13 @@ class RopeKind(Kind[Rope]):
 
 
 def _rotates_alike(made: Probe, found: Rope) -> Rope | str:
-    """The rotation, where it does what the module's own does: a forward may call its function in a way of its own."""
+    """The rotation, if it does what the module's own does: a forward may call its function in an unusual way."""
     forward = rotating_function(made.module, found)
     try:
         with still():
             got = first(made.under("eager", forward)(**made.masked))
     except TypeError:
-        return f"its forward calls {found.name} with arguments that opmux.apply_rope does not have"
+        return f"its forward calls {found.name} with arguments that opmux.apply_rope does not take"
     except Exception as error:  # a forward may raise anything
         return agreement.raised(made.module, made.given, error)
     return agreement.difference(got, made.expected) or found

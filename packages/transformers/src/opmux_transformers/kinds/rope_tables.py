@@ -1,4 +1,4 @@
-"""The makers of cos and sin: where every layer that uses them is replaced, they are halved and widened once for all."""
+"""Modules that make cos and sin: if all layers that use them are replaced, the tables are halved once for all."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,16 +14,16 @@ from opmux_transformers.undo import Patch
 
 
 class RopeTablesKind(Kind[int]):
-    """The cos and sin of all layers; a finding is how many dims of a head they rotate."""
+    """The cos and sin of all layers; a finding is the number of dims of a head that they rotate."""
 
     name = "rope tables"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """Makers of cos and sin that an attention uses."""
+        """Modules whose cos and sin an attention uses."""
         return (path for path in survey.tables if _users(survey, path))
 
     def judge(self, survey: Survey, path: str) -> int | str:
-        """Halved where nothing but replaced rotations reads them."""
+        """Halve them if only replaced rotations read them."""
         turning, users = survey.found(ROPE), _users(survey, path)
         dims = {turning[user].rotary_dim for user in users if user in turning}
         if len(dims) != 1 or not all(user in turning for user in users) or strangers(survey):
@@ -31,7 +31,7 @@ class RopeTablesKind(Kind[int]):
         return dims.pop()
 
     def replace(self, survey: Survey, patch: Patch) -> None:
-        """Give each a forward that halves what its own gives."""
+        """Give each a forward that halves the result of its own."""
         for path, rotary_dim in survey.found(self).items():
             maker = survey.modules[path]
             patch.set(maker, "forward", halving(maker, rotary_dim).__get__(maker), self.name)
@@ -48,7 +48,7 @@ def _users(survey: Survey, path: str) -> list[str]:
 
 
 def halving(module: nn.Module, rotary_dim: int) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The forward of a maker of tables, whose result is halved and widened once for all layers."""
+    """The forward of a module that makes tables, with its result halved and widened once for all layers."""
     own = type(module).forward
     half = rotary_dim // 2
 
