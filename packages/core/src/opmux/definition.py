@@ -84,6 +84,8 @@ def _define(
     gradient_through: str | None = None,
     check_data: Callable[..., None] | None = None,
     flops: str | Callable[..., float] | None = None,
+    flops_bound: str | None = None,
+    touched: Mapping[str, str] | None = None,
     capturable: bool = True,
     generated: bool = False,
 ) -> Any:
@@ -104,6 +106,10 @@ def _define(
         check_data: reads index data on the device and raises `InvalidArgument` where it is bad.
         flops: the number of floating-point operations: an expression over dims and options, or a function of all
             arguments by name where the count depends on index data.
+        flops_bound: where ``flops`` is such a function, an expression over dims and options for the longest call: times
+            of calls are predicted by it, since a prediction reads no data.
+        touched: tensors of which a call touches a part only -> an expression for how many elements the longest call
+            touches.
         capturable: the reference reads no data on the host.
         generated: this is a backward op made by `_define_generated_backward`.
     """
@@ -137,6 +143,8 @@ def _define(
         in_place_of,
         check_data,
         flops,
+        flops_bound,
+        dict(touched or {}),
         capturable,
         generated,
         on_miss=dispatch.plan_and_run,

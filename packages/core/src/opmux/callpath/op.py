@@ -125,6 +125,8 @@ class Op:
         in_place_of: the functional op that this one is the in-place form of.
         check_data: reads index data and raises `InvalidArgument` where it is bad.
         flops: expression over dims and options, or a function of the arguments where the count depends on index data.
+        flops_bound: expression over dims and options for the longest call, where ``flops`` is a function.
+        touched: tensor -> expression for how many of its elements the longest call touches, where that is not all.
         capturable: the reference reads no data on the host, so it may run during graph capture.
         generated: a backward op without a definition of its own: it runs its forward's reference through autograd.
         public: the function that users call.
@@ -140,6 +142,8 @@ class Op:
     in_place_of: str | None = None
     check_data: Callable[..., None] | None = None
     flops: str | Callable[..., float] | None = None
+    flops_bound: str | None = None
+    touched: Mapping[str, str] = field(default_factory=dict)
     capturable: bool = True
     generated: bool = False
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)

@@ -96,6 +96,8 @@ def _inherited(base: OpFunction[Any]) -> dict[str, Any]:
         "require": tuple((r.expression, r.meaning) for r in op.signature.require),
         "same_dtype": op.signature.same_dtype,
         "flops": op.flops,
+        "flops_bound": op.flops_bound,
+        "touched": op.touched,
         "capturable": op.capturable,
     }
 

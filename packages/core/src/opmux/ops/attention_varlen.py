@@ -99,6 +99,7 @@ def _attend(
     gradient_through="attention_varlen_lse",
     check_data=_check("attention_varlen"),
     flops=_count(1, 1),
+    flops_bound="2 * tokens_q * max_seqlen_k * heads * (head_dim + value_dim)",
     capturable=False,
 )
 def attention_varlen(
@@ -208,6 +209,7 @@ def attention_varlen_lse(
     require=REQUIRED,
     check_data=_check("attention_varlen_backward"),
     flops=_count(3, 2),
+    flops_bound="2 * tokens_q * max_seqlen_k * heads * (3 * head_dim + 2 * value_dim)",
     capturable=False,
 )
 def attention_varlen_backward(

@@ -34,6 +34,7 @@ def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
         ('layout == "nhd"', "the only layout defined so far is nhd: pages, page_size, kv_heads, head_dim"),
     ),
     check_data=_check_slots,
+    touched={"k_cache": "tokens * kv_heads * head_dim", "v_cache": "tokens * kv_heads * value_dim"},
     capturable=False,
 )
 def write_kv_cache(

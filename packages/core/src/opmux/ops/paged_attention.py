@@ -115,6 +115,12 @@ def _attend(
     gradient=REFUSED,
     check_data=_check("paged_attention"),
     flops=_count,
+    flops_bound="2 * tokens * max_seqlen_k * heads * (head_dim + value_dim)",
+    touched={
+        "k_cache": "batch * max_seqlen_k * kv_heads * head_dim",
+        "v_cache": "batch * max_seqlen_k * kv_heads * value_dim",
+        "block_table": "batch * (max_seqlen_k // page_size + 1)",
+    },
     capturable=False,
 )
 def paged_attention(

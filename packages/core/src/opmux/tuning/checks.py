@@ -25,8 +25,10 @@ AGREEMENT = 0.02
 ERROR_BOUND = 1.0
 """The largest `error`: it is stated as a fraction of the conformance kit's bound."""
 
-_BACKEND = re.compile(r"[A-Za-z_]\w*(:\w[\w.-]*)?")
-_LARGEST_DIM = 2**40
+BACKEND = re.compile(r"[A-Za-z_]\w*(:\w[\w.-]*)?")
+"""The form of an implementation's full name."""
+
+LARGEST_DIM = 2**40
 
 
 def check_record(record: TunedRecord) -> None:
@@ -36,9 +38,9 @@ def check_record(record: TunedRecord) -> None:
         TunedRecordError: names the op, the column, what was expected, what was given and what to do.
     """
     op = known_op(record.op)
-    _check_arch(op, record.arch)
+    check_arch(op.name, record.arch)
     _check_names(op, record)
-    if not _BACKEND.fullmatch(record.backend):
+    if not BACKEND.fullmatch(record.backend):
         remedy = "write it as explain does"
         raise fields.refused(op.name, "backend", "`backend` or `backend:name`", repr(record.backend), remedy)
     _check_config(op, record)
@@ -79,7 +81,12 @@ def gbps_of(record: TunedRecord) -> float | None:
     return 1e-3 * _bytes(op, *_as_call(op, record), frozenset()) / record.time_us
 
 
-def _check_arch(op: Op, name: str) -> None:
+def check_arch(subject: str, name: str) -> None:
+    """Refuse a name that is not one known arch; ``subject`` is what the error begins with.
+
+    Raises:
+        TunedRecordError: if it is a product's name, a pattern, or a compiler's feature set.
+    """
     try:
         known = known_arch(name).name == name
     except InvalidArgument:
@@ -89,7 +96,7 @@ def _check_arch(op: Op, name: str) -> None:
         # No suggestion for a product's name, whose nearest match would be wrong: H100 is sm_90, not sm_100.
         meant = did_you_mean(name, every) if name.startswith(("sm", "gfx")) else ""
         remedy = f"{meant}use the name in `opmux doctor`"
-        raise fields.refused(op.name, "arch", "one known arch, as sm_90 or gfx942", repr(name), remedy)
+        raise fields.refused(subject, "arch", "one known arch, as sm_90 or gfx942", repr(name), remedy)
 
 
 def _check_names(op: Op, record: TunedRecord) -> None:
@@ -102,7 +109,7 @@ def _check_names(op: Op, record: TunedRecord) -> None:
     options = {o.name: o for o in signature.options}
     _compare(op, "options", record.options, options, list(matching.must_name(signature.options)))
     for name, size in record.dims.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _LARGEST_DIM:
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= LARGEST_DIM:
             raise fields.refused(op.name, "dims", f"a positive size for `{name}`", repr(size), "measure a real call")
 
 
