@@ -13,7 +13,7 @@ def test_lse_and_gradients_are_those_of_the_reference(causal):
 
     q, k, v = made(4), made(2), made(2)
     grads = {}
-    for backend in ("vendor:cpu_flash_masked" if causal else "vendor:cpu_flash", "reference"):
+    for backend in ("vendor:cpu_flash", "reference"):
         out, lse = opmux.attention_lse(q, k, v, causal=causal, backend=backend)
         assert lse.shape == (2, 4, 33)
         assert out.is_contiguous()

@@ -24,17 +24,17 @@ def qkv(seq_q=128, seq_k=128, head_dim=64, value_dim=64, dtype=torch.bfloat16):
     )
 
 
-NUMERICS = "different numerics (NaN in masked keys spreads): only when asked for by name"
-
 TAKEN = [
     ("sm_90", qkv(), {}, {"vendor:cudnn", "vendor:flash"}),
     ("sm_90", qkv(head_dim=192, value_dim=128), {}, {"vendor:cudnn"}),
     ("sm_90", qkv(seq_q=256), {}, {"vendor:cudnn", "vendor:flash"}),
-    ("sm_90", qkv(), {"causal": True}, set()),
-    ("sm_90", qkv(), {"window": (64, 0)}, set()),
+    ("sm_90", qkv(), {"causal": True}, {"vendor:cudnn", "vendor:flash"}),
+    ("sm_90", qkv(seq_q=1), {"causal": True}, {"vendor:flash"}),  # cuDNN's mask is aligned top-left
+    ("sm_90", qkv(seq_q=256), {"causal": True}, set()),  # rows that attend to nothing
+    ("sm_90", qkv(), {"window": (64, 0)}, {"vendor:flash"}),
     ("sm_80", qkv(), {}, {"vendor:flash"}),
     ("cpu", qkv(), {}, {"vendor:cpu_flash"}),
-    ("cpu", qkv(), {"causal": True}, set()),
+    ("cpu", qkv(), {"causal": True}, {"vendor:cpu_flash"}),
     ("cpu", qkv(dtype=torch.float64), {}, {"vendor:cpu_flash"}),
     ("gfx942", qkv(), {}, set()),
 ]
@@ -46,17 +46,16 @@ def test_attention_is_taken_by_the_libraries_that_can(arch, tensors, options, ex
     assert {name for name, (status, _) in found.items() if status in ("chosen", "accepted")} == expected
 
 
+TOP_LEFT = "causal = True is not False, and seq_q = 1 is not equal to seq_k = 128"
+
 REFUSED = [
-    ("sm_90", qkv(), {"causal": True}, "vendor:cudnn", "causal = True is not False"),
-    ("sm_90", qkv(), {"causal": True}, "vendor:cudnn_masked", NUMERICS),
-    ("sm_90", qkv(), {"causal": True}, "vendor:flash_masked", NUMERICS),
+    ("sm_90", qkv(seq_q=1), {"causal": True}, "vendor:cudnn", TOP_LEFT),
     ("sm_90", qkv(), {"window": (64, 0)}, "vendor:cudnn", "window = (64, 0) is not (-1, -1)"),
     ("sm_90", qkv(), {"softcap": 30.0}, "vendor:flash", "softcap = 30.0 is more than 0"),
     ("sm_90", qkv(head_dim=36, value_dim=36), {}, "vendor:cudnn", "head_dim = 36 is not a multiple of 8"),
     ("sm_90", qkv(dtype=torch.float32), {}, "vendor:cudnn", "q is float32, takes bfloat16, float16"),
     ("sm_90", qkv(seq_k=0), {}, "vendor:flash", "seq_k = 0 is less than 1"),
     ("sm_80", qkv(), {}, "vendor:cudnn", "archs: sm_90, this is sm_80"),
-    ("cpu", qkv(), {"causal": True}, "vendor:cpu_flash_masked", NUMERICS),
 ]  # fmt: skip
 
 
@@ -88,18 +87,12 @@ def test_rms_norm_is_claimed_where_torch_has_one_kernel_for_it():
     assert refused == ("rejected", "weight_offset = 1.0 is not 0.0")
 
 
-ASKED_FOR = [
-    ("vendor:cudnn_masked", qkv(), "chosen"),
-    ("vendor:cudnn_masked", qkv(seq_q=1), "rejected"),  # its mask is aligned top-left
-    ("vendor:flash_masked", qkv(seq_q=1), "chosen"),
-    ("vendor:flash_masked", qkv(seq_q=256), "rejected"),  # rows that attend to nothing
-]
-
-
-@pytest.mark.parametrize(("name", "tensors", "status"), ASKED_FOR)
-def test_masked_attention_is_there_for_those_who_name_it(name, tensors, status):
-    with opmux.policy.override(prefer=[name]):
-        assert statuses(opmux.attention, *tensors, arch="sm_90", causal=True)[name][0] == status
+def test_masked_attention_is_chosen_with_its_caveat():
+    explained = opmux.explain(opmux.attention, *qkv(), arch="sm_90", causal=True)
+    assert explained.chosen.name == "vendor:cudnn"
+    caveat = "a NaN or infinity in a masked-out key or value may spread"
+    assert explained.chosen.caveats == (caveat,)
+    assert f"priority 20; {caveat}" in str(explained)
 
 
 def test_gradients_on_a_gpu_are_there_for_those_who_name_them():

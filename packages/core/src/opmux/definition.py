@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 from opmux import __about__
 from opmux.callpath import names
 from opmux.callpath.op import OPS, Front, Op
+from opmux.declared.caveats import Caveat
 from opmux.declared.implementation import Implementation, Priority
 from opmux.planning import dispatch
 from opmux.planning.resolver import deterministic_mode
@@ -22,7 +23,7 @@ from opmux.torch_bridge import generated_gradients, routing, torch_library
 
 Result = TypeVar("Result")
 
-__all__ = ["GENERATED", "REFUSED", "Accumulated", "OpFunction", "define_op"]
+__all__ = ["GENERATED", "REFUSED", "Accumulated", "Caveat", "OpFunction", "define_op"]
 
 
 class OpFunction(Protocol, Generic[Result]):
@@ -88,6 +89,7 @@ def _define(
     touched: Mapping[str, str] | None = None,
     capturable: bool = True,
     generated: bool = False,
+    caveats: tuple[Caveat, ...] = (),
 ) -> Any:
     """Define one op.
 
@@ -112,6 +114,7 @@ def _define(
             touches.
         capturable: the reference reads no data on the host.
         generated: this is a backward op made by `_define_generated_backward`.
+        caveats: what the op leaves unspecified; implementations that differ from the reference there declare it.
     """
     name = fn.__name__
     # A module that runs again, after an interrupted import or a reload, replaces its own earlier definitions.
@@ -147,6 +150,7 @@ def _define(
         dict(touched or {}),
         capturable,
         generated,
+        caveats,
         on_miss=dispatch.plan_and_run,
     )
     public = _publish(op, python_signature, fn.__module__)
@@ -320,6 +324,7 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
         require=tuple((r.expression, r.meaning) for r in op.signature.require),
         capturable=op.capturable,
         generated=True,
+        caveats=op.caveats,
     )
     public.__module__ = "opmux"  # it is no module's global; `opmux` finds it by name, as pickle needs
 

@@ -8,6 +8,7 @@ from opmux.arch import Arch, device_arch, known_arch, parse_arch
 from opmux.callpath.guards import Guard, make_guard
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
+from opmux.declared.caveats import Caveat
 from opmux.declared.constraints import (
     Absent,
     Aligned,
@@ -54,6 +55,7 @@ __all__ = [
     "BuildFailed",
     "Call",
     "CaptureRefused",
+    "Caveat",
     "Constraint",
     "Contiguous",
     "Dtype",

@@ -11,6 +11,7 @@ from opmux.plugin import (
     AnyOf,
     AtLeast,
     AtMost,
+    Caveat,
     Constraint,
     Dtype,
     Equal,
@@ -33,14 +34,9 @@ _TOP_LEFT = AnyOf(OneOf("causal", False), Equal("seq_q", "seq_k"))
 
 
 def _records(
-    library: str,
-    archs: tuple[str, ...],
-    when: tuple[Constraint, ...],
-    *,
-    ops: tuple[str, ...],
-    masked: bool = False,
+    library: str, archs: tuple[str, ...], when: tuple[Constraint, ...], *, ops: tuple[str, ...]
 ) -> Iterator[Implementation]:
-    """The records of one library; ``masked``: of calls in which the library hides keys by a weight of zero."""
+    """The records of one library."""
     on_gpu = "cpu" not in archs
     for op in ops:
         backward = op in BACKWARD
@@ -50,7 +46,7 @@ def _records(
             own = (*own, *(Aligned(tensor, 16) for tensor in tensors))
         yield Implementation(
             op=op,
-            name=f"{library}_masked" if masked else library,
+            name=library,
             target=f"opmux_vendor.{library}:{op}",
             archs=archs,
             # Until the conformance suite has passed on a GPU, the gradients are there for those who ask.
@@ -58,7 +54,7 @@ def _records(
             when=(*when, *_PLAIN, *_NOT_EMPTY, UnitStride(*tensors), *own),
             capturable=on_gpu,
             deterministic=not (backward and on_gpu),
-            numerics="NaN in masked keys spreads" if masked else None,
+            caveats=(Caveat.MASKED_NONFINITE,),
         )
 
 
@@ -69,29 +65,26 @@ _CUDNN = (
     AtMost("head_dim", 256),
     AtMost("value_dim", 256),
     _OPEN_WINDOW,
+    _TOP_LEFT,
 )
-_FLASH = (Dtype("q", *HALVES), MultipleOf("head_dim", 8), AtMost("head_dim", 256), Equal("head_dim", "value_dim"))
-_UNMASKED = (OneOf("causal", False), _OPEN_WINDOW)
-_NO_EMPTY_ROW = (
+_FLASH = (
+    Dtype("q", *HALVES),
+    MultipleOf("head_dim", 8),
+    AtMost("head_dim", 256),
+    Equal("head_dim", "value_dim"),
+    # With no more queries than keys every query sees its own position.
     AnyOf(AtMost("seq_q", "seq_k"), OneOf("causal", False)),
     AnyOf(AtMost("seq_q", "seq_k"), _OPEN_WINDOW),
 )
-"""With no more queries than keys every query sees its own position."""
-_SQUARE = (OneOf("causal", True), Equal("seq_q", "seq_k"))
-_ON_CPU = (Equal("head_dim", "value_dim"), _OPEN_WINDOW)
+_ON_CPU = (Equal("head_dim", "value_dim"), _OPEN_WINDOW, _TOP_LEFT)
 _CPU_SUMS = (Dtype("q", "float32", "float64"), *_ON_CPU)
 """In 16-bit dtypes its exponential is an approximation whose error the lse, and gradients by it, would show."""
 
 RECORDS = (
-    *_records("cudnn", ("sm_90",), (*_CUDNN, OneOf("causal", False)), ops=FORWARD),
-    *_records("cudnn", ("sm_90",), (*_CUDNN, *_SQUARE), ops=FORWARD, masked=True),
+    *_records("cudnn", ("sm_90",), _CUDNN, ops=FORWARD),
     # With a single query and key the process dies in cuDNN's backward: nothing near that size is claimed.
-    *_records("cudnn", ("sm_90",), (*_CUDNN, _TOP_LEFT, AtLeast("seq_q", 64), AtLeast("seq_k", 64)), ops=BACKWARD),
-    *_records("flash", ("sm_80+",), (*_FLASH, *_UNMASKED), ops=FORWARD),
-    *_records("flash", ("sm_80+",), (*_FLASH, *_NO_EMPTY_ROW), ops=FORWARD, masked=True),
-    *_records("flash", ("sm_80+",), (*_FLASH, *_NO_EMPTY_ROW), ops=BACKWARD),
-    *_records("cpu_flash", ("cpu",), (*_ON_CPU, OneOf("causal", False)), ops=("attention",)),
-    *_records("cpu_flash", ("cpu",), (*_CPU_SUMS, OneOf("causal", False)), ops=("attention_lse", "attention_backward")),
-    *_records("cpu_flash", ("cpu",), (*_ON_CPU, *_SQUARE), ops=("attention",), masked=True),
-    *_records("cpu_flash", ("cpu",), (*_CPU_SUMS, *_SQUARE), ops=("attention_lse", "attention_backward"), masked=True),
+    *_records("cudnn", ("sm_90",), (*_CUDNN, AtLeast("seq_q", 64), AtLeast("seq_k", 64)), ops=BACKWARD),
+    *_records("flash", ("sm_80+",), _FLASH, ops=(*FORWARD, *BACKWARD)),
+    *_records("cpu_flash", ("cpu",), _ON_CPU, ops=("attention",)),
+    *_records("cpu_flash", ("cpu",), _CPU_SUMS, ops=("attention_lse", "attention_backward")),
 )

@@ -14,6 +14,7 @@ import torch
 
 from opmux.callpath import codegen, names
 from opmux.callpath.guards import Guard, make_guard, never
+from opmux.declared.caveats import Caveat
 from opmux.declared.features import Feature
 from opmux.signatures.expressions import evaluate
 from opmux.signatures.signature import Signature
@@ -128,6 +129,7 @@ class Op:
         flops_bound: expression over dims and options for the longest call, where ``flops`` is a function.
         touched: tensor -> expression for how many of its elements the longest call touches, where that is not all.
         capturable: the reference reads no data on the host, so it may run during graph capture.
+        caveats: what the definition leaves unspecified: an implementation that differs there declares it.
         generated: a backward op without a definition of its own: it runs its forward's reference through autograd.
         public: the function that users call.
     """
@@ -146,6 +148,7 @@ class Op:
     touched: Mapping[str, str] = field(default_factory=dict)
     capturable: bool = True
     generated: bool = False
+    caveats: tuple[Caveat, ...] = ()
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)
     tuned_feature: Feature | None = field(default=None, repr=False)
 

@@ -6,6 +6,7 @@ from typing import Any
 from opmux import arch, policy
 from opmux.callpath.op import OPS, Op, implementations_of
 from opmux.cli import output
+from opmux.declared.caveats import Caveat
 from opmux.declared.implementation import Implementation
 from opmux.dtypes import name_of
 from opmux.plugins import loading
@@ -51,6 +52,10 @@ def backends(as_json: output.AsJson = False) -> None:
         for backend in listed
     ]
     console.print(output.table("", ["backend", "package", "ops claimed per arch", "ops here"], rows, ["ops here"]))
+    caveats = [[b["backend"], ", ".join(ops), text] for b in listed for text, ops in b["caveats"].items()]
+    if caveats:
+        console.print()
+        console.print(output.table("caveats", ["backend", "ops", "what they leave unspecified"], caveats))
     if failed:
         console.print()
         print_failed(console, failed)
@@ -82,6 +87,7 @@ def _backend_data(key: tuple[str, str, str], claims: list[Implementation], here:
         "ops": sorted({i.op for i in claims}),
         "archs": [{"arch": p, "count": len(names), "ops": names} for p, names in per_arch.items()],
         "here": sorted({i.op for i in claims if can_run(i, here)}),
+        "caveats": {str(c): ops for c in Caveat if (ops := sorted({i.op for i in claims if c in i.caveats}))},
     }
 
 

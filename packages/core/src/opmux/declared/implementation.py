@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from opmux.declared.caveats import Caveat
 from opmux.declared.constraints import Constraint
 from opmux.declared.features import Feature, FeatureRule
 from opmux.signatures.signature import Signature
@@ -45,6 +46,8 @@ class Implementation:
         deterministic: gives equal bits for equal inputs; others are no candidates in torch's deterministic mode.
         takes_out: the target takes ``out=``.
         numerics: says how its numerics differ from the op's own; it is then chosen only when asked for by name.
+        caveats: what the op leaves unspecified and this implementation does not compute as the reference does; shown
+            to users, and chosen all the same.
         backend, distribution, version: filled in from the plugin that registers it.
     """
 
@@ -62,6 +65,7 @@ class Implementation:
     deterministic: bool = False
     takes_out: bool = False
     numerics: str | None = None
+    caveats: tuple[Caveat, ...] = ()
     backend: str = ""
     distribution: str = ""
     version: str = ""

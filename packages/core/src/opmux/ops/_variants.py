@@ -99,6 +99,7 @@ def _inherited(base: OpFunction[Any]) -> dict[str, Any]:
         "flops_bound": op.flops_bound,
         "touched": op.touched,
         "capturable": op.capturable,
+        "caveats": op.caveats,
     }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.definition import GENERATED, Accumulated, define_op
+from opmux.definition import GENERATED, Accumulated, Caveat, define_op
 from opmux.dtypes import Real, Statistic, accumulation_dtype
 from opmux.ops._blockwise import INF, REQUIRED, Scoring, backward, forward, rounded
 from opmux.ops._variants import variant
@@ -20,6 +20,7 @@ _FLOPS = "2 * batch * heads * seq_q * seq_k * (head_dim + value_dim)"
     gradient="attention_backward",
     gradient_through="attention_lse",
     flops=_FLOPS,
+    caveats=(Caveat.MASKED_NONFINITE,),
 )
 def attention(
     q: Real[Tensor, "batch seq_q heads head_dim"],
@@ -44,9 +45,11 @@ def attention(
 
     Query ``i`` attends to key ``j`` if ``j <= p`` (only where ``causal``), ``j >= p - left`` (only where
     ``left != -1``) and ``j <= p + right`` (only where ``right != -1``). The output of a query that attends to nothing
-    is 0. A masked-out key or value never affects the result, even if it is NaN; a NaN in an attended one does. A
-    score of +inf makes its row NaN, lse included, as in any softmax; one of -inf has no weight. Accumulates
-    in float32 (float64 for float64) and rounds once, at the end.
+    is 0. A masked-out key or value has no weight. A NaN in an attended one reaches the result; whether a NaN or
+    infinity in a masked-out one reaches the queries that mask it out is unspecified: the reference keeps it out, and
+    an implementation that does not says so (`Caveat.MASKED_NONFINITE`). A score of +inf makes its row NaN, lse
+    included, as in any softmax; one of -inf has no weight. Accumulates in float32 (float64 for float64) and rounds
+    once, at the end.
 
     Args:
         q: Queries, ``(batch, seq_q, heads, head_dim)``.
@@ -114,6 +117,7 @@ def attention_lse(
     same_dtype=(("grad_out", "q", "k", "v", "out"), ("lse", "grad_lse")),
     require=REQUIRED,
     flops="2 * batch * heads * seq_q * seq_k * (3 * head_dim + 2 * value_dim)",
+    caveats=(Caveat.MASKED_NONFINITE,),
 )
 def attention_backward(
     grad_out: Real[Tensor, "batch seq_q heads value_dim"],
@@ -149,8 +153,9 @@ def attention_backward(
         grad_v[j] = sum_i p[i, j] * grad_out[i]
         grad_sinks = sum_i exp(sinks - lse[i]) * shift[i]
 
-    The sums over ``i`` run over the query heads that share a kv head too; grad_sinks sums over the batch.
-    Accumulates in float32 (float64 for float64) and rounds once, at the end.
+    The sums over ``i`` run over the query heads that share a kv head too; grad_sinks sums over the batch. Whether a
+    NaN or infinity on one side of a masked-out pair, in k, v, q or grad_out, reaches the gradients of that query and
+    key is unspecified, as in `attention`. Accumulates in float32 (float64 for float64) and rounds once, at the end.
 
     Args:
         grad_out: Gradient of the output, ``(batch, seq_q, heads, value_dim)``, q's dtype.

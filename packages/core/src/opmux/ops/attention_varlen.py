@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from opmux.definition import Accumulated, define_op
+from opmux.definition import Accumulated, Caveat, define_op
 from opmux.dtypes import Int32, Real, Statistic, accumulation_dtype
 from opmux.ops._blockwise import INF, REQUIRED, Scoring, backward, forward, rounded
 from opmux.ops._sequences import count_pairs, read_offsets
@@ -100,6 +100,7 @@ def _attend(
     check_data=_check("attention_varlen"),
     flops=_count(1, 1),
     flops_bound="2 * tokens_q * max_seqlen_k * heads * (head_dim + value_dim)",
+    caveats=(Caveat.MASKED_NONFINITE,),
     capturable=False,
 )
 def attention_varlen(
@@ -210,6 +211,7 @@ def attention_varlen_lse(
     check_data=_check("attention_varlen_backward"),
     flops=_count(3, 2),
     flops_bound="2 * tokens_q * max_seqlen_k * heads * (3 * head_dim + 2 * value_dim)",
+    caveats=(Caveat.MASKED_NONFINITE,),
     capturable=False,
 )
 def attention_varlen_backward(

@@ -26,6 +26,7 @@ class Candidate:
 
     Attributes:
         status: chosen, accepted, rejected, disabled, quarantined or unavailable.
+        caveats: what the op leaves unspecified and it does not compute as the reference does, in words.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Candidate:
     version: str
     status: str
     reason: str
+    caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Explanation:
             "chosen": self.chosen.name if self.chosen else None,
             "config": self.config,
             "config_source": self.config_source,
-            "candidates": [asdict(c) for c in self.candidates],
+            "candidates": [{**asdict(c), "caveats": list(c.caveats)} for c in self.candidates],
             "failed_plugins": [
                 {"name": f.name, "distribution": f.distribution, "version": f.version, "reason": f.reason}
                 for f in self.failed_plugins
@@ -81,7 +83,8 @@ class Explanation:
             taken = candidate.status in (resolver.CHOSEN, resolver.ACCEPTED)
             rank += taken
             package = f"{candidate.distribution} {candidate.version}"
-            rows.append([str(rank) if taken else "-", candidate.name, package, candidate.status, candidate.reason])
+            reason = "; ".join((candidate.reason, *(candidate.caveats if taken else ())))
+            rows.append([str(rank) if taken else "-", candidate.name, package, candidate.status, reason])
         return rows
 
     def __str__(self) -> str:
@@ -175,6 +178,7 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
             v.implementation.version,
             v.status,
             f"{v.reason}; {note}" if v.status == resolver.CHOSEN and note else v.reason,
+            tuple(map(str, v.implementation.caveats)),
         )
         for v in resolution.verdicts
     )

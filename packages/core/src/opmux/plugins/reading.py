@@ -7,6 +7,7 @@ from typing import Any
 
 from opmux import arch
 from opmux.callpath.op import OPS, Op
+from opmux.declared.caveats import Caveat
 from opmux.declared.configs import check_schema
 from opmux.declared.implementation import Implementation
 from opmux.errors import OpmuxError, PluginError
@@ -106,8 +107,9 @@ def check_implementation(implementation: Implementation) -> Op:
         The op that it implements.
 
     Raises:
-        PluginError: unknown op, a constraint or feature on an argument that does not exist, an arch pattern that
-            matches no known arch, a target that is neither ``"module:function"`` nor callable.
+        PluginError: unknown op, a constraint or feature on an argument that does not exist, a caveat that
+            the op does not allow, an arch pattern that matches no known arch, a target that is neither
+            ``"module:function"`` nor callable.
     """
     op = OPS.get(implementation.op)
     if op is None:
@@ -118,9 +120,14 @@ def check_implementation(implementation: Implementation) -> Op:
     who = f"{implementation.full_name} of {op.name}"
     if not isinstance(implementation.priority, int):
         raise PluginError(f"{who}: priority {implementation.priority!r} is not an int, as Priority.PORTABLE")
-    for field_name in ("archs", "when", "features", "requires"):
+    for field_name in ("archs", "when", "features", "requires", "caveats"):
         if not isinstance(getattr(implementation, field_name), tuple):
             raise PluginError(f"{who}: {field_name}= is not a tuple: write {field_name}=(..., )")
+    for caveat in implementation.caveats:
+        if not isinstance(caveat, Caveat):
+            raise PluginError(f"{who}: caveat {caveat!r} is not a Caveat, as Caveat.MASKED_NONFINITE")
+        if caveat not in op.caveats:
+            raise PluginError(f"{who}: caveat {caveat.name} ({caveat}) is not one that {op.name} allows")
     for target in (implementation.target, implementation.config):
         if not (callable(target) or (isinstance(target, str) and target.count(":") == 1)) and target is not None:
             raise PluginError(f"{who}: target {target!r} is neither 'module:function' nor callable")

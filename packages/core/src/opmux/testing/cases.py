@@ -149,6 +149,9 @@ def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:
         for place, probe in enumerate(("nan", "inf", "-inf", "magnitude")):
             dtypes = (HALF, SINGLE) if profile.doubled else ((HALF, SINGLE)[place % 2],)
             yield from (case(dtype, data=name, probe=probe) for dtype in dtypes)
+    masked = _causal(op.signature)
+    for name in names if masked else ():  # in keys that are masked out for some queries, and in such queries
+        yield from (case(dtype, data=name, probe="nan", options=masked) for dtype in (HALF, SINGLE))
 
 
 def _probes(op: Op, case: Any, gpu: bool) -> Iterator[Case]:
