@@ -36,6 +36,7 @@ class Work:
             options: options that are not their defaults; those that are sizes may be given with each call's dims.
         """
         self.options = {o.name: o.default for o in op.signature.options if not o.required} | dict(options)
+        self._causal = bool(self.options.get("causal"))
         self.by_data = callable(op.flops) or bool(matching_of(op).capacity)
         counted = op.flops if isinstance(op.flops, str) else op.flops_bound
         self._flops = None if counted is None else _compiled(counted)
@@ -46,7 +47,7 @@ class Work:
         if self._flops is None:
             return 0.0
         names = {**self.options, **sizes}
-        fraction = attended(names, names)
+        fraction = attended(names, names) if self._causal else 1.0
         return float(eval(self._flops, _NO_BUILTINS, names)) * (1.0 if fraction is None else fraction)
 
     def moved_bytes(self, sizes: Mapping[str, Any]) -> float:

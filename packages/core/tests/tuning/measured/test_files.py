@@ -67,7 +67,7 @@ def changed(tmp_path: Path) -> Callable[..., str]:
         path.write_text("\n".join(lines))
         found = read_measured(path)
         assert found.refused[0].line == line
-        assert len(found.rows) == (1 if line == 4 else 0), "a refused row costs no other one"
+        assert len(found.rows) == (1 if line == 5 else 0), "a refused row costs no other one"
         return found.refused[0].reason
 
     return change
@@ -85,7 +85,7 @@ def test_rows_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert found.refused == ()
     assert sorted(found.rows, key=lambda r: r.time_us) == [LINEAR, plain, PAGED]
     assert found.failed == (failed,)
-    assert found.rows[0].where == "h200.measured:4"
+    assert found.rows[0].where == "h200.measured:6"
 
 
 def test_a_file_does_not_depend_on_the_order_of_its_rows(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_rows_are_one_short_line_each(tmp_path: Path) -> None:
     path = tmp_path / "h200.measured"
     write_measured(path, rows)
     assert path.stat().st_size / len(rows) < 64
-    assert len(lines_of(path)) == 3 + len(rows)
+    assert len(lines_of(path)) == 4 + len(rows)
 
 
 def test_figures_are_rounded_and_the_rounded_row_reads_back(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_truncated_file_loses_its_last_row_only(tmp_path: Path) -> None:
     found = read_measured(path)
     assert len(found.rows) == 9
     (refused,) = found.refused
-    assert refused.line == 13
+    assert refused.line == 14
     assert refused.reason.startswith("malformed JSON: ")
     assert refused.reason.endswith("; a row is one line")
 
@@ -127,10 +127,10 @@ def test_bytes_that_are_no_text_spoil_their_own_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.measured"
     write_measured(path, [LINEAR, PAGED])
     lines = path.read_bytes().split(b"\n")
-    lines[3] = b"\xff\xfe" + lines[3]
+    lines[4] = b"\xff\xfe" + lines[4]
     path.write_bytes(b"\n".join(lines))
     found = read_measured(path)
-    assert (len(found.rows), [bad.line for bad in found.refused]) == (1, [4])
+    assert (len(found.rows), [bad.line for bad in found.refused]) == (1, [5])
 
 
 def row_with(place: int, value: Any, of: int = 1) -> Callable[[Any], Any]:
@@ -149,150 +149,150 @@ def heading_with(**fields: Any) -> Callable[[Any], Any]:
     ("line", "edit", "reason"),
     [
         (
-            4,
+            5,
             row_with(0, -16, of=0),
             "linear: `dims` expected a positive size for `tokens`, got -16; measure a real call",
         ),
         (
-            4,
+            5,
             row_with(0, 1.5, of=0),
             "linear: `dims` expected a positive size for `tokens`, got 1.5; measure a real call",
         ),
         (
-            4,
+            5,
             row_with(0, True, of=0),
             "linear: `dims` expected a positive size for `tokens`, got True; measure a real call",
         ),
         (
-            4,
+            5,
             row_with(0, 0),
             "linear: `time_us` expected a positive number of microseconds, got 0; measure again or drop the row",
         ),
         (
-            4,
+            5,
             row_with(0, None),
             "linear: `time_us` expected a positive number of microseconds, got None; measure again or drop the row",
         ),
         (
-            4,
+            5,
             lambda row: str(row).replace("31.2", "NaN").replace("None", "null"),
             "malformed JSON: NaN is not a finite number; a row is one line",
         ),
         (
-            4,
+            5,
             row_with(1, -0.1),
             "linear: `spread` expected a finite number, 0 or more, got -0.1; measure again or drop the row",
         ),
         (
-            4,
+            5,
             row_with(2, "0"),
             "linear: `error` expected a finite number, 0 or more, got '0'; measure again or drop the row",
         ),
         (
-            4,
+            5,
             row_with(2, 1.5),
             "linear: `error` expected at most 1.0, the conformance bound, got 1.5; do not use that kernel: it is wrong",
         ),
         (
-            4,
+            5,
             row_with(0, 1.0),
             "linear: `time_us` expected at least 15.79 (sm_90 cannot do more than 1088 tflops in bf16 or "
             "move 41.94 MB in less), got 1; the clock missed some of the work: measure again",
         ),
         (
-            4,
+            5,
             lambda row: row[:1],
-            "linear: `row` expected [[tokens, k, n], [time_us, spread, error], [config]], got [[512, 4096, "
-            "4096]]; write what the heading names",
+            "linear: `row` expected [[tokens, k, n], [time_us, spread, error]] and a config's name, got [[512, "
+            "4096, 4096]]; write what the heading names",
         ),
         (
-            4,
+            5,
             lambda row: [row[0], [1.0], row[2]],
             "linear: `figures` expected [time_us, spread, error], or these and [flops, bytes], or why the "
             "config failed, got [1.0]; correct the row",
         ),
         (
-            4,
+            5,
             lambda row: [*row[:2], [128]],
-            "linear: `config` expected a value for each of block_m, split, swap, got [128]; write what the "
-            "heading names",
+            "linear: `config` expected the name of a config described above, got [128]; write its line, or "
+            "drop the row",
+        ),
+        (
+            5,
+            lambda row: {"what": 1},
+            "expected a machine, a config, a heading with `op`, or a row [[dims], [figures]]",
         ),
         (
             4,
-            lambda row: {"what": 1},
-            "expected a machine, a heading with `op`, or a row [[dims], [figures], [config]]",
-        ),
-        (
-            3,
             heading_with(op="linea"),
             "linea: `op` expected the name of an op, got 'linea'; did you mean linear? see `opmux ops`",
         ),
         (
-            3,
+            4,
             heading_with(implementation="a b"),
             "linear: `implementation` expected `backend` or `backend:name`, got 'a b'; write it as explain does",
         ),
         (
-            3,
+            4,
             heading_with(implementation="reference:quick"),
             "linear: `implementation` expected one of reference: reference, got 'reference:quick'; measure "
             "again with what is installed",
         ),
         (
-            3,
+            4,
             heading_with(dtypes="x=bf16"),
             "linear: `dtypes` expected a dtype for `w`, got none; add w=...",
         ),
         (
-            3,
+            4,
             heading_with(dtypes="x=bf16;w=bf17"),
             "linear: `dtypes` expected a dtype for `w`, as bf16 or float8_e4m3fn, got 'bf17'; correct the row",
         ),
         (
-            3,
+            4,
             heading_with(dtypes="x=bf16;w=bf16;z=bf16"),
             "linear: `dtypes` expected tensors of linear, got `z`; they are x, w, bias",
         ),
         (
-            3,
+            4,
             heading_with(dtypes=3),
             "linear: `dtypes` expected a text, as x=bf16;w=bf16, got 3; correct the heading",
         ),
         (
-            3,
+            4,
             heading_with(options="causal=true"),
             "linear: `options` expected options of linear, got `causal`; its options are none",
         ),
         (
-            3,
+            4,
             heading_with(options=3),
             "linear: `options` expected a text, as causal=true, got 3; correct the heading",
         ),
         (
-            3,
+            4,
             heading_with(dims=["tokens", "k"]),
             "linear: `dims` expected tokens, k, n, got tokens, k; name each once",
         ),
         (
             3,
-            heading_with(config="block_m"),
-            "linear: `config` expected a list of names, got 'block_m'; correct the heading",
+            heading_with(values=[128]),
+            'expected {"config": name, "values": {...}}; correct the line',
         ),
         (
-            3,
+            4,
             heading_with(compared=["other"]),
             "linear: `compared` expected `fast:wide` among them, got other; name its own too",
         ),
         (
-            3,
+            4,
             heading_with(machine="a100"),
             "machine 'a100' is not described above; write its line before the heading",
         ),
         (
-            3,
+            4,
             heading_with(dimss=[]),
             "unknown field `dimss`; did you mean dims? they are op, machine, implementation, dtypes, "
-            "options, dims, config, compared",
+            "options, dims, compared",
         ),
         (
             2,
@@ -335,13 +335,28 @@ def test_rows_under_a_refused_heading_name_it(tmp_path: Path) -> None:
     path = tmp_path / "a.measured"
     write_measured(path, [LINEAR, PAGED])
     lines = lines_of(path)
-    lines[2] = "{" + lines[2]
+    lines[3] = "{" + lines[3]
     path.write_text("\n".join(lines))
     found = read_measured(path)
     assert [row.op for row in found.rows] == ["paged_attention"]
-    assert [bad.line for bad in found.refused] == [3, 4]
+    assert [bad.line for bad in found.refused] == [4, 5]
     assert found.refused[1].reason == (
-        "a row without what its heading says: the heading in line 3 is refused; correct the heading"
+        "a row without what its heading says: the heading in line 4 is refused; correct the heading"
+    )
+
+
+def test_rows_whose_config_is_refused_name_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.measured"
+    write_measured(path, [LINEAR, PAGED])
+    lines = lines_of(path)
+    lines[2] = lines[2][:-2]
+    path.write_text("\n".join(lines))
+    found = read_measured(path)
+    assert [row.op for row in found.rows] == ["paged_attention"]
+    assert [bad.line for bad in found.refused] == [3, 5]
+    assert found.refused[1].reason == (
+        f"linear: `config` expected the name of a config described above, got {lines[4].split(',')[-1][1:-2]!r}; "
+        "write its line, or drop the row"
     )
 
 
@@ -378,13 +393,14 @@ def test_one_label_for_two_machines_is_refused(tmp_path: Path) -> None:
 def test_a_hundred_thousand_rows_of_which_some_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.measured"
     write_measured(path, [LINEAR])
-    good = [f"[[{m},4096,4096],[100.5,0.01,0.2],[128,null,true]]" for m in range(1, 100_001)]
+    label = json.loads(lines_of(path)[2])["config"]
+    good = [f'[[{m},4096,4096],[100.5,0.01,0.2],"{label}"]' for m in range(1, 100_001)]
     for place in range(0, 100_000, 1000):
         good[place] = good[place].replace("100.5", "-1")
-    path.write_text("\n".join([*lines_of(path)[:3], *good]))
+    path.write_text("\n".join([*lines_of(path)[:4], *good]))
     found = read_measured(path)
     # Of 100,000 rows every thousandth has a negative time, and from 12,000 tokens the time beats the datasheet.
     possible = sum(1 for row in found.rows if row.dims["tokens"] <= 3000)
     assert possible == 2997
     assert len(found.rows) + len(found.refused) == 100_000
-    assert [bad.line for bad in found.refused][:3] == [4, 1004, 2004]
+    assert [bad.line for bad in found.refused][:3] == [5, 1005, 2005]

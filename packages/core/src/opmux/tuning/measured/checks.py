@@ -31,8 +31,13 @@ _AGAIN = "measure again or drop the row"
 class Heading:
     """What the rows below a heading share, checked once; `read` checks and makes one row."""
 
-    def __init__(self, value: Mapping[str, Any], machine: Machine) -> None:
+    def __init__(self, value: Mapping[str, Any], machine: Machine, configs: Mapping[str, Mapping[str, Any]]) -> None:
         """Read a heading.
+
+        Args:
+            value: its fields.
+            machine: the machine that it names.
+            configs: the configs that rows may name.
 
         Raises:
             TunedRecordError: if a name or a value in it is not known.
@@ -48,15 +53,16 @@ class Heading:
         if sorted(self.dims) != sorted(expected):
             got = ", ".join(self.dims) or "none"
             raise fields.refused(op.name, "dims", ", ".join(expected), got, "name each once")
-        self.config = None if value.get("config") is None else _names(op, "config", value["config"])
         self.compared = tuple(_names(op, "compared", value.get("compared", [self.implementation])))
         if self.implementation not in self.compared:
             got = ", ".join(self.compared) or "none"
             raise fields.refused(op.name, "compared", f"`{self.implementation}` among them", got, "name its own too")
         self.work = Work(op, self.dtypes, self.options)
         self._registered = next((i for i in op.implementations if i.full_name == self.implementation), None)
-        self._checked_configs: dict[str, str | None] = {}
+        self._configs = configs
+        self._config_faults: dict[str, str | None] = {}
         self._whole_call_checked = False
+        self._judged = not shrinks(self.work.options)
         self._rate = peaks.peak_tflops(machine.arch, self.dtypes.values())
 
     def read(self, value: list[Any], file: str, line: int) -> MeasuredRow | FailedConfig:
@@ -66,9 +72,8 @@ class Heading:
             TunedRecordError: names the op, the field, what was expected, what was given and what to do.
         """
         op = self.op.name
-        parts = 2 if self.config is None else 3
-        if len(value) != parts or not isinstance(value[0], list) or len(value[0]) != len(self.dims):
-            shape = f"[[{', '.join(self.dims)}], [time_us, spread, error]{'' if self.config is None else ', [config]'}]"
+        if len(value) not in (2, 3) or not isinstance(value[0], list) or len(value[0]) != len(self.dims):
+            shape = f"[[{', '.join(self.dims)}], [time_us, spread, error]] and a config's name"
             raise fields.refused(op, "row", shape, _short(value), "write what the heading names")
         dims = dict(zip(self.dims, value[0], strict=True))
         for name, size in dims.items():
@@ -76,7 +81,7 @@ class Heading:
                 raise fields.refused(op, "dims", f"a positive size for `{name}`", repr(size), "measure a real call")
         self._check_dims(dims)
         options = {**self.options, **{name: dims.pop(name) for name in self.sizes}} if self.sizes else self.options
-        config = self._config(value[2] if parts == 3 else None)
+        config = self._config(value[2]) if len(value) == 3 else None
         if isinstance(value[1], str):
             return FailedConfig(
                 op, self.dtypes, options, dims, self.implementation, self.machine, config, value[1], file, line
@@ -116,19 +121,17 @@ class Heading:
                 got = ", ".join(f"{n}={dims[n]}" for n in requirement.names if n in dims)
                 raise fields.refused(self.op.name, "dims", requirement.expression, got, requirement.meaning)
 
-    def _config(self, values: Any) -> dict[str, Any] | None:
-        if self.config is None:
-            return None
-        if not isinstance(values, list) or len(values) != len(self.config):
-            expected = f"a value for each of {', '.join(self.config)}"
-            raise fields.refused(self.op.name, "config", expected, _short(values), "write what the heading names")
-        config = dict(zip(self.config, values, strict=True))
+    def _config(self, label: Any) -> Mapping[str, Any]:
+        """The config of this name, held to the schema of its implementation where that is installed."""
+        config = self._configs.get(label) if isinstance(label, str) else None
+        if config is None:
+            expected = "the name of a config described above"
+            raise fields.refused(self.op.name, "config", expected, repr(label), "write its line, or drop the row")
         if self._registered is not None:
-            text = repr(values)
-            if text not in self._checked_configs:
-                self._checked_configs[text] = check_config(self._registered, config)
-            if (reason := self._checked_configs[text]) is not None:
-                expected, got = f"a config of {self.implementation}", f"{_short(values)}: {reason}"
+            if label not in self._config_faults:
+                self._config_faults[label] = check_config(self._registered, config)
+            if (reason := self._config_faults[label]) is not None:
+                expected, got = f"a config of {self.implementation}", f"{label}: {reason}"
                 raise fields.refused(self.op.name, "config", expected, got, _AGAIN)
         return config
 
@@ -156,14 +159,14 @@ class Heading:
     def _check_possible(self, dims: dict[str, int], time_us: float, flops: float | None, moved: float | None) -> None:
         """Refuse a time that beats the arch's datasheet."""
         work, arch = self.work, self.machine.arch
-        if shrinks(work.options) or (flops is None and moved is None and work.by_data):
+        if not self._judged or (flops is None and moved is None and work.by_data):
             return
         least = 0.0
         if self._rate is not None:
             least = 1e-6 * (work.flops(dims) if flops is None else flops) / self._rate
         size = work.moved_bytes(dims) if moved is None else moved
-        known = attended(dims, work.options) is not None
-        least_memory = peaks.least_memory_us(arch, size) if known else None
+        whole = not work.options.get("causal") or attended(dims, work.options) is not None
+        least_memory = peaks.least_memory_us(arch, size) if whole else None
         if time_us < max(least, least_memory or 0.0):
             what = f"{arch} cannot do {_rates(self._rate, self.dtypes)}or move {size / 1e6:.4g} MB in less"
             expected = f"at least {max(least, least_memory or 0.0):.4g} ({what})"

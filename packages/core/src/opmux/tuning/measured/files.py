@@ -1,20 +1,25 @@
 """Files of measured rows: JSON lines, of which most are one short array. Read row by row, written whole or not at all.
 
-The first line names the format and its version. A line with ``machine`` describes a machine; a line with ``op`` is a
-heading: what the rows below it share, up to the next heading; every other line is a row, an array::
+The first line names the format and its version. A line with ``machine`` describes a machine, one with ``config`` a
+config; a line with ``op`` is a heading: what the rows below it share, up to the next heading; every other line is a
+row, an array::
 
     {"format": "opmux measured rows", "version": 1}
     {"machine": "nvidia-h200-3fa2c1", "arch": "sm_90", "device": "NVIDIA H200", "multiprocessors": 132, ...}
+    {"config": "5d1f0e", "values": {"block_m": 16, "block_n": 128}}
     {"op": "linear", "machine": "nvidia-h200-3fa2c1", "implementation": "triton", "dtypes": "x=bf16;w=bf16",
-     "dims": ["tokens", "k", "n"], "config": ["block_m", "block_n"], "compared": ["triton", "vendor:blas"]}
-    [[16, 4096, 4096], [12.31, 0.012, 0.34], [16, 128]]
-    [[64, 4096, 4096], "faulted: an illegal memory access", [64, 512]]
+     "dims": ["tokens", "k", "n"], "compared": ["triton", "vendor:blas"]}
+    [[16, 4096, 4096], [12.31, 0.012, 0.34], "5d1f0e"]
+    [[64, 4096, 4096], "faulted: an illegal memory access", "77ab02"]
 
 (a heading is one line). A row holds the dims; time in microseconds, spread and error, and behind them flops and bytes
-where index data decides these; and the values of the config, where the heading names some. A text in place of the
+where index data decides these; and the name of the config, where the implementation takes one. A text in place of the
 figures is a config that failed there, and why. Lines that are blank or start with ``#`` are skipped.
+
+Configs and machines are named by their contents, so files of several runs merge line by line without clashes.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -35,7 +40,8 @@ FORMAT, VERSION = "opmux measured rows", 1
 
 _MACHINE = ("machine", "arch", "device", "multiprocessors", "clock_mhz", "memory_gbps", "driver", "versions", "clocks",
             "date")  # fmt: skip
-_HEADING = ("op", "machine", "implementation", "dtypes", "options", "dims", "config", "compared")
+_HEADING = ("op", "machine", "implementation", "dtypes", "options", "dims", "compared")
+_CONFIG = ("config", "values")
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class _Reader:
     def __init__(self, file: str) -> None:
         self.file, self.known = file, False
         self.machines: dict[str, Machine] = {}
+        self.configs: dict[str, dict[str, Any]] = {}
         self.heading: Heading | None = None
         self.heading_line = 0
         self.rows: list[MeasuredRow] = []
@@ -94,7 +101,7 @@ class _Reader:
             TunedRecordError: if it is refused.
         """
         try:
-            value = json.loads(line, parse_constant=_no_constant)
+            value = _DECODER.decode(line)
         except (ValueError, RecursionError) as error:
             value, kind = None, f"malformed JSON: {error}; a row is one line"
         else:
@@ -115,15 +122,19 @@ class _Reader:
             label, machine = _machine(value)
             if self.machines.setdefault(label, machine) != machine:
                 raise TunedRecordError(f"machine {label!r} is described twice, differently; rename one of the two")
+        elif isinstance(value, dict) and "config" in value:
+            label, config = _config(value)
+            if self.configs.setdefault(label, config) != config:
+                raise TunedRecordError(f"config {label!r} is described twice, differently; rename one of the two")
         else:
-            raise TunedRecordError("expected a machine, a heading with `op`, or a row [[dims], [figures], [config]]")
+            raise TunedRecordError("expected a machine, a config, a heading with `op`, or a row [[dims], [figures]]")
 
     def _heading(self, value: dict[str, Any]) -> Heading:
         _only_known(value, _HEADING)
         label = value.get("machine")
         if label not in self.machines:
             raise TunedRecordError(f"machine {label!r} is not described above; write its line before the heading")
-        return Heading(value, self.machines[label])
+        return Heading(value, self.machines[label], self.configs)
 
     def _take_row(self, number: int, value: list[Any]) -> None:
         if self.heading is None:
@@ -138,6 +149,9 @@ class _Reader:
 
 def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a finite number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _is_format(value: Any) -> bool:
@@ -170,6 +184,14 @@ def _machine(value: dict[str, Any]) -> tuple[str, Machine]:
     return label, machine
 
 
+def _config(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    _only_known(value, _CONFIG)
+    label, config = value["config"], value.get("values")
+    if not isinstance(label, str) or not isinstance(config, dict):
+        raise TunedRecordError('expected {"config": name, "values": {...}}; correct the line')
+    return label, config
+
+
 def write_measured(
     path: str | os.PathLike[str], rows: Iterable[MeasuredRow], failed: Iterable[FailedConfig] = ()
 ) -> None:
@@ -189,18 +211,20 @@ def write_measured(
     blocks: dict[str, list[str]] = {}
     headings: dict[str, Heading] = {}
     machines: dict[str, str] = {}
+    configs: dict[str, dict[str, Any]] = {}
     every: list[MeasuredRow | FailedConfig] = [*rows, *failed]
     for row in every:
         label = row.machine.label
         machines[label] = _dumps({"machine": label, **_stated(row.machine)})
         heading = _heading_of(row, label)
-        line = _line_of(row, heading)
+        line = _line_of(row, configs)
         text = _dumps(heading)
         if text not in headings:
-            headings[text] = Heading(heading, check_machine(_stated(row.machine)))
+            headings[text] = Heading(heading, check_machine(_stated(row.machine)), configs)
         headings[text].read(json.loads(line), "", 0)
         blocks.setdefault(text, []).append(line)
     lines = [_dumps({"format": FORMAT, "version": VERSION}), *(machines[label] for label in sorted(machines))]
+    lines += [_dumps({"config": label, "values": configs[label]}) for label in sorted(configs)]
     for heading_line in sorted(blocks):
         # By dims, as numbers; a failed config comes after the row of its point.
         parsed = [(json.loads(line), line) for line in dict.fromkeys(blocks[heading_line])]
@@ -242,15 +266,18 @@ def _heading_of(row: MeasuredRow | FailedConfig, label: str) -> dict[str, Any]:
     }
     if options := {name: value for name, value in row.options.items() if name not in sizes}:
         heading["options"] = fields.as_text(options)
-    if row.config is not None:
-        heading["config"] = list(row.config)
     if isinstance(row, MeasuredRow):
         heading["compared"] = sorted(row.compared)
     return heading
 
 
-def _line_of(row: MeasuredRow | FailedConfig, heading: dict[str, Any]) -> str:
-    config = [] if row.config is None else [json.loads(fields.write_config(row.op, row.config))]
+def _line_of(row: MeasuredRow | FailedConfig, configs: dict[str, dict[str, Any]]) -> str:
+    """The row's line; its config is added to those of the file."""
+    named: list[str] = []
+    if row.config is not None:
+        text = fields.write_config(row.op, dict(sorted(row.config.items())))
+        named = [hashlib.sha256(text.encode()).hexdigest()[:6]]
+        configs[named[0]] = json.loads(text)
     figures: Any
     if isinstance(row, MeasuredRow):
         short = rounded(row)
@@ -260,7 +287,7 @@ def _line_of(row: MeasuredRow | FailedConfig, heading: dict[str, Any]) -> str:
     else:
         figures = " ".join(row.reason.split())
     sizes = [*row.dims.values(), *(row.options[name] for name in size_options(known_op(row.op)))]
-    return _dumps([sizes, figures, *(list(values.values()) for values in config)])
+    return _dumps([sizes, figures, *named])
 
 
 def _dumps(value: Any) -> str:
