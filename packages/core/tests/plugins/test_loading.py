@@ -122,3 +122,67 @@ def test_a_policy_without_meaning_is_told_at_the_first_call(run):
     assert done.stderr.strip().endswith(f"opmux.errors.InvalidArgument: {told}")
     done = run(f"import opmux; opmux.policy.strict(); {show}; print('ran')", OPMUX_STRICT="perhaps")
     assert done.stdout.strip() == "ran", done.stderr
+
+
+CALLS_FROM_A_THREAD = """
+import threading
+import torch, opmux
+
+results = []
+thread = threading.Thread(target=lambda: results.append(opmux.rms_norm(torch.ones(1, 2), torch.ones(2))), daemon=True)
+thread.start()
+thread.join(timeout=60)
+print("the thread", "is stuck" if thread.is_alive() else "ended", len(results))
+""" + PLUGIN_MODULE.replace("installed_kernels", "late_kernels")
+
+
+def test_a_plugin_may_wait_for_a_thread_that_calls_an_op(tmp_path, install, run):
+    """The thread waits for the plugins in its turn, but not for ever; then it runs on what is loaded."""
+    install("threaded", CALLS_FROM_A_THREAD)
+    (tmp_path / "late_kernels.py").write_text(KERNEL_MODULE)
+    done = run(
+        """
+        import torch, opmux
+        from opmux.plugins import loading
+        loading.WAIT_S = 0.1
+        print(opmux.rms_norm(torch.ones(1, 2), torch.ones(2)).tolist())
+        """,
+        OPMUX_LOG="warning",
+    )
+    assert done.stdout == "[[7.0, 7.0]]\n", done.stderr
+    assert "the thread ended 1" in done.stderr.splitlines()
+    assert (
+        "opmux WARNING: plugins are still being loaded after 0.1 s: this thread goes on with those loaded so far; "
+        "a plugin must not wait, while it is loaded, for a thread that calls an op"
+    ) in done.stderr.splitlines()
+
+
+SLOW = (
+    """
+import time
+time.sleep(0.3)
+"""
+    + PLUGIN_MODULE
+)
+
+
+@pytest.mark.usefixtures("site")
+def test_threads_that_call_while_plugins_are_loaded_wait_for_them(tmp_path, run):
+    (tmp_path / "installed_plugin.py").write_text(SLOW)
+    done = run(
+        """
+        import threading, torch, opmux
+        results = []
+        def call():
+            results.append(opmux.rms_norm(torch.ones(1, 2), torch.ones(2), backend="installed").tolist())
+        threads = [threading.Thread(target=call) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(results == [[[7.0, 7.0]]] * 6)
+        """,
+        OPMUX_LOG="warning",
+    )
+    assert done.stdout == "True\n", done.stderr
+    assert "still being loaded" not in done.stderr

@@ -1,9 +1,11 @@
 """Loads every installed plugin once, and contains the failures of each. The first call of an op, or a command, does it.
 
-Nothing is loaded at import. Code that must run once plugins are loaded (reading tuned records) subscribes here.
+Nothing is loaded at import. Code that must run once plugins are loaded (reading tuned records) subscribes here. A
+plugin's code runs outside of all locks: it may start threads that call ops.
 """
 
 import dataclasses
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +15,7 @@ from typing import Any
 from opmux import policy
 from opmux.callpath.op import OPS, drop_all_plans
 from opmux.errors import PLUGIN_FAULTS
-from opmux.log import logger
+from opmux.log import announce_once, logger
 from opmux.plugins import discovery, failures
 from opmux.plugins.failures import FailedPlugin
 from opmux.plugins.reading import LoadedPlugin, read_plugin
@@ -35,14 +37,23 @@ __all__ = [
 Listener = Callable[[Sequence[LoadedPlugin]], None]
 
 
+WAIT_S = 5.0
+"""How long a call waits for plugins that another thread is loading. Their modules import no toolchain, so loading takes
+milliseconds; one that takes longer may itself wait for the thread that waits here."""
+
+
 class _Progress:
     """The state of loading."""
 
     done = False
-    running = False
+    thread: int | None = None
+    """The thread that is loading."""
 
 
+_turn = threading.Condition()
+"""Notified when the thread that loads has ended, or was interrupted; no plugin's code runs while it is held."""
 _lock = threading.RLock()
+"""Held while what a plugin brought is registered or removed; no plugin's code runs meanwhile."""
 _loaded: dict[str, LoadedPlugin] = {}
 _tried: set[tuple[str, str, str]] = set()
 """Entry points (name, distribution, value) that loaded or failed: not tried again after loading was interrupted."""
@@ -57,26 +68,44 @@ def subscribe(listener: Listener) -> None:
 def ensure_loaded() -> bool:
     """Load the installed plugins if they are not loaded yet; returns whether this call did so.
 
-    After an interrupt from the keyboard, the next call continues with the plugin that was being loaded.
+    One thread loads, and others wait for it, at most `WAIT_S`. After an interrupt from the keyboard, the next call
+    continues with the plugin that was being loaded.
     """
-    if _Progress.done:
+    if _Progress.done or not _is_this_threads_turn():
         return False
-    with _lock:
-        if _Progress.done or _Progress.running:
-            return False
-        _Progress.running = True
-        try:
-            for entry_point, distribution, version in discovery.entry_points():
-                tried = (entry_point.name, distribution, entry_point.value)
-                if tried not in _tried and _key(entry_point.name, distribution) not in _loaded:
-                    load_plugin(entry_point.name, entry_point.load, distribution, version)
-                    _tried.add(tried)
-            _tell_listeners()
-            _Progress.done = True
-        finally:
-            _Progress.running = False
-        _log_outcome()
+    try:
+        for entry_point, distribution, version in discovery.entry_points():
+            tried = (entry_point.name, distribution, entry_point.value)
+            if tried not in _tried and _key(entry_point.name, distribution) not in _loaded:
+                load_plugin(entry_point.name, entry_point.load, distribution, version)
+                _tried.add(tried)
+        _tell_listeners()
+        _Progress.done = True
+    finally:
+        with _turn:
+            _Progress.thread = None
+            _turn.notify_all()
+    _log_outcome()
     return True
+
+
+def _is_this_threads_turn() -> bool:
+    """Whether this thread is to load the plugins; where another one is loading them, waits for it."""
+    with _turn:
+        if _Progress.thread == threading.get_ident():
+            return False  # a plugin calls an op while it is loaded
+        if not _turn.wait_for(lambda: _Progress.thread is None, WAIT_S):
+            announce_once(
+                "waiting for plugins",
+                logging.WARNING,
+                "plugins are still being loaded after %g s: this thread goes on with those loaded so far; a plugin "
+                "must not wait, while it is loaded, for a thread that calls an op",
+                WAIT_S,
+            )
+            return False
+        if not _Progress.done:
+            _Progress.thread = threading.get_ident()
+        return not _Progress.done
 
 
 def _tell_listeners() -> None:
@@ -114,19 +143,29 @@ def load_plugin(name: str, load: Callable[[], Any], distribution: str, version: 
     Raises:
         KeyboardInterrupt: from the user; nothing of the plugin is registered then.
     """
+    try:
+        with redirect_stdout(sys.stderr):
+            read = read_plugin(name, load(), distribution, version)
+        return _registered(read)
+    except PLUGIN_FAULTS as error:  # a plugin may raise anything; it must not take another one down
+        failures.record_exception(name, distribution, version, error)
+        return None
+
+
+def _registered(read: LoadedPlugin) -> LoadedPlugin:
+    """Register what a plugin brings: all of it, or, where this raises, nothing.
+
+    The ops that it defined stay: modules of it that were imported completely will not define them again.
+
+    Returns:
+        The plugin with the implementations that were registered.
+    """
     with _lock:
         before = Checkpoint.now()
         try:
-            with redirect_stdout(sys.stderr):
-                made = read_plugin(name, load(), distribution, version)
-            made = dataclasses.replace(made, implementations=tuple(register(made)))
-            _loaded[_key(name, distribution)] = made
-        except PLUGIN_FAULTS as error:  # a plugin may raise anything; it must not take another one down
-            before.restore_registrations()
-            failures.record_exception(name, distribution, version, error)
-            return None
+            made = dataclasses.replace(read, implementations=tuple(register(read)))
+            _loaded[_key(read.name, read.distribution)] = made
         except BaseException:
-            # Its ops stay: modules of it that were imported completely will not define them again.
             before.restore_registrations()
             raise
         return made

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 _loaded: "Loaded | None" = None
+_newest = 0
+"""The number of the reading that is in force."""
+_readings = itertools.count(1)
 _numbers = itertools.count(1)
 
 
@@ -41,7 +44,7 @@ def reload() -> "TuningReport":
 
     Calls that are already running finish with the records they started with.
     """
-    if not loading.ensure_loaded():  # outside of the lock: loading takes its own first, then this one
+    if not loading.ensure_loaded():
         install(loading.loaded_plugins())
     return report()
 
@@ -51,12 +54,16 @@ def install(plugins: Iterable[LoadedPlugin]) -> None:
 
     Subscribed to `opmux.plugins.loading`: it runs whenever the loaded plugins change.
     """
-    global _loaded
+    global _loaded, _newest
     from opmux.tuning import layers  # late, as in `report`
 
+    number = next(_readings)
+    read = layers.load_all(plugins)  # outside of the lock, as it calls the readers of plugins
     with _lock:
+        if number < _newest:
+            return  # another thread began to read later, and is done
         before = {} if _loaded is None else _loaded.tables
-        _loaded = layers.load_all(plugins)
+        _loaded, _newest = read, number
         for name in sorted({*before, *_loaded.tables}):
             if name in OPS:
                 _give_feature(OPS[name], _loaded.tables.get(name))
