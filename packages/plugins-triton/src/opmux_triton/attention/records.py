@@ -1,22 +1,9 @@
 """The implementation records that attention's forward and backward have in common."""
 
-from opmux.plugin import (
-    Aligned,
-    AtLeast,
-    AtMost,
-    Bucket,
-    Dtype,
-    Equal,
-    Exact,
-    Implementation,
-    OneOf,
-    Priority,
-    UnitStride,
-)
-from opmux_triton.archs import FLOATS, HALVES, HOPPER, PORTABLE
+from opmux.plugin import Aligned, AtLeast, Bucket, Exact, Implementation, Priority, UnitStride
+from opmux_triton.archs import HOPPER, PORTABLE
+from opmux_triton.scoring.constraints import HOPPER_HEADS, portable_heads
 
-WIDEST = 256
-"""The largest head size that tiles are made for."""
 _DIMS = (Exact("head_dim"), Exact("value_dim"))
 
 
@@ -40,13 +27,7 @@ def portable(
         name=name,
         target=f"opmux_triton.attention.{folder}.targets:{op}",
         archs=PORTABLE,
-        when=(
-            Dtype("q", *dtypes),
-            Dtype("sinks", *FLOATS),
-            UnitStride(*tensors, "sinks"),
-            AtMost("head_dim", WIDEST),
-            AtMost("value_dim", WIDEST),
-        ),
+        when=portable_heads(dtypes, *tensors, "sinks"),
         features=_DIMS if queries is None else (*_DIMS, Bucket(queries)),
         config=f"opmux_triton.attention.{folder}.configs:{config}",
         config_schema=f"opmux_triton.attention.{folder}.configs:{folder.title()}Config",
@@ -74,11 +55,7 @@ def hopper(
         archs=HOPPER,
         priority=Priority.PORTABLE + 1,
         when=(
-            Dtype("q", *HALVES),
-            Dtype("sinks", *FLOATS),
-            OneOf("head_dim", 64, 128),
-            Equal("head_dim", "value_dim"),
-            AtMost("softcap", 0),
+            *HOPPER_HEADS,
             AtLeast("seq_q", 128),
             AtLeast("seq_k", 128),
             UnitStride(*tensors, "sinks"),

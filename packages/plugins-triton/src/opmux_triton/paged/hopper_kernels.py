@@ -1,4 +1,4 @@
-"""The kernel of paged prefill for sm_90: shared memory, barriers, and the warps' roles, see `prefill_role_kernels`."""
+"""The kernel of paged prefill for sm_90: shared memory, barriers, and the warps' roles, see `hopper_role_kernels`."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

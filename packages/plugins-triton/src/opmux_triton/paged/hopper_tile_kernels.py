@@ -38,11 +38,11 @@ def tile_at(
 
 
 @gluon.jit
-def block_counts(
+def block_ranges(
     tile, queries, keys, left, right,
     ROWS: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
 ):  # fmt: skip
-    """(masked, rights, blocks, begin, full_begin, most): how many blocks there are, and where.
+    """(masked, blocks, rights, begin, full_begin, most): how many blocks, masked and in all, and where they are.
 
     Those of [begin, full_begin) and the last ``rights`` before ``most`` need a mask. At least one block, so that a
     tile without keys needs no case of its own.
@@ -53,12 +53,13 @@ def block_counts(
     rights = (gl.maximum(most, full_end) - full_end) // BLOCK
     masked = lefts + rights
     blocks = gl.maximum(masked + (full_end - full_begin) // BLOCK, 1)
-    return masked, rights, blocks, begin, full_begin, most
+    return masked, blocks, rights, begin, full_begin, most
 
 
 @gluon.jit
-def block_start(index, masked, rights, begin, full_begin, most, BLOCK: gl.constexpr):
+def block_start(index, ranges, BLOCK: gl.constexpr):
     """The first key of a block: the masked ones first, from the last one down, so that past the end is block 0's."""
+    masked, _blocks, rights, begin, full_begin, most = ranges
     start = full_begin + (index - masked) * BLOCK
     if index < masked:
         start = begin + (masked - 1 - index) * BLOCK

@@ -3,21 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opmux.plugin import (
-    Aligned,
-    AtLeast,
-    AtMost,
-    Bucket,
-    Dtype,
-    Equal,
-    Exact,
-    Implementation,
-    OneOf,
-    Predicate,
-    Priority,
-    UnitStride,
-)
-from opmux_triton.archs import FLOATS, HALVES, HOPPER, PORTABLE
+from opmux.plugin import Aligned, AtLeast, Bucket, Exact, Implementation, Predicate, Priority, UnitStride
+from opmux_triton.archs import HALVES, HOPPER, PORTABLE
+from opmux_triton.scoring.constraints import HOPPER_HEADS, portable_heads
+
+_FEATURES = (Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch"))
 
 
 def _holds_boxes(features: Mapping[str, Any]) -> str | None:
@@ -35,14 +25,8 @@ def _records() -> Iterator[Implementation]:
                 name=name,
                 target=f"opmux_triton.paged.targets:{op}",
                 archs=PORTABLE,
-                when=(
-                    Dtype("q", *dtypes),
-                    Dtype("sinks", *FLOATS),
-                    UnitStride("q", "k_cache", "v_cache"),
-                    AtMost("head_dim", 256),
-                    AtMost("value_dim", 256),
-                ),
-                features=(Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch")),
+                when=portable_heads(dtypes, "q", "k_cache", "v_cache"),
+                features=_FEATURES,
                 config=f"opmux_triton.paged.configs:{name or 'halves'}_config",
                 config_schema="opmux_triton.paged.configs:PagedConfig",
                 capturable=True,
@@ -55,19 +39,15 @@ def _records() -> Iterator[Implementation]:
             archs=HOPPER,
             priority=Priority.PORTABLE + 1,
             when=(
-                Dtype("q", *HALVES),
-                Dtype("sinks", *FLOATS),
-                OneOf("head_dim", 64, 128),
-                Equal("head_dim", "value_dim"),
+                *HOPPER_HEADS,
                 Predicate(_holds_boxes, reads=(Exact("page_size"),)),
-                AtMost("softcap", 0),
                 AtLeast("max_seqlen_q", 128),
                 UnitStride("q", "k_cache", "v_cache"),
                 Aligned("q", 16),
                 Aligned("k_cache", 16),
                 Aligned("v_cache", 16),
             ),
-            features=(Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch")),
+            features=_FEATURES,
             config="opmux_triton.paged.configs:hopper_config",
             config_schema="opmux_triton.paged.configs:HopperConfig",
             capturable=True,

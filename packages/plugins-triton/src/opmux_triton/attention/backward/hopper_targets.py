@@ -25,29 +25,12 @@ _NOTED_QUERIES = 64
 _PANEL = 64 * 64
 
 
-def attention_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sinks: Tensor | None,
-    grad_lse: Tensor | None,
-    *,
-    scale: float | None,
-    causal: bool,
-    window: tuple[int, int],
-    softcap: float,
-    output_mask: tuple[bool, ...],
-    config: HopperConfig,
-) -> Gradients:
+def attention_backward(*tensors: Any, output_mask: tuple[bool, ...], config: HopperConfig, **options: Any) -> Gradients:
     """The op `attention_backward`."""
-    tensors = (grad_out, q, k, v, out, lse, sinks, grad_lse)
+    grad_out, q, k, v = tensors[:4]
     batch, queries, heads, head_dim = q.shape
-    keys = k.shape[1]
-    lengths = (queries, keys)
-    scoring = Scoring(scale, causal, window, softcap)
+    lengths = (queries, k.shape[1])
+    scoring = Scoring(**options)
     rows = 2 * _PANEL // head_dim
     row = -(-queries // rows) * rows
     suits = (

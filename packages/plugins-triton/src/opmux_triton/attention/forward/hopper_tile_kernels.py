@@ -18,11 +18,11 @@ def visited_tile(visit, tiles, pairs, section, LONGEST_FIRST: gl.constexpr):
 
 
 @gluon.jit
-def block_counts(
+def block_ranges(
     tile, queries, keys, left, right,
     ROWS: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
 ):  # fmt: skip
-    """(masked, blocks, begin, full_begin, full_end, lefts): how many blocks, masked and in all, and where they lie.
+    """(masked, blocks, begin, full_begin, full_end, lefts): how many blocks, masked and in all, and where they are.
 
     There is at least one block, entirely masked, so that a tile without keys is no special case.
     """
@@ -38,8 +38,9 @@ def block_counts(
 
 
 @gluon.jit
-def block_start(index, masked, begin, full_begin, full_end, lefts, BLOCK: gl.constexpr):
+def block_start(index, ranges, BLOCK: gl.constexpr):
     """The first key of a block: the masked blocks left of the full ones come first, then those right of them."""
+    masked, _blocks, begin, full_begin, full_end, lefts = ranges
     start = full_begin + (index - masked) * BLOCK
     if index < masked:
         start = full_end + (index - lefts) * BLOCK
