@@ -321,105 +321,99 @@ LENGTHS = {"factor": 4.0, "original_max_position_embeddings": 4096}
         (
             rope.default,
             {**BASE, "rope_theta": 1.0},
-            "rope.default: `rope_theta` is 1.0, expected above 1; models have 10000 or more",
+            "rope.default: `rope_theta` expected a number above 1, got 1.0; models have 10000 or more",
         ),
         (
             rope.linear,
             {**BASE, "rope_theta": math.inf, "factor": 2.0},
-            "rope.linear: `rope_theta` is inf, expected above 1; models have 10000 or more",
+            "rope.linear: `rope_theta` expected a number above 1, got inf; models have 10000 or more",
         ),
         (
             rope.linear,
             {**BASE, "rope_theta": "linear", "factor": 2.0},
-            "rope.linear: `rope_theta` is 'linear', expected above 1; models have 10000 or more",
+            "rope.linear: `rope_theta` expected a number above 1, got 'linear'; models have 10000 or more",
         ),
         (
             rope.default,
             {**BASE, "head_dim": 0},
-            "rope.default: `head_dim` is 0, expected a positive number; check the model's rope parameters",
+            "rope.default: `head_dim` expected a positive number, got 0; check the model's rope parameters",
         ),
         (
             rope.default,
             {**BASE, "partial_rotary_factor": 1.5},
-            "rope.default: `partial_rotary_factor` is 1.5, expected at most 1; give it as a fraction of head_dim",
+            "rope.default: `partial_rotary_factor` expected at most 1, got 1.5; give it as a fraction of head_dim",
         ),
         (
             rope.default,
             {**BASE, "head_dim": 7},
-            "rope.default: `head_dim` = 7 with `partial_rotary_factor` = 1.0 rotates 7 dims, expected an"
-            " even number,"
-            " 2 or more; check both",
+            "rope.default: `head_dim` expected an even number of rotated dims, 2 or more, got 7 (head_dim = 7, "
+            "partial_rotary_factor = 1.0); check both",
         ),
         (
             rope.default,
             {**BASE, "partial_rotary_factor": 0.1},
-            "rope.default: `head_dim` = 8 with `partial_rotary_factor` = 0.1 rotates 0 dims, expected an"
-            " even number,"
-            " 2 or more; check both",
+            "rope.default: `head_dim` expected an even number of rotated dims, 2 or more, got 0 (head_dim = 8, "
+            "partial_rotary_factor = 0.1); check both",
         ),
         (
             rope.linear,
             {**BASE, "factor": 0.0},
-            "rope.linear: `factor` is 0.0, expected a positive number; check the model's rope parameters",
+            "rope.linear: `factor` expected a positive number, got 0.0; check the model's rope parameters",
         ),
         (
             rope.dynamic_ntk,
             {**BASE, "head_dim": 2, "factor": 2.0, "max_position_embeddings": 4096},
-            "rope.dynamic_ntk: `head_dim` = 2 with `partial_rotary_factor` = 1.0 rotates 2 dims, expected an"
-            " even"
-            " number, 4 or more; check both",
+            "rope.dynamic_ntk: `head_dim` expected an even number of rotated dims, 4 or more, got 2 (head_dim = "
+            "2, partial_rotary_factor = 1.0); check both",
         ),
         (
             rope.dynamic_ntk,
             {**BASE, "factor": 2.0, "max_position_embeddings": 0},
-            "rope.dynamic_ntk: `max_position_embeddings` is 0, expected a positive number; check the model's"
-            " rope"
-            " parameters",
+            "rope.dynamic_ntk: `max_position_embeddings` expected a positive number, got 0; check the model's "
+            "rope parameters",
         ),
         (
             rope.dynamic_ntk,
             {**BASE, "factor": 2.0, "max_position_embeddings": 4096, "seq_len": -1},
-            "rope.dynamic_ntk: `seq_len` is -1, expected a positive number; check the model's rope parameters",
+            "rope.dynamic_ntk: `seq_len` expected a positive number, got -1; check the model's rope parameters",
         ),
         (
             rope.yarn,
             {**BASE, **LENGTHS, "beta_fast": 1.0, "beta_slow": 32.0},
-            "rope.yarn: `beta_fast` is 1.0, expected at least beta_slow = 32.0; swap the two",
+            "rope.yarn: `beta_fast` expected at least beta_slow = 32.0, got 1.0; swap the two",
         ),
         (
             rope.yarn,
             {**BASE, **LENGTHS, "beta_slow": 0},
-            "rope.yarn: `beta_slow` is 0, expected a positive number; check the model's rope parameters",
+            "rope.yarn: `beta_slow` expected a positive number, got 0; check the model's rope parameters",
         ),
         (
             rope.yarn,
             {**BASE, "original_max_position_embeddings": 4096},
-            "rope.yarn: `factor` is None, expected a number, or max_position_embeddings and"
-            " original_max_position_embeddings, whose ratio it is; pass one or the other",
+            "rope.yarn: `factor` expected a number, or max_position_embeddings and "
+            "original_max_position_embeddings, whose ratio it is, got None; pass one or the other",
         ),
         (
             rope.yarn,
             {**BASE, "factor": 4.0},
-            "rope.yarn: `original_max_position_embeddings` is None, expected the length of the pretraining;"
-            " pass it,"
-            " or max_position_embeddings where the two are the same",
+            "rope.yarn: `original_max_position_embeddings` expected the context length of pretraining, got None; "
+            "pass it, or max_position_embeddings if the two are the same",
         ),
         (
             rope.yarn,
             {**BASE, "factor": math.nan, "original_max_position_embeddings": 4096},
-            "rope.yarn: `factor` is nan, expected a positive number; check the model's rope parameters",
+            "rope.yarn: `factor` expected a positive number, got nan; check the model's rope parameters",
         ),
         (
             rope.longrope,
             {**BASE, **LENGTHS, "short_factor": [1.0] * 4, "long_factor": [1.0] * 3},
-            "rope.longrope: `long_factor` has 3 numbers, expected 4, one per pair of the 8 rotated dims;"
-            " check head_dim"
-            " and partial_rotary_factor",
+            "rope.longrope: `long_factor` expected 4 numbers, one per pair of the 8 rotated dims, got 3; check "
+            "head_dim and partial_rotary_factor",
         ),
         (
             rope.longrope,
             {**BASE, **LENGTHS, "short_factor": [1.0, 2.0, -3.0, 4.0], "long_factor": [1.0] * 4},
-            "rope.longrope: `short_factor[2]` is -3.0, expected a positive number; check the model's rope parameters",
+            "rope.longrope: `short_factor[2]` expected a positive number, got -3.0; check the model's rope parameters",
         ),
         (
             rope.longrope,
@@ -430,38 +424,35 @@ LENGTHS = {"factor": 4.0, "original_max_position_embeddings": 4096}
                 "short_factor": [1.0] * 4,
                 "long_factor": [1.0] * 4,
             },
-            "rope.longrope: `original_max_position_embeddings` is 1, expected 2 or more; check the model's"
-            " rope"
-            " parameters",
+            "rope.longrope: `original_max_position_embeddings` expected 2 or more, got 1; check the model's rope "
+            "parameters",
         ),
         (
             rope.llama3,
             {**BASE, **llama3_options, "high_freq_factor": 1.0},
-            "rope.llama3: `high_freq_factor` is 1.0, expected above low_freq_factor = 1.0; swap the two",
+            "rope.llama3: `high_freq_factor` expected more than low_freq_factor = 1.0, got 1.0; swap the two",
         ),
         (
             rope.llama3,
             {**BASE, **llama3_options, "low_freq_factor": -1.0},
-            "rope.llama3: `low_freq_factor` is -1.0, expected a positive number; check the model's rope parameters",
+            "rope.llama3: `low_freq_factor` expected a positive number, got -1.0; check the model's rope parameters",
         ),
         (
             rope.tables,
             {"inv_freq": torch.ones(2, 3), "max_positions": 4},
-            "rope.tables: `inv_freq` is float32[2, 3], expected floats with one dim; pass what rope.default"
-            " or one of"
-            " its variants returns",
+            "rope.tables: `inv_freq` expected floats with one dim, got float32[2, 3]; pass what rope.default or "
+            "one of its variants returns",
         ),
         (
             rope.tables,
             {"inv_freq": torch.ones(3, dtype=torch.int64), "max_positions": 4},
-            "rope.tables: `inv_freq` is int64[3], expected floats with one dim; pass what rope.default or"
-            " one of its"
-            " variants returns",
+            "rope.tables: `inv_freq` expected floats with one dim, got int64[3]; pass what rope.default or one of"
+            " its variants returns",
         ),
         (
             rope.tables,
             {"inv_freq": torch.ones(3), "max_positions": 0},
-            "rope.tables: `max_positions` is 0, expected a positive number; check the model's rope parameters",
+            "rope.tables: `max_positions` expected a positive number, got 0; check the model's rope parameters",
         ),
     ],
 )

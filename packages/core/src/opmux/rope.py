@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from opmux.dtypes import name_of
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 
 __all__ = ["default", "dynamic_ntk", "linear", "llama3", "longrope", "tables", "yarn"]
 
@@ -182,9 +182,8 @@ def yarn(
     factor, original = _factor_and_original(op, factor, max_position_embeddings, original_max_position_embeddings)
     _check_positive(op, beta_fast=beta_fast, beta_slow=beta_slow)
     if beta_fast < beta_slow:
-        raise InvalidArgument(
-            f"rope.{op}: `beta_fast` is {beta_fast}, expected at least beta_slow = {beta_slow}; swap the two"
-        )
+        expected = f"at least beta_slow = {beta_slow}"
+        raise invalid(f"rope.{op}", "beta_fast", expected, str(beta_fast), "swap the two")
 
     def pair_that_turns(times: float) -> float:
         return rotary_dim * math.log(original / (2.0 * math.pi * times)) / (2.0 * math.log(rope_theta))
@@ -249,10 +248,8 @@ def llama3(
     original = original_max_position_embeddings
     _check_positive(op, factor=factor, low_freq_factor=low_freq_factor, original_max_position_embeddings=original)
     if not high_freq_factor > low_freq_factor:
-        raise InvalidArgument(
-            f"rope.{op}: `high_freq_factor` is {high_freq_factor}, expected above low_freq_factor ="
-            f" {low_freq_factor}; swap the two"
-        )
+        expected = f"more than low_freq_factor = {low_freq_factor}"
+        raise invalid(f"rope.{op}", "high_freq_factor", expected, str(high_freq_factor), "swap the two")
     inv_freq = _frequencies(rope_theta, rotary_dim)
     turns = original * inv_freq / (2.0 * math.pi)
     smooth = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
@@ -314,10 +311,9 @@ def longrope(
         _check_positive(op, seq_len=seq_len)
     for name, factors in (("short_factor", short_factor), ("long_factor", long_factor)):
         if len(factors) != rotary_dim // 2:
-            raise InvalidArgument(
-                f"rope.{op}: `{name}` has {len(factors)} numbers, expected {rotary_dim // 2}, one per pair of"
-                f" the {rotary_dim} rotated dims; check head_dim and partial_rotary_factor"
-            )
+            expected = f"{rotary_dim // 2} numbers, one per pair of the {rotary_dim} rotated dims"
+            remedy = "check head_dim and partial_rotary_factor"
+            raise invalid(f"rope.{op}", name, expected, str(len(factors)), remedy)
         for i, value in enumerate(factors):
             _check_positive(op, **{f"{name}[{i}]": value})
     is_long = seq_len is not None and seq_len > original
@@ -350,10 +346,9 @@ def tables(inv_freq: Tensor, max_positions: int, attention_factor: float = 1.0) 
         https://arxiv.org/abs/2104.09864, section 3.4.2.
     """
     if inv_freq.ndim != 1 or not inv_freq.dtype.is_floating_point:
-        raise InvalidArgument(
-            f"rope.tables: `inv_freq` is {name_of(inv_freq.dtype)}{list(inv_freq.shape)}, expected floats"
-            " with one dim; pass what rope.default or one of its variants returns"
-        )
+        got = f"{name_of(inv_freq.dtype)}{list(inv_freq.shape)}"
+        remedy = "pass what rope.default or one of its variants returns"
+        raise invalid("rope.tables", "inv_freq", "floats with one dim", got, remedy)
     _check_positive("tables", max_positions=max_positions)
     positions = torch.arange(max_positions, dtype=torch.float64, device=inv_freq.device)
     angles = torch.outer(positions, inv_freq.to(torch.float64))
@@ -371,9 +366,8 @@ def _check_positive(function: str, **values: float) -> None:
     """Raise for the first value that is not a positive finite number."""
     for name, value in values.items():
         if not (isinstance(value, Real) and value > 0 and math.isfinite(value)):
-            raise InvalidArgument(
-                f"rope.{function}: `{name}` is {value!r}, expected a positive number; check the model's rope parameters"
-            )
+            remedy = "check the model's rope parameters"
+            raise invalid(f"rope.{function}", name, "a positive number", repr(value), remedy)
 
 
 def _rotary_dim(
@@ -381,21 +375,17 @@ def _rotary_dim(
 ) -> int:
     """Check the arguments that all functions share, and return how many dims of a head are rotated."""
     if not (isinstance(rope_theta, Real) and rope_theta > 1 and math.isfinite(rope_theta)):
-        raise InvalidArgument(
-            f"rope.{function}: `rope_theta` is {rope_theta!r}, expected above 1; models have 10000 or more"
-        )
+        remedy = "models have 10000 or more"
+        raise invalid(f"rope.{function}", "rope_theta", "a number above 1", repr(rope_theta), remedy)
     _check_positive(function, head_dim=head_dim, partial_rotary_factor=partial_rotary_factor)
     if partial_rotary_factor > 1:
-        raise InvalidArgument(
-            f"rope.{function}: `partial_rotary_factor` is {partial_rotary_factor}, expected at most 1;"
-            " give it as a fraction of head_dim"
-        )
+        remedy = "give it as a fraction of head_dim"
+        raise invalid(f"rope.{function}", "partial_rotary_factor", "at most 1", str(partial_rotary_factor), remedy)
     rotary_dim = int(head_dim * partial_rotary_factor)
     if rotary_dim % 2 or rotary_dim < smallest:
-        raise InvalidArgument(
-            f"rope.{function}: `head_dim` = {head_dim} with `partial_rotary_factor` = {partial_rotary_factor}"
-            f" rotates {rotary_dim} dims, expected an even number, {smallest} or more; check both"
-        )
+        expected = f"an even number of rotated dims, {smallest} or more"
+        got = f"{rotary_dim} (head_dim = {head_dim}, partial_rotary_factor = {partial_rotary_factor})"
+        raise invalid(f"rope.{function}", "head_dim", expected, got, "check both")
     return rotary_dim
 
 
@@ -411,21 +401,16 @@ def _factor_and_original(
     _check_positive(function, **{name: value for name, value in given.items() if value is not None})
     if factor is None:
         if extended is None or original is None:
-            raise InvalidArgument(
-                f"rope.{function}: `factor` is None, expected a number, or max_position_embeddings and"
-                " original_max_position_embeddings, whose ratio it is; pass one or the other"
-            )
+            expected = "a number, or max_position_embeddings and original_max_position_embeddings, whose ratio it is"
+            raise invalid(f"rope.{function}", "factor", expected, "None", "pass one or the other")
         factor = extended / original
     if original is None:
         original = extended
     if original is None:
-        raise InvalidArgument(
-            f"rope.{function}: `original_max_position_embeddings` is None, expected the length of the"
-            " pretraining; pass it, or max_position_embeddings where the two are the same"
-        )
+        expected = "the context length of pretraining"
+        remedy = "pass it, or max_position_embeddings if the two are the same"
+        raise invalid(f"rope.{function}", "original_max_position_embeddings", expected, "None", remedy)
     if original < 2:
-        raise InvalidArgument(
-            f"rope.{function}: `original_max_position_embeddings` is {original}, expected 2 or more; check"
-            " the model's rope parameters"
-        )
+        remedy = "check the model's rope parameters"
+        raise invalid(f"rope.{function}", "original_max_position_embeddings", "2 or more", str(original), remedy)
     return factor, original

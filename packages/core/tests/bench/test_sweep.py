@@ -145,8 +145,8 @@ def test_a_callable_has_no_implementations() -> None:
     with pytest.raises(InvalidArgument) as refused:
         complaint(case(some=Configured("planted", None)), "some", CPU)
     assert str(refused.value) == (
-        "sweep: scaled, 2 rows of 8: a callable's variants are callables, "
-        "got Configured(implementation='planted', config=None)"
+        "sweep: `variants` of scaled, 2 rows of 8 expected callables, "
+        "got Configured(implementation='planted', config=None); only an op has configs"
     )
 
 

@@ -73,15 +73,34 @@ def test_an_unknown_op_is_wrong_use(opmux_cli, runner) -> None:
     assert done.stderr.startswith("error: conformance: `op` expected the name of an op, got 'rmsnorm'; did you mean ")
 
 
-@pytest.mark.parametrize("where", ["no/such/folder/report.json", ""])
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("no/such/folder/a.json", "expected a file in a folder that exists, got {path}; make the folder"),
+        ("", "expected a file, got the folder {path}; name a file in it"),
+    ],
+    ids=["no folder", "a folder"],
+)
 def test_a_report_that_cannot_be_written_is_refused_before_the_run(
-    opmux_cli, runner, tmp_path: Path, where: str
+    opmux_cli, runner, tmp_path: Path, where: str, told: str
 ) -> None:
     path = tmp_path / where
     done = opmux_cli("conformance", "rows", "--report", str(path))
     assert (done.exit_code, runner.asked) == (2, [])
-    assert done.stderr == (
-        f"error: opmux: `--report` expected a file in a folder that exists, got {path}; make the folder\n"
+    assert done.stderr == f"error: opmux: `--report` {told.format(path=path)}\n"
+
+
+def test_a_report_that_the_system_refuses_is_wrong_use(opmux_cli, runner, tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    path = tmp_path / "a.json"
+    done = opmux_cli("conformance", "rows", "--report", str(path))
+    assert done.exit_code == 2
+    assert done.stderr.endswith(
+        f"error: opmux: `--report` expected a file that can be written, got {path} (no space left); "
+        "choose another file\n"
     )
 
 

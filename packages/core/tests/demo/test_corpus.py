@@ -60,13 +60,15 @@ def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument) as caught:
         load(tmp_path / "absent.txt", seq=4)
     assert str(caught.value) == (
-        f"demo: `text` is {tmp_path / 'absent.txt'}, which cannot be read (No such file or directory); "
-        "give the path of a text file"
+        f"demo: `text` expected a file that can be read, got {tmp_path / 'absent.txt'} "
+        "(No such file or directory); give the path of a text file"
     )
 
 
 def test_folder_instead_of_a_file(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"which cannot be read .*; give the path of a text file"):
+    with pytest.raises(
+        InvalidArgument, match=r"expected a file that can be read, got .*; give the path of a text file"
+    ):
         load(tmp_path, seq=4)
 
 
@@ -76,7 +78,7 @@ def test_not_utf8(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument) as caught:
         load(file, seq=4)
     assert str(caught.value) == (
-        f"demo: `text` is {file}, expected UTF-8, got byte 0xe9 at 3; convert the file to UTF-8"
+        f"demo: `text` expected UTF-8, got byte 0xe9 at 3 of {file}; convert the file to UTF-8"
     )
 
 
@@ -87,8 +89,8 @@ def test_too_short(tmp_path: Path, content: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         load(file, seq=4)
     assert str(caught.value) == (
-        f"demo: `text` is {file}, expected at least 60 characters (its last tenth must hold a window of 5), "
-        f"got {len(content)}; give a longer text"
+        "demo: `text` expected at least 60 characters (its last tenth must hold a window of 5), "
+        f"got {len(content)} in {file}; give a longer text"
     )
 
 

@@ -102,7 +102,7 @@ def test_number_of_threads_is_what_it_was(text: Path) -> None:
 
 
 def test_text_that_is_no_good(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"demo: `text` is .*absent, which cannot be read"):
+    with pytest.raises(InvalidArgument, match=r"demo: `text` expected a file that can be read, got .*absent "):
         run(tmp_path / "absent", device="cpu")
 
 

@@ -30,7 +30,9 @@ def test_too_few_pages_gives_none_and_takes_none() -> None:
 def test_pages_that_are_not_taken_cannot_be_given_back(pages: list[int]) -> None:
     allocator = PageAllocator(3)
     assert allocator.allocate(1) == [0]
-    with pytest.raises(InvalidArgument, match="expected pages that are taken, each once; free are"):
+    with pytest.raises(
+        InvalidArgument, match=r"`pages` expected pages that are taken, each once, got \[.*\]; free are \[1, 2\]"
+    ):
         allocator.release(pages)
     assert allocator.free == 2
 
@@ -121,11 +123,14 @@ def test_request_longer_than_the_cache() -> None:
     with pytest.raises(InvalidArgument) as caught:
         scheduler(pages=2).submit(Request(5, [1] * 8, 2))
     assert str(caught.value) == (
-        "demo: request 5 needs 3 pages, the cache has 2; give it more pages or ask for fewer tokens"
+        "demo: `request 5` expected tokens that fit the 2 pages of the cache, got tokens for 3; "
+        "give the cache more pages, or ask for fewer tokens"
     )
 
 
 @pytest.mark.parametrize("request_", [Request(1, [], 2), Request(1, [4], 0)])
 def test_empty_request(request_: Request) -> None:
-    with pytest.raises(InvalidArgument, match=r"demo: request 1 has \d prompt tokens and asks for \d, expected at"):
+    with pytest.raises(
+        InvalidArgument, match="demo: `request 1` expected at least one prompt token and one new token, got "
+    ):
         scheduler().submit(request_)

@@ -258,37 +258,40 @@ def test_unwanted_gradients_are_empty(wanted):
 BROKEN = {
     "starts": (
         {"cu_seqlens_q": [1, 3, 8]},
-        "`cu_seqlens_q` starts with 1, expected 0; it is the running sum of the sequence lengths, with a 0 in front",
+        "`cu_seqlens_q` expected 0 at index 0, got 1; it is the running sum of the sequence lengths, with a 0 in front",
     ),
     "starts_k": (
         {"cu_seqlens_k": [-2, 4, 9]},
-        "`cu_seqlens_k` starts with -2, expected 0; it is the running sum of the sequence lengths, with a 0 in front",
+        "`cu_seqlens_k` expected 0 at index 0, got -2; it is the running sum of the sequence lengths, with a 0 in"
+        " front",
     ),
     "decreases": (
         {"cu_seqlens_q": [0, 5, 3]},
-        "`cu_seqlens_q` holds 3 at 2, expected 5 or more, as at 1; it is the running sum of the sequence lengths",
+        "`cu_seqlens_q` expected 5 or more at index 2, as at index 1, got 3; it is the running sum of the "
+        "sequence lengths",
     ),
     "decreases_k": (
         {"cu_seqlens_k": [0, -1, 3]},
-        "`cu_seqlens_k` holds -1 at 1, expected 0 or more, as at 0; it is the running sum of the sequence lengths",
+        "`cu_seqlens_k` expected 0 or more at index 1, as at index 0, got -1; it is the running sum of the "
+        "sequence lengths",
     ),
     "ends": (
         {"cu_seqlens_q": [0, 5, 9]},
-        "`cu_seqlens_q` ends with 9, expected 8 or less, the number of tokens; check the lengths it sums",
+        "`cu_seqlens_q` expected at most 8, the number of tokens, at its end, got 9; check the lengths that it sums",
     ),
     "ends_k": (
         {"cu_seqlens_k": [0, 5, 11]},
-        "`cu_seqlens_k` ends with 11, expected 9 or less, the number of tokens; check the lengths it sums",
+        "`cu_seqlens_k` expected at most 9, the number of tokens, at its end, got 11; check the lengths that it sums",
     ),
     "longest": (
         {"max_seqlen_q": 4},
-        "`max_seqlen_q` is 4, expected 5 or more, the length of sequence 1 in `cu_seqlens_q`; "
-        "give an upper bound of all lengths",
+        "`max_seqlen_q` expected 5 or more, the length of sequence 1 in `cu_seqlens_q`, got 4; give an upper "
+        "bound of all lengths",
     ),
     "longest_k": (
         {"max_seqlen_k": 3},
-        "`max_seqlen_k` is 3, expected 4 or more, the length of sequence 0 in `cu_seqlens_k`; "
-        "give an upper bound of all lengths",
+        "`max_seqlen_k` expected 4 or more, the length of sequence 0 in `cu_seqlens_k`, got 3; give an upper "
+        "bound of all lengths",
     ),
 }
 

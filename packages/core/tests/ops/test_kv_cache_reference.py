@@ -109,18 +109,18 @@ def test_no_tokens_and_no_pages(pages, tokens):
     [
         (
             [0, -1, 31, 900, 32],
-            "write_kv_cache: `slot_mapping` holds 900 at 3, expected -1 or a slot below pages * page_size"
-            " = 32; check the allocator that gave the slots",
+            "write_kv_cache: `slot_mapping` expected -1 or a slot below pages * page_size = 32 at index 3, got "
+            "900; check the allocator that gave the slots",
         ),
         (
             [32],
-            "write_kv_cache: `slot_mapping` holds 32 at 0, expected -1 or a slot below pages * page_size"
-            " = 32; check the allocator that gave the slots",
+            "write_kv_cache: `slot_mapping` expected -1 or a slot below pages * page_size = 32 at index 0, got "
+            "32; check the allocator that gave the slots",
         ),
         (
             [3, -2],
-            "write_kv_cache: `slot_mapping` holds -2 at 1, expected -1 or a slot below pages * page_size"
-            " = 32; check the allocator that gave the slots",
+            "write_kv_cache: `slot_mapping` expected -1 or a slot below pages * page_size = 32 at index 1, got "
+            "-2; check the allocator that gave the slots",
         ),
     ],
 )
@@ -176,46 +176,47 @@ def test_block_table_of_strided_lists():
     [
         (
             (torch.tensor([0, 1]), int32(1)),
-            "block_table_from_csr: `page_indptr` is int64[2], expected int32 with one dim; convert it"
-            " with .to(torch.int32), or flatten it",
+            "block_table_from_csr: `page_indptr` expected int32 with one dim, got int64[2]; convert it with "
+            ".to(torch.int32), or flatten it",
         ),
         (
             (int32(0, 1), int32(1)[None]),
-            "block_table_from_csr: `page_indices` is int32[1, 1], expected int32 with one dim; convert it"
-            " with .to(torch.int32), or flatten it",
+            "block_table_from_csr: `page_indices` expected int32 with one dim, got int32[1, 1]; convert it with "
+            ".to(torch.int32), or flatten it",
         ),
         (
             (int32(0, 1), torch.empty(1, dtype=torch.int32, device="meta")),
-            "block_table_from_csr: `page_indices` is on meta, expected it on cpu like `page_indptr`; move one of them",
+            "block_table_from_csr: `page_indices` expected device cpu, where `page_indptr` is, got meta; move one"
+            " of them with .to(device)",
         ),
         (
             (int32(), int32(1)),
-            "block_table_from_csr: `page_indptr` is empty, expected batch + 1 offsets; begin it with 0",
+            "block_table_from_csr: `page_indptr` expected batch + 1 offsets, got none; begin it with 0",
         ),
         (
             (int32(0, 1), int32(1), -2),
-            "block_table_from_csr: `max_pages` is -2, expected 1 or more, the length of the longest list, or its last"
-            " pages would be lost; omit it to measure the longest list",
+            "block_table_from_csr: `max_pages` expected 1 or more, the length of the longest list, so that no "
+            "page is lost, got -2; omit it to measure the longest list",
         ),
         (
             (int32(0, 3, 4), int32(1, 2, 3, 4), 1),
-            "block_table_from_csr: `max_pages` is 1, expected 3 or more, the length of the longest list, or its last"
-            " pages would be lost; omit it to measure the longest list",
+            "block_table_from_csr: `max_pages` expected 3 or more, the length of the longest list, so that no "
+            "page is lost, got 1; omit it to measure the longest list",
         ),
         (
             (int32(0, 3, 2), int32(1, 2, 3)),
-            "block_table_from_csr: `page_indptr` holds 2 at 2, expected from 3, the offset before, to 3,"
-            " the length of `page_indices`; check how the lists were joined",
+            "block_table_from_csr: `page_indptr` expected 3 (the offset before it) to 3 (the length of "
+            "`page_indices`) at index 2, got 2; check how the lists were joined",
         ),
         (
             (int32(0, 4), int32(1, 2, 3)),
-            "block_table_from_csr: `page_indptr` holds 4 at 1, expected from 0, the offset before, to 3,"
-            " the length of `page_indices`; check how the lists were joined",
+            "block_table_from_csr: `page_indptr` expected 0 (the offset before it) to 3 (the length of "
+            "`page_indices`) at index 1, got 4; check how the lists were joined",
         ),
         (
             (int32(-1, 2), int32(1, 2, 3)),
-            "block_table_from_csr: `page_indptr` holds -1 at 0, expected from 0, the offset before, to 3,"
-            " the length of `page_indices`; check how the lists were joined",
+            "block_table_from_csr: `page_indptr` expected 0 (the offset before it) to 3 (the length of "
+            "`page_indices`) at index 0, got -1; check how the lists were joined",
         ),
     ],
 )

@@ -217,49 +217,50 @@ def test_a_table_without_columns_holds_empty_sequences():
 BROKEN = {
     "starts": (
         {"cu_seqlens_q": [2, 3, 8]},
-        "`cu_seqlens_q` starts with 2, expected 0; it is the running sum of the sequence lengths, with a 0 in front",
+        "`cu_seqlens_q` expected 0 at index 0, got 2; it is the running sum of the sequence lengths, with a 0 in front",
     ),
     "decreases": (
         {"cu_seqlens_q": [0, 4, 3]},
-        "`cu_seqlens_q` holds 3 at 2, expected 4 or more, as at 1; it is the running sum of the sequence lengths",
+        "`cu_seqlens_q` expected 4 or more at index 2, as at index 1, got 3; it is the running sum of the "
+        "sequence lengths",
     ),
     "ends": (
         {"cu_seqlens_q": [0, 3, 9]},
-        "`cu_seqlens_q` ends with 9, expected 8 or less, the number of tokens; check the lengths it sums",
+        "`cu_seqlens_q` expected at most 8, the number of tokens, at its end, got 9; check the lengths that it sums",
     ),
     "longest_q": (
         {"max_seqlen_q": 4},
-        "`max_seqlen_q` is 4, expected 5 or more, the length of sequence 1 in `cu_seqlens_q`; "
-        "give an upper bound of all lengths",
+        "`max_seqlen_q` expected 5 or more, the length of sequence 1 in `cu_seqlens_q`, got 4; give an upper "
+        "bound of all lengths",
     ),
     "too_short": (
         {"seq_lens": [2, 40]},
-        "`seq_lens` holds 2 at 0, expected 3 or more, the number of its new tokens in `cu_seqlens_q`; "
-        "seq_lens includes the new tokens",
+        "`seq_lens` expected 3 or more at index 0, its number of new tokens in `cu_seqlens_q`, got 2; seq_lens "
+        "includes the new tokens",
     ),
     "negative": (
         {"seq_lens": [-1, 40], "cu_seqlens_q": [0, 0, 5]},
-        "`seq_lens` holds -1 at 0, expected 0 or more, the number of its new tokens in `cu_seqlens_q`; "
-        "seq_lens includes the new tokens",
+        "`seq_lens` expected 0 or more at index 0, its number of new tokens in `cu_seqlens_q`, got -1; seq_lens "
+        "includes the new tokens",
     ),
     "too_long": (
         {"seq_lens": [20, 49]},
-        "`seq_lens` holds 49 at 1, expected at most max_pages * page_size = 48; give `block_table` more columns",
+        "`seq_lens` expected at most max_pages * page_size = 48 at index 1, got 49; give `block_table` more columns",
     ),
     "longest_k": (
         {"max_seqlen_k": 39},
-        "`max_seqlen_k` is 39, expected 40 or more, the length of sequence 1 in `seq_lens`; "
-        "give an upper bound of all lengths",
+        "`max_seqlen_k` expected 40 or more, the length of sequence 1 in `seq_lens`, got 39; give an upper bound "
+        "of all lengths",
     ),
     "no_page": (
         {"block_table": [[0, 1, GARBAGE], [2, 3, 6]]},
-        "`block_table` holds 6 at (1, 2), expected a page from 0 to pages - 1 = 5; "
-        "check the allocator that gave the pages",
+        "`block_table` expected a page from 0 to pages - 1 = 5 at (1, 2), got 6; check the allocator that gave "
+        "the pages",
     ),
     "negative_page": (
         {"block_table": [[0, -1, GARBAGE], [2, 3, 6]]},
-        "`block_table` holds -1 at (0, 1), expected a page from 0 to pages - 1 = 5; "
-        "check the allocator that gave the pages",
+        "`block_table` expected a page from 0 to pages - 1 = 5 at (0, 1), got -1; check the allocator that gave "
+        "the pages",
     ),
 }
 

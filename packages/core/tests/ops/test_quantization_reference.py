@@ -267,6 +267,6 @@ def test_a_dtype_that_quantize_does_not_store():
     with pytest.raises(InvalidArgument) as raised:
         quantize.reference(torch.randn(2, 3), dtype=torch.bfloat16)
     assert str(raised.value).splitlines() == [
-        "quantize: `dtype` is bfloat16, expected one of float8_e4m3fn, float8_e4m3fnuz, float8_e5m2,"
-        " float8_e5m2fnuz, int8; pass the one that the consumer of q reads"
+        "quantize: `dtype` expected one of float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, int8, "
+        "got bfloat16; pass the one that the consumer of q reads"
     ]

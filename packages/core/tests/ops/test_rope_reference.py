@@ -162,13 +162,13 @@ def test_nan_and_infinity_reach_their_pair_only(interleaved, dtype):
     [
         (
             [[0, 1, 11], [-1, 2, 3]],
-            "{op}: `positions` holds 11 at [0, 2], expected a position from 0 to below max_positions = 11;"
-            " make the tables longer, or check the positions",
+            "{op}: `positions` expected a position from 0 to below max_positions = 11 at [0, 2], got 11; make the"
+            " tables longer, or check the positions",
         ),
         (
             [[0, 1, 2], [3, -4, 5]],
-            "{op}: `positions` holds -4 at [1, 1], expected a position from 0 to below max_positions = 11;"
-            " make the tables longer, or check the positions",
+            "{op}: `positions` expected a position from 0 to below max_positions = 11 at [1, 1], got -4; make the"
+            " tables longer, or check the positions",
         ),
     ],
 )

@@ -113,7 +113,9 @@ class BoundCase:
         """The call of a variant on the tensors."""
         if isinstance(variant, Configured):
             if self.op is None:
-                raise InvalidArgument(f"sweep: {self.case.title}: a callable's variants are callables, got {variant}")
+                raise InvalidArgument(
+                    f"sweep: `variants` of {self.case.title} expected callables, got {variant}; only an op has configs"
+                )
             variant = variant.bound(self.op, self.device)
         return functools.partial(variant, *self.arguments.tensors, **self.options)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 
 _json_stream: TextIO | None = None
 """Where `emit_json` writes while everything else that is printed goes to stderr."""
@@ -140,8 +140,12 @@ def check_writable(option: str, path: Path | None) -> None:
     Raises:
         InvalidArgument: if its folder does not exist, or it is a folder itself.
     """
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise InvalidArgument(f"opmux: `{option}` expected a file in a folder that exists, got {path}; make the folder")
+    if path is None:
+        return
+    if path.is_dir():
+        raise invalid("opmux", option, "a file", f"the folder {path}", "name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise invalid("opmux", option, "a file in a folder that exists", str(path), "make the folder")
 
 
 def write(option: str, path: Path, text: str) -> None:
@@ -153,4 +157,5 @@ def write(option: str, path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InvalidArgument(f"opmux: `{option}` cannot be written: {error}; choose another file") from None
+        expected = "a file that can be written"
+        raise invalid("opmux", option, expected, f"{path} ({error})", "choose another file") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 
 HELD_OUT_SHARE = 10
 """One character in this many is held out, all of them at the end of the text."""
@@ -106,16 +106,13 @@ def load(text: Path | None, seq: int) -> Corpus:
     try:
         data = text.read_bytes()
     except OSError as error:
-        raise InvalidArgument(
-            f"demo: `text` is {source}, which cannot be read ({error.strerror or error}); give the path of a text file"
-        ) from None
+        got = f"{source} ({error.strerror or error})"
+        raise invalid("demo", "text", "a file that can be read", got, "give the path of a text file") from None
     try:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidArgument(
-            f"demo: `text` is {source}, expected UTF-8, got byte 0x{data[error.start]:02x} at {error.start}; "
-            "convert the file to UTF-8"
-        ) from None
+        got = f"byte 0x{data[error.start]:02x} at {error.start} of {source}"
+        raise invalid("demo", "text", "UTF-8", got, "convert the file to UTF-8") from None
     return split(content, source, seq)
 
 
@@ -138,10 +135,8 @@ def split(content: str, source: str, seq: int) -> Corpus:
     content = content.replace("\r\n", "\n")
     shortest = HELD_OUT_SHARE * (seq + 2)
     if len(content) < shortest:
-        raise InvalidArgument(
-            f"demo: `text` is {source}, expected at least {shortest} characters "
-            f"(its last tenth must hold a window of {seq + 1}), got {len(content)}; give a longer text"
-        )
+        expected = f"at least {shortest} characters (its last tenth must hold a window of {seq + 1})"
+        raise invalid("demo", "text", expected, f"{len(content)} in {source}", "give a longer text")
     cut = len(content) - len(content) // HELD_OUT_SHARE
     vocabulary = Vocabulary.of(content[:cut])
     return Corpus(source, vocabulary, vocabulary.encode(content[:cut]), vocabulary.encode(content[cut:]))

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 
 
 class PageAllocator:
@@ -36,9 +36,8 @@ class PageAllocator:
         """
         strangers = [page for page in pages if page not in self._taken]
         if strangers or len(set(pages)) < len(pages):
-            raise InvalidArgument(
-                f"demo: `pages` is {pages}, expected pages that are taken, each once; free are {sorted(self._free)}"
-            )
+            remedy = f"free are {sorted(self._free)}"
+            raise invalid("demo", "pages", "pages that are taken, each once", str(pages), remedy)
         self._taken.difference_update(pages)
         self._free.extend(pages)
 
@@ -131,15 +130,15 @@ class Scheduler:
             InvalidArgument: The prompt is empty, or the request is longer than the whole cache.
         """
         if not request.prompt or request.new_tokens < 1:
-            raise InvalidArgument(
-                f"demo: request {request.number} has {len(request.prompt)} prompt tokens and asks for "
-                f"{request.new_tokens}, expected at least one of each"
-            )
+            got = f"{len(request.prompt)} and {request.new_tokens}"
+            remedy = "give it a prompt and ask for a token"
+            expected = "at least one prompt token and one new token"
+            raise invalid("demo", f"request {request.number}", expected, got, remedy)
         if self._pages_of(request) > self.allocator.pages:
-            raise InvalidArgument(
-                f"demo: request {request.number} needs {self._pages_of(request)} pages, the cache has "
-                f"{self.allocator.pages}; give it more pages or ask for fewer tokens"
-            )
+            expected = f"tokens that fit the {self.allocator.pages} pages of the cache"
+            got = f"tokens for {self._pages_of(request)}"
+            remedy = "give the cache more pages, or ask for fewer tokens"
+            raise invalid("demo", f"request {request.number}", expected, got, remedy)
         self._waiting.append(request)
 
     @property

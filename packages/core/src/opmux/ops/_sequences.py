@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 
 
 def count_pairs(queries: Tensor, keys: Tensor, longest_q: int, longest_k: int) -> int:
@@ -39,26 +39,19 @@ def read_offsets(op: str, name: str, offsets: Tensor, *, tokens: int, longest: i
     """
     values: list[int] = offsets.tolist()
     if values[0] != 0:
-        raise InvalidArgument(
-            f"{op}: `cu_seqlens_{name}` starts with {values[0]}, expected 0; "
-            "it is the running sum of the sequence lengths, with a 0 in front"
-        )
+        remedy = "it is the running sum of the sequence lengths, with a 0 in front"
+        raise invalid(op, f"cu_seqlens_{name}", "0 at index 0", str(values[0]), remedy)
     for sequence, (start, stop) in enumerate(pairwise(values)):
         if stop < start:
-            raise InvalidArgument(
-                f"{op}: `cu_seqlens_{name}` holds {stop} at {sequence + 1}, expected {start} or more, as at "
-                f"{sequence}; it is the running sum of the sequence lengths"
-            )
+            expected = f"{start} or more at index {sequence + 1}, as at index {sequence}"
+            remedy = "it is the running sum of the sequence lengths"
+            raise invalid(op, f"cu_seqlens_{name}", expected, str(stop), remedy)
         if stop - start > longest:
-            raise InvalidArgument(
-                f"{op}: `max_seqlen_{name}` is {longest}, expected {stop - start} or more, the length of "
-                f"sequence {sequence} in `cu_seqlens_{name}`; give an upper bound of all lengths"
-            )
+            expected = f"{stop - start} or more, the length of sequence {sequence} in `cu_seqlens_{name}`"
+            raise invalid(op, f"max_seqlen_{name}", expected, str(longest), "give an upper bound of all lengths")
     if values[-1] > tokens:
-        raise InvalidArgument(
-            f"{op}: `cu_seqlens_{name}` ends with {values[-1]}, expected {tokens} or less, the number of "
-            "tokens; check the lengths it sums"
-        )
+        expected = f"at most {tokens}, the number of tokens, at its end"
+        raise invalid(op, f"cu_seqlens_{name}", expected, str(values[-1]), "check the lengths that it sums")
     return values
 
 
@@ -79,20 +72,14 @@ def read_lengths(op: str, seq_lens: Tensor, offsets: list[int], *, capacity: int
     values: list[int] = seq_lens.tolist()
     for sequence, (length, (start, stop)) in enumerate(zip(values, pairwise(offsets), strict=True)):
         if length < stop - start:
-            raise InvalidArgument(
-                f"{op}: `seq_lens` holds {length} at {sequence}, expected {stop - start} or more, the number "
-                "of its new tokens in `cu_seqlens_q`; seq_lens includes the new tokens"
-            )
+            expected = f"{stop - start} or more at index {sequence}, its number of new tokens in `cu_seqlens_q`"
+            raise invalid(op, "seq_lens", expected, str(length), "seq_lens includes the new tokens")
         if length > capacity:
-            raise InvalidArgument(
-                f"{op}: `seq_lens` holds {length} at {sequence}, expected at most max_pages * page_size = "
-                f"{capacity}; give `block_table` more columns"
-            )
+            expected = f"at most max_pages * page_size = {capacity} at index {sequence}"
+            raise invalid(op, "seq_lens", expected, str(length), "give `block_table` more columns")
         if length > longest:
-            raise InvalidArgument(
-                f"{op}: `max_seqlen_k` is {longest}, expected {length} or more, the length of sequence "
-                f"{sequence} in `seq_lens`; give an upper bound of all lengths"
-            )
+            expected = f"{length} or more, the length of sequence {sequence} in `seq_lens`"
+            raise invalid(op, "max_seqlen_k", expected, str(longest), "give an upper bound of all lengths")
     return values
 
 
@@ -116,7 +103,6 @@ def check_block_table(op: str, block_table: Tensor, lengths: list[int], pages: i
     outside = torch.nonzero(used & ((table < 0) | (table >= pages))).tolist()
     if outside:
         sequence, column = outside[0]
-        raise InvalidArgument(
-            f"{op}: `block_table` holds {int(table[sequence, column])} at ({sequence}, {column}), expected a "
-            f"page from 0 to pages - 1 = {pages - 1}; check the allocator that gave the pages"
-        )
+        expected = f"a page from 0 to pages - 1 = {pages - 1} at ({sequence}, {column})"
+        remedy = "check the allocator that gave the pages"
+        raise invalid(op, "block_table", expected, str(int(table[sequence, column])), remedy)

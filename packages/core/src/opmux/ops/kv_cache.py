@@ -10,7 +10,7 @@ from torch import Tensor
 
 from opmux.definition import define_op
 from opmux.dtypes import Int64, Real, name_of
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 
 
 def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
@@ -20,10 +20,9 @@ def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
     if not bool(outside.any()):
         return
     index = int(outside.nonzero()[0])
-    raise InvalidArgument(
-        f"write_kv_cache: `slot_mapping` holds {int(slot_mapping[index])} at {index}, expected -1 or a slot"
-        f" below pages * page_size = {slots}; check the allocator that gave the slots"
-    )
+    expected = f"-1 or a slot below pages * page_size = {slots} at index {index}"
+    remedy = "check the allocator that gave the slots"
+    raise invalid("write_kv_cache", "slot_mapping", expected, str(int(slot_mapping[index])), remedy)
 
 
 @define_op(
@@ -110,28 +109,23 @@ def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: i
     """
     for name, tensor in (("page_indptr", page_indptr), ("page_indices", page_indices)):
         if tensor.ndim != 1 or tensor.dtype != torch.int32:
-            raise InvalidArgument(
-                f"block_table_from_csr: `{name}` is {name_of(tensor.dtype)}{list(tensor.shape)}, expected"
-                " int32 with one dim; convert it with .to(torch.int32), or flatten it"
-            )
+            got = f"{name_of(tensor.dtype)}{list(tensor.shape)}"
+            remedy = "convert it with .to(torch.int32), or flatten it"
+            raise invalid("block_table_from_csr", name, "int32 with one dim", got, remedy)
     if page_indptr.device != page_indices.device:
-        raise InvalidArgument(
-            f"block_table_from_csr: `page_indices` is on {page_indices.device}, expected it on"
-            f" {page_indptr.device} like `page_indptr`; move one of them"
-        )
+        expected = f"device {page_indptr.device}, where `page_indptr` is"
+        remedy = "move one of them with .to(device)"
+        raise invalid("block_table_from_csr", "page_indices", expected, str(page_indices.device), remedy)
     if page_indptr.shape[0] == 0:
-        raise InvalidArgument(
-            "block_table_from_csr: `page_indptr` is empty, expected batch + 1 offsets; begin it with 0"
-        )
+        raise invalid("block_table_from_csr", "page_indptr", "batch + 1 offsets", "none", "begin it with 0")
     if max_pages is None:
         max_pages = _longest_list(page_indptr, page_indices)
     elif not _reading_is_impossible(page_indptr):
         longest = _longest_list(page_indptr, page_indices)
         if max_pages < longest:
-            raise InvalidArgument(
-                f"block_table_from_csr: `max_pages` is {max_pages}, expected {longest} or more, the length of the"
-                " longest list, or its last pages would be lost; omit it to measure the longest list"
-            )
+            expected = f"{longest} or more, the length of the longest list, so that no page is lost"
+            remedy = "omit it to measure the longest list"
+            raise invalid("block_table_from_csr", "max_pages", expected, str(max_pages), remedy)
     first, end = page_indptr[:-1, None], page_indptr[1:, None]
     source = first + torch.arange(max_pages, dtype=torch.int32, device=page_indptr.device)
     if page_indices.shape[0] == 0:
@@ -152,8 +146,7 @@ def _longest_list(page_indptr: Tensor, page_indices: Tensor) -> int:
     entries = page_indices.shape[0]
     for i, (previous, offset) in enumerate(zip([0, *offsets[:-1]], offsets, strict=True)):
         if not previous <= offset <= entries:
-            raise InvalidArgument(
-                f"block_table_from_csr: `page_indptr` holds {offset} at {i}, expected from {previous}, the"
-                f" offset before, to {entries}, the length of `page_indices`; check how the lists were joined"
-            )
+            bounds = f"{previous} (the offset before it) to {entries} (the length of `page_indices`)"
+            remedy = "check how the lists were joined"
+            raise invalid("block_table_from_csr", "page_indptr", f"{bounds} at index {i}", str(offset), remedy)
     return max((end - first for first, end in pairwise(offsets)), default=0)

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from opmux.definition import define_op
 from opmux.dtypes import Float32, Quantized, Real, accumulation_dtype, name_of
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 
 _LARGEST = {
     torch.float8_e4m3fn: 448.0,
@@ -116,10 +116,8 @@ def quantize(
         https://arxiv.org/abs/2412.19437.
     """
     if dtype not in _LARGEST:
-        raise InvalidArgument(
-            f"quantize: `dtype` is {name_of(dtype)}, expected one of {', '.join(map(name_of, _LARGEST))};"
-            " pass the one that the consumer of q reads"
-        )
+        expected = f"one of {', '.join(map(name_of, _LARGEST))}"
+        raise invalid("quantize", "dtype", expected, name_of(dtype), "pass the one that the consumer of q reads")
     *batch, m, k = x.shape
     rows, columns = _block_length(m, block[0]), _block_length(k, block[1])
     padded_m, padded_k = _round_up(m, rows), _round_up(k, columns)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from opmux.definition import define_op
 from opmux.dtypes import Float32, Index, Real, accumulation_dtype
-from opmux.errors import InvalidArgument
+from opmux.errors import invalid
 from opmux.ops._variants import in_place
 
 _REQUIRE = (
@@ -31,10 +31,9 @@ def _check_positions(op: str, cos: Tensor, positions: Tensor | None) -> None:
         return
     index = outside.nonzero()[0].tolist()
     where = ", ".join(str(i) for i in index)
-    raise InvalidArgument(
-        f"{op}: `positions` holds {int(positions[tuple(index)])} at [{where}], expected a position"
-        f" from 0 to below max_positions = {max_positions}; make the tables longer, or check the positions"
-    )
+    expected = f"a position from 0 to below max_positions = {max_positions} at [{where}]"
+    remedy = "make the tables longer, or check the positions"
+    raise invalid(op, "positions", expected, str(int(positions[tuple(index)])), remedy)
 
 
 def _positions_check(op: str) -> Callable[..., None]:
