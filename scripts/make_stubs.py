@@ -35,9 +35,9 @@ IMPORTS = {
     "opmux.arch": ("fp8_dtype",),
     "opmux.callpath.op": ("Op as _DefinedOp",),
     "opmux.ops.kv_cache": ("block_table_from_csr",),
-    "opmux.planning.explanation": ("explain",),
-    "opmux.running.observe": ("trace",),
-    "opmux.running.quarantine": ("quarantine_clear", "quarantined"),
+    "opmux.planning.explanation": ("Candidate", "Explanation", "explain"),
+    "opmux.running.observe": ("Trace", "TraceRow", "trace"),
+    "opmux.running.quarantine": ("Quarantined", "quarantine_clear", "quarantined"),
 }
 """Module -> what `opmux` has of it besides the ops."""
 

@@ -1,6 +1,7 @@
 """The public door for plugins: what it offers, what its page says, and that packages beside the core use no other."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -78,6 +79,25 @@ def test_packages_beside_the_core_import_what_is_public(folder):
         if name not in PUBLIC and name not in ALSO_PUBLIC
     ]
     assert private == [], "docs/authors/plugin-api.md lists what may be imported"
+
+
+RENDERED = re.findall(r"^::: (\S+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+
+
+def test_the_page_of_the_api_renders_what_is_public():
+    """A public module, or a name that one offers; not the private module that the name is defined in."""
+    assert len(RENDERED) > 50
+    for path in RENDERED:
+        module, _, name = path.rpartition(".")
+        offered = (*PUBLIC, *ALSO_PUBLIC)
+        assert path in offered or (module in offered and name in importlib.import_module(module).__all__), path
+
+
+def test_the_page_of_the_api_has_what_users_call():
+    listed = re.findall(r"^        - (\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    names = {path.removeprefix("opmux.") for path in RENDERED} | set(listed)
+    assert set(opmux.__all__) - names == {"__version__"}
+    assert {f"nn.{name}" for name in opmux.nn.__all__} <= names
 
 
 def test_the_check_sees_private_imports():

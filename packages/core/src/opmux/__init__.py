@@ -42,11 +42,16 @@ with _paused():
     from opmux.ops.paged_attention import paged_attention, paged_attention_lse
     from opmux.ops.quantization import quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
-    from opmux.planning.explanation import explain
-    from opmux.running.observe import trace
-    from opmux.running.quarantine import quarantine_clear, quarantined
+    from opmux.planning.explanation import Candidate, Explanation, explain
+    from opmux.running.observe import Trace, TraceRow, trace
+    from opmux.running.quarantine import Quarantined, quarantine_clear, quarantined
 
 __all__ = [
+    "Candidate",
+    "Explanation",
+    "Quarantined",
+    "Trace",
+    "TraceRow",
     "__version__",
     "add_layer_norm",
     "add_layer_norm_backward",

@@ -15,12 +15,22 @@ from opmux.__about__ import __version__ as __version__
 from opmux.arch import fp8_dtype as fp8_dtype
 from opmux.callpath.op import Op as _DefinedOp
 from opmux.ops.kv_cache import block_table_from_csr as block_table_from_csr
+from opmux.planning.explanation import Candidate as Candidate
+from opmux.planning.explanation import Explanation as Explanation
 from opmux.planning.explanation import explain as explain
+from opmux.running.observe import Trace as Trace
+from opmux.running.observe import TraceRow as TraceRow
 from opmux.running.observe import trace as trace
+from opmux.running.quarantine import Quarantined as Quarantined
 from opmux.running.quarantine import quarantine_clear as quarantine_clear
 from opmux.running.quarantine import quarantined as quarantined
 
 __all__ = [
+    "Candidate",
+    "Explanation",
+    "Quarantined",
+    "Trace",
+    "TraceRow",
     "__version__",
     "add_layer_norm",
     "add_layer_norm_backward",
