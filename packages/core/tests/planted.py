@@ -35,3 +35,8 @@ ones = returning(torch.ones_like)
 
 def reasons(op=opmux.rms_norm, *tensors):
     return {c.name: (c.status, c.reason) for c in opmux.explain(op, *(tensors or (X, W))).candidates}
+
+
+def filled(value):
+    """A target that returns this number everywhere."""
+    return returning(lambda x: torch.full_like(x, value))

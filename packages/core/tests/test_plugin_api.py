@@ -6,13 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-from backends import backends, implementation
 
 import opmux
 from opmux import plugin
-from opmux.errors import InvalidArgument
-from opmux.plugin import MultipleOf, Priority, parse_arch, registered_ops, takers
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/authors/plugin-api.md").read_text()
@@ -105,52 +101,3 @@ def test_the_check_sees_private_imports():
     assert [name for _, name in imported(source)] == [
         "opmux.running", "opmux.cli.output", "opmux.policy", "opmux.running", "opmux",
     ]  # fmt: skip
-
-
-def configured(x, weight, *, eps, weight_offset, config):
-    return torch.full_like(x, config["value"])
-
-
-def test_takers_are_what_would_run_the_chosen_one_first():
-    x, weight = torch.empty(4, 8, device="meta"), torch.empty(8, device="meta")
-    made = {
-        "a": implementation(configured, config=lambda arch, features: {"value": len(arch.name)}, archs=("gfx9*",)),
-        "b": implementation(configured, when=(MultipleOf("hidden", 16),)),
-        "c": implementation("math:no_such_function", archs=("gfx942",), priority=Priority.SPECIALISED),
-    }
-    with backends(**made):
-        found = takers(opmux.rms_norm, x, weight, arch="gfx942", eps=0.5)
-        assert [t.implementation.full_name for t in found] == ["c", "a", "reference"]
-        assert found[1].config() == {"value": 6}
-        assert found[1].target() is configured
-        assert found[1].run().shape == (4, 8)
-        assert found[1].call.options == {"eps": 0.5, "weight_offset": 0.0}
-        with pytest.raises(AttributeError, match="no_such_function"):
-            found[0].run()
-        assert [t.implementation.full_name for t in takers(opmux.rms_norm, x, weight, arch=parse_arch("cpu"))] == [
-            "reference"
-        ]
-        opmux.policy.prefer("reference")
-        assert takers(opmux.rms_norm, x, weight, arch="gfx942")[0].implementation.full_name == "reference"
-
-
-def test_a_taker_runs_as_a_planned_call_does():
-    x, weight = torch.ones(4, 8, requires_grad=True), torch.ones(8)
-    assert not takers(opmux.rms_norm, x, weight, arch="cpu")[-1].run().requires_grad
-    written = torch.ones(4, 8)
-    version = written._version
-    with backends(a=implementation(lambda *tensors, **options: None, op="add_rms_norm_")):
-        assert takers(opmux.add_rms_norm_, written, torch.ones(4, 8), weight, arch="cpu")[0].run() is None
-    assert written._version > version
-
-
-def test_takers_refuse_what_is_no_op():
-    with pytest.raises(InvalidArgument) as caught:
-        takers("rms_norm", arch="cpu")
-    assert str(caught.value) == "takers: `op` expected an op, as opmux.rms_norm, got 'rms_norm'; see `opmux ops`"
-
-
-def test_registered_ops_are_the_functions_that_users_call():
-    found = registered_ops()
-    assert found["rms_norm"] is opmux.rms_norm
-    assert found["rms_norm"].op.signature.tensors[0].name == "x"

@@ -1,8 +1,10 @@
 """The policy: order of choice, what is ruled out, and that a snapshot is replaced whole."""
 
+import threading
+
 import pytest
 import torch
-from backends import backends, implementation, plugin
+from backends import backends, implementation
 
 import opmux
 from opmux.errors import InvalidArgument, UnknownBackend
@@ -103,25 +105,17 @@ def test_disable_wants_ops_that_exist():
     )
 
 
-def test_an_unknown_backend_of_a_call():
-    with pytest.raises(UnknownBackend) as caught:
-        opmux.rms_norm(X, W, backend="tritn")
-    assert str(caught.value) == (
-        "rms_norm: `backend` expected one of reference, got 'tritn', which no installed plugin registers; "
-        "did you mean triton, which needs pip install opmux-triton? see `opmux backends`"
-    )
-    with backends(a=implementation(filled(1.0))), pytest.raises(UnknownBackend) as caught:
-        opmux.layer_norm(X, W, backend="a")
-    assert str(caught.value) == (
-        "layer_norm: `backend` expected one of reference, got 'a', which does not implement this op; "
-        "omit backend= to let opmux choose"
-    )
-
-
-def test_a_backend_whose_plugin_failed_says_so():
-    with backends(a=plugin(version=9)), pytest.raises(UnknownBackend) as caught:
-        opmux.rms_norm(X, W, backend="a")
-    assert str(caught.value) == (
-        "rms_norm: `backend` expected one of reference, got 'a', whose plugin failed to load: "
-        "API version 9, this core speaks 1: pip install -U opmux; fix the cause, and see `opmux doctor`"
-    )
+def test_changes_of_policy_from_many_threads_are_all_kept():
+    names = [f"b{i}" for i in range(8)]
+    with backends(**{name: implementation(filled(1.0)) for name in names}):
+        threads = [threading.Thread(target=opmux.policy.disable, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {d.name for d in opmux.policy.current().disabled} == set(names)
+        opmux.policy.reset()
+        opmux.policy.disable("b0", ops=(op for op in ["rms_norm"]))
+        assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "b1"
+        with pytest.raises(InvalidArgument, match=r"policy\.override: `prefer` expected a list of names, got the str"):
+            opmux.policy.override(prefer="b1").__enter__()

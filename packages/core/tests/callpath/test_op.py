@@ -2,7 +2,8 @@
 
 import torch
 from backends import backends, implementation
-from planted import W, X, ones
+from planted import W, X, filled, ones
+from torch import nn
 
 import opmux
 from opmux.callpath.op import OPS, PlanTable
@@ -76,3 +77,64 @@ def test_an_op_is_a_function_with_its_own_signature_and_docs():
         assert op.public.__name__ == op.name
         assert "backend" in signature.parameters
     assert inspect.signature(opmux.rms_norm).parameters["eps"].default == 1e-6
+
+
+Q = torch.randn(2, 5, 4, 8)
+
+
+def test_a_plan_made_without_gradients_does_not_drop_them_later():
+    """Evaluation first, training afterwards, on the same parameters."""
+    weight = nn.Parameter(W.clone())
+    with backends(a=implementation(filled(7.0))):
+        for _ in range(2):
+            with torch.no_grad():
+                assert not opmux.rms_norm(X, weight).requires_grad
+            result = opmux.rms_norm(X, weight)
+            assert result.requires_grad
+            assert (result == 7).all()
+
+
+def test_an_absent_optional_tensor_keeps_its_guard():
+    weight = torch.randn(3, 8)
+    opmux.linear(X, weight)
+    entry = opmux.linear.op.front
+    for _ in range(3):
+        opmux.linear(X, weight)
+    assert opmux.linear.op.front is entry
+    opmux.linear(X, weight, torch.randn(3))
+    opmux.linear(X, weight)
+    assert torch.equal(opmux.linear(X, weight), opmux.linear.reference(X, weight))
+
+
+def test_one_tensor_given_twice_has_a_guard_of_its_own():
+    opmux.add_rms_norm(X, X, W)
+    entry = opmux.add_rms_norm.op.front
+    opmux.add_rms_norm(X, X, W)
+    assert opmux.add_rms_norm.op.front is entry
+    _, total = opmux.add_rms_norm(X, X, W)
+    assert torch.equal(total, X + X)
+
+
+def test_a_plan_made_without_autocast_is_not_used_under_it():
+    """A target that computes with torch ops is plain Python: autocast must be off around it, and costs nothing else."""
+    weight = torch.randn(3, 8)
+    with backends(a=implementation(lambda x, w, bias: x @ w.T, op="linear")):
+        for _ in range(3):
+            assert opmux.linear(X, weight).dtype == torch.float32
+            with torch.autocast("cpu", torch.bfloat16):
+                assert (X @ weight.T).dtype == torch.bfloat16
+                assert opmux.linear(X, weight).dtype == torch.float32
+                assert opmux.linear(X, weight, backend="a").dtype == torch.float32
+                assert torch.ops.opmux.linear(X, weight).dtype == torch.float32
+                assert opmux.linear.bind(X, weight)(X, weight).dtype == torch.float32
+        assert opmux.quarantined() == ()
+
+
+def test_an_old_front_does_not_come_back_after_a_change_of_policy():
+    with backends(a=implementation(filled(1.0))):
+        opmux.rms_norm(X, W)
+        op = opmux.rms_norm.op
+        stale = op.namespace[f"_other_front_{op._versions}"]
+        opmux.policy.disable("a")
+        stale(X, W)
+        assert opmux.rms_norm(X, W).sum() != 32

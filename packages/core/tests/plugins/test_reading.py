@@ -1,14 +1,16 @@
 """Reading a plugin: every way in which one can be broken is recorded, and takes nothing else down."""
 
+import enum
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 from backends import backends, implementation, plugin
+from planted import filled
 
 import opmux
-from opmux.plugin import Implementation, MultipleOf, hookimpl
+from opmux.plugin import Dtype, Implementation, MultipleOf, OneOf, hookimpl
 from opmux.plugins import loading
 from opmux.plugins.loading import temporary_plugin
 
@@ -118,3 +120,37 @@ def test_an_implementation_is_data():
     assert a == Implementation(op="rms_norm", target="m:f")
     assert a.full_name == ""
     assert hash(a) == hash(Implementation(op="rms_norm", target="m:f"))
+
+
+class Kind(enum.Enum):
+    A = 1
+
+
+REFUSED = [
+    ({"when": Dtype("x", "float32")}, "when= is not a tuple"),
+    ({"archs": None}, "archs= is not a tuple"),
+    ({"priority": "high"}, "priority 'high' is not an int"),
+    ({"target": 3}, "target 3 is neither 'module:function' nor callable"),
+    ({"when": (MultipleOf("hidden", 0),)}, "MultipleOf('hidden', 0) has no meaning"),
+    ({"when": (OneOf("hidden", Kind.A),)}, "OneOf('hidden', ...) takes plain numbers"),
+    ({"when": (OneOf("eps", float("inf")),)}, "OneOf('eps', ...) takes plain numbers"),
+    ({"when": (Dtype("x", "float31"),)}, "['float31'] are not dtypes of torch"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), REFUSED)
+def test_a_record_that_would_break_calls_is_refused_when_it_loads(fields, reason):
+    record = implementation(**{"target": filled(1.0), **fields})
+    reason = f"planted of rms_norm: {reason}"
+    with backends(healthy=implementation(filled(2.0), priority=1), planted=record):
+        assert [f.reason[: len(reason)] for f in loading.failed_plugins()] == [reason]
+        assert opmux.rms_norm(X, W).sum() == 64
+
+
+@pytest.mark.parametrize("name", ["reference", "opmux", "a:b", "a,b", ""])
+def test_names_that_are_the_cores_own_are_refused(name):
+    with temporary_plugin(plugin(implementation(filled(1.0))), name):
+        assert loading.failed_plugins()[-1].reason.startswith(
+            f"is called {name!r}: a backend's name is a Python identifier"
+        )
+    assert torch.equal(opmux.rms_norm(X, W), opmux.rms_norm.reference(X, W))

@@ -1,15 +1,16 @@
 """Faults: whose they are, how far a quarantine reaches, and when nothing else may run."""
 
 import contextlib
+import threading
 
 import pytest
 import torch
 from backends import backends, implementation
-from planted import SPECIAL, WANTED, W, X, ones, raising, reasons
+from planted import SPECIAL, WANTED, W, X, filled, ones, raising, reasons
 
 import opmux
 from opmux.errors import BackendFault, CaptureRefused, InvalidArgument, OpmuxError, UnsupportedCall
-from opmux.plugin import BuildFailed, MultipleOf
+from opmux.plugin import BuildFailed, MultipleOf, Priority
 from opmux.running import faults
 
 OOM = torch.OutOfMemoryError("CUDA out of memory")
@@ -218,3 +219,38 @@ def test_nothing_falls_back_while_capturing(monkeypatch):
             "rms_norm: a (opmux-a 1.2.3) failed during graph capture, where no fallback may run: "
             "RuntimeError: invalid configuration; run the call once before the capture"
         )
+
+
+def test_two_threads_that_meet_one_fault_blame_one_backend():
+    barrier, seen = threading.Barrier(2), []
+    state = {"broken": False}
+
+    def target(x, weight, *, eps, weight_offset):
+        if state["broken"]:
+            barrier.wait(timeout=20)
+            raise RuntimeError("both at once")
+        return torch.ones_like(x)
+
+    def caller():
+        seen.append(opmux.rms_norm(X, W)[0, 0].item())
+
+    with backends(a=implementation(target, priority=Priority.SPECIALISED), b=implementation(filled(2.0))):
+        opmux.rms_norm(X, W)
+        state["broken"] = True
+        threads = [threading.Thread(target=caller) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == [2.0, 2.0]
+        assert [q.name for q in opmux.quarantined()] == ["a"]
+
+
+def test_out_of_memory_on_the_host_is_nobodys_fault():
+    def target(x, weight, *, eps, weight_offset):
+        return torch.empty(1 << 50)
+
+    with backends(a=implementation(target)):
+        with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+            opmux.rms_norm(X, W)
+        assert opmux.quarantined() == ()

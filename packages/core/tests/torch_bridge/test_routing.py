@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from backends import backends, implementation
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -406,3 +407,18 @@ def test_the_model_runs_the_ops_it_says() -> None:
     with opmux.trace() as trace, torch.no_grad():
         Block()(torch.randn(2, 5, 32))
     assert {row.op for row in trace.rows} == BLOCK_OPS
+
+
+def test_a_negated_view_reaches_a_target_as_its_values():
+    seen = []
+
+    def target(x, weight, *, eps, weight_offset):
+        seen.append((x.is_neg(), x.clone()))
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    view = torch.randn(4, 8, dtype=torch.complex64).conj().imag
+    assert view.is_neg()
+    with backends(a=implementation(target)):
+        opmux.rms_norm(view, torch.ones(8))
+    assert [negated for negated, _ in seen] == [False]
+    assert torch.equal(seen[0][1], view.resolve_neg())
