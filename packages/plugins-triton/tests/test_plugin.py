@@ -4,18 +4,11 @@ import os
 import subprocess
 import sys
 
-import pytest
 import torch
 
 import opmux
-from opmux.arch import parse_arch
-from opmux.callpath.op import OPS
 from opmux.plugins import loading
-from opmux_triton import families
 from opmux_triton.archs import PORTABLE
-
-LEFT_TO_OTHERS = {"quantize"}
-"""Ops of the core that are not of the first wave."""
 
 
 def test_it_loads() -> None:
@@ -32,18 +25,6 @@ def test_loading_it_imports_no_triton() -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TRITON")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("op", sorted(set(OPS) - LEFT_TO_OTHERS))
-def test_every_op_of_the_first_wave_is_implemented(op: str) -> None:
-    mine = [r for r in families.records() if r.op == op]
-    assert mine, f"{op} has no record"
-    for arch in ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950", "gfx1201"):
-        assert any(parse_arch(arch).matches(pattern) for r in mine for pattern in r.archs), arch
-
-
-def test_every_record_may_be_captured() -> None:
-    assert [r.op for r in families.records() if not r.capturable] == []
 
 
 def test_explain_says_the_config_of_an_arch_that_is_not_here() -> None:

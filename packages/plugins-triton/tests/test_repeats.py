@@ -3,168 +3,33 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import triton
+from gpu_calls import DECODE, IMPLEMENTED, PREFILL, call
+from kept_calls import (
+    CALLS,
+    NORM,
+    SM_90,
+    Device,
+    gated_call,
+    halves,
+    linear_call,
+    named,
+    norm_call,
+    paged_call,
+    write_call,
+)
 from torch import Tensor
-from triton.backends.nvidia import driver
 
-from opmux.arch import parse_arch
-from opmux_triton import launch, repeats, tensor_maps
-from opmux_triton.activation import targets as activation
-from opmux_triton.activation.configs import GatedConfig
-from opmux_triton.attention.forward import configs as attention_configs
-from opmux_triton.attention.forward import targets as attention
-from opmux_triton.gemm import heuristics as gemm_heuristics
-from opmux_triton.gemm import targets as gemm
-from opmux_triton.kv_cache import targets as kv_cache
-from opmux_triton.kv_cache.configs import WriteConfig
-from opmux_triton.norm import backward_targets as norm_backward
-from opmux_triton.norm import configs as norm_configs
+import opmux
+from opmux.bench.cases import MAKERS, Arguments, Data
+from opmux_triton import families, launch, repeats
 from opmux_triton.norm import targets as norm
 from opmux_triton.paged import configs as paged_configs
 from opmux_triton.paged import targets as paged
-from opmux_triton.rope import targets as rope
-from opmux_triton.rope.configs import RopeConfig
-
-SM_90 = parse_arch("sm_90")
-NORM = norm_configs.RowsConfig(block=256, rows=1, num_warps=4)
-ROPE = RopeConfig(block_heads=8, tokens=1, num_warps=4)
-GATED = GatedConfig(block=256, rows=1, num_warps=4)
-WRITE = WriteConfig(block=256, tokens=1, stream=False, num_warps=4)
-VERSION = ".".join(triton.__version__.split(".")[:2])
-
-
-class Compiled(SimpleNamespace):
-    """Stands for Triton's object of a compiled kernel; weak references can be had of it."""
-
-
-class Device:
-    """Stands for a GPU: keeps what its launcher is given."""
-
-    def __init__(self) -> None:
-        self.launched: list[tuple[Any, ...]] = []
-        self.built = 0
-
-    def run(self, x: int, y: int, z: int, stream: int, function: Any, packed: Any, *rest: Any) -> None:
-        """Triton's launcher."""
-        self.launched.append((x, y, z, function, *rest[3:]))
-
-    def build(self, kernel: Any, grid: Any, arguments: tuple[Any, ...], meta: Any) -> launch.Handle:
-        """Stands for the compiler."""
-        self.built += 1
-        names = kernel.arg_names[len(arguments) :]
-        compiled = Compiled(metadata=SimpleNamespace())
-        function = " ".join([kernel.__name__, *(str(a.dtype) for a in arguments if isinstance(a, Tensor))])
-        return launch.Handle(compiled, self.run, function, None, tuple(meta[name] for name in names))
-
-    def taken(self) -> list[tuple[Any, ...]]:
-        """What was launched since the last time."""
-        found, self.launched = self.launched, []
-        return found
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """A GPU that is not there, whose tensors lie on the CPU."""
-    made = Device()
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
-    monkeypatch.setattr(launch, "_build", made.build)
-    monkeypatch.setattr(launch, "device_arch", lambda kind, index: SM_90)
-    for table in (launch._HANDLES, repeats._repeats, repeats._replaced, tensor_maps._maps, tensor_maps._geometries):
-        table.clear()
-    yield made
-    for table in (launch._HANDLES, repeats._repeats, repeats._replaced, tensor_maps._maps, tensor_maps._geometries):
-        table.clear()
-
-
-def halves(*shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=torch.bfloat16)
-
-
-def norm_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    return lambda *t: norm.rms_norm(*t, eps=1e-6, weight_offset=0.0, config=NORM), (halves(2, 64), halves(64))
-
-
-def add_norm_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    given = (halves(2, 64), halves(2, 64), halves(64))
-    return lambda *t: norm.add_rms_norm_(*t, eps=1e-6, weight_offset=0.0, config=NORM), given
-
-
-def rope_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    tables = torch.zeros(2, 8, 16)
-    given = (halves(2, 4, 2, 32), halves(2, 4, 1, 32), tables[0], tables[1], None)
-    return lambda *t: rope.apply_rope(*t, interleaved=False, config=ROPE), given
-
-
-def gated_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    return lambda *t: activation.silu_mul(*t, config=GATED), (halves(3, 64), halves(3, 64))
-
-
-def write_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    given = (halves(3, 2, 64), halves(3, 2, 64), halves(4, 16, 2, 64), halves(4, 16, 2, 64), torch.arange(3))
-    return lambda *t: kv_cache.write_kv_cache(*t, layout="nhd", config=WRITE), given
-
-
-def linear_call(arch: str = "sm_80", tokens: int = 2) -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    features = {"n": 64, "k": 96, "bucket(tokens)": (tokens - 1).bit_length()}
-    config = gemm_heuristics.linear(parse_arch(arch), features)
-    return lambda *t: gemm.linear(*t, config=config), (halves(tokens, 96), halves(64, 96), halves(64))
-
-
-def paged_call(longest: int = 1) -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    features = {"page_size": 16, "head_dim": 64, "value_dim": 64, "bucket(batch)": 1}
-    chosen = paged_configs.halves_config(SM_90, features)
-    config = replace(chosen, decode=replace(chosen.decode, least=64, programs=64))
-    options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0, "layout": "nhd"}
-    given = (
-        halves(2, 4, 64), halves(64, 16, 2, 64), halves(64, 16, 2, 64), torch.arange(3, dtype=torch.int32),
-        torch.full((2,), 300, dtype=torch.int32), torch.zeros(2, 32, dtype=torch.int32), None,
-    )  # fmt: skip
-    return lambda *t: paged.paged_attention(*t, max_seqlen_q=longest, max_seqlen_k=300, config=config, **options), given
-
-
-def attention_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    chosen = attention_configs.forward_config(SM_90, {"head_dim": 64, "value_dim": 64, "bucket(seq_q)": 6})
-    config = replace(chosen, tma=False)
-    options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
-    given = (halves(2, 40, 4, 64), halves(2, 48, 2, 64), halves(2, 48, 2, 64), None)
-    return lambda *t: attention.attention_lse(*t, config=config, **options), given
-
-
-def norm_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    config = norm_configs.backward_config(SM_90, {"hidden": 64})
-    options: dict[str, Any] = {"eps": 1e-6, "weight_offset": 0.0, "output_mask": (True, True, True), "config": config}
-    given = (halves(9, 64), halves(9, 64), halves(9, 64), halves(64))
-    return lambda *t: norm_backward.add_rms_norm_backward(*t, **options), given
-
-
-def linear_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
-    config = gemm_heuristics.linear_backward(parse_arch("sm_80"), {"n": 64, "k": 96, "bucket(tokens)": 4})
-    given = (halves(9, 64), halves(9, 96), halves(64, 96))
-    return lambda *t: gemm.linear_backward(*t, output_mask=(True, True, True), config=config), given
-
-
-CALLS = (
-    norm_call, add_norm_call, rope_call, gated_call, write_call, linear_call, paged_call, attention_call,
-    norm_backward_call, linear_backward_call,
-)  # fmt: skip
-
-
-def named(launched: Sequence[tuple[Any, ...]], tensors: Sequence[Tensor | None], results: Any) -> list[Any]:
-    """Launches with the call's own tensors by their places instead of by their addresses; others are scratch."""
-    every = [*tensors, *(results if isinstance(results, tuple) else (results,))]
-    places = {t.data_ptr(): f"tensor {place}" for place, t in enumerate(every) if t is not None}
-    return [
-        tuple(places.get(v, "scratch" if isinstance(v, int) and v > 1 << 24 else v) for v in values)
-        for values in launched
-    ]
 
 
 @pytest.mark.parametrize("make", CALLS)
@@ -421,116 +286,44 @@ def test_a_threads_launches_are_its_own(device: Device) -> None:
         assert launch.noting.notes.made == []
 
 
-class Inside:
-    """The installed Triton's launcher with a C function that notes what it is given in the place of the driver's.
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [PREFILL, DECODE], ids=["prefill", "decode"])
+@pytest.mark.parametrize("op", IMPLEMENTED)
+def test_a_repeated_call_computes_with_the_tensors_it_is_given(op: str, shape: Any) -> None:
+    def fresh(seed: int) -> Arguments:
+        return MAKERS[op](Data.seeded(torch.device("cuda"), torch.bfloat16, seed), shape)
 
-    The launcher has to be one that was read (see `tensor_maps`): with another version, read it first.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.launched: list[tuple[Any, ...]] = []
-        self.made: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(driver, "make_tensordesc_arg", self.make_map)
-        self.monkeypatch = monkeypatch
-
-    def make_map(self, descriptor: Any, layout: Any, *rest: Any) -> list[Any]:
-        """The driver's function, down to the map."""
-        self.made.append((descriptor.base.data_ptr(), tuple(descriptor.shape)))
-        return [f"map {len(self.made)}", *descriptor.shape, *descriptor.strides]
-
-    def note(self, *arguments: Any) -> None:
-        """The function in C."""
-        self.launched.append(tuple(arguments[-1] if VERSION == "3.9" else arguments[13:]))
-
-    def build(self, kernel: Any, grid: Any, arguments: tuple[Any, ...], meta: Any) -> launch.Handle:
-        """Stands for the compiler."""
-        run: Any = object.__new__(driver.CudaLauncher)
-        vars(run).update(global_scratch_size=0, profile_scratch_size=0, launch_cooperative_grid=False, launch_pdl=True)
-        launcher = self.note
-        if VERSION == "3.9":
-            vars(run).update(gsan_enabled=False, arg_annotations=(), kernel_signature=b"")
-            active = SimpleNamespace(utils=SimpleNamespace(launch=launcher))
-            self.monkeypatch.setattr(type(triton.runtime.driver), "active", active)
-
-        def wrapped(*given: Any) -> None:  # what makes the maps in Triton, by the name that it has there
-            launcher(*given)
-
-        vars(run)["launch"] = wrapped
-        count = sum(hasattr(argument, "block_shape") for argument in arguments)
-        compiled = SimpleNamespace(metadata=SimpleNamespace(tensordesc_meta=[{"swizzle": 3}] * count))
-        names = kernel.arg_names[len(arguments) :]
-        return launch.Handle(compiled, run, kernel.__name__, (4, 1, 0), tuple(meta[name] for name in names))
+    exact = all(record.deterministic for record in families.records() if record.op == op)
+    tolerance = 0 if exact else 1e-2
+    expected = []
+    for seed in range(3):
+        repeats._repeats.clear()
+        expected.append(call(op, fresh(seed)))
+    repeats._repeats.clear()
+    for _ in range(3):  # the second call of a kind is noted, the third is the first one that repeats
+        for seed in range(3):  # new tensors each time, in memory that was freed
+            for got, wanted in zip(call(op, fresh(seed)), expected[seed], strict=True):
+                torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-@pytest.fixture
-def inside(device: Device, monkeypatch: pytest.MonkeyPatch) -> Inside:
-    """Triton's launcher from inside; the ordinary way launches nothing."""
-    made = Inside(monkeypatch)
-    monkeypatch.setattr(launch, "_build", made.build)
-    monkeypatch.setattr(driver.CudaLauncher, "__call__", lambda *a: None)
-    return made
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # the one with which torch begins its pool
+def test_compiled_graphs_find_nothing_alive_in_their_pool() -> None:
+    """`reduce-overhead` counts what is allocated in a graph's pool: what a call keeps must not lie there."""
+    torch._dynamo.reset()
+    made = [(4, 8, 64), (512, 512), (64, 16, 2, 64), (512,)]
+    q, w, pages, weight = (torch.randn(*shape, dtype=torch.bfloat16, device="cuda") for shape in made)
+    offsets = torch.arange(5, dtype=torch.int32, device="cuda")
+    lengths = torch.full((4,), 250, dtype=torch.int32, device="cuda")
+    table = torch.arange(64, dtype=torch.int32, device="cuda").view(4, 16)
 
+    def step(q: torch.Tensor) -> torch.Tensor:
+        out = opmux.paged_attention(q, pages, pages, offsets, lengths, table, max_seqlen_q=1, max_seqlen_k=256 * 16)
+        x = opmux.linear(out.flatten(1), w)
+        return opmux.rms_norm(x, weight).view(4, 8, 64)
 
-def test_tensor_maps_are_made_once_for_an_address(inside: Inside) -> None:
-    run, (x, w, bias) = linear_call("sm_90", tokens=8)
-    for _ in range(2):
-        run(x, w, bias)
-    assert inside.made == []
-    results = [run(x, w, bias) for _ in range(4)]
-    addresses = [address for address, _ in inside.made]
-    assert len(addresses) == len(set(addresses)) == 2 + len({t.data_ptr() for t in results})
-    other = halves(64, 96)
-    run(x, other, bias)
-    assert other.data_ptr() in [address for address, _ in inside.made]
-    of_w = addresses.index(w.data_ptr())
-    for values in inside.launched[:4]:
-        assert values[values.index(f"map {of_w + 1}") :][:5] == (f"map {of_w + 1}", 64, 96, 96, 1)
-    assert f"map {of_w + 1}" not in inside.launched[-1]
-
-
-def test_a_map_tells_geometries_at_one_address_apart(inside: Inside) -> None:
-    memory = halves(16 * 1024)
-    for rows, columns in ((64, 96), (96, 64), (64, 96)):
-        config = gemm_heuristics.linear(SM_90, {"n": rows, "k": columns, "bucket(tokens)": 3})
-        for _ in range(3):
-            gemm.linear(halves(8, columns), memory[: rows * columns].view(rows, columns), None, config=config)
-    shapes = [shape for address, shape in inside.made if address == memory.data_ptr()]
-    assert shapes == [(64, 96), (96, 64)]
-
-
-def test_maps_are_bounded(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_maps, "_MOST", 8)
-    run, (x, _, bias) = linear_call("sm_90", tokens=8)
-    weights = [halves(64, 96) for _ in range(30)]
-    for w in weights * 2:
-        run(x, w, bias)
-        assert len(tensor_maps._maps) <= 8
-    assert len(tensor_maps._geometries) <= 8
-
-
-@pytest.mark.parametrize("version", [("3", "6"), ("3", "9"), ("3", "77")])
-def test_an_unknown_launcher_is_left_alone(monkeypatch: pytest.MonkeyPatch, version: tuple[str, str]) -> None:
-    monkeypatch.setattr(tensor_maps, "_VERSION", version)
-    handle = launch.Handle(None, print, 0, (), ())
-    assert tensor_maps.launcher_of(handle) is None
-    run: Any = object.__new__(driver.CudaLauncher)
-    assert tensor_maps.launcher_of(handle._replace(run=run)) is None
-    vars(run).update(global_scratch_size=0, profile_scratch_size=0)
-    assert tensor_maps.launcher_of(handle._replace(run=run)) is None
-
-
-def test_a_kernel_with_scratch_memory_of_tritons_is_left_to_triton(inside: Inside) -> None:
-    run, tensors = norm_call()
-    run(*tensors)
-    [handle] = launch._HANDLES.values()
-    assert tensor_maps.launcher_of(handle) is not None
-    handle.run.global_scratch_size = 128
-    assert tensor_maps.launcher_of(handle) is None
-
-
-def test_descriptors_without_maps_go_the_ordinary_way(device: Device) -> None:
-    run, tensors = linear_call("sm_90", tokens=8)
-    for _ in range(4):
-        run(*tensors)
-    assert len(device.taken()) == 4
-    assert [r.steps for kept in repeats._repeats.values() for r in kept] == [[]]
+    compiled = torch.compile(step, mode="reduce-overhead", fullgraph=True)
+    expected = step(q)
+    for _ in range(5):
+        torch.compiler.cudagraph_mark_step_begin()
+        torch.testing.assert_close(compiled(q), expected)

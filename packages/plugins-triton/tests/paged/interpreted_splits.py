@@ -1,4 +1,4 @@
-"""Run by `test_paged` under TRITON_INTERPRET=1: keys cut among programs, whatever their memory held before."""
+"""Run by `paged/test_targets` under TRITON_INTERPRET=1: keys cut among programs, whatever their memory held before."""
 
 import itertools
 import sys

@@ -1,104 +1,20 @@
-"""The products: that launches cover the result whatever the operands are, and how tiles are cut along k."""
+"""The Gluon product: its roles, each run as a thread, take turns without races."""
 
 import itertools
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gluon_threads import Descriptor, Machine, Pointer
+from planted_launches import made
 
 from opmux.arch import parse_arch
-from opmux_triton.gemm import heuristics, hopper_heuristics, hopper_kernels, hopper_products, hopper_targets, targets
+from opmux_triton.gemm import heuristics, hopper_kernels, hopper_products, hopper_targets
 from opmux_triton.gemm.configs import HopperConfig
 from opmux_triton.gemm.hopper_products import product
 from opmux_triton.gemm.operands import matrix_of
-from opmux_triton.gemm.shares import even_shares, rest_of, shares_of
 from opmux_triton.launch import Launch, recording
-
-SIZES = (
-    (16, 8191, 4096),
-    (4096, 8193, 512),
-    (2048, 4096, 1024),
-    (4096, 1536, 24576),
-    (256, 8192, 8192),
-    (300, 1000, 77),
-)
-
-
-def made(rows: int, columns: int, transposed: bool) -> torch.Tensor:
-    if transposed:
-        return torch.empty(columns, rows, dtype=torch.bfloat16, device="meta").t()
-    return torch.empty(rows, columns, dtype=torch.bfloat16, device="meta")
-
-
-def launches(arch: str, m: int, n: int, k: int, transposed: bool) -> dict[str, list[Launch]]:
-    features: dict[str, Any] = {"n": n, "k": k, "bucket(tokens)": (m - 1).bit_length()}
-    x, w, grad = made(m, k, transposed), made(n, k, transposed), made(m, n, transposed)
-    found = {}
-    where = parse_arch(arch)
-    with recording(arch) as recorded:
-        if arch == "sm_90" and hopper_heuristics.why_not_linear(features) is None:
-            hopper_targets.linear(x, w, None, config=hopper_heuristics.linear(where, features))
-        else:
-            targets.linear(x, w, None, config=heuristics.linear(where, features))
-    found["out"] = recorded.launches
-    backward: Any = hopper_targets if arch == "sm_90" else targets
-    chosen: Any = hopper_heuristics if arch == "sm_90" else heuristics
-    config = chosen.linear_backward(where, features)
-    for index, name in enumerate(("grad_x", "grad_w")):
-        mask = tuple(i == index for i in range(3))
-        with recording(arch) as recorded:
-            backward.linear_backward(grad, x, w, output_mask=mask, config=config)
-        found[name] = recorded.launches
-    return found
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "gfx942", "gfx1100"])
-@pytest.mark.parametrize(("sizes", "transposed"), list(itertools.product(SIZES, (False, True))))
-def test_launches_cover_the_result(arch: str, sizes: tuple[int, int, int], transposed: bool) -> None:
-    m, n, k = sizes
-    for name, made_ in launches(arch, m, n, k, transposed).items():
-        height, width, depth = {"out": (m, n, k), "grad_x": (m, k, n), "grad_w": (n, k, m)}[name]
-        covered = 0
-        for launch in made_:
-            meta, kernel = launch.meta, launch.kernel
-            if kernel.__name__ == "shares":
-                continue
-            if meta["SWAPPED"]:
-                height, width = width, height
-            tiles = -(-height // meta["BLOCK_M"]) * -(-width // meta["BLOCK_N"])
-            arguments = dict(zip(kernel.arg_names, launch.arguments, strict=False))
-            covered += arguments.get("count", arguments.get("whole", launch.grid[0]))
-            if kernel.__name__ == "sum_shares":
-                assert arguments["first"] + launch.grid[0] == tiles
-                share, length = arguments["share"], arguments["length"]
-                [shares] = [other for other in made_ if other.kernel.__name__ in ("shares", "products")]
-                assert length >= -(-depth // shares.meta["BLOCK_K"])
-                assert shares.grid[0] * share >= launch.grid[0] * length
-        assert covered == tiles, name
-
-
-def test_tiles_are_cut_alike_where_that_keeps_programs_busy() -> None:
-    assert shares_of(64, 128, 132) == (64, 128)
-    assert shares_of(56, 256, 132) == (109, 256)
-    assert shares_of(1056, 8, 264) == (32, 8)
-    assert even_shares(60, 385, 132) == (193, 386)
-    assert even_shares(3, 4, 132) == (1, 4)
-
-
-def test_the_rest_is_cut_where_it_fills_half_a_round_at_most() -> None:
-    assert rest_of(192, 384, 132) == 60
-    assert rest_of(64, 128, 132) == 64
-    assert rest_of(264, 384, 132) == 0
-    assert rest_of(200, 384, 132) == 0
-
-
-def test_interpreted_products_agree_with_float64(interpret: Callable[[str], None]) -> None:
-    interpret("interpreted_products.py")
-
 
 OTHERWISE = heuristics.halves(parse_arch("sm_80"), 4096, 8193, 512)
 
@@ -145,12 +61,12 @@ def by_roles(sizes: tuple[int, int, int], config: HopperConfig, turned: tuple[bo
     random = np.random.default_rng(m + n + k)
     a, b, bias = (random.integers(-3, 4, size).astype(float) for size in ((m, k), (n, k), (n,)))
     stored = [x.T.copy() if turn else x for x, turn in ((a, turned[0]), (b, turned[1]))]
-    tensors = [made(*x.shape, transposed=False) for x in stored]
-    result, out = made(m, n, transposed=False), np.full((m, n), np.nan)
+    tensors = [made(*x.shape) for x in stored]
+    result, out = made(m, n), np.full((m, n), np.nan)
     matrices = {id(tensor): x for tensor, x in zip((*tensors, result), (*stored, out), strict=True)}
     with recording("sm_90") as recorded:
         operands = (matrix_of(x, turn) for x, turn in zip(tensors, turned, strict=True))
-        product(*operands, made(1, n, transposed=False)[0], result, sizes, config)
+        product(*operands, made(1, n)[0], result, sizes, config)
     launch, *sums = recorded.launches
     partial = None if launch.arguments[4] is None else np.full(launch.arguments[4].numel(), np.nan)
     meta = {name: value for name, value in launch.meta.items() if name.isupper()}
@@ -187,5 +103,5 @@ def add_up(launch: Launch, partial: Any, out: Any, bias: Any) -> None:
 def test_roles_leave_what_has_no_descriptor_to_the_portable_kernels() -> None:
     config = roles(128, 256, 64, 4, 2, parts=4)
     with recording("sm_90") as recorded:
-        hopper_targets.linear(made(4096, 512, False), made(8193, 512, False), None, config=config)
+        hopper_targets.linear(made(4096, 512), made(8193, 512), None, config=config)
     assert [launch.kernel.__name__ for launch in recorded.launches] == ["tiles"]

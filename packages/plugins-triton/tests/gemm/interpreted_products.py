@@ -1,4 +1,4 @@
-"""Run by `test_gemm` under TRITON_INTERPRET=1: products by descriptors, cut along k; operands that do not suit."""
+"""Run by `gemm/test_products` under TRITON_INTERPRET=1: products by descriptors, cut along k."""
 
 import itertools
 import sys

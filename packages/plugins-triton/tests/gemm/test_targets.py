@@ -1,0 +1,73 @@
+"""What is launched for a linear layer: the launches cover the result whatever the operands are."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from opmux.arch import parse_arch
+from opmux_triton.gemm import heuristics, hopper_heuristics, hopper_targets, targets
+from opmux_triton.launch import Launch, recording
+
+SIZES = (
+    (16, 8191, 4096),
+    (4096, 8193, 512),
+    (2048, 4096, 1024),
+    (4096, 1536, 24576),
+    (256, 8192, 8192),
+    (300, 1000, 77),
+)
+
+
+def made(rows: int, columns: int, transposed: bool) -> torch.Tensor:
+    if transposed:
+        return torch.empty(columns, rows, dtype=torch.bfloat16, device="meta").t()
+    return torch.empty(rows, columns, dtype=torch.bfloat16, device="meta")
+
+
+def launches(arch: str, m: int, n: int, k: int, transposed: bool) -> dict[str, list[Launch]]:
+    features: dict[str, Any] = {"n": n, "k": k, "bucket(tokens)": (m - 1).bit_length()}
+    x, w, grad = made(m, k, transposed), made(n, k, transposed), made(m, n, transposed)
+    found = {}
+    where = parse_arch(arch)
+    with recording(arch) as recorded:
+        if arch == "sm_90" and hopper_heuristics.why_not_linear(features) is None:
+            hopper_targets.linear(x, w, None, config=hopper_heuristics.linear(where, features))
+        else:
+            targets.linear(x, w, None, config=heuristics.linear(where, features))
+    found["out"] = recorded.launches
+    backward: Any = hopper_targets if arch == "sm_90" else targets
+    chosen: Any = hopper_heuristics if arch == "sm_90" else heuristics
+    config = chosen.linear_backward(where, features)
+    for index, name in enumerate(("grad_x", "grad_w")):
+        mask = tuple(i == index for i in range(3))
+        with recording(arch) as recorded:
+            backward.linear_backward(grad, x, w, output_mask=mask, config=config)
+        found[name] = recorded.launches
+    return found
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "gfx942", "gfx1100"])
+@pytest.mark.parametrize(("sizes", "transposed"), list(itertools.product(SIZES, (False, True))))
+def test_launches_cover_the_result(arch: str, sizes: tuple[int, int, int], transposed: bool) -> None:
+    m, n, k = sizes
+    for name, made_ in launches(arch, m, n, k, transposed).items():
+        height, width, depth = {"out": (m, n, k), "grad_x": (m, k, n), "grad_w": (n, k, m)}[name]
+        covered = 0
+        for launch in made_:
+            meta, kernel = launch.meta, launch.kernel
+            if kernel.__name__ == "shares":
+                continue
+            if meta["SWAPPED"]:
+                height, width = width, height
+            tiles = -(-height // meta["BLOCK_M"]) * -(-width // meta["BLOCK_N"])
+            arguments = dict(zip(kernel.arg_names, launch.arguments, strict=False))
+            covered += arguments.get("count", arguments.get("whole", launch.grid[0]))
+            if kernel.__name__ == "sum_shares":
+                assert arguments["first"] + launch.grid[0] == tiles
+                share, length = arguments["share"], arguments["length"]
+                [shares] = [other for other in made_ if other.kernel.__name__ in ("shares", "products")]
+                assert length >= -(-depth // shares.meta["BLOCK_K"])
+                assert shares.grid[0] * share >= launch.grid[0] * length
+        assert covered == tiles, name
