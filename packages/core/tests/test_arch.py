@@ -169,7 +169,9 @@ def test_rocm_devices_are_named_by_their_target(monkeypatch):
 
 
 def test_an_unknown_device_is_named():
-    with pytest.raises(InvalidArgument, match="arch: device `mps` expected cpu or cuda"):
+    with pytest.raises(
+        InvalidArgument, match=r"^arch: `device` expected cpu or cuda \(ROCm included\), got mps; move the tensors$"
+    ):
         arch.device_arch("mps", 0)
 
 
@@ -196,6 +198,14 @@ def test_the_arch_of_explain(monkeypatch):
 def test_the_fp8_flavour_of_an_arch(name, dtype):
     assert opmux.fp8_dtype(name) == dtype
     assert opmux.fp8_dtype(parse_arch(name)) == dtype
+
+
+def test_fp8_of_no_device_and_no_arch():
+    with pytest.raises(InvalidArgument) as caught:
+        opmux.fp8_dtype("h100")
+    assert str(caught.value) == (
+        "fp8_dtype: `device` expected a device or an arch, as 'cuda' or 'gfx942', got 'h100'; see `opmux doctor`"
+    )
 
 
 def test_the_cpu():

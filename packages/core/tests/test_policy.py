@@ -73,7 +73,8 @@ def test_an_unknown_name_is_an_error(call):
     with pytest.raises(UnknownBackend) as caught:
         getattr(opmux.policy, call)("tritn")
     assert str(caught.value) == (
-        f"policy.{call}: no backend `tritn` is registered; known: {', '.join(sorted(set(loading.known_names())))}; "
+        f"policy.{call}: `names` expected registered backends or implementations "
+        f"({', '.join(sorted(set(loading.known_names())))}), got 'tritn'; "
         "did you mean triton, which needs pip install opmux-triton? see `opmux backends` and, for plugins that failed "
         "to load, `opmux doctor`"
     )
@@ -90,6 +91,19 @@ def test_a_list_of_names_is_to_be_unpacked(call):
     with pytest.raises(InvalidArgument) as caught:
         getattr(opmux.policy, call)(3)
     assert str(caught.value) == f"policy.{call}: `names` expected str, got 3; see `opmux backends`"
+
+
+@pytest.mark.parametrize("value", ["no", 0, None])
+@pytest.mark.parametrize("call", ["strict", "check"])
+def test_a_switch_is_a_bool(call, value):
+    with pytest.raises(InvalidArgument) as caught:
+        getattr(opmux.policy, call)(value)
+    assert str(caught.value) == f"policy.{call}: `on` expected True or False, got {value!r}; pass a bool"
+    if value is not None:
+        with pytest.raises(InvalidArgument) as caught, opmux.policy.override(**{call: value}):
+            pass
+        assert str(caught.value) == f"policy.override: `{call}` expected True or False, got {value!r}; pass a bool"
+    assert opmux.policy.current() == opmux.policy.Policy()
 
 
 def test_disable_wants_ops_that_exist():

@@ -439,6 +439,12 @@ LENGTHS = {"factor": 4.0, "original_max_position_embeddings": 4096}
         ),
         (
             rope.tables,
+            {"inv_freq": (torch.ones(2), 1.0), "max_positions": 4},
+            "rope.tables: `inv_freq` expected a torch.Tensor, got a tuple; rope.default and its variants return "
+            "(inv_freq, attention_factor): unpack them",
+        ),
+        (
+            rope.tables,
             {"inv_freq": torch.ones(2, 3), "max_positions": 4},
             "rope.tables: `inv_freq` expected floats with one dim, got float32[2, 3]; pass what rope.default or "
             "one of its variants returns",

@@ -84,6 +84,11 @@ def parse_arch(name: str) -> Arch:
     """
     if name == "cpu":
         return CPU
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"arch: `arch` expected the name of an arch (str), got {name!r}; "
+            "use the toolchain's name, as sm_90 or gfx942"
+        )
     bare = name.split(":", 1)[0]
     if match := _SM.match(bare):
         return Arch(bare, "nvidia", (int(match[1]), int(match[2])))
@@ -151,9 +156,7 @@ def device_arch(kind: str, index: int) -> Arch:
     if kind in ("cpu", "meta"):
         return CPU
     if kind != "cuda":
-        raise InvalidArgument(
-            f"arch: device `{kind}` expected cpu or cuda (ROCm included), got {kind}; move the tensors"
-        )
+        raise InvalidArgument(f"arch: `device` expected cpu or cuda (ROCm included), got {kind}; move the tensors")
     if torch.version.hip:
         return parse_arch(torch.cuda.get_device_properties(index).gcnArchName)
     major, minor = torch.cuda.get_device_capability(index)
@@ -195,9 +198,18 @@ def fp8_dtype(device: torch.device | str | Arch) -> torch.dtype:
     Args:
         device: a torch device or its name, an arch or its name.
 
+    Raises:
+        InvalidArgument: if it names neither an arch nor a device of torch's.
+
     Source: AMD Instinct MI300 ISA (fnuz formats); OCP 8-bit Floating Point Specification 1.0.
     """
     if isinstance(device, str):
-        device = parse_arch(device) if device.startswith(("sm_", "gfx")) else torch.device(device)
+        try:
+            device = parse_arch(device) if device.startswith(("sm_", "gfx")) else torch.device(device)
+        except RuntimeError:  # torch knows no such device
+            raise InvalidArgument(
+                f"fp8_dtype: `device` expected a device or an arch, as 'cuda' or 'gfx942', got {device!r}; "
+                "see `opmux doctor`"
+            ) from None
     arch = device if isinstance(device, Arch) else arch_of(device)
     return torch.float8_e4m3fnuz if arch.name.startswith("gfx94") else torch.float8_e4m3fn

@@ -158,9 +158,14 @@ def _check_names(function: str, names: Iterable[object]) -> None:
             raise InvalidArgument(f"policy.{function}: `names` expected str, got {name!r}; see `opmux backends`")
         if name not in known:
             raise UnknownBackend(
-                f"policy.{function}: no backend `{name}` is registered; known: {', '.join(known)}; "
-                f"{backend_remedy(name, known)} and, for plugins that failed to load, `opmux doctor`"
+                f"policy.{function}: `names` expected registered backends or implementations ({', '.join(known)}), "
+                f"got {name!r}; {backend_remedy(name, known)} and, for plugins that failed to load, `opmux doctor`"
             )
+
+
+def _check_switch(function: str, argument: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"policy.{function}: `{argument}` expected True or False, got {value!r}; pass a bool")
 
 
 def _check_ops(ops: Iterable[str]) -> frozenset[str]:
@@ -200,13 +205,23 @@ def disable(*names: str, ops: Iterable[str] | None = None) -> None:
 
 
 def strict(on: bool = True) -> None:
-    """Make a fault, or a GPU call that finds nothing but the reference, raise instead of fall back."""
-    _install(lambda now: replace(now, strict=bool(on)))
+    """Make a fault, or a GPU call that finds nothing but the reference, raise instead of fall back.
+
+    Raises:
+        InvalidArgument: if ``on`` is not a bool.
+    """
+    _check_switch("strict", "on", on)
+    _install(lambda now: replace(now, strict=on))
 
 
 def check(on: bool = True) -> None:
-    """Check index data before each call and outputs after it (reads the device: for debugging)."""
-    _install(lambda now: replace(now, check=bool(on)))
+    """Check index data before each call and outputs after it (reads the device: for debugging).
+
+    Raises:
+        InvalidArgument: if ``on`` is not a bool.
+    """
+    _check_switch("check", "on", on)
+    _install(lambda now: replace(now, check=on))
 
 
 def reset() -> None:
@@ -227,7 +242,11 @@ def override(
 
     Raises:
         UnknownBackend: where a name is not registered.
+        InvalidArgument: where ``strict`` or ``check`` is neither a bool nor None.
     """
+    for argument, switch in (("strict", strict), ("check", check)):
+        if switch is not None:
+            _check_switch("override", argument, switch)
     preferred, ruled_out = _names("prefer", prefer), _names("disable", disable)
     _check_names("override", (*preferred, *ruled_out))
     added = tuple(Disabled(name, None, "policy.override") for name in ruled_out)

@@ -345,6 +345,9 @@ def tables(inv_freq: Tensor, max_positions: int, attention_factor: float = 1.0) 
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
         https://arxiv.org/abs/2104.09864, section 3.4.2.
     """
+    if not isinstance(inv_freq, Tensor):
+        remedy = "rope.default and its variants return (inv_freq, attention_factor): unpack them"
+        raise invalid("rope.tables", "inv_freq", "a torch.Tensor", f"a {type(inv_freq).__name__}", remedy)
     if inv_freq.ndim != 1 or not inv_freq.dtype.is_floating_point:
         got = f"{name_of(inv_freq.dtype)}{list(inv_freq.shape)}"
         remedy = "pass what rope.default or one of its variants returns"

@@ -78,6 +78,10 @@ def test_a_backend_that_there_is_not_is_refused() -> None:
     assert str(raised.value).startswith(
         "bench: `backend` expected one of opmux, opmux:functional, reference, got 'dance'; "
     )
+    with pytest.raises(
+        UnknownBackend, match="got 'referenc'; did you mean reference\\? see `opmux backends` and, for "
+    ):
+        bench.run(["rms_norm"], ["referenc"], QUICK)
 
 
 def test_an_op_of_a_plugin_has_no_cases() -> None:

@@ -68,7 +68,7 @@ def test_a_call_that_nobody_takes_exits_with_1(opmux_cli, rows_plugin) -> None:
             "error: rms_norm: `weight` expected shape [hidden] = [8], got ",
         ),
         (("rms_norm", "x=i8[4,8]", "weight=bf16[8]"), "error: rms_norm: `x` expected a dtype of Real "),
-        (("rms_norm", "x=bf16[4,8]"), "error: explain: rms_norm expected `weight`, which is not given; "),
+        (("rms_norm", "x=bf16[4,8]"), "error: explain: `weight` of rms_norm expected a value, got none; "),
     ],
 )
 def test_wrong_use_exits_with_2_and_says_so_on_stderr(opmux_cli, words: tuple[str, ...], complaint: str) -> None:

@@ -83,11 +83,15 @@ WRONG = {
     ),
     (*FULL, "x=f32[1]"): "explain: `x` expected one value, got a second one in 'x=f32[1]'; drop one",
     ("x=bf16[4,8]",): (
-        "explain: rms_norm expected `weight`, which is not given; add weight=bf16[hidden], with numbers for the dims"
+        "explain: `weight` of rms_norm expected a value, got none; add weight=bf16[hidden], with numbers for the dims"
     ),
     (): (
-        "explain: rms_norm expected `x`, which is not given; "
+        "explain: `x` of rms_norm expected a value, got none; "
         "add x=bf16[tokens,hidden] weight=bf16[hidden], with numbers for the dims"
+    ),
+    ("x=bf16[99999999999999999999,8]", "weight=bf16[8]"): (
+        "explain: `x` of rms_norm expected sizes of a tensor that torch can hold, "
+        "got 'bf16[99999999999999999999,8]'; make them smaller"
     ),
     ("x=bf16", "weight=bf16[8]"): (
         "explain: `x` of rms_norm expected DTYPE[SIZE,...], as x=bf16[tokens,hidden] with numbers for the dims, "
@@ -134,7 +138,7 @@ def test_a_required_option_that_is_missing_is_named() -> None:
     with pytest.raises(InvalidArgument) as raised:
         read("quantize", "x=bf16[4,128]")
     assert str(raised.value) == (
-        "explain: quantize expected `dtype`, which is not given; add dtype=..., with numbers for the dims"
+        "explain: `dtype` of quantize expected a value, got none; add dtype=..., with numbers for the dims"
     )
 
 

@@ -190,6 +190,15 @@ def test_block_table_of_strided_lists():
             " of them with .to(device)",
         ),
         (
+            ([0, 1], int32(1)),
+            "block_table_from_csr: `page_indptr` expected a torch.Tensor, got a list; convert it with "
+            "torch.tensor(..., dtype=torch.int32)",
+        ),
+        (
+            (int32(0, 1), int32(1), 1.5),
+            "block_table_from_csr: `max_pages` expected a whole number, got 1.5; omit it to measure the longest list",
+        ),
+        (
             (int32(), int32(1)),
             "block_table_from_csr: `page_indptr` expected batch + 1 offsets, got none; begin it with 0",
         ),

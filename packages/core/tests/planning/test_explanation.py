@@ -85,13 +85,23 @@ def test_explain_of_what_is_wrong():
     with pytest.raises(InvalidArgument) as caught:
         opmux.explain("rms_norm", X, W)
     assert str(caught.value) == "explain: `op` expected an op, as opmux.rms_norm, got 'rms_norm'; see `opmux ops`"
+    with pytest.raises(InvalidArgument) as caught:
+        opmux.explain(opmux.rms_norm.op, X, W)
+    assert str(caught.value) == (
+        "explain: `op` expected an op, as opmux.rms_norm, got the Op of rms_norm; pass opmux.rms_norm"
+    )
+    with pytest.raises(InvalidArgument) as caught:
+        opmux.explain(opmux.rms_norm, X, W, arch=90)
+    assert str(caught.value) == (
+        "arch: `arch` expected the name of an arch (str), got 90; use the toolchain's name, as sm_90 or gfx942"
+    )
     with pytest.raises(InvalidArgument, match="rms_norm: `weight` expected shape"):
         opmux.explain(opmux.rms_norm, X, torch.randn(7))
     with pytest.raises(UnknownBackend, match="rms_norm: `backend` expected one of reference, got 'nope'"):
         opmux.explain(opmux.rms_norm, X, W, backend="nope")
     with pytest.raises(InvalidArgument, match="arch: `mi300` expected"):
         opmux.explain(opmux.rms_norm, X, W, arch="mi300")
-    with pytest.raises(TypeError, match="missing a required argument: 'weight'"):
+    with pytest.raises(TypeError, match=r"^rms_norm: missing a required argument: 'weight'$"):
         opmux.explain(opmux.rms_norm, X)
 
 

@@ -10,7 +10,7 @@ import opmux
 WRONG = [
     (returning(lambda x: x[:2].clone()), "returned float32[2, 8] on cpu as `y`, expected float32[4, 8] on cpu"),
     (returning(lambda x: x.double()), "returned float64[4, 8] on cpu as `y`, expected float32[4, 8] on cpu"),
-    (returning(None), "returned a NoneType as `y`, expected float32[4, 8] on cpu"),
+    (returning(None), "returned None as `y`, expected float32[4, 8] on cpu"),
     (returning(lambda x: (x, x)), "returned 2 results, expected 1"),
     (returning(lambda x: x.to("meta")), "returned float32[4, 8] on meta as `y`, expected float32[4, 8] on cpu"),
 ]

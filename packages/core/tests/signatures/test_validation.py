@@ -121,7 +121,7 @@ CASES = [
     (
         "out that is no tensor",
         lambda: opmux.rms_norm(X, W, out=3),
-        "rms_norm: `out` expected float32[4, 8] on cpu, got a int; pass a tensor",
+        "rms_norm: `out` expected float32[4, 8] on cpu, got an int; pass a tensor",
     ),
     (
         "a mutated tensor that requires a gradient",

@@ -16,6 +16,7 @@ from opmux.bench.work import flops_of, least_time, measure_ceilings, moved_of
 from opmux.callpath.op import OPS, Op
 from opmux.dtypes import name_of
 from opmux.errors import InvalidArgument, UnknownBackend
+from opmux.near import backend_remedy
 from opmux.plugins import loading
 from opmux.signatures.validation import describe
 
@@ -152,7 +153,7 @@ def _check_backends(backends: Sequence[str] | None) -> None:
         if name not in known:
             raise UnknownBackend(
                 f"bench: `backend` expected one of {', '.join(sorted(known))}, got {name!r}; "
-                "see `opmux backends` and, for plugins that failed to load, `opmux doctor`"
+                f"{backend_remedy(name, sorted(known))} and, for plugins that failed to load, `opmux doctor`"
             )
 
 

@@ -200,9 +200,12 @@ class Op:
         """The tensors in order and the options with defaults filled in, as the public function would bind them.
 
         Raises:
-            TypeError: for missing or unknown arguments, as Python says it.
+            TypeError: for missing or unknown arguments, as Python says it, with the op's name in front.
         """
-        bound = inspect.signature(self.public).bind(*tensors, **options)
+        try:
+            bound = inspect.signature(self.public).bind(*tensors, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
         bound.apply_defaults()
         values = bound.arguments
         return (

@@ -82,7 +82,7 @@ def _refuse_missing(op: Op, given: dict[str, Any]) -> None:
     missing += [f"{o.name}=..." for o in op.signature.options if o.required and o.name not in given]
     if missing:
         raise InvalidArgument(
-            f"explain: {op.name} expected `{missing[0].partition('=')[0]}`, which is not given; "
+            f"explain: `{missing[0].partition('=')[0]}` of {op.name} expected a value, got none; "
             f"add {' '.join(missing)}, with numbers for the dims"
         )
 
@@ -99,7 +99,13 @@ def _tensor_reader(op: Op, tensor: TensorArgument, arch: Arch) -> Callable[[str]
                 f"for the dims, got {text!r}; quote it where the shell reads brackets"
             )
         dtype = read_dtype("explain", tensor.name, match[1], arch)
-        return torch.empty([int(size) for size in sizes], dtype=dtype, device="meta")
+        try:
+            return torch.empty([int(size) for size in sizes], dtype=dtype, device="meta")
+        except (RuntimeError, TypeError, OverflowError):
+            raise InvalidArgument(
+                f"explain: `{tensor.name}` of {op.name} expected sizes of a tensor that torch can hold, got {text!r}; "
+                "make them smaller"
+            ) from None
 
     return read
 

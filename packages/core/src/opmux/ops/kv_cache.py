@@ -108,6 +108,9 @@ def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: i
         FlashInfer, "KV-Cache Layout", https://docs.flashinfer.ai/tutorials/kv_layout.html.
     """
     for name, tensor in (("page_indptr", page_indptr), ("page_indices", page_indices)):
+        if not isinstance(tensor, Tensor):
+            remedy = "convert it with torch.tensor(..., dtype=torch.int32)"
+            raise invalid("block_table_from_csr", name, "a torch.Tensor", f"a {type(tensor).__name__}", remedy)
         if tensor.ndim != 1 or tensor.dtype != torch.int32:
             got = f"{name_of(tensor.dtype)}{list(tensor.shape)}"
             remedy = "convert it with .to(torch.int32), or flatten it"
@@ -118,6 +121,9 @@ def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: i
         raise invalid("block_table_from_csr", "page_indices", expected, str(page_indices.device), remedy)
     if page_indptr.shape[0] == 0:
         raise invalid("block_table_from_csr", "page_indptr", "batch + 1 offsets", "none", "begin it with 0")
+    if max_pages is not None and (not isinstance(max_pages, (int, torch.SymInt)) or isinstance(max_pages, bool)):
+        remedy = "omit it to measure the longest list"
+        raise invalid("block_table_from_csr", "max_pages", "a whole number", repr(max_pages), remedy)
     if max_pages is None:
         max_pages = _longest_list(page_indptr, page_indices)
     elif not _reading_is_impossible(page_indptr):

@@ -11,7 +11,7 @@ from opmux import arch as archs
 from opmux.callpath.op import Op
 from opmux.declared.configs import as_mapping
 from opmux.dtypes import short_name_of
-from opmux.errors import PLUGIN_FAULTS, InvalidArgument
+from opmux.errors import PLUGIN_FAULTS, invalid
 from opmux.planning import resolver
 from opmux.planning.forced import unknown_backend
 from opmux.planning.plan import config_fault, config_of, resolve
@@ -121,7 +121,9 @@ def explain(op: Any, *tensors: Any, arch: str | None = None, backend: str | None
     """
     definition = getattr(op, "op", None)
     if not isinstance(definition, Op):
-        raise InvalidArgument(f"explain: `op` expected an op, as opmux.rms_norm, got {op!r}; see `opmux ops`")
+        meant = f"pass opmux.{op.name}" if isinstance(op, Op) else "see `opmux ops`"
+        got = f"the Op of {op.name}" if isinstance(op, Op) else repr(op)
+        raise invalid("explain", "op", "an op, as opmux.rms_norm", got, meant)
     loading.ensure_loaded()
     if backend is not None and (complaint := unknown_backend(definition, backend)):
         raise complaint

@@ -36,7 +36,7 @@ def check_out(
     for value, form in zip(outs, forms(op.signature, tensors, dims, options), strict=True):
         label = "out" if len(wanted) == 1 else f"out[{form.name}]"
         if not isinstance(value, Tensor):
-            raise InvalidArgument(f"{op.name}: `{label}` expected {form}, got a {type(value).__name__}; pass a tensor")
+            raise invalid(op.name, label, str(form), describe(value), "pass a tensor")
         if not form.fits(value):
             raise InvalidArgument(
                 f"{op.name}: `{label}` expected {form}, got {describe(value)} on {value.device}; "

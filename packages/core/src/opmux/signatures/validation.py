@@ -106,9 +106,10 @@ _EXPECTED = {
 
 
 def describe(tensor: Any) -> str:
-    """``float32[4, 8]`` for a tensor; the type's name for anything else."""
+    """``float32[4, 8]`` for a tensor; the type's name for anything else but None."""
     if not isinstance(tensor, Tensor):
-        return f"a {type(tensor).__name__}"
+        kind = type(tensor).__name__
+        return "None" if tensor is None else f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
     return f"{name_of(tensor.dtype)}[{', '.join(str(s) for s in tensor.shape)}]"
 
 
