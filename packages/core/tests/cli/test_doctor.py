@@ -1,16 +1,12 @@
 """`opmux doctor`."""
 
-import importlib.metadata
 import json
-import stat
-from pathlib import Path
 
-import pytest
 import torch
 from backends import implementation, plugin
 
-from opmux import arch, policy, tuning
-from opmux.cli import doctor, toolchains
+from opmux import arch, tuning
+from opmux.cli import doctor
 from opmux.plugins.loading import temporary_plugin
 from opmux.tuning.layers import LoadedFile, Refusal, TuningReport
 
@@ -86,39 +82,6 @@ def test_a_command_that_cannot_be_added_counts(opmux_cli) -> None:
     assert told["plugins"]["failed"][0]["reason"] == "command `bench` is the core's own: rename it"
 
 
-@pytest.mark.parametrize("name", policy.ENVIRONMENT)
-def test_every_variable_is_listed_with_its_meaning_and_value(opmux_cli, monkeypatch, name: str) -> None:
-    told = variable(report(opmux_cli), name)
-    assert told == {"name": name, "value": None, "meaning": policy.ENVIRONMENT[name], "problem": None}
-    monkeypatch.setenv(name, "reference")
-    assert variable(report(opmux_cli), name)["value"] == "reference"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("OPMUX_PREFER", "reference,triton", "not registered: triton"),
-        ("OPMUX_DISABLE", "ck,asm", "not registered: ck, asm"),
-        ("OPMUX_PLUGINS", "no-such-plugin", "not installed: no-such-plugin"),
-        ("OPMUX_TUNED", "/no/such/folder", "no such folder"),
-        ("OPMUX_LOG", "loud", "expected one of debug, info, warning, error"),
-        ("OPMUX_PERFER", "triton", "opmux reads no such variable; did you mean OPMUX_PREFER?"),
-        ("OPMUX_WHATEVER_ELSE", "1", "opmux reads no such variable"),
-    ],
-)
-def test_what_is_wrong_with_a_variable_is_said(opmux_cli, monkeypatch, name: str, value: str, problem: str) -> None:
-    monkeypatch.setenv(name, value)
-    assert variable(report(opmux_cli), name)["problem"] == problem
-    text = opmux_cli("doctor").stdout
-    assert problem in text
-    assert text.splitlines()[-1] == "1 environment variable to look at"
-
-
-def test_an_arch_that_is_none_is_said(opmux_cli, monkeypatch) -> None:
-    monkeypatch.setenv("OPMUX_ARCH", "h100")
-    assert variable(report(opmux_cli), "OPMUX_ARCH")["problem"].startswith("arch: `h100` expected `cpu`, ")
-
-
 def test_a_driver_that_does_not_answer_is_said(opmux_cli, monkeypatch) -> None:
     def dead() -> None:
         raise RuntimeError("the driver is too old")
@@ -160,45 +123,3 @@ def test_only_what_is_registered_is_counted(opmux_cli, rows_plugin) -> None:
         told = report(opmux_cli, 1)
     counted = {p["distribution"]: p["implementations"] for p in told["plugins"]["loaded"]}
     assert counted == {"opmux-rows": 0, "fork": 0}
-
-
-def executable(path: Path, says: str) -> Path:
-    path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
-def test_compilers_are_found_on_the_path_and_in_their_homes(monkeypatch, tmp_path: Path) -> None:
-    nvcc = executable(tmp_path / "bin" / "nvcc", "Cuda compilation tools, release 12.4, V12.4.131")
-    hipcc = executable(tmp_path / "rocm" / "bin" / "hipcc", "HIP version: 6.2.41133-dd7f95766")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
-    _, found_nvcc, found_hipcc = toolchains.toolchains()
-    assert found_nvcc == {"name": "nvcc", "version": "12.4", "path": str(nvcc)}
-    assert found_hipcc == {"name": "hipcc", "version": "6.2.41133", "path": str(hipcc)}
-
-
-def test_a_compiler_that_says_no_version_has_none(monkeypatch, tmp_path: Path) -> None:
-    executable(tmp_path / "nvcc", "?")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert toolchains.toolchains()[1] == {"name": "nvcc", "version": None, "path": str(tmp_path / "nvcc")}
-
-
-def test_toolchains_that_are_absent_are_listed_without_version_or_path(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH"):
-        monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setattr(
-        toolchains, "_COMPILERS", {n: (v, str(tmp_path), p) for n, (v, _, p) in toolchains._COMPILERS.items()}
-    )
-    monkeypatch.setattr(toolchains, "_TRITON", ("no-such-distribution",))
-    assert toolchains.toolchains() == [
-        {"name": name, "version": None, "path": None} for name in ("triton", "nvcc", "hipcc")
-    ]
-
-
-def test_triton_is_looked_up_by_its_distribution(monkeypatch) -> None:
-    monkeypatch.setattr(toolchains, "_TRITON", ("no-such-distribution", "torch"))
-    # The distribution's version, which may lack the build's suffix that torch.__version__ has.
-    assert toolchains.toolchains()[0]["version"] == importlib.metadata.version("torch")

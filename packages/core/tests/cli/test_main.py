@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-import opmux
-
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPMUX_")}
@@ -49,20 +47,3 @@ def test_another_missing_module_is_not_blamed_on_the_extra() -> None:
 def test_importing_the_package_of_commands_imports_no_extra() -> None:
     code = "import sys, opmux.cli; print(sorted({'typer', 'rich', 'click', 'triton'} & set(sys.modules)))"
     assert python("-c", code).stdout == "[]\n"
-
-
-def test_version(opmux_cli) -> None:
-    done = opmux_cli("--version")
-    assert (done.exit_code, done.stdout) == (0, f"opmux {opmux.__version__}\n")
-
-
-def test_help_lists_every_command(opmux_cli) -> None:
-    done = opmux_cli("--help")
-    assert done.exit_code == 0
-    for command in ("doctor", "ops", "backends", "explain", "conformance", "bench", "demo"):
-        assert f" {command} " in done.stdout
-
-
-@pytest.mark.parametrize("words", [(), ("dance",), ("ops", "--dance")])
-def test_no_such_command_or_option_is_wrong_use(opmux_cli, words: tuple[str, ...]) -> None:
-    assert opmux_cli(*words).exit_code == 2

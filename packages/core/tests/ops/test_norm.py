@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import math
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
+import opmux
+from opmux.errors import InvalidArgument
 from opmux.ops.norm import (
     add_layer_norm,
     add_layer_norm_backward,
@@ -309,3 +312,29 @@ def test_the_in_place_form_takes_the_same_tensors():
         return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     assert positional(add_rms_norm_) == positional(add_rms_norm)
+
+
+NORMS = [
+    (opmux.rms_norm, 1),
+    (opmux.add_rms_norm, 2),
+    (opmux.add_rms_norm_, 2),
+    (opmux.rms_norm_backward, 2),
+    (opmux.add_rms_norm_backward, 3),
+    (opmux.layer_norm, 1),
+    (opmux.add_layer_norm, 2),
+    (opmux.layer_norm_backward, 2),
+    (opmux.add_layer_norm_backward, 3),
+]
+
+
+@pytest.mark.parametrize("eps", [-1e-6, math.nan])
+@pytest.mark.parametrize(("op", "rows"), NORMS)
+def test_an_eps_below_zero_or_nan_is_refused(op, rows, eps):
+    tensors = [torch.zeros(3, 8) for _ in range(rows)] + [torch.zeros(8)]
+    op(*tensors)  # with a plan made, the call is a direct one
+    with pytest.raises(InvalidArgument) as refused:
+        op(*tensors, eps=eps)
+    assert str(refused.value) == (
+        f"{op.__name__}: `eps` expected eps >= 0, got eps = {eps!r}; "
+        "eps is added under a square root, so it is 0 or more"
+    )

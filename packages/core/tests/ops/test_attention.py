@@ -4,10 +4,10 @@ from functools import cache
 
 import pytest
 import torch
+from ops.recorder import Recorder
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from opmux.ops import _blockwise
 from opmux.ops.attention import attention, attention_backward, attention_lse, merge_attention_states
@@ -211,43 +211,6 @@ def test_lengths_past_the_default_blocks(window):
     grad_out = torch.randn_like(out)
     grads = attention_backward.reference(grad_out, q, k, v, out, lse, **options)
     assert_grads_near(grads[:3], [x.double() for x in torch.autograd.grad(expected, leaves, grad_out)], q.dtype)
-
-
-class Recorder(TorchDispatchMode):
-    """Records the largest tensor that any operation returns, and how many matrix products run."""
-
-    def __init__(self):
-        super().__init__()
-        self.largest = self.products = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for x in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(x, Tensor):
-                self.largest = max(self.largest, x.numel())
-        self.products += func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.mm)
-        return result
-
-
-@pytest.mark.parametrize(
-    ("options", "tiles"), [({}, 16), ({"causal": True}, 10), ({"causal": True, "window": (1024, -1)}, 7)]
-)
-def test_no_full_matrix_and_no_needless_block(options, tiles):
-    """4096 x 4096 scores in tiles of 1024 x 1024, of which causal and window leave some out."""
-    q, k, v, _ = inputs(1, 4096, 4096, 1, 1, 4, 4)
-    with Recorder() as forward:
-        out, lse = attention_lse.reference(q, k, v, **options)
-    with Recorder() as backward:
-        attention_backward.reference(out, q, k, v, out, lse, **options)
-    assert max(forward.largest, backward.largest) <= 1024 * 1024 < 4096 * 4096
-    assert (forward.products, backward.products) == (2 * tiles, 5 * tiles)
-
-
-@pytest.mark.parametrize("batch_heads", [1, 7, 64, 256])
-def test_a_block_shrinks_with_batch_and_heads(batch_heads):
-    side = _blockwise.block_side(torch.empty(batch_heads, 1, 1, 1))
-    assert side * side * batch_heads <= 1 << 20
-    assert side >= 64
 
 
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
