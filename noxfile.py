@@ -181,10 +181,11 @@ def kernels(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and format."""
+    """Check style and format, and that CI runs every session."""
     session.install("ruff==0.17.6")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("python", "scripts/check_ci.py", *sorted(nox.registry.get()))
 
 
 @nox.session
