@@ -407,7 +407,7 @@ def test_refusals_are_logged_once(folder: Path, put, row: Callable, caplog: pyte
     assert caplog.messages == [
         f"tuned records: 2 of 3 rows of {file} are refused, the first at line 3: rms_norm: `time_us` expected a "
         "positive number of microseconds, got 0.0; measure again or drop the row; `opmux doctor` lists them",
-        f"tuned records: {folder / 'other.json'}: no reader for `.json`; there are .csv",
+        f"tuned records: {folder / 'other.json'}: no reader for `.json`; there are .csv, .measured",
     ]
 
 

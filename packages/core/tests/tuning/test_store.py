@@ -135,7 +135,7 @@ def test_an_op_without_records_pays_nothing(mine, folder: Path, put, row: Callab
             assert [f.label for f in op.state.features] == [*(f.label for f in features), "tuned"]
             assert "_tuned_cell_" in repr(op.public.__code__.co_names)
         else:
-            assert (op.state.features, op.public.__code__, op.tuned_feature) == (features, code, None)
+            assert (op.state.features, op.public.__code__, op.tuned_features) == (features, code, ())
     # A record of an arch that this build of torch cannot run is not in the key, yet is found by explain.
     plan = opmux.explain(opmux.linear, torch.ones(8, 8), torch.ones(8, 8), arch=foreign)
     assert plan.as_dict()["chosen"] == "reference"

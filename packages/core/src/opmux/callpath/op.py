@@ -150,7 +150,7 @@ class Op:
     generated: bool = False
     caveats: tuple[Caveat, ...] = ()
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)
-    tuned_feature: Feature | None = field(default=None, repr=False)
+    tuned_features: tuple[Feature, ...] = field(default=(), repr=False)
 
     FRONTS: ClassVar[int] = 16
     """Guards kept at a time; a process rarely needs more than two for one op."""
@@ -226,8 +226,7 @@ class Op:
         """
         with self._lock:
             declared = [f for i in self.implementations for f in i.key_features(self.signature)]
-            if self.tuned_feature is not None:
-                declared.append(self.tuned_feature)
+            declared += self.tuned_features
             features = tuple({f.source: f for f in declared}.values())
             ambient = () if all(i.deterministic for i in self.implementations) else (names.DETERMINISTIC,)
             previous: OpState | None = getattr(self, "state", None)

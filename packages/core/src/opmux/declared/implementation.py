@@ -41,6 +41,9 @@ class Implementation:
         config_schema: a dataclass, or ``"package.module:Name"`` of one in a module that imports no toolchain: the
             parameters of ``config`` with their types, and in ``__post_init__`` what must hold of them (`ValueError`
             with the reason). The target then gets an instance of it, and tuned records that do not fit are refused.
+        tiles: how a call is cut into parts of equal work, one to a multiprocessor at a time: pairs of a dim and a
+            parameter of the config (or a number), as ``(("tokens", "block_m"), ("n", "block_n"))``. Predicted times are
+            then rounded up to whole tiles and whole waves of them; leave it out where work is shared evenly (stream-k).
         requires: importable module names without which it cannot run; looked up, not imported.
         capturable: may run in a CUDA/HIP graph capture once it has run outside of one.
         deterministic: gives equal bits for equal inputs; others are no candidates in torch's deterministic mode.
@@ -60,6 +63,7 @@ class Implementation:
     features: tuple[FeatureRule, ...] = ()
     config: str | Callable[..., Any] | None = None
     config_schema: str | type | None = None
+    tiles: tuple[tuple[str, str | int], ...] = ()
     requires: tuple[str, ...] = ()
     capturable: bool = False
     deterministic: bool = False

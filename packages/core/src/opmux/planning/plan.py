@@ -1,6 +1,7 @@
 """From an attempt to its plan: judge every candidate, and take the first that can be imported and configured."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from opmux import policy, tuning
@@ -44,6 +45,7 @@ def circumstances(attempt: Attempt) -> resolver.Circumstances:
         deterministic=resolver.deterministic_mode(),
         forced=attempt.asked,
         tuned=tuning.lookup(op, call),
+        estimates=tuning.estimates(op, call),
     )
 
 
@@ -122,13 +124,29 @@ def config_of(attempt: Attempt, chosen: Implementation, resolution: resolver.Res
     """
     if chosen.config is None:
         return None, "default"
-    tuned = resolution.tuned.of(chosen.full_name) if resolution.tuned is not None else None
-    if tuned is not None and tuned.config is not None:
-        return make_config(chosen, dict(tuned.config)), "tuned"
+    found = known_config(chosen.full_name, resolution)
+    if found is not None:
+        return make_config(chosen, dict(found[0])), "tuned"
     function = load_function(chosen.config) if isinstance(chosen.config, str) else chosen.config
     labels = [rule.feature(attempt.op.signature).label for rule in chosen.features]
     given = function(attempt.call.arch, {label: attempt.call.features[label] for label in labels})
     return make_config(chosen, given), "heuristic"
+
+
+def known_config(name: str, resolution: resolver.Resolution) -> tuple[Mapping[str, Any], str] | None:
+    """The config that was measured for an implementation, and which record or row it is of; None where none was.
+
+    A record of this very point comes first, then the measured row of this point, a record of a near size, and the
+    measured row of a near size.
+    """
+    tuned = resolution.tuned.of(name) if resolution.tuned is not None else None
+    estimate = resolution.estimates.times.get(name)
+    record = None if tuned is None or tuned.config is None else (tuned.config, tuned.note)
+    row = None
+    if estimate is not None and estimate.config is not None:
+        row = (estimate.config, f"measured {'here' if estimate.measured else 'near'}, {estimate.where}")
+    row_first = estimate is not None and estimate.measured and not (tuned is not None and tuned.exact)
+    return (row or record) if row_first else (record or row)
 
 
 def config_fault(error: BaseException) -> str:

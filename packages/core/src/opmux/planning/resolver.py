@@ -13,6 +13,7 @@ from opmux.declared.implementation import Implementation, Priority
 from opmux.errors import PLUGIN_FAULTS
 from opmux.policy import Policy
 from opmux.tuning.choice import TunedChoice
+from opmux.tuning.estimates import Estimate, Estimates
 
 CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"
 DISABLED, QUARANTINED, UNAVAILABLE = "disabled", "quarantined", "unavailable"
@@ -26,6 +27,7 @@ class Verdict:
     status: str
     reason: str
     order: tuple[Any, ...] = ()
+    estimate: Estimate | None = None
 
     @property
     def name(self) -> str:
@@ -41,12 +43,14 @@ class Resolution:
         others: the rest, by name.
         passed_over: candidates that would rank before the choice if they were not quarantined.
         tuned: what the tuned records say about the call.
+        estimates: what measured rows say of each implementation's time.
     """
 
     accepted: tuple[Verdict, ...]
     others: tuple[Verdict, ...]
     passed_over: tuple[Verdict, ...] = ()
     tuned: TunedChoice | None = None
+    estimates: Estimates = Estimates()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -70,6 +74,8 @@ class Circumstances:
         quarantined: full name -> reason, for this op, arch and key.
         deterministic: torch's deterministic mode is on.
         forced: the caller's ``backend=``.
+        tuned: what the tuned records say about the call.
+        estimates: what measured rows say of each implementation's time.
     """
 
     policy: Policy
@@ -77,38 +83,58 @@ class Circumstances:
     deterministic: bool = False
     forced: str | None = None
     tuned: TunedChoice | None = None
+    estimates: Estimates = Estimates()
 
 
 def resolve(call: Call, implementations: Sequence[Implementation], around: Circumstances) -> Resolution:
     """Judge every implementation and rank those that take the call.
 
     The order is total and does not depend on the order of installation: forced by the caller, preferred by policy,
-    tuned record, priority band, name.
+    record of this very point, predicted time, record of a near point, priority band, name. Candidates whose times are
+    known stand together, in the order of these, where the highest band among them stands.
     """
+    judged = [(i, *_judge(call, i, around)) for i in implementations]
+    times = around.estimates.times
+    band = max((i.priority for i, status, _ in judged if status == ACCEPTED and i.full_name in times), default=None)
     takers: list[Verdict] = []
     others: list[Verdict] = []
-    for implementation in implementations:
-        status, reason = _judge(call, implementation, around)
-        if status == ACCEPTED:
-            takers.append(Verdict(implementation, status, reason, _order(implementation, around)))
-        else:
-            others.append(Verdict(implementation, status, reason, _order(implementation, around)))
+    for implementation, status, reason in judged:
+        kept = takers if status == ACCEPTED else others
+        estimate = times.get(implementation.full_name)
+        kept.append(Verdict(implementation, status, reason, _order(implementation, around, band), estimate))
     takers.sort(key=lambda v: v.order)
     others.sort(key=lambda v: v.name)
     passed_over: tuple[Verdict, ...] = ()
     if takers:
         first = takers[0]
-        takers[0] = Verdict(first.implementation, CHOSEN, _why(first.implementation, around), first.order)
+        takers[0] = replace(first, status=CHOSEN, reason=_why(first.implementation, around))
         passed_over = tuple(v for v in others if v.status == QUARANTINED and v.order < first.order)
-    return Resolution(tuple(takers), tuple(others), passed_over, around.tuned)
+    return Resolution(tuple(takers), tuple(others), passed_over, around.tuned, around.estimates)
 
 
-def _order(implementation: Implementation, around: Circumstances) -> tuple[Any, ...]:
-    tuned = around.tuned
-    picked = tuned is not None and tuned.picks and tuned.backend == implementation.full_name
+def _order(implementation: Implementation, around: Circumstances, band: int | None) -> tuple[Any, ...]:
+    """The sort key of a candidate.
+
+    Args:
+        implementation: the candidate.
+        around: what the order depends on besides.
+        band: the highest band among the takers whose times are known; None where there is none.
+    """
+    name, tuned = implementation.full_name, around.tuned
+    picked = tuned is not None and tuned.picks and tuned.backend == name
+    exact = picked and tuned is not None and tuned.exact
+    estimate = around.estimates.times.get(name)
+    timed = estimate is not None and band is not None
     return (
-        around.policy.preference(implementation.backend, implementation.full_name),
-        not picked,
+        around.policy.preference(implementation.backend, name),
+        # A record that a person wrote for this very point comes before the measured rows of that point.
+        0 if exact else 1 if estimate is not None and estimate.compared else 2,
+        estimate.time_us if estimate is not None and estimate.compared else 0.0,
+        # Where times are known, a record of another point does not pick.
+        not (picked and band is None),
+        -max(band, implementation.priority) if timed and band is not None else -implementation.priority,
+        not timed,
+        estimate.time_us if timed and estimate is not None else 0.0,
         -implementation.priority,
         implementation.backend,
         implementation.name,
@@ -120,9 +146,21 @@ def _why(implementation: Implementation, around: Circumstances) -> str:
         return f"asked for by backend={around.forced!r}"
     if around.policy.preference(implementation.backend, implementation.full_name) < len(around.policy.prefer):
         return "preferred by policy"
-    if around.tuned and around.tuned.picks and around.tuned.backend == implementation.full_name:
-        return around.tuned.note
-    return f"priority {int(implementation.priority)}"
+    name, tuned = implementation.full_name, around.tuned
+    timed = name in around.estimates.times
+    if tuned and tuned.picks and tuned.backend == name and (tuned.exact or not timed):
+        return tuned.note
+    return _standing(implementation, around)
+
+
+def _standing(implementation: Implementation, around: Circumstances) -> str:
+    """By what an accepted candidate is ranked: its time, else its priority, and why there is no time of it."""
+    name = implementation.full_name
+    estimate = around.estimates.times.get(name)
+    if estimate is not None:
+        return str(estimate)
+    why_not = around.estimates.why_not(name)
+    return f"priority {int(implementation.priority)}{f'; {why_not}' if why_not else ''}"
 
 
 def _judge(call: Call, implementation: Implementation, around: Circumstances) -> tuple[str, str]:
@@ -154,7 +192,7 @@ def _judge(call: Call, implementation: Implementation, around: Circumstances) ->
         reason = refusal(constraint, call)
         if reason is not None:
             return REJECTED, reason
-    return ACCEPTED, f"priority {int(implementation.priority)}"
+    return ACCEPTED, _standing(implementation, around)
 
 
 def _importable(module: str) -> bool:

@@ -120,7 +120,7 @@ def check_implementation(implementation: Implementation) -> Op:
     who = f"{implementation.full_name} of {op.name}"
     if not isinstance(implementation.priority, int):
         raise PluginError(f"{who}: priority {implementation.priority!r} is not an int, as Priority.PORTABLE")
-    for field_name in ("archs", "when", "features", "requires", "caveats"):
+    for field_name in ("archs", "when", "features", "requires", "caveats", "tiles"):
         if not isinstance(getattr(implementation, field_name), tuple):
             raise PluginError(f"{who}: {field_name}= is not a tuple: write {field_name}=(..., )")
     for caveat in implementation.caveats:
@@ -128,6 +128,11 @@ def check_implementation(implementation: Implementation) -> Op:
             raise PluginError(f"{who}: caveat {caveat!r} is not a Caveat, as Caveat.MASKED_NONFINITE")
         if caveat not in op.caveats:
             raise PluginError(f"{who}: caveat {caveat.name} ({caveat}) is not one that {op.name} allows")
+    for pair in implementation.tiles:
+        name, block = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if name not in op.signature.binders or not isinstance(block, (str, int)):
+            known = ", ".join(op.signature.binders)
+            raise PluginError(f"{who}: tiles {pair!r} is not (dim, parameter of the config); its dims are {known}")
     for target in (implementation.target, implementation.config):
         if not (callable(target) or (isinstance(target, str) and target.count(":") == 1)) and target is not None:
             raise PluginError(f"{who}: target {target!r} is neither 'module:function' nor callable")

@@ -14,6 +14,7 @@ class TunedChoice:
         config: its config, or None if it has none.
         picks: the record compared two or more backends, so it may pick one; otherwise it only gives a config.
         note: which record it is and how it was matched, for explain.
+        exact: the record is of this very point; otherwise of the nearest size.
         others: what records say of the configs of other backends.
     """
 
@@ -21,6 +22,7 @@ class TunedChoice:
     config: Mapping[str, Any] | None
     picks: bool
     note: str
+    exact: bool = False
     others: tuple["TunedChoice", ...] = ()
 
     def of(self, full_name: str) -> "TunedChoice | None":

@@ -19,6 +19,9 @@ from opmux.tables import text_table
 from opmux.tuning.checks import check_record
 from opmux.tuning.csv_files import read_csv, read_row
 from opmux.tuning.entries import entry_of
+from opmux.tuning.measured.files import SUFFIX, read_measured
+from opmux.tuning.measured.row import MeasuredRow
+from opmux.tuning.prediction import OpTimes
 from opmux.tuning.record import TunedRecord
 from opmux.tuning.table import OpTable, in_force
 
@@ -70,11 +73,13 @@ class TuningReport:
         files: the files, the lowest layer first.
         refused: what was refused, in the same order.
         ops: how many records are in force for each op, not counting those that a higher layer replaced.
+        measured: how many measured rows are, for each op.
     """
 
     files: tuple[LoadedFile, ...] = ()
     refused: tuple[Refusal, ...] = ()
     ops: Mapping[str, int] = field(default_factory=dict)
+    measured: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -82,6 +87,7 @@ class TuningReport:
             "files": [asdict(file) for file in self.files],
             "refused": [asdict(refusal) for refusal in self.refused],
             "ops": dict(self.ops),
+            "measured": dict(self.measured),
         }
 
     def __str__(self) -> str:
@@ -96,9 +102,10 @@ class TuningReport:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The records in force, by op, and the report."""
+    """The records and the measured rows in force, by op, and the report."""
 
     tables: Mapping[str, OpTable]
+    times: Mapping[str, OpTimes]
     report: TuningReport
 
 
@@ -137,16 +144,25 @@ def load_all(plugins: Iterable[LoadedPlugin]) -> Loaded:
     files: list[LoadedFile] = []
     readers = _readers(plugins, refused)
     layers: list[list[TunedRecord]] = []
+    measured: dict[Any, MeasuredRow] = {}
     for layer, paths in _sources(plugins, readers, refused).items():
         seen: dict[Any, TunedRecord] = {}
         records: list[TunedRecord] = []
+        own: dict[Any, MeasuredRow] = {}
         for path in paths:
+            if path.suffix.lower() == SUFFIX:
+                taken, bad = _read_measured(layer, path, own)
+                files.append(LoadedFile(layer, str(path), taken, len(bad)))
+                refused += bad
+                _announce(path, taken, bad)
+                continue
             good, bad = read_file(layer, path, readers[path.suffix.lower()], seen)
             files.append(LoadedFile(layer, str(path), len(good), len(bad)))
             records += good
             refused += bad
             _announce(path, len(good), bad)
         layers.append(records)
+        measured |= own
     for refusal in refused:
         if refusal.line is None:
             announce_once(("tuned records", str(refusal)), logging.WARNING, "tuned records: %s", refusal)
@@ -154,8 +170,38 @@ def load_all(plugins: Iterable[LoadedPlugin]) -> Loaded:
         name: in_force(OPS[name], [[r for r in records if r.op == name] for records in layers])
         for name in sorted({r.op for records in layers for r in records})
     }
+    by_op: dict[str, list[MeasuredRow]] = {}
+    for row in measured.values():
+        by_op.setdefault(row.op, []).append(row)
+    times = {name: OpTimes(OPS[name], by_op[name]) for name in sorted(by_op)}
     counts = {name: len(table.entries) for name, table in tables.items()}
-    return Loaded(tables, TuningReport(tuple(files), tuple(refused), counts))
+    report = TuningReport(tuple(files), tuple(refused), counts, {name: len(t.rows) for name, t in times.items()})
+    return Loaded(tables, times, report)
+
+
+def _read_measured(layer: str, path: Path, seen: dict[Any, MeasuredRow]) -> tuple[int, list[Refusal]]:
+    """Read a file of measured rows: how many are valid, and what is refused.
+
+    Args:
+        seen: the layer's rows by what they measured; the file's are added.
+    """
+    try:
+        found = read_measured(path)
+    except OSError as error:
+        return 0, [Refusal(layer, str(path), None, f"cannot be read: {type(error).__name__}: {error}")]
+    refused = [Refusal(layer, str(path), bad.line, bad.reason) for bad in found.refused]
+    taken = 0
+    for row in found.rows:
+        before = seen.setdefault(row.identity, row)
+        if before is row:
+            taken += 1
+            continue
+        reason = (
+            f"{row.op}: the row expected to be the only one of its layer for this device, dtypes, options, dims and "
+            f"implementation, got a second one after {before.where}; keep one"
+        )
+        refused.append(Refusal(layer, str(path), row.line, reason))
+    return taken, sorted(refused, key=lambda refusal: refusal.line or 0)
 
 
 def read_file(
@@ -224,7 +270,7 @@ def _readers(plugins: Sequence[LoadedPlugin], refused: list[Refusal]) -> dict[st
             complaint = ""
             if not isinstance(suffix, str) or not suffix.startswith(".") or not callable(reader):
                 complaint = f"expected (file suffix with a dot, reader), got {item!r}"
-            elif suffix.lower() in readers:
+            elif suffix.lower() in (*readers, SUFFIX):
                 complaint = f"the reader of {suffix} is declared twice; the first one is kept"
             if complaint:
                 refused.append(Refusal(PLUGIN, f"opmux_record_readers of {plugin.name}", None, complaint))
@@ -240,11 +286,11 @@ def _sources(
     paths: dict[str, list[Path]] = {layer: [] for layer in LAYERS}
 
     def add(layer: str, path: Path, named: bool) -> None:
-        if path.suffix.lower() in readers:
+        if path.suffix.lower() in (*readers, SUFFIX):
             if path not in paths[layer]:
                 paths[layer].append(path)
         elif named or path.suffix.lower() not in _DOCUMENTS:
-            known = ", ".join(sorted(readers))
+            known = ", ".join(sorted([*readers, SUFFIX]))
             refused.append(Refusal(layer, str(path), None, f"no reader for `{path.suffix}`; there are {known}"))
 
     def add_folder(layer: str, folder: Path) -> None:

@@ -11,10 +11,15 @@ from opmux.declared.call import Call
 from opmux.plugins import loading
 from opmux.plugins.reading import LoadedPlugin
 from opmux.tuning.choice import TunedChoice
+from opmux.tuning.estimates import Estimates
 
 if TYPE_CHECKING:
     from opmux.tuning.layers import Loaded, TuningReport
+    from opmux.tuning.prediction import OpTimes
     from opmux.tuning.table import OpTable
+
+NOTHING = Estimates()
+"""What is said of calls of ops without measured rows."""
 
 _lock = threading.RLock()
 _loaded: "Loaded | None" = None
@@ -28,7 +33,17 @@ def lookup(op: Op, call: Call) -> TunedChoice | None:
     """What the tuned records say about a call; None if none fits."""
     loaded = _loaded
     table = None if loaded is None else loaded.tables.get(op.name)
-    return None if table is None else table.find(call)
+    if loaded is None or table is None:
+        return None
+    times = loaded.times.get(op.name)
+    return table.find(call, {} if times is None else times.steps)
+
+
+def estimates(op: Op, call: Call) -> Estimates:
+    """How long each implementation takes a call, as far as measured rows say."""
+    loaded = _loaded
+    times = None if loaded is None else loaded.times.get(op.name)
+    return NOTHING if times is None else times.estimates(call)
 
 
 def report() -> "TuningReport":
@@ -62,25 +77,32 @@ def install(plugins: Iterable[LoadedPlugin]) -> None:
     with _lock:
         if number < _newest:
             return  # another thread began to read later, and is done
-        before = {} if _loaded is None else _loaded.tables
+        before = set() if _loaded is None else {*_loaded.tables, *_loaded.times}
         _loaded, _newest = read, number
-        for name in sorted({*before, *_loaded.tables}):
+        for name in sorted({*before, *_loaded.tables, *_loaded.times}):
             if name in OPS:
-                _give_feature(OPS[name], _loaded.tables.get(name))
+                _give_features(OPS[name], _loaded.tables.get(name), _loaded.times.get(name))
 
 
-def _give_feature(op: Op, table: "OpTable | None") -> None:
-    """Generate the op's call path for its records, and start an empty plan table."""
+def _give_features(op: Op, table: "OpTable | None", times: "OpTimes | None") -> None:
+    """Generate the op's call path for its records and measured rows, and start an empty plan table."""
+    # Names of their own for each set of records: code that is still running keeps what it was written for.
     name = names.tuned_cell_name(next(_numbers))
+    op.tuned_features = ()
     made = None if table is None else table.feature(name)
-    op.tuned_feature = None
     if made is not None:
-        # A name of its own for each set of records: code that is still running keeps the function it was written for.
-        op.tuned_feature, op.namespace[name] = made
-    functions = [each for each in op.namespace if each.startswith(names.TUNED_CELL)]
+        feature, op.namespace[name] = made
+        op.tuned_features = (feature,)
+    if times is not None:
+        features, steps = times.features(name)
+        op.tuned_features += features
+        op.namespace.update(steps)
     op.rebuild()
-    for outdated in functions[:-2]:
-        op.namespace.pop(outdated, None)
+    bound = [each for each in op.namespace if each.startswith(names.TUNED_CELL)]
+    kept = list(dict.fromkeys(names.tuned_cell_of(each) for each in bound))[-2:]
+    for outdated in bound:
+        if names.tuned_cell_of(outdated) not in kept:
+            op.namespace.pop(outdated, None)
 
 
 loading.subscribe(install)

@@ -4,7 +4,8 @@ The feature names the cell that a call belongs to: its exact dims, and the recor
 lie. Within a cell every arch, dtype and backend has one answer, so one plan serves the whole cell.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,8 +32,14 @@ class OpTable:
         for entry in self.entries:
             self._by_base.setdefault(entry.base, []).append(entry)
 
-    def find(self, call: Call) -> TunedChoice | None:
-        """What the records say about a call: the choice that picks, if one does, and a config for each backend."""
+    def find(self, call: Call, steps: Mapping[str, Mapping[int, int]]) -> TunedChoice | None:
+        """What the records say about a call: the choice that picks, if one does, and a config for each backend.
+
+        Args:
+            call: the call.
+            steps: how sizes are rounded in the plan key, where measured rows are in force: a record of the rounded sizes
+                is of this very point, since all calls of a step share a plan.
+        """
         base = (
             call.arch.name,
             tuple(None if tensor is None else tensor.dtype for tensor in call.tensors.values()),
@@ -47,20 +54,25 @@ class OpTable:
         if not fitting:
             return None
         sizes = tuple(int(call.size(name) or 0) for name in self.matching.nearest)
+        stepped = tuple(
+            steps[name][size] if name in steps else size
+            for name, size in zip(self.matching.nearest, sizes, strict=True)
+        )
         choices: dict[str, TunedChoice] = {}
         picking = [entry for entry in fitting if entry.picks]
         if picking:
             best = nearest(picking, sizes)
-            choices[best.record.backend] = self._choice(best, sizes, picks=True)
+            choices[best.record.backend] = self._choice(best, sizes, stepped, picks=True)
         for backend in sorted({entry.record.backend for entry in fitting} - choices.keys()):
             own = nearest([entry for entry in fitting if entry.record.backend == backend], sizes)
-            choices[backend] = self._choice(own, sizes, picks=False)
+            choices[backend] = self._choice(own, sizes, stepped, picks=False)
         first, *others = choices.values()
-        return TunedChoice(first.backend, first.config, first.picks, first.note, tuple(others))
+        return replace(first, others=tuple(others))
 
-    def _choice(self, entry: Entry, sizes: tuple[int, ...], picks: bool) -> TunedChoice:
+    def _choice(self, entry: Entry, sizes: tuple[int, ...], stepped: tuple[int, ...], picks: bool) -> TunedChoice:
         record = entry.record
-        return TunedChoice(record.backend, record.config, picks, f"{self._match(entry, sizes)}, {record.where}")
+        note = f"{self._match(entry, sizes)}, {record.where}"
+        return TunedChoice(record.backend, record.config, picks, note, entry.sizes == stepped)
 
     def _match(self, entry: Entry, sizes: tuple[int, ...]) -> str:
         """``tuned for tokens=4096 (nearest to 3000)``."""
@@ -85,10 +97,10 @@ class OpTable:
             return None
         signature, matching = self.op.signature, self.matching
         tuples = [o for o in matching.fixed if not o.is_flag]
-        exact = [size_source(signature, name) for name in matching.exact] + [_tuple_source(o) for o in tuples]
+        exact = [size_source(signature, name) for name in matching.exact] + [tuple_source(o) for o in tuples]
         freed = [o for o in matching.free if any(o.name == name for e in entries for name, _ in e.free)]
-        sizes = [_size_source(signature, name) for name in matching.nearest]
-        free = [_tuple_source(o) if o.kind == "bools" else o.name for o in freed]
+        sizes = [changing_size_source(signature, name) for name in matching.nearest]
+        free = [tuple_source(o) if o.kind == "bools" else o.name for o in freed]
         arguments = [_tuple_of(exact), *([_tuple_of(free)] if free else []), *sizes]
         cells = Cells(matching, tuples, freed, entries)
         called = cells.of_free if free else cells.of_one if len(sizes) == 1 else cells.of
@@ -106,13 +118,14 @@ def _tuple_of(sources: Sequence[str]) -> str:
     return f"({', '.join(sources)}{',' if len(sources) == 1 else ''})"
 
 
-def _tuple_source(option: Option) -> str:
+def tuple_source(option: Option) -> str:
     """The source of an option as a tuple: a caller may pass a list, which is not hashable."""
     made = f"tuple({option.name})"
     return f"(None if {option.name} is None else {made})" if option.nullable else made
 
 
-def _size_source(signature: Any, name: str) -> str:
+def changing_size_source(signature: Any, name: str) -> str:
+    """The source that reads a dim or an option that is a size; 0 for an option that is None."""
     nullable = any(o.name == name and o.nullable for o in signature.options)
     return f"({name} or 0)" if nullable else size_source(signature, name)
 

@@ -89,6 +89,18 @@ class MeasuredRow:
         """``h200.measured:12``."""
         return f"{Path(self.file).name}:{self.line}"
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What was measured, whatever came out of it: one row of a layer has it."""
+        return (
+            self.op,
+            self.implementation,
+            self.machine.device,
+            tuple(sorted(self.dtypes.items())),
+            tuple(sorted(self.options.items())),
+            tuple(sorted(self.dims.items())),
+        )
+
 
 @dataclass(frozen=True)
 class FailedConfig:

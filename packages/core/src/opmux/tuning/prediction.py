@@ -1,0 +1,166 @@
+"""What the measured rows of one op say of a call: measured at its very point, or predicted from rows near it.
+
+Dtypes, flags, ``head_dim`` and the like are no sizes: they must be equal. Sizes may differ, in steps; the choice is
+made for the end of a step, so that it does not depend on which call of the step came first, and ranks decide alike.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from opmux.arch import arch_of
+from opmux.callpath.op import Op
+from opmux.declared.call import Call
+from opmux.declared.features import Feature, size_source
+from opmux.signatures.dims import Affine
+from opmux.signatures.signature import Option
+from opmux.tuning.estimates import Estimate, Estimates
+from opmux.tuning.matching import matching_of
+from opmux.tuning.measured.device import DeviceModel, device_of
+from opmux.tuning.measured.row import MeasuredRow
+from opmux.tuning.neighbours import LIMIT, Group
+from opmux.tuning.roofline import Figures
+from opmux.tuning.steps import Steps
+from opmux.tuning.table import changing_size_source, runs_here, tuple_source
+
+UNLIKE = frozenset({"head_dim", "value_dim", "page_size", "half"})
+"""Dims that decide which kernel runs: they are matched exactly, not interpolated."""
+
+TIMED_NUMBERS = frozenset({"softcap"})
+"""Numbers that cost time where they are not 0, whatever their value. Others (``eps``, ``scale``) cost none."""
+
+
+class OpTimes:
+    """The measured rows of one op that are in force.
+
+    Attributes:
+        op: the op.
+        rows: the rows.
+        steps: how each size that changes from call to call is rounded, in the plan key too.
+        model: the dims of the model that are sizes.
+        flags: the options that must be equal.
+    """
+
+    def __init__(self, op: Op, rows: Iterable[MeasuredRow]) -> None:
+        self.op = op
+        self.rows = tuple(rows)
+        matching = matching_of(op)
+        self.model = tuple(name for name in matching.exact if name not in UNLIKE)
+        self.flags = tuple(o for o in op.signature.options if o in matching.fixed or _costs_time(o))
+        self.steps = {
+            name: Steps({row.dims[name] if name in row.dims else row.options[name] for row in self.rows})
+            for name in matching.nearest
+        }
+        self._unlike = tuple(name for name in matching.exact if name in UNLIKE)
+        self._sizes = (*self.steps, *self.model)
+        innermost = {_innermost(t.shape.dims) for t in op.signature.tensors}
+        self._aligned = tuple(name for name in self.model if name in innermost)
+        self._groups: dict[tuple[Any, ...], tuple[Group, ...]] = {}
+
+    def estimates(self, call: Call) -> Estimates:
+        """A time for each implementation that has rows near this call; nothing where a size is 0."""
+        sizes = {name: int(call.size(name) or 0) for name in self._sizes}
+        if min(sizes.values(), default=1) < 1:
+            return Estimates()
+        sizes |= {name: steps[sizes[name]] for name, steps in self.steps.items()}
+        at = {**call.options, **{name: call.size(name) for name in call.dims}, **sizes}
+        dtypes = tuple(None if tensor is None else tensor.dtype for tensor in call.tensors.values())
+        device = _device_of(call)
+        times: dict[str, Estimate] = {}
+        far: dict[str, float] = {}
+        for group in _in_order(self._groups_like(self._kind(call.arch.name, dtypes, at)), device):
+            if group.implementations - times.keys():
+                group.estimate(at, device, times, far)
+        return Estimates(times, {name: octaves for name, octaves in far.items() if name not in times}, LIMIT)
+
+    def features(self, prefix: str) -> tuple[tuple[Feature, ...], dict[str, Steps]]:
+        """The features that the choice depends on, for the op's plan key, and the names that they read.
+
+        Sizes that change from call to call are in the key by their steps; dims of the model and flags as they are. Only
+        archs that this build of torch cannot run are omitted: a key does not contain the arch.
+
+        Args:
+            prefix: what the names begin with.
+        """
+        if not any(runs_here(arch) for arch in {row.machine.arch for row in self.rows}):
+            return (), {}
+        signature = self.op.signature
+        bound = {f"{prefix}_{name}": steps for name, steps in self.steps.items()}
+        made = [
+            Feature(f"steps({name})", f"{prefix}_{name}[{changing_size_source(signature, name)}]")
+            for name in self.steps
+        ]
+        made += [Feature(name, size_source(signature, name)) for name in (*self.model, *self._unlike)]
+        made += [
+            Feature(f"no {o.name}", f"(not {o.name})") if o.name in TIMED_NUMBERS else Feature(o.name, tuple_source(o))
+            for o in self.flags
+            if not o.is_flag
+        ]
+        return tuple(made), bound
+
+    def _kind(self, arch: str, dtypes: tuple[torch.dtype | None, ...], at: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What must be equal: arch, dtypes, flags, dims that are no sizes, and whether rows hold whole 8 elements."""
+        return (
+            arch,
+            dtypes,
+            tuple(bool(at[o.name]) if o.name in TIMED_NUMBERS else at[o.name] for o in self.flags),
+            tuple(at[name] for name in self._unlike),
+            tuple(at[name] % 8 == 0 for name in self._aligned),
+        )
+
+    def _groups_like(self, kind: tuple[Any, ...]) -> tuple[Group, ...]:
+        """The rows of this kind, a group for each device model: indexed when a call of the kind is first planned."""
+        if kind not in self._groups:
+            self._groups[kind] = tuple(
+                Group(self.op, self._sizes, self.model, rows) for rows in self._by_kind.get(kind, {}).values()
+            )
+        return self._groups[kind]
+
+    @functools.cached_property
+    def _by_kind(self) -> dict[tuple[Any, ...], dict[str, list[MeasuredRow]]]:
+        """Kind -> device model -> rows."""
+        signature = self.op.signature
+        defaults = {o.name: o.default for o in signature.options}
+        found: dict[tuple[Any, ...], dict[str, list[MeasuredRow]]] = {}
+        for row in self.rows:
+            dtypes = tuple(row.dtypes.get(t.name) for t in signature.tensors)
+            kind = self._kind(row.machine.arch, dtypes, {**defaults, **row.options, **row.dims})
+            found.setdefault(kind, {}).setdefault(row.machine.device, []).append(row)
+        return found
+
+
+def _costs_time(option: Option) -> bool:
+    return option.kind == "bools" or option.name in TIMED_NUMBERS
+
+
+def _innermost(dims: Sequence[Any]) -> str | None:
+    last = dims[-1] if dims else None
+    return last.name if isinstance(last, Affine) else None
+
+
+def _device_of(call: Call) -> DeviceModel | None:
+    """The device model that a call runs on; None where explain asks for an arch without its device."""
+    device = next(iter(call.tensors.values())).device
+    return device_of(device) if device.type != "meta" and arch_of(device) == call.arch else None
+
+
+def _in_order(groups: Iterable[Group], device: DeviceModel | None) -> list[Group]:
+    """The call's own device model first, then the most alike; without a device, the model with the most rows."""
+    if device is None:
+        return sorted(groups, key=lambda group: (-group.count, group.machine.device))
+    return sorted(
+        groups,
+        key=lambda g: (g.machine.device != device.name, _distance(g.machine, device), g.machine.device),
+    )
+
+
+def _distance(one: Figures, other: Figures) -> float:
+    """How unlike two device models are: the logarithms of the ratios of bandwidth and of cycles."""
+    pairs = (
+        (one.memory_gbps, other.memory_gbps),
+        (one.multiprocessors * one.clock_mhz, other.multiprocessors * other.clock_mhz),
+    )
+    return sum(abs(math.log(a / b)) for a, b in pairs if a and b)

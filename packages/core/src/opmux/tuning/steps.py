@@ -1,0 +1,38 @@
+"""The steps of a size in the plan key of an op with measured rows: calls within a step share a plan."""
+
+from collections.abc import Iterable
+
+PER_OCTAVE = 8
+"""Steps between two powers of two. Up to 16 every size is a step; from 1024 to 2048 a step is 128, the rows of a tile,
+so that waves show; dynamic batches up to 16384 make about a hundred plans."""
+
+_KEPT = 1 << 16
+
+
+class Steps(dict[int, int]):
+    """Size -> the size that its step is planned for: a measured size itself, else the end of the step.
+
+    A dict, since a lookup of a size that occurred before is all that a call pays. Sizes are kept up to a bound.
+    """
+
+    def __init__(self, measured: Iterable[int]) -> None:
+        """Make the steps.
+
+        Args:
+            measured: the sizes that were measured; each is a step of its own.
+        """
+        super().__init__()
+        self._measured = frozenset(measured)
+
+    def __missing__(self, size: int) -> int:
+        if len(self) >= _KEPT:
+            self.clear()
+        self[size] = made = size if size in self._measured else end_of_step(size)
+        return made
+
+
+def end_of_step(size: int) -> int:
+    """The largest size of the step that a size belongs to: 288 for 257 to 288."""
+    last = size - 1
+    shift = max(last.bit_length() - PER_OCTAVE.bit_length(), 0)
+    return ((last >> shift) + 1) << shift
