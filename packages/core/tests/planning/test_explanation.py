@@ -59,7 +59,9 @@ def test_explain_is_data():
     }  # fmt: skip
     assert data["chosen"] == "triton"
     assert data["config_source"] == "heuristic"
-    assert set(data["candidates"][0]) == {"name", "distribution", "version", "status", "reason", "caveats"}
+    assert set(data["candidates"][0]) == {
+        "name", "distribution", "version", "status", "reason", "caveats", "time_us", "time_source",
+    }  # fmt: skip
     assert set(data["failed_plugins"][0]) == {"name", "distribution", "version", "reason"}
     assert data["call"] == "x float32[4, 8], weight float32[8]"
 

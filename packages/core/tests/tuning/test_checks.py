@@ -422,6 +422,7 @@ def test_the_report_is_data_and_prints(folder: Path, put, row: Callable) -> None
         "files": [{"layer": "environment", "file": str(file), "records": 1, "refused": 1}],
         "refused": [{"layer": "environment", "file": str(file), "line": 3, "reason": reason}],
         "ops": {"rms_norm": 1},
+        "measured": {},
     }
     assert str(report).splitlines() == [
         "layer        records  refused  file",

@@ -136,7 +136,7 @@ def test_what_lies_in_a_folder(folder: Path, put, row: Callable) -> None:
     report = tuning.reload()
     assert [Path(f.file).name for f in report.files] == ["b.CSV"]
     assert [(Path(r.file).name, r.reason) for r in report.refused] == [
-        ("records.csv~", "no reader for `.csv~`; there are .csv")
+        ("records.csv~", "no reader for `.csv~`; there are .csv, .measured")
     ]
 
 
@@ -157,7 +157,7 @@ def test_a_plugin_ships_a_folder(folder: Path, tmp_path: Path, put, row: Callabl
     [
         ("tuned.csv", "opmux_tuned_records of shipping: expected an absolute path, got 'tuned.csv'"),
         (3, "opmux_tuned_records of shipping: expected an absolute path, got 3"),
-        ("/nowhere/a.yaml", "/nowhere/a.yaml: no reader for `.yaml`; there are .csv"),
+        ("/nowhere/a.yaml", "/nowhere/a.yaml: no reader for `.yaml`; there are .csv, .measured"),
         (
             "/nowhere/a.csv",
             "/nowhere/a.csv: cannot be read: FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/a.csv'",
@@ -210,7 +210,7 @@ def test_a_plugin_reads_another_format(folder: Path, put, row: Callable) -> None
         assert (record.config, record.where) == ({"rows": [1, 2], "fast": True}, "a.jsonl:1")
         assert tuning.load_records(folder / "b.csv")[0].op == "rms_norm"
     assert tuning.report().ops == {"rms_norm": 1}
-    assert [r.reason for r in tuning.report().refused] == ["no reader for `.jsonl`; there are .csv"]
+    assert [r.reason for r in tuning.report().refused] == ["no reader for `.jsonl`; there are .csv, .measured"]
 
 
 def test_a_reader_that_raises_refuses_the_rest_of_its_file(folder: Path, put, row: Callable) -> None:

@@ -14,7 +14,7 @@ from opmux.dtypes import short_name_of
 from opmux.errors import PLUGIN_FAULTS, invalid
 from opmux.planning import resolver
 from opmux.planning.forced import unknown_backend
-from opmux.planning.plan import config_fault, config_of, resolve
+from opmux.planning.plan import config_fault, config_of, known_config, resolve
 from opmux.plugins import loading
 from opmux.running.attempt import Attempt, attempt_of
 from opmux.tables import text_table
@@ -27,6 +27,8 @@ class Candidate:
     Attributes:
         status: chosen, accepted, rejected, disabled, quarantined or unavailable.
         caveats: what the op leaves unspecified and it does not compute as the reference does, in words.
+        time_us: how long it takes the call, microseconds; None where measured rows say nothing about it.
+        time_source: ``measured``, or ``predicted, from 6 rows``; None without a time.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Candidate:
     status: str
     reason: str
     caveats: tuple[str, ...] = ()
+    time_us: float | None = None
+    time_source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -179,8 +183,10 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
             v.implementation.distribution,
             v.implementation.version,
             v.status,
-            f"{v.reason}; {note}" if v.status == resolver.CHOSEN and note else v.reason,
+            _reason(v, note),
             tuple(map(str, v.implementation.caveats)),
+            None if v.estimate is None else v.estimate.time_us,
+            None if v.estimate is None else v.estimate.source,
         )
         for v in resolution.verdicts
     )
@@ -198,17 +204,30 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
     )
 
 
+def _reason(verdict: resolver.Verdict, note: str) -> str:
+    """The reason as it is shown: of the choice, also its time where something else decided, and its config."""
+    parts = [verdict.reason]
+    if verdict.status == resolver.CHOSEN:
+        if verdict.estimate is not None and str(verdict.estimate) != verdict.reason:
+            parts.append(str(verdict.estimate))
+        parts += [note] if note else []
+    return "; ".join(parts)
+
+
 def _config_note(chosen: str, config: Any, source: str, arch: str, resolution: resolver.Resolution) -> str:
     """The config as text and where it came from; a tuned record that is already the reason is not repeated."""
     tuned = resolution.tuned.of(chosen) if resolution.tuned is not None else None
+    known = known_config(chosen, resolution)
     if config is None:
-        unused = tuned is not None and tuned.config is not None and source == "default"
+        unused = known is not None and source == "default"
         return f"the tuned config is not used: {chosen} takes none" if unused else ""
     text = ", ".join(f"{name} {value}" for name, value in config.items())
-    if source == "tuned" and tuned is not None:
-        return text if resolution.accepted[0].reason == tuned.note else f"{text} ({tuned.note})"
+    if source == "tuned" and known is not None:
+        return text if resolution.accepted[0].reason == known[1] else f"{text} ({known[1]})"
     if tuned is not None:
         return f"{text} (heuristic: the tuned record has no config)"
+    if chosen in resolution.estimates.times:
+        return f"{text} (heuristic: no config was measured near enough)"
     if resolution.tuned is not None:
         return f"{text} (heuristic: no tuned record of {chosen} for this call)"
     return f"{text} (heuristic: no tuned record for {arch})"

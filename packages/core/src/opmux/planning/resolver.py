@@ -13,7 +13,7 @@ from opmux.declared.implementation import Implementation, Priority
 from opmux.errors import PLUGIN_FAULTS
 from opmux.policy import Policy
 from opmux.tuning.choice import TunedChoice
-from opmux.tuning.estimates import Estimate, Estimates
+from opmux.tuning.estimates import NOTHING, Estimate, Estimates
 
 CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"
 DISABLED, QUARANTINED, UNAVAILABLE = "disabled", "quarantined", "unavailable"
@@ -50,7 +50,7 @@ class Resolution:
     others: tuple[Verdict, ...]
     passed_over: tuple[Verdict, ...] = ()
     tuned: TunedChoice | None = None
-    estimates: Estimates = Estimates()
+    estimates: Estimates = NOTHING
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -83,7 +83,7 @@ class Circumstances:
     deterministic: bool = False
     forced: str | None = None
     tuned: TunedChoice | None = None
-    estimates: Estimates = Estimates()
+    estimates: Estimates = NOTHING
 
 
 def resolve(call: Call, implementations: Sequence[Implementation], around: Circumstances) -> Resolution:

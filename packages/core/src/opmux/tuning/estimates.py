@@ -61,6 +61,10 @@ class Estimates:
         return f"not predicted: its nearest row is {self.far[name]:.1f} octaves away, the limit is {self.limit:g}"
 
 
+NOTHING = Estimates()
+"""What is said of a call where no measured rows are."""
+
+
 def short_us(time_us: float) -> str:
     """Microseconds with three digits: ``31.2``, ``1240``."""
     return f"{time_us:.0f}" if time_us >= 100 else f"{time_us:.1f}" if time_us >= 10 else f"{time_us:.2f}"

@@ -7,8 +7,8 @@ that slowness.
 
 Two things that a plain roofline lacks are part of it. A launch costs time however little it computes: most of the time
 of an implementation's fastest row is added for it. And work that is launched in tiles takes whole waves of whole tiles:
-where an implementation declares its ``tiles``, operations are rounded up to them, for each row by its own config. Without
-that declaration a prediction follows a staircase only as far as rows lie on its steps.
+where an implementation declares its ``tiles``, operations are rounded up to them, for each row by its own config.
+Without that declaration a prediction follows a staircase only as far as rows lie on its steps.
 """
 
 import math

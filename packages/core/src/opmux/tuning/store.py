@@ -11,15 +11,13 @@ from opmux.declared.call import Call
 from opmux.plugins import loading
 from opmux.plugins.reading import LoadedPlugin
 from opmux.tuning.choice import TunedChoice
-from opmux.tuning.estimates import Estimates
+from opmux.tuning.estimates import NOTHING, Estimates
 
 if TYPE_CHECKING:
     from opmux.tuning.layers import Loaded, TuningReport
     from opmux.tuning.prediction import OpTimes
     from opmux.tuning.table import OpTable
 
-NOTHING = Estimates()
-"""What is said of calls of ops without measured rows."""
 
 _lock = threading.RLock()
 _loaded: "Loaded | None" = None
@@ -36,7 +34,7 @@ def lookup(op: Op, call: Call) -> TunedChoice | None:
     if loaded is None or table is None:
         return None
     times = loaded.times.get(op.name)
-    return table.find(call, {} if times is None else times.steps)
+    return table.find(call, None if times is None else times.steps)
 
 
 def estimates(op: Op, call: Call) -> Estimates:

@@ -32,13 +32,13 @@ class OpTable:
         for entry in self.entries:
             self._by_base.setdefault(entry.base, []).append(entry)
 
-    def find(self, call: Call, steps: Mapping[str, Mapping[int, int]]) -> TunedChoice | None:
+    def find(self, call: Call, steps: Mapping[str, Mapping[int, int]] | None = None) -> TunedChoice | None:
         """What the records say about a call: the choice that picks, if one does, and a config for each backend.
 
         Args:
             call: the call.
-            steps: how sizes are rounded in the plan key, where measured rows are in force: a record of the rounded sizes
-                is of this very point, since all calls of a step share a plan.
+            steps: how sizes are rounded in the plan key, where measured rows are in force: a record of the rounded
+                sizes is of this very point, since all calls of a step share a plan.
         """
         base = (
             call.arch.name,
@@ -55,7 +55,7 @@ class OpTable:
             return None
         sizes = tuple(int(call.size(name) or 0) for name in self.matching.nearest)
         stepped = tuple(
-            steps[name][size] if name in steps else size
+            steps[name][size] if steps and name in steps else size
             for name, size in zip(self.matching.nearest, sizes, strict=True)
         )
         choices: dict[str, TunedChoice] = {}
