@@ -264,11 +264,15 @@ class Machine:
             "warpgroup_mma": warpgroup_mma, "warpgroup_mma_wait": warpgroup_mma_wait,
         }  # fmt: skip
 
-    def run(self, module: ModuleType, kernel: str, arguments: tuple[Any, ...], meta: dict[str, Any]) -> None:
-        """Run a kernel of a module."""
+    def functions(self, module: ModuleType) -> dict[str, Any]:
+        """What a module holds, with its kernels as Python functions."""
         scope: dict[str, Any] = {}
         for name, value in vars(module).items():
             python = getattr(value, "fn", None)
             scope[name] = FunctionType(python.__code__, scope) if isinstance(python, FunctionType) else value
         scope |= self.names()
-        scope[kernel](*arguments, **meta)
+        return scope
+
+    def run(self, module: ModuleType, kernel: str, arguments: tuple[Any, ...], meta: dict[str, Any]) -> None:
+        """Run a kernel of a module."""
+        self.functions(module)[kernel](*arguments, **meta)

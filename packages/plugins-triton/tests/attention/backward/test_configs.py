@@ -1,0 +1,34 @@
+"""Launch parameters of attention's backward."""
+
+import pytest
+
+from opmux.plugin import parse_arch
+from opmux_triton.archs import PORTABLE, wave_size
+from opmux_triton.attention.backward import configs
+
+DIMS = (1, 8, 64, 80, 128, 192, 256)
+
+
+@pytest.mark.parametrize("name", PORTABLE)
+def test_tiles_shrink_as_heads_widen(name: str) -> None:
+    arch, sizes = parse_arch(name), []
+    for dim in DIMS:
+        made = configs.backward_config(arch, {"head_dim": dim, "value_dim": 64})
+        tiles = (made.keys_values, made.queries, made.keys_values_capped, made.queries_capped)
+        assert all(tile.num_warps * wave_size(name) <= 1024 for tile in tiles)
+        assert made.keys_values.block_n >= made.keys_values.block_m
+        assert made.queries.block_m >= made.queries.block_n
+        assert made.repair_keys_values.block_n <= made.keys_values.block_n
+        sizes.append(made.keys_values.block_m * made.keys_values.block_n)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_tile_of_less_than_the_matrix_units_take_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^block_n expected at least 16, got 8$"):
+        configs.TileConfig(block_m=16, block_n=8, num_warps=4, num_stages=1)
+
+
+def test_narrow_heads_multiply_score_gradients_one_step_later_on_sm_90() -> None:
+    made = [configs.hopper_config(parse_arch("sm_90"), {"head_dim": d, "value_dim": d}) for d in (64, 128)]
+    assert [config.late for config in made] == [True, False]
+    assert [config.together for config in made] == [8, 0]

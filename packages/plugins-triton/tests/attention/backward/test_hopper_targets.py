@@ -1,0 +1,50 @@
+"""What is launched for attention's backward on sm_90."""
+
+from typing import Any
+
+import pytest
+import torch
+from planted_launches import made
+
+from opmux.plugin import parse_arch
+from opmux_triton.attention.backward import hopper_targets
+from opmux_triton.attention.backward.configs import hopper_config
+from opmux_triton.launch import Launch, recording
+
+OPTIONS: dict[str, Any] = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
+
+
+def launches(mask: tuple[bool, ...] = (True, True, True, False), odd: bool = False, **changes: Any) -> list[Launch]:
+    config = hopper_config(parse_arch("sm_90"), {"head_dim": 128, "value_dim": 128})
+    q, k = made(2, 300, 8, 128), made(2, 500, 2, 128)
+    v = made(2, 500, 2, 129)[..., :128] if odd else k
+    lse = made(2, 8, 300, dtype=torch.float32)
+    with recording("sm_90") as recorded:
+        hopper_targets.attention_backward(
+            q, q, k, v, q, lse, None, None, output_mask=mask, config=config, **(OPTIONS | changes)
+        )
+    return recorded.launches
+
+
+def test_the_gluon_kernel_computes_every_product_and_the_portable_ones_repair() -> None:
+    found = launches()
+    assert [launch.kernel.__name__ for launch in found] == [
+        "row_statistics", "attention_backward", "sum_of_queries", "keys_values", "queries_of",
+    ]  # fmt: skip
+    products = found[1]
+    assert products.kernel.is_gluon()
+    assert products.grid == (-(-500 // 128) * 2 * 2,)
+    assert [launch.meta["REPAIR"] for launch in found[3:]] == [True, True]
+    assert [launch.meta["NOTED"] for launch in found[3:]] == [128, 64]
+
+
+def test_without_a_mask_there_is_nothing_to_repair() -> None:
+    found = launches(causal=False)
+    assert [launch.kernel.__name__ for launch in found] == ["row_statistics", "attention_backward", "sum_of_queries"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"mask": (True, True, False, False)}, {"odd": True}, {"scale": 0.0}], ids=["mask", "odd", "scale"]
+)
+def test_what_does_not_suit_goes_to_the_portable_kernels(changes: dict[str, Any]) -> None:
+    assert not any(launch.kernel.is_gluon() for launch in launches(**changes))
