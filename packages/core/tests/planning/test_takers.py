@@ -6,7 +6,7 @@ from backends import backends, implementation
 
 import opmux
 from opmux.errors import InvalidArgument
-from opmux.plugin import MultipleOf, Priority, parse_arch, registered_ops, takers
+from opmux.plugin import Exact, MultipleOf, Priority, parse_arch, registered_ops, takers
 
 
 def configured(x, weight, *, eps, weight_offset, config):
@@ -34,6 +34,28 @@ def test_takers_are_what_would_run_the_chosen_one_first():
         ]
         opmux.policy.prefer("reference")
         assert takers(opmux.rms_norm, x, weight, arch="gfx942")[0].implementation.full_name == "reference"
+
+
+def test_a_taker_yields_the_configs_of_its_space_and_binds_each():
+    x, weight = torch.ones(4, 8), torch.ones(8)
+
+    def space(arch, features):
+        yield from ({"value": value} for value in range(features["hidden"], features["hidden"] + 2))
+
+    made = implementation(
+        configured,
+        features=(Exact("hidden"),),
+        config=lambda arch, features: {"value": 0},
+        space=space,
+        priority=Priority.EXPERIMENTAL,
+    )
+    with backends(a=made):
+        assert [t.implementation.full_name for t in takers(opmux.rms_norm, x, weight, arch="cpu")] == ["reference"]
+        (found,) = takers(opmux.rms_norm, x, weight, arch="cpu", backend="a")
+        assert found.heuristic() == {"value": 0}
+        assert list(found.space()) == [{"value": 8}, {"value": 9}]
+        assert torch.equal(found.bound({"value": 9})(x, weight, eps=1e-6, weight_offset=0.0), torch.full((4, 8), 9.0))
+    assert list(takers(opmux.rms_norm, x, weight, arch="cpu")[-1].space()) == []
 
 
 def test_a_taker_runs_as_a_planned_call_does():

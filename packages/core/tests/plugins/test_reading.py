@@ -84,6 +84,14 @@ BROKEN = [
         "planted of rms_norm: target 'no_colon' is neither 'module:function' nor callable",
     ),
     (
+        plugin(implementation(ones, config="a:b", space="no_colon")),
+        "planted of rms_norm: space 'no_colon' is neither 'module:function' nor callable",
+    ),
+    (
+        plugin(implementation(ones, space="a:b")),
+        "planted of rms_norm: space= without config=: a target that takes no config has no space of them",
+    ),
+    (
         plugin(implementation(ones), implementation(ones)),
         "planted of rms_norm is declared twice, by a-test 0: neither is loaded",
     ),

@@ -1,10 +1,10 @@
-"""Which implementations would take a call on an arch, for tools that inspect kernels without a device.
+"""Which implementations would take a call on an arch, for tools that inspect kernels without a device, and the tuner.
 
-`opmux.explain` reports to people; this returns the implementations themselves, each with its config and its target.
+`opmux.explain` reports to people; this returns the implementations themselves, each with its configs and its target.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,13 +12,14 @@ import torch
 from opmux.arch import Arch, known_arch
 from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
+from opmux.declared.configs import make_config
 from opmux.declared.implementation import Implementation
 from opmux.errors import InvalidArgument
 from opmux.planning import resolver
 from opmux.planning.plan import config_of, resolve
 from opmux.plugins import loading
 from opmux.running.attempt import Attempt, attempt_of
-from opmux.running.targets import load_target, make_run
+from opmux.running.targets import load_function, load_target, make_run
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,40 @@ class Taker:
         """
         return config_of(self._attempt, self.implementation, self._resolution)[0]
 
+    def heuristic(self) -> Any:
+        """The config from the record's own function, whatever tuned records say; None where it takes none.
+
+        Raises:
+            Exception: whatever the config function raises.
+        """
+        return config_of(self._attempt, self.implementation, replace(self._resolution, tuned=None))[0]
+
+    def space(self) -> Iterator[Any]:
+        """The configs of the record's ``space`` as it yields them; none where it declares no space.
+
+        Raises:
+            Exception: whatever the function raises.
+        """
+        declared = self.implementation.space
+        if declared is None:
+            return
+        function = load_function(declared) if isinstance(declared, str) else declared
+        labels = [rule.feature(self._attempt.op.signature).label for rule in self.implementation.features]
+        yield from function(self.call.arch, {label: self.call.features[label] for label in labels})
+
+    def bound(self, config: Any) -> Callable[..., Any]:
+        """The target with a config, as a plan of this call would run it: it takes the call's tensors and options.
+
+        Args:
+            config: an instance of the record's schema, the parameters by name, or None where the target takes none.
+
+        Raises:
+            ValueError: where the config does not fit the schema.
+            Exception: whatever the import raises.
+        """
+        fitted = None if self.implementation.config is None else make_config(self.implementation, config)
+        return make_run(self._attempt.op, self.call.arch, self.implementation, self.target(), fitted)
+
     def target(self) -> Callable[..., Any]:
         """The target, imported now.
 
@@ -60,12 +95,14 @@ class Taker:
         Raises:
             Exception: whatever the config function, the import or the target raises.
         """
-        run = make_run(self._attempt.op, self.call.arch, self.implementation, self.target(), self.config())
+        run = self.bound(self.config())
         with torch.no_grad():
             return run(*self.call.tensors.values(), **self.call.options)
 
 
-def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Taker, ...]:
+def takers(
+    op: Any, *tensors: Any, arch: str | Arch, backend: str | None = None, **options: Any
+) -> tuple[Taker, ...]:
     """Every implementation that takes a call on an arch, the one that would be chosen first.
 
     Policy, quarantine and tuned records apply, as they do in a call.
@@ -74,6 +111,7 @@ def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Ta
         op: the op, as ``opmux.rms_norm``.
         *tensors: its tensors; meta tensors suffice, so no device is needed.
         arch: ``gfx942``, ``sm_90``, ``cpu``, or an `Arch`.
+        backend: only implementations of this name, those that are chosen by name alone included; None takes all.
         **options: the op's options, and tensors given by name.
 
     Raises:
@@ -85,7 +123,7 @@ def takers(op: Any, *tensors: Any, arch: str | Arch, **options: Any) -> tuple[Ta
     loading.ensure_loaded()
     arguments, filled = definition.bind_arguments(tensors, options)
     where = arch if isinstance(arch, Arch) else known_arch(arch)
-    attempt = attempt_of(definition, definition.state, arguments, filled, None, where)
+    attempt = attempt_of(definition, definition.state, arguments, filled, backend, where)
     resolution = resolve(attempt)
     return tuple(Taker(v.implementation, attempt, resolution) for v in resolution.accepted)
 

@@ -133,11 +133,14 @@ def check_implementation(implementation: Implementation) -> Op:
         if name not in op.signature.binders or not isinstance(block, (str, int)):
             known = ", ".join(op.signature.binders)
             raise PluginError(f"{who}: tiles {pair!r} is not (dim, parameter of the config); its dims are {known}")
-    for target in (implementation.target, implementation.config):
-        if not (callable(target) or (isinstance(target, str) and target.count(":") == 1)) and target is not None:
-            raise PluginError(f"{who}: target {target!r} is neither 'module:function' nor callable")
+    for field_name in ("target", "config", "space"):
+        given = getattr(implementation, field_name)
+        if not (callable(given) or (isinstance(given, str) and given.count(":") == 1)) and given is not None:
+            raise PluginError(f"{who}: {field_name} {given!r} is neither 'module:function' nor callable")
     if implementation.target is None:
         raise PluginError(f"{who}: target is None, expected 'module:function' or a callable")
+    if implementation.space is not None and implementation.config is None:
+        raise PluginError(f"{who}: space= without config=: a target that takes no config has no space of them")
     try:
         check_schema(implementation)
         for feature in implementation.key_features(op.signature):
