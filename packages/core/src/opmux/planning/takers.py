@@ -100,9 +100,7 @@ class Taker:
             return run(*self.call.tensors.values(), **self.call.options)
 
 
-def takers(
-    op: Any, *tensors: Any, arch: str | Arch, backend: str | None = None, **options: Any
-) -> tuple[Taker, ...]:
+def takers(op: Any, *tensors: Any, arch: str | Arch, backend: str | None = None, **options: Any) -> tuple[Taker, ...]:
     """Every implementation that takes a call on an arch, the one that would be chosen first.
 
     Policy, quarantine and tuned records apply, as they do in a call.

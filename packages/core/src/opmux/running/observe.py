@@ -3,16 +3,20 @@
 While a trace is open, the plan tables hold timed callables; otherwise a call pays nothing.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from opmux.callpath.op import Op, drop_all_plans
+from opmux.errors import InvalidArgument
 from opmux.running import faults
+from opmux.running.recorded_shapes import RecordedShapes
 from opmux.running.targets import Plan
 from opmux.tables import text_table
 
@@ -41,6 +45,8 @@ class TraceRow:
 class Trace:
     """What `opmux.trace` collects; prints as a table. ``rows`` is complete once the ``with`` block has ended."""
 
+    record_shapes: Path | None = None
+    _shapes: RecordedShapes = field(default_factory=RecordedShapes, repr=False)
     _rows: dict[tuple[str, str, str], TraceRow] = field(default_factory=dict)
     _events: list[tuple[TraceRow, Any, Any]] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -56,6 +62,11 @@ class Trace:
         return [{name: getattr(row, name) for name in TraceRow.__dataclass_fields__} for row in self.rows]
 
     def __enter__(self) -> "Trace":
+        if self.record_shapes is not None and not self.record_shapes.absolute().parent.is_dir():
+            raise InvalidArgument(
+                f"trace: `record_shapes` expected a file in a folder that exists, got {self.record_shapes}; "
+                "make the folder"
+            )
         _open.append(self)
         drop_all_plans()
         return self
@@ -64,6 +75,9 @@ class Trace:
         _open.remove(self)
         drop_all_plans()
         self._settle()
+        if self.record_shapes is not None:
+            with self._lock:
+                self._shapes.write(self.record_shapes)
 
     def __str__(self) -> str:
         header = ["op", "arch", "backend", "calls", "fallbacks", "host_us", "device_us"]
@@ -72,6 +86,12 @@ class Trace:
             for r in self.rows
         ]
         return text_table(header, cells, right={3, 4, 5, 6})
+
+    def record_call(self, op: Op, tensors: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Count one call's shapes, if they are recorded."""
+        if self.record_shapes is not None:
+            with self._lock:
+                self._shapes.count(op, tensors, options)
 
     def record(self, op: str, plan: Plan, host_us: float, events: tuple[Any, Any] | None) -> None:
         """Count one call."""
@@ -96,9 +116,19 @@ class Trace:
 _open: list[Trace] = []
 
 
-def trace() -> Trace:
-    """Record what runs inside a ``with`` block: ``with opmux.trace() as t: ...; print(t)``."""
-    return Trace()
+def trace(*, record_shapes: str | os.PathLike[str] | None = None) -> Trace:
+    """Record what runs inside a ``with`` block: ``with opmux.trace() as t: ...; print(t)``.
+
+    Args:
+        record_shapes: a file to which the shapes of all calls are written when the block ends, with how often each was
+            made: what ``opmux tune --from-trace`` reads. Calls without any element are left out. Replays of CUDA graphs
+            are not seen.
+
+    Raises:
+        InvalidArgument: when the block begins, if the file's folder does not exist; when it ends, if the file cannot be
+            written.
+    """
+    return Trace(None if record_shapes is None else Path(record_shapes))
 
 
 def observed(op: Op, plan: Plan) -> Callable[..., Any]:
@@ -122,6 +152,7 @@ def observed(op: Op, plan: Plan) -> Callable[..., Any]:
             events[1].record(stream)
         for open_trace in traces:
             open_trace.record(op.name, plan, host_us, events)
+            open_trace.record_call(op, tensors, options)
         return results
 
     return timed
