@@ -99,8 +99,11 @@ __all__ = [
 _log.configure()
 
 
-_ON_DEMAND = ("bench", "nn")
+_ON_DEMAND = ("bench", "nn", "tuner")
 """Public modules that are imported when they are first asked for."""
+
+_FUNCTIONS_ON_DEMAND = {"tune": "tuner"}
+"""Public functions likewise, by the module that has them."""
 
 
 def __dir__() -> list[str]:
@@ -109,13 +112,15 @@ def __dir__() -> list[str]:
     from opmux.plugins.loading import ensure_loaded
 
     ensure_loaded()
-    return sorted({*__all__, *_ON_DEMAND, *OPS})
+    return sorted({*__all__, *_ON_DEMAND, *_FUNCTIONS_ON_DEMAND, *OPS})
 
 
 def __getattr__(name: str) -> Any:
     """What is not there from the start: `opmux.nn` and `opmux.bench`, generated backwards, and what plugins define."""
     if name in _ON_DEMAND:
         return _importlib.import_module(f"opmux.{name}")
+    if name in _FUNCTIONS_ON_DEMAND:
+        return getattr(_importlib.import_module(f"opmux.{_FUNCTIONS_ON_DEMAND[name]}"), name)
     from opmux.callpath.op import OPS
     from opmux.near import did_you_mean
     from opmux.plugins.loading import ensure_loaded
@@ -125,6 +130,6 @@ def __getattr__(name: str) -> Any:
             ensure_loaded()
         if name in OPS:
             return OPS[name].public
-        meant = did_you_mean(name, (*OPS, *__all__, *_ON_DEMAND))
+        meant = did_you_mean(name, (*OPS, *__all__, *_ON_DEMAND, *_FUNCTIONS_ON_DEMAND))
         raise AttributeError(f"module 'opmux' has no attribute {name!r}; {meant}see `opmux ops` for the ops")
     raise AttributeError(f"module 'opmux' has no attribute {name!r}")

@@ -36,6 +36,7 @@ from opmux.planning.takers import Taker, registered_ops, takers
 from opmux.plugins.hookspecs import hookimpl
 from opmux.plugins.loading import temporary_plugin
 from opmux.plugins.reading import API_VERSION
+from opmux.running.builds import report_build
 from opmux.signatures.signature import Signature
 
 __all__ = [
@@ -89,6 +90,7 @@ __all__ = [
     "make_guard",
     "parse_arch",
     "registered_ops",
+    "report_build",
     "takers",
     "temporary_plugin",
 ]

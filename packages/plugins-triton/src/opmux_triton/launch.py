@@ -20,6 +20,7 @@ import torch
 import triton
 
 from opmux.plugin import Arch, BuildFailed, CaptureRefused, device_arch, parse_arch
+from opmux_triton import build_reports
 from opmux_triton.interpreter import INTERPRETED
 
 _HANDLES: dict[Any, "Handle"] = {}
@@ -216,7 +217,8 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
             "captured; run the call once before the capture"
         )
     try:
-        compiled = kernel.warmup(*arguments, grid=grid, **meta)
+        with build_reports.reported():
+            compiled = kernel.warmup(*arguments, grid=grid, **meta)
         run = compiled.run  # loads the module
     except Exception as error:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

@@ -1,33 +1,82 @@
-"""Jobs run in a pool of spawned processes: one that raises, hangs or kills its process costs only itself."""
+"""Jobs run in spawned processes: one that raises, hangs or kills its process costs only itself."""
 
+import contextlib
 import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-_START_S = 120.0
+START_S = 120.0
 """The seconds that a process may take to start and import, before its first job."""
 
-_READY = "ready"
+READY, SAID, DONE, RAISED, DIED, LATE = "ready", "said", "done", "raised", "died", "late"
 
 
-class _Worker:
-    """A process and its current job."""
+@dataclass(frozen=True)
+class Message:
+    """What became of a job.
 
-    def __init__(self, function: Callable[..., str], job: tuple[Any, ...], number: int) -> None:
+    Attributes:
+        kind: ``said`` for what a job tells while it runs; ``done``, ``raised``, ``died`` (with its process) and
+            ``late`` (its process was killed) end it; ``ready`` comes before the first job.
+        value: what the job told or returned, or a text that says what went wrong.
+    """
+
+    kind: str
+    value: Any = None
+
+
+class Worker:
+    """A process that runs one job at a time, given by `give` and followed by `hear`.
+
+    Args:
+        function: called with the values of each job; it may `tell` what it does. Function, jobs and results are
+            pickled, so functions must be importable by name from a module.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, function), daemon=True)
         self.process.start()
         theirs.close()
-        self.give(job, number, _START_S)
+        self.deadline = time.monotonic() + START_S
+        self._limit_s = START_S
 
-    def give(self, job: tuple[Any, ...], number: int, limit_s: float) -> None:
-        """Send a job, which must be done within ``limit_s`` seconds."""
-        self.number, self.deadline = number, time.monotonic() + limit_s
-        self.pipe.send(job)
+    def give(self, job: tuple[Any, ...], limit_s: float) -> None:
+        """Send a job, which must be done, or say something, within ``limit_s`` seconds of what it said last."""
+        self._limit_s = limit_s
+        self.deadline = max(self.deadline, time.monotonic() + limit_s)
+        with contextlib.suppress(OSError):  # the process is gone: `hear` will say so
+            self.pipe.send(job)
+
+    def hear(self) -> Message:
+        """Wait for the next message; after ``died`` and ``late`` the process is gone."""
+        if not self.pipe.poll(max(0.0, self.deadline - time.monotonic())):
+            return self.give_up()
+        return self.read()
+
+    def read(self) -> Message:
+        """The next message, which is there or imminent."""
+        try:
+            message: Message = self.pipe.recv()
+        except (EOFError, OSError):
+            return Message(DIED, f"its process ended with exit code {self.stop()}")
+        self.deadline = time.monotonic() + self._limit_s
+        return message
+
+    def give_up(self) -> Message:
+        """Kill the process, since it has said nothing for too long."""
+        self.kill()
+        return Message(LATE, f"not done within {self._limit_s:g} s")
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.stop()
 
     def stop(self) -> int | None:
         """End the process; returns its exit code if it ends by itself."""
@@ -46,8 +95,7 @@ def complaints(
     """Call a function with each job, ``workers`` at a time.
 
     Args:
-        function: takes a job's values and returns a complaint, or an empty text if nothing is wrong. Function and jobs
-            are pickled, so functions must be importable by name from a module.
+        function: takes a job's values and returns a complaint, or an empty text if nothing is wrong; see `Worker`.
         jobs: the arguments of each call.
         workers: processes at a time. One whose job has failed is replaced, as a device error may outlast its kernel.
         limit_s: seconds that a job may take before its process is killed.
@@ -56,55 +104,65 @@ def complaints(
         The number of a job and its complaint, in the order in which jobs end.
     """
     waiting = deque(range(len(jobs)))
-    busy: dict[Connection, _Worker] = {}
+    busy: dict[Connection, tuple[Worker, int]] = {}
+
+    def give(worker: Worker) -> None:
+        number = waiting.popleft()
+        busy[worker.pipe] = worker, number
+        worker.give(jobs[number], limit_s)
+
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
-                number = waiting.popleft()
-                worker = _Worker(function, jobs[number], number)
-                busy[worker.pipe] = worker
-            until = min(worker.deadline for worker in busy.values())
-            for pipe in wait(list(busy), max(0.0, until - time.monotonic())):
-                assert isinstance(pipe, Connection)  # nothing else is waited for
-                worker = busy[pipe]
-                try:
-                    said: str = pipe.recv()
-                except (EOFError, ConnectionError):
-                    del busy[pipe]
-                    yield worker.number, f"its process ended with exit code {worker.stop()}"
-                    continue
-                if said == _READY:
-                    worker.deadline = time.monotonic() + limit_s
-                    continue
-                number = worker.number
-                if waiting and not said:
-                    worker.give(jobs[next_number := waiting.popleft()], next_number, limit_s)
+                give(Worker(function))
+            until = min(worker.deadline for worker, _ in busy.values())
+            ready = wait(list(busy), max(0.0, until - time.monotonic()))
+            for pipe, (worker, number) in list(busy.items()):
+                if pipe in ready:
+                    message = worker.read()
+                elif time.monotonic() > worker.deadline:
+                    message = worker.give_up()
                 else:
-                    del busy[pipe]
+                    continue
+                if message.kind in (READY, SAID):
+                    continue
+                del busy[pipe]
+                if waiting and message.kind == DONE and not message.value:
+                    give(worker)
+                elif message.kind in (DONE, RAISED):
                     worker.stop()
-                yield number, said
-            for pipe, worker in list(busy.items()):
-                if time.monotonic() > worker.deadline:
-                    del busy[pipe]
-                    worker.process.kill()
-                    worker.stop()
-                    yield worker.number, f"not done within {limit_s:g} s"
+                yield number, message.value
     finally:
-        for worker in busy.values():
-            worker.process.kill()
-            worker.stop()
+        for worker, _ in busy.values():
+            worker.kill()
 
 
-def _serve(pipe: Connection, function: Callable[..., str]) -> None:
+_parent: list[Connection] = []
+"""In a process that serves jobs, the pipe to the process that gives them."""
+
+
+def tell(value: Any) -> None:
+    """Say what the current job does to the process that gave it; nothing happens where there is none."""
+    for pipe in _parent:
+        pipe.send(Message(SAID, value))
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception's class and the beginning of its text."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _serve(pipe: Connection, function: Callable[..., Any]) -> None:
     """The loop of a process: run one job after another until the pipe is closed."""
-    pipe.send(_READY)
+    _parent.append(pipe)
+    pipe.send(Message(READY))
     while True:
         try:
             job = pipe.recv()
         except EOFError:
             return
         try:
-            said = function(*job)
+            said = Message(DONE, function(*job))
         except Exception as error:  # kernels and compilers may raise anything
-            said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            said = Message(RAISED, in_one_line(error))
         pipe.send(said)

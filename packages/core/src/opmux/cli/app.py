@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from opmux import __about__
-from opmux.cli import bench, conformance, demo, doctor, explain, listing, output, plugins
+from opmux.cli import bench, conformance, demo, doctor, explain, listing, output, plugins, tune
 from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
 from opmux.log import logger
 
@@ -56,6 +56,7 @@ def build_app() -> typer.Typer:
         "explain": explain.explain,
         "conformance": conformance.conformance,
         "bench": bench.bench,
+        "tune": tune.tune,
         "demo": demo.demo,
     }
     for name, command in own.items():

@@ -1,4 +1,4 @@
-"""The shapes of the calls in a trace: counted by a cheap key while it is open, written as a file of shapes at its end."""
+"""The shapes of the calls in a trace: counted by a cheap key while it is open, written to a file when it ends."""
 
 from collections import Counter
 from pathlib import Path

@@ -59,7 +59,7 @@ def read_shapes(path: str | os.PathLike[str]) -> list[Point]:
         ) from None
     for line, value in _objects(file, text):
         try:
-            points.append(_point(value))
+            points.append(point_of(value))
         except InvalidArgument as error:
             refused.append(f"{file}:{line}: {error}")
     if refused:
@@ -126,7 +126,7 @@ def _refused(op: str, field: str, expected: str, got: str, remedy: str) -> Inval
     return InvalidArgument(f"{op}: `{field}` expected {expected}, got {got}; {remedy}")
 
 
-def _point(value: Any) -> Point:
+def point_of(value: Any) -> Point:
     """One object as a point.
 
     Raises:

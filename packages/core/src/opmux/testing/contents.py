@@ -15,6 +15,9 @@ from opmux.testing.memory import poison_
 from opmux.testing.patterns import PATTERNS, lengths
 from opmux.testing.sequences import draw_lengths, draw_paged, running
 
+FULL = "full"
+"""Contents of calls that are timed: all sequences alike, and as long as the dims and options of the call allow."""
+
 QUIET_ROWS = (1.0, 2.0**-9, 16.0)
 """Scales of successive rows of a norm's input: the mean square of a quiet row is about eps."""
 
@@ -47,6 +50,9 @@ def some_integers(making: Making) -> Tensor:
 
 def _lengths_of(making: Making, batch: int, tokens: int) -> list[int]:
     """Sequence lengths in the case's pattern; otherwise awkward ones, with an empty sequence and leftover tokens."""
+    if making.case.data == FULL:
+        longest = making.options.get(f"max_seqlen_{making.name[-1]}", tokens)
+        return [min(tokens // batch, longest)] * batch
     found = lengths(making.case.data, batch, tokens)
     return draw_lengths(making.generator, batch, tokens) if found is None else found
 
@@ -157,7 +163,8 @@ def _slots(making: Making) -> Tensor:
                 drawn[1::2] = -1
             return making.as_index(drawn)
     drawn[:given] = making.permutation(slots)[:given]
-    drawn[making.integers(0, 6) == 0] = -1
+    if making.case.data != FULL:
+        drawn[making.integers(0, 6) == 0] = -1
     return making.as_index(drawn)
 
 
@@ -216,6 +223,7 @@ def _paged(making: Making) -> dict[str, list[int]]:
             page_size=making.dim("page_size"),
             max_pages=making.dim("max_pages"),
             kind=making.case.data,
+            longest=making.options.get("max_seqlen_k") if making.case.data == FULL else None,
         )
         making.shared["paged"] = found
         loose = 37 if making.case.data == "loose" else 0

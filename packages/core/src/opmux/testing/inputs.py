@@ -1,7 +1,8 @@
 """The arguments of a case: made by name (`opmux.testing.contents`), from a seed derived from its id."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,17 @@ from opmux.testing.case import Case, all_options
 from opmux.testing.making import MAKERS, Arguments, Maker, Making
 from opmux.testing.memory import POISON_INDEX
 
+Forward = Callable[..., Any]
+"""What computes the results of a forward op that its backward takes: it gets the op's tensors and options."""
 
-def make_arguments(case: Case, device: torch.device, round_: int = 0, doublings: int = 0) -> Arguments:
+
+def make_arguments(
+    case: Case,
+    device: torch.device,
+    round_: int = 0,
+    doublings: int = 0,
+    forward: Callable[[Op], Forward] = lambda op: op.reference,
+) -> Arguments:
     """Make the arguments of a case.
 
     Args:
@@ -21,6 +31,7 @@ def make_arguments(case: Case, device: torch.device, round_: int = 0, doublings:
         device: the device of the tensors.
         round_: a different number gives different contents of the same shapes.
         doublings: elements of the argument that ``case.data`` names are doubled up to this many times.
+        forward: for the arguments of a backward op that its forward returns, what computes that forward.
     """
     op = case.definition
     seed = zlib.crc32(f"{case.op},{case.id},{round_}".encode())
@@ -41,7 +52,7 @@ def make_arguments(case: Case, device: torch.device, round_: int = 0, doublings:
         if option.name not in making.options and option.name in making.shared:
             making.options[option.name] = making.shared[option.name]
     if derived:
-        _derive(op, making, derived)
+        _derive(making, derived, forward)
     made = Arguments(
         {t.name: making.made[t.name] for t in op.signature.tensors},
         {o.name: making.options[o.name] for o in op.signature.options},
@@ -87,11 +98,11 @@ def _derived(op: Op) -> dict[str, Op]:
     return {}
 
 
-def _derive(op: Op, making: Making, derived: Mapping[str, Op]) -> None:
-    """Run the forward's reference to get the results that the backward takes."""
+def _derive(making: Making, derived: Mapping[str, Op], computed_by: Callable[[Op], Forward]) -> None:
+    """Run the forward to get the results that the backward takes."""
     forward = next(iter(derived.values()))
     tensors = [making.made.get(t.name) for t in forward.signature.tensors]
-    results = forward.reference(*tensors, **{o.name: making.options[o.name] for o in forward.signature.options})
+    results = computed_by(forward)(*tensors, **{o.name: making.options[o.name] for o in forward.signature.options})
     several = results if isinstance(results, tuple) else (results,)
     for output, result in zip(forward.signature.outputs, several, strict=True):
         if output.name in derived:

@@ -22,7 +22,15 @@ def draw_lengths(generator: torch.Generator, batch: int, tokens: int) -> list[in
 
 
 def draw_paged(
-    generator: torch.Generator, *, batch: int, tokens: int, pages: int, page_size: int, max_pages: int, kind: str
+    generator: torch.Generator,
+    *,
+    batch: int,
+    tokens: int,
+    pages: int,
+    page_size: int,
+    max_pages: int,
+    kind: str,
+    longest: int | None = None,
 ) -> dict[str, list[int]]:
     """Draw a batch over a paged cache.
 
@@ -35,10 +43,16 @@ def draw_paged(
         max_pages: columns of the block table.
         kind: ``decode`` (one new token each), ``prefill`` (all tokens are new), ``equal`` (equal lengths), ``ends``
             (no token and as many as fit, alternately); anything else is a mixture.
+        longest: if given, all sequences have this many tokens, or as many as there are pages for, and ``kind`` is not
+            read.
 
     Returns:
         ``new``: new tokens of each sequence; ``lengths``: all of its tokens; ``pages``: how many pages it needs.
     """
+    if longest is not None:
+        length = min(longest, max_pages * page_size, pages // batch * page_size)
+        alike = {"new": min(tokens // batch, length), "lengths": length, "pages": -(-length // page_size)}
+        return {name: [value] * batch for name, value in alike.items()}
     new, lengths, needed = [], [], []
     free = pages
     for place in range(batch):

@@ -1,0 +1,118 @@
+"""Checking candidates: by the conformance suite's bounds, and against each other where the oracle costs too much."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux.bench.work import difference
+from opmux.callpath.op import OPS
+from opmux.shapes.point import Point
+from opmux.testing.bounds import allowed_errors
+from opmux.testing.comparison import Errors, compare
+from opmux.testing.oracle import ROUNDED, expected_results, mutated, result_names
+from opmux.tuner.calls import Budget, arguments_of, fitted
+
+AGREES = 0.03
+"""How far results of two candidates may be apart, as a fraction of the largest magnitude."""
+
+Run = Callable[..., Any]
+
+
+class Wrong(Exception):
+    """A candidate's result is wrong; the message says how."""
+
+
+class Prepared:
+    """The arguments of one call, and how to run candidates on them."""
+
+    def __init__(self, point: Point, device: torch.device, exact: bool) -> None:
+        self.op = point.definition
+        self.arguments = arguments_of(point, device, exact)
+        self._mutated = [self.arguments.tensors[name] for name in mutated(self.op)]
+        self._originals = [tensor.clone() for tensor in self._mutated if tensor is not None]
+
+    @property
+    def restore(self) -> Callable[[], None] | None:
+        """What restores the tensors that the op mutates; None where there are none."""
+        return self._restore if self._mutated else None
+
+    def call(self, run: Run) -> Callable[[], Any]:
+        """The call of a candidate."""
+        tensors, options = tuple(self.arguments.tensors.values()), self.arguments.options
+        return lambda: run(*tensors, **options)
+
+    def results(self, run: Run) -> list[Tensor]:
+        """A candidate's results: its outputs, or copies of the tensors that it mutates."""
+        self._restore()
+        found = self.call(run)()
+        if self._mutated:
+            copies = [tensor.clone() for tensor in self._mutated if tensor is not None]
+            self._restore()
+            return copies
+        return list(found) if isinstance(found, (tuple, list)) else [found]
+
+    def _restore(self) -> None:
+        for tensor, original in zip(self._mutated, self._originals, strict=True):
+            if tensor is not None:
+                tensor.copy_(original)
+
+
+class Oracle:
+    """The exact results of a point's call, or of a smaller one like it, and the error that is allowed."""
+
+    def __init__(self, point: Point, device: torch.device) -> None:
+        self.point = fitted(point, Budget.of_device(device))
+        self.prepared = Prepared(self.point, device, exact=True)
+        functional = OPS[self.prepared.op.in_place_of] if self.prepared.op.in_place_of else self.prepared.op
+        self._own = functional.name in ROUNDED
+        self._expected: Any = None
+
+    def error(self, run: Run) -> float:
+        """The largest error of a candidate, as a fraction of its bound.
+
+        Raises:
+            Wrong: where it exceeds its bound.
+            Exception: whatever the target raises.
+        """
+        op, arguments = self.prepared.op, self.prepared.arguments
+        results = self.prepared.results(run)
+        if self._expected is None or self._own:
+            exact = expected_results(op, arguments, results)
+            self._expected = exact, allowed_errors(op, arguments, exact)
+        exact, (allowed, unit) = self._expected
+        errors = Errors()
+        for name, got, right, allowance in zip(result_names(op), results, exact, allowed, strict=True):
+            if got.shape != right.shape:
+                raise Wrong(f"`{name}` has shape {tuple(got.shape)}, expected {tuple(right.shape)}")
+            found, findings = compare(name, got, right, allowance, unit)
+            if findings:
+                raise Wrong(findings[0].message)
+            errors.include(found)
+        return max(errors.whole, errors.row, errors.element)
+
+
+class Agreement:
+    """Results of the whole call in groups that agree: the largest group is right."""
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[list[Tensor], list[int]]] = []
+
+    def enter(self, number: int, results: list[Tensor]) -> None:
+        """Put a candidate's results into the first group that they agree with; NaN and infinities count as 0."""
+        results = [
+            r.nan_to_num(0.0, 0.0, 0.0) if r.dtype.is_floating_point and r.dtype.itemsize > 1 else r for r in results
+        ]
+        for representative, members in self._groups:
+            if difference(results, representative) <= AGREES:
+                members.append(number)
+                return
+        self._groups.append((results, [number]))
+
+    def outside(self) -> set[int]:
+        """The candidates that are not in the largest group; of equally large ones the first is right."""
+        if not self._groups:
+            return set()
+        largest = max(self._groups, key=lambda group: len(group[1]))
+        return {number for group in self._groups if group is not largest for number in group[1]}

@@ -1,0 +1,278 @@
+"""Random points: calls drawn from the widths of real models, the same for the same seed.
+
+A model is drawn from `MODELS`, evenly; then what changes from call to call, by logarithm, so that every octave is
+equally likely. Each op has its own stream of numbers: which other ops are drawn for changes nothing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+
+from opmux.callpath.op import OPS
+from opmux.dtypes import short_name_of
+from opmux.errors import InvalidArgument
+from opmux.shapes.point import Point
+from opmux.testing.case import usual_dtype
+from opmux.tuning.work import Work
+
+_TRIES = 200
+
+
+@dataclass(frozen=True)
+class Model:
+    """The widths of a model.
+
+    Attributes:
+        value_dim: the size of a head of values, where it is not ``head_dim``.
+    """
+
+    name: str
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int = 0
+
+
+MODELS = (
+    Model("GPT-2", 768, 3072, 12, 12, 64),
+    Model("Qwen3 0.6B", 1024, 3072, 16, 8, 128),
+    Model("Llama 3.2 1B", 2048, 8192, 32, 8, 64),
+    Model("Qwen3 1.7B", 2048, 6144, 16, 8, 128),
+    Model("Gemma 3 1B", 1152, 6912, 4, 1, 256),
+    Model("GPT-OSS 20B", 2880, 2880, 64, 8, 64),
+    Model("Phi-2", 2560, 10240, 32, 32, 80),
+    Model("Phi-3 mini", 3072, 8192, 32, 32, 96),
+    Model("Llama 3.2 3B", 3072, 8192, 24, 8, 128),
+    Model("Gemma 3 12B", 3840, 15360, 16, 8, 256),
+    Model("Llama 2 7B", 4096, 11008, 32, 32, 128),
+    Model("Llama 3 8B", 4096, 14336, 32, 8, 128),
+    Model("Qwen3 14B", 5120, 17408, 40, 8, 128),
+    Model("Qwen3 32B", 5120, 25600, 64, 8, 128),
+    Model("DeepSeek V3", 7168, 18432, 128, 128, 192, value_dim=128),
+    Model("Llama 3 70B", 8192, 28672, 64, 8, 128),
+)
+"""Their published configurations. DeepSeek's heads are those of its prefill."""
+
+BANDS = ((1, 16), (17, 512), (513, 16384))
+"""Tokens of a matrix product: decoding, small batches, prefill and training; each is a third of the points."""
+
+ATTENDED = (128, 16384)
+"""The length of a sequence in attention; at most this many tokens in a batch, and 4 in 5 of the calls are causal."""
+
+CONTEXTS = (128, 131072)
+"""Cached tokens of a sequence."""
+
+BATCHES = (1, 256)
+"""Sequences that decode together."""
+
+CHUNKS = (128, 4096)
+"""New tokens of a sequence in a prefill over a cache; a third of the points, the others decode."""
+
+PAGES = (16, 32, 64)
+"""Tokens of a page."""
+
+ROWS = (1, 65536)
+"""Tokens of norms, gates and rotary embeddings."""
+
+Sizes = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest call that is drawn.
+
+    Attributes:
+        flops: floating-point operations.
+        memory: bytes that are read and written.
+    """
+
+    flops: float
+    memory: float
+
+    @classmethod
+    def of_device(cls, device: str) -> "Largest":
+        """What takes a few tens of milliseconds on a device."""
+        return cls(2e9, 2**26) if device == "cpu" else cls(2e13, 2**32)
+
+
+def draw(
+    ops: Sequence[str], count: int, seed: int, device: str = "cuda", dtype: torch.dtype | None = None
+) -> list[Point]:
+    """Draw points for ops, one op after the other in turn.
+
+    Args:
+        ops: their names.
+        count: how many points for each op.
+        seed: of the drawing.
+        device: ``cpu`` or ``cuda``: decides how large a call may be.
+        dtype: of the model's tensors; None takes bfloat16 on a GPU, float32 on a CPU.
+
+    Raises:
+        InvalidArgument: where an op has no distribution, or ``count`` is not positive.
+    """
+    if count < 1:
+        raise InvalidArgument(f"tune: `random` expected 1 point or more for each op, got {count}")
+    for name in ops:
+        if name not in DISTRIBUTIONS:
+            known = ", ".join(sorted(DISTRIBUTIONS))
+            raise InvalidArgument(
+                f"tune: `random` expected ops with a distribution, got {name}; those are {known}; "
+                "give a file of shapes for the others"
+            )
+    kind = device.partition(":")[0]
+    dtype = dtype or (torch.float32 if kind == "cpu" else torch.bfloat16)
+    drawn = [_drawn(name, count, Random(f"{seed} {name}"), Largest.of_device(kind), dtype) for name in ops]
+    return [points[number] for number in range(count) for points in drawn]
+
+
+def _drawn(name: str, count: int, random: Random, largest: Largest, dtype: torch.dtype) -> list[Point]:
+    points: dict[str, Point] = {}
+    for _ in range(_TRIES * count):
+        if len(points) == count:
+            return list(points.values())
+        point = _point(name, DISTRIBUTIONS[name](random, random.choice(MODELS)), dtype)
+        if _size_fits(point, largest):
+            points.setdefault(point.key, point)
+    raise InvalidArgument(
+        f"tune: `random` expected a number of points that can be drawn for {name} in {short_name_of(dtype)} here, "
+        f"got {count}; {len(points)} differ"
+    )
+
+
+def _point(name: str, sizes: Sizes, dtype: torch.dtype) -> Point:
+    signature = OPS[name].signature
+    given = {t.name for t in signature.required} | {"positions"}
+    dtypes = {t.name: usual_dtype(t, dtype) for t in signature.tensors if t.name in given}
+    dims = {name: sizes[name] for name in signature.binders}
+    options = {o.name: sizes[o.name] for o in signature.options if o.name in sizes and sizes[o.name] != o.default}
+    return Point(name, dtypes, dims, options)
+
+
+def _size_fits(point: Point, largest: Largest) -> bool:
+    work, sizes = Work(point.definition, point.dtypes, point.options), {**point.dims, **point.options}
+    return work.flops(sizes) <= largest.flops and work.moved_bytes(sizes) <= largest.memory
+
+
+def _between(random: Random, bounds: tuple[int, int]) -> int:
+    """A whole number within bounds, evenly by logarithm."""
+    low, high = bounds
+    return min(high, max(low, round(math.exp(random.uniform(math.log(low), math.log(high + 1))))))
+
+
+def _heads(model: Model) -> Sizes:
+    return {
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "value_dim": model.value_dim or model.head_dim,
+    }
+
+
+def _product(random: Random, model: Model) -> Sizes:
+    value_dim = model.value_dim or model.head_dim
+    packed = model.heads * model.head_dim + model.kv_heads * (model.head_dim + value_dim)
+    n, k = random.choice(
+        (
+            (packed, model.hidden),
+            (model.hidden, model.heads * value_dim),
+            (2 * model.intermediate, model.hidden),
+            (model.hidden, model.intermediate),
+        )
+    )
+    return {"tokens": _between(random, random.choice(BANDS)), "n": n, "k": k}
+
+
+def _norm(random: Random, model: Model) -> Sizes:
+    return {"tokens": _between(random, ROWS), "hidden": model.hidden}
+
+
+def _gate(random: Random, model: Model) -> Sizes:
+    return {"tokens": _between(random, ROWS), "n": model.intermediate}
+
+
+def _rope(random: Random, model: Model) -> Sizes:
+    tokens = _between(random, ROWS)
+    seq = random.choice((1, tokens))
+    batch = tokens // seq
+    half, positions = model.head_dim // 2, 8192
+    return {**_heads(model), "batch": batch, "seq": seq, "half": half, "max_positions": positions}
+
+
+def _dense(random: Random, model: Model) -> Sizes:
+    seq = _between(random, ATTENDED)
+    batch = _between(random, (1, max(1, ATTENDED[1] // seq)))
+    return {**_heads(model), "batch": batch, "seq_q": seq, "seq_k": seq, "causal": random.random() < 0.8}
+
+
+def _ragged(random: Random, model: Model) -> Sizes:
+    sizes = _dense(random, model)
+    seq, tokens = sizes.pop("seq_q"), sizes["batch"] * sizes.pop("seq_k")
+    return {**sizes, "tokens_q": tokens, "tokens_k": tokens, "max_seqlen_q": seq, "max_seqlen_k": seq}
+
+
+def _paged(random: Random, model: Model) -> Sizes:
+    page_size = random.choice(PAGES)
+    decodes = random.random() < 2 / 3
+    batch = _between(random, BATCHES if decodes else (1, 8))
+    new = 1 if decodes else _between(random, CHUNKS)
+    context = max(new, _between(random, CONTEXTS))
+    pages = -(-context // page_size)
+    return {
+        **_heads(model),
+        "batch": batch,
+        "tokens": batch * new,
+        "page_size": page_size,
+        "max_pages": pages,
+        "pages": batch * pages,
+        "max_seqlen_q": new,
+        "max_seqlen_k": context,
+    }
+
+
+def _written(random: Random, model: Model) -> Sizes:
+    page_size, tokens = random.choice(PAGES), _between(random, ROWS)
+    return {**_heads(model), "tokens": tokens, "page_size": page_size, "pages": 2 * -(-tokens // page_size)}
+
+
+def _states(random: Random, model: Model) -> Sizes:
+    sizes = _dense(random, model)
+    return {**sizes, "seq": sizes["seq_q"]}
+
+
+def _quantized(random: Random, model: Model) -> Sizes:
+    return {"batch": 1, "m": _between(random, ROWS), "k": model.hidden, "dtype": torch.float8_e4m3fn}
+
+
+Distribution = Callable[[Random, Model], Sizes]
+
+DISTRIBUTIONS: dict[str, Distribution] = {
+    **dict.fromkeys(("linear", "linear_backward"), _product),
+    **dict.fromkeys(
+        (
+            "rms_norm", "rms_norm_backward", "add_rms_norm", "add_rms_norm_", "add_rms_norm_backward",
+            "layer_norm", "layer_norm_backward", "add_layer_norm", "add_layer_norm_backward",
+        ),
+        _norm,
+    ),
+    **dict.fromkeys(
+        (
+            "silu_and_mul", "silu_and_mul_backward", "gelu_and_mul", "gelu_and_mul_backward",
+            "silu_mul", "silu_mul_backward", "gelu_mul", "gelu_mul_backward",
+        ),
+        _gate,
+    ),
+    **dict.fromkeys(("apply_rope", "apply_rope_", "apply_rope_backward"), _rope),
+    **dict.fromkeys(("attention", "attention_lse", "attention_backward"), _dense),
+    **dict.fromkeys(("attention_varlen", "attention_varlen_lse", "attention_varlen_backward"), _ragged),
+    **dict.fromkeys(("paged_attention", "paged_attention_lse"), _paged),
+    **dict.fromkeys(("merge_attention_states", "merge_attention_states_backward"), _states),
+    "write_kv_cache": _written,
+    "quantize": _quantized,
+}  # fmt: skip
+"""Op -> the sizes of one of its calls; for any other op, give shapes."""

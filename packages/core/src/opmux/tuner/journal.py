@@ -1,0 +1,134 @@
+"""The journal of a run: one line of JSON for each point that is finished, on disk before the next one begins.
+
+A run that was killed goes on where it stopped: points in the journal are skipped, and a last line that was cut off is
+dropped. It also keeps what records do not: every candidate that failed, and why.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from opmux.errors import InvalidArgument, OpmuxError
+from opmux.shapes.files import point_of
+from opmux.tuner.candidates import Candidate, Failure
+from opmux.tuner.machine import identity
+from opmux.tuner.measuring import Measured, Timing
+from opmux.tuning.measured import Machine
+
+SUFFIX = ".journal"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished point.
+
+    Attributes:
+        machine: where it was measured.
+    """
+
+    measured: Measured
+    machine: Machine
+
+    @property
+    def done(self) -> tuple[str, str]:
+        """What a later run skips: this point on this machine."""
+        return self.measured.point.key, identity(self.machine)
+
+
+class Journal:
+    """The journal beside a file of records; opened for one run, which holds the file's lock.
+
+    Args:
+        path: the journal's own file.
+
+    Raises:
+        InvalidArgument: where the file is no journal, or cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: list[Entry] = []
+        self._whole = 0  # bytes of whole lines; a line that was cut off is overwritten
+        try:
+            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        except OSError as error:
+            raise InvalidArgument(f"tune: the journal {path} cannot be read: {error}") from None
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break  # the run was killed while it wrote
+            try:
+                self.entries.append(_read(json.loads(line)))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InvalidArgument(
+                    f"tune: {path}:{number}: expected a line of a journal, got one that cannot be read ({error}); "
+                    "delete the file to measure again"
+                ) from None
+            self._whole += len(line)
+
+    def append(self, entry: Entry) -> None:
+        """Write a finished point and wait until it is on disk.
+
+        Raises:
+            OpmuxError: where it cannot be written; what was there before stays as it was.
+        """
+        line = (json.dumps(_written(entry)) + "\n").encode()
+        try:
+            with self.path.open("r+b" if self.path.exists() else "w+b") as file:
+                file.truncate(self._whole)
+                file.seek(self._whole)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OpmuxError(
+                f"tune: {self.path} cannot be written: {error.strerror or error}; the {len(self.entries)} points in it "
+                "are kept: make room, and give the same command again"
+            ) from None
+        self._whole += len(line)
+        self.entries.append(entry)
+
+    def done(self) -> set[tuple[str, str]]:
+        """The points that are finished, by point and machine."""
+        return {entry.done for entry in self.entries}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    @classmethod
+    def beside(cls, records: Path) -> Self:
+        """The journal of a file of records."""
+        return cls(records.with_name(records.name + SUFFIX))
+
+
+def _written(entry: Entry) -> dict[str, Any]:
+    measured = entry.measured
+    return {
+        "journal": _FORMAT,
+        "point": measured.point.as_dict(),
+        "machine": asdict(entry.machine),
+        "timings": [asdict(timing) for timing in measured.timings],
+        "failures": [asdict(failure) for failure in measured.failures],
+        "builds": measured.builds,
+        "build_s": measured.build_s,
+        "flops": measured.flops,
+        "problem": measured.problem,
+    }
+
+
+def _read(data: Mapping[str, Any]) -> Entry:
+    if data["journal"] != _FORMAT:
+        raise ValueError(f"its format is {data['journal']}, this opmux reads {_FORMAT}")
+    measured = Measured(
+        point_of(data["point"]),
+        tuple(Timing(**timing | {"candidate": Candidate(**timing["candidate"])}) for timing in data["timings"]),
+        tuple(Failure(**failure) for failure in data["failures"]),
+        data["builds"],
+        data["build_s"],
+        data["flops"],
+        data["problem"],
+    )
+    return Entry(measured, Machine(**data["machine"]))

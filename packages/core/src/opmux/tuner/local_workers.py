@@ -1,0 +1,72 @@
+"""Workers on this machine: a station for each device, all taking points from one backlog."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from opmux.errors import OpmuxError
+from opmux.shapes.point import Point
+from opmux.tuner.backlog import Backlog
+from opmux.tuner.machine import identity
+from opmux.tuner.measuring import Measured, Request
+from opmux.tuner.station import Station
+from opmux.tuning.measured import Machine
+
+Finding = tuple[Measured, Machine]
+_Answer = Finding | BaseException | None
+
+
+def measured_locally(
+    backlog: Backlog, request_of: Callable[[Point], Request], devices: Sequence[str], patience_s: float
+) -> Iterator[Finding]:
+    """Measure a backlog on devices of this machine, one process for each.
+
+    Args:
+        backlog: the points.
+        request_of: what to measure at each.
+        devices: ``("cpu",)`` or ``("cuda:0", "cuda:1")``.
+        patience_s: see `Station`.
+
+    Yields:
+        What was found at each point, as it is finished.
+
+    Raises:
+        OpmuxError: where no measuring process starts.
+    """
+    answers: queue.Queue[_Answer] = queue.Queue()
+    stations = [Station(device, patience_s) for device in devices]
+    threads = [threading.Thread(target=_work, args=(s, backlog, request_of, answers), daemon=True) for s in stations]
+    for thread in threads:
+        thread.start()
+    working, failed, finished = len(threads), [], 0
+    try:
+        while working:
+            answer = answers.get()
+            if answer is None:
+                working -= 1
+            elif isinstance(answer, BaseException):
+                failed.append(answer)
+            else:
+                finished += 1
+                yield answer
+    finally:
+        backlog.stop()
+        for station in stations:
+            station.close()
+    if failed and not finished:
+        raise failed[0]
+
+
+def _work(
+    station: Station, backlog: Backlog, request_of: Callable[[Point], Request], answers: "queue.Queue[_Answer]"
+) -> None:
+    """The thread of a station: it only waits for the measuring process."""
+    try:
+        machine = station.machine()
+        while (point := backlog.take(identity(machine))) is not None:
+            answers.put((station.measure(request_of(point)), machine))
+    except OpmuxError as error:
+        answers.put(error)
+    finally:
+        station.close()
+        answers.put(None)

@@ -1,0 +1,242 @@
+"""Runs: what hangs or dies costs only itself, a run goes on where it stopped, and wrong use is one clear line."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import filelock
+import pytest
+import torch
+from tuner_points import norm
+
+import opmux
+from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
+from opmux.shapes import write_shapes
+from opmux.tuner.journal import Journal
+from opmux.tuning.measured import read_measured
+
+
+def tune(tmp_path: Path, **fields):
+    """A run on the CPU with few rounds."""
+    given = {"shapes": [norm()], "out": tmp_path / "cpu.measured", "device": "cpu", "rounds": 3, "patience_s": 6.0}
+    return opmux.tune(**given | fields)
+
+
+def refusal(tmp_path: Path, *ops: str, kind: type[OpmuxError] = InvalidArgument, **fields) -> str:
+    """The text of the error."""
+    with pytest.raises(kind) as refused:
+        tune(tmp_path, ops=ops, **fields)
+    return str(refused.value)
+
+
+def test_configs_that_are_wrong_hang_or_die_are_recorded_and_the_rest_is_measured(planted, tmp_path: Path) -> None:
+    planted("hanging wrong dying right")
+    tuned = tune(tmp_path)
+    found = read_measured(tmp_path / "cpu.measured")
+    assert not found.refused
+    assert {row.implementation for row in found.rows} == {"planted", "planted:other", "reference"}
+    assert all(row.compared == ("planted", "planted:other", "reference") for row in found.rows)
+    (planted_row,) = [row for row in found.rows if row.implementation == "planted"]
+    assert planted_row.config == {"kind": "right", "amount": 0}
+    assert planted_row.machine.arch == "cpu"
+    assert planted_row.machine.versions["opmux-planted"] == "0.3"
+    reasons = {row.config["kind"]: row.reason for row in found.failed}
+    assert reasons.pop("wrong").startswith("wrong: `y`[3, ")
+    assert reasons == {"hanging": "not done within 6 s", "dying": "its process ended with exit code 7"}
+    assert (tuned.measured, tuned.rows, tuned.failed, tuned.left, tuned.problems) == (1, 3, 3, 0, ())
+    assert str(tuned).splitlines()[1:] == [
+        "no kernel compiled; 3 configs were wrong or failed",
+        f"3 rows in {tmp_path / 'cpu.measured'}",
+    ]
+
+
+def test_a_run_goes_on_where_it_stopped(planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted("built")
+    points, seen = [norm(4), norm(8), norm(16)], []
+
+    def stopped(progress) -> None:
+        seen.append(progress)
+        if progress.done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(tmp_path, shapes=points, progress=stopped)
+    assert [(p.done, p.total, p.now) for p in seen] == [(0, 3, ""), (1, 3, points[0].key)]
+    assert len(read_measured(tmp_path / "cpu.measured").rows) == 3, "what was measured is there"
+    journal = tmp_path / "cpu.measured.journal"
+    with journal.open("a") as file:
+        file.write('{"journal": 1, "po')  # the next line was cut off
+    tuned = tune(tmp_path, shapes=points)
+    assert (tuned.measured, tuned.skipped, tuned.rows) == (2, 1, 9)
+    assert tuned.builds > 0
+    assert f"{tuned.builds} kernels compiled in {tuned.build_s:.1f} s" in str(tuned)
+    assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 3
+    assert tune(tmp_path, shapes=points).measured == 0
+
+
+def test_the_time_limit_leaves_points_for_the_next_run(planted, tmp_path: Path) -> None:
+    tuned = tune(tmp_path, shapes=[norm(4), norm(8), norm(16)], limit_s=1e-3)
+    assert (tuned.measured, tuned.left) == (0, 3)
+    assert "3 left: the time was up; the same command goes on" in str(tuned)
+
+
+def test_a_call_without_memory_is_said_and_the_others_are_measured(planted, tmp_path: Path) -> None:
+    huge = norm(2**38, 2**10)
+    tuned = tune(tmp_path, shapes=[huge, norm()])
+    assert tuned.rows == 3
+    (problem,) = tuned.problems
+    assert problem.startswith(f"{huge.key}: out of memory: ")
+
+
+def test_rows_that_the_file_has_are_kept_unless_they_are_measured_again(planted, tmp_path: Path) -> None:
+    tune(tmp_path)
+    (tmp_path / "cpu.measured.journal").unlink()
+    tuned = tune(tmp_path, shapes=[norm(), norm(8)])
+    assert (tuned.measured, tuned.rows) == (2, 6)
+
+
+def test_a_trace_is_measured_heaviest_first(planted, tmp_path: Path) -> None:
+    points = [norm(4, count=3), norm(8192, 1024, count=1000), norm(8, count=10**6)]
+    write_shapes(tmp_path / "shapes.json", points)
+    seen = []
+    tune(tmp_path, shapes=None, from_trace=tmp_path / "shapes.json", progress=lambda p: seen.append(p.now))
+    assert seen[1:] == [points[i].key for i in (1, 2, 0)] or seen[1:] == [points[i].key for i in (2, 1, 0)]
+
+
+def test_a_full_disk_is_one_clear_line_and_nothing_is_lost(
+    planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(tmp_path)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    journal = tmp_path / "cpu.measured.journal"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        told = refusal(tmp_path, kind=OpmuxError, shapes=[norm(8)])
+    assert told == (
+        f"tune: {journal} cannot be written: No space left on device; the 1 points in it are kept: "
+        "make room, and give the same command again"
+    )
+    assert len(Journal(journal).entries) in (1, 2)
+    assert tune(tmp_path, shapes=[norm(), norm(8)]).rows == 6
+
+
+def test_a_full_disk_for_the_rows_leaves_the_journal(planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("opmux.tuner.session.write_measured", full)
+        told = refusal(tmp_path, kind=OpmuxError)
+    assert told == (
+        f"tune: {tmp_path / 'cpu.measured'} cannot be written: No space left on device; the points of this run are "
+        "kept in cpu.measured.journal: make room, and give the same command again"
+    )
+    assert tune(tmp_path).skipped == 1
+
+
+def test_two_runs_do_not_write_one_file(planted, tmp_path: Path) -> None:
+    with filelock.FileLock(tmp_path / ".cpu.measured.lock"):
+        told = refusal(tmp_path, kind=OpmuxError)
+    assert told == (
+        f"tune: another run writes {tmp_path / 'cpu.measured'}; wait for it, or write to another file and merge the two"
+    )
+
+
+def test_a_journal_that_cannot_be_read_names_its_line(planted, tmp_path: Path) -> None:
+    (tmp_path / "cpu.measured.journal").write_text('{"journal": 2}\n')
+    assert refusal(tmp_path) == (
+        f"tune: {tmp_path / 'cpu.measured.journal'}:1: expected a line of a journal, got one that cannot be read "
+        "(its format is 2, this opmux reads 1); delete the file to measure again"
+    )
+
+
+def test_a_file_of_rows_that_is_damaged_is_not_overwritten(planted, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.measured"
+    path.write_text("nothing of the kind\n")
+    told = refusal(tmp_path, kind=OpmuxError)
+    assert told.startswith(f"tune: {path}:1: ")
+    assert told.endswith(
+        "; the points of this run are kept in cpu.measured.journal: mend or remove the file, "
+        "and give the same command again"
+    )
+    assert path.read_text() == "nothing of the kind\n"
+
+
+def test_a_measuring_process_that_does_not_start_says_why(
+    planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPMUX_ARCH", "cpu")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("opmux.tuner.station.serve", dying)
+    assert refusal(tmp_path, kind=OpmuxError) == (
+        "tune: the measuring process on cpu does not start: its process ended with exit code 9"
+    )
+
+
+def dying(*_):
+    """A measuring process that dies at once."""
+    os._exit(9)
+
+
+WRONG = [
+    ({}, "tune: expected one of `shapes`, `random` and `from_trace`, got none; say what to measure"),
+    (
+        {"shapes": [norm()], "random": 3},
+        "tune: expected one of `shapes`, `random` and `from_trace`, got shapes and random; say what to measure",
+    ),
+    ({"random": 3}, "tune: `op` expected names of ops with `random`, got none; name those to draw for"),
+    (
+        {"ops": ["rms_nrm"], "random": 3},
+        "tune: `op` expected the name of an op, got 'rms_nrm'; did you mean rms_norm? see `opmux ops`",
+    ),
+    (
+        {"ops": ["linear"], "shapes": [norm()]},
+        "tune: expected shapes to measure, got none of linear; record some with opmux.trace",
+    ),
+    ({"shapes": []}, "tune: expected shapes to measure, got none; record some with opmux.trace"),
+    ({"shapes": "none.json"}, "tune: `shapes` cannot be read: [Errno 2] No such file or directory: 'none.json'; name"),
+    (
+        {"ops": ["linear"], "random": 3},
+        "tune: linear: expected an op with something to measure, got one of which only the reference implements it; "
+        "install a backend for it, or leave it out (see `opmux backends`)",
+    ),
+    (
+        {"ops": ["linear"], "random": 3, "backends": ["planted"]},
+        "tune: linear: expected an op with something to measure, got one of which planted does not implement it; "
+        "install a backend for it, or leave it out (see `opmux backends`)",
+    ),
+    ({"ops": ["rms_norm"], "random": 0}, "tune: `random` expected 1 point or more for each op, got 0"),
+    ({"shapes": [norm()], "limit_s": float("nan")}, "tune: `limit` expected more than 0 seconds, got nan; omit it"),
+    ({"shapes": [norm()], "rounds": 0}, "tune: `rounds` expected 1 or more, got 0; omit it for the default of 15"),
+    ({"shapes": [norm()], "patience_s": 0.0}, "tune: `patience` expected 1 second or more, got 0; omit it for"),
+    ({"shapes": [norm()], "out": "rows.csv"}, "tune: `out` expected a file with the suffix .measured, got rows.csv;"),
+    ({"shapes": [norm()], "out": "no/a.measured"}, "tune: `out` expected a file in a folder that exists, got no/a.mea"),
+]
+
+
+@pytest.mark.parametrize(("given", "told"), WRONG, ids=[told[6:50] for _, told in WRONG])
+def test_wrong_use_is_refused_before_anything_is_measured(planted, given, told: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        opmux.tune(**{"device": "cpu", **given})
+    assert str(refused.value).startswith(told)
+
+
+def test_a_device_that_is_not_there_and_an_unknown_backend_are_refused(
+    planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert refusal(tmp_path, device="cuda") == ("tune: `device` expected one of cpu, got 'cuda'; see `opmux doctor`")
+    assert refusal(tmp_path, backends=["planed"], kind=UnknownBackend) == (
+        "tune: `backend` expected one of planted, planted:other, reference, got 'planed'; "
+        "see `opmux backends` and, for plugins that failed to load, `opmux doctor`"
+    )
+
+
+def test_without_a_file_the_rows_go_to_the_users_folder(planted, tmp_path: Path) -> None:
+    tuned = tune(tmp_path, out=None)
+    assert Path(tuned.file).parent == tmp_path / "config" / "opmux" / "tuned"
+    assert Path(tuned.file).suffix == ".measured"
