@@ -80,7 +80,7 @@ def test_the_stub_is_made_from_the_ops() -> None:
 def test_dir_lists_what_users_call() -> None:
     listed = dir(opmux)
     assert {"rms_norm", "add_rms_norm_", "attention_backward", "nn", "bench", "explain", "policy", "rope"} <= {*listed}
-    assert {*listed} == {*opmux.__all__, "nn", "bench", *OPS}
+    assert {*listed} == {*opmux.__all__, "nn", "bench", "tune", "tuner", *OPS}
     for name in listed:
         assert getattr(opmux, name) is not None
 

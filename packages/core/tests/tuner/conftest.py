@@ -5,11 +5,13 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from backends import backends
 
+from opmux.bench.isolated import DONE, Message
 from opmux.plugins import loading
 
 PLUGIN = '''
@@ -104,3 +106,25 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with backends(planted=module):
         yield configs
     del sys.modules["planted_plugin"]
+
+
+class InThisProcess:
+    """A worker that runs its jobs in this process: quick, for tests of what happens around them."""
+
+    process = SimpleNamespace(kill=lambda: None)
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def give(self, job: tuple[Any, ...], limit_s: float) -> None:
+        self.job = job
+
+    def hear(self) -> Message:
+        return Message(DONE, self.function(*self.job))
+
+
+@pytest.fixture
+def inside(planted: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``planted``, whose points are measured in this process."""
+    monkeypatch.setattr("opmux.tuner.station.Worker", InThisProcess)
+    return planted

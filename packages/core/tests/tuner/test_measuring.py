@@ -137,7 +137,7 @@ def paged(batch: int, new: int, context: int) -> Point:
         (dense(8, 1024, 1024), {"batch": 1, "seq_q": 512, "seq_k": 512}),
         (dense(1, 1024, 4096), {"batch": 1, "seq_q": 256, "seq_k": 1024}),
         (dense(1, 130, 130), {"batch": 1, "seq_q": 130, "seq_k": 130}),
-        (paged(512, 1, 256), {"batch": 128, "tokens": 128, "max_seqlen_q": 1, "max_seqlen_k": 256}),
+        (paged(512, 1, 256), {"batch": 64, "tokens": 64, "max_seqlen_q": 1, "max_seqlen_k": 256}),
         (paged(2, 512, 4096), {"batch": 1, "tokens": 128, "max_seqlen_q": 128, "max_seqlen_k": 1024}),
     ],
 )

@@ -12,6 +12,9 @@ from typing import Any
 START_S = 120.0
 """The seconds that a process may take to start and import, before its first job."""
 
+_LAST_S = 10.0
+"""The seconds that a process may take to end after it has closed its pipe."""
+
 READY, SAID, DONE, RAISED, DIED, LATE = "ready", "said", "done", "raised", "died", "late"
 
 
@@ -64,7 +67,7 @@ class Worker:
         try:
             message: Message = self.pipe.recv()
         except (EOFError, OSError):
-            return Message(DIED, f"its process ended with exit code {self.stop()}")
+            return Message(DIED, f"its process ended with exit code {self.stop(_LAST_S)}")
         self.deadline = time.monotonic() + self._limit_s
         return message
 
@@ -78,10 +81,10 @@ class Worker:
         self.process.kill()
         self.stop()
 
-    def stop(self) -> int | None:
-        """End the process; returns its exit code if it ends by itself."""
+    def stop(self, within_s: float = 1.0) -> int | None:
+        """End the process; returns its exit code if it ends by itself within this time."""
         self.pipe.close()
-        self.process.join(1.0)
+        self.process.join(within_s)
         code = self.process.exitcode
         if code is None:
             self.process.kill()

@@ -17,7 +17,7 @@ from opmux.tuning.matching import matching_of
 LEAST = 128
 """The size below which no dim of a call is reduced: kernels for prefill want as many."""
 
-_TOTALS = frozenset({"tokens", "tokens_q", "tokens_k"})
+_TOTALS = frozenset({"tokens", "tokens_q", "tokens_k", "pages"})
 """Sums over a batch, for ops whose batch is a dim of its own."""
 
 _FLOAT64 = 8
@@ -92,12 +92,12 @@ def _scores(point: Point) -> int:
 def _halved(point: Point) -> Point:
     """Half the sequences, or if there is one only, half of every other size that changes from call to call."""
     near = set(matching_of(point.definition).nearest)
-    sizes: dict[str, Any] = {n: v for n, v in {**point.dims, **point.options}.items() if n in near}
+    sizes: dict[str, Any] = {n: v for n, v in {**point.dims, **point.options}.items() if n in near | _TOTALS}
     batch = sizes.get("batch", 1)
     if batch > 1:
         part = batch // 2
         changed = {n: max(part, v * part // batch) for n, v in sizes.items() if n in _TOTALS} | {"batch": part}
     else:
-        changed = {n: max(LEAST, v // 2) if v and v > LEAST else v for n, v in sizes.items()}
+        changed = {n: max(LEAST, v // 2) if v and v > LEAST else v for n, v in sizes.items() if n in near}
     dims = {n: changed.get(n, v) for n, v in point.dims.items()}
     return replace(point, dims=dims, options={n: changed.get(n, v) for n, v in point.options.items()})
