@@ -8,7 +8,7 @@ from pathlib import Path
 import filelock
 import pytest
 import torch
-from tuner_points import norm
+from tuner_points import dying, norm
 
 import opmux
 from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
@@ -173,11 +173,6 @@ def test_a_measuring_process_that_does_not_start_says_why(
     assert refusal(tmp_path, kind=OpmuxError) == (
         "tune: the measuring process on cpu does not start: its process ended with exit code 9"
     )
-
-
-def dying(*_):
-    """A measuring process that dies at once."""
-    os._exit(9)
 
 
 WRONG = [

@@ -63,7 +63,7 @@ def machine_of(device: torch.device) -> Machine:
 
 def versions() -> dict[str, str]:
     """Versions of opmux, torch, the plugins with implementations, and of the packages that these plugins require."""
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     for plugin in (p for p in loading.loaded_plugins() if p.implementations):
         found[plugin.distribution] = plugin.version
         for name in _required(plugin.distribution):
