@@ -29,7 +29,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             "rms_norm", "triton", "copy", {"block": 1024}, "bfloat16", launch_of(*COPY, BLOCK=1024, num_warps=2)
         )
         found = jobs.Enumeration("gfx942", {job.key: job}, cases=1, claimed=1, launches=1)
-        monkeypatch.setattr(aot, "enumerate_jobs", lambda arch, ops: found)
+        monkeypatch.setattr(aot, "enumerate_jobs", lambda arch: found)
         if facts is not None:
             monkeypatch.setattr(checks, "read", lambda built: facts)
         application = typer.Typer()

@@ -37,3 +37,16 @@ def test_an_op_that_there_is_not_is_refused() -> None:
     with pytest.raises(InvalidArgument) as raised:
         jobs.enumerate_jobs("gfx942", ["rmsnorm"])
     assert str(raised.value) == "machine-code: `--op` expected the name of an op, got 'rmsnorm'; see `opmux ops`"
+
+
+def test_what_stands_for_a_kernel_does_not_depend_on_the_ops_that_are_asked_for() -> None:
+    ops = ["rms_norm", "layer_norm", "add_rms_norm", "silu_mul"]
+    found = jobs.enumerate_jobs("gfx942", ops, ["model"]).jobs.values()
+    whole = {jobs._identity(job) for job in jobs.representatives(found)}
+    parts = {op: {jobs._identity(job) for job in jobs.representatives(found, [op])} for op in ops}
+    assert set.union(*parts.values()) == whole
+    assert parts["silu_mul"].isdisjoint(parts["rms_norm"])
+    alone = jobs.enumerate_jobs("gfx942", ["rms_norm"], ["model"]).jobs.values()
+    configs = {(job.kernel, str(job.config)) for job in alone}
+    assert configs <= {(job.kernel, str(job.config)) for job in found if "rms_norm" in job.ops}
+    assert {job.kernel for job in alone} == {job.kernel for job in jobs.representatives(found, ["rms_norm"])}

@@ -25,7 +25,7 @@ def test_a_kernel_that_does_not_compile_is_a_complaint(monkeypatch: pytest.Monke
         "rms_norm", "triton", "not_compiling", {}, "", launch_of(planted.not_compiling, *COPY[1:], BLOCK=1024)
     )
     found = jobs.Enumeration("gfx942", {bad.key: bad})
-    monkeypatch.setattr(aot, "enumerate_jobs", lambda arch, ops: found)
+    monkeypatch.setattr(aot, "enumerate_jobs", lambda arch: found)
     result = aot.check_arch("gfx942", workers=1)
     (complaint,) = result.complaints
     assert complaint.startswith("not_compiling||: did not compile: CompileTimeAssertionFailure: ")

@@ -27,10 +27,11 @@ def read(path: Path, version: str) -> dict[str, Any] | None:
     return found
 
 
-def write(path: Path, version: str, rows: Mapping[str, Facts]) -> None:
-    """Record rows under a version; those of other versions stay."""
+def write(path: Path, version: str, rows: Mapping[str, Facts], *, some: bool = False) -> None:
+    """Record rows under a version; those of other versions stay, and with ``some`` this version's other rows too."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    known[version] = {key: facts.as_dict() for key, facts in sorted(rows.items())}
+    kept = known.get(version, {}) if some else {}
+    known[version] = dict(sorted({**kept, **{key: facts.as_dict() for key, facts in rows.items()}}.items()))
     lines = ["{"]
     for place, (name, recorded) in enumerate(sorted(known.items())):
         body = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in recorded.items())

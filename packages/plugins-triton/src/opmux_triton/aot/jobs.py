@@ -4,7 +4,7 @@ The very code of a call picks kernels and configs here: constraints, config func
 data (torch's meta device), and a `recording` notes each launch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ class Job:
         launch: the launch to compile: of all that share kernel, config and flags the one with the most elements.
         profile: the profile of these cases, the first one that has any.
         cases: how many cases launch it.
+        ops: the ops of these cases; ``op`` is that of the launch.
     """
 
     op: str
@@ -44,6 +45,7 @@ class Job:
     launch: Launch
     profile: str = PROFILES[0]
     cases: int = 0
+    ops: set[str] = field(default_factory=set)
     size: int = field(default=0, repr=False)
 
     @property
@@ -76,11 +78,10 @@ def enumerate_jobs(arch: str, ops: Sequence[str] | None = None, profiles: Sequen
     Raises:
         InvalidArgument: where an op does not exist.
     """
+    require_ops(ops or ())
     known = registered_ops()
     found = Enumeration(arch)
     for name in ops or known:
-        if name not in known:
-            raise InvalidArgument(f"machine-code: `--op` expected the name of an op, got {name!r}; see `opmux ops`")
         op = known[name].op
         if any(i.backend == BACKEND for i in op.implementations):
             seen: set[str] = set()
@@ -88,6 +89,17 @@ def enumerate_jobs(arch: str, ops: Sequence[str] | None = None, profiles: Sequen
                 for case in _distinct(cases_of(name, profile, gpu=True), seen):
                     _add_case(found, op, case, profile)
     return found
+
+
+def require_ops(names: Iterable[str]) -> None:
+    """Check names of ops.
+
+    Raises:
+        InvalidArgument: where an op does not exist.
+    """
+    for name in names:
+        if name not in registered_ops():
+            raise InvalidArgument(f"machine-code: `--op` expected the name of an op, got {name!r}; see `opmux ops`")
 
 
 def _distinct(cases: Sequence[Case], seen: set[str]) -> Iterator[Case]:
@@ -148,8 +160,9 @@ def _add_launch(
     job.size = sum(a.numel() for a in tensors if isinstance(a, torch.Tensor) and a.is_contiguous())
     known = found.jobs.setdefault(job.key, job)
     known.cases += 1
+    known.ops.add(op.name)
     if job.size > known.size and job.profile == known.profile:
-        job.cases = known.cases
+        job.cases, job.ops = known.cases, known.ops
         found.jobs[job.key] = job
 
 
@@ -188,24 +201,32 @@ def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
             yield filled | {name: step.get(name, 1) for name in open_}
 
 
-def representatives(jobs: Iterable[Job]) -> list[Job]:
+def representatives(jobs: Iterable[Job], ops: Collection[str] = ()) -> list[Job]:
     """Of each kernel, config, width of the data and profile two: the largest problem, and that with the most flags on.
 
     Masks, sinks and the like multiply the variants of a kernel; its tiles, warps and stages, and with them registers
     and LDS, are those of the config.
+
+    Args:
+        jobs: those of all ops: several ops launch one kernel, and which of their jobs is picked must not depend on
+            those that are asked for.
+        ops: only what stands for a kernel and config that one of these ops launches; everything if empty.
     """
     groups: dict[tuple[str, str, int, str], list[Job]] = {}
     for job in jobs:
         group_of = (job.kernel, str(sorted(job.config.items())), _width(job.launch), job.profile)
         groups.setdefault(group_of, []).append(job)
     picked: dict[str, Job] = {}
+    stands_for: dict[str, set[str]] = {}
     for group in groups.values():
         for job in (
             max(group, key=lambda j: j.size),
             max(group, key=lambda j: sum(v is True for v in j.launch.meta.values())),
         ):
-            picked.setdefault(_identity(job), job)
-    return list(picked.values())
+            identity = _identity(job)
+            picked.setdefault(identity, job)
+            stands_for.setdefault(identity, set()).update(*(j.ops for j in group))
+    return [job for identity, job in picked.items() if not ops or not stands_for[identity].isdisjoint(ops)]
 
 
 def _width(launch: Launch) -> int:

@@ -11,7 +11,7 @@ from opmux.plugin import InvalidArgument, parse_arch, registered_ops
 from opmux_triton.aot import checks
 from opmux_triton.aot.build import build
 from opmux_triton.aot.facts import Facts
-from opmux_triton.aot.jobs import BACKEND, Enumeration, Job, enumerate_jobs, representatives
+from opmux_triton.aot.jobs import BACKEND, Enumeration, Job, enumerate_jobs, representatives, require_ops
 from opmux_triton.archs import PORTABLE
 
 
@@ -26,10 +26,11 @@ class Row:
 
 @dataclass
 class Result:
-    """What an arch's check found."""
+    """What an arch's check found; ``ops`` are those that were asked for, empty for all."""
 
     arch: str
     enumeration: Enumeration
+    ops: frozenset[str] = frozenset()
     rows: list[Row] = field(default_factory=list)
 
     @property
@@ -41,7 +42,8 @@ class Result:
     def complaints(self) -> list[str]:
         """Everything that is wrong, a line each."""
         wrong = [f"{row.job.key}: {text}" for row in self.rows for text in row.complaints]
-        return [*self.enumeration.failures, *wrong]
+        failures = (f for f in self.enumeration.failures if not self.ops or f.partition(" ")[0] in self.ops)
+        return [*failures, *wrong]
 
 
 def claims(arch: str) -> bool:
@@ -66,7 +68,8 @@ def check_arch(
 
     Args:
         arch: ``gfx942``, ``sm_90``, ...
-        ops: names of ops; every one if empty.
+        ops: names of ops, whose kernels alone are compiled; every one if empty. Which launches stand for a kernel is
+            decided over all ops, so that the results are those of a whole run.
         every: compile every combination of flags too, not those of `representatives` alone.
         workers: processes that compile; by default one for each CPU.
         tick: called with the number of finished jobs and of all.
@@ -79,9 +82,13 @@ def check_arch(
         raise InvalidArgument(
             f"machine-code: `ARCH` expected an arch that backend {BACKEND} claims, got {arch!r}; it claims {claimed}"
         )
-    result = Result(arch, enumerate_jobs(arch, ops or None))
+    require_ops(ops)
+    result = Result(arch, enumerate_jobs(arch), frozenset(ops))
     found = result.enumeration.jobs.values()
-    _jobs[:] = found if every else representatives(found)
+    if every:
+        _jobs[:] = [job for job in found if not ops or not job.ops.isdisjoint(ops)]
+    else:
+        _jobs[:] = representatives(found, ops)
     count = workers or os.cpu_count() or 1
     with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
         for done, (facts, wrong) in enumerate(pool.map(_check_job, [(arch, i) for i in range(len(_jobs))]), 1):
