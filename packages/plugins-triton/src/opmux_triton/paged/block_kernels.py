@@ -1,7 +1,5 @@
 """The online softmax over blocks of paged keys: where blocks lie, which keys rows see, scores, sums.
 
-Scores are kept to base 2. A maximum of -inf (nothing seen so far) counts as 0 where scores are measured from it.
-
 A weight of 0 does not silence a NaN, so values past a sequence's end are not loaded at all. Where rows see different
 keys, values that some of them do not see are multiplied by 0; if a sum is then not finite, it is found anew, from the
 finite values, and what each row sees of the others is counted (`excess_of`).
@@ -9,6 +7,8 @@ finite values, and what each row sees of the others is counted (`excess_of`).
 
 import triton
 import triton.language as tl
+
+from opmux_triton.scoring.online import weights_of
 
 _CHUNK = tl.constexpr(256)
 """Offsets that `sequence_at` compares at a time."""
@@ -95,8 +95,8 @@ def sees(key, position, high, left, right, LEFT: tl.constexpr, RIGHT: tl.constex
 
 
 @triton.jit
-def scores_of(q, k, factor, cap, SOFTCAP: tl.constexpr, SCALED: tl.constexpr, UPCAST: tl.constexpr):
-    """Scores to base 2; without SCALED (and a cap) not yet times ``factor``, which is then positive."""
+def scores_of(q, k, factor, cap, SOFTCAP: tl.constexpr, UPCAST: tl.constexpr):
+    """Products of queries and keys; with a cap, these times ``factor``, capped, as exponents of 2."""
     if UPCAST:
         q = q.to(tl.float32)
         k = k.to(tl.float32)
@@ -104,8 +104,6 @@ def scores_of(q, k, factor, cap, SOFTCAP: tl.constexpr, SCALED: tl.constexpr, UP
     if SOFTCAP:
         # cap * tanh(x) with factor * q.k = 2 x to base 2; the form is right for infinities too.
         return cap - 2.0 * cap / (tl.exp2(scores * factor) + 1.0)
-    if SCALED:
-        return scores * factor
     return scores
 
 
@@ -123,10 +121,10 @@ def attend_blocks(
     k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, SCALED: tl.constexpr, UPCAST: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
-    """The online softmax over the blocks [first, last).
+    """The online softmax over the blocks [first, last); ``top`` is as `weights_of` has it.
 
     MASK is ``"none"`` where each row sees each key, ``"keys"`` where all rows see the same ones, else ``"rows"``, or
     ``"finite"``, which takes 0 for values that are NaN or Inf.
@@ -160,28 +158,14 @@ def attend_blocks(
                 v = tl.load(v_at)
             else:
                 v = tl.load(v_at, mask=(value_dims < VALUE_DIM)[None, :], other=0.0)
-        if MASK == "none":
-            scores = scores_of(q, k, factor, cap, SOFTCAP, SCALED, UPCAST)
-            highest = tl.max(scores, 1)
-            if not (SOFTCAP or SCALED):
-                highest = highest * factor
-            new_top = tl.maximum(top, highest)
-            anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
-            if SOFTCAP or SCALED:
-                weights = tl.exp2(scores - anchor[:, None])
-            else:
-                weights = tl.exp2(scores * factor - anchor[:, None])
-        else:
-            scores = scores_of(q, k, factor, cap, SOFTCAP, True, UPCAST)
+        scores = scores_of(q, k, factor, cap, SOFTCAP, UPCAST)
+        if MASK != "none":
             if MASK == "keys":
                 seen = ((key >= low) & (key < high))[None, :]
             else:
                 seen = sees(key, position, high, left, right, LEFT, RIGHT)
             scores = tl.where(seen, scores, float("-inf"))
-            new_top = tl.maximum(top, tl.max(scores, 1))
-            anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
-            weights = tl.exp2(scores - anchor[:, None])
-        decay = tl.exp2(top - anchor)
+        weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE)
         total = total * decay + tl.sum(weights, 1)
         acc = acc * decay[:, None]
         if MASK == "finite":

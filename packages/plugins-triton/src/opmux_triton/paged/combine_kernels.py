@@ -5,7 +5,8 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import blocks_of, count_of, numbers_of, sequence_at
-from opmux_triton.scoring.base2 import LN_2, LOG2_E
+from opmux_triton.scoring.base2 import LN_2
+from opmux_triton.scoring.online import with_sink
 
 
 @triton.jit
@@ -83,11 +84,11 @@ def combine(
         one = tl.where(wrote[:, None], one, 0.0)
         one_top = tl.where(wrote, one_top, float("-inf"))
         one_total = tl.where(wrote, one_total, 0.0)
+    sink = 0.0
+    if SINKS:
+        sink = tl.load(sinks + head * sinks_stride).to(tl.float32)
     top = float("-inf")
     total = 0.0
-    if SINKS:
-        top = tl.load(sinks + head * sinks_stride).to(tl.float32) * LOG2_E
-        total = tl.exp2(top - tl.where(top == float("-inf"), 0.0, top))
     acc, top, total = joined(tl.zeros([BLOCK_V], tl.float32), top, total, one, one_top, one_total)
     for first in range(BLOCK_S, active, BLOCK_S):
         one, one_top, one_total = left_by_splits(
@@ -95,10 +96,12 @@ def combine(
         )
         acc, top, total = joined(acc, top, total, one, one_top, one_total)
     if active > 1:
-        anchor = tl.where(top == float("-inf"), 0.0, top)
+        if SINKS:
+            decay, total, top = with_sink(total, top, sink)
+            acc = acc * decay
         result = acc / tl.where(total == 0, 1.0, total)
         row = (tl.cast(token, tl.int64) * HEADS + head) * VALUE_DIM
         tl.store(out + row + value_dims, result.to(out.dtype.element_ty), mask=value_dims < VALUE_DIM)
         if LSE:
             at = tl.cast(head, tl.int64) * tokens + token
-            tl.store(lse + at, (anchor + tl.log2(total)) * LN_2)
+            tl.store(lse + at, (top + tl.log2(total)) * LN_2)

@@ -15,7 +15,8 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import attend_blocks, blocks_of, count_of, excess_of, numbers_of, sequence_at
-from opmux_triton.scoring.base2 import LN_2, LOG2_E
+from opmux_triton.scoring.base2 import LN_2
+from opmux_triton.scoring.online import with_sink
 
 
 @triton.jit
@@ -130,6 +131,10 @@ def attend(
     inside = live[:, None]
     if VALUE_DIM != BLOCK_V:
         inside = inside & (value_dims < VALUE_DIM)[None, :]
+    WIDE: tl.constexpr = not SOFTCAP and k_cache.dtype.element_ty == tl.float32
+    if SCALED and not SOFTCAP:  # the sign of the factor, or its being 0, is the queries'
+        queried = (queried * tl.where(factor > 0, 1.0, tl.where(factor < 0, -1.0, 0.0))).to(queried.dtype)
+        factor = tl.where(factor == 0, 1.0, tl.abs(factor))
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -138,7 +143,7 @@ def attend(
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, first, last, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, SCALED, UPCAST, "keys",
+            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, "keys",
         )  # fmt: skip
     else:
         middle = tl.minimum(tl.maximum(full_begin, first), last)
@@ -147,18 +152,18 @@ def attend(
             acc, top, total = attend_blocks(
                 acc, top, total, queried, k_head, v_head, pages, position, first, middle, low, high, left, right,
                 k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, SCALED, UPCAST,
+                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
                 "rows",
             )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, middle, after, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, SCALED, UPCAST, "none",
+            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, "none",
         )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, after, last, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, SCALED, UPCAST,
+            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
             "rows" if (LEFT or RIGHT) else "keys",
         )  # fmt: skip
         if LEFT or RIGHT:
@@ -180,11 +185,13 @@ def attend(
                     tl.zeros_like(acc), tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros_like(total),
                     queried, k_head, v_head, pages, position, first * fine, last * fine, low, high, left, right,
                     k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-                    PAGE_SIZE, HEAD_DIM, VALUE_DIM, 16, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, SCALED, UPCAST,
+                    PAGE_SIZE, HEAD_DIM, VALUE_DIM, 16, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
                     "finite",
                 )  # fmt: skip
                 acc += tl.load(room, mask=inside, other=0.0).to(tl.float32)
 
+    if WIDE:
+        top = top * factor
     if SPLIT:
         if end - begin > share:
             part = numbers_of(token, head, split, tokens, HEADS)
@@ -192,18 +199,13 @@ def attend(
             tl.store(statistics + part * 2, top, mask=live)
             tl.store(statistics + part * 2 + 1, total, mask=live)
             return
-    anchor = tl.where(top == float("-inf"), 0.0, top)
     if SINKS:
-        sink = tl.load(sinks + head * sinks_stride, mask=live, other=0.0).to(tl.float32) * LOG2_E
-        top = tl.maximum(top, sink)
-        joint = tl.where(top == float("-inf"), 0.0, top)
-        decay = tl.exp2(anchor - joint)
-        total = total * decay + tl.exp2(sink - joint)
+        sink = tl.load(sinks + head * sinks_stride, mask=live, other=0.0).to(tl.float32)
+        decay, total, top = with_sink(total, top, sink)
         acc = acc * decay[:, None]
-        anchor = joint
     result = acc / tl.where(total == 0, 1.0, total)[:, None]
     room = places_of(out, numbers_of(token, head, 0, tokens, HEADS), value_dims, VALUE_DIM)
     tl.store(room, result.to(out.dtype.element_ty), mask=inside)
     if LSE:
-        logarithm = (anchor + tl.log2(total)) * LN_2
+        logarithm = (top + tl.log2(total)) * LN_2
         tl.store(lse + head.to(tl.int64) * tokens + token, logarithm, mask=live)

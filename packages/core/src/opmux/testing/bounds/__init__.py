@@ -15,13 +15,18 @@ than one whose sum does not, which no constant tolerance can express.
 a sequential sum of terms of one sign has the standard deviation ``0.24 u sqrt(n) sum|t|``, of mixed signs ``0.4 u
 sum|t|``. `roundings` therefore counts ``4 + sqrt(n)``: about four standard deviations of the worst order, which
 admits every order, and half as many bits as a sum in bfloat16 would need. If the case repeats one entry along a summed
-dim (the expanded view), all terms round the same way, and it counts ``4 + n``.
+dim (the expanded view), all terms round the same way, and it counts ``4 + n``; if each number occurs ``m`` times, as
+keys do in shared pages, ``4 + sqrt(n m)``.
 
 **Probabilities in bfloat16.** Attention kernels multiply the probabilities P with V on matrix units that take 16-bit
 operands, so for 16-bit inputs P (and in the backward dS) may be rounded to bfloat16. The roundings of the terms of one
 sum are independent and each has a standard deviation of ``0.41 * 2**-8`` of its term: the sum's is ``0.41 * 2**-8 *
 sqrt(P**2 @ V**2)``. For float16 inputs they may be float16, whose subnormals are coarser. *noise* is 2.5 of that root
 (six standard deviations), plus the result itself once, for rows whose probabilities are all equal and round alike.
+The terms of a key that occurs ``m`` times round alike too: they count ``m`` times in the sum under the root.
+
+**Large scores.** The relative error of a probability is the error of its exponent, which grows with the scores. Where
+it is no small number, the bound is the interval in which the probability may lie (`bounds.exponentials`).
 
 **Three bounds.** For the worst element, as above. For the worst row (of the last dim) and for the whole output (in the
 Frobenius norm) the norms of the three terms are added, the first and the third as averages: a rounding

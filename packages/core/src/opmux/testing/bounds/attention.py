@@ -2,26 +2,39 @@
 
 With s the scores, P = exp(s - lse) and |s| etc. the magnitudes:
 
-    error of a score    e_s  = roundings(head_dim) |q|.|k| scale + 2 |s|          (the cap passes on its slope)
-    of a probability    e_P  = P (e_s + 2 |s - lse| + 4 + the same, averaged over the row, for the lse)
+    error of a score    e_s  = roundings(head_dim) |q|.|k| scale + 4 |s|          (the cap passes on its slope)
+    of an exponent      e_x  = e_s + 2 |s - lse| + 4, and the same, averaged over the row, for the lse
+    of a probability    e_P  = P e_x
     of an output        e_P @ |V| + P @ |V| roundings(seq_k)
 
 and the noise of P rounded to bfloat16.
+
+**Large scores.** Where ``u e_x`` is no small number (scores of 1e4 and more in float32), a first order says nothing: P
+is anything between ``exp(x - u e_x)`` and ``exp(x + u e_x)``, so these ends are its bound. A row whose largest score
+leads by more than the errors of its scores is as exact as any other, however large they are; where two scores tie to
+within their errors, either may win. Probabilities below the smallest normal number may be flushed to zero: a query or a
+value of 1e30 shows that.
+
+**Keys that occur several times** (pages shared within a sequence) have equal probabilities, which are rounded alike:
+the noise of ``m`` equal terms is ``m`` times that of one, not ``sqrt(m)`` times, and so are the roundings of their sum.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from opmux.testing.bounds.model import Allowance, Given, derives, roundings, row_sums
+from opmux.testing.bounds.model import Allowance, Given, derives, roundings
 from opmux.testing.bounds.scores import Scores, by_sequence, per_head
 
 
 @derives("attention", "attention_lse")
 def _attention(given: Given) -> list[Allowance]:
     found = [
-        _attention_terms(given, Scores.of(given.tensors, given.options, batch, heads))
+        _attention_terms(
+            given, Scores.of(given.tensors, given.options, batch, heads, unit=given.unit, smallest=given.smallest)
+        )
         for batch, heads in per_head(given["q"], given["k"])
     ]
     return _assembled(given, found)
@@ -34,7 +47,7 @@ def _attention_sequences(given: Given) -> list[Allowance]:
     lse = out.new_zeros((out.shape[1], out.shape[0]))
     for tokens, _, tensors in by_sequence(given.tensors):
         expected = (out[None, tokens], *(e[None, :, tokens] for e in given.expected[1:]))
-        one = Given(given.op, tensors, given.options, expected, given.sixteen, tensors, given.half)
+        one = replace(given, tensors=tensors, expected=expected, raw=tensors)
         parts = _attention(one)
         magnitude[tokens] = as_tensor(parts[0].magnitude)[0]
         if parts[0].noise is not None:
@@ -52,14 +65,12 @@ def as_tensor(value: Tensor | float) -> Tensor:
 
 def _attention_terms(given: Given, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
     """For some heads: the output's magnitude, the root of its noise, the lse's magnitude."""
-    keys = roundings(scores.p.shape[-1])
-    error = scores.p * scores.error
-    common = row_sums(error)
+    keys = roundings(scores.p.shape[-1], float(scores.alike.max()) if scores.alike.numel() else 1.0)
     size = scores.v.abs()
-    weighted = scores.p @ size
-    magnitude = error @ size + weighted * (keys + 4) + weighted * common
-    lse = common + keys + 2 * scores.lse.abs() + 4
-    return magnitude, (given.kept(scores.p).square() @ size.square()).sqrt(), lse.squeeze(-1)
+    magnitude = scores.p_error @ size + (scores.p @ size) * (keys + 4)
+    lse = scores.lse_error + keys + 2 * scores.lse.abs() + 4
+    root = ((given.kept(scores.p).square() * scores.alike) @ size.square()).sqrt()
+    return magnitude, root, lse.squeeze(-1)
 
 
 def _assembled(given: Given, parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Allowance]:

@@ -1,7 +1,10 @@
 """Bounds of the gradients of attention, dense and ragged.
 
-dP = dO.V, shift = dlse - dO.out, dS = P (dP + shift), each with its error; the products follow as in the forward.
+dP = dO.V, shift = dlse - dO.out, dS = P (dP + shift), each with its error; the products follow as in the forward. The
+lse is given, so the error of P is that of its own score; dS below the smallest normal number may be flushed to zero.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,7 +23,9 @@ def _attention_backward(given: Given) -> list[Allowance]:
     groups = q.shape[2] // max(1, k.shape[2])
     queries = roundings(q.shape[1] * groups)
     for batch, heads in per_head(q, k):
-        scores = Scores.of(given.tensors, given.options, batch, heads, saved=True)
+        scores = Scores.of(
+            given.tensors, given.options, batch, heads, saved=True, unit=given.unit, smallest=given.smallest
+        )
         one = attended(given.tensors, batch, heads, groups)
         grad, out = one["grad_out"], one["out"]
         shift = one["grad_lse"] - row_sums(grad * out)
@@ -28,8 +33,11 @@ def _attention_backward(given: Given) -> list[Allowance]:
         e_shift = width * row_sums((grad * out).abs()) + one["grad_lse"].abs()
         grad_p = grad @ scores.v.mT
         ds = scores.p * (grad_p + shift)
-        e_ds = scores.p * (width * (grad.abs() @ scores.v.abs().mT) + e_shift)
-        e_ds = (e_ds + scores.p * (grad_p.abs() + shift.abs()) * (scores.error + 4)) * scores.slope
+        most = scores.p + given.unit * scores.p_error  # what the probability may be
+        e_ds = most * (width * (grad.abs() @ scores.v.abs().mT) + e_shift)
+        e_ds = e_ds + (grad_p.abs() + shift.abs()) * (scores.p_error + 4 * most)
+        e_ds = torch.where(ds.abs() < 2 * given.smallest, torch.maximum(e_ds, ds.abs() / given.unit), e_ds)
+        e_ds = e_ds * scores.slope
         e_ds = e_ds + ds.abs() * scores.slope_error
         ds = ds * scores.slope
         keys, kv = roundings(ds.shape[-1]), slice(heads.start // groups, -(-heads.stop // groups))
@@ -42,9 +50,9 @@ def _attention_backward(given: Given) -> list[Allowance]:
             scores.scale * ((e_ds + queries * ds.abs()).mT @ scores.q.abs()), groups
         ).transpose(0, 1)
         roots[1][batch, :, kv] += _grouped(scores.scale**2 * (kept.mT @ scores.q.square()), groups).transpose(0, 1)
-        sizes[2][batch, :, kv] += _grouped((scores.p * (scores.error + queries + 4)).mT @ grad.abs(), groups).transpose(
-            0, 1
-        )
+        sizes[2][batch, :, kv] += _grouped(
+            (scores.p_error + scores.p * (queries + 4)).mT @ grad.abs(), groups
+        ).transpose(0, 1)
         roots[2][batch, :, kv] += _grouped(kept_p.mT @ grad.square(), groups).transpose(0, 1)
         if of_sinks is not None:
             arguments = scores.lse.abs() + one["sinks"].abs()
@@ -76,9 +84,7 @@ def _attention_varlen_backward(given: Given) -> list[Allowance]:
         expected = tuple(
             e[None, p] if given.wants(i) else e for i, (e, p) in enumerate(zip(given.expected[:3], places, strict=True))
         )
-        one = Given(
-            given.op, tensors, given.options, (*expected, given.expected[3]), given.sixteen, tensors, given.half
-        )
+        one = replace(given, tensors=tensors, expected=(*expected, given.expected[3]), raw=tensors)
         parts = _attention_backward(one)
         for i, place in enumerate(places):
             sizes[i][place] = as_tensor(parts[i].magnitude)[0]

@@ -102,9 +102,14 @@ repeated = ContextVar("repeated", default=False)
 """Whether the operands of the current call repeat one entry, so that all terms of a sum round the same way."""
 
 
-def roundings(terms: int) -> float:
-    """The error allowed for a sum of this many terms in any order, in unit roundoffs."""
-    return 4.0 + (terms if repeated.get() else math.sqrt(terms))
+def roundings(terms: int, alike: float = 1.0) -> float:
+    """The error allowed for a sum of this many terms in any order, in unit roundoffs.
+
+    Args:
+        terms: how many terms.
+        alike: how many of them are the same number, at most: these round the same way.
+    """
+    return 4.0 + (terms if repeated.get() else math.sqrt(terms * max(1.0, alike)))
 
 
 def unit_roundoff(dtypes: Sequence[torch.dtype]) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux.testing.bounds.exponentials import exponential_errors, softmax_errors
+
 SCORES_AT_A_TIME = 1 << 24
 
 
@@ -19,30 +21,44 @@ class Scores:
     Attributes:
         q, k, v: ``(heads, seq, dim)``, keys and values repeated for the query heads that share them.
         p: the probabilities, 0 where masked out.
-        error: the roundings of each probability, relative to it, without those of the row's lse; 0 where masked out.
+        p_error: the error of each probability, in unit roundoffs, that of the row's lse included unless it is given.
+        lse_error: the error of each lse, in unit roundoffs, ``(heads, seq_q, 1)``; 0 if it is given.
         slope: the derivative of the cap; 1 without one.
         slope_error: its roundings.
         lse: ``(heads, seq_q, 1)``; 0 for -inf.
         sink_p: the probability of the sink, ``(heads, seq_q, 1)``.
         scale: the factor on the scores.
+        alike: how often each key is among the keys, ``(seq_k,)``; 1 where each has a place of its own.
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
     p: Tensor
-    error: Tensor
+    p_error: Tensor
+    lse_error: Tensor
     slope: Tensor | float
     slope_error: Tensor | float
     lse: Tensor
     sink_p: Tensor | float
     scale: float
+    alike: Tensor
 
     @classmethod
     def of(
-        cls, tensors: Mapping[str, Any], options: Mapping[str, Any], batch: int, heads: slice, saved: bool = False
+        cls,
+        tensors: Mapping[str, Any],
+        options: Mapping[str, Any],
+        batch: int,
+        heads: slice,
+        saved: bool = False,
+        unit: float = 2.0**-24,
+        smallest: float = torch.finfo(torch.float32).tiny,
     ) -> "Scores":
-        """Score the queries of these heads; ``saved`` takes the lse from the tensors, as a backward does."""
+        """Score the queries of these heads; ``saved`` takes the lse from the tensors, as a backward does.
+
+        ``unit`` and ``smallest`` are the unit roundoff and the smallest normal number of the accumulation dtype.
+        """
         groups = tensors["q"].shape[2] // tensors["k"].shape[2]
         one = attended(tensors, batch, heads, groups)
         q, k, v = one["q"], one["k"], one["v"]
@@ -60,24 +76,32 @@ class Scores:
             error = error * slope + 4 * s.abs()
         allowed = _allowed(s.shape[-2], s.shape[-1], options["causal"], options["window"], s.device)
         masked = s.masked_fill(~allowed, -math.inf)
-        sinks = one["sinks"]
-        if saved:
-            lse = one["lse"]
-        else:
-            joined = masked if sinks is None else torch.cat((masked, sinks.expand(-1, s.shape[-2], 1)), -1)
-            lse = torch.logsumexp(joined, -1, keepdim=True)
+        sinks = None if one["sinks"] is None else one["sinks"].expand(-1, s.shape[-2], 1)
+        joined = masked if sinks is None else torch.cat((masked, sinks), -1)
+        lse = one["lse"] if saved else torch.logsumexp(joined, -1, keepdim=True)
         lse = torch.where(lse == -math.inf, 0.0, lse)
+        # What the argument of the exponential is off by: the score, the difference, the conversion to base 2.
+        error = (error + 2 * (s - lse).abs() + 4).masked_fill(~allowed, 0.0) * unit
+        if saved:
+            p_error, lse_error = exponential_errors(masked - lse, error, smallest), torch.zeros_like(lse)
+        else:
+            if sinks is not None:
+                of_sinks = (2 * (sinks.abs() + (sinks - lse).abs()) + 4) * unit
+                error = torch.cat((error, of_sinks.nan_to_num(0.0, 0.0, 0.0)), -1)
+            p_error, lse_error = softmax_errors(joined - lse, error, smallest)
         return cls(
             q,
             k,
             v,
             torch.exp(masked - lse),
-            (error + 2 * (s - lse).abs() + 4).masked_fill(~allowed, 0.0),
+            p_error[..., : s.shape[-1]] / unit,
+            lse_error / unit,
             slope,
             slope_error,
             lse,
             0.0 if sinks is None else torch.exp(sinks - lse),
             abs(scale),
+            one["alike"],
         )
 
 
@@ -119,6 +143,7 @@ def attended(tensors: Mapping[str, Any], batch: int, heads: slice, groups: int) 
         found[name] = found["q"].new_zeros(()) if value is None else value[batch][heads].unsqueeze(-1)
     sinks = tensors.get("sinks")
     found["sinks"] = None if sinks is None else sinks[heads].reshape(-1, 1, 1)
+    found["alike"] = tensors.get("alike", found["k"].new_ones(found["k"].shape[-2]))
     return found
 
 
@@ -137,13 +162,17 @@ def by_sequence(tensors: Mapping[str, Any]) -> Iterator[tuple[slice, slice, dict
             if tensors.get(name) is not None:
                 one[name] = tensors[name][None, :, queries]
         for name in ("k", "v"):
-            one[name] = _cached(tensors, name, place) if paged else tensors[name][None, keys]
+            one[name] = tensors[name][None, keys] if not paged else None
+        if paged:
+            one |= _cached(tensors, place)
         yield queries, keys, one
 
 
-def _cached(tensors: Mapping[str, Any], name: str, place: int) -> Tensor:
-    """A sequence's keys or values, gathered from its pages."""
-    cache, length = tensors[f"{name}_cache"], int(tensors["seq_lens"][place])
-    pages = tensors["block_table"][place, : -(-length // cache.shape[1])].to(torch.int64)
-    gathered: Tensor = cache.index_select(0, pages).flatten(0, 1)[None, :length]
-    return gathered
+def _cached(tensors: Mapping[str, Any], place: int) -> dict[str, Tensor]:
+    """A sequence's keys and values, gathered from its pages, and how often each key is among them."""
+    length, size = int(tensors["seq_lens"][place]), tensors["k_cache"].shape[1]
+    pages = tensors["block_table"][place, : -(-length // size)].to(torch.int64)
+    found = {n: tensors[f"{n}_cache"].index_select(0, pages).flatten(0, 1)[None, :length] for n in ("k", "v")}
+    _, page, uses = pages.unique(return_inverse=True, return_counts=True)
+    found["alike"] = uses[page].repeat_interleave(size)[:length].to(found["k"].dtype)
+    return found

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from opmux_triton.scoring.base2 import LN_2, LOG2_E
 from opmux_triton.scoring.masks import attends, key_limits
+from opmux_triton.scoring.online import weights_of, with_sink
 
 
 @triton.jit
@@ -70,10 +71,13 @@ def _blocks(
     low, high, queries, keys, scale, cap, left, right,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK: tl.constexpr,
     HEAD_BLOCK: tl.constexpr, VALUE_BLOCK: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    FOLD: tl.constexpr, SOFTCAP: tl.constexpr, TMA: tl.constexpr, MASKED: tl.constexpr, FINITE: tl.constexpr,
+    SOFTCAP: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, MASKED: tl.constexpr, FINITE: tl.constexpr,
     STAGES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """The online softmax over the keys in [low, high); ``FINITE`` counts values that are not finite as 0."""
+    """The online softmax over the keys in [low, high); ``FINITE`` counts values that are not finite as 0.
+
+    ``top`` is as `weights_of` has it.
+    """
     head_column = tl.arange(0, HEAD_BLOCK)
     value_column = tl.arange(0, VALUE_BLOCK)
     for start in tl.range(low, high, BLOCK, num_stages=STAGES):
@@ -85,24 +89,12 @@ def _blocks(
         if UPCAST:
             k_tile = k_tile.to(tl.float32)
         scores = tl.dot(q, k_tile.T, input_precision="ieee")
-        if not FOLD:
-            scores = scores * scale
-            if SOFTCAP:
-                scores = _tanh(scores) * cap
+        if SOFTCAP:
+            scores = _tanh(scores * scale) * cap
         if MASKED:
             seen = attends(query[:, None], key[None, :], queries, keys, left, right, LEFT, RIGHT)
             scores = tl.where(seen, scores, float("-inf"))
-        if FOLD:
-            new_top = tl.maximum(top, tl.max(scores, 1) * scale)
-        else:
-            new_top = tl.maximum(top, tl.max(scores, 1))
-        # A row without any score so far is measured from 0: -inf - -inf would be NaN.
-        anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
-        if FOLD:
-            weights = tl.exp2(scores * scale - anchor[:, None])
-        else:
-            weights = tl.exp2(scores - anchor[:, None])
-        decay = tl.exp2(top - anchor)
+        weights, new_top, decay = weights_of(scores, top, scale, SOFTCAP, WIDE)
         total = total * decay + tl.sum(weights, 1)
         mean = mean * decay[:, None]
         if TMA:
@@ -117,6 +109,16 @@ def _blocks(
         else:
             mean = tl.dot(weights.to(v_tile.dtype), v_tile, mean, input_precision="ieee")
         top = new_top
+    return mean, total, top
+
+
+@triton.jit
+def _scaled(mean, total, top, scale, sinks, sink):
+    """Sums with the top of unscaled scores, as those with the top of exponents, and with the sink if there is one."""
+    top = top * scale
+    if sinks is not None:
+        decay, total, top = with_sink(total, top, sink)
+        mean = mean * decay[:, None]
     return mean, total, top
 
 
@@ -166,9 +168,9 @@ def attention_forward(
 ):  # fmt: skip
     """`attention_lse`, and `attention_varlen_lse` where ``RAGGED``: then queries and keys are the numbers of tokens.
 
-    ``scale`` holds log2(e) where ``FOLD`` (a positive scale and no cap: one fused multiply-add per score), and without
-    a cap; with one, ``scale`` is divided by the cap, and ``cap`` is the cap times log2(e). ``left`` and ``right`` count
-    where ``LEFT`` and ``RIGHT``. One program more than the sequences need clears the tokens behind them. ``FAST``
+    ``scale`` holds log2(e) without a cap; with one, ``scale`` is divided by the cap, and ``cap`` is the cap times
+    log2(e). ``FOLD`` says that the scale is positive and that there is no cap. ``left`` and ``right`` count where
+    ``LEFT`` and ``RIGHT``. One program more than the sequences need clears the tokens behind them. ``FAST``
     computes the results, ``CAREFUL`` those anew that are not finite; where registers are scarce these are two launches.
     """
     tile, pair = tile_of(tl.program_id(0), tiles, (batch + RAGGED) * heads, section, RIGHT)
@@ -216,13 +218,20 @@ def attention_forward(
 
     query = tile * ROWS + tl.arange(0, ROWS)
     q_tile = _load(q, query, q_stride, tl.arange(0, HEAD_BLOCK), queries, HEAD_DIM, True, HEAD_BLOCK != HEAD_DIM)
+    WIDE: tl.constexpr = not SOFTCAP and k.dtype.element_ty == tl.float32
     if UPCAST:
         q_tile = q_tile.to(tl.float32)
+    if not (FOLD or SOFTCAP):  # the sign of the scale, or its being 0, is the queries'
+        q_tile = (q_tile * tl.where(scale > 0, 1.0, tl.where(scale < 0, -1.0, 0.0))).to(q_tile.dtype)
+        scale = tl.where(scale == 0, 1.0, tl.abs(scale))
     mean = tl.zeros([ROWS, VALUE_BLOCK], tl.float32)
+    sink = 0.0
     if sinks is not None:
-        sink = tl.load(sinks + head).to(tl.float32) * LOG2_E
-        first_top = sink + tl.zeros([ROWS], tl.float32)
-        first_total = tl.exp2(first_top - tl.where(first_top == float("-inf"), 0.0, first_top))
+        sink = tl.load(sinks + head).to(tl.float32)
+    if sinks is not None and not WIDE:  # a score like others, but without a value; WIDE tops know no sink
+        first_top = sink * LOG2_E + tl.zeros([ROWS], tl.float32)
+        weight = tl.where(sink == float("-inf"), 0.0, tl.where(sink < float("inf"), 1.0, float("nan")))
+        first_total = weight + tl.zeros([ROWS], tl.float32)
     else:
         first_top = tl.full([ROWS], float("-inf"), tl.float32)
         first_total = tl.zeros([ROWS], tl.float32)
@@ -239,26 +248,28 @@ def attention_forward(
                 mean, total, top, q_tile, query, k, v, k_tma, v_tma, k_stride, v_stride, k_entry, token_k, kv_head,
                 begin, end if ONE else tl.minimum(full_begin, end), queries, keys, scale, cap, left, right,
                 HEAD_DIM, VALUE_DIM, BLOCK, HEAD_BLOCK, VALUE_BLOCK, LEFT, RIGHT,
-                FOLD, SOFTCAP, TMA, True, False, STAGES, UPCAST,
+                SOFTCAP, WIDE, TMA, True, False, STAGES, UPCAST,
             )  # fmt: skip
         if not ONE:
             mean, total, top = _blocks(
                 mean, total, top, q_tile, query, k, v, k_tma, v_tma, k_stride, v_stride, k_entry, token_k, kv_head,
                 full_begin, full_end, queries, keys, scale, cap, left, right,
                 HEAD_DIM, VALUE_DIM, BLOCK, HEAD_BLOCK, VALUE_BLOCK, LEFT, RIGHT,
-                FOLD, SOFTCAP, TMA, False, False, STAGES, UPCAST,
+                SOFTCAP, WIDE, TMA, False, False, STAGES, UPCAST,
             )  # fmt: skip
             mean, total, top = _blocks(
                 mean, total, top, q_tile, query, k, v, k_tma, v_tma, k_stride, v_stride, k_entry, token_k, kv_head,
                 full_end, end, queries, keys, scale, cap, left, right,
                 HEAD_DIM, VALUE_DIM, BLOCK, HEAD_BLOCK, VALUE_BLOCK, LEFT, RIGHT,
-                FOLD, SOFTCAP, TMA, True, False, STAGES, UPCAST,
+                SOFTCAP, WIDE, TMA, True, False, STAGES, UPCAST,
             )  # fmt: skip
 
     live = query < queries
     places = out + (query.to(tl.int64) * heads * VALUE_DIM)[:, None] + out_column[None, :]
     inside = live[:, None] & (out_column < VALUE_DIM)[None, :]
     if FAST:
+        if WIDE:
+            mean, total, top = _scaled(mean, total, top, scale, sinks, sink)
         if lse is not None:
             lse_row = lse + (head.to(tl.int64) * tokens_q + token_q if RAGGED else (entry * heads + head) * queries)
             tl.store(lse_row + query, (top + tl.log2(total)) * LN_2, mask=live)
@@ -273,8 +284,10 @@ def attention_forward(
                 k_stride, v_stride, k_entry, token_k, kv_head,
                 begin, end, queries, keys, scale, cap, left, right,
                 HEAD_DIM, VALUE_DIM, CAREFUL_BLOCK, HEAD_BLOCK, VALUE_BLOCK, LEFT, RIGHT,
-                FOLD, SOFTCAP, False, True, True, 1, UPCAST,
+                SOFTCAP, WIDE, False, True, True, 1, UPCAST,
             )  # fmt: skip
+            if WIDE:
+                mean, total, top = _scaled(mean, total, top, scale, sinks, sink)
             mean = mean / tl.where(total == 0, 1.0, total)[:, None]
             tl.debug_barrier()
             tl.store(places, mean.to(out.dtype.element_ty), mask=inside)
