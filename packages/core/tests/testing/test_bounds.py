@@ -10,6 +10,7 @@ from torch import Tensor
 import opmux
 from opmux.callpath.op import OPS
 from opmux.testing.bounds import DERIVATIONS, Allowance, Given, allowances, roundings, unit_roundoff
+from opmux.testing.bounds.exponentials import exponential_errors, softmax_errors
 from opmux.testing.bounds.scores import Scores, by_sequence, per_head
 from opmux.testing.case import parse_case
 from opmux.testing.comparison import compare, requantised, ulp
@@ -298,6 +299,92 @@ def test_chunks_of_heads_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> 
     for a, b in zip(whole, parts, strict=True):
         assert torch.allclose(a.magnitude, b.magnitude)
     assert torch.allclose(whole[0].noise, parts[0].noise)
+
+
+TINY = torch.finfo(torch.float32).tiny
+
+
+def test_small_errors_of_exponents_count_in_first_order() -> None:
+    x = torch.log_softmax(torch.randn(3, 7, dtype=torch.float64), -1)
+    error = 1e-5 * torch.rand(3, 7, dtype=torch.float64)
+    assert torch.equal(exponential_errors(x, error, TINY), x.exp() * error)
+    of_p, of_lse = softmax_errors(x, error, TINY)
+    assert torch.allclose(of_lse, (x.exp() * error).sum(-1, keepdim=True))
+    assert torch.allclose(of_p, x.exp() * (error + of_lse))
+
+
+def test_large_errors_of_exponents_are_intervals() -> None:
+    """exp(-2), whose exponent may be anything from -5 to 1; and the same in a softmax, where 1 is the most."""
+    x, error = torch.tensor([[-2.0]], dtype=torch.float64), torch.tensor([[3.0]], dtype=torch.float64)
+    assert float(exponential_errors(x, error, TINY)) == pytest.approx(math.exp(1) - math.exp(-2))
+    x = torch.log(torch.tensor([[0.9, 0.1]], dtype=torch.float64))
+    of_p, of_lse = softmax_errors(x, torch.full_like(x, 3.0), TINY)
+    assert float(of_lse) == pytest.approx(3.0)
+    assert of_p[0].tolist() == pytest.approx([0.9 - 0.9 * math.exp(-6), 1 - 0.1])
+
+
+def test_a_score_that_leads_by_more_than_its_error_is_certain() -> None:
+    x = torch.tensor([[0.0, -1e6, -2e6]], dtype=torch.float64)
+    of_p, _ = softmax_errors(x, torch.full_like(x, 1e5), TINY)
+    assert of_p.tolist() == [[0.0, 0.0, 0.0]]
+    of_p, _ = softmax_errors(x, torch.full_like(x, 1e6), TINY)
+    assert of_p.tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_probabilities_that_may_be_flushed_to_zero_are_their_own_error() -> None:
+    x = torch.log(torch.tensor([[1.0, 3 * TINY, 1.5 * TINY, TINY / 2]], dtype=torch.float64))
+    error = torch.full_like(x, 1e-6)
+    small = x.exp()[0, 2:].tolist()
+    assert exponential_errors(x, error, TINY)[0, 2:].tolist() == small
+    assert softmax_errors(x, error, TINY)[0][0, 2:].tolist() == small
+    assert float(exponential_errors(x, error, TINY)[0, 1]) == pytest.approx(3e-6 * TINY)
+
+
+@pytest.mark.parametrize("shared", [1, 8])
+def test_keys_that_occur_several_times_round_alike(shared: int) -> None:
+    """bfloat16 probabilities over pages that a sequence names ``shared`` times: the noise grows with their number."""
+    generator = torch.Generator().manual_seed(0)
+    pages, size, dim = 4, 16, 32
+    caches = [torch.randn(pages, size, 1, dim, generator=generator) for _ in range(2)]
+    q = torch.randn(64, 1, dim, generator=generator)
+    length = pages * shared * size
+    tensors = {
+        "q": q,
+        "k_cache": caches[0],
+        "v_cache": caches[1],
+        "cu_seqlens_q": torch.tensor([0, 64], dtype=torch.int32),
+        "seq_lens": torch.tensor([length], dtype=torch.int32),
+        "block_table": torch.arange(pages, dtype=torch.int32).repeat(shared).reshape(1, -1),
+        "sinks": None,
+    }
+    options = {"max_seqlen_q": 64, "max_seqlen_k": length, "scale": None, "causal": False, "window": (-1, -1)}
+    options["softcap"] = 0.0
+    tensors = {n: t.bfloat16() if t is not None and t.is_floating_point() else t for n, t in tensors.items()}
+    dtypes = {n: t.dtype for n, t in tensors.items() if t is not None}
+    operands = {n: upcast(t) for n, t in tensors.items()}
+    op = OPS["paged_attention"]
+    exact = op.reference(*operands.values(), **options)
+    (allowance,) = allowances(op, operands, dtypes, options, (exact,))
+    k, v = (operands[n].flatten(0, 1)[:, 0].repeat(shared, 1) for n in ("k_cache", "v_cache"))
+    p = torch.softmax(operands["q"][:, 0] @ k.T / math.sqrt(dim), -1)
+    got = (p.bfloat16().double() @ v).unsqueeze(1).bfloat16()
+    errors, findings = compare("out", got, exact, allowance, UNIT)
+    assert findings == []
+    independent = 2.5 * (p.square() @ v.square()).sqrt().unsqueeze(1)
+    assert torch.allclose(allowance.noise, math.sqrt(shared) * independent + exact.abs())
+    assert errors.element > 0.3
+
+
+def test_merging_with_an_infinite_lse_has_a_bound() -> None:
+    case = "f32,batch=2,seq=5,heads=2,value_dim=8,@data=lse_a,@probe=inf"
+    arguments = make_arguments(parse_case("merge_attention_states_backward", case), CPU)
+    arguments.tensors["lse_a"][0, 0, 0] = math.inf
+    op = OPS["merge_attention_states_backward"]
+    operands = {n: upcast(t) for n, t in arguments.tensors.items()}
+    dtypes = {n: t.dtype for n, t in arguments.tensors.items()}
+    exact = expected_results(op, arguments, ())
+    found = allowances(op, operands, dtypes, arguments.options, exact)
+    assert all(bool(torch.as_tensor(a.magnitude).isfinite().all()) for a in found)
 
 
 # An op that nobody has derived

@@ -375,6 +375,48 @@ def test_lse_in_base_two(hold: Hold) -> None:
     assert_fails(hold("attention_lse", attention_lse), "element bound")
 
 
+def test_fused_multiply_add_of_a_rounded_top(hold: Hold) -> None:
+    """The product of score and scale is not rounded, the largest one that it is measured from is."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Tensor:
+        if not q.numel() or float(q.abs().nan_to_num(0.0, 0.0, 0.0).max()) < 2.0**60:
+            return opmux.attention.reference(q, k, v, *rest, **options)
+        groups = q.shape[2] // k.shape[2]
+        queries, keys, values = (t.transpose(1, 2) for t in (q, *(t.repeat_interleave(groups, 2) for t in (k, v))))
+        exponents = (queries @ keys.mT).double() * (math.log2(math.e) / math.sqrt(q.shape[-1]))
+        weights = torch.exp2((exponents - exponents.amax(-1, keepdim=True).float()).float())
+        return (weights @ values / weights.sum(-1, keepdim=True)).transpose(1, 2).contiguous()
+
+    report = hold("attention", attention, when=(Dtype("q", "float32"),))
+    assert_fails(report, "NaN and Inf")
+    assert all("@probe=magnitude" in f["case"] for f in report["failures"])
+
+
+def test_large_scores_rounded(hold: Hold) -> None:
+    """Scores past 2**16 lose half of their digits, as with a table or a coarser product: another key wins."""
+
+    def attention_lse(q: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        coarse = torch.where(q.abs() > 2.0**16, q.bfloat16().to(q.dtype), q)
+        return opmux.attention_lse.reference(coarse, *rest, **options)
+
+    report = hold("attention_lse", attention_lse, when=(Dtype("q", "float32"),))
+    assert_fails(report, "element bound")
+    assert all("@probe=magnitude" in f["case"] for f in report["failures"])
+
+
+def test_gradient_of_large_scores_by_a_coarse_lse(hold: Hold) -> None:
+    """Half a unit of an lse of 2**10 in bfloat16 is 2: the probabilities are wrong by a factor."""
+
+    def attention_backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any,
+                           **options: Any) -> Any:  # fmt: skip
+        coarse = torch.where(lse.abs() > 2.0**8, lse.bfloat16().to(lse.dtype), lse)
+        return opmux.attention_backward.reference(grad_out, q, k, v, out, coarse, *rest, **options)
+
+    report = hold("attention_backward", attention_backward, when=(Dtype("q", "float32"),))
+    assert_fails(report, "element bound", "row bound")
+    assert all("@probe=magnitude" in f["case"] for f in report["failures"])
+
+
 def test_stale_cache_page(hold: Hold) -> None:
     """A page is kept from the call before, because it lies where that one lay."""
     kept: dict[Any, Tensor] = {}

@@ -64,7 +64,7 @@ def make_arguments(
 def _doubled(making: Making, doublings: int, seed: int) -> Tensor:
     """Remake the argument that was made last, each element scaled by a power of two up to 2**doublings.
 
-    It has its own random generator, so that the arguments that follow do not change.
+    Infinities stay what they are. It has its own random generator, so that the arguments that follow do not change.
     """
     made = making.made[making.name]
     assert made is not None
@@ -72,7 +72,8 @@ def _doubled(making: Making, doublings: int, seed: int) -> Tensor:
     generator = torch.Generator(making.device).manual_seed(seed)
     drawn = torch.randint(0, doublings + 1, made.shape, generator=generator, device=making.device)
     factors = torch.exp2(drawn.to(torch.float64))
-    return (made.to(torch.float64) * factors).clamp(-largest, largest).to(made.dtype)
+    larger = (made.to(torch.float64) * factors).clamp(-largest, largest).to(made.dtype)
+    return torch.where(made.isfinite(), larger, made)
 
 
 def _maker(op: Op, name: str) -> Maker:

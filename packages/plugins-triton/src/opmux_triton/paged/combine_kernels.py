@@ -98,8 +98,9 @@ def combine(
     if active > 1:
         if SINKS:
             decay, total, top = with_sink(total, top, sink)
-            acc = acc * decay
-        result = acc / tl.where(total == 0, 1.0, total)
+            result = acc * (decay / tl.where(total == 0, 1.0, total))
+        else:
+            result = acc / tl.where(total == 0, 1.0, total)
         row = (tl.cast(token, tl.int64) * HEADS + head) * VALUE_DIM
         tl.store(out + row + value_dims, result.to(out.dtype.element_ty), mask=value_dims < VALUE_DIM)
         if LSE:

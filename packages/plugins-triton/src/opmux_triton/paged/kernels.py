@@ -202,8 +202,9 @@ def attend(
     if SINKS:
         sink = tl.load(sinks + head * sinks_stride, mask=live, other=0.0).to(tl.float32)
         decay, total, top = with_sink(total, top, sink)
-        acc = acc * decay[:, None]
-    result = acc / tl.where(total == 0, 1.0, total)[:, None]
+        result = acc * (decay / tl.where(total == 0, 1.0, total))[:, None]
+    else:
+        result = acc / tl.where(total == 0, 1.0, total)[:, None]
     room = places_of(out, numbers_of(token, head, 0, tokens, HEADS), value_dims, VALUE_DIM)
     tl.store(room, result.to(out.dtype.element_ty), mask=inside)
     if LSE:

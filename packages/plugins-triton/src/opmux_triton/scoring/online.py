@@ -26,15 +26,16 @@ def weights_of(scores, top, scale, SCALED: tl.constexpr, WIDE: tl.constexpr):
     new_top = tl.maximum(top, highest)
     # A row without any score so far is measured from 0: -inf - -inf would be NaN.
     anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
-    decay = top - anchor
     if SCALED:
-        exponents = scores - anchor[:, None]
+        weights = tl.exp2(scores - anchor[:, None])
+        decay = tl.exp2(top - anchor)
     elif WIDE:
-        exponents = (scores - anchor[:, None]) * scale
-        decay = decay * scale
+        weights = tl.exp2((scores - anchor[:, None]) * scale)
+        decay = tl.exp2((top - anchor) * scale)
     else:
-        exponents = scores * scale - anchor[:, None]
-    return tl.exp2(exponents), new_top, tl.exp2(decay)
+        weights = tl.exp2(scores * scale - anchor[:, None])
+        decay = tl.exp2(top - anchor)
+    return weights, new_top, decay
 
 
 @triton.jit
@@ -44,10 +45,9 @@ def with_sink(total, top, sink):
     ``top`` is an exponent of 2, the sink a natural one.
     """
     exponent = sink * LOG2_E
-    ahead = top - exponent
     joint = tl.maximum(top, exponent)
-    # Either may be the top: one of the two differences is 0, exactly, and neither is above it. NaN stays NaN.
-    decay = tl.where(joint == float("-inf"), 0.0, tl.exp2(tl.where(ahead > 0, 0.0, ahead)))
-    share = tl.where(joint == float("-inf"), 0.0, tl.exp2(tl.where(ahead < 0, 0.0, -ahead)))
-    share = tl.where(sink < float("inf"), share, float("nan"))
+    anchor = tl.where(joint == float("-inf"), 0.0, joint)
+    # Of the larger one the difference is 0, exactly, and NaN for infinity; the other one's is a rounding or more below.
+    decay = tl.exp2(tl.where(top == joint, 0.0, top - anchor))
+    share = tl.exp2(tl.where(exponent == joint, anchor * 0.0, exponent - anchor))
     return decay, total * decay + share, joint
