@@ -4,7 +4,8 @@ The compiler contracts ``score * scale - top`` to a fused multiply-add, which do
 is that product rounded. So the exponent of the largest score is not 0 but the rounding error of ``top``: up to half a
 unit in the last place, which is more than 2**7 for scores of 2**31 and above, where the weight becomes infinite or 0.
 With float32 inputs every exponent is therefore a difference of unscaled scores, times the scale. 16-bit inputs keep the
-fused multiply-add, one instruction for each score instead of two; their scores are right up to 2**30.
+fused multiply-add, one instruction for each score instead of two: they are right for scores up to 2**30, in float16 up
+to 2**26.
 """
 
 import triton
