@@ -1,7 +1,24 @@
-"""The conformance suite on the CPU, for every op that a library has there."""
+"""The conformance suite, for every op that a library has on this machine.
+
+On a GPU each library has a suite of its own: asked for the whole backend, the suite would test the first library that
+takes a case, and no other.
+"""
 
 from pathlib import Path
 
+import torch
+
 from opmux.testing import conformance_suite
 
-TestVendor = conformance_suite("vendor", exceptions=Path(__file__).with_name("exceptions.txt"))
+
+def exceptions(library: str) -> Path:
+    return Path(__file__).with_name(f"exceptions-{library}.txt")
+
+
+if torch.cuda.is_available():
+    TestBlas = conformance_suite("vendor:blas")
+    TestFused = conformance_suite("vendor:fused")
+    TestCudnn = conformance_suite("vendor:cudnn", exceptions=exceptions("cudnn"))
+    TestFlash = conformance_suite("vendor:flash", exceptions=exceptions("flash"))
+else:
+    TestVendor = conformance_suite("vendor", exceptions=exceptions("cpu"))

@@ -95,14 +95,73 @@ def test_masked_attention_is_chosen_with_its_caveat():
     assert f"priority 20; {caveat}" in str(explained)
 
 
-def test_gradients_on_a_gpu_are_there_for_those_who_name_them():
-    q, k, v = qkv()
-    lse = torch.empty(2, 8, 128)
-    found = statuses(opmux.attention_backward, q, q, k, v, q, lse, arch="sm_90")
-    for name in ("vendor:cudnn", "vendor:flash"):
-        assert found[name] == ("rejected", "experimental: only when asked for by name")
-    with opmux.policy.override(prefer=["vendor:cudnn"]):
-        assert statuses(opmux.attention_backward, q, q, k, v, q, lse, arch="sm_90")["vendor:cudnn"][0] == "chosen"
-        q, k, v = qkv(seq_q=1)
-        refused = statuses(opmux.attention_backward, q, q, k, v, q, torch.empty(2, 8, 1), arch="sm_90")["vendor:cudnn"]
-    assert refused == ("rejected", "seq_q = 1 is less than 64")
+def gradients(*qkv, arch="sm_90", **options):
+    """What the backward of attention finds, with the result in q's place."""
+    q, k, v = qkv
+    lse = torch.empty(q.shape[0], q.shape[2], q.shape[1])
+    return statuses(opmux.attention_backward, q, q, k, v, q, lse, arch=arch, **options)
+
+
+def test_gradients_are_taken_where_no_key_is_shared():
+    q = heads()
+    found = gradients(q, q, q)
+    assert found["vendor:cudnn"][0] == "chosen"
+    assert found["vendor:flash"] == ("rejected", "experimental: only when asked for by name")
+    assert gradients(*qkv())["vendor:cudnn"] == ("rejected", "heads = 8 is not equal to kv_heads = 2")
+
+
+def test_gradients_of_shared_keys_are_there_for_those_who_name_them():
+    name = "vendor:cudnn_gqa"
+    numerics = "the gradients of a key are rounded to 16 bits for each query head that shares it, then summed"
+    refused = ("rejected", f"different numerics ({numerics}): only when asked for by name")
+    assert gradients(*qkv())[name] == refused
+    with opmux.policy.override(prefer=[name]):
+        assert gradients(*qkv())[name][0] == "chosen"
+
+
+def test_one_query_with_one_key_has_no_gradient_by_cudnn():
+    one = heads(seq=1)
+    assert gradients(one, one, one)["vendor:cudnn"] == (
+        "rejected",
+        "seq_q = 1 is less than 2, and seq_k = 1 is less than 2",
+    )
+    assert gradients(one, heads(seq=2), heads(seq=2))["vendor:cudnn"][0] == "chosen"
+
+
+def test_gradients_of_wide_heads_are_left_out_where_the_kernel_does_not_fit():
+    q = heads(head_dim=256)
+    with opmux.policy.override(prefer=["vendor:flash"]):
+        assert gradients(q, q, q, arch="sm_80")["vendor:flash"][0] == "chosen"
+        assert gradients(q, q, q, arch="sm_86")["vendor:flash"] == (
+            "rejected",
+            "head_dim = 256 is more than 192, and this is sm_86",
+        )
+
+
+def ragged(arch="sm_90", **options):
+    q, k, v = (tensor.flatten(0, 1) for tensor in qkv())
+    starts = torch.tensor([0, 100, 256], dtype=torch.int32)
+    sizes = {"max_seqlen_q": 156, "max_seqlen_k": 156}
+    return statuses(opmux.attention_varlen, q, k, v, starts, starts, arch=arch, **sizes, **options)
+
+
+def test_ragged_attention_is_taken_by_flash_attention_under_any_mask():
+    for options in ({}, {"causal": True}, {"window": (64, 0)}):
+        assert ragged(**options)["vendor:flash"][0] == "chosen"
+    assert ragged(softcap=1.0)["vendor:flash"] == ("rejected", "softcap = 1.0 is more than 0")
+    assert ragged(arch="cpu")["vendor:flash"] == ("rejected", "archs: sm_80+, this is cpu")
+
+
+@pytest.mark.parametrize("op", [opmux.rms_norm_backward, opmux.layer_norm_backward])
+def test_gradients_of_norms_stand_behind_kernels_made_for_them(op):
+    x, weight = torch.empty(4, 64), torch.empty(64)
+    assert statuses(op, x, x, weight, arch="sm_90")["vendor:fused"] == ("chosen", "priority 5")
+
+
+def test_the_gradient_of_a_layer_norm_in_16_bits_is_left_to_the_reference_on_the_cpu():
+    x, weight = torch.empty(4, 64, dtype=torch.bfloat16), torch.empty(64, dtype=torch.bfloat16)
+    assert statuses(opmux.layer_norm_backward, x, x, weight, arch="cpu")["vendor:fused"] == (
+        "rejected",
+        "x is bfloat16, takes float32, float64, and this is cpu",
+    )
+    assert statuses(opmux.layer_norm_backward, x, x, weight, arch="sm_90")["vendor:fused"][0] == "chosen"

@@ -1,77 +1,34 @@
 """Attention by cuDNN, which torch ships with its builds for CUDA.
 
-cuDNN aligns its causal mask top-left, so the records admit one only where there are as many queries as keys.
+cuDNN aligns its causal mask top-left, so the records admit one only where there are as many queries as keys. For that
+reason ragged batches are left to flash attention: a record sees no lengths.
 """
 
 import torch
 from torch import Tensor
 
-from opmux_vendor.heads import gradients, swapped
+from opmux_vendor.heads import swapped
+from opmux_vendor.targets import Forward, Gradients, Scoring, dense
 
 aten = torch.ops.aten
-Window = tuple[int, int]
 
 
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool, with_lse: bool
-) -> tuple[Tensor, Tensor]:
+def _attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, with_lse: bool) -> tuple[Tensor, Tensor]:
+    """cuDNN's lse is in natural log, of shape (batch, heads, seq_q, 1)."""
     made = aten._scaled_dot_product_cudnn_attention(
-        swapped(q), swapped(k), swapped(v), None, with_lse, 0.0, causal, False, scale=scale
+        swapped(q), swapped(k), swapped(v), None, with_lse, 0.0, scoring.causal, False, scale=scoring.scale
     )
-    return swapped(made[0]).contiguous(), made[1]
+    return swapped(made[0]).contiguous(), made[1].squeeze(-1).contiguous() if with_lse else made[1]
 
 
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor | None,
-    *,
-    scale: float | None,
-    causal: bool,
-    window: Window,
-    softcap: float,
-) -> Tensor:
-    """Compute ``opmux.attention``; the record admits no sinks, window or softcap."""
-    return _forward(q, k, v, scale, causal, with_lse=False)[0]
-
-
-def attention_lse(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor | None,
-    *,
-    scale: float | None,
-    causal: bool,
-    window: Window,
-    softcap: float,
-) -> tuple[Tensor, Tensor]:
-    """Compute ``opmux.attention_lse``; cuDNN's lse is in natural log, of shape (batch, heads, seq_q, 1)."""
-    out, lse = _forward(q, k, v, scale, causal, with_lse=True)
-    return out, lse.squeeze(-1).contiguous()
-
-
-def attention_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sinks: Tensor | None,
-    grad_lse: Tensor | None,
-    *,
-    scale: float | None,
-    causal: bool,
-    window: Window,
-    softcap: float,
-    output_mask: tuple[bool, ...],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute ``opmux.attention_backward``; the record admits no gradient of the lse."""
+def _differentiate(grad_out: Tensor, forward: Forward, scoring: Scoring) -> Gradients:
+    q, k, v, out, lse = forward
     unused = torch.zeros((), dtype=torch.int64, device=q.device)  # seed and offset of a dropout that is off
     grads = aten._scaled_dot_product_cudnn_attention_backward(
         swapped(grad_out), swapped(q), swapped(k), swapped(v), swapped(out), lse.unsqueeze(-1), unused, unused,
-        None, None, None, q.shape[1], k.shape[1], 0.0, causal, scale=scale,
+        None, None, None, q.shape[1], k.shape[1], 0.0, scoring.causal, scale=scoring.scale,
     )  # fmt: skip
-    return gradients((swapped(grads[0]), swapped(grads[1]), swapped(grads[2])), output_mask)
+    return swapped(grads[0]), swapped(grads[1]), swapped(grads[2])
+
+
+attention, attention_lse, attention_backward = dense(_attend, _differentiate)

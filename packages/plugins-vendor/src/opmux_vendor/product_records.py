@@ -1,20 +1,11 @@
 """The records of matrix products and norms."""
 
-from opmux.plugin import Aligned, AnyOf, Call, Constraint, Contiguous, Implementation, OneOf, Priority, SameDtype
-
-GPUS = ("sm_80+", "gfx9*")
-
-
-class _OnCpu(Constraint):
-    """The call is one on the CPU."""
-
-    def check(self, call: Call) -> str | None:
-        return None if call.arch.name == "cpu" else f"this is {call.arch}"
-
+from opmux.plugin import Aligned, AnyOf, Contiguous, Dtype, Implementation, OneOf, Priority, SameDtype
+from opmux_vendor.archs import GPUS, ON_CPU, OnArch
 
 _EPILOGUE = (
-    AnyOf(_OnCpu(), Contiguous("bias")),
-    *(AnyOf(_OnCpu(), Aligned(tensor, 16)) for tensor in ("x", "w", "bias")),
+    AnyOf(ON_CPU, Contiguous("bias")),
+    *(AnyOf(ON_CPU, Aligned(tensor, 16)) for tensor in ("x", "w", "bias")),
 )
 """What cuBLASLt asks for to add the bias before it rounds. Elsewhere torch takes a product that is split along k, whose
 parts are rounded to 16 bits: where they cancel, no digit of the result is right."""
@@ -42,6 +33,9 @@ _BLAS = (
     ),
 )
 
+RECOMPUTED = Priority.PORTABLE - 5
+"""Two library calls, the first for statistics alone: behind a kernel that is made for the op, before the reference."""
+
 _FUSED = (
     Implementation(
         op="rms_norm",
@@ -60,6 +54,27 @@ _FUSED = (
         archs=("cpu", *GPUS),
         priority=Priority.VENDOR,
         when=(SameDtype("x", "weight"),),
+        capturable=True,
+        deterministic=True,
+    ),
+    Implementation(
+        op="rms_norm_backward",
+        name="fused",
+        target="opmux_vendor.fused:rms_norm_backward",
+        archs=GPUS,
+        priority=RECOMPUTED,
+        when=(SameDtype("x", "weight"), OneOf("weight_offset", 0.0)),
+        capturable=True,
+        deterministic=True,
+    ),
+    Implementation(
+        op="layer_norm_backward",
+        name="fused",
+        target="opmux_vendor.fused:layer_norm_backward",
+        archs=("cpu", *GPUS),
+        priority=RECOMPUTED,
+        # In 16 bits the CPU's kernel keeps the statistics in 16 bits too.
+        when=(SameDtype("x", "weight"), AnyOf(Dtype("x", "float32", "float64"), OnArch(GPUS))),
         capturable=True,
         deterministic=True,
     ),
