@@ -2,7 +2,7 @@
 
 from opmux import demo
 from opmux.demo.checks import Difference, TokenCheck
-from opmux.demo.report import GeneratedText, OpUse, ServingReport, TextReport, TrainingReport
+from opmux.demo.report import GeneratedText, OpUse, ServingReport, SpeedReport, TextReport, TrainingReport
 from opmux.demo.scheduling import StepRecord
 
 DEMO = demo.DemoResult(
@@ -16,6 +16,7 @@ DEMO = demo.DemoResult(
     tokens=TokenCheck(40, 39, 1, (), 3e-6),
     logits_difference=Difference(2.5e-6, 4e-7),
     gradients_difference=Difference(1e-7, 2e-6),
+    speeds=SpeedReport(15000.0, 10000.0),
     ops=(OpUse("rms_norm", "cpu", "reference", 9, 0, 812.5, 0.0, "priority 0, the only candidate"),),
     seconds=41.6,
 )  # fmt: skip

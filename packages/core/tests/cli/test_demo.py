@@ -38,6 +38,7 @@ def test_a_pass_exits_with_0_and_prints_what_it_found(opmux_cli, run) -> None:
         "4.500 before, 1.700 after",
         "4.400 before, 1.900 after; a smoothed bigram model: 2.400",
         "9876 tokens/s",
+        "15000 tokens/s as chosen, 10000 on the references: 1.50 x",
         "322 tokens/s",
         "39 of 40 tokens equal, 1 ties, 0 different",
         "logits differ by 2.50e-06 at most, gradients by 1.00e-07",

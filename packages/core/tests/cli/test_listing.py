@@ -4,12 +4,14 @@ import dataclasses
 import json
 
 import pytest
+from backends import backends, implementation
 
 import opmux
 from opmux import policy
 from opmux.arch import CPU
 from opmux.callpath.op import OPS
 from opmux.cli import listing
+from opmux.plugin import Caveat
 from opmux.plugins.loading import temporary_plugin
 
 
@@ -96,6 +98,20 @@ def test_backends_lists_what_each_claims(opmux_cli, rows_plugin) -> None:
         "1.2",
     ]
     assert "cpu: 1, gfx9*: 1, sm_80+: 1" in table
+
+
+def test_backends_shows_the_declared_caveats(opmux_cli) -> None:
+    loose = implementation("nowhere:attention", op="attention", caveats=(Caveat.MASKED_NONFINITE,))
+    with backends(loose=loose):
+        told = json.loads(opmux_cli("backends", "--json").stdout)
+        table = opmux_cli("backends").stdout
+    caveat = "a NaN or infinity in a masked-out key or value may spread"
+    by_backend = {b["backend"]: b["caveats"] for b in told["backends"]}
+    assert by_backend["loose"] == [{"caveat": caveat, "ops": ["attention"]}]
+    assert by_backend["reference"] == []
+    shown = table.partition("caveats")[2].splitlines()
+    assert shown[1].split("  ")[0] == "backend"
+    assert [cell.strip() for cell in shown[2].split("  ") if cell.strip()] == ["loose", "attention", caveat]
 
 
 def test_backends_names_the_plugins_that_failed(opmux_cli) -> None:

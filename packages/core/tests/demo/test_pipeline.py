@@ -50,6 +50,7 @@ def test_run_passes(result: tuple[DemoResult, list[Progress]], text: Path) -> No
     assert good.logits_difference.relative < 1e-4
     assert good.gradients_difference.relative < 1e-4
     assert len(good.serving.texts) == 4
+    assert min(good.speeds.chosen, good.speeds.references) > 0
     assert all(text.prompt and text.text for text in good.serving.texts)
 
 

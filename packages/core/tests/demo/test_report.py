@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from opmux.demo.checks import Difference, TokenCheck
-from opmux.demo.report import DemoResult, GeneratedText, OpUse, ServingReport, TextReport, TrainingReport
+from opmux.demo.report import DemoResult, GeneratedText, OpUse, ServingReport, SpeedReport, TextReport, TrainingReport
 from opmux.demo.scheduling import StepRecord
 
 
@@ -31,6 +31,7 @@ def good() -> DemoResult:
         tokens=TokenCheck(2, 2, 0, (), 1e-6),
         logits_difference=Difference(1e-6, 1e-7),
         gradients_difference=Difference(1e-6, 1e-7),
+        speeds=SpeedReport(1500.0, 1000.0),
         ops=(OpUse("rms_norm", "cpu", "reference", 4, 0, 12.5, None, "priority 0"),),
         seconds=3.0,
     )

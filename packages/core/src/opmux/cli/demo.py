@@ -78,6 +78,11 @@ def _show(result: opmux_demo.DemoResult, console: Console) -> None:
                 f"a smoothed bigram model: {training.bigram:.3f}",
             ],
             ["speed", f"{training.tokens_per_second:.0f} tokens/s"],
+            [
+                "passes alone",
+                f"{result.speeds.chosen:.0f} tokens/s as chosen, {result.speeds.references:.0f} on the references: "
+                f"{result.speeds.chosen / result.speeds.references:.2f} x",
+            ],
         ],
     )
     section(

@@ -52,7 +52,7 @@ def backends(as_json: output.AsJson = False) -> None:
         for backend in listed
     ]
     console.print(output.table("", ["backend", "package", "ops claimed per arch", "ops here"], rows, ["ops here"]))
-    caveats = [[b["backend"], ", ".join(ops), text] for b in listed for text, ops in b["caveats"].items()]
+    caveats = [[b["backend"], ", ".join(c["ops"]), c["caveat"]] for b in listed for c in b["caveats"]]
     if caveats:
         console.print()
         console.print(output.table("caveats", ["backend", "ops", "what they leave unspecified"], caveats))
@@ -87,7 +87,9 @@ def _backend_data(key: tuple[str, str, str], claims: list[Implementation], here:
         "ops": sorted({i.op for i in claims}),
         "archs": [{"arch": p, "count": len(names), "ops": names} for p, names in per_arch.items()],
         "here": sorted({i.op for i in claims if can_run(i, here)}),
-        "caveats": {str(c): ops for c in Caveat if (ops := sorted({i.op for i in claims if c in i.caveats}))},
+        "caveats": [
+            {"caveat": str(c), "ops": ops} for c in Caveat if (ops := sorted({i.op for i in claims if c in i.caveats}))
+        ],
     }
 
 

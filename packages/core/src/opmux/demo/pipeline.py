@@ -17,6 +17,7 @@ from opmux.demo.model import Llama, LlamaConfig
 from opmux.demo.report import DemoResult, GeneratedText, ServingReport, TextReport, TrainingReport
 from opmux.demo.scheduling import Request
 from opmux.demo.serving import Served, ServingSettings, serve
+from opmux.demo.speeds import compare_speeds
 from opmux.demo.training import TrainingSettings, held_out_loss, train
 
 MOST_SCORED = 65_536
@@ -141,6 +142,8 @@ def _run(
     tokens = compare_with_full_pass(model, served, checking_step)
     window = scored[: seq + 1].unsqueeze(0).to(where)
     logits_difference, gradients_difference = compare_with_plain(model, window)
+    first = next(corpus.batches(1, how.batch, seq, torch.Generator().manual_seed(how.seed)))
+    speeds = compare_speeds(model, first.to(where))
     ops = ops_used(model, window, next(prompts(corpus, 1, seq)), settings.serving)
     return DemoResult(
         device=torch.cuda.get_device_name(where) if where.type == "cuda" else where.type,
@@ -152,6 +155,7 @@ def _run(
         tokens=tokens,
         logits_difference=logits_difference,
         gradients_difference=gradients_difference,
+        speeds=speeds,
         ops=ops,
         seconds=time.perf_counter() - started,
     )

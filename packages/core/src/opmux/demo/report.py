@@ -44,6 +44,16 @@ class TrainingReport:
 
 
 @dataclass(frozen=True)
+class SpeedReport:
+    """Tokens per second of a training step without its optimizer, the median of steps taken by turns."""
+
+    chosen: float
+    """With the implementations that opmux chooses."""
+    references: float
+    """With every op on its reference."""
+
+
+@dataclass(frozen=True)
 class GeneratedText:
     """One request, as text."""
 
@@ -100,6 +110,7 @@ class DemoResult:
     logits_difference: Difference
     """opmux against plain PyTorch, on held-out text."""
     gradients_difference: Difference
+    speeds: SpeedReport
     ops: tuple[OpUse, ...]
     """From separate calls after the run: one pass with gradients, one without, and one request served."""
     seconds: float
