@@ -168,6 +168,14 @@ def test_the_target_gets_an_instance_and_explain_shows_its_parameters():
     assert "rows 4, scale 1.0" in explanation.chosen.reason
 
 
+def test_a_config_that_is_no_mapping_is_a_fault_of_the_plan():
+    told = "its config function raised ValueError: config expected a dict of parameters by name, got [4]"
+    with backends(a=made(None, config=lambda arch, features: [4])):
+        assert [c.reason for c in opmux.explain(opmux.rms_norm, X, W).candidates if c.name == "a"] == [told]
+        assert torch.equal(opmux.rms_norm(X, W), opmux.rms_norm.reference(X, W))
+        assert [(q.name, q.scope, q.reason) for q in opmux.quarantined()] == [("a", "plan", told)]
+
+
 def test_a_config_function_whose_config_does_not_fit_is_a_fault_of_the_plan():
     told = "its config function raised ValueError: rows = 3 is no power of two"
     with backends(a=made(config=lambda arch, features: {"rows": 3})):

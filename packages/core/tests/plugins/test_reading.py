@@ -10,7 +10,7 @@ from backends import backends, implementation, plugin
 from planted import filled
 
 import opmux
-from opmux.plugin import Dtype, Implementation, MultipleOf, OneOf, hookimpl
+from opmux.plugin import Aligned, Constraint, Dtype, Exact, Implementation, MultipleOf, OneOf, Predicate, hookimpl
 from opmux.plugins import loading
 from opmux.plugins.loading import temporary_plugin
 
@@ -51,6 +51,22 @@ def bad_item():
     return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations)
 
 
+def one_record():
+    @hookimpl
+    def opmux_implementations():
+        return implementation(ones)
+
+    return SimpleNamespace(OPMUX_API_VERSION=1, opmux_implementations=opmux_implementations)
+
+
+def readers_by_suffix():
+    @hookimpl
+    def opmux_record_readers():
+        return {".json": ones}
+
+    return SimpleNamespace(OPMUX_API_VERSION=1, opmux_record_readers=opmux_record_readers)
+
+
 def unknown_hook():
     @hookimpl
     def opmux_implementation():
@@ -66,6 +82,12 @@ BROKEN = [
     (plugin(version=2), "API version 2, this core speaks 1: pip install -U opmux"),
     (plugin(version=0), "API version 0, this core speaks 1: pip install -U a-test"),
     (SimpleNamespace(), "declares no OPMUX_API_VERSION, this core speaks 1: add it to the plugin module"),
+    (
+        SimpleNamespace(OPMUX_API_VERSION="1"),
+        "OPMUX_API_VERSION is '1', expected an int: write OPMUX_API_VERSION = 1",
+    ),
+    (one_record(), "opmux_implementations returned Implementation(op='rms_norm'"),
+    (readers_by_suffix(), "opmux_record_readers returned {'.json': <function"),
     (raising_hook(), "RuntimeError: in the hook"),
     (bad_item(), "opmux_implementations yielded 'rms_norm', expected an Implementation"),
     (unknown_hook(), "PluginValidationError: unknown hook 'opmux_implementation' in plugin"),
@@ -134,7 +156,38 @@ class Kind(enum.Enum):
     A = 1
 
 
+class Careless(Constraint):
+    def features(self, signature):
+        return signature.nothing
+
+
+def judge(features):
+    return None
+
+
 REFUSED = [
+    ({"name": 3}, "name 3 is not a word of letters, digits, `_`, `-` and `.`"),
+    ({"name": "a b"}, "name 'a b' is not a word of letters, digits, `_`, `-` and `.`"),
+    ({"config": 3}, "config 3 is neither 'module:function' nor callable"),
+    ({"capturable": "yes"}, "capturable 'yes' is not True or False"),
+    ({"takes_out": 1}, "takes_out 1 is not True or False"),
+    ({"numerics": True}, "numerics True is not a str that says how they differ"),
+    (
+        {"when": (Exact("hidden"),)},
+        "when= has Exact(name='hidden'), which is not a constraint, as MultipleOf('hidden', 8)",
+    ),
+    ({"when": ("hidden % 8 == 0",)}, "when= has 'hidden % 8 == 0', which is not a constraint"),
+    ({"when": (Careless(),)}, "AttributeError: 'Signature' object has no attribute 'nothing'"),
+    ({"when": (Predicate(3, reads=()),)}, "predicate 3 is not a function"),
+    ({"when": (Predicate(judge, reads="hidden"),)}, "predicate judge has reads='hidden', expected a tuple, as (Exact"),
+    ({"when": (Aligned("x", -1),)}, "Aligned(argument='x', bytes=-1) has no meaning: bytes is a positive whole number"),
+    ({"when": (OneOf("hidden"),)}, "OneOf('hidden', ...) takes plain numbers, strings, bools and tuples, got ()"),
+    (
+        {"when": (OneOf("hidden", [1, 2]),)},
+        "OneOf('hidden', ...) takes plain numbers, strings, bools and tuples, got ([1",
+    ),
+    ({"when": (Dtype("x", torch.float32),)}, "[torch.float32] are not names of dtypes of torch "),
+    ({"features": ("hidden",)}, "features= has 'hidden', which is not a feature rule, as Exact('hidden')"),
     ({"when": Dtype("x", "float32")}, "when= is not a tuple"),
     ({"archs": None}, "archs= is not a tuple"),
     ({"priority": "high"}, "priority 'high' is not an int"),
@@ -142,16 +195,18 @@ REFUSED = [
     ({"when": (MultipleOf("hidden", 0),)}, "MultipleOf('hidden', 0) has no meaning"),
     ({"when": (OneOf("hidden", Kind.A),)}, "OneOf('hidden', ...) takes plain numbers"),
     ({"when": (OneOf("eps", float("inf")),)}, "OneOf('eps', ...) takes plain numbers"),
-    ({"when": (Dtype("x", "float31"),)}, "['float31'] are not dtypes of torch"),
+    ({"when": (Dtype("x", "float31"),)}, "['float31'] are not names of dtypes of torch"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "reason"), REFUSED)
 def test_a_record_that_would_break_calls_is_refused_when_it_loads(fields, reason):
     record = implementation(**{"target": filled(1.0), **fields})
-    reason = f"planted of rms_norm: {reason}"
-    with backends(healthy=implementation(filled(2.0), priority=1), planted=record):
+    reason = f"planted{':' if record.name else ''}{record.name} of rms_norm: {reason}"
+    healthy = implementation(filled(2.0), priority=1)
+    with backends(healthy=healthy, planted=[record, implementation(filled(3.0), name="other", priority=0)]):
         assert [f.reason[: len(reason)] for f in loading.failed_plugins()] == [reason]
+        assert "planted:other" in [i.full_name for i in opmux.rms_norm.op.implementations]
         assert opmux.rms_norm(X, W).sum() == 64
 
 

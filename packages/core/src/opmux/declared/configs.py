@@ -75,9 +75,12 @@ def make_config(implementation: Implementation, config: Any) -> Any:
         config: the parameters by name, or an instance of the schema.
 
     Raises:
-        ValueError: where the config does not fit the schema; the message is the reason.
+        ValueError: where the config does not fit the schema, or is neither a mapping nor a dataclass; the message is
+            the reason.
     """
     schema = schema_of(implementation)
+    if schema is None and not (config is None or isinstance(config, Mapping) or dataclasses.is_dataclass(config)):
+        raise ValueError(f"config expected a dict of parameters by name, got {config!r}")
     if schema is None or isinstance(config, schema):
         return config
     return _made(schema, config, "")

@@ -60,9 +60,11 @@ class Dtype(Constraint):
     def features(self, signature: Signature) -> tuple[Feature, ...]:
         if not any(o.name == self.argument and o.kind == "dtype" for o in signature.options):
             tensor_source(signature, self.argument, "")
-        unknown = [d for d in self.dtypes if not isinstance(getattr(torch, d, None), torch.dtype)]
+        unknown = [
+            d for d in self.dtypes if not isinstance(d, str) or not isinstance(getattr(torch, d, None), torch.dtype)
+        ]
         if unknown:
-            raise PluginError(f"{unknown} are not dtypes of torch {torch.__version__}")
+            raise PluginError(f"{unknown} are not names of dtypes of torch {torch.__version__}, as 'float32'")
         return ()
 
     def check(self, call: Call) -> str | None:
@@ -175,7 +177,7 @@ class OneOf(Constraint):
             written = ast.literal_eval(repr(self.values))
         except (ValueError, SyntaxError):
             written = None
-        if written != self.values:
+        if written != self.values or not self.values or any(isinstance(v, (list, dict, set)) for v in self.values):
             raise PluginError(
                 f"OneOf({self.name!r}, ...) takes plain numbers, strings, bools and tuples, got {self.values!r}"
             )
@@ -280,6 +282,8 @@ class Aligned(Constraint):
     bytes: int = 16
 
     def features(self, signature: Signature) -> tuple[Feature, ...]:
+        if not isinstance(self.bytes, int) or self.bytes < 1:
+            raise PluginError(f"{self!r} has no meaning: bytes is a positive whole number, as 16")
         read = f"_aligned({{}}, {self.bytes})"
         return (
             Feature(f"aligned({self.argument}, {self.bytes})", tensor_source(signature, self.argument, read, "True")),
@@ -340,6 +344,12 @@ class Predicate(Constraint):
     reads: tuple[FeatureRule, ...]
 
     def features(self, signature: Signature) -> tuple[Feature, ...]:
+        if not callable(self.function):
+            raise PluginError(f"predicate {self.function!r} is not a function")
+        if not isinstance(self.reads, tuple) or not all(isinstance(rule, FeatureRule) for rule in self.reads):
+            raise PluginError(
+                f"predicate {self.name} has reads={self.reads!r}, expected a tuple, as (Exact('hidden'),)"
+            )
         return tuple(rule.feature(signature) for rule in self.reads)
 
     @property

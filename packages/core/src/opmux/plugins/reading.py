@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,10 @@ from opmux import arch
 from opmux.callpath.op import OPS, Op
 from opmux.declared.caveats import Caveat
 from opmux.declared.configs import check_schema
+from opmux.declared.constraints import Constraint
+from opmux.declared.features import FeatureRule
 from opmux.declared.implementation import Implementation
-from opmux.errors import OpmuxError, PluginError
+from opmux.errors import PLUGIN_FAULTS, OpmuxError, PluginError
 from opmux.near import did_you_mean
 
 API_VERSION = 1
@@ -68,7 +71,12 @@ def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Load
     manager.check_pending()
 
     def results(hook: str) -> tuple[Any, ...]:
-        return tuple(item for result in getattr(manager.hook, hook)() for item in result)
+        found: list[Any] = []
+        for result in getattr(manager.hook, hook)():
+            if not isinstance(result, Iterable) or isinstance(result, (str, Mapping)):
+                raise PluginError(f"{hook} returned {result!r}, expected a list (or yield what belongs in it)")
+            found += result
+        return tuple(found)
 
     ops = results("opmux_ops")
     for function in ops:
@@ -95,8 +103,10 @@ def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Load
 def _check_api_version(spoken: Any, distribution: str) -> None:
     if spoken is None:
         raise PluginError(f"declares no OPMUX_API_VERSION, this core speaks {API_VERSION}: add it to the plugin module")
+    if not isinstance(spoken, int):
+        raise PluginError(f"OPMUX_API_VERSION is {spoken!r}, expected an int: write OPMUX_API_VERSION = {API_VERSION}")
     if spoken != API_VERSION:
-        upgrade = distribution if isinstance(spoken, int) and spoken < API_VERSION else "opmux"
+        upgrade = distribution if spoken < API_VERSION else "opmux"
         raise PluginError(f"API version {spoken}, this core speaks {API_VERSION}: pip install -U {upgrade}")
 
 
@@ -107,9 +117,9 @@ def check_implementation(implementation: Implementation) -> Op:
         The op that it implements.
 
     Raises:
-        PluginError: unknown op, a constraint or feature on an argument that does not exist, a caveat that
-            the op does not allow, an arch pattern that matches no known arch, a target that is neither
-            ``"module:function"`` nor callable.
+        PluginError: unknown op, a field of the wrong type, a constraint or feature that is none or is on an
+            argument that does not exist, a caveat that the op does not allow, an arch pattern that matches no known
+            arch, a target or config that is neither ``"module:function"`` nor callable.
     """
     op = OPS.get(implementation.op)
     if op is None:
@@ -118,11 +128,7 @@ def check_implementation(implementation: Implementation) -> Op:
             "if a newer core has it, pip install -U opmux"
         )
     who = f"{implementation.full_name} of {op.name}"
-    if not isinstance(implementation.priority, int):
-        raise PluginError(f"{who}: priority {implementation.priority!r} is not an int, as Priority.PORTABLE")
-    for field_name in ("archs", "when", "features", "requires", "caveats", "tiles"):
-        if not isinstance(getattr(implementation, field_name), tuple):
-            raise PluginError(f"{who}: {field_name}= is not a tuple: write {field_name}=(..., )")
+    _check_fields(implementation, who)
     for caveat in implementation.caveats:
         if not isinstance(caveat, Caveat):
             raise PluginError(f"{who}: caveat {caveat!r} is not a Caveat, as Caveat.MASKED_NONFINITE")
@@ -133,12 +139,6 @@ def check_implementation(implementation: Implementation) -> Op:
         if name not in op.signature.binders or not isinstance(block, (str, int)):
             known = ", ".join(op.signature.binders)
             raise PluginError(f"{who}: tiles {pair!r} is not (dim, parameter of the config); its dims are {known}")
-    for field_name in ("target", "config", "space"):
-        given = getattr(implementation, field_name)
-        if not (callable(given) or (isinstance(given, str) and given.count(":") == 1)) and given is not None:
-            raise PluginError(f"{who}: {field_name} {given!r} is neither 'module:function' nor callable")
-    if implementation.target is None:
-        raise PluginError(f"{who}: target is None, expected 'module:function' or a callable")
     if implementation.space is not None and implementation.config is None:
         raise PluginError(f"{who}: space= without config=: a target that takes no config has no space of them")
     try:
@@ -151,4 +151,34 @@ def check_implementation(implementation: Implementation) -> Op:
         raise PluginError(f"{who}: {error}") from None
     except SyntaxError:
         raise PluginError(f"{who}: feature {feature.label!r} cannot be written into a key") from None
+    except PLUGIN_FAULTS as error:  # a constraint or feature may be a plugin's own class
+        raise PluginError(f"{who}: {type(error).__name__}: {error}") from error
     return op
+
+
+def _check_fields(implementation: Implementation, who: str) -> None:
+    """Check what can be said of a record without its op: the types of its fields."""
+    if not isinstance(implementation.name, str) or not re.fullmatch(r"[\w.-]*", implementation.name):
+        raise PluginError(f"{who}: name {implementation.name!r} is not a word of letters, digits, `_`, `-` and `.`")
+    if not isinstance(implementation.priority, int):
+        raise PluginError(f"{who}: priority {implementation.priority!r} is not an int, as Priority.PORTABLE")
+    for field_name in ("archs", "when", "features", "requires", "caveats", "tiles"):
+        if not isinstance(getattr(implementation, field_name), tuple):
+            raise PluginError(f"{who}: {field_name}= is not a tuple: write {field_name}=(..., )")
+    for field_name in ("capturable", "deterministic", "takes_out"):
+        if not isinstance(value := getattr(implementation, field_name), bool):
+            raise PluginError(f"{who}: {field_name} {value!r} is not True or False")
+    if implementation.numerics is not None and not isinstance(implementation.numerics, str):
+        raise PluginError(f"{who}: numerics {implementation.numerics!r} is not a str that says how they differ")
+    for constraint in implementation.when:
+        if not isinstance(constraint, Constraint):
+            raise PluginError(f"{who}: when= has {constraint!r}, which is not a constraint, as MultipleOf('hidden', 8)")
+    for rule in implementation.features:
+        if not isinstance(rule, FeatureRule):
+            raise PluginError(f"{who}: features= has {rule!r}, which is not a feature rule, as Exact('hidden')")
+    for field_name in ("target", "config", "space"):
+        value = getattr(implementation, field_name)
+        if not (callable(value) or (isinstance(value, str) and value.count(":") == 1)) and value is not None:
+            raise PluginError(f"{who}: {field_name} {value!r} is neither 'module:function' nor callable")
+    if implementation.target is None:
+        raise PluginError(f"{who}: target is None, expected 'module:function' or a callable")
