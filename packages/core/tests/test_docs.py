@@ -185,12 +185,23 @@ def test_shown_files_hold_what_is_shown() -> None:
         assert body.strip() in (ROOT / path).read_text(encoding="utf-8"), path
 
 
-def test_the_house_names_files_that_exist() -> None:
-    text = (ROOT / "docs" / "maintainers" / "house.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "least"), [("house.md", 40), ("questions.md", 20)])
+def test_the_house_and_its_questions_name_files_that_exist(page: str, least: int) -> None:
+    text = (ROOT / "docs" / "maintainers" / page).read_text(encoding="utf-8")
     named = re.findall(r"`([a-z_/-]+(?:\.py|/))`", text)
-    assert len(named) >= 40
+    assert len(named) >= least
     homes = (ROOT, ROOT / "packages" / "core" / "src" / "opmux")
     assert [name for name in named if not any((home / name).exists() for home in homes)] == []
+
+
+@pytest.mark.parametrize(("page", "least"), [("house.md", 15), ("questions.md", 15)])
+def test_the_house_and_its_questions_name_what_is_in_those_files(page: str, least: int) -> None:
+    text = (ROOT / "docs" / "maintainers" / page).read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)`\s+(?:there\s+)?in\s+`([a-z_/]+\.py)`", text)
+    assert len(named) >= least
+    source = ROOT / "packages" / "core" / "src" / "opmux"
+    defined = r"(?m)^ *(?:def|class) {0}\b|^{0}\b[^=\n]*="
+    assert [(n, f) for n, f in named if not re.search(defined.format(n), (source / f).read_text("utf-8"))] == []
 
 
 def test_there_is_something_to_run() -> None:
