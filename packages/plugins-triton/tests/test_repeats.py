@@ -50,7 +50,7 @@ def test_what_is_repeated_is_what_was_launched(device: Device, make: Any) -> Non
     assert device.built == built
 
 
-def test_scratch_is_taken_anew(device: Device) -> None:
+def test_scratch_is_allocated_at_every_call(device: Device) -> None:
     run, tensors = paged_call()
     for _ in range(3):
         run(*tensors)
@@ -137,7 +137,7 @@ def test_more_forms_in_turn_than_are_kept_stop_being_noted(device: Device) -> No
 
 
 def test_a_kernel_lives_as_long_as_its_launch_is_kept(device: Device) -> None:
-    """Of two that threads compile at a time Triton keeps one, and unloads a kernel that nobody has any more."""
+    """Triton keeps one of two that threads compile at the same time, and unloads a kernel without references."""
     run, tensors = norm_call()
     for _ in range(2):
         run(*tensors)

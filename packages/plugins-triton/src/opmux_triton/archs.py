@@ -42,5 +42,5 @@ def wave_size(arch: str) -> int:
 
 
 def lanes_of_rows(arch: Arch) -> int:
-    """Lanes to a warp that configs of row-wise kernels count with: RDNA has those of CDNA, for want of measurements."""
+    """Lanes of a warp as configs of row-wise kernels count them; RDNA, which was not measured, counts like CDNA."""
     return 64 if arch.vendor == "amd" else 32

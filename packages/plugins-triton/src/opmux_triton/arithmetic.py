@@ -1,4 +1,4 @@
-"""Sizes as tiles need them. Loads no Triton."""
+"""Sizes rounded up for tiles. Loads no Triton."""
 
 
 def next_power_of_two(n: int) -> int:
@@ -7,5 +7,5 @@ def next_power_of_two(n: int) -> int:
 
 
 def padded(size: int) -> int:
-    """A dim as a product of tiles takes it: the next power of two, 16 or more for the matrix units."""
+    """A dim padded for a product of tiles: the next power of two, at least 16 for the matrix units."""
     return max(16, next_power_of_two(size))

@@ -13,7 +13,7 @@ class CompilerOptions:
 
     Attributes:
         num_warps: warps of a program.
-        num_stages: blocks on their way at a time, the current one included.
+        num_stages: blocks in flight at a time, the current one included.
         matrix_instr_nonkdim: AMD: rows and columns of a matrix instruction, 16 or 32; None for the compiler's choice.
         waves_per_eu: AMD: wavefronts that each SIMD is to have room for; None for the compiler's choice.
     """
@@ -28,5 +28,5 @@ class CompilerOptions:
         require_at_least(1, self, "num_stages")
 
     def compiler_options(self) -> dict[str, int]:
-        """As a launch takes them: those that are set."""
+        """The options that are set, as a launch takes them."""
         return {name: value for name in _NAMES if (value := getattr(self, name)) is not None}

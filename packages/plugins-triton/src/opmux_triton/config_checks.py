@@ -1,4 +1,4 @@
-"""What the values of a config must keep to, whoever gives them: heuristics, or a tuned record."""
+"""Checks of a config's values, whether they come from a heuristic or from a tuned record."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ def require_powers_of_two(config: Any, *names: str) -> None:
 
 
 def require_parts(config: Any, whole: str, part: str) -> None:
-    """Check that one field of a config is a multiple of another one, so that parts of that size leave nothing out.
+    """Check that one field of a config divides another, so that parts of that size leave nothing out.
 
     Raises:
-        ValueError: where it is not; the message names both.
+        ValueError: if it does not; the message names both.
     """
     size, of = getattr(config, part), getattr(config, whole)
     if of % size:

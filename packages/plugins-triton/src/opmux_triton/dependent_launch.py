@@ -1,13 +1,13 @@
-"""Dependent launch: a kernel's programs may start while the last ones of the kernel before are still at work.
+"""Dependent launch: a kernel's programs may start while the last programs of the previous kernel still run.
 
-Hides most of the time between two kernels, which is a notable part of kernels as short as those of a decode step. On
-NVIDIA from Hopper on (CUDA programming guide, "Programmatic Dependent Launch"; PTX ISA, ``griddepcontrol``).
+This hides most of the gap between two kernels, a notable part of kernels as short as those of a decode step. On NVIDIA
+from Hopper on (CUDA programming guide, "Programmatic Dependent Launch"; PTX ISA, ``griddepcontrol``).
 
-Every program of such a kernel waits first, before it reads or writes anything: the wait ends when the kernel before has
-completed and its results are visible. A kernel whose programs could end without the wait would let the one after it
-start before the one before it is done; so the wait comes before any early return.
+Every program of such a kernel waits before it reads or writes anything: the wait ends when the previous kernel has
+completed and its results are visible. A kernel whose programs could end without waiting would let the next kernel start
+before the previous one is done; so the wait comes before any early return.
 
-Bringing a product's first weights to the L2 cache before the wait was tried, and gained nothing on an H200.
+Prefetching a product's first weights into the L2 cache before the wait gained nothing on an H200.
 """
 
 import triton
@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def await_predecessor(DEPENDENT: tl.constexpr):
-    """Wait for the kernel before, then let the one after start; nothing where ``DEPENDENT`` is False."""
+    """Wait for the previous kernel, then let the next one start; does nothing if ``DEPENDENT`` is False."""
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()

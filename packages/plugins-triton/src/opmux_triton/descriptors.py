@@ -17,7 +17,7 @@ def has_descriptor(x: Tensor) -> bool:
 
 
 def descriptor_strides(x: Tensor) -> list[int]:
-    """The tensor's strides; a dim of size 1, whose stride means nothing, gets one that descriptors accept."""
+    """The tensor's strides; a dim of size 1, whose stride is irrelevant, gets one that descriptors accept."""
     return [*(16 if n == 1 else s for n, s in zip(x.shape[:3], x.stride()[:3], strict=True)), 1]
 
 

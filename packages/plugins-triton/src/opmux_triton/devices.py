@@ -1,4 +1,4 @@
-"""What the host code asks of a tensor's device."""
+"""Facts of a tensor's device that the host code needs."""
 
 import functools
 

@@ -1,9 +1,9 @@
-"""Under Triton's interpreter, holds every read and write of a kernel to the memory of the launch's tensors.
+"""Checks every read and write of a kernel under Triton's interpreter against the memory of the launch's tensors.
 
 A view's memory is that of its whole storage. This is what compute-sanitizer's memcheck does on a GPU. A wrong mask
-mostly goes unnoticed: what lies beside a tensor is read, and then not used. Masked-off addresses may be anything, as on
-a device. The interpreter reaches memory through four functions of Triton's own extension; importing this module puts a
-check before each.
+usually goes unnoticed: the kernel reads past a tensor and does not use the values. Masked-off addresses may be
+anything, as on a device. The interpreter accesses memory through four functions of Triton's extension; importing this
+module puts a check before each.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from triton.runtime.errors import InterpreterError
 
 
 class OutsideOfTensors(IndexError):
-    """A kernel reads or writes where none of its tensors has memory."""
+    """A kernel reads or writes outside the memory of its tensors."""
 
 
 class Span(NamedTuple):
-    """The memory of a tensor's storage: its first address, and that behind its last."""
+    """The memory of a tensor's storage: its first address, and the one after its last."""
 
     start: int
     end: int
@@ -67,7 +67,7 @@ class Guard:
         try:
             yield
         except InterpreterError as error:
-            # The interpreter wraps it, once for each function of the kernel that it leaves.
+            # The interpreter wraps it once for each function of the kernel that it passes through.
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, OutsideOfTensors):
                 cause = cause.__cause__
@@ -112,10 +112,10 @@ interpreter._interpreter = _GUARD
 
 
 def held(kernel: Any, arguments: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-    """Hold a launch to the memory of its tensors, those that descriptors describe among them.
+    """Check a launch against the memory of its tensors, including those behind descriptors.
 
     Raises:
-        OutsideOfTensors: in the context, where the kernel leaves it.
+        OutsideOfTensors: in the context, if the kernel leaves that memory.
     """
     spans = []
     for name, argument in zip(kernel.arg_names, arguments, strict=False):

@@ -1,13 +1,13 @@
-"""Launching a kernel: Triton's own way the first time, the compiled handle after that.
+"""Launches kernels: through Triton the first time, through the compiled handle after that.
 
 A launch through ``kernel[grid](...)`` costs 7 to 8 us of host time, most of it finding the compiled kernel again. Here
 the compiled kernel is kept under what Triton specialises on: dtypes and 16-byte alignment of pointers, the value 1 and
 divisibility by 16 of integers, and the constants.
 
-A target that launches the same again keeps even that: see `opmux_triton.repeats`.
+For a target that makes the same launches again, even this is skipped: see `opmux_triton.repeats`.
 
-While a `recording` is on, nothing is launched: each launch is noted instead, so that the very code that picks kernels
-and configs at a call tells which of them an arch gets, on a machine without a GPU.
+While a `recording` is on, nothing is launched: each launch is noted instead. So the code that picks kernels and configs
+in a call also shows, on a machine without a GPU, what an arch gets.
 """
 
 import threading
@@ -26,10 +26,10 @@ from opmux_triton.interpreter import INTERPRETED
 _HANDLES: dict[Any, "Handle"] = {}
 _SPECIALISED: dict[int, tuple[bool, ...]] = {}
 _MOST_HANDLES = 4096
-"""Bounds the table, whatever strides and sizes a process meets."""
+"""Bounds the table, however many strides and sizes a process sees."""
 
 FUSION = {"enable_fp_fusion": True}
-"""Products and sums contract into fused multiply-adds: said outright, as Triton's default changes with its version."""
+"""Contract products and sums into fused multiply-adds. Set explicitly: Triton's default depends on its version."""
 
 DEPENDENT = "DEPENDENT"
 """The constant of kernels that begin with `dependent_launch.await_predecessor`."""
@@ -47,7 +47,7 @@ class Launch:
 
 @dataclass
 class Recording:
-    """The launches that code made for an arch while a recording was on."""
+    """The launches noted for an arch while a recording was on."""
 
     arch: str
     launches: list[Launch] = field(default_factory=list)
@@ -60,9 +60,9 @@ class Handle(NamedTuple):
     """A compiled kernel, loaded: what its launches have in common.
 
     Attributes:
-        compiled: Triton's object, which unloads the kernel when it goes.
+        compiled: Triton's object, which unloads the kernel when it is freed.
         run: Triton's launcher.
-        constants: of the kernel's last parameters, in order.
+        constants: the values of the kernel's last parameters, in order.
     """
 
     compiled: Any
@@ -83,10 +83,10 @@ class Made(NamedTuple):
 
 @dataclass
 class Notes:
-    """A thread's launches and its scratch memory, noted beside being made; see `opmux_triton.repeats`.
+    """A thread's launches and scratch memory, noted while the launches are made; see `opmux_triton.repeats`.
 
     Attributes:
-        whole: whether all launches are there: one that a profiler saw is not.
+        whole: whether every launch was noted: one that a profiler saw is not.
     """
 
     made: list[Made] = field(default_factory=list)
@@ -103,7 +103,7 @@ noting = _Noting()
 
 @contextmanager
 def recording(arch: str) -> Iterator[Recording]:
-    """Note launches instead of making them, as if on ``arch``; for tests and checks, not safe among threads."""
+    """Note launches instead of making them, as if on ``arch``; for tests and checks, not thread-safe."""
     _recording.append(Recording(arch))
     try:
         yield _recording[-1]
@@ -117,13 +117,13 @@ def recorded_arch() -> str | None:
 
 
 def watched() -> bool:
-    """Whether launches are to be seen by others: a recording, or a profiler's hooks."""
+    """Whether a recording or a profiler's hooks must see launches."""
     hooks = triton.knobs.runtime
     return bool(_recording or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)
 
 
 def always(kernel: Any, arch: Arch) -> dict[str, Any]:
-    """What every launch of a kernel on an arch has beside its own constants and options."""
+    """What every launch of a kernel on an arch has in addition to its own constants and options."""
     if DEPENDENT not in kernel.arg_names:
         return FUSION
     if arch.vendor == "nvidia" and arch.number >= (9, 0):
@@ -191,7 +191,7 @@ def _launch(
         if len(_HANDLES) >= _MOST_HANDLES:
             _HANDLES.clear()
         _HANDLES[tuple(key)] = found
-    if watched():  # a profiler listens: Triton's own way
+    if watched():  # a profiler listens: launch through Triton
         if noting.notes is not None:
             noting.notes.whole = False
         kernel[grid](*arguments, **meta, **always(kernel, device_arch("cuda", index)))
@@ -204,7 +204,7 @@ def _launch(
 
 
 def _specialised(kernel: Any) -> tuple[bool, ...]:
-    """Of each of a kernel's parameters: whether the values 1 and multiples of 16 are compiled for themselves."""
+    """For each parameter of a kernel, whether Triton specialises it on the value 1 and on multiples of 16."""
     found = tuple(not parameter.do_not_specialize for parameter in kernel.params)
     _SPECIALISED[id(kernel)] = found
     return found

@@ -1,4 +1,4 @@
-"""What the core reads of this package: the records of every family. Imports no Triton and touches no device."""
+"""What the core loads of this package: the records of every family. Imports no Triton and touches no device."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,11 +16,11 @@ versions.check_triton()
 
 @hookimpl
 def opmux_implementations() -> Iterator[Implementation]:
-    """Every implementation, for GPUs; for the CPU where Triton interprets."""
+    """Every implementation, for GPUs; for the CPU if Triton's interpreter is on."""
     for record in families.records():
         if not INTERPRETED:
             yield record
-        elif record.archs == PORTABLE:  # the others are made of one arch's own instructions
+        elif record.archs == PORTABLE:  # the others use one arch's own instructions
             yield replace(record, archs=("cpu",), capturable=False)
 
 

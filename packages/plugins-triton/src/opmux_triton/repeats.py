@@ -1,12 +1,12 @@
-"""Launches of a call kept, for the next call like it: everything is settled but the addresses.
+"""Keeps the launches of a call for the next call like it, where only the addresses differ.
 
-What a target does on the host follows from its config, its options and its tensors' shapes, strides and dtypes: which
-kernels, grids, constants, strides. A target names the first two in a key, and has its launches noted when the key comes
-the second time; from then on `repeated` launches them with other addresses, where a guard finds the tensors to be such.
-Calls that come once pay next to nothing.
+What a target does on the host (kernels, grids, constants, strides) follows from its config, its options and its
+tensors' shapes, strides and dtypes. A target puts the first two into a key, and its launches are noted when the key
+comes the second time; from then on `repeated` makes them again with other addresses, if a guard finds that the tensors
+match. Calls that come once pay next to nothing.
 
-Kept is only what can be said so: launches whose tensors are the call's own or `scratch`, all at addresses that are
-multiples of 16, which compiled kernels tell apart. Another call goes the ordinary way.
+Launches are kept only if their tensors are the call's own or `scratch`, all at addresses that are multiples of 16, on
+which compiled kernels are specialised. Any other call is launched in the ordinary way.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -22,7 +22,7 @@ from opmux_triton.launch import Handle, Made, Notes, noting, watched
 from opmux_triton.tensor_maps import Launcher, Maps, launcher_of, layouts_of
 
 _MOST = 2048
-"""Bounds the table, whatever shapes a process meets."""
+"""Bounds the table, however many shapes a process sees."""
 
 _FEW = 4
 """Calls kept under one key, of other strides or dtypes, or of other sizes than the key tells apart."""
@@ -31,20 +31,20 @@ _MOST_REPLACED = 16
 """After this many replacements under a key, stop noting: forms that alternate would be noted at every call."""
 
 _repeats: dict[Hashable, tuple["Repeat", ...]] = {}
-"""Empty: the key came once."""
+"""Empty if the key came once."""
 
 _replaced: dict[Hashable, int] = {}
-"""How often a call took the place of another one under a key."""
+"""How often a call replaced another one under a key."""
 
 
 def repeated(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor] = ()) -> bool:
-    """Launch what was kept for such tensors; False, and nothing is done, where nothing fits.
+    """Make the launches kept for such tensors; returns False, without launching, if none match.
 
     Args:
-        key: what the launches depend on beside shapes, strides and dtypes: the target, the config by identity, options,
-            which tensors there are; and the shapes that change from call to call, so that few are kept under one.
+        key: what the launches depend on apart from shapes, strides and dtypes: the target, the config by identity,
+            options, which tensors there are; and the shapes that change from call to call, so that few share one key.
         given: the tensors of the call.
-        results: those that it makes, of shapes and strides that follow from the others.
+        results: the tensors it makes, whose shapes and strides follow from the others.
     """
     for found in _repeats.get(key, ()):
         if found.same(*given):
@@ -69,11 +69,11 @@ def repeated(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor] =
 
 @contextmanager
 def kept(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor], config: Any) -> Iterator[None]:
-    """Note the launches made inside, to be `repeated`: nothing else may happen there, but taking `scratch`.
+    """Note the launches made in this context, to be `repeated`; apart from them it may only take `scratch`.
 
     Args:
         key, given, results: as `repeated` was given them.
-        config: what the key knows by identity.
+        config: the object that the key holds by identity.
     """
     if INTERPRETED or watched() or noting.notes is not None:
         yield
@@ -87,7 +87,7 @@ def kept(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor], conf
         yield
         return
     every = (*given, *results)
-    # One tensor given twice would be taken for one of the two at the next call.
+    # A tensor given twice could not be told apart from two tensors at the next call.
     alone = len({id(t) for t in every}) == len(every) and not any(t.data_ptr() & 15 for t in every)
     full = len(kept_before) == _FEW
     if not alone or any(one.same(*given) for one in kept_before) or (full and _replaced.get(key, 0) >= _MOST_REPLACED):
@@ -124,7 +124,7 @@ class _Step(NamedTuple):
 
 
 def _step(made: Made, tensors: Sequence[Tensor], between: Sequence[Tensor]) -> _Step | None:
-    """A launch with its tensors told by their places among these and the scratch; None where it has others."""
+    """A launch whose tensors are named by their places among these and the scratch; None if it has others."""
     handle = made.handle
     own = launcher_of(handle)
     layouts = iter(layouts_of(handle) if own is not None else ())
@@ -164,10 +164,10 @@ class Repeat:
     """The launches of one call.
 
     Attributes:
-        same: tells whether tensors are such as the call's: asked natively, at a fifth of the price of a key.
-        config: kept alive, for the key holds its identity.
-        handles: kept alive, for a kernel is unloaded with the last one who has it.
-        steps: none where they cannot be made again.
+        same: whether tensors match the call's; a native check, at a fifth of the cost of a key.
+        config: kept alive, because the key holds its identity.
+        handles: kept alive, because a kernel is unloaded with its last reference.
+        steps: the launches; empty if they cannot be made again.
     """
 
     def __init__(self, notes: Notes, given: Sequence[Tensor], results: Sequence[Tensor], config: Any) -> None:
@@ -176,8 +176,8 @@ class Repeat:
         self.handles = [one.handle for one in notes.made]
         self.steps: list[_Step] = []
         self.device = notes.made[0].device if notes.made else -1
-        # All scratch is taken in one piece: where in it each begins, and how many values it has. No tensor is kept, be
-        # it of one value: it may lie in the pool of a CUDA graph, which counts what is alive there.
+        # All scratch is one allocation: where each part begins, and its number of values. No tensor is kept, not even
+        # one of a single value: it may be in the pool of a CUDA graph, which counts what is alive there.
         self._places: list[int] = []
         self._size = 0
         for tensor in notes.scratch:
@@ -199,7 +199,7 @@ class Repeat:
             values = fixed.copy()
             for place, which in pointers:
                 values[place] = addresses[which]
-            for place, which, of in maps:  # from the last one on, so that places stay what they are
+            for place, which, of in maps:  # from the last one on, so that earlier places do not move
                 address = addresses[which]
                 found = of.get(address)
                 if found is None:

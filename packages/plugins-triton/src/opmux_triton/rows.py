@@ -11,7 +11,7 @@ class Rows(NamedTuple):
 
     Attributes:
         total: how many rows.
-        inner: rows to each step of the outer strides; None where one stride serves all rows.
+        inner: rows for each step of the outer strides; None if one stride serves all rows.
         stride: of each tensor, in elements.
         outer: of each tensor, in elements; None where inner is.
     """
@@ -41,7 +41,7 @@ def folded(tensors: Sequence[Tensor], last: int = 1) -> list[tuple[int, tuple[in
 
 
 def parts(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Iterator[tuple[Rows, Sequence[Tensor]]]:
-    """The tensors in as few parts as their strides allow, each with its rows; most often one.
+    """The tensors in as few parts as their strides allow, each with its rows; usually one.
 
     Args:
         tensors: ``(*tokens, n)`` each, in any strides.

@@ -1,11 +1,11 @@
-"""Triton's launcher from inside: with the tensor maps that descriptors stand for, and nothing looked up per launch.
+"""Calls Triton's launcher from inside, with kept tensor maps for descriptors and without lookups per launch.
 
 ``compiled.run(...)`` looks for scratch memory and has the driver make a tensor map of each tensor descriptor, at every
-launch. A tensor map holds an address and a geometry, nothing else: what was made for them once is right whenever they
-come again, whatever lies there by then. So maps are kept.
+launch. A tensor map holds only an address and a geometry: one that was made for them stays valid whenever they come
+again, whatever memory is there by then. So maps are kept.
 
-None of this is public in Triton. It is used with the versions it was read in, where everything is as it was there; else
-`launcher_of` gives none, and `run` is called as Triton does.
+None of this is public in Triton. It is used only with the versions whose source was read, and if everything is as it
+was there; otherwise `launcher_of` returns None, and `run` is called as Triton does.
 """
 
 import importlib
@@ -18,12 +18,12 @@ import triton
 from opmux_triton.launch import Handle
 
 Launcher = Callable[[int, int, int, int, Sequence[Any]], Any]
-"""Takes a grid's three sizes, a stream, and the arguments with the constants."""
+"""Called with a grid's three sizes, a stream, and the arguments with the constants."""
 
 _DRIVER = "triton.backends.nvidia.driver"
 _VERSION = tuple(triton.__version__.split(".")[:2])
 _BASE = "iiiKKppOOOOOO"
-"""What a launcher of Triton 3.6 takes before the kernel's own arguments."""
+"""The arguments of a launcher of Triton 3.6 before the kernel's own."""
 
 _MOST = 8192
 """Bounds the maps that are kept: about 4 MB."""
@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 
 def launcher_of(handle: Handle) -> Launcher | None:
-    """A launcher of a compiled kernel that takes the maps of `Maps` for its descriptors; None where there is none."""
+    """A launcher of a compiled kernel that takes the maps of `Maps` for its descriptors; None if there is none."""
     run = handle.run
     if type(run).__module__ != _DRIVER or type(run).__name__ != "CudaLauncher":
         return None
@@ -51,7 +51,7 @@ def _of_3_6(handle: Handle) -> Launcher | None:
     cooperative, dependent, launch = run.launch_cooperative_grid, run.launch_pdl, run.launch
     if importlib.import_module(_DRIVER)._BASE_ARGS_FORMAT != _BASE:
         return None
-    if hasattr(launch, "__closure__"):  # what makes the maps, around the launcher itself
+    if hasattr(launch, "__closure__"):  # the wrapper that makes the maps, around the launcher itself
         launch = launch.__closure__[launch.__code__.co_freevars.index("launcher")].cell_contents
 
     def launcher(x: int, y: int, z: int, stream: int, values: Sequence[Any]) -> None:
@@ -80,7 +80,7 @@ _MAKERS = {("3", "6"): _of_3_6, ("3", "9"): _of_3_9}
 
 
 def layouts_of(handle: Handle) -> Sequence[Any]:
-    """How the kernel wants the blocks of each of its descriptors in shared memory; empty where it has no maps."""
+    """The layouts in shared memory that the kernel expects for its descriptors' blocks; empty if it has no maps."""
     found = getattr(handle.compiled.metadata, "tensordesc_meta", None) or ()
     return () if any(layout is None for layout in found) else found
 
@@ -97,7 +97,7 @@ class Maps:
         self._number = _geometries.setdefault(facts, next(_numbers))
 
     def get(self, address: int) -> tuple[Any, ...] | None:
-        """What a launcher takes for the descriptor of a tensor there, if it was made before."""
+        """What a launcher takes for the descriptor of a tensor at this address, if it was made before."""
         return _maps.get((self._number, address))
 
     def make(self, tensor: Any, address: int) -> tuple[Any, ...]:

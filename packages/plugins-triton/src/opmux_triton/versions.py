@@ -1,4 +1,4 @@
-"""Which Triton there is, and whether this package runs with it."""
+"""Whether this package runs with the installed Triton."""
 
 import importlib.metadata
 
@@ -10,10 +10,10 @@ NEWEST_MAJOR = 3
 
 
 def check_triton() -> None:
-    """Refuse a Triton that these kernels were not made for; asks the installed metadata, imports nothing.
+    """Refuse a Triton that these kernels were not made for; reads the installed metadata, and imports nothing.
 
     Raises:
-        PluginError: where there is no Triton, or one before 3.6, or a later major version.
+        PluginError: if no Triton is installed, or one before 3.6, or a later major version.
     """
     try:
         found = importlib.metadata.version("triton")

@@ -80,7 +80,7 @@ def test_rows_that_came_and_rows_that_went_are_said(command: Callable[..., Any],
     done = command("gfx942", "--expected", str(record))
     assert done.exit_code == 1
     assert "copy|block=1024|bfloat16: not recorded yet: record it with --write" in done.output
-    assert "gone|block=1|bfloat16: recorded, and not there any more" in done.output
+    assert "gone|block=1|bfloat16: recorded, but no longer launched" in done.output
 
 
 def test_json_has_every_row(command: Callable[..., Any]) -> None:

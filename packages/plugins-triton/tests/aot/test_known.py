@@ -60,7 +60,7 @@ def test_an_exception_that_is_not_needed_any_more_is_a_complaint(tmp_path: Path)
     assert known.sort_out([], known.read(file, "gfx942", "3.9.0")) == (
         [],
         [],
-        ["attend LEFT=True: known, and not found any more: take it off the list"],
+        ["attend LEFT=True: known, but no longer found: remove it from the list"],
     )
 
 

@@ -11,7 +11,7 @@ from opmux_triton.archs import PORTABLE
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_999", "gfx1250"])
-def test_an_arch_that_nobody_claims_is_refused(arch: str) -> None:
+def test_an_arch_that_is_not_claimed_is_refused(arch: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         aot.check_arch(arch)
     assert str(raised.value) == (

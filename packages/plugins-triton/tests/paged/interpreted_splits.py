@@ -30,7 +30,7 @@ PAST = 2
 
 
 def poisoned(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Memory that shows whether a sum was taken that nobody had written."""
+    """Memory that shows whether a sum was read that had not been written."""
     return like.new_full(shape, float("nan"), dtype=torch.float32)
 
 

@@ -34,7 +34,7 @@ def gated_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
 
 
 def gated_backward_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
-    """Like `gated_config` with half the columns: there is more to hold."""
+    """Like `gated_config`, with half the columns: the gradient holds more tensors."""
     return _tile(arch, features, elements=1024, each=8)
 
 

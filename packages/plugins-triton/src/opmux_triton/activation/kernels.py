@@ -69,7 +69,7 @@ def gated(
     gate, out, rows, up, inner, gate_stride, up_stride, gate_outer, up_outer,
     N: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """``out = activation(gate) * up``; out is contiguous. Without ``up`` it lies N columns behind the gate."""
+    """``out = activation(gate) * up``; out is contiguous. Without ``up``, up follows the gate after N columns."""
     await_predecessor(DEPENDENT)
     CHUNKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
     WHOLE: tl.constexpr = ROWS == 1 and N % BLOCK == 0

@@ -1,1 +1,1 @@
-"""Ahead of time, without a GPU: every kernel in every config that an arch gets, compiled, its machine code checked."""
+"""Compiles every kernel in every config that an arch gets, ahead of time and without a GPU, and checks the code."""

@@ -1,4 +1,4 @@
-"""``python -m opmux_triton.aot ARCH``: the command ``opmux machine-code`` by itself."""
+"""``python -m opmux_triton.aot ARCH``: the command ``opmux machine-code`` on its own."""
 
 import typer
 

@@ -17,7 +17,7 @@ from opmux_triton.archs import shared_memory
 
 @dataclass(frozen=True)
 class Limits:
-    """What a compute unit has.
+    """The resources of a compute unit.
 
     Attributes:
         lane: VGPRs (and AGPRs) of a lane of a SIMD.
@@ -37,11 +37,11 @@ class Limits:
 CDNA = Limits(lane=512, granule=8, wave=512, waves=8, simds=4)
 RDNA = Limits(lane=1536, granule=24, wave=256, waves=16, simds=2)
 SGPRS_OF_WAVE = 108
-"""102 and the specials (VCC, FLAT_SCRATCH, XNACK_MASK) that the metadata counts in."""
+"""102, and the special registers (VCC, FLAT_SCRATCH, XNACK_MASK) that the metadata includes."""
 
 
 def is_rdna(arch: str) -> bool:
-    """Whether an arch is of AMD's graphics line: wavefronts of 32, no AGPRs, matrix instructions for 16 bits alone."""
+    """Whether an arch is in AMD's graphics line: wavefronts of 32, no AGPRs, matrix instructions for 16 bits only."""
     return arch.startswith(("gfx10", "gfx11", "gfx12")) and arch != "gfx1250"
 
 
@@ -91,7 +91,7 @@ def occupancy(arch: str, registers: int, shared: int, warps: int) -> int:
 
 
 def complaints(arch: str, facts: Facts) -> list[str]:
-    """What goes past the arch's limits."""
+    """What exceeds the arch's limits."""
     found = []
     most = limits_of(arch).wave
     if facts.registers["vgpr"] > most:

@@ -1,4 +1,4 @@
-"""Compiling a job for an arch, without a GPU, and keeping what the checks look at."""
+"""Compiles a job for an arch, without a GPU, and keeps what the checks need."""
 
 import re
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def target_of(arch: str) -> GPUTarget:
 
 
 def build(launch: Launch, arch: str) -> Built:
-    """Compile a launch as Triton would at the call.
+    """Compile a launch as Triton would when it is called.
 
     Raises:
         Exception: whatever the compiler raises.

@@ -11,7 +11,7 @@ from opmux_triton.aot.facts import Facts
 from opmux_triton.launch import Launch
 
 MORE_REGISTERS = 1.1
-"""Registers may grow by so much before a row counts as worse: compilers differ in small things."""
+"""Registers may grow by this factor before a row counts as worse: compilers differ slightly."""
 
 
 def read(built: Built) -> Facts:
@@ -20,7 +20,7 @@ def read(built: Built) -> Facts:
 
 
 def complaints(built: Built, facts: Facts, launch: Launch) -> list[str]:
-    """Everything that is wrong with one kernel; empty where it is as it must be."""
+    """Everything that is wrong with one kernel; empty if nothing is."""
     amd = built.arch.startswith("gfx")
     found = amdgcn.complaints(built.arch, facts) if amd else nvidia.complaints(built.arch, facts)
     if facts.spills:
@@ -42,9 +42,9 @@ def _by_plain_instructions(built: Built) -> bool:
 
 
 def could_be_wide(launch: Launch) -> bool:
-    """Whether the largest tensors of a launch lie so that rows can be read 16 bytes at a time."""
+    """Whether the layout of a launch's largest tensors allows reading rows 16 bytes at a time."""
     tensors = [a for a in launch.arguments if isinstance(a, torch.Tensor) and a.is_floating_point()]
-    if not tensors or launch.meta.get("HALF", 0) % 8:  # a rotation of some dims of a head: no more is read
+    if not tensors or launch.meta.get("HALF", 0) % 8:  # rotates some dims of a head, and reads only these
         return False
     most = max(t.numel() for t in tensors)
     largest = [t for t in tensors if t.numel() == most]
@@ -57,7 +57,7 @@ def _in_vectors(tensor: torch.Tensor) -> bool:
 
 
 def worse(before: Mapping[str, Any], now: Facts) -> list[str]:
-    """In what a row is worse than the recorded one."""
+    """In what respects a row is worse than the recorded one."""
     found = []
     if lost := set(before["matrix"]) - set(now.matrix):
         found.append(f"no {', '.join(sorted(lost))} any more")

@@ -1,10 +1,10 @@
-"""The command ``opmux machine-code``: what the kernels become on an arch, without a GPU."""
+"""The command ``opmux machine-code``: compiles the kernels for an arch and checks them, without a GPU."""
 
 from pathlib import Path
 from typing import Any
 
 _EXTRA = ("pytest", "hypothesis", "numpy")
-"""What the core's extra ``testing`` brings: the cases that are enumerated come from there."""
+"""Packages of the core's extra ``testing``, which provides the cases to enumerate."""
 
 
 def machine_code(
@@ -19,12 +19,12 @@ def machine_code(
     """Compile the Triton kernels of every op for ARCH, in every config that its heuristics pick, and check the code.
 
     Needs no GPU. Prints each kernel with its config, matrix instructions, registers, LDS or shared memory and
-    occupancy. Of the flags of a kernel (masks, sinks, absent arguments) each config is compiled with the largest case's
-    and with the most at once; --every compiles all combinations. Exits with 1 where a kernel does not compile, spills,
-    passes the arch's limits, has a dot without matrix instructions, reads without 16-byte loads where it could, or is
-    worse than recorded in --expected FILE under the installed version of Triton; --write records the results there
-    instead. What --known FILE lists, with a reason each, is printed and is no failure; what it lists and is not found
-    any more is one.
+    occupancy. Each config is compiled with the flags (masks, sinks, absent arguments) of its largest case and with the
+    largest set of flags; --every compiles all combinations. Exits with 1 if a kernel does not compile, spills, exceeds
+    the arch's limits, has a dot without matrix instructions, has no 16-byte loads where it could, or is worse than
+    recorded in --expected FILE for the installed version of Triton; --write records the results there instead. The
+    complaints that --known FILE lists, each with a reason, are printed and do not count as failures; a listed complaint
+    that no longer occurs does.
     """
     import triton
     import typer
@@ -54,7 +54,7 @@ def machine_code(
     excused: list[str] = []
     if known is not None:
         wrong, excused, stale = exceptions.sort_out(wrong, exceptions.read(known, arch, triton.__version__))
-        wrong += [] if op or every else stale  # other jobs than the record's say nothing of what is needed
+        wrong += [] if op or every else stale  # only a whole run shows which exceptions are needed
     if expected is not None and write:
         records.write(expected, triton.__version__, result.facts, some=bool(op))
     elif expected is not None:
@@ -104,7 +104,7 @@ def _compare(recorded: dict[str, Any] | None, result: Any, checks: Any, some: bo
         else:
             found += [f"{key}: {text}" for text in checks.worse(recorded[key], facts)]
     gone = [] if some else sorted(set(recorded) - set(result.facts))
-    return [*found, *(f"{key}: recorded, and not there any more: record what there is with --write" for key in gone)]
+    return [*found, *(f"{key}: recorded, but no longer launched: update the record with --write" for key in gone)]
 
 
 def _show(result: Any, output: Any, version: str) -> None:

@@ -1,4 +1,4 @@
-"""What is looked at in machine code, whatever the vendor."""
+"""The facts that are read from machine code, for every vendor."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Facts:
-    """One compiled kernel.
+    """Facts of one compiled kernel.
 
     Attributes:
         matrix: matrix instructions by mnemonic, with their number.
-        registers: of the vendor's own names: vgpr, agpr, sgpr; or reg, of one thread.
+        registers: by the vendor's names: vgpr, agpr, sgpr; or reg, for one thread.
         spills: registers spilled, or bytes of local memory.
         scratch: bytes of private memory (stack frame) of one thread.
         shared: bytes of LDS or shared memory of one workgroup.

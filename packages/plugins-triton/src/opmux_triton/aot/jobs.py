@@ -1,7 +1,7 @@
 """What there is to compile for an arch: the launches that the targets make over the conformance cases.
 
-The very code of a call picks kernels and configs here: constraints, config functions and targets run on tensors without
-data (torch's meta device), and a `recording` notes each launch.
+Kernels and configs are picked by the same code as in a call: constraints, config functions and targets run on tensors
+without data (torch's meta device), and a `recording` notes each launch.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +16,12 @@ from opmux_triton.launch import DEPENDENT, FUSION, Launch, recording
 
 BACKEND = "triton"
 OF_THE_ARCH = (*FUSION, DEPENDENT, "launch_pdl")
-"""Constants and options that follow from the arch alone, and tell no variant from another."""
+"""Constants and options that depend only on the arch, and so do not distinguish variants."""
 PROFILES = ("model", "large")
-"""The profiles whose cases are enumerated: the shapes of real models, whole, with edges, odd sizes and views; then
-those that are too large for indices of 32 bits, of which only what the others do not launch is added."""
+"""The profiles whose cases are enumerated: first the shapes of real models, with edges, odd sizes and views; then
+shapes too large for 32-bit indices, which add only launches that the first profile does not have."""
 LONG = 131072
-"""Tokens that a decode step has room for in a serving stack, far more than a case can hold."""
+"""Room for tokens in a decode step of a serving stack: far more than a case can hold."""
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Job:
     """One kernel in one config.
 
     Attributes:
-        config: what the config function gave.
-        flags: the constants of the launch that are no sizes, and the dtypes of its tensors.
+        config: the result of the config function.
+        flags: the constants of the launch other than sizes, and the dtypes of its tensors.
         launch: the launch to compile: of all that share kernel, config and flags the one with the most elements.
-        profile: the profile of these cases, the first one that has any.
+        profile: the first profile that has such cases.
         cases: how many cases launch it.
         ops: the ops of these cases; ``op`` is that of the launch.
     """
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass
 class Enumeration:
-    """The jobs of an arch and what was counted on the way."""
+    """The jobs of an arch, with the numbers of cases and launches they came from."""
 
     arch: str
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def enumerate_jobs(arch: str, ops: Sequence[str] | None = None, profiles: Sequen
     Args:
         arch: ``gfx942``, ``sm_90``, ...
         ops: names of ops; without, every op that this backend has an implementation of.
-        profiles: whose cases; of a later one only jobs that the earlier ones do not have.
+        profiles: whose cases to enumerate; a later profile adds only jobs that the earlier ones do not have.
 
     Raises:
         InvalidArgument: where an op does not exist.
@@ -103,7 +103,7 @@ def require_ops(names: Iterable[str]) -> None:
 
 
 def _distinct(cases: Sequence[Case], seen: set[str]) -> Iterator[Case]:
-    """Cases that differ in what a launch depends on: contents and probes do not matter here."""
+    """Cases that differ in what a launch depends on; contents and probes do not matter here."""
     for case in cases:
         key = case.id.split(",@data=")[0].split(",@probe=")[0]
         if key not in seen:
@@ -134,7 +134,7 @@ def _add_case(found: Enumeration, op: Op, case: Case, profile: str) -> None:
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """A config as plain data, without what it leaves to others: None, and records without any setting."""
+    """A config as plain data, without fields that are None and records that have no other fields."""
     plain = {} if config is None else asdict(config)
     return {name: kept for name, value in plain.items() if (kept := _kept(value)) is not None}
 
@@ -154,7 +154,7 @@ def _add_launch(
     tensors = [getattr(a, "base", a) for a in launch.arguments]
     flags += [str(a.dtype).removeprefix("torch.") for a in tensors if isinstance(a, torch.Tensor)]
     flags += [f"absent:{i}" for i, a in enumerate(tensors) if a is None]
-    # What a launch takes of the config, with what its own options say of warps and stages.
+    # The launch's own warps and stages replace those of the config.
     used = {n: launch.meta[n] for n in ("num_warps", "num_stages") if n in launch.meta}
     job = Job(op.name, implementation, launch.kernel.__name__, {**config, **used}, " ".join(flags), launch, profile)
     job.size = sum(a.numel() for a in tensors if isinstance(a, torch.Tensor) and a.is_contiguous())
@@ -180,9 +180,9 @@ def _tensors(op: Op, case: Case) -> list[torch.Tensor | None]:
 
 
 def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
-    """The case's options; where bounds follow from index data, several.
+    """The case's options; several sets where bounds follow from index data.
 
-    Those of a prefill, and where keys are paged of a decode step, and of one with room for `LONG` tokens.
+    Those of a prefill, and for paged keys also those of a decode step, and of one with room for `LONG` tokens.
     """
     filled = all_options(op.signature, case)
     open_ = [o.name for o in op.signature.options if o.name not in filled]
@@ -202,15 +202,15 @@ def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
 
 
 def representatives(jobs: Iterable[Job], ops: Collection[str] = ()) -> list[Job]:
-    """Of each kernel, config, width of the data and profile two: the largest problem, and that with the most flags on.
+    """Two jobs for each kernel, config, data width and profile: the largest problem, and the one with most flags on.
 
     Masks, sinks and the like multiply the variants of a kernel; its tiles, warps and stages, and with them registers
     and LDS, are those of the config.
 
     Args:
-        jobs: those of all ops: several ops launch one kernel, and which of their jobs is picked must not depend on
-            those that are asked for.
-        ops: only what stands for a kernel and config that one of these ops launches; everything if empty.
+        jobs: the jobs of all ops. Several ops may launch the same kernel, and which of their jobs represents it must
+            not depend on the ops asked for.
+        ops: return only representatives of kernels and configs that one of these ops launches; all if empty.
     """
     groups: dict[tuple[str, str, int, str], list[Job]] = {}
     for job in jobs:
@@ -235,7 +235,7 @@ def _width(launch: Launch) -> int:
 
 
 def _identity(job: Job) -> str:
-    """What the compiler sees: jobs of different configs that are equal in it are one."""
+    """What the compiler sees: jobs of different configs that agree in this are compiled once."""
     return f"{job.kernel} {sorted(job.launch.meta.items())} {[str(a.dtype) for a in _tensors_of(job.launch)]}"
 
 

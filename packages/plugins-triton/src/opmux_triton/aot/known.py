@@ -1,8 +1,8 @@
-"""Known exceptions: complaints that are understood and left, each with its reason, in a TOML file.
+"""Known exceptions: complaints that are understood and accepted, each with its reason, in a TOML file.
 
-Each table ``[[known]]`` has ``arch``, ``kernel`` (its name), ``flags`` (words that the row's flags hold),
-``complaints`` (what a complaint begins with, a list) and ``reason``; and ``triton``, where it is so only under versions
-that begin with that.
+Each table ``[[known]]`` has ``arch``, ``kernel`` (its name), ``flags`` (words that the row's flags contain),
+``complaints`` (a list of the beginnings of complaints) and ``reason``; also ``triton``, the beginning of the versions
+to which it applies, if not to all.
 """
 
 import tomllib
@@ -51,7 +51,7 @@ def read(path: Path, arch: str, version: str) -> list[Known]:
 
 
 def sort_out(complaints: Sequence[str], known: Sequence[Known]) -> tuple[list[str], list[str], list[str]]:
-    """Complaints that stay; those that are known, with their reasons; exceptions that no complaint needs any more."""
+    """(complaints that remain, known ones with their reasons, exceptions that no complaint needed)."""
     stay, excused, needed = [], [], set()
     for line in complaints:
         found = next((k for k in known if k.covers(line)), None)
@@ -61,5 +61,5 @@ def sort_out(complaints: Sequence[str], known: Sequence[Known]) -> tuple[list[st
             needed.add(found)
             excused.append(f"{line} (known: {found.reason})")
     stale = [k for k in known if k not in needed]
-    texts = [f"{k.kernel} {' '.join(k.flags)}: known, and not found any more: take it off the list" for k in stale]
+    texts = [f"{k.kernel} {' '.join(k.flags)}: known, but no longer found: remove it from the list" for k in stale]
     return stay, excused, texts

@@ -1,4 +1,4 @@
-"""All of it for one arch: enumerate, compile in several processes, check, compare."""
+"""The whole check of one arch: enumerate, compile in several processes, check."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class Row:
 
 @dataclass
 class Result:
-    """What an arch's check found; ``ops`` are those that were asked for, empty for all."""
+    """The result of an arch's check; ``ops`` are the ops asked for, empty for all."""
 
     arch: str
     enumeration: Enumeration
@@ -64,18 +64,18 @@ def check_arch(
     workers: int | None = None,
     tick: Callable[[int, int], None] = lambda *_: None,
 ) -> Result:
-    """Compile everything that an arch gets and look at the machine code.
+    """Compile everything that is launched on an arch, and check the machine code.
 
     Args:
         arch: ``gfx942``, ``sm_90``, ...
-        ops: names of ops, whose kernels alone are compiled; every one if empty. Which launches stand for a kernel is
-            decided over all ops, so that the results are those of a whole run.
-        every: compile every combination of flags too, not those of `representatives` alone.
+        ops: compile only what these ops launch; all ops if empty. Which launches represent a kernel is decided over
+            all ops, so that the results are those of a whole run.
+        every: compile every combination of flags, not only `representatives`.
         workers: processes that compile; by default one for each CPU.
         tick: called with the number of finished jobs and of all.
 
     Raises:
-        InvalidArgument: where nothing of this backend is for the arch, or an op does not exist.
+        InvalidArgument: if no implementation of this backend is for the arch, or an op does not exist.
     """
     if not claims(arch):
         claimed = ", ".join(PORTABLE)
@@ -103,6 +103,6 @@ def _check_job(place: tuple[str, int]) -> tuple[Facts | None, list[str]]:
     try:
         built = build(job.launch, arch)
         facts = checks.read(built)
-    except Exception as error:  # the compiler may raise anything; the other kernels are to be looked at all the same
+    except Exception as error:  # the compiler may raise anything, and the other kernels are checked all the same
         return None, [f"did not compile: {type(error).__name__}: {' '.join(str(error).split())[:300]}"]
     return facts, checks.complaints(built, facts, job.launch)

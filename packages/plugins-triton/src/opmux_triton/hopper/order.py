@@ -6,9 +6,10 @@ from triton.experimental.gluon import language as gl
 
 @gluon.jit
 def place_of(visit):
-    """Where a program's ``visit``-th tile comes among all tiles.
+    """The place of a program's ``visit``-th tile among all tiles.
 
-    Programs take turns, in the opposite order every other time: who had the longest tile gets the shortest next.
+    Programs take turns, in the opposite order every other time: the one that had the longest tile gets the shortest
+    next.
     """
     count = gl.num_programs(0)
     program = gl.program_id(0)

@@ -31,7 +31,7 @@ class WriteConfig:
 
 
 def write_config(arch: Arch, features: Mapping[str, Any]) -> WriteConfig:
-    """About 2,048 elements to a program, 16 of each of its tokens to a thread; few tokens get a program each."""
+    """About 2,048 elements for a program, 16 of each token for a thread; with few tokens, each has its own program."""
     lanes = lanes_of_rows(arch)
     widest = max(1, features["kv_heads"]) * max(1, features["head_dim"], features["value_dim"])
     block = min(1024, max(8 * lanes, next_power_of_two(widest)))

@@ -17,7 +17,7 @@ def _write(
     head = (column // DIM).to(tl.int64)
     dim = column % DIM
     EVICT: tl.constexpr = "evict_first" if STREAM else ""
-    # Tokens without a slot are read too: so the values are on their way before the slots are known.
+    # Tokens without a slot are read too, so that the loads start before the slots are known.
     read = ()
     for number in tl.static_range(TOKENS):
         there = tl.where(first + number < tokens, HEADS * DIM, 0)

@@ -1,7 +1,7 @@
 """Kernels of the norms' gradients.
 
-A program of `norm_backward` goes through every ``num_programs``-th tile of rows and keeps its share of the weight's
-gradient in float32; `sum_partials` adds the shares up, in a fixed order.
+A program of `norm_backward` processes every ``num_programs``-th tile of rows and keeps its part of the weight's
+gradient in float32; `sum_partials` adds the parts up in a fixed order.
 """
 
 import triton
@@ -24,7 +24,7 @@ def _add_three(a, b, c, d, e, f):
 
 @triton.jit
 def _two_sums(a, b):
-    """Of each row, in one reduction: half the barriers of two. The interpreter is slow at those."""
+    """Two sums of each row in one reduction, with half the barriers of two; the interpreter is slow at these."""
     if INTERPRETED:
         return tl.sum(a, 1, keep_dims=True), tl.sum(b, 1, keep_dims=True)
     else:
@@ -33,7 +33,7 @@ def _two_sums(a, b):
 
 @triton.jit
 def _three_sums(a, b, c):
-    """Of each row, as in `_two_sums`."""
+    """Three sums of each row, as in `_two_sums`."""
     if INTERPRETED:
         return tl.sum(a, 1, keep_dims=True), tl.sum(b, 1, keep_dims=True), tl.sum(c, 1, keep_dims=True)
     else:
@@ -61,7 +61,7 @@ def _centre(values, columns, live, mean_x, HIDDEN: tl.constexpr, WHOLE: tl.const
 
 @triton.jit
 def _folded(wide, narrow):
-    """The columns of both tiles, added up to as many as the narrow one's: sums within a thread, one reduction less."""
+    """The columns of both tiles, added up to the width of the narrow one: sums within a thread, one reduction less."""
     ROWS: tl.constexpr = narrow.shape[0]
     WIDTH: tl.constexpr = narrow.shape[1]
     return tl.sum(tl.reshape(wide, [ROWS, wide.shape[1] // WIDTH, WIDTH]), 1) + narrow
@@ -174,7 +174,7 @@ def norm_backward(
                     tail_gain = load_tile(weight + behind, behind < HIDDEN, TAIL_FULL, "evict_last").to(tl.float32)
                     tail_gain += offset
             inverse = tl.rsqrt(square / HIDDEN + eps)
-            if ROWS > 1:  # rows past the end: with eps = 0 their reciprocal is no number
+            if ROWS > 1:  # rows past the end: with eps = 0 their reciprocal is NaN or Inf
                 inverse = tl.where(live, inverse, 0.0)
             values *= inverse
             if OF_WEIGHT:

@@ -14,11 +14,11 @@ _LARGEST_BLOCK = 32768
 _FEW_ROWS = 7
 """The bucket of at most 128 rows: a program then has a multiprocessor to itself."""
 _MUCH = 24
-"""The logarithm of the elements that no longer fit into the caches, with as many results."""
+"""Log2 of the number of elements that, with as many results, no longer fit into the caches."""
 _HELD = 8192
-"""Columns of x, of its gradient, of the weight and of its gradient that a program of the backward holds."""
+"""Columns that a program of the backward holds of x, its gradient, the weight and the weight's gradient."""
 _LARGEST_BACKWARD = 16384
-"""Columns of which it holds the gradients of weight and bias alone."""
+"""Columns for which it holds only the gradients of weight and bias."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class BackwardConfig:
         block: columns of the first tile of a row.
         tail: columns of the second tile, 0 for none: together they hold rows of a length between two powers of two.
         rows: rows that a program computes at a time.
-        stages: rows on their way to shared memory, the current one included.
+        stages: rows in flight to shared memory, the current one included.
         again: what is read a second time instead of being held: nothing, the weight, or the whole row.
         num_warps: warps of a program.
         programs: programs for each multiprocessor.
@@ -77,44 +77,44 @@ class BackwardConfig:
 
 
 def rms_config(arch: Arch, features: Mapping[str, Any]) -> RowsConfig:
-    """For large inputs, long rows are read twice: rows that are not held leave room for more of them."""
+    """For large inputs, read long rows twice: without holding them, a multiprocessor has room for more programs."""
     hidden = max(1, features["hidden"])
     if _read_twice(arch, features):
-        # Four columns to a thread; 1024 threads would wait too long for one another.
+        # Four columns per thread; 1024 threads would wait too long for one another.
         block = 1024 if hidden < 8192 else 2048
         return RowsConfig(block=block, rows=1, num_warps=block // 128)
     return _rows(arch, features, 16)
 
 
 def centred_config(arch: Arch, features: Mapping[str, Any]) -> RowsConfig:
-    """Two sums that follow one another: fewer warps wait less for each other. Where rows are read twice it is one."""
+    """For two sums in a row: fewer warps wait less for one another. Rows that are read twice have one sum."""
     hidden = max(1, features["hidden"])
     if _read_twice(arch, features):
-        # More columns to a thread than in `rms_config`: fewer warps wait for one another when the means are joined. On
+        # More columns per thread than in `rms_config`: fewer warps wait for one another when the means are joined. On
         # an H200 at 256 MB: 131 us instead of 137 in rows of 4096, 134 of 145 in 8192, 138 of 219, and 154 of 227.
         return RowsConfig(block=min(4096, hidden // 2), rows=1, num_warps=min(16, hidden // 1024))
     return _rows(arch, features, 32 if arch.vendor == "nvidia" else 16)
 
 
 def _read_twice(arch: Arch, features: Mapping[str, Any]) -> bool:
-    """Whether it pays to read rows twice. Those that leave part of a block empty have room, and are as fast held."""
+    """Whether reading rows twice pays off. Rows that leave part of a block empty are as fast when held."""
     hidden = max(1, features["hidden"])
     much = features["bucket(tokens)"] - 1 + (hidden - 1).bit_length() >= _MUCH
     return arch.vendor == "nvidia" and much and hidden >= 4096 and hidden == next_power_of_two(hidden)
 
 
 def added_config(arch: Arch, features: Mapping[str, Any]) -> RowsConfig:
-    """With a residual added first."""
+    """For norms with a residual added first."""
     return _rows(arch, features, 16)
 
 
 def _rows(arch: Arch, features: Mapping[str, Any], whole: int) -> RowsConfig:
-    """Several short rows in one program; of long ones ``whole`` columns to a thread, fewer where there are few rows."""
+    """Several short rows in one program; for long rows ``whole`` columns per thread, fewer where there are few rows."""
     hidden = max(1, features["hidden"])
     block = min(_LARGEST_BLOCK, max(64, next_power_of_two(hidden)))
     if block <= 512:
         return RowsConfig(block=block, rows=1024 // block, num_warps=1)
-    # Where part of the block is empty, more of it to a thread.
+    # Where part of the block is empty, more columns per thread.
     each = 8 if features["bucket(tokens)"] <= _FEW_ROWS else 16 if block <= 2048 else whole if block == hidden else 32
     lanes = lanes_of_rows(arch)
     warps = max(1, min(1024 // lanes, block // (lanes * each)))
@@ -122,17 +122,17 @@ def _rows(arch: Arch, features: Mapping[str, Any], whole: int) -> RowsConfig:
 
 
 def backward_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
-    """A persistent grid; of the rows to come, two are on their way to shared memory where there is enough of it."""
+    """A persistent grid; two rows are prefetched to shared memory where there is enough of it."""
     return _with_long(arch, max(1, features["hidden"]), centred=False)
 
 
 def centred_backward_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
-    """The same with two sums to wait for in each row, one after the other."""
+    """The same for rows with two sums, one after the other."""
     return _with_long(arch, max(1, features["hidden"]), centred=True)
 
 
 def _with_long(arch: Arch, hidden: int, centred: bool) -> BackwardConfig:
-    """Long rows of 16-bit tensors have a config of their own: of them a row to come fits into shared memory."""
+    """Long rows of 16-bit tensors have their own config: a prefetched row fits into shared memory."""
     config = _backward(arch, hidden, centred)
     if not (
         _HELD < hidden <= _LARGEST_BACKWARD and arch.vendor == "nvidia" and shared_memory(arch.name) >= _LONG_SHARED
@@ -152,9 +152,9 @@ def _backward(arch: Arch, hidden: int, centred: bool) -> BackwardConfig:
     if block > _HELD:
         warps, programs, stages = 512 // lanes, 1, 1
     elif arch.vendor == "nvidia" and 3 * _FLOAT * 2 * width <= shared_memory(arch.name):
-        # At most 40 columns to a thread: eight warps leave each of their threads 255 registers.
+        # At most 40 columns per thread: with eight warps, each thread has 255 registers.
         warps = 2 if width <= 2048 else 4 if width <= 5120 else 8
-        # A second program beside it pays, even where float32 leaves no shared memory for it.
+        # A second program on the multiprocessor pays off, even where float32 leaves no shared memory for it.
         programs = max(1, min(8 // warps, shared_memory(arch.name) // (4 * _FLOAT * width)))
         stages = 3
     else:
@@ -180,7 +180,7 @@ _LONG: dict[tuple[bool, bool], dict[str, Any]] = {
     (True, True): {"block": 8192, "tail": 4096, "stages": 3, "again": "weight", "num_warps": 16},
     (True, False): {},
 }
-"""Of rows of more than 8192 columns by whether they are centred and up to 12288: what fits into registers."""
+"""What fits into registers for rows of more than 8192 columns, by whether they are centred and have up to 12288."""
 _LONG_SHARED = 160 * 1024
 """Bytes of shared memory that they take with a residual's gradient."""
 _LEAST_TAIL = 1024
@@ -190,7 +190,7 @@ _FLOAT = 4
 
 
 def _parts(hidden: int) -> tuple[int, int]:
-    """Two powers of two that hold ``hidden`` columns, the second one 0 where one alone is as good."""
+    """Two powers of two that hold ``hidden`` columns; the second is 0 where one is as good."""
     block = max(64, next_power_of_two(hidden))
     half, rest = block // 2, max(_LEAST_TAIL, next_power_of_two(hidden - block // 2)) if hidden > block // 2 else 0
     return (half, rest) if 4096 <= block <= _HELD and half + rest < block else (block, 0)

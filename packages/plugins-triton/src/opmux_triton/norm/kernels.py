@@ -10,7 +10,7 @@ from opmux_triton.rounding import rounded
 
 @triton.jit
 def normalised(values, inside, eps, HIDDEN: tl.constexpr, WHOLE: tl.constexpr, CENTRED: tl.constexpr):
-    """Whole rows, 0 outside, divided by their root mean square; CENTRED: after their mean is taken off."""
+    """Whole rows, 0 outside, divided by their root mean square; with CENTRED, after subtracting their mean."""
     if CENTRED:
         values = values - tl.sum(values, 1, keep_dims=True) / HIDDEN
         if not WHOLE:
@@ -38,8 +38,8 @@ def statistics(
 ):  # fmt: skip
     """The mean (0 where not CENTRED) and the reciprocal of the root mean square of rows that are longer than BLOCK.
 
-    CENTRED, each place of a block has a running mean, and a sum of squares about it (Welford, Technometrics 4:3, 1962),
-    which are joined at the end: the row is read once, and nothing cancels where its mean is large.
+    With CENTRED, each column of a block has a running mean, and a sum of squares about it (Welford, Technometrics 4:3,
+    1962), which are joined at the end: the row is read once, and nothing cancels where its mean is large.
     """
     WHOLE: tl.constexpr = ROWS == 1 and HIDDEN % BLOCK == 0
     means = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -101,7 +101,7 @@ def norm(
         WHOLE: tl.constexpr = ROWS == 1 and BLOCK == HIDDEN
         inside = live & (columns < HIDDEN)
         values = load_tile(x_rows + columns, inside, WHOLE, "").to(tl.float32)
-        # Loaded before the sum over the row: behind its barriers nothing would hide the wait.
+        # Loaded before the sum over the row: after its barriers nothing would hide the latency.
         gain, shift = gain_and_shift(weight, bias, columns, offset, HIDDEN, BLOCK, "")
         values = normalised(values, inside, eps, HIDDEN, WHOLE, CENTRED) * gain
         if bias is not None:

@@ -1,8 +1,8 @@
 """The online softmax over blocks of paged keys: where blocks lie, which keys rows see, scores, sums.
 
 A weight of 0 does not silence a NaN, so values past a sequence's end are not loaded at all. Where rows see different
-keys, values that some of them do not see are multiplied by 0; if a sum is then not finite, it is found anew, from the
-finite values, and what each row sees of the others is counted (`excess_of`).
+keys, values that some of them do not see are multiplied by 0; if a sum is then not finite, it is computed again from
+the finite values, and what each row sees of the others is counted (`excess_of`).
 """
 
 import triton
@@ -61,13 +61,13 @@ def blocks_of(
 
 @triton.jit
 def numbers_of(token, head, split, tokens, HEADS: tl.constexpr):
-    """The numbers of rows among those of all splits; of results there is one split."""
+    """The indices of rows among those of all splits; results have one split."""
     return (tl.cast(split, tl.int64) * tokens + token) * HEADS + head
 
 
 @triton.jit
 def count_of(statistics, token, kv_head, splits, tokens, HEADS: tl.constexpr, GROUP: tl.constexpr):
-    """Where a sequence's one token and its kv head have the number of splits at work, behind what these leave."""
+    """Where the number of active splits is stored for a sequence's one token and its kv head: after their results."""
     kv_heads: tl.constexpr = HEADS // GROUP
     behind = tl.cast(splits, tl.int64) * tokens * HEADS * 2
     return statistics + behind + tl.cast(token, tl.int64) * kv_heads + kv_head

@@ -1,4 +1,4 @@
-"""A call of paged attention: its tensors by name, the results made, the options as kernels take them."""
+"""A call of paged attention: its tensors by name, its results, and its options as kernels take them."""
 
 import math
 from typing import Any, NamedTuple, Self
@@ -42,7 +42,7 @@ class Call(NamedTuple):
         cls, tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: PagedConfig,
         out: Tensor, lse: Tensor | None,
     ) -> Self:  # fmt: skip
-        """The call that the core makes, with the results made for it."""
+        """Build a call from the core's arguments and the results made for it."""
         q, k_cache, v_cache, offsets, lengths, table, sinks = tensors
         assert q is not None
         assert k_cache is not None

@@ -1,4 +1,4 @@
-"""Joins what the splits of the keys left of each query and head: sums, maxima and totals of weights, to base 2."""
+"""Joins the results of the splits of the keys, for each query and head: sums, maxima and totals of weights."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ def left_by_splits(
     sums, statistics, first, there, token, head, tokens,
     HEADS: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """The sums, maxima and totals of those of BLOCK_S splits from ``first`` whose number is less than ``there``."""
+    """Load the sums, maxima and totals of BLOCK_S splits from ``first`` on, of those below ``there``."""
     split = first + tl.arange(0, BLOCK_S)
     value_dims = tl.arange(0, BLOCK_V)
     part = numbers_of(token, head, split, tokens, HEADS)
@@ -27,7 +27,7 @@ def left_by_splits(
 
 @triton.jit
 def joined(acc, top, total, one, one_top, one_total):
-    """A sum, maximum and total with those of some splits added."""
+    """Add the sums, maxima and totals of some splits to a running one."""
     new_top = tl.maximum(top, tl.max(one_top, 0))
     anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
     decay = tl.exp2(top - anchor)
@@ -47,8 +47,8 @@ def combine(
 ):  # fmt: skip
     """One token and head: the splits that `attend` gave blocks to, BLOCK_S at a time, always in the same order.
 
-    With SINGLE (as in `attend`) the number of these splits is read beside what the first BLOCK_S of all may have left:
-    one wait for memory where it would be four.
+    With SINGLE (as in `attend`) the number of these splits is loaded together with the results that the first BLOCK_S
+    of all splits may have left: one wait for memory instead of four.
     """
     await_predecessor(DEPENDENT)
     token = tl.program_id(0) // HEADS
@@ -57,7 +57,7 @@ def combine(
     if SINGLE:
         there = splits
         counted = tl.load(count_of(statistics, token, head // GROUP, splits, tokens, HEADS, GROUP))
-        # Of a token that `max_seqlen_q` does not allow for it is anything, and must not lead past the splits.
+        # Undefined for a token beyond `max_seqlen_q`: it must not lead past the splits.
         active = tl.minimum(tl.where(live, counted, 0.0).to(tl.int32), splits)
     else:
         if not live:

@@ -18,7 +18,7 @@ class PathConfig(CompilerOptions):
     Attributes:
         rows: rows of a tile; decoding takes fewer where there are fewer.
         block_n: keys of a block.
-        programs: programs for each unit of the device that the splits of the keys are to give.
+        programs: how many programs for each unit of the device the splits of the keys should give.
         least: the fewest keys that are worth a split.
     """
 
@@ -39,7 +39,7 @@ class CombineConfig:
     """Launch parameters of the kernel that joins splits of the keys.
 
     Attributes:
-        splits: how many splits are joined at a time, at most; four times as many where that would take more than four
+        splits: the most splits that are joined at a time; four times as many where that would take more than four
             turns.
         num_warps: warps for each 16 of them.
     """
@@ -57,7 +57,7 @@ class PagedConfig:
 
     Attributes:
         decode: for sequences with few new tokens.
-        prefill: for the others.
+        prefill: for all other sequences.
         combine: for joining splits of the keys.
     """
 
@@ -102,7 +102,7 @@ class HopperConfig(PagedConfig):
     """Launch parameters where the Gluon kernel does the prefill.
 
     Attributes:
-        decode, prefill, combine: as in `PagedConfig`; ``prefill`` for what turns out not to suit the Gluon kernel.
+        decode, prefill, combine: as in `PagedConfig`; ``prefill`` is for calls that do not suit the Gluon kernel.
         hopper: for the Gluon kernel.
     """
 
@@ -140,7 +140,7 @@ def _config(arch: Arch, features: Mapping[str, Any], itemsize: int) -> PagedConf
         least=256,
         matrix_instr_nonkdim=16 if amd else None,
     )
-    if itemsize == 4:  # products in float32 take registers, where threads do them alone
+    if itemsize == 4:  # products in float32 without matrix units take registers
         keys = 16 if max(k_row, v_row) > 512 else 64 if max(k_row, v_row) <= 256 and arch.vendor == "nvidia" else 32
         decode = replace(decode, block_n=keys, num_stages=2, num_warps=4 if amd else 8)
     prefill = _prefill(arch, max(k_row, v_row) // itemsize, itemsize)
@@ -183,10 +183,10 @@ def _fitted(path: PathConfig, arch: Arch, k_row: int, v_row: int, waiting: int) 
         path: the path.
         arch: the arch.
         k_row, v_row: bytes of a row of keys and of values.
-        waiting: how many of the blocks on their way are not in shared memory.
+        waiting: how many of the blocks in flight are not in shared memory.
     """
     while path.block_n > 16:
-        # Blocks on their way, queries, weights between layouts.
+        # Blocks in flight, queries, weights between layouts.
         keys, stages = path.block_n, path.num_stages
         if (k_row + v_row) * keys * (stages - waiting) + path.rows * (k_row + 2 * keys) <= shared_memory(arch.name):
             break

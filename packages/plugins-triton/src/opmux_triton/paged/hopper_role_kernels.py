@@ -23,7 +23,7 @@ from opmux_triton.scoring.hopper_softmax import mask, softmax
 
 @gluon.jit
 def _pages_of(row, table_stride, key, last_box, BOX: gl.constexpr, PAGE: gl.constexpr, COUNT: gl.constexpr):
-    """The pages of the ``COUNT`` boxes from ``key`` on: all lookups are on their way before the first is needed."""
+    """The pages of the ``COUNT`` boxes from ``key`` on: all lookups are issued before the first is needed."""
     pages = ()
     for box in gl.static_range(COUNT):
         pages += (gl.load(row + gl.minimum(key + box * BOX, last_box) // PAGE * table_stride),)
@@ -55,11 +55,11 @@ def load_tiles(
     LEFT: gl.constexpr, RIGHT: gl.constexpr, STAGES: gl.constexpr, SLOTS: gl.constexpr, GROUPS: gl.constexpr,
     KEYS: gl.constexpr, VALUES: gl.constexpr, PART: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
-    """A loading warp: keys, values or both, block by block, of each one of ``PARTS`` parts.
+    """A loading warp: loads keys, values or both, block by block, one of ``PARTS`` parts of each.
 
-    A block of small pages is many boxes, each of which takes a warp its time: more warps share them. Queries come with
-    the values, which are needed last: a warp of its own has the next tile's keys on their way before there is room for
-    its queries.
+    A block of small pages has many boxes, and each takes time to issue: several warps share them. Queries come with the
+    values, which are needed last, so that a warp of its own can load the next tile's keys before there is room for its
+    queries.
     """
     q_tma, k_tma, v_tma, offsets, lengths, table, buffers, barriers, sizes, strides = given
     q_tiles, k_ring, v_ring = buffers
@@ -110,7 +110,7 @@ def load_tiles(
 
 @gluon.jit
 def _clear_past(v_tile, rows):
-    """Sets the rows of a block of values from ``rows`` on to 0."""
+    """Set the rows of a block of values from ``rows`` on to 0."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // v_tile.shape[1], v_tile.shape[1] // 8], [4, 1], [1, 0])
     values = v_tile.load(layout)
     inside = gl.arange(0, v_tile.shape[0], layout=gl.SliceLayout(1, layout)) < rows

@@ -17,7 +17,7 @@ from opmux_triton.paged.configs import HopperConfig
 from opmux_triton.scoring.options import LOG2_E
 
 _ROWS = 128
-"""Of a tile: 64 for each of two computing warpgroups."""
+"""Rows of a tile: 64 for each of two computing warpgroups."""
 
 
 def paged_attention(*tensors: Tensor | None, config: HopperConfig, **options: Any) -> Tensor:
@@ -33,7 +33,7 @@ def paged_attention_lse(*tensors: Tensor | None, config: HopperConfig, **options
 
 
 def _prefill(call: Call, one: targets.Pass) -> bool:
-    """Attend from the sequences of a pass of prefill; False, and nothing is done, where the kernel cannot."""
+    """Launch the Gluon kernel for a pass of prefill; returns False, without launching, where it cannot."""
     q = call.q[None]
     if not (0 < call.scale < math.inf and all(has_descriptor(x) for x in (q, call.k_cache, call.v_cache))):
         return False

@@ -4,10 +4,10 @@ A program holds BLOCK_M rows of one sequence and one kv head: the query heads th
 row ``r`` is head ``r % GROUP`` of the group for new token ``r // GROUP``, and one product serves them all. Keys come
 in blocks of BLOCK_N, aligned to key 0; the pages of the next block are looked up while this one is loaded.
 
-With several splits each program takes an equal share of the blocks that its rows attend to, as read on the device,
-and leaves a sum that is neither normalised nor rounded; `combine_kernels` joins them. Where the share of the first is
-all there is, it writes the result itself. Where no sequence has more than one new token, the first also leaves how many
-splits had a share, so that what joins them need not find that out from lengths.
+With several splits, each program takes an equal share of the blocks that its rows attend to, as read on the device,
+and stores a sum that is neither normalised nor rounded; `combine_kernels` joins them. If the first split has all
+blocks, it writes the result itself. If no sequence has more than one new token, the first split also stores how many
+splits had a share, so that the kernel that joins them need not compute it from lengths.
 """
 
 import triton
@@ -41,7 +41,7 @@ def clear_rest(
 
 @triton.jit
 def places_of(values, numbers, value_dims, VALUE_DIM: tl.constexpr):
-    """Where the values of rows lie. Found where they are stored: kept, they would cost registers."""
+    """Where the values of rows are stored. Computed when they are stored, to save registers."""
     return values + numbers[:, None] * VALUE_DIM + value_dims[None, :]
 
 
@@ -62,8 +62,8 @@ def attend(
 
     The grid is (places * kv heads, splits). With SEARCH the places are counted by the tokens there are and a program
     finds its sequence; else each sequence has as many as the longest may need. SINGLE says that no sequence has more
-    than one new token. CLEAR has the tokens past the last sequence cleared as well. With
-    ``troubles``, of which there are ``troubled``, all of this is done only if one of them is not 0.
+    than one new token. With CLEAR, the tokens past the last sequence are cleared too. With ``troubles``, ``troubled``
+    numbers, nothing is done unless one of them is not 0.
     """
     await_predecessor(DEPENDENT)
     if troubles is not None:
@@ -90,7 +90,7 @@ def attend(
         tile = place // batch
     queries = tl.load(offsets + (sequence + 1) * offsets_stride) - start
     length = tl.load(lengths + sequence * lengths_stride)
-    if CLEAR:  # behind the loads above, which are on their way while this one is waited for
+    if CLEAR:  # after the loads above, which are in flight while this one is waited for
         rest = tl.maximum(tl.load(offsets + batch * offsets_stride), 0)
         clear_rest(
             out, lse, rest + split * places + place, places * splits, tokens, kv_head,
@@ -167,14 +167,14 @@ def attend(
             "rows" if (LEFT or RIGHT) else "keys",
         )  # fmt: skip
         if LEFT or RIGHT:
-            # Rare, and slow: some of it may come from values that a row does not see.
+            # Rare and slow: NaN or Inf may come from values that a row does not see.
             wrong = tl.max(tl.max(tl.where(tl.abs(acc) < float("inf"), 0, 1), 1), 0) > 0
             if wrong:
                 excess = excess_of(
                     tl.zeros_like(acc), v_head, pages, position, first * fine, last * fine, low, high, left, right,
                     v_page_stride, v_slot_stride, table_stride, PAGE_SIZE, VALUE_DIM, 16, BLOCK_V, LEFT, RIGHT, UPCAST,
                 )  # fmt: skip
-                # Its place until the sum is known is where this program alone writes.
+                # Kept where only this program writes, until the sum is known.
                 if SPLIT:
                     room = places_of(sums, numbers_of(token, head, split, tokens, HEADS), value_dims, VALUE_DIM)
                 else:

@@ -1,4 +1,4 @@
-"""What the core calls for paged attention: decides between decode and prefill by the bounds, sizes grids, launches."""
+"""What the core calls for paged attention: chooses decode or prefill by the bounds, sizes grids, and launches."""
 
 import math
 from collections.abc import Callable
@@ -59,7 +59,7 @@ class Pass:
 def _passes(config: PagedConfig, batch: int, tokens: int, group: int, longest: int) -> list[Pass]:
     """Decode, prefill or, where a batch may mix them, both.
 
-    All passes are right for sequences of any length up to ``longest`` new tokens: which runs is a matter of speed.
+    Every pass is correct for sequences of any length up to ``longest`` new tokens; which one runs is a matter of speed.
     """
     most_rows = config.decode.rows
     rows = min(padded(longest * group), most_rows)
@@ -81,7 +81,7 @@ def run(
     tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: PagedConfig, with_lse: bool,
     prefill: Callable[[Call, Pass], bool] | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """All passes of a call; ``prefill`` is asked to do those of prefill first, and says whether it did."""
+    """Launch all passes of a call; ``prefill`` may take over a pass of prefill, and returns whether it did."""
     q, _, v_cache, _, lengths, table, sinks = tensors
     assert q is not None
     assert v_cache is not None
@@ -100,7 +100,7 @@ def run(
     key = (
         "paged", id(config), q.shape, table.shape, sinks is None, options["scale"], options["softcap"],
         options["window"], options["causal"], longest,
-        # Of a reach only this is looked at, so the steps of a growing sequence are alike.
+        # Only this much of the reach matters, so the steps of a growing sequence have one key.
         -(-reach // config.decode.least), -(-reach // config.prefill.least), with_lse, prefill is None,
     )  # fmt: skip
     if repeated(key, given, results):
@@ -123,7 +123,7 @@ def _run(call: Call, prefill: Callable[[Call, Pass], bool] | None, batch: int, t
 
 
 def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
-    """One pass by the portable kernels; with ``troubles`` only if one of them is not 0, as found on the device."""
+    """Launch one pass of the portable kernels; with ``troubles``, they return early unless one of these is not 0."""
     config, softcap = call.config, call.softcap
     q, k_cache, v_cache, offsets, lengths, sinks = (
         call.q, call.k_cache, call.v_cache, call.offsets, call.lengths, call.sinks,
@@ -140,7 +140,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     sums = statistics = None
     if splits > 1:
         sums = scratch((splits, tokens, heads, value_dim), q)
-        statistics = scratch((splits + 1, tokens, heads, 2), q)  # behind the splits: how many of them had a share
+        statistics = scratch((splits + 1, tokens, heads, 2), q)  # after the splits: how many of them had a share
     least = max(1, path.least // block_n) if splits > 1 else 1
     launch(
         kernels.attend,
@@ -161,7 +161,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
         },
     )  # fmt: skip
     if splits > 1:
-        # Of very many it costs less to read in vain where few are at work than to wait time and again where all are.
+        # For very many splits, reading unused ones costs less than many turns of waiting.
         most = config.combine.splits * (4 if splits > 4 * config.combine.splits else 1)
         at_a_time = min(most, max(4, next_power_of_two(splits)))
         launch(

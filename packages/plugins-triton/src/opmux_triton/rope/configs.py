@@ -31,11 +31,11 @@ class RopeConfig:
 
 
 def rope_config(arch: Arch, features: Mapping[str, Any]) -> RopeConfig:
-    """Eight heads of some tokens: about 4,096 elements to a program, fewer where there are few tokens."""
+    """Eight heads of some tokens: about 4,096 elements for a program, fewer where there are few tokens."""
     lanes = lanes_of_rows(arch)
     elements = _HEADS * next_power_of_two(features["head_dim"])
     few = features["bucket(batch)"] + features["bucket(seq)"] <= 7 and elements >= 8 * lanes
-    # With few tokens a lane still reads 16 bytes of either half of a head.
+    # With few tokens, a lane still reads 16 bytes of each half of a head.
     tokens = max(1, min(8, (16 * lanes if few else 4096) // elements))
     warps = max(1, min(8, tokens * elements // (lanes * (8 if few else 32))))
     return RopeConfig(block_heads=_HEADS, tokens=tokens, num_warps=warps)

@@ -62,7 +62,7 @@ def rope(
     HALF_BLOCK: tl.constexpr, REST_BLOCK: tl.constexpr, INTERLEAVED: tl.constexpr, IN_PLACE: tl.constexpr,
     BACKWARD: tl.constexpr, BLOCK_HEADS: tl.constexpr, TOKENS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Rotate q and k by the angles of their positions, BACKWARD by the opposite ones; a k of None is left out.
+    """Rotate q and k by the angles of their positions, with BACKWARD by the opposite ones; k may be None.
 
     With ``seq``, token t is entry ``t % seq`` of sequence ``t // seq``, else entry t of the only one; without
     positions the entry is its position. Strides of None are those of contiguous tensors. The results are contiguous;

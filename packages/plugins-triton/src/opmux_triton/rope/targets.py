@@ -1,4 +1,4 @@
-"""What the core calls for rotary embedding: q and k in one launch, in whatever strides."""
+"""What the core calls for rotary embedding: q and k in one launch, with any strides."""
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ def _rope(
     q: Tensor | None, k: Tensor | None, q_out: Tensor, k_out: Tensor, cos: Tensor, sin: Tensor,
     positions: Tensor | None, interleaved: bool, in_place: bool, backward: bool, config: RopeConfig,
 ) -> None:  # fmt: skip
-    """Launch over what is given and not empty; a launch needs a first tensor, so k alone takes q's place."""
+    """Launch over the tensors that are given and not empty; k alone takes q's place, which a launch needs."""
     k_result: Tensor | None = k_out
     if k is not None and not k.numel():
         k = None
@@ -112,7 +112,7 @@ def _launch(
 
 
 def _outer_strides(q: Tensor, k: Tensor | None, positions: Tensor | None) -> tuple[int, int, int] | None:
-    """The one stride of the batch dims of each, 0 where there are none; None where those of one do not fold."""
+    """The single stride of each tensor's batch dims, 0 without such dims; None if those of one tensor do not fold."""
     found = []
     for tensor, after in ((q, 3), (k, 3), (positions, 1)):
         dims = [] if tensor is None or tensor.dim() == after else folded((tensor,), after)

@@ -1,1 +1,1 @@
-"""What the kernels of dense, ragged and paged attention share: masks, the softmax in base 2, a step of the pipeline."""
+"""What the kernels of dense, ragged and paged attention share: masks, the softmax in base 2, the pipeline on sm_90."""

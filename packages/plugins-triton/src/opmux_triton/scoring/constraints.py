@@ -8,7 +8,7 @@ WIDEST = 256
 
 
 def portable_heads(dtypes: tuple[str, ...], *unit_stride: str) -> tuple[Constraint, ...]:
-    """Of the portable kernels: the dtypes of q, and the tensors whose last dim needs unit stride."""
+    """For the portable kernels, given the dtypes of q and the tensors whose last dim needs unit stride."""
     return (
         Dtype("q", *dtypes),
         Dtype("sinks", *FLOATS),
@@ -25,4 +25,4 @@ HOPPER_HEADS: tuple[Constraint, ...] = (
     Equal("head_dim", "value_dim"),
     AtMost("softcap", 0),
 )
-"""Of the Gluon kernels for sm_90: 16-bit heads of 64 or 128, and no cap on the scores."""
+"""For the Gluon kernels on sm_90: 16-bit heads of 64 or 128, and no cap on the scores."""

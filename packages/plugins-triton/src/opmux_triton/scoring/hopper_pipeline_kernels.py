@@ -1,15 +1,15 @@
 """The pipeline of a computing warpgroup in Gluon: 64 rows of queries against rings of key and value blocks.
 
-Attention's forward and paged prefill run it. They differ in which blocks a tile has and where those begin, which they
-bring as ``ranges`` and as the function ``start_of(index, ranges, BLOCK)``: the first key of the block ``index``, with
-``ranges[0]`` the number of blocks that need a mask, which come first.
+Attention's forward and paged prefill use it. They differ in the blocks of a tile: ``ranges`` describes these, with
+``ranges[0]`` the number of blocks that need a mask, which come first, and ``start_of(index, ranges, BLOCK)`` returns
+the first key of the block ``index``.
 
 A step issues the scores of a block before the product of the previous block's weights and values, and computes the
 softmax of the one while the tensor cores do the other; with ``TURNS``, warpgroups take turns at issuing. Both orders of
 overlap are those of Shah et al., FlashAttention-3 (2024), sections 3.1 and 3.2.
 
-Of the functions' arguments:
-    used: the number of blocks that passed through the rings before this one.
+Arguments of several functions:
+    used: how many blocks passed through the rings before this one.
     q_tile: ``(64, HEAD_DIM)`` in shared memory.
     rings: keys and values, each ``STAGES`` blocks of ``BLOCK * HEAD_DIM`` in shared memory.
     barriers: (keys loaded, keys read, values loaded, values read), each a barrier for every stage.
@@ -51,7 +51,7 @@ TOTAL_LAYOUT = gl.constexpr(
         shape=[64, 4],
     )
 )
-"""The rows of a product, and of each row the four threads that share it: converting one to the other is free."""
+"""The rows of a product, and the four threads that share each row: converting a product's rows to it is free."""
 
 
 @gluon.jit
@@ -92,8 +92,8 @@ def step(
 ):  # fmt: skip
     """Block ``index``'s scores and weights, while block ``index - 1``'s weights and values are multiplied.
 
-    One loop for blocks with and without a mask: of two, the second one would unpack and pack the weights that it gets
-    from the first in every step.
+    One loop serves blocks with and without a mask: a second loop would unpack and pack the weights that it gets from
+    the first in every step.
 
     ``turn`` counts the steps before this one, ``turns`` holds a barrier for each warpgroup; neither is read without
     ``TURNS``.
@@ -119,7 +119,7 @@ def step(
             start = start_of(index, ranges, BLOCK)
             scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
     exact, total, top, decay = softmax(scores, total, top, scale)
-    # Passed long ago: a branch, across which the assembler does not move the softmax behind the product.
+    # Already passed. It is a branch, across which the assembler does not move the softmax behind the product.
     mbarrier.wait(v_full.index(before), (used - 1) // STAGES & 1)
     mean, weights = warpgroup_mma_wait(0, [mean, weights])
     mbarrier.arrive(k_empty.index(stage), count=1)

@@ -1,4 +1,4 @@
-"""What the Gluon kernels of attention's forward do with a block of scores: the mask, and the softmax so far."""
+"""The mask and the online softmax of a block of scores, in Gluon."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

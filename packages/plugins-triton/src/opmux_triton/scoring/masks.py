@@ -1,8 +1,8 @@
-"""Which keys matter to a tile of queries: the band of the (query, key) plane that ``causal`` and ``window`` leave.
+"""Which keys a tile of queries attends to: the band of the (query, key) plane that ``causal`` and ``window`` leave.
 
 Query ``i`` attends to the keys from ``i + keys - queries - left`` to ``i + keys - queries + right``, both included
-(bottom-right). ``LEFT`` and ``RIGHT`` say whether a side is bounded at all; the host brings ``causal`` in as
-``right = 0`` and leaves out a side that bounds nothing. With queries and keys, and left and right, exchanged, the
+(bottom-right). ``LEFT`` and ``RIGHT`` say whether a side is bounded at all; the host passes ``causal`` as
+``right = 0`` and drops a side that bounds nothing. With queries and keys, and left and right, exchanged, the
 same functions give the queries that attend to a tile of keys.
 """
 
@@ -58,7 +58,7 @@ def bounds(query, queries, keys, left, right, LEFT: tl.constexpr, RIGHT: tl.cons
 def attends(query, key, queries, keys, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
     """Whether a query sees a key, for indexes of shapes that broadcast; never a key past the last one.
 
-    One comparison per pair: a distance below 0 is a large one without its sign.
+    One comparison per pair: taken as unsigned, a negative distance is a large one.
     """
     low, high = bounds(query, queries, keys, left, right, LEFT, RIGHT)
     if LEFT:

@@ -1,4 +1,4 @@
-"""The options that say how queries score keys, on the host."""
+"""The options of how queries score keys, on the host."""
 
 import math
 from typing import NamedTuple

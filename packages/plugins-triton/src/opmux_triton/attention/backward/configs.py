@@ -107,7 +107,7 @@ def backward_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
 
 
 def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
-    """Of the Gluon kernel. Measured: narrow heads wait for the exchange of score gradients, which ``late`` hides."""
+    """For the Gluon kernel. Measured: narrow heads wait for the exchange of score gradients, which ``late`` hides."""
     narrow = features["head_dim"] <= 64
     return HopperConfig(
         stages=2, together=8 if narrow else 0, bulk=False, late=narrow, otherwise=backward_config(arch, features)
@@ -125,7 +125,7 @@ Launch = tuple[int, int, int, int]
 
 
 class Tiles(NamedTuple):
-    """Of each kernel; of capped scores those that leave registers for slopes."""
+    """The tiles of each kernel; those for capped scores leave registers for slopes."""
 
     keys_values: Launch
     queries: Launch
@@ -137,7 +137,7 @@ class Tiles(NamedTuple):
 _REPAIR: Launch = (32, 32, 8, 1)
 _REPAIR_NARROW: Launch = (32, 32, 4, 1)
 _REPAIR_SMALL: Launch = (16, 16, 4, 1)
-"""Runs hardly ever: small, so that it has registers to spare for cleaning operands."""
+"""Small tiles, which leave registers for cleaning operands; repairs are rare."""
 
 
 def _width(features: Mapping[str, Any]) -> int:

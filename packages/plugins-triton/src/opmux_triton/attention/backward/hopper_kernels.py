@@ -46,7 +46,7 @@ def _add_in_bulk(descriptor, place, source, _semantic=None):
 
 @builtin
 def _view(buffer, dtype, shape, layout, _semantic=None):
-    """The same bytes of shared memory under another shape and layout."""
+    """The same bytes of shared memory with another shape and layout."""
     dtype, layout = _unwrap_if_constexpr(dtype), _unwrap_if_constexpr(layout)
     return _semantic.memdesc_reinterpret(buffer, dtype, [_unwrap_if_constexpr(n) for n in shape], layout)
 
@@ -186,7 +186,7 @@ def _step(
     MASKED: gl.constexpr, HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, QUERIES: gl.constexpr, LATE: gl.constexpr,
 ):  # fmt: skip
-    """Add what ``ROWS`` queries of a head give; to their own gradients, if LATE, what those of the step before give."""
+    """Add the contributions of ``ROWS`` queries of a head; with LATE, their own gradients follow one step later."""
     k_tiles, v_tiles, q_ring, grad_ring, log_sums, shifts, moved_tiles = buffers
     _kv_full, q_full, q_empty, grad_full, grad_empty, shared = barriers
     _pairs, _kv_heads, _groups, queries, keys, _tiles, _section, _row, _plane, _panels, scale, inverse, left, right = (
@@ -198,14 +198,14 @@ def _step(
     numbers: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     columns: gl.constexpr = gl.SliceLayout(0, score_layout)
     dtype: gl.constexpr = q_ring.dtype
-    # Numbers that a sum begins with need no registers beside it; but they delay the product.
+    # Starting the sum from these numbers would save registers, but delay the product.
     FOLD: gl.constexpr = ROWS > 64
 
     stage = used % STAGES
     phase = used // STAGES & 1
     slot = used % (3 if LATE else 2)
     phase_of_slot = used // (3 if LATE else 2) & 1
-    # Zero, but not to the compiler: it would keep each address of a product in a register of its own otherwise.
+    # Zero, which the compiler does not know: else it would keep each address of a product in a register of its own.
     zero = used >> 30
     k_tile = k_tiles.index(GROUP + zero).reshape([64, HEAD_DIM])
     v_tile = v_tiles.index(GROUP + zero).reshape([64, HEAD_DIM])

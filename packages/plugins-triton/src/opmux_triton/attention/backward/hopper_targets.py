@@ -19,7 +19,7 @@ from opmux_triton.scoring.options import Scoring
 
 _NUMBERS = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
 _REGISTERS = (240, 168)
-"""Of a thread that computes, and of one on average."""
+"""Registers of a computing thread, and of a thread on average."""
 _KEYS = 128
 _NOTED_QUERIES = 64
 _PANEL = 64 * 64
@@ -58,7 +58,7 @@ def _products(
     statistics: Tensor,
     gradients: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Noted, Noted]:
-    """Both kernels: that of all products, and that which sorts and rounds the gradients of queries."""
+    """Launch both kernels: the one of all products, and the one that sorts and rounds the gradients of queries."""
     grad_out, q, k, v = tensors
     grad_q, grad_k, grad_v = gradients
     batch, queries, heads, head_dim = q.shape

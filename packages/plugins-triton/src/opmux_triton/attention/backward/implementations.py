@@ -11,7 +11,7 @@ RECORDS = (
         for op in ("attention_backward", "attention_varlen_backward")
         for name, dtypes, config in (("", HALVES, "backward_config"), ("float32", ("float32",), "float32_config"))
     ),
-    # Not deterministic: it sums the gradients of queries in the order in which programs come to them.
+    # Not deterministic: the gradients of queries are summed in the order in which programs reach them.
     hopper(
         "attention_backward",
         folder="backward",

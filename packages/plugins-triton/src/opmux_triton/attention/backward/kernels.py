@@ -179,7 +179,7 @@ def scored(raw, log_sum, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def strange(x):
-    """1 if some element is NaN or Inf, else 0."""
+    """1 if any element is NaN or Inf, else 0."""
     return tl.max(tl.max(tl.where(tl.abs(x) < float("inf"), 0, 1), 1), 0)
 
 

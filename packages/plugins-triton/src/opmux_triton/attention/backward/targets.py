@@ -1,4 +1,4 @@
-"""What the core calls for attention's backward: checks what is wanted, makes the results, launches."""
+"""What the core calls for attention's backward: makes the results that are wanted, and launches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +15,15 @@ from opmux_triton.scoring.options import Scoring
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 Noted = tuple[Tensor | None, int]
-"""For each so many keys (or queries) of a head whether their gradients are to be computed again; None: for none."""
+"""(notes, size): for every ``size`` keys or queries of a head whether their gradients must be computed again."""
 Fast = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Noted, Noted]]
-"""Another kernel's gradients of keys, values and queries: fills them from the statistics of the rows, tells the noted.
+"""Another kernel for the gradients of keys, values and queries: fills them in, and returns notes for each kind of tile.
 
 Called with the statistics, ``(2, batch, heads, row)`` float32, and the gradients of q, k and v.
 """
 
 _PARTS = 1024
-"""Parts of a sink's gradient that are summed at a time."""
+"""How many parts of a sink's gradient are summed at a time."""
 
 
 def attention_backward(
@@ -91,10 +91,10 @@ def run(
     fast: Fast | None = None,
     row_multiple: int = 1,
 ) -> Gradients:
-    """Both forms: a ragged batch comes as a dense one of one entry, with the offsets of its sequences.
+    """Both forms: a ragged batch comes as a dense batch of one entry, with the offsets of its sequences.
 
-    ``fast`` takes the place of both kernels, but not of their repairs; it is for dense batches and gradients that are
-    all wanted, with ``row_multiple`` the divisor of the numbers to a row of its statistics.
+    ``fast`` replaces both kernels, but not their repairs. It requires a dense batch, all gradients wanted, and rows of
+    statistics whose length is a multiple of ``row_multiple``.
     """
     grad_out, q, k, v, _, _, sinks, _ = tensors
     ragged = cu_q is not None
@@ -127,12 +127,12 @@ def run(
     flags: dict[str, Any] = {
         "VARLEN": ragged, "LEFT": bounded_left, "RIGHT": bounded_right, "SOFTCAP": scoring.softcap > 0,
     }  # fmt: skip
-    # Offsets in a tile of a few hundred rows are 32 bits wide, unless rows lie very far apart.
+    # Offsets within a tile of a few hundred rows fit into 32 bits, unless rows are very far apart.
     wide = max(x.stride(1) for x in (grad_out, q, k, v)) >= 1 << 22
     last: dict[str, Any] = {"WIDE": wide, "PRECISION": config.precision, "UPCAST": INTERPRETED}
     inputs = (grad_out, q, k, v, statistics[0], statistics[1])
 
-    # A capped score has a slope beside it: registers that the best tiles do not have.
+    # Capped scores also need their slopes, for which the best tiles have no registers.
     capped = scoring.softcap > 0
     keys_values = config.keys_values_capped if capped else config.keys_values
     of_queries = config.queries_capped if capped else config.queries
@@ -178,7 +178,7 @@ def _statistics(
     config: BackwardConfig,
     row: int,
 ) -> Tensor:
-    """What both kernels read of each row, log_sum and shift; the gradient of the sinks on the way."""
+    """What both kernels read of each row, log_sum and shift; computes the gradient of the sinks too."""
     grad_out, q, _, _, out, lse, sinks, grad_lse = tensors
     batch, queries, heads, value_dim = grad_out.shape
     make = torch.empty if row == queries else torch.zeros
@@ -215,7 +215,7 @@ def _statistics(
 
 
 def notes_for(like: Tensor, count: int) -> Tensor:
-    """Room for the notes of tiles that must be repaired."""
+    """Memory for the notes of which tiles must be repaired."""
     return torch.empty((count,), dtype=torch.int32, device=like.device)
 
 

@@ -1,8 +1,8 @@
-"""What the Gluon kernel does where a value that is not finite meets a mask: those tiles anew, slowly, with care.
+"""Where a value that is not finite meets a mask, the Gluon kernel computes these tiles again, slowly and with care.
 
 A masked weight is 0, but 0 times a NaN or an infinity is NaN. So products see finite values only; what the others add
-to the queries that attend to them is counted apart. This runs after the fast part, in the warps that it leaves, and
-only where a result was not finite and a value of the tile's masked blocks is not.
+to the queries that attend to them is counted separately. This runs after the fast part, in its default warps, and only
+where a result was not finite and a value in the tile's masked blocks is not.
 """
 
 from triton.experimental import gluon
@@ -30,7 +30,7 @@ def _load_rows(base, row, stride, rows, DIM: gl.constexpr, layout: gl.constexpr)
 
 @gluon.jit
 def _any_strange(v, stride, low, high, keys, DIM: gl.constexpr, layout: gl.constexpr):
-    """Whether some value of the keys from low to high is not finite."""
+    """Whether any value of the keys from low to high is not finite."""
     found = gl.zeros([_KEYS], gl.float32, gl.SliceLayout(1, layout))
     for start in range(low, high, _KEYS):
         key = start + gl.arange(0, _KEYS, layout=gl.SliceLayout(1, layout))
@@ -39,7 +39,7 @@ def _any_strange(v, stride, low, high, keys, DIM: gl.constexpr, layout: gl.const
 
 
 @gluon.jit
-def _tile_anew(
+def _repair_tile(
     out, q, k, v, sinks, head, q_stride, k_stride, v_stride, out_stride,
     first, begin, end, queries, keys, scale, left, right,
     DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, layout: gl.constexpr,
@@ -100,7 +100,7 @@ def repair(
     out, q, k, v, sinks, strides, sizes,
     BLOCK: gl.constexpr, DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """This program's tiles anew, as far as their masked blocks hold values that are not finite."""
+    """Compute again those of this program's tiles whose masked blocks hold values that are not finite."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DIM, DIM // 8], [4, 1], [1, 0])
     pairs, heads, groups, queries, keys, tiles, section, scale, left, right = sizes
     q_batch, q_stride, q_head, k_batch, k_stride, k_head, v_batch, v_stride, v_head = strides
@@ -122,7 +122,7 @@ def repair(
             for part in range(GROUPS * (DIM // _VALUES)):
                 group = part // (DIM // _VALUES)
                 column = part % (DIM // _VALUES) * _VALUES
-                _tile_anew(
+                _repair_tile(
                     out + (entry * queries * heads + head) * DIM + column, q + entry * q_batch + head * q_head,
                     k_rows, v_rows + column, sinks, head, q_stride, k_stride, v_stride, heads * DIM,
                     first + group * 64, begin, end, queries, keys, scale, left, right,

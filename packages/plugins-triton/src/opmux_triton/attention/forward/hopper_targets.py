@@ -13,7 +13,7 @@ from opmux_triton.scoring.options import Scoring
 
 _NAME = "attention on sm_90"
 _REGISTERS = {2: (240, 168), 3: (160, 128)}
-"""Of a thread that computes, and of one on average, by the number of computing warpgroups: 64 Ki for all threads."""
+"""Registers of a computing thread, and of a thread on average, by the number of computing warpgroups; 64 Ki in all."""
 
 
 def attention(
@@ -48,7 +48,7 @@ def _run(
         return
     bounded_left, bounded_right, left, right = scoring.band(queries, keys)
     block = config.block
-    # Masks take registers: with a third warpgroup there are enough for whole blocks and for one diagonal.
+    # Masks take registers: three warpgroups have enough for whole blocks and for one diagonal.
     narrow = bounded_left or not (bounded_right or keys % block == 0)
     warpgroups = config.narrow if narrow else config.warpgroups
     tiles = -(-queries // (64 * warpgroups))

@@ -2,7 +2,7 @@
 
 Online softmax in base 2, as in Dao, FlashAttention-2 (2023). Blocks that every query attends to whole run without a
 mask. A masked score is -inf and its weight 0, but 0 times a NaN or an infinity in the value is NaN: where results are
-not finite and some keys are masked, `_blocks` computes them anew from the finite values, and `_nonfinite_blocks` tells
+not finite and some keys are masked, `_blocks` computes them again from the finite values, and `_nonfinite_blocks` finds
 what NaN and infinities contribute to the queries that do attend to them.
 """
 
@@ -171,7 +171,7 @@ def attention_forward(
     ``scale`` holds log2(e) without a cap; with one, ``scale`` is divided by the cap, and ``cap`` is the cap times
     log2(e). ``FOLD`` says that the scale is positive and that there is no cap. ``left`` and ``right`` count where
     ``LEFT`` and ``RIGHT``. One program more than the sequences need clears the tokens behind them. ``FAST``
-    computes the results, ``CAREFUL`` those anew that are not finite; where registers are scarce these are two launches.
+    computes the results, ``CAREFUL`` again those that are not finite: two launches where registers are scarce.
     """
     tile, pair = tile_of(tl.program_id(0), tiles, (batch + RAGGED) * heads, section, RIGHT)
     entry = pair // heads
@@ -278,7 +278,7 @@ def attention_forward(
     else:
         mean = tl.load(places, mask=inside, other=0.0).to(tl.float32)
     if CAREFUL:
-        if tl.max(tl.max(tl.where(tl.abs(mean) < float("inf"), 0, 1), 1), 0) > 0:  # rare: everything once more
+        if tl.max(tl.max(tl.where(tl.abs(mean) < float("inf"), 0, 1), 1), 0) > 0:  # rare: compute everything again
             mean, total, top = _blocks(
                 tl.zeros([ROWS, VALUE_BLOCK], tl.float32), first_total, first_top, q_tile, query, k, v, k_tma, v_tma,
                 k_stride, v_stride, k_entry, token_k, kv_head,

@@ -1,4 +1,4 @@
-"""What the core calls for attention forward: makes the results, finds the order of the tiles, launches."""
+"""What the core calls for attention forward: makes the results, sets the order of the tiles, and launches."""
 
 from collections.abc import Callable
 

@@ -16,7 +16,7 @@ def begin(base, entry, head, inner, outer_stride, inner_stride, head_stride):
 
 @triton.jit
 def place(queries, heads, ROWS: tl.constexpr):
-    """What a program works on: (batch entry, head, queries, which of them there are)."""
+    """What a program works on: (batch entry, head, queries, which of these exist)."""
     program = tl.program_id(0)
     blocks = (queries + ROWS - 1) // ROWS
     row = program // heads % blocks * ROWS + tl.arange(0, ROWS)
@@ -61,7 +61,7 @@ def merge(
     lse_b_outer, lse_b_inner, lse_b_h, lse_b_s,
     DIM: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """``out = w_a * out_a + w_b * out_b`` with the weights of `shares`; a side without weight is not looked at."""
+    """``out = w_a * out_a + w_b * out_b`` with the weights of `shares`; a side without weight is not read."""
     entry, head, row, live = place(queries, heads, ROWS)
     head = head.to(tl.int64)
     a_start = begin(lse_a, entry, head, inner, lse_a_outer, lse_a_inner, lse_a_h)

@@ -54,7 +54,7 @@ def _launch(
     *batch, queries, heads, dim = inputs[0].shape
     entries = [x[..., 0, 0, :] if place % 2 == 0 else x[..., 0, :] for place, x in enumerate(inputs)]
     dims = folded(entries)
-    if len(dims) > 2:  # leading dims that do not fold into two are taken apart, one by one
+    if len(dims) > 2:  # more than two dims after folding: loop over the first
         for entry in range(batch[0]):
             parts = tuple(x[entry] if x.numel() else x for x in outputs)
             _launch(kernel, tuple(x[entry] for x in inputs), parts, flags, config)
