@@ -1,4 +1,4 @@
-"""What the pages of figures are made of: tables, numbers, and the rules that they have in common."""
+"""Building blocks of the pages of figures: tables, numbers, and the rules that they share."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -9,7 +9,7 @@ NO_REASON = "reason not found yet"
 
 
 def table(head: list[str], rows: Iterable[list[str]], left: Collection[int] = (0, 1)) -> Iterator[str]:
-    """A Markdown table; the columns of these numbers to the left, the others, which hold numbers, to the right."""
+    """A Markdown table; the columns with these numbers are left-aligned, the others, which hold numbers, right-aligned."""
     yield "| " + " | ".join(head) + " |"
     yield "|" + "|".join("---" if i in left else "---:" for i in range(len(head))) + "|"
     for row in rows:
@@ -23,12 +23,14 @@ def details(summary: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many digits, or a dash."""
-    return "-" if value is None else f"{value:.{digits}g}" if value < 1000 else f"{value:.0f}"
+    """A number with so many digits, or a dash; from 1000 on whole, and as a power of ten where that would be long."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if 1000 <= value < 1e9 else f"{value:.{digits}g}"
 
 
 def ratio(value: float | None, least: float = 0.0) -> str:
-    """A ratio with two places behind the point; with more where two would round it up to the least that is wanted."""
+    """A ratio with two decimal places; with more if two would round it up to the required minimum."""
     if value is None:
         return "-"
     places = 2
