@@ -9,7 +9,7 @@ NO_REASON = "reason not found yet"
 
 
 def table(head: list[str], rows: Iterable[list[str]], left: Collection[int] = (0, 1)) -> Iterator[str]:
-    """A Markdown table; the columns with these numbers are left-aligned, the others, which hold numbers, right-aligned."""
+    """A Markdown table; the columns with these numbers are left-aligned; the others hold numbers, right-aligned."""
     yield "| " + " | ".join(head) + " |"
     yield "|" + "|".join("---" if i in left else "---:" for i in range(len(head))) + "|"
     for row in rows:
