@@ -1,6 +1,11 @@
 """The first call of a key, and bind: what is planned, when, and from which thread."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,3 +104,15 @@ def test_a_first_call_from_many_threads():
         for thread in threads:
             thread.join()
     assert results == [32.0] * 8
+
+
+def test_the_way_of_a_miss_through_the_source_stays_short():
+    """Counted by benchmarks/plan_way.py, which says what a stay is and exits with 1 above its limits."""
+    program = Path(__file__).parents[2] / "benchmarks" / "plan_way.py"
+    environment = {**os.environ, "OPMUX_PLUGINS": ""}
+    done = subprocess.run(
+        [sys.executable, program, "--json"], capture_output=True, text=True, env=environment, check=False
+    )
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, found
+    assert found["stays"] == found["modules"] + found["returns"] > found["modules"] > 10

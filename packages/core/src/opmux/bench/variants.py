@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux import policy
 from opmux.arch import arch_of
 from opmux.bench.cases import MAKERS, Data, Maker
 from opmux.bench.clocks import Run, Timed
@@ -50,7 +51,7 @@ class Configured:
                 "install its backend or correct the name"
             )
         config = make_config(found, self.config)
-        return make_run(op, arch_of(device), found, load_target(op, found), config)
+        return make_run(op, arch_of(device), found, load_target(op, found), config, policy.current().check)
 
 
 Variant = Configured | Callable[..., Any]

@@ -182,7 +182,7 @@ class Op:
 
     def names(self, tensors: tuple[Any, ...]) -> dict[str, Any]:
         """Tensor arguments by name."""
-        return {argument.name: value for argument, value in zip(self.signature.tensors, tensors, strict=True)}
+        return self.signature.named(tensors)
 
     def count_flops(self, sizes: Mapping[str, Any]) -> float | None:
         """Floating-point operations of a call with these dims (the product of a star dim) and the default options.

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux import policy
 from opmux.callpath import codegen
 from opmux.callpath.op import Op, PlanTable
 from opmux.errors import CaptureRefused, InvalidArgument
@@ -19,7 +18,7 @@ from opmux.plugins import loading
 from opmux.running import faults
 from opmux.running.attempt import Forced, attempt_of
 from opmux.running.execution import execute
-from opmux.running.observe import observed
+from opmux.running.observe import observed, open_traces
 from opmux.running.results import first_run
 from opmux.signatures.validation import describe_call
 
@@ -37,11 +36,9 @@ def plan_and_run(table: PlanTable, key: Any, /, *tensors: Any, **options: Any) -
         return execute(op, tensors, call.options, forced)  # under a key of the new table
     if forced is not None and (complaint := unknown_backend(op, forced)):
         raise complaint
-    if policy.current().check:
-        attempt.check_data()
     while True:
         made = plan(attempt)
-        run = observed(op, made)
+        run = observed(op, made) if open_traces else made.run
         try:
             results = first_run(attempt, made.implementation, run)
         except Exception as error:

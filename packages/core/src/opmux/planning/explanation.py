@@ -14,9 +14,10 @@ from opmux.dtypes import short_name_of
 from opmux.errors import PLUGIN_FAULTS, invalid
 from opmux.planning import resolver
 from opmux.planning.forced import unknown_backend
-from opmux.planning.plan import config_fault, config_of, known_config, resolve
+from opmux.planning.plan import known_config, resolve
 from opmux.plugins import loading
 from opmux.running.attempt import Attempt, attempt_of
+from opmux.running.targets import config_fault, config_of
 from opmux.tables import text_table
 
 
@@ -170,7 +171,7 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
     while resolution.accepted:
         chosen = resolution.accepted[0].implementation
         try:
-            made, source = config_of(attempt, chosen, resolution)
+            made, source = config_of(attempt, chosen, known_config(chosen.full_name, resolution))
         except PLUGIN_FAULTS as error:  # a plugin's code: a call skips a candidate without a config, and so does this
             resolution = resolution.without_choice(config_fault(error))
             continue

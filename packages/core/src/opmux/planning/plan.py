@@ -4,16 +4,17 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from opmux import policy, tuning
-from opmux.declared.configs import make_config
 from opmux.declared.implementation import Implementation, Priority
-from opmux.errors import PLUGIN_FAULTS, BackendFault, UnsupportedCall
+from opmux.errors import BackendFault, UnsupportedCall
 from opmux.log import announce_once
 from opmux.planning import resolver
 from opmux.planning.report import refusal_text
-from opmux.running import faults, quarantine
+from opmux.running import quarantine
 from opmux.running.attempt import Attempt
-from opmux.running.targets import Plan, load_function, load_target, make_run
+from opmux.running.targets import Plan, prepare
 
 
 def plan(attempt: Attempt) -> Plan:
@@ -24,9 +25,12 @@ def plan(attempt: Attempt) -> Plan:
         BackendFault: where a failed candidate may not be skipped: it was asked for, or the policy is strict.
     """
     while True:
-        resolution = resolve(attempt)
-        implementation = _choice(attempt, resolution)
-        made = _prepared(attempt, implementation, resolution)
+        around = circumstances(attempt)
+        resolution = resolver.resolve(attempt.call, attempt.op.implementations, around)
+        chosen = _choice(attempt, resolution, around.policy.strict)
+        fallback = bool(resolution.passed_over) or _has_only_the_reference(attempt, resolution)
+        known = known_config(chosen.full_name, resolution)
+        made = prepare(attempt, chosen, known, fallback, around.policy.check)
         if made is not None:
             return made
 
@@ -39,24 +43,30 @@ def resolve(attempt: Attempt) -> resolver.Resolution:
 def circumstances(attempt: Attempt) -> resolver.Circumstances:
     """What the choice depends on, apart from the call."""
     op, call = attempt.op, attempt.call
+    tuned, estimates = tuning.evidence(op, call)
     return resolver.Circumstances(
         policy=policy.current(),
         quarantined=quarantine.quarantined_for(op.name, call.arch.name, attempt.key),
-        deterministic=resolver.deterministic_mode(),
+        deterministic=deterministic_mode(),
         forced=attempt.asked,
-        tuned=tuning.lookup(op, call),
-        estimates=tuning.estimates(op, call),
+        tuned=tuned,
+        estimates=estimates,
     )
 
 
-def _choice(attempt: Attempt, resolution: resolver.Resolution) -> Implementation:
-    """The first taker, if the policy lets it run.
+def deterministic_mode() -> bool:
+    """Whether torch's deterministic mode is on; warn-only mode does not count, since torch itself continues then."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _choice(attempt: Attempt, resolution: resolver.Resolution, strict: bool) -> Implementation:
+    """The first taker, if the policy lets it run; ``strict`` is the policy's.
 
     Raises:
         UnsupportedCall: where there is none.
         BackendFault: where the policy is strict and a better implementation is quarantined.
     """
-    op, call, forced, strict = attempt.op, attempt.call, attempt.forced, policy.current().strict
+    op, call, forced = attempt.op, attempt.call, attempt.forced
     if not resolution.accepted:
         strictly = ", and the policy is strict" if strict and call.arch.is_gpu else ""
         why = strictly if forced is None else f" for backend={forced!r}"
@@ -88,51 +98,6 @@ def _has_only_the_reference(attempt: Attempt, resolution: resolver.Resolution) -
     )
 
 
-def _prepared(attempt: Attempt, implementation: Implementation, resolution: resolver.Resolution) -> Plan | None:
-    """The plan that runs an implementation, or None where the implementation was quarantined instead."""
-    op, arch = attempt.op, attempt.call.arch
-    try:
-        target = load_target(op, implementation, attempt.forced)
-    except PLUGIN_FAULTS as error:
-        reason = f"{type(error).__name__}: {error}"
-        told = f" cannot be loaded: {reason}; fix its installation, or omit backend="
-        faults.pass_over(attempt, implementation, error, scope=quarantine.ARCH, reason=reason, told=told)
-        return None
-    try:
-        config, _ = config_of(attempt, implementation, resolution)
-    except PLUGIN_FAULTS as error:
-        reason = config_fault(error)
-        told = (
-            f": {reason}\n"
-            f"  call:      {attempt}\n"
-            f"  try:       another backend (see opmux.explain), or report it to its authors"
-        )
-        faults.pass_over(attempt, implementation, error, scope=quarantine.PLAN, reason=reason, told=told)
-        return None
-    fallback = bool(resolution.passed_over) or _has_only_the_reference(attempt, resolution)
-    return Plan(implementation, arch, config, fallback, make_run(op, arch, implementation, target, config))
-
-
-def config_of(attempt: Attempt, chosen: Implementation, resolution: resolver.Resolution) -> tuple[Any, str]:
-    """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``.
-
-    A target whose record declares no config takes none; then a tuned record's config is not used.
-
-    Raises:
-        ValueError: where the config does not fit the record's ``config_schema``.
-        Exception: whatever the config function raises.
-    """
-    if chosen.config is None:
-        return None, "default"
-    found = known_config(chosen.full_name, resolution)
-    if found is not None:
-        return make_config(chosen, dict(found[0])), "tuned"
-    function = load_function(chosen.config) if isinstance(chosen.config, str) else chosen.config
-    labels = [rule.feature(attempt.op.signature).label for rule in chosen.features]
-    given = function(attempt.call.arch, {label: attempt.call.features[label] for label in labels})
-    return make_config(chosen, given), "heuristic"
-
-
 def known_config(name: str, resolution: resolver.Resolution) -> tuple[Mapping[str, Any], str] | None:
     """The config that was measured for an implementation, and which record or row it is of; None where none was.
 
@@ -147,8 +112,3 @@ def known_config(name: str, resolution: resolver.Resolution) -> tuple[Mapping[st
         row = (estimate.config, f"measured {'here' if estimate.measured else 'near'}, {estimate.where}")
     row_first = estimate is not None and estimate.measured and not (tuned is not None and tuned.exact)
     return (row or record) if row_first else (record or row)
-
-
-def config_fault(error: BaseException) -> str:
-    """The reason given for an implementation whose config function failed."""
-    return f"its config function raised {type(error).__name__}: {error}"

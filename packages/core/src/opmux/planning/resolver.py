@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from opmux.declared.call import Call
 from opmux.declared.constraints import refusal
 from opmux.declared.implementation import Implementation, Priority
@@ -107,7 +105,7 @@ def resolve(call: Call, implementations: Sequence[Implementation], around: Circu
     passed_over: tuple[Verdict, ...] = ()
     if takers:
         first = takers[0]
-        takers[0] = replace(first, status=CHOSEN, reason=_why(first.implementation, around))
+        takers[0] = replace(first, status=CHOSEN, reason=_why(first, around))
         passed_over = tuple(v for v in others if v.status == QUARANTINED and v.order < first.order)
     return Resolution(tuple(takers), tuple(others), passed_over, around.tuned, around.estimates)
 
@@ -141,16 +139,16 @@ def _order(implementation: Implementation, around: Circumstances, band: int | No
     )
 
 
-def _why(implementation: Implementation, around: Circumstances) -> str:
+def _why(first: Verdict, around: Circumstances) -> str:
+    """Why the first of the takers is the choice: where nothing else decided, what it is ranked by."""
     if around.forced is not None:
         return f"asked for by backend={around.forced!r}"
-    if around.policy.preference(implementation.backend, implementation.full_name) < len(around.policy.prefer):
+    if first.order[0] < len(around.policy.prefer):
         return "preferred by policy"
-    name, tuned = implementation.full_name, around.tuned
-    timed = name in around.estimates.times
-    if tuned and tuned.picks and tuned.backend == name and (tuned.exact or not timed):
+    tuned = around.tuned
+    if tuned and tuned.picks and tuned.backend == first.name and (tuned.exact or first.estimate is None):
         return tuned.note
-    return _standing(implementation, around)
+    return first.reason
 
 
 def _standing(implementation: Implementation, around: Circumstances) -> str:
@@ -201,8 +199,3 @@ def _importable(module: str) -> bool:
         return importlib.util.find_spec(module.partition(".")[0]) is not None
     except PLUGIN_FAULTS:  # a foreign import hook may raise anything
         return False
-
-
-def deterministic_mode() -> bool:
-    """Whether torch's deterministic mode is on; warn-only mode does not count, since torch itself continues then."""
-    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()

@@ -4,11 +4,12 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from opmux import policy
 from opmux.arch import Arch, known_arch
 from opmux.callpath.op import OPS, Op
 from opmux.declared.call import Call
@@ -16,10 +17,10 @@ from opmux.declared.configs import make_config
 from opmux.declared.implementation import Implementation
 from opmux.errors import InvalidArgument
 from opmux.planning import resolver
-from opmux.planning.plan import config_of, resolve
+from opmux.planning.plan import known_config, resolve
 from opmux.plugins import loading
 from opmux.running.attempt import Attempt, attempt_of
-from opmux.running.targets import load_function, load_target, make_run
+from opmux.running.targets import config_of, load_function, load_target, make_run
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Taker:
         Raises:
             Exception: whatever the config function raises.
         """
-        return config_of(self._attempt, self.implementation, self._resolution)[0]
+        known = known_config(self.implementation.full_name, self._resolution)
+        return config_of(self._attempt, self.implementation, known)[0]
 
     def heuristic(self) -> Any:
         """The config from the record's own function, whatever tuned records say; None where it takes none.
@@ -53,7 +55,7 @@ class Taker:
         Raises:
             Exception: whatever the config function raises.
         """
-        return config_of(self._attempt, self.implementation, replace(self._resolution, tuned=None))[0]
+        return config_of(self._attempt, self.implementation, None)[0]
 
     def space(self) -> Iterator[Any]:
         """The configs of the record's ``space`` as it yields them; none where it declares no space.
@@ -79,7 +81,8 @@ class Taker:
             Exception: whatever the import raises.
         """
         fitted = None if self.implementation.config is None else make_config(self.implementation, config)
-        return make_run(self._attempt.op, self.call.arch, self.implementation, self.target(), fitted)
+        check = policy.current().check
+        return make_run(self._attempt.op, self.call.arch, self.implementation, self.target(), fitted, check)
 
     def target(self) -> Callable[..., Any]:
         """The target, imported now.

@@ -83,7 +83,7 @@ def attempt_of(
     Raises:
         InvalidArgument: where the call breaks the signature.
     """
-    named = op.names(tuple(tensors))
+    named = op.signature.named(tensors)
     dims, normal = check_call(op.signature, named, options)
     key = state.key_of(*tensors, **normal)
     features = {label: key[place] for label, place in state.layout.items()}

@@ -67,12 +67,12 @@ class Trace:
                 f"trace: `record_shapes` expected a file in a folder that exists, got {self.record_shapes}; "
                 "make the folder"
             )
-        _open.append(self)
+        open_traces.append(self)
         drop_all_plans()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _open.remove(self)
+        open_traces.remove(self)
         drop_all_plans()
         self._settle()
         if self.record_shapes is not None:
@@ -113,7 +113,8 @@ class Trace:
             row.device_us += start.elapsed_time(end) * 1e3
 
 
-_open: list[Trace] = []
+open_traces: list[Trace] = []
+"""Where calls are counted now."""
 
 
 def trace(*, record_shapes: str | os.PathLike[str] | None = None) -> Trace:
@@ -132,11 +133,8 @@ def trace(*, record_shapes: str | os.PathLike[str] | None = None) -> Trace:
 
 
 def observed(op: Op, plan: Plan) -> Callable[..., Any]:
-    """The callable to keep for a plan: timed while a trace is open, else ``plan.run`` itself."""
-    run = plan.run
-    if not _open:
-        return run
-    traces = tuple(_open)
+    """The callable to keep for a plan while a trace is open: ``plan.run``, timed."""
+    run, traces = plan.run, tuple(open_traces)
     on_gpu = plan.arch.is_gpu
 
     def timed(*tensors: Any, **options: Any) -> Any:

@@ -7,7 +7,7 @@ from opmux.declared.call import Call
 from opmux.declared.implementation import Implementation
 from opmux.errors import BackendFault
 from opmux.running.attempt import Attempt
-from opmux.signatures.outputs import as_tuple, faults_of, forms
+from opmux.signatures.outputs import first_fault
 
 
 def first_run(attempt: Attempt, implementation: Implementation, run: Any) -> Any:
@@ -30,7 +30,6 @@ def check_results(op: Op, call: Call, implementation: Implementation, results: A
     """
     if op.signature.mutates:
         return
-    expected = forms(op.signature, call.tensors, call.dims, call.options)
-    fault = next(faults_of(expected, as_tuple(results, expected), call.tensors), None)
+    fault = first_fault(op.signature, call.tensors, call.dims, call.options, results)
     if fault is not None:
         raise BackendFault(f"{op.name}: {implementation.title} {fault.message}; report it to its authors")

@@ -2,24 +2,27 @@
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from opmux import policy
 from opmux.arch import Arch
 from opmux.callpath import codegen
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
+from opmux.declared.configs import make_config
 from opmux.declared.implementation import Implementation
-from opmux.errors import CaptureRefused
-from opmux.running import faults
-from opmux.running.attempt import FUNCTIONAL
+from opmux.errors import PLUGIN_FAULTS, CaptureRefused
+from opmux.running import faults, quarantine
+from opmux.running.attempt import FUNCTIONAL, Attempt
 from opmux.running.results import check_results
 from opmux.signatures.validation import check_call, describe_call
+
+KnownConfig = tuple[Mapping[str, Any], str]
+"""A measured config by parameter, and which record or row it is of."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,67 @@ class Plan:
     config: Any
     fallback: bool
     run: Callable[..., Any]
+
+
+def prepare(
+    attempt: Attempt, implementation: Implementation, known: KnownConfig | None, fallback: bool, check: bool
+) -> Plan | None:
+    """The plan that runs an implementation; None where it cannot be imported or configured: it is quarantined then.
+
+    Args:
+        attempt: the call.
+        implementation: what was chosen.
+        known: its measured config, and where that comes from.
+        fallback: whether something better failed, or a GPU has only the reference.
+        check: whether the policy checks index data and results at every call.
+
+    Raises:
+        BackendFault: where no other implementation may take its place.
+    """
+    op, arch = attempt.op, attempt.call.arch
+    try:
+        target = load_target(op, implementation, attempt.forced)
+    except PLUGIN_FAULTS as error:
+        reason = f"{type(error).__name__}: {error}"
+        told = f" cannot be loaded: {reason}; fix its installation, or omit backend="
+        faults.pass_over(attempt, implementation, error, scope=quarantine.ARCH, reason=reason, told=told)
+        return None
+    try:
+        config, _ = config_of(attempt, implementation, known)
+    except PLUGIN_FAULTS as error:
+        reason = config_fault(error)
+        told = (
+            f": {reason}\n"
+            f"  call:      {attempt}\n"
+            f"  try:       another backend (see opmux.explain), or report it to its authors"
+        )
+        faults.pass_over(attempt, implementation, error, scope=quarantine.PLAN, reason=reason, told=told)
+        return None
+    return Plan(implementation, arch, config, fallback, make_run(op, arch, implementation, target, config, check))
+
+
+def config_of(attempt: Attempt, chosen: Implementation, known: KnownConfig | None) -> tuple[Any, str]:
+    """The config that the target will get, and where it came from: ``tuned``, ``heuristic`` or ``default``.
+
+    A target whose record declares no config takes none; then a measured config is not used.
+
+    Raises:
+        ValueError: where the config does not fit the record's ``config_schema``.
+        Exception: whatever the config function raises.
+    """
+    if chosen.config is None:
+        return None, "default"
+    if known is not None:
+        return make_config(chosen, dict(known[0])), "tuned"
+    function = load_function(chosen.config) if isinstance(chosen.config, str) else chosen.config
+    labels = [rule.feature(attempt.op.signature).label for rule in chosen.features]
+    given = function(attempt.call.arch, {label: attempt.call.features[label] for label in labels})
+    return make_config(chosen, given), "heuristic"
+
+
+def config_fault(error: BaseException) -> str:
+    """The reason given for an implementation whose config function failed."""
+    return f"its config function raised {type(error).__name__}: {error}"
 
 
 def load_target(op: Op, implementation: Implementation, forced: str | None = None) -> Callable[..., Any]:
@@ -68,9 +132,9 @@ def load_function(named: str) -> Callable[..., Any]:
 
 
 def make_run(
-    op: Op, arch: Arch, implementation: Implementation, target: Callable[..., Any], config: Any
+    op: Op, arch: Arch, implementation: Implementation, target: Callable[..., Any], config: Any, check: bool
 ) -> Callable[..., Any]:
-    """Wrap a target only where a call needs more: config, autocast, capture, versions, checks."""
+    """Wrap a target only where a call needs more: config, autocast, capture, versions, and with ``check`` checks."""
     run = target
     if implementation.takes_out and config is not None:
         run = functools.partial(target, config=config)
@@ -80,7 +144,7 @@ def make_run(
         run = _without_autocast(run)
     if not implementation.capturable:
         run = _refusing_capture(op, implementation, run)
-    if policy.current().check:
+    if check:
         run = _checked(op, arch, implementation, run)
     return run
 

@@ -86,6 +86,18 @@ def as_tuple(results: Any, expected: Sequence[Form]) -> tuple[Any, ...]:
     return results
 
 
+def first_fault(
+    signature: Signature,
+    tensors: Mapping[str, Any],
+    dims: Mapping[str, Any],
+    options: Mapping[str, Any],
+    results: Any,
+) -> OutputFault | None:
+    """What is wrong with what a target returned for a call, or None: the first of `faults_of`."""
+    expected = forms(signature, tensors, dims, options)
+    return next(faults_of(expected, as_tuple(results, expected), tensors), None)
+
+
 def faults_of(expected: Sequence[Form], given: Sequence[Any], tensors: Mapping[str, Any]) -> Iterator[OutputFault]:
     """Everything that is wrong with results.
 

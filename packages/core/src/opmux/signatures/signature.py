@@ -4,7 +4,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +120,10 @@ class Signature:
     def output_dtypes(self, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[torch.dtype, ...]:
         """The dtype of each output for these arguments."""
         return tuple(_output_dtype(o.dtype, tensors, options) for o in self.outputs)
+
+    def named(self, tensors: Sequence[Any]) -> dict[str, Any]:
+        """Tensor arguments by name, given all of them in order."""
+        return {argument.name: value for argument, value in zip(self.tensors, tensors, strict=True)}
 
     def output_shapes(self, dims: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
         """The shape of each output; one that ``output_mask`` does not ask for is empty, with shape (0,)."""

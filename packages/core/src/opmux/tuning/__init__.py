@@ -7,7 +7,7 @@ reads one file strictly, `write_records` writes one. ``docs/users/tuned-records.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from opmux.tuning.store import estimates, install, lookup, reload, report
+from opmux.tuning.store import evidence, install, lookup, reload, report
 
 if TYPE_CHECKING:
     from opmux.plugins.record_readers import BadRow, RecordReader
@@ -24,7 +24,7 @@ __all__ = [
     "TunedRecord",
     "TuningReport",
     "check_record",
-    "estimates",
+    "evidence",
     "gbps_of",
     "install",
     "load_records",

@@ -37,11 +37,11 @@ def lookup(op: Op, call: Call) -> TunedChoice | None:
     return table.find(call, None if times is None else times.steps)
 
 
-def estimates(op: Op, call: Call) -> Estimates:
-    """How long each implementation takes a call, as far as measured rows say."""
+def evidence(op: Op, call: Call) -> tuple[TunedChoice | None, Estimates]:
+    """What the tuned records say about a call, and how long each implementation takes it by the measured rows."""
     loaded = _loaded
     times = None if loaded is None else loaded.times.get(op.name)
-    return NOTHING if times is None else times.estimates(call)
+    return lookup(op, call), NOTHING if times is None else times.estimates(call)
 
 
 def report() -> "TuningReport":
