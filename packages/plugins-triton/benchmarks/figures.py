@@ -1,8 +1,8 @@
-"""``opmux bench --size figures`` op by op, the results so far being written after each, so that none is lost.
+"""Runs ``opmux bench --size figures`` op by op and writes the results after each, so that none is lost.
 
-``python benchmarks/figures.py --out bench.json [--rounds 15] [--limit 1.5] [--warm] [OP]...``. Cases that the file has
-already are replaced, others stay: ops may be measured in several runs. With ``--warm`` nothing is timed: torch.compile
-and Triton fill their caches on disk, so that processes side by side can share that work.
+``python benchmarks/figures.py --out bench.json [--rounds 15] [--limit 1.5] [--warm] [OP]...``. Cases that the file
+already has are replaced, others stay, so that ops can be measured in several runs. With ``--warm`` nothing is timed:
+torch.compile and Triton fill their caches on disk, which concurrent processes then share.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
         started = time.perf_counter()
         try:
             report = bench.run([op], ["triton"], settings)
-        except Exception as error:  # one op's failure must not cost the others
+        except Exception as error:  # one op's failure must not stop the others
             print(f"{op}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue
         finally:

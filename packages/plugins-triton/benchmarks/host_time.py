@@ -1,4 +1,4 @@
-"""Host time of a call beside what it cannot do without: the result's allocation and a direct launch of its kernel.
+"""Host time of a call, compared with its least work: allocating the result and launching its kernel directly.
 
 ``python benchmarks/host_time.py [--out FILE]``. Many asynchronous calls on tiny tensors, medians of interleaved rounds.
 """
@@ -20,7 +20,7 @@ CALLS = 400
 
 
 def microseconds(run: Callable[[], Any]) -> float:
-    """Host time of one call, the device never being waited for."""
+    """Host time of one call, without waiting for the device."""
     torch.cuda.synchronize()
     started = time.perf_counter_ns()
     for _ in range(CALLS):
@@ -31,7 +31,7 @@ def microseconds(run: Callable[[], Any]) -> float:
 
 
 def direct(op: Any, tensors: tuple[Any, ...], **options: Any) -> Callable[[], Any]:
-    """Allocation of the results and the op's own kernel, launched as Triton's users do."""
+    """Allocate the results and launch the op's own kernel through Triton."""
     op(*tensors, **options)
     plan = opmux.explain(op, *tensors, **options)
     with recording(plan.arch) as recorded:
@@ -74,7 +74,7 @@ def main() -> None:
                 lambda bound=bound, tensors=tensors: bound(*tensors),
                 direct(op, tensors),
             )
-        except Exception as error:  # one op's failure must not cost the others
+        except Exception as error:  # one op's failure must not stop the others
             print(f"{name}: {type(error).__name__}: {str(error)[:200]}")
     taken: dict[str, list[list[float]]] = {name: [[], [], []] for name in runs}
     for _ in range(arguments.rounds):

@@ -1,7 +1,7 @@
 """The demo's model at 1.1 billion parameters: prefill, decode and a training step, against torch.compile.
 
-``python benchmarks/model.py --out model.json [--phases prefill,decode,training] [--tiny] [--kernels N]``; phases that
-the file has already and are not run stay in it. Both sides have the same weights. The peer is the same model written
+``python benchmarks/model.py --out model.json [--phases prefill,decode,training] [--tiny] [--kernels N]``; phases
+in the file that are not run again stay in it. Both sides have the same weights. The peer is the same model written
 with PyTorch's own functions and compiled: its decode uses a static cache (its sequences have equal lengths, which suits
 it), opmux's a paged one. Every phase is timed in interleaved rounds; graphs for both or for neither. With
 ``--kernels N`` one more run of each row goes through the profiler, and the N kernels it spent the most device time in
@@ -53,10 +53,10 @@ def make_model(config: LlamaConfig, device: torch.device, dtype: torch.dtype) ->
 
 
 def attend_one(q: Tensor, k: Tensor, v: Tensor, start: Tensor) -> Tensor:
-    """One query a sequence, over a static cache ``(batch, kv_heads, length, head_dim)``.
+    """One query for each sequence, over a static cache ``(batch, kv_heads, length, head_dim)``.
 
-    Two batched products with the heads of a group as rows: PyTorch's own attention takes no mask with grouped heads but
-    on its slowest path, which reads every key once for each head of the group.
+    Two batched products with the heads of a group as rows: with grouped heads, PyTorch's own attention takes a mask
+    only on its slowest path, which reads every key once for each head of the group.
     """
     batch, heads, _, head_dim = q.shape
     q = q.reshape(batch, k.shape[1], heads // k.shape[1], head_dim)
@@ -128,7 +128,7 @@ class Decoder:
         self.ids = torch.zeros(batch, dtype=torch.int64, device=device)
 
     def start(self, position: int) -> None:
-        """Go to a position; what the cache holds before it is random."""
+        """Go to a position; the cache before it holds random values."""
         self.position.fill_(position)
         self.lengths.fill_(position + 1)
 
@@ -147,7 +147,7 @@ class Decoder:
 
 
 class PeerDecoder:
-    """The same with the compiled peer and a static cache."""
+    """The same steps with the compiled peer and a static cache."""
 
     def __init__(self, model: Llama, forward: Callable[..., Tensor], batch: int, length: int) -> None:
         c, device, dtype = model.config, model.embedding.device, model.embedding.dtype
@@ -194,13 +194,13 @@ def seconds(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def contest(runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, list[float]]:
-    """Interleaved rounds after one warm-up; a row that fails is said and left out."""
+    """Interleaved rounds after one warm-up; a row that fails is reported and left out."""
     taken: dict[str, list[float]] = {}
     for name, run in runs.items():
         try:
             run()
             taken[name] = []
-        except Exception as error:  # one row's failure must not cost the others
+        except Exception as error:  # one row's failure must not stop the others
             print(f"{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
     for _ in range(rounds):
         for name, samples in taken.items():

@@ -28,7 +28,7 @@ TILES: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
         "queries": ((128, 64, 8, 2), (64, 64, 4, 3), (128, 32, 8, 3)),
     },
 }
-"""Of each portable kernel: queries and keys of a tile, warps, stages."""
+"""For each portable kernel: queries and keys of a tile, warps, stages."""
 GLUON: dict[int, dict[str, dict[str, Any]]] = {
     64: {
         "gluon bulk": {"bulk": True},

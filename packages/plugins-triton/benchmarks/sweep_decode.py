@@ -1,7 +1,7 @@
 """Configs of a decode step on sm_90: each changes one product, or paged attention, in all layers of a small model.
 
 ``python benchmarks/sweep_decode.py --out FILE.json [--only REGEX] [--dry]``; ``--help`` lists the rest. The whole step
-is timed, that of ``model.py``: what counts is what a kernel costs among the others, with weights and cache from memory.
+of ``model.py`` is timed: what counts is a kernel's cost among the others, with weights and cache read from memory.
 """
 
 import sys
@@ -33,7 +33,7 @@ TILES = (
     (64, 256, 4, 5), (64, 128, 4, 8), (64, 128, 4, 10), (64, 512, 4, 3), (32, 256, 4, 5), (32, 512, 4, 4),
     (32, 256, 4, 8), (16, 512, 4, 4), (16, 256, 4, 8), (16, 1024, 4, 3), (16, 512, 2, 4), (16, 512, 8, 4),
 )  # fmt: skip
-"""Of the transposed product: rows of the weight and columns at a time, warps, stages."""
+"""For the transposed product: rows of the weight and columns at a time, warps, stages."""
 SHARES = ((64, 256, 4, 5, 1), (32, 256, 4, 5, 1), (32, 256, 4, 5, 2), (64, 128, 4, 8, 1), (64, 128, 4, 8, 2))
 """The same in equal shares, with the programs on a multiprocessor."""
 PATHS = (
@@ -41,7 +41,7 @@ PATHS = (
     (64, 2, 3, 8), (32, 4, 3, 4), (32, 2, 4, 4), (32, 4, 6, 4), (128, 4, 2, 2), (128, 4, 3, 2), (128, 4, 2, 4),
     (128, 8, 2, 4), (64, 4, 4, 2), (64, 8, 3, 4), (64, 4, 4, 8),
 )  # fmt: skip
-"""Of paged attention: keys of a block, warps, stages, programs for each unit."""
+"""For paged attention: keys of a block, warps, stages, programs for each unit."""
 
 CHOSEN: dict[str, Any] = {
     part: LinearConfig(tiles=hopper_heuristics.portable(SHAPE.batch, n, k)) for part, (n, k) in WEIGHTS.items()

@@ -20,7 +20,7 @@ from opmux_triton.gemm.vectors import columns, vector
 
 SM_90 = parse_arch("sm_90")
 ROWS = ((1, 8192, 4), (1, 8192, 8), (1, 4096, 4), (2, 4096, 8), (4, 2048, 8), (1, 16384, 8), (8, 512, 4), (1, 2048, 4))
-"""Of the product of one row: rows of the weight, columns at a time, warps."""
+"""For the product of one row: rows of the weight, columns at a time, warps."""
 
 WEIGHTS = ((8192, 8192), (24576, 1536), (7168, 16384), (14336, 4096), (4096, 14336), (6144, 4096))
 MODEL_WEIGHTS = ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (32768, 2048))

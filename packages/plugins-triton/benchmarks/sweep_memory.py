@@ -1,7 +1,7 @@
-"""Configs of the ops that memory bounds, on sm_90: norms and their gradients, gates, rope, writes of the KV cache.
+"""Configs of the memory-bound ops on sm_90: norms and their gradients, gates, rope, writes of the KV cache.
 
 ``python benchmarks/sweep_memory.py --out FILE.json [--only REGEX] [--compile] [--dry]``; ``--help`` lists the rest.
-With few rows there is ``chosen`` alone, beside the peers.
+With few rows only ``chosen`` and the peers are measured.
 """
 
 import sys
@@ -42,7 +42,7 @@ Changes = tuple[dict[str, Any], ...]
 
 
 def held(*sizes: tuple[int, int]) -> Changes:
-    """Of rows: columns at a time, warps."""
+    """For rows: columns at a time, warps."""
     return tuple({"block": block, "rows": 1, "num_warps": warps} for block, warps in sizes)
 
 
@@ -50,7 +50,7 @@ def tile(
     block: int, warps: int, programs: int, tail: int = 0, stages: int = 3, again: str = "", rows: int = 1,
     columns: int = 32,
 ) -> dict[str, Any]:  # fmt: skip
-    """Of a norm's gradients."""
+    """For a norm's gradients."""
     return {
         "block": block, "tail": tail, "rows": rows, "stages": stages, "again": again, "num_warps": warps,
         "programs": programs, "sum_columns": columns, "wide": None,
@@ -58,12 +58,12 @@ def tile(
 
 
 def heads(*sizes: tuple[int, int, int]) -> Changes:
-    """Of rope: heads and tokens of a program, warps."""
+    """For rope: heads and tokens of a program, warps."""
     return tuple({"block_heads": h, "tokens": t, "num_warps": w} for h, t, w in sizes)
 
 
 def writes(*sizes: tuple[int, int, bool]) -> Changes:
-    """Of a cache write: tokens of a program, warps, whether stores leave the L2 cache first."""
+    """For a cache write: tokens of a program, warps, whether stores leave the L2 cache first."""
     return tuple({"block": 1024, "tokens": t, "num_warps": w, "stream": s} for t, w, s in sizes)
 
 

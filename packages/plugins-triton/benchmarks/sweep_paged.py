@@ -23,11 +23,11 @@ PATHS = (
     (64, 4, 4, 8), (64, 4, 4, 2), (64, 4, 3, 4), (64, 4, 3, 8), (64, 2, 3, 8), (64, 8, 3, 4), (32, 4, 4, 4),
     (32, 4, 6, 4), (128, 4, 2, 4), (128, 8, 2, 4),
 )  # fmt: skip
-"""Of decoding: keys of a block, warps, stages, programs for each unit."""
+"""For decoding: keys of a block, warps, stages, programs for each unit."""
 TILES = ((128, 64, 8, 3), (64, 64, 4, 3))
-"""Of the portable prefill: rows, keys of a block, warps, stages."""
+"""For the portable prefill: rows, keys of a block, warps, stages."""
 ROLES = ((3, 1, 4), (3, 1, 1), (2, 2, 1), (2, 2, 2))
-"""Of the Gluon prefill: stages of keys and values, places for queries, warps that load."""
+"""For the Gluon prefill: stages of keys and values, places for queries, warps that load."""
 
 
 def features(shape: Shape) -> dict[str, int]:
@@ -58,7 +58,7 @@ def prefill(new: int, context: int, page_size: int) -> Case:
         name = f"portable {rows}x{block} w{warps} s{stages}"
         variants[name] = Configured("triton", replace(portable, prefill=path))
     for stages, slots, loaders in ROLES:
-        # A warp that loads everything alone needs more registers.
+        # A single loading warp needs more registers.
         registers, loading = (224, 56) if loaders == 1 else (232, 40)
         roles = replace(
             gluon.hopper, stages=stages, slots=slots, loaders=loaders, registers=registers, loading_registers=loading
