@@ -50,3 +50,17 @@ def test_what_stands_for_a_kernel_does_not_depend_on_the_ops_that_are_asked_for(
     configs = {(job.kernel, str(job.config)) for job in alone}
     assert configs <= {(job.kernel, str(job.config)) for job in found if "rms_norm" in job.ops}
     assert {job.kernel for job in alone} == {job.kernel for job in jobs.representatives(found, ["rms_norm"])}
+
+
+def test_a_sample_is_the_largest_problem_of_each_kernel_and_width() -> None:
+    found = jobs.representatives(jobs.enumerate_jobs("gfx942", ["silu_mul", "rms_norm"], ["model"]).jobs.values())
+    picked = jobs.samples(found)
+    kinds = [(job.kernel, jobs._width(job.launch)) for job in picked]
+    assert len(set(kinds)) == len(kinds)
+    assert set(kinds) == {(job.kernel, jobs._width(job.launch)) for job in found}
+    for job in picked:
+        assert job.size == max(
+            other.size
+            for other in found
+            if (other.kernel, jobs._width(other.launch)) == (job.kernel, jobs._width(job.launch))
+        )

@@ -14,17 +14,18 @@ def machine_code(
     write: bool = False,
     known: Path | None = None,
     every: bool = False,
+    sample: bool = False,
     json: bool = False,
 ) -> None:
     """Compile the Triton kernels of every op for ARCH, in every config that its heuristics pick, and check the code.
 
     Needs no GPU. Prints each kernel with its config, matrix instructions, registers, LDS or shared memory and
     occupancy. Each config is compiled with the flags (masks, sinks, absent arguments) of its largest case and with the
-    largest set of flags; --every compiles all combinations. Exits with 1 if a kernel does not compile, spills, exceeds
-    the arch's limits, has a dot without matrix instructions, has no 16-byte loads where it could, or is worse than
-    recorded in --expected FILE for the installed version of Triton; --write records the results there instead. The
-    complaints that --known FILE lists, each with a reason, are printed and do not count as failures; a listed complaint
-    that no longer occurs does.
+    largest set of flags; --every compiles all combinations, --sample one config only of each kernel. Exits with 1 if a
+    kernel does not compile, spills, exceeds the arch's limits, has a dot without matrix instructions, has no 16-byte
+    loads where it could, or is worse than recorded in --expected FILE for the installed version of Triton; --write
+    records the results there instead. The complaints that --known FILE lists, each with a reason, are printed and do
+    not count as failures; a listed complaint that no longer occurs does.
     """
     import triton
     import typer
@@ -49,16 +50,19 @@ def machine_code(
         console=stderr, transient=True, disable=not stderr.is_terminal,
     ) as bar:  # fmt: skip
         task = bar.add_task(arch)
-        result = check_arch(arch, op, every, tick=lambda done, total: bar.update(task, completed=done, total=total))
+        result = check_arch(
+            arch, op, every, sample, tick=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    some = bool(op) or sample
     wrong = result.complaints
     excused: list[str] = []
     if known is not None:
         wrong, excused, stale = exceptions.sort_out(wrong, exceptions.read(known, arch, triton.__version__))
-        wrong += [] if op or every else stale  # only a whole run shows which exceptions are needed
+        wrong += [] if some or every else stale  # only a whole run shows which exceptions are needed
     if expected is not None and write:
-        records.write(expected, triton.__version__, result.facts, some=bool(op))
+        records.write(expected, triton.__version__, result.facts, some=some)
     elif expected is not None:
-        wrong = [*wrong, *_compare(records.read(expected, triton.__version__), result, checks, bool(op))]
+        wrong = [*wrong, *_compare(records.read(expected, triton.__version__), result, checks, some)]
     if json:
         output.emit_json(
             {

@@ -229,6 +229,16 @@ def representatives(jobs: Iterable[Job], ops: Collection[str] = ()) -> list[Job]
     return [job for identity, job in picked.items() if not ops or not stands_for[identity].isdisjoint(ops)]
 
 
+def samples(jobs: Iterable[Job]) -> list[Job]:
+    """One job for each kernel and data width: the largest problem."""
+    picked: dict[tuple[str, str, int], Job] = {}
+    for job in jobs:
+        of_job = (job.launch.kernel.__module__, job.kernel, _width(job.launch))
+        if of_job not in picked or job.size > picked[of_job].size:
+            picked[of_job] = job
+    return list(picked.values())
+
+
 def _width(launch: Launch) -> int:
     """Bytes of an element of the first tensor."""
     return next((a.dtype.itemsize for a in _tensors_of(launch)), 0)

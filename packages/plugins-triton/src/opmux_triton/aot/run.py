@@ -11,7 +11,7 @@ from opmux.plugin import InvalidArgument, parse_arch, registered_ops
 from opmux_triton.aot import checks
 from opmux_triton.aot.build import build
 from opmux_triton.aot.facts import Facts
-from opmux_triton.aot.jobs import BACKEND, Enumeration, Job, enumerate_jobs, representatives, require_ops
+from opmux_triton.aot.jobs import BACKEND, Enumeration, Job, enumerate_jobs, representatives, require_ops, samples
 from opmux_triton.archs import PORTABLE
 
 
@@ -61,6 +61,7 @@ def check_arch(
     arch: str,
     ops: Sequence[str] = (),
     every: bool = False,
+    sample: bool = False,
     workers: int | None = None,
     tick: Callable[[int, int], None] = lambda *_: None,
 ) -> Result:
@@ -71,6 +72,7 @@ def check_arch(
         ops: compile only what these ops launch; all ops if empty. Which launches represent a kernel is decided over
             all ops, so that the results are those of a whole run.
         every: compile every combination of flags, not only `representatives`.
+        sample: compile one config only of each kernel and data width, see `samples`.
         workers: processes that compile; by default one for each CPU.
         tick: called with the number of finished jobs and of all.
 
@@ -89,6 +91,8 @@ def check_arch(
         _jobs[:] = [job for job in found if not ops or not job.ops.isdisjoint(ops)]
     else:
         _jobs[:] = representatives(found, ops)
+    if sample:
+        _jobs[:] = samples(_jobs)
     count = workers or os.cpu_count() or 1
     with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
         for done, (facts, wrong) in enumerate(pool.map(_check_job, [(arch, i) for i in range(len(_jobs))]), 1):
