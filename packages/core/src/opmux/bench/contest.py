@@ -11,6 +11,7 @@ from torch import Tensor
 from opmux.arch import arch_of
 from opmux.bench.cases import Arguments
 from opmux.bench.clocks import Clock, Timed
+from opmux.bench.libraries import package_of
 from opmux.bench.results import IMPLEMENTATION, PEER, Left
 from opmux.bench.work import all_options, difference
 from opmux.callpath.op import Op
@@ -67,7 +68,7 @@ class Contest:
     def enter_peers(self, peers: dict[str, Callable[[], Run]]) -> None:
         """Prepare the peers."""
         for name, make in peers.items():
-            self._enter(name, PEER, f"torch {torch.__version__}", False, make)
+            self._enter(name, PEER, package_of(name) or f"torch {torch.__version__}", False, make)
 
     def _plan(self, backend: str | None) -> explanation.Explanation:
         device = self._first.device

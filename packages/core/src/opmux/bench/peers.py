@@ -1,4 +1,4 @@
-"""The peers of an op on a device: torch eager, torch.compile, cuBLASLt, cuDNN."""
+"""The peers of an op on a device: torch eager, torch.compile, cuBLASLt, cuDNN, and those of installed packages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from opmux.bench import formulations as f
 from opmux.bench.cases import Arguments
 from opmux.bench.gradients import backward_call, has_gradient
+from opmux.bench.libraries import library_peers
 from opmux.bench.work import all_options
 from opmux.callpath.op import Op
 
@@ -84,6 +85,7 @@ def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool)
             found["cuDNN, heads first"] = lambda: _heads_first(tensors, options["causal"])
         elif name == "attention_backward":
             found["cuDNN"] = lambda: _cudnn_backward({**op.names(tensors), **options})
+        found |= library_peers(name, {**op.names(tensors), **options})
     return found
 
 
