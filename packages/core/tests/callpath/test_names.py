@@ -1,9 +1,11 @@
 """The names in generated code: all of them are in the table, bound, and refused where a definition uses them."""
 
+import ast
 import dis
 import inspect
 import re
 from types import CodeType
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +15,16 @@ from torch import Tensor
 import opmux
 from opmux import plugin as p
 from opmux.callpath import codegen, names
+from opmux.callpath import op as op_module
 from opmux.callpath.op import OPS, Op
-from opmux.declared import constraints, features
+from opmux.declared import constraints, features, functions
+from opmux.declared.functions import Name
 from opmux.dtypes import Real
 from opmux.plugin import define_op
 from opmux.signatures.signature import read_signature
 from opmux.torch_bridge import flops, torch_library
 
+WRITERS = (codegen, features, constraints, torch_library, flops)
 TABLE = {n.text for group in (names.SHARED, names.GIVEN, names.WRITTEN, names.ENCLOSED) for n in group}
 
 
@@ -95,11 +100,29 @@ def test_what_features_read_is_in_the_table():
     assert read - fronts <= TABLE | names.BUILTINS
 
 
-def test_every_name_of_the_table_is_read_and_has_a_meaning():
-    writers = (codegen, features, constraints, torch_library, flops)
-    assert set(re.findall(r"\b_?\w+", "".join(map(inspect.getsource, writers)) + names.DETERMINISTIC)) >= TABLE
-    assert all(n.meaning for group in (names.SHARED, names.GIVEN, names.WRITTEN, names.ENCLOSED) for n in group)
-    assert len(TABLE) == sum(map(len, (names.SHARED, names.GIVEN, names.WRITTEN, names.ENCLOSED)))
+def literals(module: Any) -> set[str]:
+    """The words in the strings of a module, without docstrings."""
+    tree = ast.parse(inspect.getsource(module))
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in statements)
+    return {word for text in texts if isinstance(text, str) for word in re.findall(r"(?<![\w.])_\w+", text)}
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=lambda module: module.__name__)
+def test_what_writes_code_takes_the_names_from_the_table(writer):
+    """A name written out would not follow the table."""
+    assert literals(writer) & TABLE == set()
+
+
+def test_every_name_of_the_table_is_used_and_has_a_meaning():
+    groups = (names.SHARED, names.GIVEN, names.WRITTEN, names.ENCLOSED)
+    given = {n.text: key for module in (names, functions) for key, n in vars(module).items() if isinstance(n, Name)}
+    assert set(given) == TABLE
+    used = set(re.findall(r"\b[A-Z][A-Z_]+\b", "".join(map(inspect.getsource, (*WRITERS, op_module)))))
+    apart = {"torch", "_deterministic"}  # among defaults; through `names.DETERMINISTIC`
+    assert {key for text, key in given.items() if text not in apart} <= used
+    assert all(n.meaning for group in groups for n in group)
+    assert len(TABLE) == sum(map(len, groups))
 
 
 def test_binding_gives_every_global_its_value():

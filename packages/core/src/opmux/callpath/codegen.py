@@ -121,7 +121,7 @@ def _conditions(signature: Signature, features: tuple[Feature, ...], ranked: boo
     apart = []
     if signature.mutates:
         read = "".join(f"{t.name}, " for t in signature.tensors if t.name not in signature.mutates)
-        apart = [f"_separate(({', '.join(signature.mutates)},), ({read}))"]
+        apart = [f"{names.SEPARATE}(({', '.join(signature.mutates)},), ({read}))"]
     return lines, [*_option_conditions(signature), *shapes, *(f"({r.expression})" for r in signature.require), *apart]
 
 
@@ -183,7 +183,7 @@ def _key(signature: Signature, features: Iterable[Feature], ambient: Iterable[st
     tensors = signature.tensors
     devices = ", ".join(_optional(t, "{}.device", "None") for t in tensors)
     parts = [_optional(t, "{}.dtype", "None") for t in tensors]
-    parts += [f"({devices},)", "_autocast()", *_varying(signature, features, ambient)]
+    parts += [f"({devices},)", f"{names.AUTOCAST}()", *_varying(signature, features, ambient)]
     return ", ".join(parts)
 
 
@@ -222,19 +222,20 @@ def entry_source(
     indent = " " * 16
     # What the guard does not check: dispatch modes (FakeTensorMode among them), forward AD, function modes, profilers.
     plain = (
-        "not _profiler._is_profiler_enabled and "
-        f"not _dispatch_modes() and _forward_ad._current_level < 0 and not _function_modes({signature.tensors[0].name})"
+        f"not {names.PROFILER}._is_profiler_enabled and "
+        f"not {names.DISPATCH_MODES}() and {names.FORWARD_AD}._current_level < 0 "
+        f"and not {names.FUNCTION_MODES}({signature.tensors[0].name})"
     )
     return traced_source(signature) + "\n".join(
         [
             "",
             f"def {signature.name}({parameters(signature, extra)}):",
             f"    {doc!r}",
-            "    if _compiling():",
-            f"        return _traced({rest}, backend=backend{out})",
+            f"    if {names.COMPILING}():",
+            f"        return {names.TRACED}({rest}, backend=backend{out})",
             f"    if {no_extras} and {plain}:",
             f"        same, tracked, runs = {names.front_name(version)}",
-            f"        if not same({tensors}) or (tracked and _grad_enabled()):",
+            f"        if not same({tensors}) or (tracked and {names.GRAD_ENABLED}()):",
             f"            runs = {names.other_front_name(version)}({tensors})",
             "        if runs is not None:",
             "            try:",
@@ -242,8 +243,8 @@ def entry_source(
             f"{indent}if {_all(conditions)}:",
             f"{indent}    return runs[{_front_key(signature, features, ambient)}]({rest})",
             "            except Exception as error:",
-            f"                return _recover(error, runs, {rest})",
-            f"    return _slow({rest}, backend=backend{out})",
+            f"                return {names.RECOVER}(error, runs, {rest})",
+            f"    return {names.SLOW}({rest}, backend=backend{out})",
             "",
         ]
     )
@@ -255,7 +256,7 @@ def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tup
     lines, _ = _shape_lines(signature, sized)
     return "\n".join(
         [
-            f"def _key_of({parameters(signature)}):",
+            f"def {names.KEY_OF}({parameters(signature)}):",
             *(f"    {line}" for line in lines),
             f"    return ({_key(signature, features, ambient)})",
             "",
@@ -268,7 +269,7 @@ def fits_source(signature: Signature) -> str:
     lines, conditions = _conditions(signature, (), ranked=False)
     return "\n".join(
         [
-            f"def _fits({parameters(signature)}):",
+            f"def {names.FITS}({parameters(signature)}):",
             "    try:",
             *(f"        {line}" for line in lines),
             f"        return {_all(conditions)}",
@@ -283,41 +284,41 @@ def bound_source(signature: Signature, options: dict[str, Any], present: frozens
     """``bound``: the planned target with its options fixed."""
     tensors = ", ".join(t.name + ("=None" if t.optional and t.name not in present else "") for t in signature.tensors)
     passed = [t.name for t in signature.tensors] + [f"{name}={names.option_name(name)}" for name in options]
-    return f"def bound({tensors}):\n    return _run({', '.join(passed)})\n"
+    return f"def bound({tensors}):\n    return {names.RUN}({', '.join(passed)})\n"
 
 
 def traced_source(signature: Signature) -> str:
     """``_traced``: what Dynamo sees, a call of the registered op and nothing of the reference."""
     rest = forwarded(signature, ["backend=backend"])
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
-    lines = [f"def _traced({parameters(signature, extra)}):"]
+    lines = [f"def {names.TRACED}({parameters(signature, extra)}):"]
     if signature.takes_out:
         outs = [f"out_{o.name}" for o in signature.outputs] if len(signature.outputs) > 1 else ["out"]
         unpacked = ", ".join(f"{n}={'out' if len(outs) == 1 else f'out[{i}]'}" for i, n in enumerate(outs))
         lines += [
             "    if out is not None:",
-            f"        _ops.{signature.name}.out({rest}, {unpacked})",
+            f"        {names.OPS}.{signature.name}.out({rest}, {unpacked})",
             "        return out",
         ]
-    lines += [f"    return _ops.{signature.name}.default({rest})", ""]
+    lines += [f"    return {names.OPS}.{signature.name}.default({rest})", ""]
     return "\n".join(lines)
 
 
 def make_bound(signature: Signature, run: Callable[..., Any], options: dict[str, Any], present: frozenset[str]) -> Any:
     """Compile `bound_source` around a planned target."""
-    namespace = {"_run": run, **{names.option_name(name): value for name, value in options.items()}}
+    namespace = {names.RUN.text: run, **{names.option_name(name): value for name, value in options.items()}}
     return compile_function("bound", bound_source(signature, options, present), namespace, shown=False)
 
 
 def wrapper_source(signature: Signature, configured: bool) -> str:
     """``wrapper``: makes a plan's callable from a target and its config; it bumps the version of what was written."""
     keyword = ["*", *(o.name for o in signature.options)] if signature.options else []
-    rest = forwarded(signature, ["config=_config"] if configured else [])
+    rest = forwarded(signature, [f"config={names.CONFIG}"] if configured else [])
     lines = [
-        "def wrapper(_target, _config):",
+        f"def wrapper({names.TARGET}, {names.CONFIG}):",
         f"    def run({', '.join([*(t.name for t in signature.tensors), *keyword])}):",
-        f"        {'' if signature.mutates else 'return '}_target({rest})",
-        *(f"        _bump({name})" for name in signature.mutates),
+        f"        {'' if signature.mutates else 'return '}{names.TARGET}({rest})",
+        *(f"        {names.BUMP}({name})" for name in signature.mutates),
         "    return run",
     ]
     return "\n".join(lines)
@@ -326,4 +327,4 @@ def wrapper_source(signature: Signature, configured: bool) -> str:
 def make_wrapper(signature: Signature, configured: bool, bump: Callable[..., None]) -> Callable[..., Any]:
     """Compile `wrapper_source`: a function of a target and its config; ``bump`` marks a tensor as written."""
     source = wrapper_source(signature, configured)
-    return compile_function("wrapper", source, {"_bump": bump}, shown=False)
+    return compile_function("wrapper", source, {names.BUMP.text: bump}, shown=False)

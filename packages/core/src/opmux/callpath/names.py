@@ -7,78 +7,67 @@ a global. Local variables do not, so a definition may not use them.
 
 import keyword
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad, profiler
 
-from opmux.declared.features import product, stride_order
-from opmux.declared.layout import aligned, has_blocks, span
+from opmux.declared.functions import FUNCTIONS, Name
 from opmux.signatures.memory import separate
 from opmux.signatures.signature import Signature
 
-
-@dataclass(frozen=True)
-class Name:
-    """A global of generated code.
-
-    Attributes:
-        text: the name itself.
-        meaning: what it stands for, in one line.
-        value: what it is bound to; None for the names whose value is given to `bind`.
-    """
-
-    text: str
-    meaning: str
-    value: Any = None
-
+TORCH = Name("torch", "torch itself, for dtypes among the defaults", torch)
+COMPILING = Name("_compiling", "whether Dynamo is tracing", torch.compiler.is_dynamo_compiling)
+PROFILER = Name("_profiler", "torch.autograd.profiler, which knows whether a profiler is on", profiler)
+DISPATCH_MODES = Name("_dispatch_modes", "how many dispatch modes are active", torch._C._len_torch_dispatch_stack)
+FUNCTION_MODES = Name("_function_modes", "whether a function mode is active", torch._C._has_torch_function_unary)
+FORWARD_AD = Name("_forward_ad", "torch.autograd.forward_ad, which knows its current level", forward_ad)
+GRAD_ENABLED = Name("_grad_enabled", "whether gradients are recorded", torch.is_grad_enabled)
+AUTOCAST = Name("_autocast", "whether autocast is on for any device", torch._C._is_any_autocast_enabled)
+OPS = Name("_ops", "the registered ops, called under Dynamo", torch.ops.opmux)
+SEPARATE = Name("_separate", "whether tensors that are written overlap no other", separate)
 
 SHARED = (
-    Name("torch", "torch itself, for dtypes among the defaults", torch),
-    Name("_compiling", "whether Dynamo is tracing", torch.compiler.is_dynamo_compiling),
-    Name("_profiler", "torch.autograd.profiler, which knows whether a profiler is on", profiler),
-    Name("_dispatch_modes", "how many dispatch modes are active", torch._C._len_torch_dispatch_stack),
-    Name("_function_modes", "whether a function mode is active", torch._C._has_torch_function_unary),
-    Name("_forward_ad", "torch.autograd.forward_ad, which knows its current level", forward_ad),
-    Name("_grad_enabled", "whether gradients are recorded", torch.is_grad_enabled),
-    Name("_autocast", "whether autocast is on for any device", torch._C._is_any_autocast_enabled),
-    Name("_ops", "the registered ops, called under Dynamo", torch.ops.opmux),
-    Name("_separate", "whether tensors that are written overlap no other", separate),
-    Name("_prod", "the product of a star dim's sizes", product),
-    Name("_stride_order", "the positions of the dims by decreasing stride", stride_order),
-    Name("_aligned", "whether address and strides are multiples of some bytes", aligned),
-    Name("_span", "elements from a tensor's first to its last", span),
-    Name("_has_blocks", "whether a scale has one value per block", has_blocks),
+    TORCH,
+    COMPILING,
+    PROFILER,
+    DISPATCH_MODES,
+    FUNCTION_MODES,
+    FORWARD_AD,
+    GRAD_ENABLED,
+    AUTOCAST,
+    OPS,
+    SEPARATE,
+    *FUNCTIONS,
 )
 """Globals that mean the same in every op."""
 
-GIVEN = (
-    Name("_slow", "handles every call that the direct way does not take: explains, routes or plans"),
-    Name("_recover", "handles an exception on the direct way: another backend, or the error explained"),
-    Name("_deterministic", "whether torch's deterministic mode is on"),
-)
+SLOW = Name("_slow", "handles every call that the direct way does not take: explains, routes or plans")
+RECOVER = Name("_recover", "handles an exception on the direct way: another backend, or the error explained")
+IS_DETERMINISTIC = Name("_deterministic", "whether torch's deterministic mode is on")
+
+GIVEN = (SLOW, RECOVER, IS_DETERMINISTIC)
 """Globals from modules above this one, given to `bind`."""
 
-DETERMINISTIC = "_deterministic()"
+DETERMINISTIC = f"{IS_DETERMINISTIC}()"
 """The part of a key that says whether torch's deterministic mode is on."""
 
-WRITTEN = (
-    Name("_traced", "what Dynamo sees: a call of the registered op"),
-    Name("_key_of", "the plan key of a call that does not come by the direct way"),
-    Name("_fits", "whether shapes and flags are the signature's"),
-)
+TRACED = Name("_traced", "what Dynamo sees: a call of the registered op")
+KEY_OF = Name("_key_of", "the plan key of a call that does not come by the direct way")
+FITS = Name("_fits", "whether shapes and flags are the signature's")
+
+WRITTEN = (TRACED, KEY_OF, FITS)
 """Functions that `codegen` writes beside the op's own, which has the op's name."""
 
-ENCLOSED = (
-    Name("_run", "in `bound`: the callable of a plan"),
-    Name("_target", "in `wrapper`: the target"),
-    Name("_config", "in `wrapper`: its config"),
-    Name("_bump", "in `wrapper`: bumps the version of a tensor that was written"),
-    Name("_handler", "in `gathered`: the kernel of a dispatch key"),
-    Name("_count", "in `formula`: counts the operations of a call"),
-)
+RUN = Name("_run", "in `bound`: the callable of a plan")
+TARGET = Name("_target", "in `wrapper`: the target")
+CONFIG = Name("_config", "in `wrapper`: its config")
+BUMP = Name("_bump", "in `wrapper`: bumps the version of a tensor that was written")
+HANDLER = Name("_handler", "in `gathered`: the kernel of a dispatch key")
+COUNT = Name("_count", "in `formula`: counts the operations of a call")
+
+ENCLOSED = (RUN, TARGET, CONFIG, BUMP, HANDLER, COUNT)
 """Names in the small functions that are compiled in a namespace of their own, where they are bound."""
 
 PARAMETERS = {
@@ -162,7 +151,7 @@ def bind(
     """
     namespace.update({name.text: name.value for name in SHARED})
     namespace.update({absent_name(tensor): stand_in for tensor, stand_in in absent.items()})
-    namespace.update(_slow=slow, _recover=recover, _deterministic=deterministic)
+    namespace.update({SLOW.text: slow, RECOVER.text: recover, IS_DETERMINISTIC.text: deterministic})
 
 
 def check_names(signature: Signature) -> None:

@@ -106,7 +106,7 @@ class OpState:
     def key_of(self) -> Callable[..., tuple[Any, ...]]:
         """Computes the key of a validated call that does not come by the direct way."""
         source = codegen.key_source(self.op.signature, self.features, self.ambient)
-        made: Callable[..., Any] = codegen.compile_function("_key_of", source, dict(self.op.namespace))
+        made: Callable[..., Any] = codegen.compile_function(names.KEY_OF.text, source, dict(self.op.namespace))
         return made
 
     @functools.cached_property

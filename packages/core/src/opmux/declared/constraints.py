@@ -14,6 +14,7 @@ import torch
 
 from opmux.declared.call import Call
 from opmux.declared.features import Feature, FeatureRule, size_source, tensor_source
+from opmux.declared.functions import ALIGNED, HAS_BLOCKS, SPAN
 from opmux.dtypes import name_of
 from opmux.errors import PLUGIN_FAULTS, PluginError
 from opmux.signatures.signature import Signature
@@ -284,7 +285,7 @@ class Aligned(Constraint):
     def features(self, signature: Signature) -> tuple[Feature, ...]:
         if not isinstance(self.bytes, int) or self.bytes < 1:
             raise PluginError(f"{self!r} has no meaning: bytes is a positive whole number, as 16")
-        read = f"_aligned({{}}, {self.bytes})"
+        read = f"{ALIGNED}({{}}, {self.bytes})"
         return (
             Feature(f"aligned({self.argument}, {self.bytes})", tensor_source(signature, self.argument, read, "True")),
         )
@@ -301,7 +302,7 @@ class MaxNumel(Constraint):
     bound: int = 2**31 - 1
 
     def features(self, signature: Signature) -> tuple[Feature, ...]:
-        read = f"_span({{}}) <= {self.bound}"
+        read = f"{SPAN}({{}}) <= {self.bound}"
         return (
             Feature(f"span({self.argument}) <= {self.bound}", tensor_source(signature, self.argument, read, "True")),
         )
@@ -321,7 +322,7 @@ class ScaleBlock(Constraint):
     def features(self, signature: Signature) -> tuple[Feature, ...]:
         scale = self.scale or f"{self.argument}_scale"
         tensor_source(signature, self.argument, "")
-        read = f"_has_blocks({self.argument}, {{}}, {self.block!r})"
+        read = f"{HAS_BLOCKS}({self.argument}, {{}}, {self.block!r})"
         return (Feature(f"blocks({scale}) = {self.block}", tensor_source(signature, scale, read, "False")),)
 
     def check(self, call: Call) -> str | None:

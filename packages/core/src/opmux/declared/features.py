@@ -2,11 +2,12 @@
 
 A feature is source code in its op's key, so a call pays only for the features that some implementation registered.
 In that source, dims, options and tensor arguments are plain names; a star dim is read as its product. The functions
-that it calls (``_prod``, ``_stride_order``) are bound in `opmux.callpath.names`.
+that it calls are those of `opmux.declared.functions`.
 """
 
 from dataclasses import dataclass
 
+from opmux.declared.functions import PRODUCT, STRIDE_ORDER, last_name, shift_name
 from opmux.errors import PluginError
 from opmux.signatures.signature import Signature
 
@@ -31,7 +32,7 @@ def size_source(signature: Signature, name: str) -> str:
         PluginError: where the op has neither.
     """
     if name in signature.binders:
-        return f"_prod({name})" if name in signature.stars else name
+        return f"{PRODUCT}({name})" if name in signature.stars else name
     if any(option.name == name for option in signature.options):
         return name
     known = [*signature.binders, *(o.name for o in signature.options)]
@@ -93,7 +94,7 @@ class Bucket(FeatureRule):
         if steps == 1:
             return Feature(f"bucket({self.name})", f"({size} - 1).bit_length()")
         # Variables of its own in the generated code, so that a star dim's product is computed once.
-        last, shift = f"_last_of_{self.name}", f"_shift_of_{self.name}"
+        last, shift = last_name(self.name), shift_name(self.name)
         read = f"({last} := {size} - 1) >> ({shift} := max({last}.bit_length() - {steps.bit_length()}, 0))"
         return Feature(f"bucket({self.name}, {steps})", f"(({read}) + 1 << {shift})")
 
@@ -105,7 +106,9 @@ class StrideOrder(FeatureRule):
     name: str
 
     def feature(self, signature: Signature) -> Feature:
-        return Feature(f"stride_order({self.name})", tensor_source(signature, self.name, "_stride_order({}.stride())"))
+        return Feature(
+            f"stride_order({self.name})", tensor_source(signature, self.name, f"{STRIDE_ORDER}({{}}.stride())")
+        )
 
 
 @dataclass(frozen=True)
@@ -117,16 +120,3 @@ class Alignment(FeatureRule):
     def feature(self, signature: Signature) -> Feature:
         read = "({0}.data_ptr() | 16) & -({0}.data_ptr() | 16)"
         return Feature(f"alignment({self.name})", tensor_source(signature, self.name, read))
-
-
-def product(sizes: tuple[int, ...]) -> int:
-    """The product of a star dim's sizes."""
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
-def stride_order(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Positions of the dims by decreasing stride."""
-    return tuple(sorted(range(len(strides)), key=lambda position: -strides[position]))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from opmux.callpath import codegen
+from opmux.callpath import codegen, names
 from opmux.callpath.op import OPS, Op
 from opmux.signatures.validation import bind_dims, numel
 
@@ -41,7 +41,7 @@ def formula(op: Op) -> Callable[..., int]:
     signature = op.signature
     source = (
         f"def formula({codegen.parameters(signature, ['backend=None', '**rest'])}):\n"
-        f"    return _count(({''.join(f'{t.name}, ' for t in signature.tensors)}), "
+        f"    return {names.COUNT}(({''.join(f'{t.name}, ' for t in signature.tensors)}), "
         f"{{{', '.join(f'{o.name!r}: {o.name}' for o in signature.options)}}})\n"
     )
 
@@ -52,6 +52,8 @@ def formula(op: Op) -> Callable[..., int]:
         dims = bind_dims(signature, named, options)
         return int(op.count_flops({**options, **{name: numel(dims, name) for name in dims}}) or 0)
 
-    made: Callable[..., int] = codegen.compile_function("formula", source, {"_count": count, "torch": torch})
+    made: Callable[..., int] = codegen.compile_function(
+        "formula", source, {names.COUNT.text: count, names.TORCH.text: torch}
+    )
     made._get_raw = True  # type: ignore[attr-defined]
     return made

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from opmux.callpath import codegen
+from opmux.callpath import codegen, names
 from opmux.callpath.op import Op
 from opmux.errors import UnsupportedCall
 from opmux.plugins import loading
@@ -104,7 +104,7 @@ def gathering(signature: Signature, handler: Handler, out: bool = False) -> Call
     def gathered(*arguments: Any, **keywords: Any) -> Any:
         # Generated and compiled on first use: import stays cheap, and most are never used.
         if not made:
-            namespace = {"_handler": handler, "torch": torch}
+            namespace = {names.HANDLER.text: handler, names.TORCH.text: torch}
             made.append(codegen.compile_function("gathered", gathering_source(signature, out), namespace))
         return made[0](*arguments, **keywords)
 
@@ -121,7 +121,8 @@ def gathering_source(signature: Signature, out: bool) -> str:
     gathered_out = "None" if not out else (outs[0] if len(outs) == 1 else f"({', '.join(outs)})")
     parameter_list = codegen.parameters(signature, ["backend=None", *outs])
     return (
-        f"def gathered({parameter_list}):\n    return _handler(({tensors}), {{{options}}}, backend, {gathered_out})\n"
+        f"def gathered({parameter_list}):\n"
+        f"    return {names.HANDLER}(({tensors}), {{{options}}}, backend, {gathered_out})\n"
     )
 
 
@@ -210,7 +211,7 @@ def _fake(op: Op) -> Handler:
 @functools.cache
 def fits(op: Op) -> Callable[..., bool]:
     """A function that tells whether a call's shapes match the signature, as cheaply as on the fast path."""
-    return codegen.compile_function("_fits", codegen.fits_source(op.signature), dict(op.namespace))
+    return codegen.compile_function(names.FITS.text, codegen.fits_source(op.signature), dict(op.namespace))
 
 
 def _kernel(op: Op) -> Handler:
