@@ -2,7 +2,8 @@
 
 The setting is the design's: 50 registered implementations of each op, three features in use, a policy set, no
 gradient, a target that returns a ready tensor. Rounds are interleaved, the ratio of each round is taken, and the median
-of the rounds is printed. Run: ``python packages/core/benchmarks/call_budget.py [--json]``.
+of the rounds is printed. With ``--measured`` the ops also have measured rows, whose steps and dims are in the key. Run:
+``python packages/core/benchmarks/call_budget.py [--measured] [--json]``.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import os
 import statistics
 import sys
 import timeit
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +21,9 @@ import torch
 
 # The setting is fixed: what happens to be installed beside the core would add its features to the key.
 os.environ["OPMUX_PLUGINS"] = ""
+
+sys.path.insert(0, str(Path(__file__).parent))
+from measured_rows import measured_rows
 
 import opmux
 from opmux.callpath.op import OPS
@@ -92,8 +98,8 @@ def per_call(statement: str, names: dict[str, Any]) -> float:
     return timeit.timeit(statement, globals=names, number=CALLS) / CALLS
 
 
-def measure() -> dict[str, float]:
-    """Every ratio, as the median over interleaved rounds."""
+def measure(measured: bool = False) -> dict[str, float]:
+    """Every ratio, as the median over interleaved rounds; ``measured``: with measured rows of both ops."""
     x, residual, weight, bias = torch.randn(4, 64), torch.randn(4, 64), torch.randn(64), torch.randn(64)
     ready = torch.empty(4, 64)
     two, four = plain_target_rms_norm(ready), plain_target_add_layer_norm((ready, ready.clone()))
@@ -102,7 +108,8 @@ def measure() -> dict[str, float]:
         OPMUX_API_VERSION=1,
         opmux_implementations=opmux_hook(records),
     )
-    with temporary_plugin(plugin, "budget"), opmux.policy.override(prefer=["budget"]), torch.no_grad():
+    rows = measured_rows(2, 100, ("rms_norm", "add_layer_norm")) if measured else nullcontext()
+    with temporary_plugin(plugin, "budget"), rows, opmux.policy.override(prefer=["budget"]), torch.no_grad():
         bound = opmux.rms_norm.bind(x, weight)
         names = {
             "x": x, "residual": residual, "weight": weight, "bias": bias, "bound": bound, "target": two,
@@ -163,8 +170,9 @@ def main() -> int:
     """Print the ratios beside the limits; 1 where one is over."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--measured", action="store_true")
     arguments = parser.parse_args()
-    found = measure()
+    found = measure(arguments.measured)
     if arguments.json:
         print(json.dumps(found))
         return 0

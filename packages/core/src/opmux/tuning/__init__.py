@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from opmux.plugins.record_readers import BadRow, RecordReader
     from opmux.tuning.checks import check_record, gbps_of, tflops_of
     from opmux.tuning.csv_files import write_records
+    from opmux.tuning.exchange import adopt, exported, follow_rank_zero, release
     from opmux.tuning.layers import LoadedFile, Refusal, TuningReport, load_records
     from opmux.tuning.record import TunedRecord
 
@@ -23,12 +24,16 @@ __all__ = [
     "Refusal",
     "TunedRecord",
     "TuningReport",
+    "adopt",
     "check_record",
     "evidence",
+    "exported",
+    "follow_rank_zero",
     "gbps_of",
     "install",
     "load_records",
     "lookup",
+    "release",
     "reload",
     "report",
     "tflops_of",
@@ -36,6 +41,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    **dict.fromkeys(("adopt", "exported", "follow_rank_zero", "release"), "opmux.tuning.exchange"),
     **dict.fromkeys(("check_record", "gbps_of", "tflops_of"), "opmux.tuning.checks"),
     **dict.fromkeys(("LoadedFile", "Refusal", "TuningReport", "load_records"), "opmux.tuning.layers"),
     **dict.fromkeys(("BadRow", "RecordReader"), "opmux.plugins.record_readers"),

@@ -1,5 +1,6 @@
 """How long each implementation takes a call, and how that is known: what the resolver orders candidates by."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ class Estimate:
         device: the device model of the rows, where the call's is another one, so that times are scaled, or not known.
         config: the config to run with: that of a row very near, with the same dims of the model; None where there is
             none, or the implementation takes none.
-        where: file and line of that row, else of the nearest.
+        file, line: of that row, else of the nearest.
     """
 
     time_us: float
@@ -26,7 +27,13 @@ class Estimate:
     compared: bool = False
     device: str = ""
     config: Mapping[str, Any] | None = None
-    where: str = ""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        """``h200.measured:12``."""
+        return f"{os.path.basename(self.file)}:{self.line}"
 
     @property
     def source(self) -> str:

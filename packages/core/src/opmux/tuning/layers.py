@@ -5,6 +5,7 @@ A refused row does not affect other rows, nor a refused file other files; what w
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ from opmux.tuning.table import OpTable, in_force
 PLUGIN, USER, ENVIRONMENT = "plugin", "user", "environment"
 LAYERS = (PLUGIN, USER, ENVIRONMENT)
 """The layers, the lowest first."""
+
+ADOPTED = "adopted"
+"""What another process had in force, in place of the layers."""
 
 _DOCUMENTS = (".md", ".rst", ".txt")
 """Suffixes of files in a folder of records that are not records."""
@@ -137,15 +141,28 @@ def load_records(path: str | os.PathLike[str], reader: RecordReader = read_csv) 
     return records
 
 
+def load_texts(texts: Mapping[str, str]) -> Loaded:
+    """Read the contents of these files, by name, as one layer."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in sorted(texts)]
+        for path in paths:
+            path.write_text(texts[path.name], encoding="utf-8", newline="")
+        return _load({ADOPTED: paths}, {".csv": read_csv}, [])
+
+
 def load_all(plugins: Iterable[LoadedPlugin]) -> Loaded:
     """Read every layer and merge the valid rows."""
     plugins = list(plugins)
     refused: list[Refusal] = []
-    files: list[LoadedFile] = []
     readers = _readers(plugins, refused)
+    return _load(_sources(plugins, readers, refused), readers, refused)
+
+
+def _load(sources: Mapping[str, Sequence[Path]], readers: Mapping[str, RecordReader], refused: list[Refusal]) -> Loaded:
+    files: list[LoadedFile] = []
     layers: list[list[TunedRecord]] = []
     measured: dict[Any, MeasuredRow] = {}
-    for layer, paths in _sources(plugins, readers, refused).items():
+    for layer, paths in sources.items():
         seen: dict[Any, TunedRecord] = {}
         records: list[TunedRecord] = []
         own: dict[Any, MeasuredRow] = {}

@@ -38,6 +38,12 @@ _SOFTENING = 0.02
 _LAUNCH = 0.9
 """Which part of an implementation's fastest row is taken for the cost of a launch."""
 
+Near = tuple[float, float, bool, MeasuredRow, float]
+"""A row near a call: distance, weight, whether its config fits the call, the row, the logarithm of its slowness."""
+
+_NEAR = 0.5
+"""Octaves within which rows are looked for first: where they lie densely, that finds enough of them."""
+
 _SAME = 1e-9
 """A distance of zero, but for rounding."""
 
@@ -52,20 +58,20 @@ class Group:
         implementations: full names of those with rows.
     """
 
-    def __init__(self, op: Op, sizes: Sequence[str], model: Sequence[str], rows: Sequence[MeasuredRow]) -> None:
+    def __init__(self, op: Op, changing: Sequence[str], model: Sequence[str], rows: Sequence[MeasuredRow]) -> None:
         """Index the rows.
 
         Args:
             op: their op.
-            sizes: the dims and options that are the coordinates of a point.
-            model: those of them that belong to the model: a config fits where they are equal.
+            changing: sizes that change from call to call, the first coordinates of a point.
+            model: dims of the model, the others: a row's config fits where they are equal.
             rows: at least one.
         """
         first = rows[0]
         self.machine, self.count = first.machine, len(rows)
         self.implementations = frozenset(row.implementation for row in rows)
         self._arch, self._dtypes = first.machine.arch, tuple(first.dtypes.values())
-        self._sizes, self._model = tuple(sizes), tuple(model)
+        self._sizes, self._changing = (*changing, *model), len(changing)
         self._work = Work(op, first.dtypes, first.options)
         self._roof = roofline(self._arch, self._dtypes, self.machine)
         self._launch_us: dict[str, float] = {}
@@ -104,24 +110,38 @@ class Group:
         roof = self._roof if own or device is None else roofline(self._arch, self._dtypes, device, self.machine)
         point = tuple(math.log2(at[name]) for name in self._sizes)
         wanted = self.implementations - times.keys()
-        found: dict[str, list[tuple[float, MeasuredRow, float]]] = {}
-        for distance, place in self._within_reach(point):
-            for row, slowness in self._rows[place]:
-                near = found.setdefault(row.implementation, [])
-                if len(near) < NEIGHBOURS:
-                    near.append((distance, row, slowness))
+        found = self._nearest(point)
         shown = "" if device is not None and own else self.machine.device
         least = roof.time_us(self._work.flops(at), self._work.moved_bytes(at))
         for name in sorted(wanted):
-            if near := found.get(name, []):
+            if near := found[name]:
                 times[name] = self._from_rows(name, near, at, least, roof, own, shown)
             elif name not in far:
                 far[name] = self._distance_of(name, point)
 
+    def _nearest(self, point: tuple[float, ...]) -> dict[str, list[Near]]:
+        """The nearest rows of each implementation, the nearest first."""
+        found: dict[str, list[Near]] = {}
+        for reach in (_NEAR, LIMIT):
+            found = {name: [] for name in self.implementations}
+            wanting = len(found)
+            for distance, place in self._within(point, reach):
+                weight = 1.0 / (distance * distance + _SOFTENING)
+                # The dims of the model come last.
+                fits = distance <= CONFIG_REACH and self._points[place][self._changing :] == point[self._changing :]
+                for row, slowness in self._rows[place]:
+                    near = found[row.implementation]
+                    if len(near) < NEIGHBOURS:
+                        near.append((distance, weight, fits, row, slowness))
+                        wanting -= len(near) == NEIGHBOURS
+                if not wanting:
+                    return found
+        return found
+
     def _from_rows(
         self,
         name: str,
-        near: Sequence[tuple[float, MeasuredRow, float]],
+        near: Sequence[Near],
         at: Mapping[str, Any],
         least: float,
         roof: Roofline,
@@ -129,37 +149,29 @@ class Group:
         shown: str,
     ) -> Estimate:
         """The estimate of one implementation from its nearest rows, the nearest first."""
-        distance, nearest, _ = near[0]
-        source = self._source_of_config(near, at)
-        config, where = (source.config, source.where) if source is not None else (None, nearest.where)
+        distance, _, _, nearest, _ = near[0]
+        config, file, line = None, nearest.file, nearest.line
+        for _, _, fits, row, _ in near:
+            if fits:  # its config was measured for the same dims of the model
+                config, file, line = row.config, row.file, row.line
+                break
         if distance < _SAME and own:
             compared = len(nearest.compared) > 1
-            return Estimate(nearest.time_us, True, 1, compared, shown, config, where)
+            return Estimate(nearest.time_us, True, 1, compared, shown, config, file, line)
         weights = total = 0.0
-        launch = self._launch_us[name]
         tiled = name in self._tiles
-        for distance, row, slowness in near:
-            weight = 1.0 / (distance * distance + _SOFTENING)
-            base = self._least_us(roof, row, at) if tiled else launch + least
-            total += weight * (slowness + math.log(base))
+        for _, weight, _, row, slowness in near:
+            total += weight * (slowness + math.log(self._least_us(roof, row, at)) if tiled else slowness)
             weights += weight
-        return Estimate(math.exp(total / weights), False, len(near), False, shown, config, where)
+        time_us = math.exp(total / weights) * (1.0 if tiled else self._launch_us[name] + least)
+        return Estimate(time_us, False, len(near), False, shown, config, file, line)
 
-    def _source_of_config(
-        self, near: Sequence[tuple[float, MeasuredRow, float]], at: Mapping[str, Any]
-    ) -> MeasuredRow | None:
-        """The nearest row within reach whose dims of the model are the call's: its config was measured for them."""
-        for distance, row, _ in near:
-            if distance <= CONFIG_REACH and all(row.dims.get(name, at[name]) == at[name] for name in self._model):
-                return row
-        return None
-
-    def _within_reach(self, point: tuple[float, ...]) -> list[tuple[float, int]]:
-        """Distance and place of every point within the limit, the nearest first."""
+    def _within(self, point: tuple[float, ...], reach: float) -> list[tuple[float, int]]:
+        """Distance and place of every point within reach, the nearest first."""
         center = point[self._axis] if point else 0.0
-        first, last = bisect_left(self._along, center - LIMIT), bisect_right(self._along, center + LIMIT)
+        first, last = bisect_left(self._along, center - reach), bisect_right(self._along, center + reach)
         dist, points = math.dist, self._points
-        found = [(d, place) for place in range(first, last) if (d := dist(point, points[place])) <= LIMIT]
+        found = [(d, place) for place in range(first, last) if (d := dist(point, points[place])) <= reach]
         found.sort()
         return found
 

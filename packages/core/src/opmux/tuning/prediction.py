@@ -90,7 +90,11 @@ class OpTimes:
         signature = self.op.signature
         bound = {f"{prefix}_{name}": steps for name, steps in self.steps.items()}
         made = [
-            Feature(f"steps({name})", f"{prefix}_{name}[{changing_size_source(signature, name)}]")
+            # A star dim is looked up by the tuple of its sizes: cheaper than their product.
+            Feature(
+                f"steps({name})",
+                f"{prefix}_{name}[{name if name in signature.stars else changing_size_source(signature, name)}]",
+            )
             for name in self.steps
         ]
         made += [Feature(name, size_source(signature, name)) for name in (*self.model, *self._unlike)]
@@ -115,7 +119,7 @@ class OpTimes:
         """The rows of this kind, a group for each device model: indexed when a call of the kind is first planned."""
         if kind not in self._groups:
             self._groups[kind] = tuple(
-                Group(self.op, self._sizes, self.model, rows) for rows in self._by_kind.get(kind, {}).values()
+                Group(self.op, tuple(self.steps), self.model, rows) for rows in self._by_kind.get(kind, {}).values()
             )
         return self._groups[kind]
 

@@ -1,5 +1,6 @@
 """The steps of a size in the plan key of an op with measured rows: calls within a step share a plan."""
 
+import math
 from collections.abc import Iterable
 
 PER_OCTAVE = 8
@@ -9,10 +10,11 @@ so that waves show; dynamic batches up to 16384 make about a hundred plans."""
 _KEPT = 1 << 16
 
 
-class Steps(dict[int, int]):
+class Steps(dict[int | tuple[int, ...], int]):
     """Size -> the size that its step is planned for: a measured size itself, else the end of the step.
 
-    A dict, since a lookup of a size that occurred before is all that a call pays. Sizes are kept up to a bound.
+    A size may be the tuple of a star dim's sizes, which stands for their product. A dict, since a lookup of a size that
+    occurred before is all that a call pays. Sizes are kept up to a bound.
     """
 
     def __init__(self, measured: Iterable[int]) -> None:
@@ -24,10 +26,11 @@ class Steps(dict[int, int]):
         super().__init__()
         self._measured = frozenset(measured)
 
-    def __missing__(self, size: int) -> int:
+    def __missing__(self, given: int | tuple[int, ...]) -> int:
         if len(self) >= _KEPT:
             self.clear()
-        self[size] = made = size if size in self._measured else end_of_step(size)
+        size = given if isinstance(given, int) else math.prod(given)
+        self[given] = made = size if size in self._measured else end_of_step(size)
         return made
 
 

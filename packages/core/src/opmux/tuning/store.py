@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from opmux.callpath import names
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 _loaded: "Loaded | None" = None
+_adopted: Mapping[str, str] | None = None
+"""Files by name whose contents count in place of all layers: those of another process."""
 _newest = 0
 """The number of the reading that is in force."""
 _readings = itertools.count(1)
@@ -29,19 +31,22 @@ _numbers = itertools.count(1)
 
 def lookup(op: Op, call: Call) -> TunedChoice | None:
     """What the tuned records say about a call; None if none fits."""
-    loaded = _loaded
+    return _said(_loaded, op, call)
+
+
+def evidence(op: Op, call: Call) -> tuple[TunedChoice | None, Estimates]:
+    """What the tuned records say about a call, and how long each implementation takes it by the measured rows."""
+    loaded = _loaded  # both answers are of one reading
+    times = None if loaded is None else loaded.times.get(op.name)
+    return _said(loaded, op, call), NOTHING if times is None else times.estimates(call)
+
+
+def _said(loaded: "Loaded | None", op: Op, call: Call) -> TunedChoice | None:
     table = None if loaded is None else loaded.tables.get(op.name)
     if loaded is None or table is None:
         return None
     times = loaded.times.get(op.name)
     return table.find(call, None if times is None else times.steps)
-
-
-def evidence(op: Op, call: Call) -> tuple[TunedChoice | None, Estimates]:
-    """What the tuned records say about a call, and how long each implementation takes it by the measured rows."""
-    loaded = _loaded
-    times = None if loaded is None else loaded.times.get(op.name)
-    return lookup(op, call), NOTHING if times is None else times.estimates(call)
 
 
 def report() -> "TuningReport":
@@ -50,6 +55,20 @@ def report() -> "TuningReport":
 
     loading.ensure_loaded()
     return TuningReport() if _loaded is None else _loaded.report
+
+
+def in_force() -> "tuple[Mapping[str, OpTable], Mapping[str, OpTimes]]":
+    """The records and the measured rows in force, by op."""
+    loaded = _loaded
+    return ({}, {}) if loaded is None else (loaded.tables, loaded.times)
+
+
+def adopt(texts: Mapping[str, str] | None) -> None:
+    """Put the contents of these files in force, by name, in place of every layer; None returns to the layers."""
+    global _adopted
+    loading.ensure_loaded()
+    _adopted = texts
+    install(loading.loaded_plugins())
 
 
 def reload() -> "TuningReport":
@@ -71,7 +90,9 @@ def install(plugins: Iterable[LoadedPlugin]) -> None:
     from opmux.tuning import layers  # late, as in `report`
 
     number = next(_readings)
-    read = layers.load_all(plugins)  # outside of the lock, as it calls the readers of plugins
+    read = (
+        layers.load_all(plugins) if _adopted is None else layers.load_texts(_adopted)
+    )  # outside of the lock, as it calls the readers of plugins
     with _lock:
         if number < _newest:
             return  # another thread began to read later, and is done

@@ -19,6 +19,7 @@ from opmux.tuning.choice import TunedChoice
 from opmux.tuning.entries import Base, Entry, entry_of, nearest
 from opmux.tuning.matching import matching_of
 from opmux.tuning.record import TunedRecord
+from opmux.tuning.steps import Steps
 
 
 class OpTable:
@@ -32,7 +33,7 @@ class OpTable:
         for entry in self.entries:
             self._by_base.setdefault(entry.base, []).append(entry)
 
-    def find(self, call: Call, steps: Mapping[str, Mapping[int, int]] | None = None) -> TunedChoice | None:
+    def find(self, call: Call, steps: Mapping[str, Steps] | None = None) -> TunedChoice | None:
         """What the records say about a call: the choice that picks, if one does, and a config for each backend.
 
         Args:

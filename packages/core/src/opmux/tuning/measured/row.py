@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ class MeasuredRow:
     @property
     def where(self) -> str:
         """``h200.measured:12``."""
-        return f"{Path(self.file).name}:{self.line}"
+        return f"{os.path.basename(self.file)}:{self.line}"
 
     @property
     def identity(self) -> tuple[Any, ...]:
