@@ -19,6 +19,7 @@ EXAMPLES: dict[str, Any] = {
 }
 FREE = {
     "doctor.tuned.ops",
+    "doctor.tuned.measured",
     "ops.ops[].options[].default",
     "explain.config",
     "conformance.ops[].skips",
@@ -65,7 +66,7 @@ def test_every_command_has_an_example() -> None:
 @pytest.mark.parametrize("command", WORDS)
 def test_the_example_has_the_fields_that_are_printed(opmux_cli, monkeypatch, command: str, rows_plugin, runner) -> None:
     records = TuningReport(
-        (LoadedFile("user", "a.csv", 3, 1),), (Refusal("user", "a.csv", 7, "too fast"),), {"linear": 3}
+        (LoadedFile("user", "a.csv", 3, 1),), (Refusal("user", "a.csv", 7, "too fast"),), {"linear": 3}, {"linear": 240}
     )
     monkeypatch.setattr(tuning, "report", lambda: records)
     monkeypatch.setattr(demo, "run", lambda *_, **__: DEMO)
