@@ -1,5 +1,8 @@
 """Which archs are claimed, and the facts that configs count with."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from opmux.plugin import parse_arch
@@ -22,6 +25,17 @@ def test_every_arch_is_claimed_once_and_by_its_own_name() -> None:
     assert {parse_arch(name).vendor for name in NVIDIA} == {"nvidia"}
     assert {parse_arch(name).vendor for name in AMD} == {"amd"}
     assert {*HOPPER, *CDNA} <= {*PORTABLE}
+
+
+def test_what_is_claimed_is_what_has_been_compiled() -> None:
+    folder = Path(__file__).parents[1] / "machine-code"
+    compiled = tomllib.loads((folder / "compiled.toml").read_text())
+    assert set(compiled) == set(PORTABLE)
+    records = {file.stem for file in folder.glob("*.json")}
+    assert {arch for arch, row in compiled.items() if row["scope"] == "record"} == records
+    for arch in set(compiled) - records:
+        assert compiled[arch]["scope"] in ("configs", "sample")
+        assert compiled[arch]["compiled"] > compiled[arch]["complaints"] >= 0
 
 
 @pytest.mark.parametrize(

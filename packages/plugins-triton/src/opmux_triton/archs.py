@@ -11,7 +11,10 @@ AMD = (
     "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1200", "gfx1201",
 )  # fmt: skip
 PORTABLE = (*NVIDIA, *AMD)
-"""What every portable kernel was compiled for: NVIDIA from Ampere on, AMD's CDNA, RDNA3 and RDNA4."""
+"""The archs that the portable kernels claim: NVIDIA from Ampere on, AMD's CDNA, RDNA3 and RDNA4.
+
+A claim is what has been compiled: ``machine-code/compiled.toml`` says how much of it for each arch.
+"""
 HOPPER = ("sm_90",)
 """The arch of the Gluon implementations, which use its own instructions: all are named ``hopper``."""
 
