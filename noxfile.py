@@ -37,7 +37,7 @@ ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm
 MYPY = "mypy==2.4.1"
 SITE = ("mkdocs", "mkdocs-material", "mkdocstrings[python]")
 EVERYTHING = (
-    f"{CORE}[cli,plot,testing]",
+    f"{CORE}[cli,plot,ray,testing]",
     TEMPLATE,
     TRITON,
     VENDOR,
@@ -204,7 +204,7 @@ def check_types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Check the generated pages and build the site; every warning is an error."""
-    install(session, f"{CORE}[cli,plot,testing]", *SITE)
+    install(session, f"{CORE}[cli,plot,ray,testing]", *SITE)
     build_docs(session)
 
 

@@ -51,6 +51,18 @@ def test_configs_that_are_wrong_hang_or_die_are_recorded_and_the_rest_is_measure
     ]
 
 
+def test_builders_find_what_fails_before_it_is_timed(inside, tmp_path: Path) -> None:
+    inside("built raising wrong")
+    tuned = tune(tmp_path, shapes=[norm(4), norm(8)], jobs=3)
+    assert (tuned.rows, tuned.failed) == (6, 4)
+    found = read_measured(tmp_path / "cpu.measured")
+    assert sorted(row.config["kind"] for row in found.failed) == ["raising", "raising", "wrong", "wrong"]
+    assert tuned.builds > 0
+    assert refusal(tmp_path, shapes=[norm()], jobs=-1) == (
+        "tune: `jobs` expected 0 or more, got -1; omit it for the default"
+    )
+
+
 def test_a_run_goes_on_where_it_stopped(inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside("built")
     points, seen = [norm(4), norm(8), norm(16)], []

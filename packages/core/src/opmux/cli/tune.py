@@ -1,5 +1,8 @@
 """`opmux tune`: measures implementations in every config of their spaces, and writes measured rows."""
 
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +12,16 @@ from rich.progress import Progress as Bar
 
 from opmux import tuner
 from opmux.cli import output
+from opmux.errors import InvalidArgument
+from opmux.tuning.layers import user_folder
+from opmux.tuning.measured import SUFFIX
 
 Ops = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[OP]...", help="Ops, as `opmux ops` lists them; with --shapes or --from-trace all by default."
+        metavar="[OP]...",
+        help="Ops, as `opmux ops` lists them; with --shapes or --from-trace all by default. "
+        "With --merge and --check: files of measured rows.",
     ),
 ]
 Shapes = Annotated[Path | None, typer.Option("--shapes", help="Measure the shapes in this file, in its order.")]
@@ -44,6 +52,23 @@ Patience = Annotated[
     float, typer.Option("--patience", help="Seconds that one step of a config may take, its compilation included.")
 ]
 
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", help="Processes for each device that compile a point's configs before they are timed."),
+]
+
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", help="Measure on the Ray cluster at this address, or on one that is started here: local."),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Workers on Ray; by default one for each GPU of the cluster.")
+]
+Merge = Annotated[bool, typer.Option("--merge", help="Merge the files that are named into --out; measure nothing.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Measure the rows of the files that are named again; by default your own files.")
+]
+
 
 def tune(
     op: Ops = None,
@@ -57,20 +82,28 @@ def tune(
     device: Device = None,
     rounds: Rounds = 15,
     patience: Patience = 60.0,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    workers: Workers = None,
+    merge: Merge = False,
+    check: Check = False,
     as_json: output.AsJson = False,
 ) -> None:
     """Measure implementations in every config of their spaces, and write the best of each as measured rows.
 
     Each config is checked against the reference and timed in a process of its own; one that is wrong, fails or hangs is
-    recorded as such. The same command goes on where a run stopped. Exits with 1 if no point was measured.
+    recorded as such. The same command goes on where a run stopped. Exits with 1 if no point was measured; with --check,
+    if a row no longer holds; with --merge, if a row was refused.
     """
-    console = output.console(stderr=True)
-    columns = (
-        TextColumn("tune"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
-        TextColumn("{task.description}", markup=False),
-    )  # fmt: skip
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", left="")
+    if merge and check:
+        raise InvalidArgument("tune: expected one of `--merge` and `--check`, got both; drop one")
+    if merge:
+        _merge(op or [], out, as_json)
+        return
+    with _bar() as told:
+        if check:
+            _check(op or _own_files(), limit, device, rounds, patience, told, as_json)
+            return
         tuned = tuner.tune(
             op or (),
             shapes=shapes,
@@ -83,19 +116,70 @@ def tune(
             device=device,
             rounds=rounds,
             patience_s=patience,
-            progress=lambda p: bar.update(
-                task, completed=p.done, total=p.total, description=p.now, left=_left(p.left_s)
-            ),
+            jobs=jobs,
+            ray=ray,
+            workers=workers,
+            progress=told,
         )
-    if as_json:
-        output.emit_json(tuned.as_dict())
-    else:
-        output.console().print(str(tuned), soft_wrap=True)
+    _print(tuned, as_json)
     if tuned.problems and not tuned.skipped and len(tuned.problems) == tuned.measured:
         raise typer.Exit(1)
 
 
-def _left(seconds: float | None) -> str:
+@contextmanager
+def _bar() -> Iterator[Callable[[tuner.Progress], None]]:
+    """A progress bar with the time left, on a terminal."""
+    console = output.console(stderr=True)
+    columns = (
+        TextColumn("tune"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
+        TextColumn("{task.description}", markup=False),
+    )  # fmt: skip
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", left="")
+
+        def told(progress: tuner.Progress) -> None:
+            left = left_in_words(progress.left_s)
+            bar.update(task, completed=progress.done, total=progress.total, description=progress.now, left=left)
+
+        yield told
+
+
+def _merge(files: Sequence[str], out: Path | None, as_json: bool) -> None:
+    if out is None:
+        raise InvalidArgument("tune: `--merge` expected a file in --out, got none; name the merged file")
+    merged = tuner.merge(files, out)
+    _print(merged, as_json)
+    if merged.refused:
+        raise typer.Exit(1)
+
+
+def _check(
+    files: Sequence[str], limit: float | None, device: str | None, rounds: int, patience: float,
+    told: Callable[[tuner.Progress], None], as_json: bool,
+) -> None:  # fmt: skip
+    checked = tuner.check(
+        files, limit_s=limit, device=device, rounds=rounds, patience_s=patience, progress=told
+    )  # fmt: skip
+    _print(checked, as_json)
+    if not checked.passed:
+        raise typer.Exit(1)
+
+
+def _own_files() -> list[str]:
+    """The user's files of measured rows, and those in the folder that OPMUX_TUNED names."""
+    folders = [user_folder(), *(Path(named).expanduser() for named in [os.environ.get("OPMUX_TUNED")] if named)]
+    return [str(path) for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
+
+
+def _print(result: tuner.Tuned | tuner.Merged | tuner.Checked, as_json: bool) -> None:
+    if as_json:
+        output.emit_json(result.as_dict())
+    else:
+        output.console().print(str(result), soft_wrap=True)
+
+
+def left_in_words(seconds: float | None) -> str:
+    """``3:07 left``; empty while it is not known."""
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)

@@ -19,6 +19,7 @@ class Backlog:
 
     def __init__(self, points: Sequence[Point], done: set[tuple[str, str]], limit_s: float | None) -> None:
         self._waiting, self._done = deque(points), done
+        self._began = time.monotonic()
         self._until = None if limit_s is None else time.monotonic() + limit_s
         self._lock = threading.Lock()
         self.skipped = 0
@@ -41,6 +42,11 @@ class Backlog:
         """Let no further point be taken."""
         with self._lock:
             self._until = 0.0
+
+    @property
+    def took_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._began
 
     @property
     def left(self) -> int:

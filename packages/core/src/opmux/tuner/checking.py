@@ -1,15 +1,14 @@
 """Checking candidates: by the conformance suite's bounds, and against each other where the oracle costs too much."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from opmux.bench.work import difference
-from opmux.callpath.op import OPS
 from opmux.shapes.point import Point
-from opmux.testing.bounds import allowed_errors
+from opmux.testing.bounds import Allowance, allowed_errors
 from opmux.testing.comparison import Errors, compare
 from opmux.testing.oracle import ROUNDED, expected_results, mutated, result_names
 from opmux.tuner.calls import Budget, arguments_of, fitted
@@ -17,7 +16,12 @@ from opmux.tuner.calls import Budget, arguments_of, fitted
 AGREES = 0.03
 """How far results of two candidates may be apart, as a fraction of the largest magnitude."""
 
+_RETRIES = 2
+"""How often a smaller call is tried where the device has no room for the oracle of one."""
+
 Run = Callable[..., Any]
+Expected = tuple[Sequence[Tensor], Sequence[Allowance], float]
+"""The exact results, the error allowed in each, and the unit roundoff of the accumulation dtype."""
 
 
 class Wrong(Exception):
@@ -63,11 +67,28 @@ class Oracle:
     """The exact results of a point's call, or of a smaller one like it, and the error that is allowed."""
 
     def __init__(self, point: Point, device: torch.device) -> None:
-        self.point = fitted(point, Budget.of_device(device))
-        self.prepared = Prepared(self.point, device, exact=True)
-        functional = OPS[self.prepared.op.in_place_of] if self.prepared.op.in_place_of else self.prepared.op
-        self._own = functional.name in ROUNDED
-        self._expected: Any = None
+        budget = Budget.of_device(device)
+        for _ in range(_RETRIES):
+            try:
+                self._prepare(fitted(point, budget), device)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                budget = Budget(budget.memory / 4, budget.flops / 4)
+            else:
+                return
+        self._prepare(fitted(point, budget), device)
+
+    def _prepare(self, point: Point, device: torch.device) -> None:
+        self.point, self.prepared = point, Prepared(point, device, exact=True)
+        op = self.prepared.op
+        self._own = (op.in_place_of or op.name) in ROUNDED
+        self._expected = None if self._own else self._exact(())
+
+    def _exact(self, results: Sequence[Tensor]) -> Expected:
+        op, arguments = self.prepared.op, self.prepared.arguments
+        exact = expected_results(op, arguments, results)
+        allowed, unit = allowed_errors(op, arguments, exact)
+        return exact, allowed, unit
 
     def error(self, run: Run) -> float:
         """The largest error of a candidate, as a fraction of its bound.
@@ -76,12 +97,8 @@ class Oracle:
             Wrong: where it exceeds its bound.
             Exception: whatever the target raises.
         """
-        op, arguments = self.prepared.op, self.prepared.arguments
-        results = self.prepared.results(run)
-        if self._expected is None or self._own:
-            exact = expected_results(op, arguments, results)
-            self._expected = exact, allowed_errors(op, arguments, exact)
-        exact, (allowed, unit) = self._expected
+        op, results = self.prepared.op, self.prepared.results(run)
+        exact, allowed, unit = self._exact(results) if self._expected is None else self._expected
         errors = Errors()
         for name, got, right, allowance in zip(result_names(op), results, exact, allowed, strict=True):
             if got.shape != right.shape:

@@ -17,7 +17,11 @@ _Answer = Finding | BaseException | None
 
 
 def measured_locally(
-    backlog: Backlog, request_of: Callable[[Point], Request], devices: Sequence[str], patience_s: float
+    backlog: Backlog,
+    request_of: Callable[[Point], Request],
+    devices: Sequence[str],
+    patience_s: float,
+    builders: int = 0,
 ) -> Iterator[Finding]:
     """Measure a backlog on devices of this machine, one process for each.
 
@@ -25,7 +29,7 @@ def measured_locally(
         backlog: the points.
         request_of: what to measure at each.
         devices: ``("cpu",)`` or ``("cuda:0", "cuda:1")``.
-        patience_s: see `Station`.
+        patience_s, builders: see `Station`; as many builders for each device.
 
     Yields:
         What was found at each point, as it is finished.
@@ -34,7 +38,7 @@ def measured_locally(
         OpmuxError: where no measuring process starts.
     """
     answers: queue.Queue[_Answer] = queue.Queue()
-    stations = [Station(device, patience_s) for device in devices]
+    stations = [Station(device, patience_s, builders) for device in devices]
     threads = [threading.Thread(target=_work, args=(s, backlog, request_of, answers), daemon=True) for s in stations]
     for thread in threads:
         thread.start()

@@ -1,9 +1,7 @@
 """The machine that measures: its device, driver, clocks, and the versions of what runs on it."""
 
-import functools
 import importlib.metadata
 import json
-import os
 import platform
 import re
 import shutil
@@ -16,6 +14,7 @@ import torch
 from opmux.arch import arch_of
 from opmux.plugins import loading
 from opmux.tuning.measured import Machine
+from opmux.tuning.measured.device import device_of
 
 _ANSWER_S = 10.0
 """Seconds that the vendor's tool may take."""
@@ -36,24 +35,25 @@ def machine_of(device: torch.device) -> Machine:
     Args:
         device: the device that measures.
     """
+    model = device_of(device)
+    assert model is not None  # only the meta device has none
     if device.type != "cuda":
         return Machine(
             arch=arch_of(device).name,
-            device=_processor(),
-            multiprocessors=torch.get_num_threads(),
+            device=model.name,
+            multiprocessors=model.multiprocessors,
             driver=platform.release(),
             versions=versions(),
             date=_today(),
         )
-    properties = torch.cuda.get_device_properties(device)
-    driver, clocks, highest = _asked(str(properties.uuid)) if torch.version.hip is None else (_amd_driver(), {}, {})
-    bus_bytes = getattr(properties, "memory_bus_width", 0) / 8
+    driver, clocks, highest = _driver_and_clocks(device)
+    bus_bytes = getattr(torch.cuda.get_device_properties(device), "memory_bus_width", 0) / 8
     return Machine(
         arch=arch_of(device).name,
-        device=torch.cuda.get_device_name(device),
-        multiprocessors=properties.multi_processor_count,
-        clock_mhz=highest.get("sm", 0.0),
-        memory_gbps=_DOUBLED * highest.get("memory", 0.0) * bus_bytes / 1e3,
+        device=model.name,
+        multiprocessors=model.multiprocessors,
+        clock_mhz=model.clock_mhz or highest.get("sm", 0.0),
+        memory_gbps=model.memory_gbps or round(_DOUBLED * highest.get("memory", 0.0) * bus_bytes / 1e3, 1),
         driver=driver,
         versions=versions(),
         clocks=clocks,
@@ -86,20 +86,12 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-@functools.cache
-def _processor() -> str:
-    """The CPU's name, in as much as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine() or f"CPU with {os.cpu_count()} cores"
-
-
-def _amd_driver() -> str:
+def _driver_and_clocks(device: torch.device) -> tuple[str, dict[str, float], dict[str, float]]:
+    """Driver, current clocks and highest clocks (MHz) of a GPU."""
+    if torch.version.hip is None:
+        return _asked(str(torch.cuda.get_device_properties(device).uuid))
     version = Path("/sys/module/amdgpu/version")
-    return version.read_text(encoding="utf-8").strip() if version.is_file() else ""
+    return version.read_text(encoding="utf-8").strip() if version.is_file() else "", {}, {}
 
 
 def _asked(uuid: str) -> tuple[str, dict[str, float], dict[str, float]]:

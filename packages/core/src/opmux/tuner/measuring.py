@@ -219,14 +219,49 @@ class _Bench:
         return sorted(timings, key=lambda t: (t.median_us, t.candidate.name))
 
 
-def serve(device: str, request: Request | None) -> Measured | Machine:
+def serve(device: str, request: Request | None, share: tuple[int, int] | None = None) -> Measured | Machine:
     """The function of a measuring process: measure a point, or without a request say what the machine is.
 
     Args:
         device: ``cpu`` or ``cuda:0``.
         request: what to measure.
+        share: (which, of how many): only build this share of the candidates, see `build`.
     """
-    return machine_of(torch.device(device)) if request is None else measure(device, request)
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    if request is None:
+        return machine_of(torch.device(device))
+    found = measure(device, request) if share is None else build(device, request, *share)
+    if device != "cpu":
+        torch.cuda.empty_cache()  # other processes use the device too
+    return found
+
+
+def build(device: str, request: Request, which: int, of: int) -> Measured:
+    """Run every ``of``-th candidate once, so that its kernels are compiled and in their cache when it is timed.
+
+    Returns:
+        What failed and what was compiled; nothing is timed.
+    """
+    loading.ensure_loaded()
+    before = builds.total()
+    bench = _Bench(request, torch.device(device))
+    tell("preparing")
+    with torch.no_grad():
+        entrants = bench.entrants()[which::of]
+        bench.failures.clear()  # of what is no config: `measure` says it again
+        prepared = Prepared(request.point, bench.device, exact=False)
+        for entrant in entrants:
+            tell(entrant.candidate)
+            try:
+                prepared.results(entrant.make())
+                if bench.device.type == "cuda":
+                    torch.cuda.synchronize(bench.device)
+            except Exception as error:  # a plugin's target may raise anything
+                bench.fail(entrant.candidate, _reason(error))
+    made = builds.total()
+    failures = tuple(bench.failures)
+    return Measured(request.point, (), failures, made.count - before.count, made.seconds - before.seconds)
 
 
 def measure(device: str, request: Request) -> Measured:

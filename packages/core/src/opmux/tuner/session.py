@@ -1,7 +1,6 @@
 """A run of the tuner: its points in order, measured by the workers, kept in a journal, and written as rows."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -10,40 +9,27 @@ from typing import Any
 
 import torch
 
-from opmux.callpath.op import OPS
-from opmux.declared.implementation import Priority
-from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
-from opmux.near import did_you_mean
+from opmux.errors import InvalidArgument, OpmuxError
 from opmux.plugins import loading
-from opmux.shapes import Point, read_shapes
+from opmux.shapes import Point
 from opmux.tuner.backlog import Backlog
-from opmux.tuner.drawing import draw
 from opmux.tuner.journal import Entry, Journal
 from opmux.tuner.local_workers import Finding, measured_locally
 from opmux.tuner.measuring import Measured, Request
+from opmux.tuner.progress import Progress, seconds_left
+from opmux.tuner.ray_workers import measured_on_ray
+from opmux.tuner.requests import (
+    builders_of,
+    check_numbers,
+    checked_backends,
+    checked_ops,
+    devices_of,
+    points_of,
+    refuse_unimplemented,
+)
 from opmux.tuner.rows import merged_over, rows_of, split
-from opmux.tuner.weights import heaviest_first
 from opmux.tuning.layers import user_folder
 from opmux.tuning.measured import SUFFIX, read_measured, write_measured
-
-_LEAST_PATIENCE_S = 1.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        done: points that are finished, those of an earlier run included.
-        total: all points.
-        left_s: seconds that it will take from here; None while that is not known.
-        now: the point that was finished last.
-    """
-
-    done: int
-    total: int
-    left_s: float | None
-    now: str
 
 
 @dataclass(frozen=True)
@@ -121,6 +107,9 @@ def tune(
     device: str | torch.device | None = None,
     rounds: int = 15,
     patience_s: float = 60.0,
+    jobs: int | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Tuned:
     """Measure implementations in every config of their spaces, and write the best of each as measured rows.
@@ -142,6 +131,11 @@ def tune(
         device: ``cpu``, ``cuda`` (every GPU of this machine) or ``cuda:1``; by default GPUs if there are some.
         rounds: the largest number of rounds for a point.
         patience_s: seconds that one step of a config may take, its compilation included.
+        jobs: processes for each device that compile a point's configs together before they are timed; by default 0 on a
+            CPU, and on GPUs one for every two processors, at most 12.
+        ray: the address of a Ray cluster whose devices measure, or ``local`` for one that is started here; needs the
+            extra ``ray``. ``device`` is then only read to draw points.
+        workers: how many workers on Ray; by default one for each GPU, or processor, of the cluster.
         progress: called at the beginning and after each point.
 
     Returns:
@@ -153,53 +147,50 @@ def tune(
         OpmuxError: where another run writes the file, or it cannot be written.
     """
     loading.ensure_loaded()
-    checked_backends = _checked_backends(backends)
-    devices = _devices(device)
-    points = _points(_checked_ops(ops), shapes, random, seed, from_trace, devices[0])
-    _check_numbers(limit_s, rounds, patience_s)
-    _refuse_unimplemented(points, devices, checked_backends)
+    only = checked_backends(backends)
+    devices = devices_of(device)
+    points = points_of(checked_ops(ops), shapes, random, seed, from_trace, devices[0])
+    check_numbers(limit_s, rounds, patience_s, jobs)
+    refuse_unimplemented(points, only)
+    builders = builders_of(devices) if jobs is None else jobs
     path = _checked_file(Path(out) if out is not None else _own_file(devices[0]))
 
     def request_of(point: Point) -> Request:
-        return Request(point, checked_backends, rounds=rounds)
+        return Request(point, only, rounds=rounds)
 
-    def workers(backlog: Backlog) -> Iterator[Finding]:
-        return measured_locally(backlog, request_of, devices, patience_s)
+    def findings(backlog: Backlog) -> Iterator[Finding]:
+        if ray is not None:
+            return measured_on_ray(backlog, request_of, ray, patience_s, jobs, workers)
+        return measured_locally(backlog, request_of, devices, patience_s, builders)
 
-    return _run(path, points, limit_s, workers, progress)
+    return _run(path, points, limit_s, findings, progress)
 
 
 def _run(
     path: Path,
     points: Sequence[Point],
     limit_s: float | None,
-    workers: Callable[[Backlog], Iterator[Finding]],
+    findings: Callable[[Backlog], Iterator[Finding]],
     progress: Callable[[Progress], None],
 ) -> Tuned:
-    started, counts = time.monotonic(), _Counts()
+    counts = _Counts()
     with locked(path):
         journal = Journal.beside(path)
         backlog = Backlog(points, journal.done(), limit_s)
         progress(Progress(0, len(points), None, ""))
         try:
-            for measured, machine in workers(backlog):
+            for measured, machine in findings(backlog):
                 journal.append(Entry(measured, machine))
                 counts.add(measured)
                 done = counts.measured + backlog.skipped
-                left_s = _left(time.monotonic() - started, counts.measured, len(points) - done, limit_s)
+                left_s = seconds_left(counts.measured, len(points), backlog, limit_s)
                 progress(Progress(done, len(points), left_s, measured.point.key))
         finally:
             rows = _write(path, journal)
     return Tuned(
         str(path), counts.measured, backlog.skipped, backlog.left, rows, counts.failed, counts.builds, counts.build_s,
-        tuple(counts.problems), time.monotonic() - started,
+        tuple(counts.problems), backlog.took_s,
     )  # fmt: skip
-
-
-def _left(took_s: float, measured: int, remaining: int, limit_s: float | None) -> float:
-    """Seconds from here: at the pace so far, and no more than the limit leaves."""
-    left = took_s / max(1, measured) * remaining
-    return left if limit_s is None else max(0.0, min(left, limit_s - took_s))
 
 
 def _write(path: Path, journal: Journal) -> int:
@@ -262,101 +253,6 @@ def _why(measured: Measured) -> str:
     if measured.failures:
         return f"every config failed, the first, {measured.failures[0].implementation}: {measured.failures[0].reason}"
     return "no implementation takes the call"
-
-
-def _checked_ops(ops: Sequence[str]) -> tuple[str, ...]:
-    for name in ops:
-        if name not in OPS:
-            raise InvalidArgument(
-                f"tune: `op` expected the name of an op, got {name!r}; {did_you_mean(name, OPS)}see `opmux ops`"
-            )
-    return tuple(dict.fromkeys(ops))
-
-
-def _checked_backends(backends: Sequence[str] | None) -> tuple[str, ...] | None:
-    known = set(loading.known_names())
-    for name in backends or ():
-        if name not in known:
-            raise UnknownBackend(
-                f"tune: `backend` expected one of {', '.join(sorted(known))}, got {name!r}; "
-                "see `opmux backends` and, for plugins that failed to load, `opmux doctor`"
-            )
-    return tuple(backends) if backends else None
-
-
-def _points(
-    ops: Sequence[str],
-    shapes: str | os.PathLike[str] | Sequence[Point] | None,
-    random: int | None,
-    seed: int,
-    from_trace: str | os.PathLike[str] | None,
-    device: str,
-) -> list[Point]:
-    sources = {"shapes": shapes, "random": random, "from_trace": from_trace}
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) != 1:
-        raise InvalidArgument(
-            f"tune: expected one of `shapes`, `random` and `from_trace`, got {' and '.join(given) or 'none'}; "
-            "say what to measure"
-        )
-    if random is not None:
-        if not ops:
-            raise InvalidArgument("tune: `op` expected names of ops with `random`, got none; name those to draw for")
-        return draw(ops, random, seed, device)
-    source = shapes if shapes is not None else from_trace
-    try:
-        points = list(source) if isinstance(source, (list, tuple)) else read_shapes(source)  # type: ignore[arg-type]
-    except OSError as error:
-        name = "shapes" if shapes is not None else "from_trace"
-        raise InvalidArgument(f"tune: `{name}` cannot be read: {error}; name a file of shapes") from None
-    wanted = [point for point in points if not ops or point.op in ops]
-    if not wanted:
-        what = f" of {', '.join(ops)}" if ops and points else ""
-        raise InvalidArgument(f"tune: expected shapes to measure, got none{what}; record some with opmux.trace")
-    once = list({point.key: point for point in reversed(wanted)}.values())[::-1]
-    return heaviest_first(once) if from_trace is not None else once
-
-
-def _devices(device: str | torch.device | None) -> tuple[str, ...]:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    gpus = tuple(f"cuda:{index}" for index in range(count))
-    if device is None:
-        return gpus or ("cpu",)
-    name = str(device)
-    if name == "cpu" or name in gpus:
-        return (name,)
-    if name == "cuda" and gpus:
-        return gpus
-    raise InvalidArgument(
-        f"tune: `device` expected one of {', '.join(['cpu', *(['cuda'] if gpus else []), *gpus])}, got {name!r}; "
-        "see `opmux doctor`"
-    )
-
-
-def _check_numbers(limit_s: float | None, rounds: int, patience_s: float) -> None:
-    if limit_s is not None and not limit_s > 0:  # NaN too
-        raise InvalidArgument(f"tune: `limit` expected more than 0 seconds, got {limit_s:g}; omit it for no limit")
-    if rounds < 1:
-        raise InvalidArgument(f"tune: `rounds` expected 1 or more, got {rounds}; omit it for the default of 15")
-    if not patience_s >= _LEAST_PATIENCE_S:
-        raise InvalidArgument(
-            f"tune: `patience` expected {_LEAST_PATIENCE_S:g} second or more, got {patience_s:g}; "
-            "omit it for the default of 60"
-        )
-
-
-def _refuse_unimplemented(points: Sequence[Point], devices: Sequence[str], backends: Sequence[str] | None) -> None:
-    """Refuse ops for which nothing but the reference is registered, and backends that do not implement an op."""
-    for name in dict.fromkeys(point.op for point in points):
-        found = OPS[name].implementations
-        if backends is not None:
-            found = tuple(i for i in found if any(i.is_named(backend) for backend in backends))
-        if not any(i.priority != Priority.REFERENCE for i in found) and not (backends and found):
-            which = f"{', '.join(backends)} does not implement it" if backends else "only the reference implements it"
-            raise InvalidArgument(
-                f"tune: {name}: expected an op with something to measure, got one of which {which}; "
-                "install a backend for it, or leave it out (see `opmux backends`)"
-            )
 
 
 def _checked_file(path: Path) -> Path:

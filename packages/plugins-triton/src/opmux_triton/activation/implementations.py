@@ -13,6 +13,7 @@ def _record(op: str, *tensors: str) -> Implementation:
         when=(Dtype(tensors[0], *FLOATS), UnitStride(*tensors)),
         features=(Exact("n"), Bucket("tokens")),
         config=f"opmux_triton.activation.configs:{'gated_backward_config' if backward else 'gated_config'}",
+        space=f"opmux_triton.activation.spaces:{'gated_backward_space' if backward else 'gated_space'}",
         config_schema="opmux_triton.activation.configs:GatedConfig",
         capturable=True,
         deterministic=True,

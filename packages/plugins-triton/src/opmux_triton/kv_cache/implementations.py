@@ -13,6 +13,7 @@ RECORDS = (
         when=(*(Dtype(name, *FLOATS) for name in _TENSORS), UnitStride(*_TENSORS)),
         features=(Exact("kv_heads"), Exact("head_dim"), Exact("value_dim"), Bucket("tokens")),
         config="opmux_triton.kv_cache.configs:write_config",
+        space="opmux_triton.kv_cache.spaces:write_space",
         config_schema="opmux_triton.kv_cache.configs:WriteConfig",
         capturable=True,
         deterministic=True,

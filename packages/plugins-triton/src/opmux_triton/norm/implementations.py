@@ -13,6 +13,7 @@ def _record(op: str, config: str, tensors: tuple[str, ...], tokens: bool) -> Imp
         when=(*(Dtype(name, *FLOATS) for name in tensors), UnitStride(*tensors)),
         features=features,
         config=f"opmux_triton.norm.configs:{config}",
+        space=f"opmux_triton.norm.spaces:{config.removesuffix('_config')}_space",
         config_schema=f"opmux_triton.norm.configs:{'RowsConfig' if tokens else 'BackwardConfig'}",
         capturable=True,
         deterministic=True,

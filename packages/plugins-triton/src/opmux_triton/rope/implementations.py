@@ -12,6 +12,7 @@ def _record(op: str, q: str, k: str) -> Implementation:
         when=(Dtype(q, *FLOATS), UnitStride(q, k, "cos", "sin")),
         features=(Exact("heads"), Exact("kv_heads"), Exact("head_dim"), Bucket("batch"), Bucket("seq")),
         config="opmux_triton.rope.configs:rope_config",
+        space="opmux_triton.rope.spaces:rope_space",
         config_schema="opmux_triton.rope.configs:RopeConfig",
         capturable=True,
         deterministic=True,

@@ -1,0 +1,140 @@
+"""Measures the rows that are shipped for a GPU: a grid of common shapes, and random points by a seed.
+
+`python scripts/make_records.py --out h200.measured --limit 420` measures as many points as the time allows, of each op
+in turn, the grid first; the same command goes on where it stopped. `--dry` lists the points and measures nothing.
+"""
+
+import argparse
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import opmux
+from opmux.shapes import Point
+from opmux.testing.case import usual_dtype
+from opmux.tuner import Progress
+from opmux.tuner.drawing import draw
+
+DTYPE = torch.bfloat16
+
+TURNS = (
+    "linear", "attention", "linear", "paged_attention", "linear", "attention_backward", "rms_norm", "linear",
+    "attention", "silu_and_mul", "add_rms_norm_", "linear_backward", "paged_attention", "apply_rope_", "attention",
+    "layer_norm", "silu_mul", "attention_varlen", "write_kv_cache",
+)  # fmt: skip
+"""The order in which ops have their turns, as often as there is something to learn about them."""
+
+PRODUCTS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (2048, 2048), (1024, 7168))
+"""(n, k) of linear layers."""
+
+HEADS = ((32, 8, 128), (32, 32, 64), (16, 8, 256), (32, 32, 96), (16, 4, 192), (32, 32, 80))
+"""(heads, kv_heads, head_dim)."""
+
+DENSE = ((4, 2048), (1, 8192), (32, 256))
+"""(batch, seq) of attention."""
+
+CACHED = ((64, 1, 2048, 16), (1, 1, 65536, 64), (16, 1, 8192, 64), (1, 2048, 4096, 64), (4, 512, 4096, 16))
+"""(batch, new tokens, context, page_size) of attention over a paged cache."""
+
+WIDTHS = (4096, 8192, 2048, 14336)
+TOKENS = (16, 2048, 1, 16384, 256)
+
+
+def point(op: str, **sizes: Any) -> Point:
+    """A call of an op with these sizes and options."""
+    signature = getattr(opmux, op).op.signature
+    given = {t.name for t in signature.required} | {"positions"}
+    dtypes = {t.name: usual_dtype(t, DTYPE) for t in signature.tensors if t.name in given}
+    options = {o.name: sizes[o.name] for o in signature.options if o.name in sizes}
+    made = Point(op, dtypes, {name: sizes[name] for name in signature.binders}, options)
+    made.check()
+    return made
+
+
+def heads_of(heads: int, kv_heads: int, head_dim: int) -> dict[str, int]:
+    """The sizes of heads."""
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": head_dim}
+
+
+def grid(op: str) -> Iterator[Point]:
+    """The points of an op's grid, those that say most first."""
+    if op in ("linear", "linear_backward"):
+        tokens = (1, 64, 4096, 16, 512, 256, 1024, 128) if op == "linear" else (4096, 1024)
+        yield from (point(op, tokens=m, n=n, k=k) for m in tokens for n, k in PRODUCTS)
+    elif op in ("attention", "attention_backward"):
+        for batch, seq in DENSE:
+            for sizes in HEADS:
+                yield point(op, batch=batch, seq_q=seq, seq_k=seq, causal=True, **heads_of(*sizes))
+        yield from (point(op, batch=2, seq_q=2048, seq_k=2048, **heads_of(*sizes)) for sizes in HEADS)
+    elif op == "attention_varlen":
+        for batch, seq in DENSE:
+            tokens = {"tokens_q": batch * seq, "tokens_k": batch * seq, "max_seqlen_q": seq, "max_seqlen_k": seq}
+            yield point(op, batch=batch, causal=True, **tokens, **heads_of(*HEADS[0]))
+    elif op == "paged_attention":
+        for batch, new, context, page_size in CACHED:
+            for sizes in ((32, 8, 128), (8, 1, 128), (32, 8, 64), (16, 2, 256)):
+                pages = -(-context // page_size)
+                cache = {"page_size": page_size, "pages": batch * pages, "max_pages": pages}
+                lengths = {"max_seqlen_q": new, "max_seqlen_k": context, "tokens": batch * new}
+                yield point(op, batch=batch, **cache, **lengths, **heads_of(*sizes))
+    elif op == "write_kv_cache":
+        for tokens in TOKENS:
+            yield point(op, tokens=tokens, page_size=16, pages=2 * -(-tokens // 16), **heads_of(*HEADS[0]))
+    elif op.startswith("apply_rope"):
+        for tokens in TOKENS:
+            sizes = {"batch": tokens, "seq": 1} if tokens <= 256 else {"batch": 1, "seq": tokens}
+            yield point(op, half=64, max_positions=32768, **sizes, **heads_of(*HEADS[0]))
+    else:
+        width = "hidden" if "norm" in op else "n"
+        yield from (point(op, tokens=tokens, **{width: size}) for tokens in TOKENS for size in WIDTHS)
+
+
+def points(ops: Sequence[str], random: int, seed: int) -> list[Point]:
+    """The grids of ops and behind them random points, by turns."""
+    waiting = {op: deque([*grid(op), *draw([op], random, seed, dtype=DTYPE)]) for op in dict.fromkeys(ops)}
+    found = []
+    while any(waiting.values()):
+        found += [waiting[op].popleft() for op in ops if waiting[op]]
+    return found
+
+
+def main() -> int:
+    """Measure; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("records.measured"))
+    parser.add_argument("--limit", type=float, help="seconds after which no further point is begun")
+    parser.add_argument("--random", type=int, default=24, help="random points for each op")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--op", action="append", choices=sorted(set(TURNS)), help="only this op; several times")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--device", help="cpu or cuda; by default GPUs if there are some")
+    parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
+    given = parser.parse_args()
+    found = points([op for op in TURNS if not given.op or op in given.op], given.random, given.seed)
+    if given.dry:
+        sys.stdout.write("".join(f"{p.key}\n" for p in found) + f"{len(found)} points\n")
+        return 0
+
+    def told(progress: Progress) -> None:
+        left = "" if progress.left_s is None else f", {progress.left_s:.0f} s left"
+        sys.stdout.write(f"{progress.done} of {progress.total}{left}: {progress.now}\n")
+        sys.stdout.flush()
+
+    tuned = opmux.tune(
+        shapes=found,
+        out=given.out,
+        limit_s=given.limit,
+        rounds=given.rounds,
+        device=given.device,
+        progress=told,
+    )
+    sys.stdout.write(f"{tuned}\n")
+    return int(tuned.rows == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
