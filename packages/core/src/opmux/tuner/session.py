@@ -147,13 +147,15 @@ def tune(
         OpmuxError: where another run writes the file, or it cannot be written.
     """
     loading.ensure_loaded()
+    if out is not None:
+        _check_file(Path(out))
     only = checked_backends(backends)
     devices = devices_of(device)
     points = points_of(checked_ops(ops), shapes, random, seed, from_trace, devices[0])
     check_numbers(limit_s, rounds, patience_s, jobs)
     refuse_unimplemented(points, only)
     builders = builders_of(devices) if jobs is None else jobs
-    path = _checked_file(Path(out) if out is not None else _own_file(devices[0]))
+    path = _own_file(devices[0]) if out is None else Path(out)
 
     def request_of(point: Point) -> Request:
         return Request(point, only, rounds=rounds)
@@ -255,12 +257,11 @@ def _why(measured: Measured) -> str:
     return "no implementation takes the call"
 
 
-def _checked_file(path: Path) -> Path:
+def _check_file(path: Path) -> None:
     if path.suffix != SUFFIX:
         raise InvalidArgument(f"tune: `out` expected a file with the suffix {SUFFIX}, got {path}; name it so")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise InvalidArgument(f"tune: `out` expected a file in a folder that exists, got {path}; make the folder")
-    return path
 
 
 def _own_file(device: str) -> Path:
