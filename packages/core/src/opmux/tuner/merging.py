@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from opmux.errors import InvalidArgument, OpmuxError
 from opmux.plugins import loading
@@ -27,11 +28,14 @@ class Merged:
     conflicts: tuple[str, ...]
     refused: tuple[str, ...]
 
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
     def __str__(self) -> str:
         lines = [f"{self.rows} rows in {self.file}, {len(self.conflicts)} conflicts, {len(self.refused)} rows refused"]
-        return "\n".join(
-            [*lines, *(f"conflict: {c}" for c in self.conflicts), *(f"refused: {r}" for r in self.refused)]
-        )
+        lines += [f"conflict: {conflict}" for conflict in self.conflicts]
+        return "\n".join([*lines, *(f"refused: {reason}" for reason in self.refused)])
 
 
 def merge(files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Merged:
@@ -61,7 +65,8 @@ def merge(files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
         except OSError as error:
             raise InvalidArgument(f"tune: `merge` cannot read {file}: {error.strerror or error}; name a file") from None
         refused += [f"{file}:{bad.line}: {bad.reason}" for bad in found.refused]
-        for row in (*found.rows, *found.failed):
+        read: list[Row] = [*found.rows, *found.failed]
+        for row in read:
             place = place_of(row)
             before = kept.get(place)
             newer = before is None or row.machine.date >= before.machine.date
