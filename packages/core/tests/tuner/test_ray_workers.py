@@ -57,7 +57,7 @@ def test_a_worker_that_dies_costs_its_point_only(planted, tmp_path: Path) -> Non
     found = read_measured(out)
     assert {row.dims["tokens"] for row in found.rows} == {4, 8, 16}
     assert {row.config["kind"] for row in found.failed} == {"wrong"}
-    lines = (tmp_path / "cpu.measured.journal").read_text().splitlines()
+    lines = (tmp_path / ".cpu.measured.journal").read_text().splitlines()
     assert len([json.loads(line) for line in lines]) == 4
 
 

@@ -76,7 +76,7 @@ def test_a_run_goes_on_where_it_stopped(inside, tmp_path: Path, monkeypatch: pyt
         tune(tmp_path, shapes=points, progress=stopped)
     assert [(p.done, p.total, p.now) for p in seen] == [(0, 3, ""), (1, 3, points[0].key)]
     assert len(read_measured(tmp_path / "cpu.measured").rows) == 3, "what was measured is there"
-    journal = tmp_path / "cpu.measured.journal"
+    journal = tmp_path / ".cpu.measured.journal"
     with journal.open("a") as file:
         file.write('{"journal": 1, "po')  # the next line was cut off
     tuned = tune(tmp_path, shapes=points)
@@ -103,7 +103,7 @@ def test_a_call_without_memory_is_said_and_the_others_are_measured(inside, tmp_p
 
 def test_rows_that_the_file_has_are_kept_unless_they_are_measured_again(inside, tmp_path: Path) -> None:
     tune(tmp_path)
-    (tmp_path / "cpu.measured.journal").unlink()
+    (tmp_path / ".cpu.measured.journal").unlink()
     tuned = tune(tmp_path, shapes=[norm(), norm(8)])
     assert (tuned.measured, tuned.rows) == (2, 6)
 
@@ -124,7 +124,7 @@ def test_a_full_disk_is_one_clear_line_and_nothing_is_lost(
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    journal = tmp_path / "cpu.measured.journal"
+    journal = tmp_path / ".cpu.measured.journal"
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         told = refusal(tmp_path, kind=OpmuxError, shapes=[norm(8)])
@@ -145,7 +145,7 @@ def test_a_full_disk_for_the_rows_leaves_the_journal(inside, tmp_path: Path, mon
         told = refusal(tmp_path, kind=OpmuxError)
     assert told == (
         f"tune: {tmp_path / 'cpu.measured'} cannot be written: No space left on device; the points of this run are "
-        "kept in cpu.measured.journal: make room, and give the same command again"
+        "kept in .cpu.measured.journal: make room, and give the same command again"
     )
     assert tune(tmp_path).skipped == 1
 
@@ -159,9 +159,9 @@ def test_two_runs_do_not_write_one_file(inside, tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_read_names_its_line(inside, tmp_path: Path) -> None:
-    (tmp_path / "cpu.measured.journal").write_text('{"journal": 2}\n')
+    (tmp_path / ".cpu.measured.journal").write_text('{"journal": 2}\n')
     assert refusal(tmp_path) == (
-        f"tune: {tmp_path / 'cpu.measured.journal'}:1: expected a line of a journal, got one that cannot be read "
+        f"tune: {tmp_path / '.cpu.measured.journal'}:1: expected a line of a journal, got one that cannot be read "
         "(its format is 2, this opmux reads 1); delete the file to measure again"
     )
 
@@ -172,7 +172,7 @@ def test_a_file_of_rows_that_is_damaged_is_not_overwritten(inside, tmp_path: Pat
     told = refusal(tmp_path, kind=OpmuxError)
     assert told.startswith(f"tune: {path}:1: ")
     assert told.endswith(
-        "; the points of this run are kept in cpu.measured.journal: mend or remove the file, "
+        "; the points of this run are kept in .cpu.measured.journal: mend or remove the file, "
         "and give the same command again"
     )
     assert path.read_text() == "nothing of the kind\n"

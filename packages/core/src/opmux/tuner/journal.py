@@ -100,8 +100,8 @@ class Journal:
 
     @classmethod
     def beside(cls, records: Path) -> Self:
-        """The journal of a file of records."""
-        return cls(records.with_name(records.name + SUFFIX))
+        """The journal of a file of rows: hidden, so that it is not taken for records where it lies in their folder."""
+        return cls(records.with_name(f".{records.name}{SUFFIX}"))
 
 
 def _written(entry: Entry) -> dict[str, Any]:

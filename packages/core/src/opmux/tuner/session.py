@@ -116,7 +116,8 @@ def tune(
 
     At each point every implementation that takes the call runs in each of its configs: checked against the reference,
     then timed in interleaved rounds, on a cold cache on a GPU, in a process of its own that is replaced when a config
-    hangs or kills it. Finished points are kept in ``out.journal``: the same call goes on where a run stopped.
+    hangs or kills it. Finished points are kept in a hidden journal beside ``out``: the same call goes on where a run
+    stopped.
 
     Args:
         ops: names of ops; with ``shapes`` or ``from_trace`` only their points are measured, without any all are.

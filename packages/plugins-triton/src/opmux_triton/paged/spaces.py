@@ -52,4 +52,5 @@ def hopper_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConf
 def _fits(roles: RolesConfig, arch: Arch, features: Mapping[str, Any]) -> bool:
     wide = features["head_dim"] + features["value_dim"]
     queries = 2 * 64 * features["head_dim"] * roles.slots
-    return _HALF * (roles.block * wide * roles.stages + queries) <= shared_memory(arch.name)
+    size: int = _HALF * (roles.block * wide * roles.stages + queries)
+    return size <= shared_memory(arch.name)

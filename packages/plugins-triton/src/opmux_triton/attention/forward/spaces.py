@@ -46,5 +46,5 @@ def _fits(tile: ForwardConfig, arch: Arch, features: Mapping[str, Any], itemsize
     wide = features["head_dim"] + features["value_dim"]
     # One block of each ring is in registers while the next ones are on their way, except on sm_90.
     held = tile.num_stages if arch.vendor == "nvidia" and arch.number >= (9, 0) else max(1, tile.num_stages - 1)
-    size = itemsize * (tile.block * wide * held + tile.rows * features["head_dim"])
+    size: int = itemsize * (tile.block * wide * held + tile.rows * features["head_dim"])
     return size <= shared_memory(arch.name)
