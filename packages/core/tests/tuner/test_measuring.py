@@ -11,7 +11,7 @@ from opmux.shapes import Point
 from opmux.tuner import checking
 from opmux.tuner.calls import Budget, arguments_of, fitted
 from opmux.tuner.candidates import Failure
-from opmux.tuner.measuring import Request, measure
+from opmux.tuner.measuring import Request, build, measure
 
 CPU = torch.device("cpu")
 HALF = torch.bfloat16
@@ -68,6 +68,14 @@ def test_only_what_is_asked_for_is_measured(planted) -> None:
     assert not reasons
     excluded = (Failure("planted", '{"kind": "wrong", "amount": 0}', "known"),)
     assert found(excluded=excluded)[0].failures == ()
+
+
+def test_memory_that_is_short_while_several_build_is_no_failure(planted) -> None:
+    planted("memory raising built")
+    built = build("cpu", Request(norm()), 0, 1)
+    assert [f.reason for f in built.failures] == ["RuntimeError: no such instruction"]
+    assert not built.timings
+    assert built.build_s == 1.5 * built.builds > 0
 
 
 def test_kernels_that_are_compiled_are_counted(planted) -> None:

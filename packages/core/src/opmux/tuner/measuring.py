@@ -33,6 +33,8 @@ _FINALISTS = 4
 _WITHIN = 1.2
 """How many configs of an implementation go on at most, and how much slower than its best they may have been."""
 
+_NO_MEMORY = "out of memory"
+
 _BROKEN = 71
 """The exit code of a process whose device no longer answers."""
 
@@ -258,7 +260,10 @@ def build(device: str, request: Request, which: int, of: int) -> Measured:
                 if bench.device.type == "cuda":
                     torch.cuda.synchronize(bench.device)
             except Exception as error:  # a plugin's target may raise anything
-                bench.fail(entrant.candidate, _reason(error))
+                if not _reason(error).startswith(_NO_MEMORY):  # others build at the same time: `measure` finds out
+                    bench.fail(entrant.candidate, _reason(error))
+                elif bench.device.type == "cuda":
+                    torch.cuda.empty_cache()
     made = builds.total()
     failures = tuple(bench.failures)
     return Measured(request.point, (), failures, made.count - before.count, made.seconds - before.seconds)
@@ -334,5 +339,5 @@ class _Telling:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
-        return f"out of memory: {' '.join(str(error).split())[:200]}"
+        return f"{_NO_MEMORY}: {' '.join(str(error).split())[:200]}"
     return in_one_line(error)
