@@ -1,8 +1,8 @@
 """The implementation records that attention's forward and backward have in common."""
 
-from opmux.plugin import Aligned, AtLeast, Bucket, Exact, Implementation, Priority, UnitStride
+from opmux.plugin import Aligned, AtLeast, Bucket, Constraint, Exact, Implementation, Priority, UnitStride
 from opmux_triton.archs import HOPPER, PORTABLE
-from opmux_triton.scoring.constraints import HOPPER_HEADS, portable_heads
+from opmux_triton.scoring.constraints import portable_heads
 
 _DIMS = (Exact("head_dim"), Exact("value_dim"))
 
@@ -38,13 +38,15 @@ def portable(
 
 
 def hopper(
-    op: str, *, folder: str, tensors: tuple[str, ...], aligned: tuple[str, ...], deterministic: bool
-) -> Implementation:
-    """The record of a Gluon implementation for sm_90: dense batches of 16-bit heads of 64 or 128.
+    op: str, *, folder: str, heads: tuple[Constraint, ...], tensors: tuple[str, ...], aligned: tuple[str, ...],
+    deterministic: bool,
+) -> Implementation:  # fmt: skip
+    """The record of a Gluon implementation for sm_90: dense batches.
 
     Args:
         op: the op.
         folder: ``forward`` or ``backward``.
+        heads: the constraints on heads.
         tensors: those whose last dim needs unit stride.
         aligned: those that come by tensor descriptors.
         deterministic: whether every run gives the same bits.
@@ -56,7 +58,7 @@ def hopper(
         archs=HOPPER,
         priority=Priority.PORTABLE + 1,
         when=(
-            *HOPPER_HEADS,
+            *heads,
             AtLeast("seq_q", 128),
             AtLeast("seq_k", 128),
             UnitStride(*tensors, "sinks"),

@@ -6,8 +6,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from opmux_triton.descriptors import descriptor_strides
 
-_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-
 
 def head_descriptor(x: Tensor, rows: int, columns: int | None = None) -> TensorDescriptor:
     """A descriptor of blocks of one head of a 16-bit tensor ``(batch, seq, heads, dim)``.
@@ -15,7 +13,9 @@ def head_descriptor(x: Tensor, rows: int, columns: int | None = None) -> TensorD
     Args:
         x: see `opmux_triton.descriptors.has_descriptor`.
         rows: rows of a block.
-        columns: columns of a block, a multiple of 64; all of them by default.
+        columns: columns of a block, a power of two from 16 on; all of them by default.
     """
-    block = [1, rows, 1, x.shape[3] if columns is None else columns]
-    return TensorDescriptor(x, list(x.shape), descriptor_strides(x), block, _SWIZZLED)
+    width = x.shape[3] if columns is None else columns
+    # A row of a block in shared memory is one span of the swizzle, or several of the widest.
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=min(128, 2 * width), element_bitwidth=16, rank=4)
+    return TensorDescriptor(x, list(x.shape), descriptor_strides(x), [1, rows, 1, width], layout)

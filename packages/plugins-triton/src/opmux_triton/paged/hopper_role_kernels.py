@@ -131,7 +131,8 @@ def compute_tiles(
     heads, _groups, tokens, batch, steps, places, fewest, scale, left, right = sizes
     offsets_stride, lengths_stride, _table_row_stride, _table_stride = strides
     ROWS: gl.constexpr = 64 * GROUPS
-    rings = (k_blocks, v_blocks)
+    WIDTHS: gl.constexpr = (HEAD_DIM, 0, HEAD_DIM, 0)
+    rings = (k_blocks, v_blocks, k_blocks, v_blocks)
     of_rings = (k_full, k_empty, v_full, v_empty)
     dtype: gl.constexpr = out.dtype.element_ty
     PARTIAL: gl.constexpr = LEFT or RIGHT
@@ -147,11 +148,12 @@ def compute_tiles(
             query = tile * ROWS + GROUP * 64 + gl.arange(0, 64, layout=pipeline.row_layout(BLOCK))
             top, total = pipeline.sums_before(None if sinks is None else sinks + head * sinks_stride, BLOCK)
             mean = gl.zeros([64, HEAD_DIM], gl.float32, pipeline.product_layout(HEAD_DIM))
+            rest = gl.zeros([64, 16], gl.float32, pipeline.product_layout(16))  # heads are powers of two here
 
             slot = GROUP * SLOTS + done % SLOTS
             mbarrier.wait(q_full.index(slot), done // SLOTS & 1)
             q_tile = q_tiles.index(slot).reshape([64, HEAD_DIM])
-            scores = pipeline.first_scores(used, q_tile, rings, of_rings, BLOCK, HEAD_DIM, STAGES)
+            scores = pipeline.first_scores(used, (q_tile, q_tile), rings, of_rings, BLOCK, WIDTHS, STAGES)
             start = block_start(0, ranges, BLOCK)
             scores = mask(scores, start, query, queries, keys, left, right, LEFT, RIGHT)
             exact, total, top, _decay = softmax(scores, total, top, scale)
@@ -163,19 +165,21 @@ def compute_tiles(
             used += 1
 
             for index in range(1, ranges[1]):
-                mean, weights, total, top = pipeline.step(
-                    index, used, 0, mean, weights, total, top, q_tile, rings, of_rings, None, query, ranges,
-                    (queries, keys, left, right), scale,
-                    block_start, BLOCK, HEAD_DIM, LEFT, RIGHT, STAGES, GROUP, GROUPS, False,
+                mean, rest, weights, total, top = pipeline.step(
+                    index, used, 0, mean, rest, weights, total, top, (q_tile, q_tile), rings, of_rings, None, query,
+                    ranges, (queries, keys, left, right), scale,
+                    block_start, BLOCK, WIDTHS, LEFT, RIGHT, STAGES, GROUP, GROUPS, False,
                 )  # fmt: skip
                 used += 1
 
             mbarrier.arrive(q_empty.index(slot), count=1)
-            mean, total = pipeline.issue_last(used, mean, weights, total, rings, of_rings, BLOCK, HEAD_DIM, STAGES)
+            mean, rest, total = pipeline.issue_last(
+                used, mean, rest, weights, total, rings, of_rings, BLOCK, WIDTHS, STAGES
+            )
             if lse is not None:
                 lse_rows = lse + head.to(gl.int64) * tokens + first + query
                 gl.store(lse_rows, pipeline.lse_of(top, total), mask=query < queries)
-            mean, inverse = pipeline.wait_for_last(used, mean, total, of_rings, STAGES)
+            mean, rest, inverse = pipeline.wait_for_last(used, mean, rest, total, of_rings, WIDTHS, STAGES)
             row = tile * ROWS + GROUP * 64 + gl.arange(0, 64, layout=pipeline.row_layout(HEAD_DIM))
             if PARTIAL:
                 trouble += gl.where(row < queries, gl.sum(mean * 0.0, 1), 0.0)

@@ -1,6 +1,6 @@
 """What the implementations of attention require of their heads, dense, ragged and paged."""
 
-from opmux.plugin import AtMost, Constraint, Dtype, Equal, OneOf, UnitStride
+from opmux.plugin import AnyOf, AtLeast, AtMost, Constraint, Dtype, Equal, MultipleOf, OneOf, UnitStride
 from opmux_triton.archs import FLOATS, HALVES
 
 WIDEST = 256
@@ -8,7 +8,7 @@ WIDEST = 256
 
 
 def portable_heads(dtypes: tuple[str, ...], *unit_stride: str) -> tuple[Constraint, ...]:
-    """For the portable kernels, given the dtypes of q and the tensors whose last dim needs unit stride."""
+    """Of the portable kernels: the dtypes of q, and the tensors whose last dim needs unit stride."""
     return (
         Dtype("q", *dtypes),
         Dtype("sinks", *FLOATS),
@@ -18,11 +18,18 @@ def portable_heads(dtypes: tuple[str, ...], *unit_stride: str) -> tuple[Constrai
     )
 
 
-HOPPER_HEADS: tuple[Constraint, ...] = (
-    Dtype("q", *HALVES),
-    Dtype("sinks", *FLOATS),
-    OneOf("head_dim", 64, 128),
-    Equal("head_dim", "value_dim"),
-    AtMost("softcap", 0),
+_HOPPER: tuple[Constraint, ...] = (Dtype("q", *HALVES), Dtype("sinks", *FLOATS), AtMost("softcap", 0))
+
+HOPPER_HEADS: tuple[Constraint, ...] = (*_HOPPER, OneOf("head_dim", 64, 128), Equal("head_dim", "value_dim"))
+"""Of the Gluon kernels for sm_90: 16-bit heads of 64 or 128, and no cap on the scores."""
+
+_SAME = Equal("head_dim", "value_dim")
+HOPPER_WIDE_HEADS: tuple[Constraint, ...] = (
+    *_HOPPER,
+    AtLeast("head_dim", 64),
+    AtMost("head_dim", WIDEST),
+    MultipleOf("head_dim", 8),
+    AnyOf(_SAME, OneOf("head_dim", 192)),
+    AnyOf(_SAME, OneOf("value_dim", 128)),
 )
-"""For the Gluon kernels on sm_90: 16-bit heads of 64 or 128, and no cap on the scores."""
+"""Of the Gluon kernel of dense attention: any head from 64 to 256; values of another size for heads of 192 and 128."""

@@ -8,10 +8,15 @@ A step issues the scores of a block before the product of the previous block's w
 softmax of the one while the tensor cores do the other; with ``TURNS``, warpgroups take turns at issuing. Both orders of
 overlap are those of Shah et al., FlashAttention-3 (2024), sections 3.1 and 3.2.
 
+A head whose size is not a power of two comes in two parts, its first columns and the rest. ``WIDTHS`` holds (first
+columns of the keys, their rest, first columns of the values, their rest): powers of two, with 0 for no rest.
+
 Arguments of several functions:
     used: how many blocks passed through the rings before this one.
-    q_tile: ``(64, HEAD_DIM)`` in shared memory.
-    rings: keys and values, each ``STAGES`` blocks of ``BLOCK * HEAD_DIM`` in shared memory.
+    q_tiles: 64 queries in shared memory: (first columns, rest).
+    rings: (keys, values, rest of the keys, rest of the values), each ``STAGES`` blocks of ``BLOCK`` rows in shared
+        memory. What stands in the place of a rest that does not exist is not read.
+    mean, rest: the sums of the values; a rest that does not exist is returned as it came.
     barriers: (keys loaded, keys read, values loaded, values read), each a barrier for every stage.
     band: (queries, keys, left, right) as `opmux_triton.scoring.masks` has them.
 """
@@ -69,25 +74,44 @@ def sums_before(sink, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def _score(q_tiles, rings, stage, BLOCK: gl.constexpr, WIDTHS: gl.constexpr):
+    """Issue the product of queries and a block of keys."""
+    scores = gl.zeros([64, BLOCK], gl.float32, product_layout(BLOCK))
+    k_tile = rings[0].index(stage).reshape([BLOCK, WIDTHS[0]]).permute((1, 0))
+    scores = warpgroup_mma(q_tiles[0], k_tile, scores, use_acc=False, is_async=True)
+    if WIDTHS[1] > 0:
+        k_rest = rings[2].index(stage).reshape([BLOCK, WIDTHS[1]]).permute((1, 0))
+        scores = warpgroup_mma(q_tiles[1], k_rest, scores, is_async=True)
+    return scores
+
+
+@gluon.jit
+def _add_values(weights, rings, stage, mean, rest, BLOCK: gl.constexpr, WIDTHS: gl.constexpr):
+    """Issue the product of weights and a block of values."""
+    mean = warpgroup_mma(weights, rings[1].index(stage).reshape([BLOCK, WIDTHS[2]]), mean, is_async=True)
+    if WIDTHS[3] > 0:
+        of_rest = gl.convert_layout(weights, weight_layout(WIDTHS[3]))
+        rest = warpgroup_mma(of_rest, rings[3].index(stage).reshape([BLOCK, WIDTHS[3]]), rest, is_async=True)
+    return mean, rest
+
+
+@gluon.jit
 def first_scores(
-    used, q_tile, rings, barriers, BLOCK: gl.constexpr, HEAD_DIM: gl.constexpr, STAGES: gl.constexpr
+    used, q_tiles, rings, barriers, BLOCK: gl.constexpr, WIDTHS: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """The scores of a tile's first block."""
     k_full, k_empty, _v_full, _v_empty = barriers
     stage = used % STAGES
     mbarrier.wait(k_full.index(stage), used // STAGES & 1)
-    k_tile = rings[0].index(stage).reshape([BLOCK, HEAD_DIM]).permute((1, 0))
-    scores = gl.zeros([64, BLOCK], gl.float32, product_layout(BLOCK))
-    scores = warpgroup_mma(q_tile, k_tile, scores, use_acc=False, is_async=True)
-    scores = warpgroup_mma_wait(0, [scores])
+    scores = warpgroup_mma_wait(0, [_score(q_tiles, rings, stage, BLOCK, WIDTHS)])
     mbarrier.arrive(k_empty.index(stage), count=1)
     return scores
 
 
 @gluon.jit
 def step(
-    index, used, turn, mean, weights, total, top, q_tile, rings, barriers, turns, query, ranges, band, scale,
-    start_of: gl.constexpr, BLOCK: gl.constexpr, HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+    index, used, turn, mean, rest, weights, total, top, q_tiles, rings, barriers, turns, query, ranges, band, scale,
+    start_of: gl.constexpr, BLOCK: gl.constexpr, WIDTHS: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """Block ``index``'s scores and weights, while block ``index - 1``'s weights and values are multiplied.
@@ -104,15 +128,12 @@ def step(
     mbarrier.wait(k_full.index(stage), used // STAGES & 1)
     if TURNS:  # one warpgroup issues its products while the others are at their softmax
         mbarrier.wait(turns.index(GROUP), (turn & 1) ^ (1 if GROUP == 0 else 0))
-    scores = gl.zeros([64, BLOCK], gl.float32, product_layout(BLOCK))
-    k_tile = rings[0].index(stage).reshape([BLOCK, HEAD_DIM]).permute((1, 0))
-    scores = warpgroup_mma(q_tile, k_tile, scores, use_acc=False, is_async=True)
+    scores = _score(q_tiles, rings, stage, BLOCK, WIDTHS)
     mbarrier.wait(v_full.index(before), (used - 1) // STAGES & 1)
-    v_tile = rings[1].index(before).reshape([BLOCK, HEAD_DIM])
-    mean = warpgroup_mma(weights, v_tile, mean, is_async=True)
+    mean, rest = _add_values(weights, rings, before, mean, rest, BLOCK, WIDTHS)
     if TURNS:
         mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
-    scores = warpgroup_mma_wait(1, [scores])
+    scores = warpgroup_mma_wait(2 if WIDTHS[3] > 0 else 1, [scores])
     if LEFT or RIGHT:
         if index < ranges[0]:
             queries, keys, left, right = band
@@ -121,24 +142,28 @@ def step(
     exact, total, top, decay = softmax(scores, total, top, scale)
     # Already passed. It is a branch, across which the assembler does not move the softmax behind the product.
     mbarrier.wait(v_full.index(before), (used - 1) // STAGES & 1)
-    mean, weights = warpgroup_mma_wait(0, [mean, weights])
+    if WIDTHS[3] > 0:
+        mean, rest, weights = warpgroup_mma_wait(0, [mean, rest, weights])
+        rest = rest * gl.convert_layout(decay, gl.SliceLayout(1, rest.type.layout))[:, None]
+    else:
+        mean, weights = warpgroup_mma_wait(0, [mean, weights])
     mbarrier.arrive(k_empty.index(stage), count=1)
     mbarrier.arrive(v_empty.index(before), count=1)
     mean = mean * gl.convert_layout(decay, gl.SliceLayout(1, mean.type.layout))[:, None]
     new_weights = gl.convert_layout(exact.to(weights.dtype), weights.type.layout)
-    return mean, new_weights, total, top
+    return mean, rest, new_weights, total, top
 
 
 @gluon.jit
 def issue_last(
-    used, mean, weights, total, rings, barriers, BLOCK: gl.constexpr, HEAD_DIM: gl.constexpr, STAGES: gl.constexpr
+    used, mean, rest, weights, total, rings, barriers, BLOCK: gl.constexpr, WIDTHS: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """(mean, total): the product of the last block, issued and not waited for, and each row's sum of weights."""
+    """(mean, rest, total): the product of the last block, issued and not waited for; each row's sum of weights."""
     _k_full, _k_empty, v_full, _v_empty = barriers
     stage = (used - 1) % STAGES
     mbarrier.wait(v_full.index(stage), (used - 1) // STAGES & 1)
-    mean = warpgroup_mma(weights, rings[1].index(stage).reshape([BLOCK, HEAD_DIM]), mean, is_async=True)
-    return mean, gl.convert_layout(gl.sum(total, 1), row_layout(BLOCK))
+    mean, rest = _add_values(weights, rings, stage, mean, rest, BLOCK, WIDTHS)
+    return mean, rest, gl.convert_layout(gl.sum(total, 1), row_layout(BLOCK))
 
 
 @gluon.jit
@@ -148,10 +173,13 @@ def lse_of(top, total):
 
 
 @gluon.jit
-def wait_for_last(used, mean, total, barriers, STAGES: gl.constexpr):
-    """(mean, inverse): the sum of the values with all their weights, and the inverse of each row's sum of weights."""
+def wait_for_last(used, mean, rest, total, barriers, WIDTHS: gl.constexpr, STAGES: gl.constexpr):
+    """(mean, rest, inverse): the sums of the values with all weights; the inverse of each row's sum of weights."""
     _k_full, _k_empty, _v_full, v_empty = barriers
     inverse = 1.0 / gl.where(total == 0, 1.0, total)
-    mean = warpgroup_mma_wait(0, [mean])
+    if WIDTHS[3] > 0:
+        mean, rest = warpgroup_mma_wait(0, [mean, rest])
+    else:
+        mean = warpgroup_mma_wait(0, [mean])
     mbarrier.arrive(v_empty.index((used - 1) % STAGES), count=1)
-    return mean, gl.convert_layout(inverse, gl.SliceLayout(1, mean.type.layout))
+    return mean, rest, gl.convert_layout(inverse, gl.SliceLayout(1, mean.type.layout))

@@ -47,6 +47,7 @@ class HopperConfig:
         warpgroups: computing warpgroups of a program, each with 64 queries of a tile.
         narrow: computing warpgroups where masks need more registers.
         block: keys of a block.
+        slots: tiles of queries in shared memory: with 2, the next one is loaded while one is computed.
         stages: blocks of keys and of values in shared memory.
         turns: whether warpgroups issue their products in turn.
         persistent: whether there is one program for each multiprocessor; otherwise one for each tile.
@@ -57,6 +58,7 @@ class HopperConfig:
     warpgroups: int
     narrow: int
     block: int
+    slots: int
     stages: int
     turns: bool
     persistent: bool
@@ -65,9 +67,15 @@ class HopperConfig:
 
     def __post_init__(self) -> None:
         require_powers_of_two(self, "block")
-        require_at_least(1, self, "stages")
+        require_at_least(1, self, "slots", "stages")
         if not {self.warpgroups, self.narrow} <= {2, 3}:
             raise ValueError(f"warpgroups and narrow expected 2 or 3, got {self.warpgroups} and {self.narrow}")
+
+
+def column_parts(columns: int) -> tuple[int, int]:
+    """(columns, rest): the powers of two in which the Gluon kernel holds a head; a rest of 0 is none."""
+    main = 64 if columns <= 96 else 128 if columns <= 192 else 256
+    return main, 0 if columns <= main else max(16, padded(columns - main))
 
 
 def forward_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
@@ -110,15 +118,19 @@ def float32_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
 def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
     """Blocks and rings of the Gluon kernel.
 
-    At 64 columns the exponentials take as long as the products: a third warpgroup keeps both units busy.
+    At 64 columns the exponentials take as long as the products: a third warpgroup keeps both units busy. Past 128, the
+    sums leave registers for the scores of 64 keys; at 256, shared memory for one tile of queries. Turns were measured:
+    they gain 1 to 3 % where heads come in two parts, and lose elsewhere.
     """
-    small = _width(features) <= 64
+    width = sum(column_parts(max(features["head_dim"], features["value_dim"])))
+    small = width <= 64
     return HopperConfig(
         warpgroups=3 if small else 2,
         narrow=2,
-        block=128,
+        block=128 if width <= 128 else 64,
+        slots=2 if width <= 192 else 1,
         stages=3 if small else 2,
-        turns=False,
+        turns=width in (80, 96) or 128 < width <= 192,
         persistent=True,
         cache=_cache(arch),
         otherwise=forward_config(arch, features),

@@ -4,7 +4,8 @@ from torch import Tensor
 
 from opmux_triton.attention.forward import hopper_kernels as kernels
 from opmux_triton.attention.forward import targets
-from opmux_triton.attention.forward.configs import HopperConfig
+from opmux_triton.attention.forward.configs import HopperConfig, column_parts
+from opmux_triton.attention.forward.hopper_schedule import Work, schedule
 from opmux_triton.descriptors import has_descriptor
 from opmux_triton.devices import units
 from opmux_triton.hopper.descriptors import head_descriptor
@@ -50,23 +51,40 @@ def _run(
     block = config.block
     # Masks take registers: three warpgroups have enough for whole blocks and for one diagonal.
     narrow = bounded_left or not (bounded_right or keys % block == 0)
-    warpgroups = config.narrow if narrow else config.warpgroups
-    tiles = -(-queries // (64 * warpgroups))
+    choices = (config.narrow,) if narrow else tuple(dict.fromkeys((config.warpgroups, config.narrow)))
     pairs = batch * heads
     groups = heads // k.shape[2]
-    section = targets.pairs_at_a_time(pairs, groups, keys, k, v, config.cache)
+    key_bytes = (head_dim + v.shape[3]) * k.element_size()
+    work = Work(queries, keys, pairs, groups, (bounded_left, bounded_right, left, right), block, key_bytes)
+    units_of = units(q)
+    warpgroups, section = schedule(work, choices, units_of, config.cache)
+    tiles = -(-queries // (64 * warpgroups))
     computing, average = _REGISTERS[warpgroups]
+    head, head_rest = column_parts(head_dim)
+    value, value_rest = column_parts(v.shape[3])
+    rests = (
+        head_descriptor(out, 64, value_rest) if value_rest else None,
+        *((head_descriptor(q, 64, head_rest), head_descriptor(k, block, head_rest)) if head_rest else (None, None)),
+        head_descriptor(v, block, value_rest) if value_rest else None,
+    )
     arguments = (
-        out, lse, q, k, v, sinks, head_descriptor(out, 64), head_descriptor(q, 64), head_descriptor(k, block),
-        head_descriptor(v, block), *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+        out, lse, q, k, v, sinks, head_descriptor(out, 64, value), head_descriptor(q, 64, head),
+        head_descriptor(k, block, head), head_descriptor(v, block, value), *rests,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
         pairs, heads, groups, queries, keys, tiles, section, scale, left, right,
     )  # fmt: skip
     meta = {
         "HEAD_DIM": head_dim,
+        "VALUE_DIM": v.shape[3],
+        "HEAD": head,
+        "HEAD_REST": head_rest,
+        "VALUE": value,
+        "VALUE_REST": value_rest,
         "LEFT": bounded_left,
         "RIGHT": bounded_right,
         "MASKED": bounded_left or bounded_right or keys % block != 0,
         "BLOCK": block,
+        "SLOTS": config.slots,
         "STAGES": config.stages,
         "GROUPS": warpgroups,
         "TURNS": config.turns,
@@ -76,5 +94,5 @@ def _run(
     }
     programs = tiles * pairs
     if config.persistent:
-        programs = min(programs, units(q))
+        programs = min(programs, units_of)
     launch(kernels.attention_forward, (programs,), arguments, meta)

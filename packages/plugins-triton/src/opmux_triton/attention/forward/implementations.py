@@ -2,6 +2,7 @@
 
 from opmux_triton.archs import HALVES
 from opmux_triton.attention.records import hopper, portable
+from opmux_triton.scoring.constraints import HOPPER_WIDE_HEADS
 
 _TENSORS = ("q", "k", "v")
 _QUERIES = {
@@ -19,7 +20,7 @@ RECORDS = (
         for name, dtypes, config in (("", HALVES, "forward_config"), ("float32", ("float32",), "float32_config"))
     ),
     *(
-        hopper(op, folder="forward", tensors=_TENSORS, aligned=_TENSORS, deterministic=True)
+        hopper(op, folder="forward", heads=HOPPER_WIDE_HEADS, tensors=_TENSORS, aligned=_TENSORS, deterministic=True)
         for op in ("attention", "attention_lse")
     ),
 )
