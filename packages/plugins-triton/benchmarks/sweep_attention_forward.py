@@ -13,7 +13,16 @@ from opmux.bench.variants import Case, Configured
 from opmux.plugin import parse_arch
 from opmux_triton.attention.forward.configs import forward_config, hopper_config
 
-SHAPES = ((2, 4096, 32, 32, 64), (8, 2048, 32, 8, 64), (4, 4096, 32, 8, 128), (1, 16384, 32, 8, 128))
+SHAPES = (
+    (2, 4096, 32, 32, 64),
+    (8, 2048, 32, 8, 64),
+    (4, 4096, 32, 8, 128),
+    (1, 16384, 32, 8, 128),
+    (23, 435, 64, 8, 80),
+    (2, 8192, 24, 8, 96),
+    (2, 4096, 16, 16, 192),
+    (2, 4096, 16, 16, 256),
+)
 """(batch, seq, heads, kv_heads, head_dim)."""
 CHECKED = (2, 1029, 4, 2)
 """(batch, seq, heads, kv_heads) where results are checked: an odd length, several programs."""
@@ -39,6 +48,23 @@ GLUON: dict[int, dict[str, dict[str, Any]]] = {
         "128x128 s2 in turns": {"warpgroups": 2, "stages": 2, "turns": True},
         "128x128 s2 by tiles": {"warpgroups": 2, "stages": 2, "persistent": False},
         "128x128 s2 all keys": {"warpgroups": 2, "stages": 2, "cache": ALL},
+    },
+    **{
+        head_dim: {
+            "128x128 s2": {"turns": False},
+            "128x128 s3, one tile of queries": {"stages": 3, "slots": 1},
+            "128x64 s4": {"block": 64, "stages": 4},
+        }
+        for head_dim in (80, 96)
+    },
+    192: {
+        "128x64 s2": {"turns": False},
+        "128x64 s3, one tile of queries": {"stages": 3, "slots": 1},
+        "128x64 s2 by tiles": {"persistent": False},
+    },
+    256: {
+        "128x64 s2 in turns": {"turns": True},
+        "128x64 s2 by tiles": {"persistent": False},
     },
 }
 

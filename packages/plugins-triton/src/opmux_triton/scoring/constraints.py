@@ -32,4 +32,13 @@ HOPPER_WIDE_HEADS: tuple[Constraint, ...] = (
     AnyOf(_SAME, OneOf("head_dim", 192)),
     AnyOf(_SAME, OneOf("value_dim", 128)),
 )
-"""Of the Gluon kernel of dense attention: any head from 64 to 256; values of another size for heads of 192 and 128."""
+"""Of the Gluon kernel of attention's forward: heads from 64 to 256; values of 128 beside heads of 192 too."""
+
+HOPPER_PADDED_HEADS: tuple[Constraint, ...] = (
+    *_HOPPER,
+    AtLeast("head_dim", 64),
+    AtMost("head_dim", 128),
+    MultipleOf("head_dim", 8),
+    _SAME,
+)
+"""Of the Gluon kernels of attention's backward, which compute 64 or 128 columns."""

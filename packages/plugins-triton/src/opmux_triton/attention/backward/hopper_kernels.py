@@ -280,8 +280,8 @@ def _step(
 @gluon.jit
 def _compute(
     sums, sums_tma, stagings, grad_k, grad_v, notes, buffers, barriers, sizes,
-    HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, STAGES: gl.constexpr,
-    GROUP: gl.constexpr, QUERIES: gl.constexpr, LATE: gl.constexpr,
+    COLUMNS: gl.constexpr, HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, QUERIES: gl.constexpr, LATE: gl.constexpr,
 ):  # fmt: skip
     """A computing warpgroup: 64 keys, and half of each block of queries' gradients."""
     k_tiles, _v_tiles, _q_ring, _grad_ring, _log_sums, _shifts, moved_tiles = buffers
@@ -330,9 +330,9 @@ def _compute(
         gl.store(notes + tile * pairs + pair + gl.zeros_like(trouble).to(gl.int32), 1, mask=trouble != 0)
     key = start + GROUP * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, sum_layout))
     column = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, sum_layout))
-    rows = ((entry.to(gl.int64) * keys + key.to(gl.int64)) * kv_heads + kv_head) * HEAD_DIM
+    rows = ((entry.to(gl.int64) * keys + key.to(gl.int64)) * kv_heads + kv_head) * COLUMNS
     places_of = rows[:, None] + column[None, :]
-    live = (key < keys)[:, None]
+    live = (key < keys)[:, None] & (column < COLUMNS)[None, :]
     gl.store(grad_k + places_of, (grad_keys * scale).to(grad_k.dtype.element_ty), mask=live)
     if sums_tma is not None:
         tma.store_wait(0)  # shared memory ends with the program
@@ -349,10 +349,12 @@ _PER_CALL = (
 def attention_backward(
     sums, sums_tma, grad_k, grad_v, notes, q_tma, k_tma, v_tma, grad_tma, rows_tma,
     pairs, kv_heads, groups, queries, keys, tiles, section, row, plane, panels, scale, inverse, left, right,
-    HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr,
-    QUERIES: gl.constexpr, LATE: gl.constexpr, REGISTERS: gl.constexpr,
+    COLUMNS: gl.constexpr, HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr,
+    STAGES: gl.constexpr, QUERIES: gl.constexpr, LATE: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Gradients of keys and values, and sums for those of queries, ``(batch, heads, panels, 4096)``.
+
+    Heads have ``COLUMNS`` columns; copies write zeros into those from there to ``HEAD_DIM``, 64 or 128.
 
     ``rows_tma`` holds the lse to base 2 of each row of queries, then the shift of each, ``row`` to a head, ``plane`` of
     each. ``inverse`` is that of ``scale * log2(e)``. ``pairs`` are of batch entries and kv heads. ``ROWS * HEAD_DIM``
@@ -391,9 +393,9 @@ def attention_backward(
     # fmt: off
     gl.warp_specialize([
         (_compute, (sums, sums_tma, stagings, grad_k, grad_v, notes, buffers, barriers, sizes,
-                    HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, 0, QUERIES, LATE)),
+                    COLUMNS, HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, 0, QUERIES, LATE)),
         (_compute, (sums, sums_tma, stagings, grad_k, grad_v, notes, buffers, barriers, sizes,
-                    HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, 1, QUERIES, LATE)),
+                    COLUMNS, HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, 1, QUERIES, LATE)),
         (_load, (q_tma, k_tma, v_tma, grad_tma, rows_tma, buffers, barriers, sizes, ROWS, LEFT, RIGHT, STAGES)),
     ], [4, 1], [REGISTERS, 24])
     # fmt: on
@@ -401,7 +403,8 @@ def attention_backward(
 
 @triton.jit
 def sum_of_queries(
-    sums, grad_q, notes, queries, heads, pairs, panels, scale, HEAD_DIM: tl.constexpr, NOTED: tl.constexpr
+    sums, grad_q, notes, queries, heads, pairs, panels, scale,
+    COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, NOTED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of 64 queries of a head from what `attention_backward` summed; notes those that are not finite."""
     program = tl.program_id(0)
@@ -417,5 +420,7 @@ def sum_of_queries(
     if NOTED:
         tl.store(notes + program, tl.max(tl.max(tl.where(tl.abs(found) < float("inf"), 0, 1), 1), 0))
     places = (pair // heads).to(tl.int64) * queries + row
-    places = (places * heads + pair % heads)[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    tl.store(grad_q + places, rounded(found * scale, grad_q.dtype.element_ty), mask=(row < queries)[:, None])
+    column = tl.arange(0, HEAD_DIM)
+    places = (places * heads + pair % heads)[:, None] * COLUMNS + column[None, :]
+    live = (row < queries)[:, None] & (column < COLUMNS)[None, :]
+    tl.store(grad_q + places, rounded(found * scale, grad_q.dtype.element_ty), mask=live)

@@ -8,6 +8,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from opmux_triton.arithmetic import padded
 from opmux_triton.attention.backward import hopper_kernels as kernels
 from opmux_triton.attention.backward import targets
 from opmux_triton.attention.backward.configs import HopperConfig
@@ -31,13 +32,14 @@ def attention_backward(*tensors: Any, output_mask: tuple[bool, ...], config: Hop
     batch, queries, heads, head_dim = q.shape
     lengths = (queries, k.shape[1])
     scoring = Scoring(**options)
-    rows = 2 * _PANEL // head_dim
+    width = padded(head_dim)
+    rows = 2 * _PANEL // width
     row = -(-queries // rows) * rows
     suits = (
         all(output_mask[:3])
         and batch > 0
         and scoring.scale != 0
-        and batch * heads * row * head_dim < 1 << 31
+        and batch * heads * row * width < 1 << 31
         and all(has_descriptor(x) for x in (grad_out, q, k, v))
     )
     if not suits:
@@ -66,8 +68,9 @@ def _products(
     left, right, *sides = scoring.declared_band(queries, keys)
     factor = scoring.scale_for(head_dim)
     row = statistics.shape[3]
-    rows = 2 * _PANEL // head_dim
-    panels = row * head_dim // _PANEL
+    width = padded(head_dim)
+    rows = 2 * _PANEL // width
+    panels = row * width // _PANEL
     tiles, pairs = -(-keys // _KEYS), batch * kv_heads
     sums = torch.zeros((batch, heads, panels, _PANEL), dtype=torch.float32, device=q.device)
     notes = torch.zeros((tiles * pairs,), dtype=torch.int32, device=q.device) if left or right else None
@@ -76,13 +79,14 @@ def _products(
     computing, average = _REGISTERS
     numbers = TensorDescriptor(statistics.view(-1), [statistics.numel()], [1], [rows], _NUMBERS)
     arguments = (
-        sums, in_bulk, grad_k, grad_v, notes, head_descriptor(q, rows), head_descriptor(k, 64), head_descriptor(v, 64),
-        head_descriptor(grad_out, rows), numbers,
+        sums, in_bulk, grad_k, grad_v, notes, head_descriptor(q, rows, width), head_descriptor(k, 64, width),
+        head_descriptor(v, 64, width), head_descriptor(grad_out, rows, width), numbers,
         pairs, kv_heads, heads // kv_heads, queries, keys, tiles, min(together, pairs), row,
         batch * heads * row, panels, factor, math.log(2) / factor, *sides,
     )  # fmt: skip
     meta = {
-        "HEAD_DIM": head_dim,
+        "COLUMNS": head_dim,
+        "HEAD_DIM": width,
         "LEFT": left,
         "RIGHT": right,
         "ROWS": rows,
@@ -97,6 +101,6 @@ def _products(
     blocks = -(-queries // _NOTED_QUERIES)
     of_queries = targets.notes_for(q, blocks * batch * heads) if left or right else None
     arguments_of_sum = (sums, grad_q, of_queries, queries, heads, batch * heads, panels, factor)
-    meta = {"HEAD_DIM": head_dim, "NOTED": of_queries is not None, "num_warps": 4}
+    meta = {"COLUMNS": head_dim, "HEAD_DIM": width, "NOTED": of_queries is not None, "num_warps": 4}
     launch(kernels.sum_of_queries, (blocks * batch * heads,), arguments_of_sum, meta)
     return (notes, _KEYS), (of_queries, _NOTED_QUERIES)

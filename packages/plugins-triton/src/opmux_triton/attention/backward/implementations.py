@@ -2,7 +2,7 @@
 
 from opmux_triton.archs import HALVES
 from opmux_triton.attention.records import hopper, portable
-from opmux_triton.scoring.constraints import HOPPER_HEADS
+from opmux_triton.scoring.constraints import HOPPER_PADDED_HEADS
 
 _TENSORS = ("grad_out", "q", "k", "v", "out")
 
@@ -16,7 +16,7 @@ RECORDS = (
     hopper(
         "attention_backward",
         folder="backward",
-        heads=HOPPER_HEADS,
+        heads=HOPPER_PADDED_HEADS,
         tensors=_TENSORS,
         aligned=("grad_out", "q", "k", "v"),
         deterministic=False,
