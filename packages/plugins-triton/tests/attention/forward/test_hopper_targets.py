@@ -25,7 +25,7 @@ def launched(queries: int = 512, keys: int = 640, dim: int = 64, odd: bool = Fal
 
 
 def test_programs_are_as_many_as_tiles_and_no_more_than_multiprocessors() -> None:
-    assert launched().grid == (3 * 16,)
+    assert launched().grid == (4 * 16,)  # of 128 rows: of 192 they would leave most multiprocessors idle
     assert launched(queries=4096).grid == (132,)
 
 
@@ -34,7 +34,7 @@ def test_programs_are_as_many_as_tiles_and_no_more_than_multiprocessors() -> Non
     [({}, 3), ({"causal": False}, 3), ({"causal": False, "keys": 641}, 2), ({"window": (9, 0)}, 2), ({"dim": 128}, 2)],
 )
 def test_masks_take_registers_of_which_two_warpgroups_have_more(changes: dict[str, Any], warpgroups: int) -> None:
-    launch = launched(**changes)
+    launch = launched(queries=4096, **changes)
     assert launch.meta["GROUPS"] == warpgroups
     assert launch.meta["REGISTERS"] == {2: 240, 3: 160}[warpgroups]
 
@@ -48,3 +48,14 @@ def test_whole_blocks_without_a_band_need_no_mask() -> None:
 def test_what_does_not_suit_goes_to_the_portable_kernel(changes: dict[str, Any]) -> None:
     assert launched().kernel.is_gluon()
     assert not launched(**changes).kernel.is_gluon()
+
+
+@pytest.mark.parametrize(
+    ("dim", "parts"),
+    [(64, (64, 0)), (72, (64, 16)), (80, (64, 16)), (96, (64, 32)), (104, (128, 0)), (128, (128, 0)), (136, (128, 16))]
+    + [(160, (128, 32)), (192, (128, 64)), (200, (256, 0)), (256, (256, 0))],
+)
+def test_heads_come_in_powers_of_two(dim: int, parts: tuple[int, int]) -> None:
+    meta = launched(dim=dim).meta
+    assert (meta["HEAD"], meta["HEAD_REST"]) == (meta["VALUE"], meta["VALUE_REST"]) == parts
+    assert meta["HEAD"] + meta["HEAD_REST"] >= dim
