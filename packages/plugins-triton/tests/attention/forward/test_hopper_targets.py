@@ -34,7 +34,7 @@ def test_programs_are_as_many_as_tiles_and_no_more_than_multiprocessors() -> Non
     [({}, 3), ({"causal": False}, 3), ({"causal": False, "keys": 641}, 2), ({"window": (9, 0)}, 2), ({"dim": 128}, 2)],
 )
 def test_masks_take_registers_of_which_two_warpgroups_have_more(changes: dict[str, Any], warpgroups: int) -> None:
-    launch = launched(queries=4096, **changes)
+    launch = launched(**({"queries": 12672, "keys": 12672} | changes))  # whole rounds of tiles of 192 rows
     assert launch.meta["GROUPS"] == warpgroups
     assert launch.meta["REGISTERS"] == {2: 240, 3: 160}[warpgroups]
 
