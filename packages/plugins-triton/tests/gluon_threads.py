@@ -233,7 +233,7 @@ class Machine:
             self.yield_()
             while len(self.own.products) > most:
                 self.own.products.pop(0)()
-            return values[0]
+            return values[0] if len(values) == 1 else tuple(values)
 
         def allocate(_dtype: Any, shape: list[int], layout: Any) -> Ring:
             return Ring([Barrier() if layout == "barrier" else Shared() for _ in range(shape[0])])
@@ -262,6 +262,7 @@ class Machine:
             "gl": gl, "tl": gl, "mbarrier": mbarrier, "tma": SimpleNamespace(store_wait=store_wait),
             "load_block": load_block, "store_block": store_block, "fence_async_shared": lambda: None,
             "warpgroup_mma": warpgroup_mma, "warpgroup_mma_wait": warpgroup_mma_wait,
+            "gdc_launch_dependents": lambda: None,
         }  # fmt: skip
 
     def functions(self, module: ModuleType) -> dict[str, Any]:

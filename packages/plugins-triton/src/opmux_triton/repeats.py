@@ -103,6 +103,12 @@ def kept(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor], conf
         noting.notes = None
 
 
+def forget() -> None:
+    """Keep no launches any more: for benchmarks that go through many configs."""
+    _repeats.clear()
+    _replaced.clear()
+
+
 def scratch(shape: Sequence[int], like: Tensor) -> Tensor:
     """Memory for float32 values between launches, on a tensor's device."""
     made = like.new_empty(shape, dtype=torch.float32)

@@ -33,6 +33,9 @@ ROLES = {
     "in turn, all cut": roles(8, 8, 8, 3, 2, alternate=True, group=2, cut="all"),
     "three warpgroups": roles(12, 8, 8, 3, 3, slots=1, group=2),
     "one warpgroup": roles(8, 8, 8, 2, 1, slots=1, group=2, swap=True, cut="all", spin=True),
+    "a wide tile": roles(8, 24, 8, 3, 2, parts=4, slots=1, group=2, cut="rest"),
+    "a wide tile, all cut": roles(16, 12, 8, 3, 2, slots=1, group=1, swap=True, cut="all"),
+    "wide tiles in turn": roles(8, 24, 8, 4, 2, alternate=True, slots=1, group=2),
     "swapped": roles(16, 8, 8, 4, 2, group=2, swap=True, cut="all", spin=True),
 }
 
@@ -68,14 +71,17 @@ def by_roles(sizes: tuple[int, int, int], config: HopperConfig, turned: tuple[bo
         operands = (matrix_of(x, turn) for x, turn in zip(tensors, turned, strict=True))
         product(*operands, made(1, n)[0], result, sizes, config)
     launch, *sums = recorded.launches
-    partial = None if launch.arguments[4] is None else np.full(launch.arguments[4].numel(), np.nan)
+    partial = None if launch.arguments[6] is None else np.full(launch.arguments[6].numel(), np.nan)
     meta = {name: value for name, value in launch.meta.items() if name.isupper()}
     for program in range(launch.grid[0]):
         arguments = (
-            *(Descriptor(matrices[id(given.base)], given.block_shape) for given in launch.arguments[:3]),
+            *(
+                None if given is None else Descriptor(matrices[id(given.base)], given.block_shape)
+                for given in launch.arguments[:5]
+            ),
             Pointer(bias),
             None if partial is None else Pointer(partial),
-            *launch.arguments[5:],
+            *launch.arguments[7:],
         )
         Machine(program, launch.grid[0], seed=program).run(hopper_kernels, "products", arguments, meta)
     for other in sums:
@@ -88,7 +94,8 @@ def add_up(launch: Launch, partial: Any, out: Any, bias: Any) -> None:
     """What `opmux_triton.gemm.kernels.sum_shares` does."""
     arguments = dict(zip(launch.kernel.arg_names, launch.arguments, strict=False))
     first, length, share = (arguments[name] for name in ("first", "length", "share"))
-    height, width, group = (launch.meta[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP"))
+    height, left, right, group = (launch.meta[name] for name in ("BLOCK_M", "BLOCK_N", "REST_N", "GROUP"))
+    width = left + right
     tiles_m, tiles_n = -(-out.shape[0] // height), -(-out.shape[1] // width)
     for tile in range(launch.grid[0]):
         start, at = divmod(first + tile, group * tiles_n)
@@ -96,7 +103,10 @@ def add_up(launch: Launch, partial: Any, out: Any, bias: Any) -> None:
         here = np.s_[(start * group + at % rows) * height :, at // rows * width :]
         block = out[here][:height, :width]
         programs = range(tile * length // share, (tile * length + length - 1) // share + 1)
-        total = sum(partial.reshape(-1, height, width)[program + tile] for program in programs)
+        flat = sum(partial.reshape(-1, height * width)[program + tile] for program in programs)
+        # The last columns lie behind all rows of the first ones.
+        halves = flat[: height * left].reshape(height, left), flat[height * left :].reshape(height, right)
+        total = np.concatenate(halves, axis=1)
         block[:] = total[: block.shape[0], : block.shape[1]] + bias[here][:height, :width]
 
 

@@ -27,7 +27,7 @@ def made(rows: int, columns: int, transposed: bool) -> torch.Tensor:
 
 
 def launches(arch: str, m: int, n: int, k: int, transposed: bool) -> dict[str, list[Launch]]:
-    features: dict[str, Any] = {"n": n, "k": k, "bucket(tokens)": (m - 1).bit_length()}
+    features: dict[str, Any] = {"n": n, "k": k, "bucket(tokens)": (m - 1).bit_length(), "bucket(tokens, 8)": m}
     x, w, grad = made(m, k, transposed), made(n, k, transposed), made(m, n, transposed)
     found = {}
     where = parse_arch(arch)
@@ -61,7 +61,7 @@ def test_launches_cover_the_result(arch: str, sizes: tuple[int, int, int], trans
                 continue
             if meta["SWAPPED"]:
                 height, width = width, height
-            tiles = -(-height // meta["BLOCK_M"]) * -(-width // meta["BLOCK_N"])
+            tiles = -(-height // meta["BLOCK_M"]) * -(-width // (meta["BLOCK_N"] + meta.get("REST_N", 0)))
             arguments = dict(zip(kernel.arg_names, launch.arguments, strict=False))
             covered += arguments.get("count", arguments.get("whole", launch.grid[0]))
             if kernel.__name__ == "sum_shares":

@@ -117,7 +117,7 @@ class HopperConfig:
 
     Attributes:
         block_m: rows of a tile: of all warpgroups together, or of one where they alternate; 64 or 128 of each.
-        block_n: columns of a tile.
+        block_n: columns of a tile: a power of two, or two of them in one: 96 = 64 + 32.
         block_k: columns of a block of the operands.
         stages: how many such blocks the ring holds.
         warpgroups: how many multiply.
@@ -127,7 +127,7 @@ class HopperConfig:
         slots: buffers of a warpgroup for them.
         group: rows of tiles that are walked together.
         cut: which tiles are cut along k, with a second kernel that sums them up: ``none``, the ``rest`` that does not
-            fill a round of all programs, ``all``.
+            fill a round of all programs, ``all``, where each program then has one part at most.
         spin: whether programs with other parts of the large operand begin elsewhere in k.
         swap: whether the transposed product is computed.
         sum_rows: rows of a tile that one program of the second kernel sums up.

@@ -1,16 +1,18 @@
 """Which launch parameters a product of 16-bit operands gets on sm_90. Loads no Triton.
 
-227 KiB of shared memory, a tile of 128 x 256 by two warpgroups. The Gluon kernel takes the products where it was
-measured to be faster: short sums, and results that tiles of 192 rows fit better. `opmux_triton.gemm.implementations`
-asks here whether it does.
+227 KiB of shared memory, a tile of 128 x 256 by two warpgroups. The Gluon kernel takes every product of more than a
+few rows, in the tile that `opmux_triton.gemm.hopper_model` predicts to be the fastest.
+`opmux_triton.gemm.implementations` asks here whether it does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from opmux.plugin import Arch, parse_arch
 from opmux_triton.archs import usual_units
 from opmux_triton.arithmetic import padded
+from opmux_triton.gemm import hopper_model
 from opmux_triton.gemm.configs import HopperBackwardConfig, HopperConfig, TileChange, TilesConfig
 from opmux_triton.gemm.occupancy import fills
 from opmux_triton.gemm.vectors import columns
@@ -19,6 +21,9 @@ _ARCH = parse_arch("sm_90")
 _UNITS = usual_units("sm_90")
 _SHORT = 2048
 """Sums so short that storing a tile takes a notable part of its time."""
+
+FEW = 16
+"""Rows up to which the portable kernels were measured to be as fast as the Gluon kernel, or faster."""
 
 
 def linear(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
@@ -37,18 +42,26 @@ def linear_backward(arch: Arch, features: Mapping[str, Any]) -> HopperBackwardCo
 
 def why_not_linear(features: Mapping[str, Any]) -> str | None:
     """Why the Gluon kernel does not take a call of `linear`, or None."""
-    return None if gluon(*_sizes(features)) else "the portable kernel was measured to be as fast or faster"
+    return None if _takes(*_sizes(features)) else "the portable kernel was measured to be as fast or faster"
 
 
 def why_not_linear_backward(features: Mapping[str, Any]) -> str | None:
     """Why the Gluon kernel takes no product of a call of `linear_backward`, or None."""
-    if any(gluon(*sizes) for sizes in _backward_sizes(features)):
+    if any(_takes(*sizes) for sizes in _backward_sizes(features)):
         return None
     return "the portable kernel was measured to be as fast or faster"
 
 
+def space(features: Mapping[str, Any], most: int = 12) -> Iterator[HopperConfig]:
+    """The configs of `linear` that are worth measuring, by predicted time, at most ``most`` of them."""
+    m, n, k = _sizes(features)
+    if _takes(m, n, k):
+        for choice in islice(sorted(hopper_model.choices(m, n, k), key=lambda one: one.time), most):
+            yield hopper_model.config(choice, m, portable(m, n, k))
+
+
 def _sizes(features: Mapping[str, Any]) -> tuple[int, int, int]:
-    return 1 << features["bucket(tokens)"], features["n"], features["k"]
+    return features["bucket(tokens, 8)"], features["n"], features["k"]
 
 
 def _backward_sizes(features: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -58,19 +71,16 @@ def _backward_sizes(features: Mapping[str, Any]) -> tuple[tuple[int, int, int], 
 
 def gluon(m: int, n: int, k: int) -> HopperConfig | None:
     """The Gluon kernel's parameters for a product, or None where the portable kernel takes it."""
-    if m <= 128:
-        return None
-    if _alternates(m, n, k):
-        return HopperConfig(128, 128, 64, 6, 2, portable(m, n, k), alternate=True, slots=1)
-    if _is_one_round(m, n):
-        return None
-    if _has_tiles_of_192(m, n):
-        return HopperConfig(192, 128, 64, 5, 3, portable(m, n, k), slots=1, group=4)
-    return None
+    return hopper_model.config(hopper_model.best(m, n, k), m, portable(m, n, k)) if _takes(m, n, k) else None
+
+
+def _takes(m: int, n: int, k: int) -> bool:
+    return m > FEW and min(n, k) > 0
 
 
 def portable(m: int, n: int, k: int) -> TilesConfig:
-    """The portable kernels' parameters for a product."""
+    """The portable kernels' parameters for a product; those for m are those for the next power of two."""
+    m = 1 << (m - 1).bit_length()
     if m <= 64:
         width = padded(m)
         if width <= 16 and 2 * _UNITS < -(-n // 64) <= 3 * _UNITS:  # one tile for each of three on a multiprocessor

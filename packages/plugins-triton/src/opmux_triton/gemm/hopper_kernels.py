@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from opmux_triton.gemm import kernels
 from opmux_triton.hopper.names import load_block, store_block
@@ -64,12 +65,13 @@ def _segment(visit, work):
 
 @gluon.jit
 def _load_blocks(
-    a, b, buffers, barriers, work,
+    a, b, b_rest, buffers, barriers, work,
     A_ROWS_ARE_K: gl.constexpr, B_ROWS_ARE_K: gl.constexpr, SWAPPED: gl.constexpr, HEIGHT: gl.constexpr,
-    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, REST_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     """The loading warp. HEIGHT: how many warpgroups' rows a tile has."""
-    a_ring, b_ring, _c_slots = buffers
+    a_ring, b_ring, b_rest_ring, _c_slots, _c_rest_slots = buffers
     full, empty, _turns = barriers
     tiles_m, tiles_n, _blocks, _whole, _rest, _share, _length, spin = work
     for visit in range(_visits(work)):
@@ -84,7 +86,12 @@ def _load_blocks(
             at_k = (first + at) * BLOCK_K
             stage = (before + index) % STAGES
             mbarrier.wait(empty.index(stage), ((before + index) // STAGES & 1) ^ 1)
-            mbarrier.expect(full.index(stage), HEIGHT * a.block_type.nbytes + b.block_type.nbytes)
+            if REST_N > 0:
+                mbarrier.expect(
+                    full.index(stage), HEIGHT * a.block_type.nbytes + b.block_type.nbytes + b_rest.block_type.nbytes
+                )
+            else:
+                mbarrier.expect(full.index(stage), HEIGHT * a.block_type.nbytes + b.block_type.nbytes)
             for part in gl.static_range(HEIGHT):
                 at_m = (tile_m * HEIGHT + part) * ROWS
                 a_slot = a_ring.index(stage * HEIGHT + part)
@@ -92,10 +99,16 @@ def _load_blocks(
                     load_block(a, [at_k, at_m], full.index(stage), a_slot)
                 else:
                     load_block(a, [at_m, at_k], full.index(stage), a_slot)
+            at_n = tile_n * (BLOCK_N + REST_N)
             if B_ROWS_ARE_K:
-                load_block(b, [at_k, tile_n * BLOCK_N], full.index(stage), b_ring.index(stage))
+                load_block(b, [at_k, at_n], full.index(stage), b_ring.index(stage))
             else:
-                load_block(b, [tile_n * BLOCK_N, at_k], full.index(stage), b_ring.index(stage))
+                load_block(b, [at_n, at_k], full.index(stage), b_ring.index(stage))
+            if REST_N > 0:
+                if B_ROWS_ARE_K:
+                    load_block(b_rest, [at_k, at_n + BLOCK_N], full.index(stage), b_rest_ring.index(stage))
+                else:
+                    load_block(b_rest, [at_n + BLOCK_N, at_k], full.index(stage), b_rest_ring.index(stage))
 
 
 @gluon.jit
@@ -131,16 +144,16 @@ def _with_bias(x, bias, first_m, first_n, m, n, SWAPPED: gl.constexpr):
 
 @gluon.jit
 def _store_tile(
-    c, bias, m, n, c_slots, total, strip, tile_n,
+    c, bias, m, n, c_slots, total, strip, column,
     HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):  # fmt: skip
-    """Begin to store a warpgroup's rows of a tile, the ``strip``-th such rows of C, through its slots."""
+    """Begin to store a warpgroup's rows of a tile, the ``strip``-th such rows of C from ``column`` on."""
     ROWS: gl.constexpr = total.shape[0]
     WIDTH: gl.constexpr = total.shape[1] // PARTS
     parts = _parts(total, PARTS)
     first_m = strip * ROWS
     for index in gl.static_range(PARTS):
-        first_n = (tile_n * PARTS + index) * WIDTH
+        first_n = column + index * WIDTH
         part = gl.convert_layout(parts[index], gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16]))
         if HAS_BIAS:
             part = _with_bias(part, bias, first_m, first_n, m, n, SWAPPED)
@@ -173,24 +186,27 @@ def _store_partial(to, total, PARTS: gl.constexpr):
 
 @gluon.jit
 def _multiply(
-    c, bias, partial, m, n, buffers, barriers, work,
+    c, c_rest, bias, partial, m, n, buffers, barriers, work,
     A_ROWS_ARE_K: gl.constexpr, B_ROWS_ARE_K: gl.constexpr, HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr,
-    ALTERNATE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+    ALTERNATE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, REST_N: gl.constexpr, GROUP: gl.constexpr,
     STAGES: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, HEIGHT: gl.constexpr,
     WARPGROUPS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):  # fmt: skip
     """A multiplying warpgroup: its rows of every segment, or with ALTERNATE all rows of every WARPGROUPS-th one."""
-    a_ring, b_ring, c_slots = buffers
+    a_ring, b_ring, b_rest_ring, c_slots, c_rest_slots = buffers
     full, empty, turns = barriers
     tiles_m, tiles_n, _blocks, whole, _rest, _share, _length, _spin = work
     STEP: gl.constexpr = WARPGROUPS if ALTERNATE else 1
     FIRST: gl.constexpr = WARPGROUP if ALTERNATE else 0
     PART: gl.constexpr = 0 if ALTERNATE else WARPGROUP
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST_N if REST_N > 0 else 16, 16])
     for visit in range(FIRST, _visits(work), STEP):
         tile, first, last, before, is_whole = _segment(visit, work)
         tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP)
         total = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
+        if REST_N > 0:
+            total_rest = gl.zeros([ROWS, REST_N], gl.float32, rest_layout)
         if ALTERNATE:  # the blocks of the ring are taken in order: a wait knows a phase from the one before alone
             turn = visit // WARPGROUPS
             mbarrier.wait(turns.index(WARPGROUP), (turn & 1) ^ (1 if WARPGROUP == 0 else 0))
@@ -205,21 +221,41 @@ def _multiply(
             if not B_ROWS_ARE_K:
                 b_tile = b_tile.permute((1, 0))
             total = warpgroup_mma(a_tile, b_tile, total, is_async=True)
-            total = warpgroup_mma_wait(1, [total])
+            if REST_N > 0:
+                b_tile = b_rest_ring.index(stage)
+                if not B_ROWS_ARE_K:
+                    b_tile = b_tile.permute((1, 0))
+                total_rest = warpgroup_mma(a_tile, b_tile, total_rest, is_async=True)
+                total, total_rest = warpgroup_mma_wait(2, [total, total_rest])
+            else:
+                total = warpgroup_mma_wait(1, [total])
             mbarrier.arrive(empty.index((used + STAGES - 1) % STAGES), count=1, pred=index > 0)
         if ALTERNATE:
             mbarrier.arrive(turns.index((WARPGROUP + 1) % WARPGROUPS), count=1)
-        total = warpgroup_mma_wait(0, [total])
-        mbarrier.arrive(empty.index((before + last - first - 1) % STAGES), count=1)
-        if partial is None:
-            _store_tile(c, bias, m, n, c_slots, total, tile_m * HEIGHT + PART, tile_n,
-                        HAS_BIAS, SWAPPED, PARTS, SLOTS, WARPGROUP)  # fmt: skip
-        elif is_whole:
-            _store_tile(c, bias, m, n, c_slots, total, tile_m * HEIGHT + PART, tile_n,
-                        HAS_BIAS, SWAPPED, PARTS, SLOTS, WARPGROUP)  # fmt: skip
+        if REST_N > 0:
+            total, total_rest = warpgroup_mma_wait(0, [total, total_rest])
         else:
-            slot = (gl.program_id(0) + tile - whole).to(gl.int64) * HEIGHT + PART
-            _store_partial(partial + slot * (ROWS * BLOCK_N), total, PARTS)
+            total = warpgroup_mma_wait(0, [total])
+        mbarrier.arrive(empty.index((before + last - first - 1) % STAGES), count=1)
+        strip = tile_m * HEIGHT + PART
+        column = tile_n * (BLOCK_N + REST_N)
+        if partial is None:
+            _store_tile(c, bias, m, n, c_slots, total, strip, column,
+                        HAS_BIAS, SWAPPED, PARTS, SLOTS, WARPGROUP)  # fmt: skip
+            if REST_N > 0:
+                _store_tile(c_rest, bias, m, n, c_rest_slots, total_rest, strip, column + BLOCK_N,
+                            HAS_BIAS, SWAPPED, 1, 1, WARPGROUP)  # fmt: skip
+        elif is_whole:
+            _store_tile(c, bias, m, n, c_slots, total, strip, column,
+                        HAS_BIAS, SWAPPED, PARTS, SLOTS, WARPGROUP)  # fmt: skip
+            if REST_N > 0:
+                _store_tile(c_rest, bias, m, n, c_rest_slots, total_rest, strip, column + BLOCK_N,
+                            HAS_BIAS, SWAPPED, 1, 1, WARPGROUP)  # fmt: skip
+        else:
+            to = partial + (gl.program_id(0) + tile - whole).to(gl.int64) * (HEIGHT * ROWS * (BLOCK_N + REST_N))
+            _store_partial(to + PART * (ROWS * BLOCK_N), total, PARTS)
+            if REST_N > 0:  # behind the rows of all warpgroups
+                _store_partial(to + HEIGHT * ROWS * BLOCK_N + PART * (ROWS * REST_N), total_rest, 1)
     tma.store_wait(0)
 
 
@@ -228,17 +264,20 @@ _PER_CALL = ("m", "n", "tiles_m", "tiles_n", "blocks", "whole", "rest", "share",
 
 @gluon.jit(do_not_specialize=_PER_CALL)
 def products(
-    a, b, c, bias, partial, m, n, tiles_m, tiles_n, blocks, whole, rest, share, length, spin,
+    a, b, b_rest, c, c_rest, bias, partial, m, n, tiles_m, tiles_n, blocks, whole, rest, share, length, spin,
     A_ROWS_ARE_K: gl.constexpr, B_ROWS_ARE_K: gl.constexpr, HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
-    PARTS: gl.constexpr, SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr, ALTERNATE: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, REST_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+    STAGES: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr, ALTERNATE: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The first ``whole`` tiles of C, and shares of the blocks of k of the other ``rest``, see `_segment`.
 
-    ``c`` may be None where there are no whole tiles, ``partial`` where there are no others. A warpgroup stores a tile
-    in PARTS parts of its columns through SLOTS buffers. A thread of a multiplying warpgroup gets REGISTERS registers.
+    A tile is BLOCK_N columns wide and REST_N more, which have blocks, sums and slots of their own. ``partial`` is None
+    where all tiles are whole. A warpgroup stores the first BLOCK_N columns in PARTS parts through SLOTS buffers. A
+    thread of a multiplying warpgroup gets REGISTERS registers.
     """
+    if partial is not None:
+        gdc_launch_dependents()  # the programs that add up the parts are there when the last part is
     HEIGHT: gl.constexpr = 1 if ALTERNATE else WARPGROUPS
     ROWS: gl.constexpr = BLOCK_M // HEIGHT
     WIDTH: gl.constexpr = BLOCK_N // PARTS
@@ -248,6 +287,14 @@ def products(
     a_ring = gl.allocate_shared_memory(a.dtype, a_shape, a.layout)
     b_ring = gl.allocate_shared_memory(b.dtype, b_shape, b.layout)
     c_slots = gl.allocate_shared_memory(c.dtype, c_shape, c.layout)
+    if REST_N > 0:
+        b_rest_shape: gl.constexpr = [STAGES, BLOCK_K, REST_N] if B_ROWS_ARE_K else [STAGES, REST_N, BLOCK_K]
+        c_rest_shape: gl.constexpr = [WARPGROUPS, REST_N, ROWS] if SWAPPED else [WARPGROUPS, ROWS, REST_N]
+        b_rest_ring = gl.allocate_shared_memory(b.dtype, b_rest_shape, b_rest.layout)
+        c_rest_slots = gl.allocate_shared_memory(c.dtype, c_rest_shape, c_rest.layout)
+    else:
+        b_rest_ring = b_ring
+        c_rest_slots = c_slots
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [WARPGROUPS, 1], mbarrier.MBarrierLayout())
@@ -258,41 +305,44 @@ def products(
         mbarrier.init(turns.index(warpgroup), count=1)
     fence_async_shared()
 
-    buffers = (a_ring, b_ring, c_slots)
+    buffers = (a_ring, b_ring, b_rest_ring, c_slots, c_rest_slots)
     barriers = (full, empty, turns)
     work = (tiles_m, tiles_n, blocks, whole, rest, share, length, spin)
     # fmt: off
     if WARPGROUPS == 1:
         gl.warp_specialize([
-            (_multiply, (c, bias, partial, m, n, buffers, barriers, work,
-                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, GROUP,
+            (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
+                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 0)),
-            (_load_blocks, (a, b, buffers, barriers, work,
-                            A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, BLOCK_K, GROUP, STAGES)),
+            (_load_blocks, (a, b, b_rest, buffers, barriers, work,
+                            A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, REST_N, BLOCK_K, GROUP,
+                            STAGES)),
         ], [1], [24])
     elif WARPGROUPS == 2:
         gl.warp_specialize([
-            (_multiply, (c, bias, partial, m, n, buffers, barriers, work,
-                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, GROUP,
+            (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
+                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 0)),
-            (_multiply, (c, bias, partial, m, n, buffers, barriers, work,
-                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, GROUP,
+            (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
+                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 1)),
-            (_load_blocks, (a, b, buffers, barriers, work,
-                            A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, BLOCK_K, GROUP, STAGES)),
+            (_load_blocks, (a, b, b_rest, buffers, barriers, work,
+                            A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, REST_N, BLOCK_K, GROUP,
+                            STAGES)),
         ], [4, 1], [REGISTERS, 24])
     else:
         gl.warp_specialize([
-            (_multiply, (c, bias, partial, m, n, buffers, barriers, work,
-                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, GROUP,
+            (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
+                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 0)),
-            (_multiply, (c, bias, partial, m, n, buffers, barriers, work,
-                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, GROUP,
+            (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
+                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 1)),
-            (_multiply, (c, bias, partial, m, n, buffers, barriers, work,
-                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, GROUP,
+            (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
+                         A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 2)),
-            (_load_blocks, (a, b, buffers, barriers, work,
-                            A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, BLOCK_K, GROUP, STAGES)),
+            (_load_blocks, (a, b, b_rest, buffers, barriers, work,
+                            A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, REST_N, BLOCK_K, GROUP,
+                            STAGES)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 24])
     # fmt: on

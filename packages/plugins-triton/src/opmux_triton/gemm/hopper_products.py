@@ -7,12 +7,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from opmux_triton.devices import units
 from opmux_triton.gemm import hopper_kernels, products
 from opmux_triton.gemm.configs import HopperConfig, TilesConfig
+from opmux_triton.gemm.cuts import even_shares, halves_of, rest_of
 from opmux_triton.gemm.operands import Operand
-from opmux_triton.gemm.shares import even_shares, rest_of, shares_of, sum_shares
+from opmux_triton.gemm.shares import sum_shares
 from opmux_triton.launch import launch
 from opmux_triton.repeats import scratch
 
-_REGISTERS = {1: (232, 128), 2: (240, 168), 3: (160, 128)}
+_REGISTERS = {1: (232, 168), 2: (240, 168), 3: (160, 128)}
 """Of a thread that multiplies, and of one on average, by the number of multiplying warpgroups."""
 
 
@@ -47,22 +48,21 @@ def _product(
     block_m, block_n, block_k = c.block_m, c.block_n, c.block_k
     tiles_m, tiles_n, blocks = -(-m // block_m), -(-n // block_n), -(-k // block_k)
     tiles, slots = tiles_m * tiles_n, units(out)
-    rest = tiles if c.cut == "all" else rest_of(tiles, blocks, slots) if c.cut == "rest" else 0
+    rest = _rest(c, tiles, blocks, slots)
     whole = tiles - rest
     share, length = 0, 1
     if rest:
-        share, length = shares_of(rest, blocks, slots) if whole == 0 else even_shares(rest, blocks, slots)
+        share, length = even_shares(rest, blocks, slots)
     sharing = -(-rest * length // share) if rest else 0
-    partial = None
-    if rest:
-        partial = scratch(((sharing + rest) * block_m * block_n,), out)
     rows = block_m if c.alternate else block_m // c.warpgroups
-    width = block_n // c.parts
-    stored = _blocks(out, (n, m), [width, rows]) if c.swap else _blocks(out, (m, n), [rows, width])
+    partial = scratch(((sharing + rest) * block_m * block_n,), out) if rest else None
+    left, right = halves_of(block_n)
+    width = left // c.parts
     computing, average = _REGISTERS[c.warpgroups]
     spin = max(1, blocks // (tiles_m if c.swap else tiles_n)) if c.spin else 0
     arguments = (
-        _operand(a, rows, block_k), _operand(b, block_n, block_k), stored, bias, partial,
+        _operand(a, rows, block_k), _operand(b, left, block_k), _operand(b, right, block_k) if right else None,
+        _stored(out, m, n, rows, width, c), _stored(out, m, n, rows, right, c) if right else None, bias, partial,
         m, n, tiles_m, tiles_n, blocks, whole, rest, share, length, spin,
     )  # fmt: skip
     meta = {
@@ -71,7 +71,8 @@ def _product(
         "HAS_BIAS": bias is not None,
         "SWAPPED": c.swap,
         "BLOCK_M": block_m,
-        "BLOCK_N": block_n,
+        "BLOCK_N": left,
+        "REST_N": right,
         "BLOCK_K": block_k,
         "GROUP": c.group,
         "STAGES": c.stages,
@@ -86,6 +87,18 @@ def _product(
     launch(hopper_kernels.products, (min(slots, max(whole, sharing)),), arguments, meta)
     if partial is not None:
         sum_shares(partial, out, bias, (m, n), (whole, rest), (share, length), c)
+
+
+def _rest(c: HopperConfig, tiles: int, blocks: int, slots: int) -> int:
+    """How many tiles are cut along k: all only where each program has one part at most."""
+    if c.cut == "none":
+        return 0
+    return tiles if c.cut == "all" and tiles <= slots else rest_of(tiles, blocks, slots)
+
+
+def _stored(out: Tensor, m: int, n: int, rows: int, width: int, c: HopperConfig) -> TensorDescriptor:
+    """The result as blocks of ``rows`` of m by ``width`` of n."""
+    return _blocks(out, (n, m), [width, rows]) if c.swap else _blocks(out, (m, n), [rows, width])
 
 
 def _operand(operand: Operand, block: int, block_k: int) -> TensorDescriptor:

@@ -8,6 +8,8 @@ from opmux_triton.archs import HALVES, HOPPER, PORTABLE
 from opmux_triton.gemm.hopper_heuristics import why_not_linear, why_not_linear_backward
 
 _FEATURES = (Bucket("tokens"), Exact("n"), Exact("k"))
+_FINE = (Bucket("tokens", per_octave=8), Exact("n"), Exact("k"))
+"""How many tiles there are decides: an octave of tokens hides their rounds."""
 _MORE: dict[str, tuple[Constraint, ...]] = {"linear": (UnitStride("bias"),), "linear_backward": ()}
 
 
@@ -33,8 +35,8 @@ def _hopper(op: str, schema: str, why_not: Callable[[Mapping[str, Any]], str | N
         target=f"opmux_triton.gemm.hopper_targets:{op}",
         archs=HOPPER,
         priority=Priority.PORTABLE + 1,
-        when=(Dtype("x", *HALVES), *_MORE[op], Predicate(why_not, reads=_FEATURES)),
-        features=_FEATURES,
+        when=(Dtype("x", *HALVES), *_MORE[op], Predicate(why_not, reads=_FINE)),
+        features=_FINE,
         config=f"opmux_triton.gemm.hopper_heuristics:{op}",
         config_schema=f"opmux_triton.gemm.configs:{schema}",
         capturable=True,

@@ -179,20 +179,53 @@ def shares(
 
 
 @triton.jit
+def sum_columns(
+    parts, c, bias, count, first_m, first_n, row, m, n, c_row, c_col,
+    HAS_BIAS: tl.constexpr, SWAPPED: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Add up ROWS rows from ``row`` on of ``count`` parts, STEP values apart, of which a row has WIDTH; store them."""
+    parts += (row + tl.arange(0, ROWS))[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    total = tl.zeros([ROWS, WIDTH], tl.float32)
+    for part in range(0, count, 4):  # four loads are on their way at a time
+        at = parts + tl.cast(part, tl.int64) * STEP
+        first = tl.load(at)
+        second = tl.load(at + STEP, mask=part + 1 < count, other=0.0)
+        third = tl.load(at + 2 * STEP, mask=part + 2 < count, other=0.0)
+        fourth = tl.load(at + 3 * STEP, mask=part + 3 < count, other=0.0)
+        total = total + first + second + third + fourth
+    store_tile(total, c, bias, first_m + row, first_n, m, n, c_row, c_col, HAS_BIAS, SWAPPED, ROWS, WIDTH)
+
+
+@triton.jit
 def sum_shares(
     partial, c, bias, m, n, first, length, share, c_row, c_col,
-    HAS_BIAS: tl.constexpr, SWAPPED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
+    HAS_BIAS: tl.constexpr, SWAPPED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    REST_N: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Add up the parts of ROWS rows of a tile in the order of k, add the bias, round; the first tile is ``first``."""
+    """Add up the parts of ROWS rows of a tile in the order of k, add the bias, round; the first tile is ``first``.
+
+    A tile is BLOCK_N columns wide and REST_N more, whose sums lie behind those of all its rows.
+    """
     await_predecessor(DEPENDENT)
     tile = tl.program_id(0)
-    tile_m, tile_n = tile_of(first + tile, tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP)
+    tile_m, tile_n = tile_of(first + tile, tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N + REST_N), GROUP)
     row = tl.program_id(1) * ROWS
-    in_tile = (row + tl.arange(0, ROWS))[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    total = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    for program in range(tile * length // share, (tile * length + length - 1) // share + 1):
-        total += tl.load(partial + (program + tile).to(tl.int64) * (BLOCK_M * BLOCK_N) + in_tile)
-    store_tile(
-        total, c, bias, tile_m * BLOCK_M + row, tile_n * BLOCK_N, m, n, c_row, c_col, HAS_BIAS, SWAPPED, ROWS, BLOCK_N
-    )
+    begin = tile * length // share
+    count = (tile * length + length - 1) // share + 1 - begin
+    parts = partial + (begin + tile).to(tl.int64) * (BLOCK_M * (BLOCK_N + REST_N))
+    at_m, at_n = tile_m * BLOCK_M, tile_n * (BLOCK_N + REST_N)
+    if REST_N == 0:
+        sum_columns(
+            parts, c, bias, count, at_m, at_n, row, m, n, c_row, c_col,
+            HAS_BIAS, SWAPPED, BLOCK_M * BLOCK_N, ROWS, BLOCK_N,
+        )  # fmt: skip
+    elif tl.program_id(2) == 0:
+        sum_columns(
+            parts, c, bias, count, at_m, at_n, row, m, n, c_row, c_col,
+            HAS_BIAS, SWAPPED, BLOCK_M * (BLOCK_N + REST_N), ROWS, BLOCK_N,
+        )  # fmt: skip
+    else:
+        sum_columns(
+            parts + BLOCK_M * BLOCK_N, c, bias, count, at_m, at_n + BLOCK_N, row, m, n, c_row, c_col,
+            HAS_BIAS, SWAPPED, BLOCK_M * (BLOCK_N + REST_N), ROWS, REST_N,
+        )  # fmt: skip

@@ -8,8 +8,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from opmux_triton.devices import units
 from opmux_triton.gemm import descriptor_kernels, kernels
 from opmux_triton.gemm.configs import TilesConfig
+from opmux_triton.gemm.cuts import even_shares, rest_of, shares_of
 from opmux_triton.gemm.operands import Operand
-from opmux_triton.gemm.shares import even_shares, rest_of, shares_of, sum_shares
+from opmux_triton.gemm.shares import sum_shares
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import launch
 from opmux_triton.repeats import scratch

@@ -1,6 +1,6 @@
 """How tiles are cut along k."""
 
-from opmux_triton.gemm.shares import even_shares, rest_of, shares_of
+from opmux_triton.gemm.cuts import even_shares, rest_of, shares_of
 
 
 def test_tiles_are_cut_alike_where_that_keeps_programs_busy() -> None:
