@@ -83,8 +83,9 @@ def _fit(points: Sequence[Point]) -> tuple[Cost, float]:
         return np.log(start + (compute**4 + moved**4) ** 0.25 + w[:, 3:] @ np.array(factors[3:])) - times
 
     found = least_squares(lambda logs: weights * errors(logs), np.log(BEGIN), loss="soft_l1", f_scale=0.05, max_nfev=80)
-    rms = float(np.sqrt(np.mean(errors(found.x) ** 2)))
-    return Cost(*(round(float(value), 3) for value in np.exp(found.x))), rms
+    rms = float(np.sqrt(np.average(errors(found.x) ** 2, weights=weights)))
+    # Raised by the scatter: of many tiles, the one with the least predicted time is often one that is predicted badly.
+    return Cost(*(round(float(value) * (1 + rms), 3) for value in np.exp(found.x))), rms
 
 
 def judged(points: Iterable[Point], rows: Sequence[dict[str, Any]], costs: dict[Tile, Any]) -> dict[int, Any]:

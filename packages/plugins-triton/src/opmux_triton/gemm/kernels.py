@@ -188,10 +188,11 @@ def sum_columns(
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     for part in range(0, count, 4):  # four loads are on their way at a time
         at = parts + tl.cast(part, tl.int64) * STEP
+        left = count - part + tl.zeros([ROWS, 1], tl.int32)
         first = tl.load(at)
-        second = tl.load(at + STEP, mask=part + 1 < count, other=0.0)
-        third = tl.load(at + 2 * STEP, mask=part + 2 < count, other=0.0)
-        fourth = tl.load(at + 3 * STEP, mask=part + 3 < count, other=0.0)
+        second = tl.load(at + STEP, mask=left > 1, other=0.0)
+        third = tl.load(at + 2 * STEP, mask=left > 2, other=0.0)
+        fourth = tl.load(at + 3 * STEP, mask=left > 3, other=0.0)
         total = total + first + second + third + fourth
     store_tile(total, c, bias, first_m + row, first_n, m, n, c_row, c_col, HAS_BIAS, SWAPPED, ROWS, WIDTH)
 

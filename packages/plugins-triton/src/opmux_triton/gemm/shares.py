@@ -28,7 +28,7 @@ def sum_shares(
         "REST_N": right,
         "GROUP": c.group,
         "ROWS": rows,
-        "num_warps": min(4, max(1, rows * left // 256)),  # two loads of 16 bytes a thread, or more
+        "num_warps": min(8 if left > 128 else 4, max(1, rows * left // 256)),  # two loads of 16 bytes a thread, or more
     }
     arguments = (partial, out, bias, m, n, first, length, share, *strides)
     launch(kernels.sum_shares, (tiles, block_m // rows, 2 if right else 1), arguments, meta)
