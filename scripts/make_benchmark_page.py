@@ -1,6 +1,7 @@
 """Makes the pages of figures and their pictures from what was measured: the files in docs/benchmarks/data.
 
-``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``models_page`` has models.md, whole Hugging Face models.
+``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``products_page`` has products.md, its linear layers on
+shapes that tuning never saw; ``models_page`` has models.md, whole Hugging Face models.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -14,10 +15,17 @@ from pathlib import Path
 from models_page import models_page, models_plot
 from ops_page import ops_page, ops_pictures
 from page_parts import NO_REASON
+from products_page import products_page
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 
-MADE = {"h200.md": ops_page, **ops_pictures(), "models.md": models_page, "models.svg": models_plot}
+MADE = {
+    "h200.md": ops_page,
+    **ops_pictures(),
+    "products.md": products_page,
+    "models.md": models_page,
+    "models.svg": models_plot,
+}
 """Each file in the folder, and what makes it."""
 
 

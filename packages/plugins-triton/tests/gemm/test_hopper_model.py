@@ -39,7 +39,7 @@ def test_tiles_suit_the_instructions_and_shared_memory(tile: Tile) -> None:
     assert tile.block_m // (1 if tile.alternate else tile.warpgroups) in (64, 128)
     assert all(part == 0 or (part >= 16 and part & (part - 1) == 0) for part in halves_of(tile.block_n))
     assert all(math.isfinite(value) and value >= 0 for value in tile.cost)
-    assert tile.cost.start > 0 and tile.cost.block > 0 and tile.cost.memory > 0
+    assert min(tile.cost.start, tile.cost.block, tile.cost.memory) > 0
 
 
 def test_tiles_are_told_apart() -> None:
@@ -55,13 +55,14 @@ def test_every_shape_has_a_choice_and_its_cuts_leave_no_program_two_parts(m: int
         rows, columns = (n, m) if choice.swap else (m, n)
         tiles = -(-rows // choice.tile.block_m) * -(-columns // choice.tile.block_n)
         blocks = -(-k // choice.tile.block_k)
-        assert math.isfinite(choice.time) and choice.time > 0
+        assert 0 < choice.time < math.inf
         if choice.cut == "none":
             continue
         rest = tiles if choice.cut == "all" else rest_of(tiles, blocks, UNITS)
         share, length = even_shares(rest, blocks, UNITS)
         assert 0 < rest * (length // share) <= UNITS
-        assert length % share == 0 and length >= blocks > length - share
+        assert length % share == 0
+        assert length >= blocks > length - share
 
 
 def test_the_choice_does_not_depend_on_the_order_of_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +119,10 @@ def test_few_rows_are_left_to_the_portable_kernels(tokens: int) -> None:
 
 def test_the_space_begins_with_the_choice() -> None:
     features = {"bucket(tokens, 8)": 320, "n": 4096, "k": 4096}
-    space = list(hopper_heuristics.space(features))
+    space = list(hopper_heuristics.space(SM_90, features))
     assert space[0] == hopper_heuristics.linear(SM_90, features)
-    assert len(space) == len({str(dataclasses.asdict(c)) for c in space}) == 12
-    assert not list(hopper_heuristics.space(features | {"bucket(tokens, 8)": 8}))
+    assert len(space) == len({str(dataclasses.asdict(c)) for c in space}) > 30
+    assert not list(hopper_heuristics.space(SM_90, features | {"bucket(tokens, 8)": 8}))
 
 
 def test_programs_side_by_side_read_one_weight_where_tokens_are_few() -> None:

@@ -6,7 +6,6 @@ few rows, in the tile that `opmux_triton.gemm.hopper_model` predicts to be the f
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from opmux.plugin import Arch, parse_arch
@@ -52,11 +51,11 @@ def why_not_linear_backward(features: Mapping[str, Any]) -> str | None:
     return "the portable kernel was measured to be as fast or faster"
 
 
-def space(features: Mapping[str, Any], most: int = 12) -> Iterator[HopperConfig]:
-    """The configs of `linear` that are worth measuring, by predicted time, at most ``most`` of them."""
+def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConfig]:
+    """Every config of `linear` that is legal for a call, by predicted time."""
     m, n, k = _sizes(features)
     if _takes(m, n, k):
-        for choice in islice(sorted(hopper_model.choices(m, n, k), key=lambda one: one.time), most):
+        for choice in sorted(hopper_model.choices(m, n, k)):
             yield hopper_model.config(choice, m, portable(m, n, k))
 
 

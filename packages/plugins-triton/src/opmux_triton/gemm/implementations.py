@@ -28,7 +28,9 @@ def _portable(op: str, name: str, dtypes: tuple[str, ...], config: str, schema: 
     )
 
 
-def _hopper(op: str, schema: str, why_not: Callable[[Mapping[str, Any]], str | None]) -> Implementation:
+def _hopper(
+    op: str, schema: str, why_not: Callable[[Mapping[str, Any]], str | None], space: str | None = None
+) -> Implementation:
     return Implementation(
         op=op,
         name="hopper",
@@ -38,6 +40,7 @@ def _hopper(op: str, schema: str, why_not: Callable[[Mapping[str, Any]], str | N
         when=(Dtype("x", *HALVES), *_MORE[op], Predicate(why_not, reads=_FINE)),
         features=_FINE,
         config=f"opmux_triton.gemm.hopper_heuristics:{op}",
+        space=space,
         config_schema=f"opmux_triton.gemm.configs:{schema}",
         capturable=True,
         deterministic=True,
@@ -47,7 +50,7 @@ def _hopper(op: str, schema: str, why_not: Callable[[Mapping[str, Any]], str | N
 RECORDS = (
     _portable("linear", "", HALVES, "linear", "LinearConfig"),
     _portable("linear", "float32", ("float32",), "linear_float32", "LinearConfig"),
-    _hopper("linear", "HopperConfig", why_not_linear),
+    _hopper("linear", "HopperConfig", why_not_linear, "opmux_triton.gemm.hopper_heuristics:space"),
     _portable("linear_backward", "", HALVES, "linear_backward", "LinearBackwardConfig"),
     _portable("linear_backward", "float32", ("float32",), "linear_backward_float32", "LinearBackwardConfig"),
     _hopper("linear_backward", "HopperBackwardConfig", why_not_linear_backward),
