@@ -153,7 +153,18 @@ def key_statement(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
     same, _, runs = op.front
     tensors, options = op.bind_arguments((x, weight), {})
     dims, _ = check_call(op.signature, op.names(tensors), options)
-    return {**op.namespace, **dims, **options, "key": key, "same": same, "runs": runs, "x": x, "weight": weight}
+    shapes = {codegen.names.shape_name(name): tensor.shape for name, tensor in op.names(tensors).items()}
+    return {
+        **op.namespace,
+        **dims,
+        **shapes,
+        **options,
+        "key": key,
+        "same": same,
+        "runs": runs,
+        "x": x,
+        "weight": weight,
+    }
 
 
 def opmux_hook(yielded: list[Implementation]) -> Any:

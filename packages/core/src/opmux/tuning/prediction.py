@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from opmux.arch import arch_of
+from opmux.callpath.names import shape_name
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
 from opmux.declared.features import Feature, size_source
 from opmux.signatures.dims import Affine
-from opmux.signatures.signature import Option
+from opmux.signatures.signature import Option, Signature, TensorArgument
 from opmux.tuning.estimates import Estimate, Estimates
 from opmux.tuning.matching import matching_of
 from opmux.tuning.measured.device import DeviceModel, device_of
@@ -51,7 +52,10 @@ class OpTimes:
         self.model = tuple(name for name in matching.exact if name not in UNLIKE)
         self.flags = tuple(o for o in op.signature.options if o in matching.fixed or _costs_time(o))
         self.steps = {
-            name: Steps({row.dims[name] if name in row.dims else row.options[name] for row in self.rows})
+            name: Steps(
+                {row.dims[name] if name in row.dims else row.options[name] for row in self.rows},
+                len(_bound_by(op.signature, name).shape.dims) if name in op.signature.stars else 0,
+            )
             for name in matching.nearest
         }
         self._unlike = tuple(name for name in matching.exact if name in UNLIKE)
@@ -88,14 +92,16 @@ class OpTimes:
         if not any(runs_here(arch) for arch in {row.machine.arch for row in self.rows}):
             return (), {}
         signature = self.op.signature
-        bound = {f"{prefix}_{name}": steps for name, steps in self.steps.items()}
+        bound = {f"{prefix}_{place}": steps for place, steps in enumerate(self.steps.values())}
         made = [
-            # A star dim is looked up by the tuple of its sizes: cheaper than their product.
+            # A star dim is looked up by the whole shape, which the call path has read: cheaper than a slice of it.
             Feature(
                 f"steps({name})",
-                f"{prefix}_{name}[{name if name in signature.stars else changing_size_source(signature, name)}]",
+                f"{prefix}_{place}[{shape_name(_bound_by(signature, name).name)}]"
+                if name in signature.stars
+                else f"{prefix}_{place}[{changing_size_source(signature, name)}]",
             )
-            for name in self.steps
+            for place, name in enumerate(self.steps)
         ]
         made += [Feature(name, size_source(signature, name)) for name in (*self.model, *self._unlike)]
         made += [
@@ -134,6 +140,11 @@ class OpTimes:
             kind = self._kind(row.machine.arch, dtypes, {**defaults, **row.options, **row.dims})
             found.setdefault(kind, {}).setdefault(row.machine.device, []).append(row)
         return found
+
+
+def _bound_by(signature: Signature, name: str) -> TensorArgument:
+    """The tensor whose shape binds a dim."""
+    return signature.tensor(signature.binders[name])
 
 
 def _costs_time(option: Option) -> bool:

@@ -13,23 +13,24 @@ _KEPT = 1 << 16
 class Steps(dict[int | tuple[int, ...], int]):
     """Size -> the size that its step is planned for: a measured size itself, else the end of the step.
 
-    A size may be the tuple of a star dim's sizes, which stands for their product. A dict, since a lookup of a size that
-    occurred before is all that a call pays. Sizes are kept up to a bound.
+    A star dim may be given by the whole shape of a tensor that it leads: the product of its sizes counts. A dict, since
+    a lookup of a size that occurred before is all that a call pays. Sizes are kept up to a bound.
     """
 
-    def __init__(self, measured: Iterable[int]) -> None:
+    def __init__(self, measured: Iterable[int], trailing: int = 0) -> None:
         """Make the steps.
 
         Args:
             measured: the sizes that were measured; each is a step of its own.
+            trailing: how many dims of a shape follow the star dim.
         """
         super().__init__()
-        self._measured = frozenset(measured)
+        self._measured, self._trailing = frozenset(measured), trailing
 
     def __missing__(self, given: int | tuple[int, ...]) -> int:
         if len(self) >= _KEPT:
             self.clear()
-        size = given if isinstance(given, int) else math.prod(given)
+        size = given if isinstance(given, int) else math.prod(given[: len(given) - self._trailing])
         self[given] = made = size if size in self._measured else end_of_step(size)
         return made
 
