@@ -30,7 +30,7 @@ from torch import Tensor
 '''
 
 IMPORTS = {
-    "opmux": ("bench", "nn", "policy", "rope"),
+    "opmux": ("bench", "nn", "policy", "rope", "tuner"),
     "opmux.__about__": ("__version__",),
     "opmux.arch": ("fp8_dtype",),
     "opmux.callpath.op": ("Op as _DefinedOp",),
@@ -38,6 +38,7 @@ IMPORTS = {
     "opmux.planning.explanation": ("Candidate", "Explanation", "explain"),
     "opmux.running.observe": ("Trace", "TraceRow", "trace"),
     "opmux.running.quarantine": ("Quarantined", "quarantine_clear", "quarantined"),
+    "opmux.tuner.session": ("tune",),
 }
 """Module -> what `opmux` has of it besides the ops."""
 

@@ -11,6 +11,7 @@ from opmux import bench as bench
 from opmux import nn as nn
 from opmux import policy as policy
 from opmux import rope as rope
+from opmux import tuner as tuner
 from opmux.__about__ import __version__ as __version__
 from opmux.arch import fp8_dtype as fp8_dtype
 from opmux.callpath.op import Op as _DefinedOp
@@ -24,6 +25,7 @@ from opmux.running.observe import trace as trace
 from opmux.running.quarantine import Quarantined as Quarantined
 from opmux.running.quarantine import quarantine_clear as quarantine_clear
 from opmux.running.quarantine import quarantined as quarantined
+from opmux.tuner.session import tune as tune
 
 __all__ = [
     "Candidate",
