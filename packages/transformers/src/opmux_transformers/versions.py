@@ -8,7 +8,7 @@ from opmux.errors import UnsupportedCall
 
 OLDEST = (5, 17)
 NEWEST = (5, 23)
-"""Both ends are tested; a version between them has the same modules."""
+"""Both ends are tested whole; docs/users/transformers.md says what was tested of the versions between them."""
 
 
 def check_transformers(version: str | None = None) -> None:
