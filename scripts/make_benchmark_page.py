@@ -1,7 +1,8 @@
 """Makes the pages of figures and their pictures from what was measured: the files in docs/benchmarks/data.
 
-``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``products_page`` has products.md, its linear layers on
-shapes that tuning never saw; ``models_page`` has models.md, whole Hugging Face models.
+``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``products_page`` and ``attention_page`` have products.md
+and attention.md, its linear layers and its attention on shapes that tuning never saw; ``models_page`` has models.md,
+whole Hugging Face models.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -12,6 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from attention_page import attention_page
 from models_page import models_page, models_plot
 from ops_page import ops_page, ops_pictures
 from page_parts import NO_REASON
@@ -23,6 +25,7 @@ MADE = {
     "h200.md": ops_page,
     **ops_pictures(),
     "products.md": products_page,
+    "attention.md": attention_page,
     "models.md": models_page,
     "models.svg": models_plot,
 }
