@@ -23,8 +23,17 @@ def test_heads_wider_than_the_tiles_are_refused(arch: str) -> None:
     assert "value_dim = 300" in str(reason("triton", arch, value_dim=300))
 
 
-def test_the_gluon_kernel_takes_equal_heads_of_64_and_128() -> None:
-    assert reason("triton:hopper", "sm_90", head_dim=128, value_dim=128) is None
-    assert "head_dim = 96" in str(reason("triton:hopper", "sm_90", head_dim=96, value_dim=96))
-    assert "value_dim" in str(reason("triton:hopper", "sm_90", value_dim=128))
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim"), [(64, 64), (72, 72), (96, 96), (128, 128), (192, 192), (192, 128), (256, 256)]
+)
+def test_the_gluon_kernel_takes_heads_from_64_to_256(head_dim: int, value_dim: int) -> None:
+    assert reason("triton:hopper", "sm_90", head_dim=head_dim, value_dim=value_dim) is None
+
+
+def test_the_gluon_kernel_refuses_other_heads_and_few_queries() -> None:
+    for head_dim in (56, 100, 264):
+        assert f"head_dim = {head_dim}" in str(reason("triton:hopper", "sm_90", head_dim=head_dim, value_dim=head_dim))
+    for head_dim, value_dim in ((64, 128), (128, 192), (192, 64)):
+        refusal = str(reason("triton:hopper", "sm_90", head_dim=head_dim, value_dim=value_dim))
+        assert f"head_dim = {head_dim} is not equal to value_dim = {value_dim}" in refusal
     assert "seq_q = 100" in str(reason("triton:hopper", "sm_90", seq=100))

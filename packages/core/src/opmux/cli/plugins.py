@@ -9,7 +9,7 @@ import typer
 
 from opmux.plugins import loading
 
-CORE_COMMANDS = frozenset({"doctor", "ops", "backends", "explain", "conformance", "bench", "demo"})
+CORE_COMMANDS = frozenset({"doctor", "ops", "backends", "explain", "conformance", "bench", "demo", "tune"})
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
