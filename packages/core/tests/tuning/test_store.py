@@ -1,9 +1,10 @@
 """What records do to the call path: what is chosen, what a key holds, what a reload does, and what it all costs."""
 
+import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 import opmux
 from opmux import tuning
+from opmux.callpath.names import TUNED_CELL
 from opmux.plugin import Implementation, hookimpl
 from opmux.plugins import loading
 
@@ -161,6 +163,8 @@ def test_old_functions_of_old_records_go(mine, folder: Path, put, row: Callable)
     for _ in range(10):
         tuning.reload()
         assert ran(128) == TUNABLE
+    gc.collect()  # frames of errors that earlier tests caught
+    tuning.reload()
     assert sum(name.startswith("_tuned_cell_") for name in opmux.rms_norm.op.namespace) <= 2
 
 
@@ -214,6 +218,28 @@ def test_records_are_read_by_the_first_call(folder: Path, put, row: Callable) ->
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_code_that_a_thread_still_runs_keeps_its_names(mine, folder: Path, put, row: Callable) -> None:
+    """However many reloads pass meanwhile: a thread may be kept waiting in the middle of a call."""
+
+    def cells(names: Iterable[str]) -> set[str]:
+        return {name for name in names if name.startswith(TUNED_CELL)}
+
+    op = opmux.rms_norm.op
+    put(folder / "records.csv", row())
+    tuning.reload()
+    running = opmux.rms_norm.__code__  # what a thread's frame holds
+    used = cells(running.co_names)
+    assert used
+    for _ in range(4):
+        tuning.reload()
+    assert used <= cells(op.namespace)
+    del running
+    for _ in range(2):  # the function that computes keys holds the code of its time until it is collected
+        gc.collect()
+        tuning.reload()
+    assert not used & cells(op.namespace)
 
 
 def test_reloads_while_other_threads_call(folder: Path, put, row: Callable) -> None:

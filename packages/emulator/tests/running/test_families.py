@@ -11,7 +11,7 @@ from opmux.testing import cases_of
 from opmux.testing.inputs import make_arguments
 
 # Others are judged: see docs/backends/emulator.md.
-OPS = ("rms_norm", "silu_and_mul", "linear", "attention", "rms_norm_backward")
+OPS = ("rms_norm", "silu_and_mul", "linear", "attention", "rms_norm_backward", "apply_rope")
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -109,6 +109,23 @@ def test_clean_kernel_is_not(rule: str, arch: str) -> None:
     assert judge(clean, *size, arch=arch) == ()
 
 
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "v_mad_u64_u32 v[2:3], s[4:5], v0, v0, v[4:5]",
+        "v_lshl_add_u64 v[2:3], v[4:5], 1, v[4:5]",
+        "v_lshlrev_b64 v[2:3], 3, v[4:5]",
+    ],
+)
+def test_the_low_half_of_a_sum_needs_no_high_halves(instruction: str) -> None:
+    """Compilers leave the high half of a 64-bit operand undefined where they use the low half of the result alone."""
+    body = LOAD + f"  v_mov_b32 v4, 1\n  {instruction}\n"
+    assert judge(body + STORE) == ()
+    found = judge(body + "  v_mov_b32 v2, v3\n" + STORE)
+    assert {j.rule for j in found} == {"unwritten-register"}
+    assert judge(LOAD + f"  v_mov_b32 v5, 1\n  {instruction}\n" + STORE) != ()
+
+
 def test_a_judgement_says_where_and_what() -> None:
     (judgement,) = judge(PLANTED["outstanding"][0])
     assert judgement.rule == "outstanding"

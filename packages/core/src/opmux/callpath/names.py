@@ -127,11 +127,6 @@ def tuned_cell_name(number: int) -> str:
     return f"{TUNED_CELL}{number}"
 
 
-def tuned_cell_of(name: str) -> str:
-    """The part of a name that all names of one set of records share: they continue with an underscore and a size."""
-    return TUNED_CELL + name.removeprefix(TUNED_CELL).partition("_")[0]
-
-
 def bind(
     namespace: dict[str, Any],
     absent: Mapping[str, Tensor],

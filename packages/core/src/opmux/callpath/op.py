@@ -5,9 +5,10 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -158,6 +159,7 @@ class Op:
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._versions = 0
+        self._codes: list[weakref.ref[CodeType]] = []
         self.implementations: tuple[Implementation, ...] = ()
         # Dynamo finds a function's globals by importing its module, so the generated code needs one.
         module = ModuleType(f"opmux.generated.{self.name}", f"The generated call path of {self.name}.")
@@ -239,6 +241,7 @@ class Op:
             self._new_table()
             source = codegen.entry_source(self.signature, features, ambient, self._versions, self.doc)
             made = codegen.compile_function(self.name, source, self.namespace)
+            self._codes.append(weakref.ref(made.__code__))
             if previous is None:
                 self.public = made
             else:
@@ -246,6 +249,13 @@ class Op:
                 # Old code may still be running: it finds no plans, and leaves through `_slow`.
                 self.namespace[names.front_name(self._versions - 1)] = (never, False, None)
                 self.namespace[names.other_front_name(self._versions - 1)] = _no_front
+
+    def names_in_use(self) -> frozenset[str]:
+        """The globals that the call path reads, and those of replaced code that a thread may still be running."""
+        with self._lock:
+            codes = [code for code in (known() for known in self._codes) if code is not None]
+            self._codes = [weakref.ref(code) for code in codes]
+        return frozenset(name for code in codes for name in _names_of(code))
 
     def _new_table(self) -> None:
         """Start an empty plan table, with no guards."""
@@ -296,6 +306,14 @@ class Op:
         """Forget every plan: the policy, the quarantine or an observer changed."""
         with self._lock:
             self._new_table()
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    """The globals and attributes that code and the code within it read."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_of(constant)
 
 
 FrontEntry = tuple[Guard, bool, Front | None]

@@ -117,11 +117,10 @@ def _give_features(op: Op, table: "OpTable | None", times: "OpTimes | None") -> 
         op.tuned_features += features
         op.namespace.update(steps)
     op.rebuild()
-    bound = [each for each in op.namespace if each.startswith(names.TUNED_CELL)]
-    kept = list(dict.fromkeys(names.tuned_cell_of(each) for each in bound))[-2:]
-    for outdated in bound:
-        if names.tuned_cell_of(outdated) not in kept:
-            op.namespace.pop(outdated, None)
+    in_use = op.names_in_use()
+    for bound in tuple(op.namespace):
+        if bound.startswith(names.TUNED_CELL) and bound not in in_use:
+            del op.namespace[bound]
 
 
 loading.subscribe(install)

@@ -220,6 +220,20 @@ inline void put64(Wave& w, const Inst& i, const u64* r) {
     for (int l = 0; l < LANES; l++) t[l] = r[l] >> 32;
     write_lanes(w, i, i.dst + 1, t);
 }
+// Whose low half of 64-bit source k nothing wrote, by lane. To be asked before the destination is written.
+inline u64 low_unwritten(Wave& w, const Inst& i, int k) {
+    int code = i.src[k];
+    return code >= VGPR ? w.vu[code - VGPR] : code < 128 && w.su[code] ? ~0ull : 0;
+}
+// Write 64 bits a lane where the low half does not depend on the high halves of the sources: compilers leave those
+// undefined when they use the low half alone. `low` has the lanes in which the low half is undefined.
+inline void put64_halves(Wave& w, const Inst& i, const u64* r, u64 low) {
+    alignas(64) u32 t[LANES]; u64 high = w.und;
+    for (int l = 0; l < LANES; l++) t[l] = (u32)r[l];
+    w.und = low; write_lanes(w, i, i.dst, t);
+    for (int l = 0; l < LANES; l++) t[l] = r[l] >> 32;
+    w.und = high; write_lanes(w, i, i.dst + 1, t);
+}
 template <> struct Destination<u64> { using type = u64; static void put(Wave& w, const Inst& i, u64* r) { put64(w, i, r); } };
 template <> struct Destination<i64> { using type = i64; static void put(Wave& w, const Inst& i, i64* r) { put64(w, i, (u64*)r); } };
 template <> struct Destination<double> { using type = double;

@@ -254,15 +254,28 @@ template <class F> void to_byte_sr(Wave& w, const Inst& i, F f) {
 bool saturates(Wave& w) { return w.mode >> 23 & 1; }   // MODE.FP16_OVFL
 
 void mad64(Wave& w, const Inst& i, bool is_signed) {
-    start(w, i); FETCH(u32, a, 0); FETCH(u32, b, 1); FETCH(u64, c, 2); alignas(64) u64 r[LANES]; u64 out = 0;
+    start(w, i); FETCH(u32, a, 0); FETCH(u32, b, 1); u64 low = w.und | low_unwritten(w, i, 2);
+    FETCH(u64, c, 2); alignas(64) u64 r[LANES]; u64 out = 0;
     for (int l = 0; l < LANES; l++) {
         if (is_signed) {
             __int128 x = (__int128)((i64)(i32)a[l] * (i64)(i32)b[l]) + (i64)c[l]; r[l] = (u64)x;
             out |= (u64)(x != (i64)r[l]) << l;
         } else { unsigned __int128 x = (unsigned __int128)a[l] * b[l] + c[l]; r[l] = (u64)x; out |= (u64)(x >> 64 & 1) << l; }
     }
-    u64 und = w.und; put64(w, i, r); w.und = und;
+    put64_halves(w, i, r, low);
     if (i.sdst >= 0) put_condition(w, i, out, false);
+}
+void shift_add64(Wave& w, const Inst& i) {
+    start(w, i); FETCH(u32, b, 1); u64 low = w.und | low_unwritten(w, i, 0) | low_unwritten(w, i, 2);
+    FETCH(u64, a, 0); FETCH(u64, c, 2); alignas(64) u64 r[LANES];
+    for (int l = 0; l < LANES; l++) r[l] = (a[l] << (b[l] & 7)) + c[l];
+    put64_halves(w, i, r, low);
+}
+void shift_left64(Wave& w, const Inst& i) {
+    start(w, i); FETCH(u32, a, 0); u64 low = w.und | low_unwritten(w, i, 1);
+    FETCH(u64, b, 1); alignas(64) u64 r[LANES];
+    for (int l = 0; l < LANES; l++) r[l] = b[l] << (a[l] & 63);
+    put64_halves(w, i, r, low);
 }
 template <class F> void scaled_to_bytes(Wave& w, const Inst& i, F f) {   // CDNA4 ISA: V_CVT_SCALEF32_PK_*
     start(w, i); FETCH(float, a, 0); FETCH(float, b, 1); FETCH(u32, s, 2); alignas(64) u32 r[LANES];
@@ -468,7 +481,7 @@ std::vector<Op> vector_ops() {
     C("v_min3_i32", i32, i32, i32, i32, std::min({a, b, c})), C("v_max3_i32", i32, i32, i32, i32, std::max({a, b, c})), C("v_min3_u32", u32, u32, u32, u32, std::min({a, b, c})),
     C("v_max3_u32", u32, u32, u32, u32, std::max({a, b, c})), C("v_med3_i32", i32, i32, i32, i32, middle(a, b, c)), C("v_med3_u32", u32, u32, u32, u32, middle(a, b, c)),
     B("v_lshrrev_b32", u32, u32, u32, b >> (a & 31)), B("v_ashrrev_i32", i32, u32, i32, b >> (a & 31)), B("v_lshlrev_b32", u32, u32, u32, b << (a & 31)),
-    B("v_lshlrev_b64", u64, u32, u64, b << (a & 63)), B("v_lshrrev_b64", u64, u32, u64, b >> (a & 63)), B("v_ashrrev_i64", i64, u32, i64, b >> (a & 63)),
+    X("v_lshlrev_b64", shift_left64(w, i)), B("v_lshrrev_b64", u64, u32, u64, b >> (a & 63)), B("v_ashrrev_i64", i64, u32, i64, b >> (a & 63)),
     B("v_and_b32", u32, u32, u32, a & b), B("v_or_b32", u32, u32, u32, a | b), B("v_xor_b32", u32, u32, u32, a ^ b), B("v_xnor_b32", u32, u32, u32, ~(a ^ b)),
     U("v_bfrev_b32", u32, u32, reversed(a)), U("v_ffbh_u32", u32, u32, (u32)ffbh(a)), U("v_ffbl_b32", u32, u32, a ? (u32)__builtin_ctz(a) : ~0u),
     U("v_ffbh_i32", u32, i32, a == 0 || a == -1 ? ~0u : (u32)__builtin_clz(a < 0 ? ~a : a)),
@@ -479,7 +492,7 @@ std::vector<Op> vector_ops() {
     C("v_alignbyte_b32", u32, u32, u32, u32, (u32)(((u64)a << 32 | b) >> 8 * (c & 3))), C("v_perm_b32", u32, u32, u32, u32, perm(a, b, c)),
     C("v_lshl_add_u32", u32, u32, u32, u32, (a << (b & 31)) + c), C("v_add_lshl_u32", u32, u32, u32, u32, (a + b) << (c & 31)), C("v_add3_u32", u32, u32, u32, u32, a + b + c),
     C("v_lshl_or_b32", u32, u32, u32, u32, (a << (b & 31)) | c), C("v_and_or_b32", u32, u32, u32, u32, (a & b) | c), C("v_or3_b32", u32, u32, u32, u32, a | b | c),
-    C("v_xad_u32", u32, u32, u32, u32, (a ^ b) + c), C("v_lshl_add_u64", u64, u64, u32, u64, (a << (b & 7)) + c), C("v_sad_u32", u32, u32, u32, u32, (a > b ? a - b : b - a) + c),
+    C("v_xad_u32", u32, u32, u32, u32, (a ^ b) + c), X("v_lshl_add_u64", shift_add64(w, i)), C("v_sad_u32", u32, u32, u32, u32, (a > b ? a - b : b - a) + c),
     C("v_sad_u8", u32, u32, u32, u32, sad8(a, b, c)),
     C("v_bitop3_b32", u32, u32, u32, u32, [&] { u32 t = (u32)(i.omod << 6 | i.abs << 3 | i.neg), r = 0;
         for (int k = 0; k < 8; k++) if (t >> k & 1) r |= (k & 4 ? a : ~a) & (k & 2 ? b : ~b) & (k & 1 ? c : ~c); return r; }()),
