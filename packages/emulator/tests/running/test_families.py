@@ -10,8 +10,17 @@ from opmux.plugins import loading
 from opmux.testing import cases_of
 from opmux.testing.inputs import make_arguments
 
-# Others are judged: see docs/backends/emulator.md.
-OPS = ("rms_norm", "silu_and_mul", "linear", "attention", "rms_norm_backward", "apply_rope")
+# Of float32 paged attention, products are judged: see docs/backends/emulator.md.
+OPS = (
+    "rms_norm",
+    "silu_and_mul",
+    "linear",
+    "attention",
+    "rms_norm_backward",
+    "apply_rope",
+    "layer_norm",
+    "paged_attention",
+)
 
 
 @pytest.mark.parametrize("op", OPS)

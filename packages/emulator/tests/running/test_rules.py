@@ -126,6 +126,22 @@ def test_the_low_half_of_a_sum_needs_no_high_halves(instruction: str) -> None:
     assert judge(LOAD + f"  v_mov_b32 v5, 1\n  {instruction}\n" + STORE) != ()
 
 
+@pytest.mark.parametrize(
+    ("instruction", "reads"),
+    [
+        ("v_pk_mul_f32 v[2:3], v[4:5], v[4:5] op_sel_hi:[0,0]", "v4"),
+        ("v_pk_add_f32 v[2:3], v[4:5], v[4:5] op_sel:[1,1]", "v5"),
+        ("v_pk_mov_b32 v[2:3], v[4:5], v[4:5] op_sel:[0,0] op_sel_hi:[1,0]", "v4"),
+    ],
+)
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_packed_operands_that_are_not_selected_may_be_undefined(instruction: str, reads: str, arch: str) -> None:
+    body = f"  {instruction}\n  v_add_u32 v2, v2, v3\n" + STORE
+    other = {"v4": "v5", "v5": "v4"}[reads]
+    assert judge(LOAD + f"  v_mov_b32 {reads}, 1\n" + body, arch=arch) == ()
+    assert {j.rule for j in judge(LOAD + f"  v_mov_b32 {other}, 1\n" + body, arch=arch)} == {"unwritten-register"}
+
+
 def test_a_judgement_says_where_and_what() -> None:
     (judgement,) = judge(PLANTED["outstanding"][0])
     assert judgement.rule == "outstanding"

@@ -52,12 +52,15 @@ template <class F> void packed32(Wave& w, const Inst& i, int sources, F f) {
         if (i.clamp) { lo = quiet_min(quiet_max(lo, 0.f), 1.f); hi = quiet_min(quiet_max(hi, 0.f), 1.f); }
         r[l] = (u64)b32(hi) << 32 | b32(lo);
     }
-    put64(w, i, r);
+    u64 low = 0; w.und = 0;
+    for (int k = 0; k < sources; k++) { low |= half_unwritten(w, i, k, i.opsel >> k & 1); w.und |= half_unwritten(w, i, k, i.opsel_hi >> k & 1); }
+    put64_halves(w, i, r, low);
 }
 void pk_mov(Wave& w, const Inst& i) {
     start(w, i); alignas(64) u64 a[LANES], b[LANES], r[LANES]; raw64(w, i, 0, a, false); raw64(w, i, 1, b, false);
     for (int l = 0; l < LANES; l++) r[l] = (u32)(i.opsel & 1 ? a[l] >> 32 : a[l]) | (i.opsel_hi & 2 ? b[l] & ~0xffffffffull : b[l] << 32);
-    put64(w, i, r);
+    u64 low = half_unwritten(w, i, 0, i.opsel & 1); w.und = half_unwritten(w, i, 1, i.opsel_hi >> 1 & 1);
+    put64_halves(w, i, r, low);
 }
 // v_fma_mix: op_sel_hi says that an operand is a half, op_sel which half.
 void mixed(Wave& w, const Inst& i, int out) {

@@ -220,13 +220,15 @@ inline void put64(Wave& w, const Inst& i, const u64* r) {
     for (int l = 0; l < LANES; l++) t[l] = r[l] >> 32;
     write_lanes(w, i, i.dst + 1, t);
 }
-// Whose low half of 64-bit source k nothing wrote, by lane. To be asked before the destination is written.
-inline u64 low_unwritten(Wave& w, const Inst& i, int k) {
+// The lanes in which nothing wrote a half of 64-bit source k: 0 the low, 1 the high one. To be asked before the
+// destination is written.
+inline u64 half_unwritten(Wave& w, const Inst& i, int k, int which) {
     int code = i.src[k];
-    return code >= VGPR ? w.vu[code - VGPR] : code < 128 && w.su[code] ? ~0ull : 0;
+    return code >= VGPR ? w.vu[code - VGPR + which] : code < 128 && w.su[code + which] ? ~0ull : 0;
 }
-// Write 64 bits a lane where the low half does not depend on the high halves of the sources: compilers leave those
-// undefined when they use the low half alone. `low` has the lanes in which the low half is undefined.
+inline u64 low_unwritten(Wave& w, const Inst& i, int k) { return half_unwritten(w, i, k, 0); }
+// Write 64 bits a lane whose halves depend on different halves of the sources: compilers leave those undefined that
+// they do not use. `low` has the lanes in which the low half is undefined, and the wave's `und` those of the high one.
 inline void put64_halves(Wave& w, const Inst& i, const u64* r, u64 low) {
     alignas(64) u32 t[LANES]; u64 high = w.und;
     for (int l = 0; l < LANES; l++) t[l] = (u32)r[l];
