@@ -10,7 +10,6 @@ from opmux.plugins import loading
 from opmux.testing import cases_of
 from opmux.testing.inputs import make_arguments
 
-# Of float32 paged attention, products are judged: see docs/backends/emulator.md.
 OPS = (
     "rms_norm",
     "silu_and_mul",
@@ -20,6 +19,11 @@ OPS = (
     "apply_rope",
     "layer_norm",
     "paged_attention",
+    "attention_varlen",
+    "merge_attention_states",
+    "add_rms_norm",
+    "silu_mul",
+    "gelu_and_mul",
 )
 
 

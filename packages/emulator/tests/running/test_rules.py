@@ -231,3 +231,14 @@ def test_a_matrix_result_needs_its_wait_states(arch: str) -> None:
     waits = lambda n: "".join(f"  s_nop {min(n - k, 8) - 1}\n" for k in range(0, n, 8))  # noqa: E731
     assert judge(body + waits(states) + "  v_mov_b32 v50, v16\n", arch=arch) == ()
     assert [j.rule for j in judge(body + waits(states - 1) + "  v_mov_b32 v50, v16\n", arch=arch)] == ["wait-states"]
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx90a"])
+def test_a_whole_matrix_result_may_be_added_to_at_once(arch: str) -> None:
+    name = "v_mfma_f32_32x32x8_f16" if arch == "gfx942" else "v_mfma_f32_32x32x8f16"
+    body = "\n".join(f"  v_mov_b32 v{k}, 0" for k in range(2, 52)) + f"\n  {name} v[16:31], v[2:3], v[4:5], v[16:31]\n"
+    after = "  s_nop 7\n" * 3
+    assert judge(body + f"  {name} v[34:49], v[2:3], v[4:5], v[16:31]\n" + after, arch=arch) == ()
+    assert judge(body + f"  {name} v[16:31], v[2:3], v[4:5], v[34:49]\n" + after, arch=arch) == ()
+    shifted = judge(body + f"  {name} v[34:49], v[2:3], v[4:5], v[18:33]\n" + after, arch=arch)
+    assert {j.rule for j in shifted} == {"wait-states"}

@@ -36,12 +36,14 @@ u32 after_matrix(Wave& w, const Inst& i, int r, const Op& op, bool memory, bool 
     u32 read = !gfx940 ? (passes <= 2 ? 5 : passes <= 8 ? 11 : 19) : kind == SGEMM ? passes + 2 : passes + 3 + late;
     if (op.kind == VALU || op.kind == TRANS) return kind == DGEMM ? (passes <= 4 ? 6 : 11) : read;
     if (memory) return kind == DGEMM ? (passes <= 4 ? 9 : 18) : read;
-    if (op.kind != MFMA) return 0;
+    if (op.kind != MFMA || writes) return 0;   // matrix instructions finish in order
     int code = r + VGPR, c = i.src[2], registers = i.m * i.m * i.blocks / 64 * (i.atype == 10 ? 2 : 1);
     bool as_ab = false;
     for (int k = 0; k < 2; k++) as_ab |= code >= i.src[k] && code < i.src[k] + 8 && i.src[k] >= VGPR && !(c >= VGPR && code >= c && code < c + registers);
-    if (as_ab && !writes) return kind == DGEMM ? (passes <= 4 ? 6 : 11) : read;
-    if (w.mfma_first[r] == c && i.dst == c) return kind == DGEMM ? (passes <= 4 ? 4 : 0) : passes == 2 ? 2 : 0;   // the same accumulator goes on
+    if (as_ab) return kind == DGEMM ? (passes <= 4 ? 6 : 11) : read;
+    // The whole result as SrcC, whatever the destination. So in LLVM's GCNHazardRecognizer too (checkMAIHazards90A), which
+    // looks at what a matrix instruction reads alone.
+    if (w.mfma_first[r] == c) return kind == DGEMM ? (passes <= 4 ? 4 : 0) : passes == 2 ? 2 : 0;
     if (kind == DGEMM) return i.atype == 10 ? (passes <= 4 ? 4 : 9) : 0;
     if (!gfx940) return passes <= 2 ? 2 : passes <= 8 ? 8 : 16;
     return kind == SGEMM ? passes : passes + 1 + late;
