@@ -14,10 +14,12 @@ from opmux_triton.launch import Launch, recording
 OPTIONS: dict[str, Any] = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
 
 
-def launches(mask: tuple[bool, ...] = (True, True, True, False), odd: bool = False, **changes: Any) -> list[Launch]:
-    config = hopper_config(parse_arch("sm_90"), {"head_dim": 128, "value_dim": 128})
-    q, k = made(2, 300, 8, 128), made(2, 500, 2, 128)
-    v = made(2, 500, 2, 129)[..., :128] if odd else k
+def launches(
+    mask: tuple[bool, ...] = (True, True, True, False), odd: bool = False, dim: int = 128, **changes: Any
+) -> list[Launch]:
+    config = hopper_config(parse_arch("sm_90"), {"head_dim": dim, "value_dim": dim})
+    q, k = made(2, 300, 8, dim), made(2, 500, 2, dim)
+    v = made(2, 500, 2, dim + 1)[..., :dim] if odd else k
     lse = made(2, 8, 300, dtype=torch.float32)
     with recording("sm_90") as recorded:
         hopper_targets.attention_backward(
@@ -36,6 +38,13 @@ def test_the_gluon_kernel_computes_every_product_and_the_portable_ones_repair() 
     assert products.grid == (-(-500 // 128) * 2 * 2,)
     assert [launch.meta["REPAIR"] for launch in found[3:]] == [True, True]
     assert [launch.meta["NOTED"] for launch in found[3:]] == [128, 64]
+
+
+@pytest.mark.parametrize(("dim", "width"), [(64, 64), (72, 128), (96, 128), (128, 128)])
+def test_heads_are_computed_in_64_or_128_columns(dim: int, width: int) -> None:
+    _, products, sums, *_ = launches(dim=dim)
+    assert [(launch.meta["COLUMNS"], launch.meta["HEAD_DIM"]) for launch in (products, sums)] == [(dim, width)] * 2
+    assert products.meta["ROWS"] * width == 8192
 
 
 def test_without_a_mask_there_is_nothing_to_repair() -> None:

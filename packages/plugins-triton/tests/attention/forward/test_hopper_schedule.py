@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,17 @@ def test_the_longest_program_is_that_of_the_kernels_order(
 ) -> None:
     section = min(section, pairs)
     assert _longest(tuple(costs), pairs, section, programs) == max(loads(costs, pairs, section, programs))
+
+
+def test_the_schedule_does_not_depend_on_torchs_default_dtype() -> None:
+    costs = tuple(n + 1.5 for n in range(257))
+    expected = max(loads(costs, 24, 24, 132))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert _longest(costs, 24, 24, 132) == expected
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_a_causal_tile_costs_the_blocks_that_it_sees() -> None:

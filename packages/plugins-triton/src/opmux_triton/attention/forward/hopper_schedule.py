@@ -95,7 +95,7 @@ def _sections(work: Work, programs: int, cache: int) -> list[int]:
 
 def _longest(costs: tuple[float, ...], pairs: int, section: int, programs: int) -> float:
     """The largest sum of costs that a program gets; see `opmux_triton.hopper.order.place_of`."""
-    each = torch.tensor(costs, device="cpu")
+    each = torch.tensor(costs, dtype=torch.float64, device="cpu")  # whatever torch's defaults are
     whole, left = divmod(pairs, section)
     order = torch.cat([each.repeat_interleave(section).repeat(whole), each.repeat_interleave(left)])
     rounds = -(-order.numel() // programs)
