@@ -279,7 +279,7 @@ def autograd(subject: Subject) -> None:
         with torch.enable_grad():
             results = run_reference(op, leaves, options)
             found = torch.autograd.grad(results, asked, given, allow_unused=True, materialize_grads=True)
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:  # the reference has no derivative of its own, or refuses one: difference quotients judge
         _check_quotients(subject, backward, arguments, [n for n in wanted if tensors[n] is not None], given)
         return
     _check_gradients(subject, backward, arguments, mask, iter(found), "gradient reference")

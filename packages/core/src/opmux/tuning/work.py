@@ -1,11 +1,10 @@
-"""The work of a call by its dims alone: floating-point operations and bytes, compiled once for dtypes and options.
+"""The work of a call by its dims alone: floating-point operations and bytes, written once for dtypes and options.
 
 Where index data decides (the lengths of ragged sequences, the pages of a cache), this is the work of the longest call
 with these dims: every sequence at its maximum. Rows and calls are counted alike, so a prediction needs no more.
 """
 
 from collections.abc import Mapping
-from types import CodeType
 from typing import Any
 
 import torch
@@ -13,10 +12,9 @@ import torch
 from opmux.callpath.op import Op
 from opmux.dtypes import accumulation_dtype
 from opmux.signatures.dims import Shape
+from opmux.signatures.expressions import evaluate
 from opmux.signatures.signature import Accumulated, OutputDtype
 from opmux.tuning.matching import attended, matching_of
-
-_NO_BUILTINS: dict[str, Any] = {"__builtins__": {}}
 
 
 class Work:
@@ -28,7 +26,7 @@ class Work:
     """
 
     def __init__(self, op: Op, dtypes: Mapping[str, torch.dtype | None], options: Mapping[str, Any]) -> None:
-        """Compile the counts.
+        """Write the counts, as `opmux.signatures.expressions` has them: their names are numbers.
 
         Args:
             op: the op.
@@ -38,9 +36,8 @@ class Work:
         self.options = {o.name: o.default for o in op.signature.options if not o.required} | dict(options)
         self._causal = bool(self.options.get("causal"))
         self.by_data = callable(op.flops) or bool(matching_of(op).capacity)
-        counted = op.flops if isinstance(op.flops, str) else op.flops_bound
-        self._flops = None if counted is None else _compiled(counted)
-        self._bytes = _compiled(" + ".join(_bytes_terms(op, dtypes, self.options)) or "0")
+        self._flops = op.flops if isinstance(op.flops, str) else op.flops_bound
+        self._bytes = " + ".join(_bytes_terms(op, dtypes, self.options)) or "0"
 
     def flops(self, sizes: Mapping[str, Any]) -> float:
         """Floating-point operations of a call with these dims (and options that are sizes); 0 if the op states none."""
@@ -48,16 +45,11 @@ class Work:
             return 0.0
         names = {**self.options, **sizes}
         fraction = attended(names, names) if self._causal else 1.0
-        return float(eval(self._flops, _NO_BUILTINS, names)) * (1.0 if fraction is None else fraction)
+        return float(evaluate(self._flops, names)) * (1.0 if fraction is None else fraction)
 
     def moved_bytes(self, sizes: Mapping[str, Any]) -> float:
         """Bytes read and written: every argument and result once, what is written in place twice."""
-        return float(eval(self._bytes, _NO_BUILTINS, {**self.options, **sizes}))
-
-
-def _compiled(expression: str) -> CodeType:
-    # Written by the authors of definitions, as in `opmux.signatures.expressions`; sizes are numbers.
-    return compile(expression, f"<{expression}>", "eval")
+        return float(evaluate(self._bytes, {**self.options, **sizes}))
 
 
 def _bytes_terms(op: Op, dtypes: Mapping[str, torch.dtype | None], options: Mapping[str, Any]) -> list[str]:
