@@ -5,7 +5,6 @@
 """
 
 import json
-import math
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from page_parts import NO_REASON, details, number, ratio, table
+
+from opmux.bench.plots.summary import geometric_mean
 
 CHOSEN, PEER = "triton:hopper", "cuDNN"
 NAMED = 14
@@ -49,7 +50,10 @@ def _lines(data: dict[str, Any], about: dict[str, Any]) -> Iterator[str]:
     sizes = {size: [r.peer / r.took for r in rows[NAMED:] if r.head_dim == size] for size in WANTED}
     yield from table(
         ["head_dim", "shapes", "speedup over cuDNN, geomean", "least", "target"],
-        ([str(size), str(len(s)), ratio(_geomean(s)), ratio(min(s)), _target(size, s)] for size, s in sizes.items()),
+        (
+            [str(size), str(len(s)), ratio(geometric_mean(s)), ratio(min(s)), _target(size, s)]
+            for size, s in sizes.items()
+        ),
         left=(0, 4),
     )
     for size in (size for size, speedups in sizes.items() if "missed" in _target(size, speedups)):
@@ -76,10 +80,6 @@ def _cells(row: Row) -> list[str]:
     return [ratio(row.peer / row.took), row.shape, number(row.took, 4), number(row.peer, 4), f"{row.tflops:.0f}"]
 
 
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _target(head_dim: int, speedups: Sequence[float]) -> str:
     wanted = WANTED[head_dim]
-    return f"geomean {wanted}" + ("" if _geomean(speedups) >= wanted else " (missed)")
+    return f"geomean {wanted}" + ("" if geometric_mean(speedups) >= wanted else " (missed)")

@@ -5,13 +5,14 @@
 """
 
 import json
-import math
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from page_parts import NO_REASON, details, number, ratio, table
+
+from opmux.bench.plots.summary import geometric_mean
 
 PEER = "cublaslt"
 
@@ -58,7 +59,7 @@ def _lines(data: dict[str, Any], about: dict[str, Any]) -> Iterator[str]:
     yield from ("", about["text"].strip(), "", "```", about["command"], "```", "")
     yield from table(
         ["products", "shapes", "speedup over cuBLASLt, geomean", "least", "target"],
-        ([band.name, str(len(some)), ratio(_geomean(some)), ratio(min(some)), _target(band, some)]
+        ([band.name, str(len(some)), ratio(geometric_mean(some)), ratio(min(some)), _target(band, some)]
          for band in BANDS if (some := _speedups(rows, band))),
         left=(0, 4),
     )  # fmt: skip
@@ -87,13 +88,9 @@ def _speedups(rows: Sequence[dict[str, Any]], band: Band) -> list[float]:
     return [row["times"][PEER][0] / _chosen(row)[1] for row in here]
 
 
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _target(band: Band, speedups: Sequence[float]) -> str:
     if band.wanted is None:
         return ""
     mean, least = band.wanted
-    met = _geomean(speedups) >= mean and min(speedups) >= least
+    met = geometric_mean(speedups) >= mean and min(speedups) >= least
     return f"geomean {mean}, least {least}" + ("" if met else " (missed)")
