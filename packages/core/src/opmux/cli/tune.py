@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 from opmux import tuner
 from opmux.cli import output
 from opmux.errors import InvalidArgument
+from opmux.tuner.ranks import launched
 from opmux.tuning.layers import user_folder
 from opmux.tuning.measured import SUFFIX
 
@@ -93,10 +94,16 @@ def tune(
 
     Each config is checked against the reference and timed in a process of its own; one that is wrong, fails or hangs is
     recorded as such. The same command goes on where a run stopped. Exits with 1 if no point was measured; with --check,
-    if a row no longer holds; with --merge, if a row was refused.
+    if a row no longer holds; with --merge, if a row was refused. Under torchrun only rank 0 works.
     """
     if merge and check:
         raise InvalidArgument("tune: expected one of `--merge` and `--check`, got both; drop one")
+    rank, ranks = launched() or (0, 1)
+    if rank:
+        output.console(stderr=True).print(
+            f"tune: rank {rank} of {ranks} does nothing: rank 0 has every GPU of its machine"
+        )
+        return
     if merge:
         _merge(op or [], out, as_json)
         return

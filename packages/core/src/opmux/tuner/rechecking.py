@@ -17,6 +17,7 @@ from opmux.tuner.backlog import Backlog
 from opmux.tuner.local_workers import measured_locally
 from opmux.tuner.measuring import Measured, Request
 from opmux.tuner.progress import Progress, seconds_left
+from opmux.tuner.ranks import on_rank_zero
 from opmux.tuner.requests import devices_of
 from opmux.tuning.measured import Machine, MeasuredRow, read_measured
 from opmux.tuning.measured.device import device_of
@@ -97,7 +98,8 @@ def check(
     """Measure rows again, each implementation with its recorded config.
 
     A row no longer holds if its time is off by more than three times its spread and that of the new measurement (at
-    least 5 %), or if its implementation is wrong, fails, or does not take the call any more.
+    least 5 %), or if its implementation is wrong, fails, or does not take the call any more. In a job of several ranks
+    it is called on all of them: rank 0 measures, and every rank returns what it found.
 
     Args:
         files: files of measured rows.
@@ -106,6 +108,17 @@ def check(
     Raises:
         InvalidArgument: where there is no file, or one cannot be read.
     """
+    return on_rank_zero("tune", lambda: _check(files, limit_s, device, rounds, patience_s, progress))
+
+
+def _check(
+    files: Sequence[str | os.PathLike[str]],
+    limit_s: float | None,
+    device: str | torch.device | None,
+    rounds: int,
+    patience_s: float,
+    progress: Callable[[Progress], None],
+) -> Checked:
     loading.ensure_loaded()
     every, refused = _read(files)
     devices = devices_of(device)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from opmux import tuning
 from opmux.errors import InvalidArgument, OpmuxError
 from opmux.plugins import loading
 from opmux.shapes import Point
@@ -17,6 +18,7 @@ from opmux.tuner.journal import Entry, Journal
 from opmux.tuner.local_workers import Finding, measured_locally
 from opmux.tuner.measuring import Measured, Request
 from opmux.tuner.progress import Progress, seconds_left
+from opmux.tuner.ranks import on_rank_zero
 from opmux.tuner.ray_workers import measured_on_ray
 from opmux.tuner.requests import (
     builders_of,
@@ -119,6 +121,9 @@ def tune(
     hangs or kills it. Finished points are kept in a hidden journal beside ``out``: the same call goes on where a run
     stopped.
 
+    In a job of several ranks it is called on all of them: rank 0 measures, on the devices of its machine, and the
+    others wait. Every rank returns what rank 0 did, with the records and rows of rank 0 in force.
+
     Args:
         ops: names of ops; with ``shapes`` or ``from_trace`` only their points are measured, without any all are.
         shapes: a file of shapes, or the points themselves; measured in their order.
@@ -140,33 +145,44 @@ def tune(
         progress: called at the beginning and after each point.
 
     Returns:
-        What was done; `tuning.reload()` puts the rows in force in this process.
+        What was done. In a process on its own, `tuning.reload()` puts the rows in force.
 
     Raises:
         InvalidArgument: where an argument is wrong, or a file of shapes is refused.
         UnknownBackend: where a backend is not registered.
         OpmuxError: where another run writes the file, or it cannot be written.
     """
-    loading.ensure_loaded()
-    if out is not None:
-        _check_file(Path(out))
-    only = checked_backends(backends)
-    devices = devices_of(device)
-    points = points_of(checked_ops(ops), shapes, random, seed, from_trace, devices[0])
-    check_numbers(limit_s, rounds, patience_s, jobs)
-    refuse_unimplemented(points, only)
-    builders = builders_of(devices) if jobs is None else jobs
-    path = _own_file(devices[0]) if out is None else Path(out)
 
-    def request_of(point: Point) -> Request:
-        return Request(point, only, rounds=rounds)
+    def work() -> Tuned:
+        loading.ensure_loaded()
+        if out is not None:
+            _check_file(Path(out))
+        only = checked_backends(backends)
+        devices = devices_of(device)
+        points = points_of(checked_ops(ops), shapes, random, seed, from_trace, devices[0])
+        check_numbers(limit_s, rounds, patience_s, jobs)
+        refuse_unimplemented(points, only)
+        builders = builders_of(devices) if jobs is None else jobs
+        path = _own_file(devices[0]) if out is None else Path(out)
 
-    def findings(backlog: Backlog) -> Iterator[Finding]:
-        if ray is not None:
-            return measured_on_ray(backlog, request_of, ray, patience_s, jobs, workers)
-        return measured_locally(backlog, request_of, devices, patience_s, builders)
+        def request_of(point: Point) -> Request:
+            return Request(point, only, rounds=rounds)
 
-    return _run(path, points, limit_s, findings, progress)
+        def findings(backlog: Backlog) -> Iterator[Finding]:
+            if ray is not None:
+                return measured_on_ray(backlog, request_of, ray, patience_s, jobs, workers)
+            return measured_locally(backlog, request_of, devices, patience_s, builders)
+
+        return _run(path, points, limit_s, findings, progress)
+
+    return on_rank_zero("tune", work, _follow)
+
+
+def _follow(group: Any) -> None:
+    """Put the rows of rank 0 in force on every rank."""
+    if torch.distributed.get_rank(group) == 0:
+        tuning.reload()
+    tuning.follow_rank_zero(group)
 
 
 def _run(
