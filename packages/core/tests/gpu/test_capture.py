@@ -20,12 +20,14 @@ def on_gpu(name: str, dtype: torch.dtype = torch.float32) -> Sample:
     return sample(name, dtype, "cuda")
 
 
-def warm_up(call: Sample) -> None:
-    """Run a call once beside the default stream, as torch asks for before a capture.
-
-    Graphs and events that other tests left to the garbage collector go first: freed during a capture they break it.
-    """
+@pytest.fixture(autouse=True)
+def no_garbage() -> None:
+    """Free the graphs and events that other tests left to the garbage collector: freed during a capture they break it."""
     gc.collect()
+
+
+def warm_up(call: Sample) -> None:
+    """Run a call once beside the default stream, as torch asks for before a capture."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

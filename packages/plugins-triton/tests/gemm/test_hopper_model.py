@@ -117,6 +117,18 @@ def test_few_rows_are_left_to_the_portable_kernels(tokens: int) -> None:
             hopper_heuristics.linear(SM_90, features)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "n", "portable"),
+    [(128, 7168, True), (72, 6272, True), (128, 8448, True), (64, 7168, False), (136, 7168, False), (128, 6144, False),
+     (128, 8512, False)],
+)  # fmt: skip
+def test_tiles_of_64_columns_that_fill_the_device_once_are_left_to_the_portable_kernel(
+    tokens: int, n: int, portable: bool
+) -> None:
+    features = {"bucket(tokens, 8)": tokens, "n": n, "k": 16384}
+    assert (hopper_heuristics.why_not_linear(features) is not None) == portable
+
+
 def test_the_space_begins_with_the_choice() -> None:
     features = {"bucket(tokens, 8)": 320, "n": 4096, "k": 4096}
     space = list(hopper_heuristics.space(SM_90, features))
