@@ -1,7 +1,9 @@
 """Measures the rows that are shipped for a GPU: a grid of common shapes, and random points by a seed.
 
 `python scripts/make_records.py --out h200.measured --limit 420` measures as many points as the time allows, of each op
-in turn, the grid first; the same command goes on where it stopped. `--dry` lists the points and measures nothing.
+in turn, the grid first; the same command goes on where it stopped. Only the configs of heuristics are measured by
+default: that is what a call runs whose shape no row describes, and whose time is predicted from the rows. `--dry` lists
+the points and measures nothing.
 """
 
 import argparse
@@ -111,6 +113,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--op", action="append", choices=sorted(set(TURNS)), help="only this op; several times")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--most-configs", type=int, default=1, help="configs of each implementation to try")
     parser.add_argument("--device", help="cpu or cuda; by default GPUs if there are some")
     parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
     given = parser.parse_args()
@@ -129,6 +132,7 @@ def main() -> int:
         out=given.out,
         limit_s=given.limit,
         rounds=given.rounds,
+        most_configs=given.most_configs,
         device=given.device,
         progress=told,
     )

@@ -22,7 +22,7 @@ def on_gpu(name: str, dtype: torch.dtype = torch.float32) -> Sample:
 
 @pytest.fixture(autouse=True)
 def no_garbage() -> None:
-    """Free the graphs and events that other tests left to the garbage collector: freed during a capture they break it."""
+    """Free the graphs and events that other tests left behind: freed during a capture they break it."""
     gc.collect()
 
 

@@ -70,6 +70,14 @@ def test_only_what_is_asked_for_is_measured(planted) -> None:
     assert found(excluded=excluded)[0].failures == ()
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_more_configs_are_tried_than_asked_for(planted, most: int) -> None:
+    planted("raising wrong memory breaking")
+    measured, reasons = found(most_configs=most)
+    assert list(reasons) == ["raising", "wrong"][: most - 1]
+    assert {t.candidate.implementation for t in measured.timings} == {"planted", "planted:other", "reference"}
+
+
 def test_memory_that_is_short_while_several_build_is_no_failure(planted) -> None:
     planted("memory raising built")
     built = build("cpu", Request(norm()), 0, 1)

@@ -58,6 +58,9 @@ def test_builders_find_what_fails_before_it_is_timed(inside, tmp_path: Path) -> 
     found = read_measured(tmp_path / "cpu.measured")
     assert sorted(row.config["kind"] for row in found.failed) == ["raising", "raising", "wrong", "wrong"]
     assert tuned.builds > 0
+    assert refusal(tmp_path, shapes=[norm()], most_configs=0) == (
+        "tune: `most_configs` expected 1 or more, got 0; omit it to try every config of a space"
+    )
     assert refusal(tmp_path, shapes=[norm()], jobs=-1) == (
         "tune: `jobs` expected 0 or more, got -1; omit it for the default"
     )

@@ -119,7 +119,7 @@ def test_few_rows_are_left_to_the_portable_kernels(tokens: int) -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "n", "portable"),
-    [(128, 7168, True), (72, 6272, True), (128, 8448, True), (64, 7168, False), (136, 7168, False), (128, 6144, False),
+    [(128, 7168, True), (72, 6336, True), (128, 8448, True), (64, 7168, False), (136, 7168, False), (128, 6144, False),
      (128, 8512, False)],
 )  # fmt: skip
 def test_tiles_of_64_columns_that_fill_the_device_once_are_left_to_the_portable_kernel(

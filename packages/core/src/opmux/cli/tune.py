@@ -49,6 +49,13 @@ Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda (every GPU) or cuda:1; by default GPUs if there are some.")
 ]
 Rounds = Annotated[int, typer.Option("--rounds", help="Maximum number of rounds for each point.")]
+MostConfigs = Annotated[
+    int | None,
+    typer.Option(
+        "--most-configs",
+        help="Configs of an implementation to try at most: its heuristic's, then the first of its space.",
+    ),
+]
 Patience = Annotated[
     float, typer.Option("--patience", help="Seconds that one step of a config may take, its compilation included.")
 ]
@@ -82,6 +89,7 @@ def tune(
     out: Out = None,
     device: Device = None,
     rounds: Rounds = 15,
+    most_configs: MostConfigs = None,
     patience: Patience = 60.0,
     jobs: Jobs = None,
     ray: Ray = None,
@@ -122,6 +130,7 @@ def tune(
             out=out,
             device=device,
             rounds=rounds,
+            most_configs=most_configs,
             patience_s=patience,
             jobs=jobs,
             ray=ray,

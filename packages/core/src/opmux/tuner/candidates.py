@@ -73,12 +73,15 @@ def takers_of(point: Point, arch: Arch, backends: Sequence[str] | None) -> list[
     return list(found.values())
 
 
-def entrants_of(taker: Taker, only: Sequence[str] | None = None) -> Iterator[Entrant | Failure]:
+def entrants_of(
+    taker: Taker, only: Sequence[str] | None = None, most: int | None = None
+) -> Iterator[Entrant | Failure]:
     """A taker with each of its configs, or why one of them is left out.
 
     Args:
         taker: the implementation that takes the call.
         only: these configs, as JSON, instead of those of its space.
+        most: no more configs than this: the heuristic's, then the first of the space.
     """
     name, version = taker.implementation.full_name, taker.implementation.version
     if taker.implementation.config is None:
@@ -86,7 +89,7 @@ def entrants_of(taker: Taker, only: Sequence[str] | None = None) -> Iterator[Ent
         return
     configs = _configs(taker) if only is None else map(json.loads, only)
     seen: set[str] = set()
-    while True:
+    while most is None or len(seen) < most:
         try:
             given = next(configs, None)
         except Exception as error:  # the space is a plugin's code

@@ -48,6 +48,7 @@ class Request:
         backends: only these backends or implementations; None takes all that take the call.
         only: implementation -> its configs as JSON, to measure instead of spaces; other implementations are left out.
         excluded: candidates that are known to fail.
+        most_configs: configs of an implementation that are tried at most, see `opmux.tuner.tune`; None for all.
         rounds: the largest number of rounds.
         limit_s: seconds after which no further round starts.
     """
@@ -56,6 +57,7 @@ class Request:
     backends: tuple[str, ...] | None = None
     only: Mapping[str, tuple[str, ...]] | None = None
     excluded: tuple[Failure, ...] = ()
+    most_configs: int | None = None
     rounds: int = 15
     limit_s: float = 2.0
 
@@ -157,7 +159,8 @@ class _Bench:
             name = taker.implementation.full_name
             if request.only is not None and name not in request.only:
                 continue
-            for entrant in entrants_of(taker, None if request.only is None else request.only[name]):
+            configs = None if request.only is None else request.only[name]
+            for entrant in entrants_of(taker, configs, request.most_configs):
                 if isinstance(entrant, Failure):
                     self.failures.append(entrant)
                 elif (name, entrant.candidate.config) not in excluded:

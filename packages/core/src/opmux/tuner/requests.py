@@ -112,7 +112,9 @@ def builders_of(devices: Sequence[str]) -> int:
     return 0 if devices == ("cpu",) else min(_MOST_BUILDERS, (os.cpu_count() or 2) // 2 // len(devices))
 
 
-def check_numbers(limit_s: float | None, rounds: int, patience_s: float, jobs: int | None) -> None:
+def check_numbers(
+    limit_s: float | None, rounds: int, patience_s: float, jobs: int | None, most_configs: int | None = None
+) -> None:
     """Check the numbers of a run.
 
     Raises:
@@ -120,6 +122,10 @@ def check_numbers(limit_s: float | None, rounds: int, patience_s: float, jobs: i
     """
     if jobs is not None and jobs < 0:
         raise InvalidArgument(f"tune: `jobs` expected 0 or more, got {jobs}; omit it for the default")
+    if most_configs is not None and most_configs < 1:
+        raise InvalidArgument(
+            f"tune: `most_configs` expected 1 or more, got {most_configs}; omit it to try every config of a space"
+        )
     if limit_s is not None and not limit_s > 0:  # NaN too
         raise InvalidArgument(f"tune: `limit` expected more than 0 seconds, got {limit_s:g}; omit it for no limit")
     if rounds < 1:

@@ -108,6 +108,7 @@ def tune(
     out: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
     rounds: int = 15,
+    most_configs: int | None = None,
     patience_s: float = 60.0,
     jobs: int | None = None,
     ray: str | None = None,
@@ -136,6 +137,8 @@ def tune(
             folder of records.
         device: ``cpu``, ``cuda`` (every GPU of this machine) or ``cuda:1``; by default GPUs if there are some.
         rounds: the largest number of rounds for a point.
+        most_configs: configs of an implementation that are tried at most: the one that its heuristic picks, then those
+            that its space yields first. 1 measures what a call runs that no row describes; None tries the whole space.
         patience_s: seconds that one step of a config may take, its compilation included.
         jobs: processes for each device that compile a point's configs together before they are timed; by default 0 on a
             CPU, and on GPUs one for every two processors, at most 12.
@@ -160,13 +163,13 @@ def tune(
         only = checked_backends(backends)
         devices = devices_of(device)
         points = points_of(checked_ops(ops), shapes, random, seed, from_trace, devices[0])
-        check_numbers(limit_s, rounds, patience_s, jobs)
+        check_numbers(limit_s, rounds, patience_s, jobs, most_configs)
         refuse_unimplemented(points, only)
         builders = builders_of(devices) if jobs is None else jobs
         path = _own_file(devices[0]) if out is None else Path(out)
 
         def request_of(point: Point) -> Request:
-            return Request(point, only, rounds=rounds)
+            return Request(point, only, most_configs=most_configs, rounds=rounds)
 
         def findings(backlog: Backlog) -> Iterator[Finding]:
             if ray is not None:
