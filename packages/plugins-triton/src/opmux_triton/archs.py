@@ -39,6 +39,13 @@ def shared_memory(arch: str) -> int:
     return _SHARED_KIB.get(arch, 64 if arch.startswith("gfx") else 99) * 1024
 
 
+def fp8_flavour(arch: Arch) -> str:
+    """The 8-bit floats that an arch's instructions convert: ``ocp``, ``fnuz``, or none, which is the empty string."""
+    if arch.vendor == "nvidia":
+        return "ocp" if arch.number >= (8, 9) else ""
+    return {"gfx942": "fnuz", "gfx950": "ocp", "gfx1200": "ocp", "gfx1201": "ocp"}.get(arch.name, "")
+
+
 def wave_size(arch: str) -> int:
     """Lanes of a warp (NVIDIA), of a wavefront (AMD: 64 on CDNA, 32 on RDNA)."""
     return 64 if arch.startswith("gfx9") else 32

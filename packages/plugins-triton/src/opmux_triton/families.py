@@ -9,10 +9,12 @@ from opmux_triton.gemm import implementations as gemm
 from opmux_triton.kv_cache import implementations as kv_cache
 from opmux_triton.norm import implementations as norm
 from opmux_triton.paged import implementations as paged
+from opmux_triton.quantization import implementations as quantization
 from opmux_triton.rope import implementations as rope
 
 FAMILIES = (
-    norm, activation, rope, kv_cache, gemm, attention_forward, attention_backward, attention_merge, paged
+    norm, activation, rope, kv_cache, gemm, attention_forward, attention_backward, attention_merge, paged,
+    quantization,
 )  # fmt: skip
 
 

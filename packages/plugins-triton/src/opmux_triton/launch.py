@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+from triton.runtime.jit import TensorWrapper
 
 from opmux.plugin import Arch, BuildFailed, CaptureRefused, device_arch, parse_arch
 from opmux_triton import build_reports
+from opmux_triton.archs import fp8_flavour
 from opmux_triton.interpreter import INTERPRETED
 
 _HANDLES: dict[Any, "Handle"] = {}
@@ -33,6 +35,9 @@ FUSION = {"enable_fp_fusion": True}
 
 DEPENDENT = "DEPENDENT"
 """The constant of kernels that begin with `dependent_launch.await_predecessor`."""
+
+FP8 = "FP8"
+"""The constant of kernels that convert 8-bit floats: the flavour that the arch's instructions know (see `codes`)."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +127,24 @@ def watched() -> bool:
     return bool(_recording or hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)
 
 
+def as_bytes(tensor: torch.Tensor) -> TensorWrapper:
+    """A tensor of 8-bit elements as a launch's argument of type uint8, whether or not the arch knows its dtype."""
+    return TensorWrapper(tensor, triton.language.uint8)
+
+
 def always(kernel: Any, arch: Arch) -> dict[str, Any]:
     """What every launch of a kernel on an arch has in addition to its own constants and options."""
-    if DEPENDENT not in kernel.arg_names:
-        return FUSION
+    names = kernel.arg_names
+    more = {**FUSION, FP8: fp8_flavour(arch)} if FP8 in names else FUSION
+    if DEPENDENT not in names:
+        return more
     if arch.vendor == "nvidia" and arch.number >= (9, 0):
-        return {**FUSION, DEPENDENT: True, "launch_pdl": True}
-    return {**FUSION, DEPENDENT: False}
+        return {**more, DEPENDENT: True, "launch_pdl": True}
+    return {**more, DEPENDENT: False}
+
+
+_INTERPRETED = {DEPENDENT: False, FP8: ""}
+"""The constants of an arch, as the interpreter has them."""
 
 
 def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> None:
@@ -152,7 +168,8 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
         from opmux_triton import interpreter_guard
 
         with interpreter_guard.held(kernel, arguments):
-            kernel[grid](*arguments, **meta, **({DEPENDENT: False} if DEPENDENT in kernel.arg_names else {}))
+            more = {name: value for name, value in _INTERPRETED.items() if name in kernel.arg_names}
+            kernel[grid](*arguments, **meta, **more)
         return
     first = arguments[0]
     index = first.get_device() if isinstance(first, torch.Tensor) else first.base.get_device()
@@ -175,7 +192,7 @@ def _launch(
             narrow = -0x80000000 <= argument < 0x80000000
             key.append((narrow, argument == 1, argument & 15 == 0) if special else narrow)
             values.append(argument)
-        elif isinstance(argument, torch.Tensor):
+        elif isinstance(argument, (torch.Tensor, TensorWrapper)):
             address = argument.data_ptr()
             key += (argument.dtype, address & 15 == 0)
             values.append(address)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import _C, Tensor
+from triton.runtime.jit import TensorWrapper
 
 from opmux.plugin import make_guard
 from opmux_triton.interpreter import INTERPRETED
@@ -146,7 +147,7 @@ def _step(made: Made, tensors: Sequence[Tensor], between: Sequence[Tensor]) -> _
             fixed.append(value)
             continue
         fixed.append(None)
-        if isinstance(value, Tensor):
+        if isinstance(value, (Tensor, TensorWrapper)):
             pointers.append((place, which))
         elif (layout := next(layouts, None)) is None or which >= len(tensors):
             return None

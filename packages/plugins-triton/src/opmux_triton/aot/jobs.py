@@ -12,10 +12,10 @@ import torch
 
 from opmux.plugin import InvalidArgument, Op, registered_ops, takers
 from opmux.testing import Case, all_options, cases_of, view_strides
-from opmux_triton.launch import DEPENDENT, FUSION, Launch, recording
+from opmux_triton.launch import DEPENDENT, FP8, FUSION, Launch, recording
 
 BACKEND = "triton"
-OF_THE_ARCH = (*FUSION, DEPENDENT, "launch_pdl")
+OF_THE_ARCH = (*FUSION, DEPENDENT, FP8, "launch_pdl")
 """Constants and options that depend only on the arch, and so do not distinguish variants."""
 PROFILES = ("model", "large")
 """The profiles whose cases are enumerated: first the shapes of real models, with edges, odd sizes and views; then

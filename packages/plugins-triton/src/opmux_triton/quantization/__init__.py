@@ -1,0 +1,1 @@
+"""Quantisation to 8-bit floats and integers, with a scale per block."""

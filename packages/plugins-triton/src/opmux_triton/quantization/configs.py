@@ -1,0 +1,70 @@
+"""Launch parameters of quantisation, per arch. Loads no Triton."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_triton.archs import lanes_of_rows
+from opmux_triton.arithmetic import next_power_of_two
+from opmux_triton.config_checks import require_powers_of_two
+
+GROUPS = (32, 128)
+"""Columns of the blocks of one row."""
+_EACH = 16
+"""Columns of a thread: 16 bytes of codes."""
+_LARGEST_ROW = 32768
+"""Columns that one program holds in registers; longer rows are read twice."""
+_FEW_ROWS = 7
+"""The bucket of at most 128 rows: a program then has a multiprocessor to itself."""
+_PARTS = 512
+"""Programs that look for the largest magnitude of a matrix; each program that quantises reads what all have found."""
+
+
+@dataclass(frozen=True)
+class QuantizeConfig:
+    """Launch parameters.
+
+    Attributes:
+        block: columns of a program's tile: a whole number of blocks where a row has several; 128 of square blocks.
+        rows: rows of the tile.
+        parts: programs that look for the largest magnitude of a matrix with one scale.
+        num_warps: warps of a program.
+    """
+
+    block: int
+    rows: int
+    parts: int
+    num_warps: int
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "block", "rows", "parts", "num_warps")
+        if self.block < max(GROUPS):
+            raise ValueError(f"block expected at least {max(GROUPS)}, the columns of a block, got {self.block}")
+
+
+def quantize_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
+    """Tiles of 16-byte accesses, whose shape follows from that of the blocks."""
+    k, few = max(1, features["k"]), features["bucket(m)"] <= _FEW_ROWS
+    rows, columns = features["block"]
+    lanes = lanes_of_rows(arch)
+    if rows > 1:
+        return QuantizeConfig(block=128, rows=128, parts=1, num_warps=512 // lanes)
+    if columns == -1 and rows == 1:
+        return _whole_rows(lanes, k, few)
+    block = min(1024 if few else 2048, max(*GROUPS, next_power_of_two(k)))
+    if k > block and k % block and k % (block // 2) == 0:  # a smaller tile leaves no part of one empty
+        block //= 2
+    wanted = 4096 if rows == -1 else 1024 if few else 2048
+    tile = max(1, wanted // block)
+    return QuantizeConfig(
+        block=block, rows=tile, parts=_PARTS if rows == -1 else 1, num_warps=max(1, block * tile // (lanes * _EACH))
+    )
+
+
+def _whole_rows(lanes: int, k: int, few: bool) -> QuantizeConfig:
+    block = min(_LARGEST_ROW, max(*GROUPS, next_power_of_two(k)))
+    rows = 1 if few else max(1, 1024 // block)
+    each = 8 if few else 16 if block == k or block <= 2048 else 32
+    warps = max(1, min(1024 // lanes, block * rows // (lanes * each)))
+    return QuantizeConfig(block=block, rows=rows, parts=1, num_warps=warps)

@@ -1,0 +1,29 @@
+"""Launch parameters of quantisation."""
+
+from typing import Any
+
+import pytest
+from family_shapes import ARCHS, TOKENS, WIDTHS, assert_launchable
+
+from opmux.plugin import parse_arch
+from opmux_triton.quantization.configs import QuantizeConfig, quantize_config
+
+BLOCKS = ((1, 128), (1, 32), (1, -1), (-1, -1), (128, 128))
+
+
+@pytest.mark.parametrize("arch", ARCHS, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_program_keeps_to_what_an_arch_has(arch: Any, block: tuple[int, int]) -> None:
+    features = [{"k": k, "block": block, "bucket(m)": bucket} for k in WIDTHS for bucket in TOKENS]
+    assert_launchable([quantize_config(arch, f) for f in features], arch)
+
+
+def test_no_tile_is_left_empty_where_a_smaller_one_divides_the_row() -> None:
+    hopper = parse_arch("sm_90")
+    assert quantize_config(hopper, {"k": 7168, "block": (1, 128), "bucket(m)": 12}).block == 1024
+    assert quantize_config(hopper, {"k": 8192, "block": (1, 128), "bucket(m)": 12}).block == 2048
+
+
+def test_a_tile_holds_whole_blocks() -> None:
+    with pytest.raises(ValueError, match=r"^block expected at least 128, the columns of a block, got 64$"):
+        QuantizeConfig(block=64, rows=1, parts=1, num_warps=4)
