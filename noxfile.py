@@ -29,8 +29,9 @@ TRITON = "packages/plugins-triton"
 VENDOR = "packages/plugins-vendor"
 TRANSFORMERS = "packages/transformers"
 EMULATOR = "packages/emulator"
-PACKAGES = (CORE, TEMPLATE, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
-TESTED = (CORE, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
+JIT = "packages/jit"
+PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
+TESTED = (CORE, JIT, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
 """Packages with tests of their own; the template's run in session ``build``."""
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
@@ -43,6 +44,7 @@ EVERYTHING = (
     VENDOR,
     f"{TRANSFORMERS}[testing]",
     EMULATOR,
+    f"{JIT}[testing]",
     "pytest-xdist",
     MYPY,
 )
@@ -128,6 +130,13 @@ def oldest(session: nox.Session) -> None:
     """Compile every kernel for sm_90 with the oldest Triton that is supported, and check the machine code."""
     session.install("--constraint", OLDEST, f"{CORE}[cli,testing]", TRITON)
     check_machine_code(session, "sm_90")
+
+
+@nox.session(name="test-jit-faults")
+def jit_faults(session: nox.Session) -> None:
+    """Kill builders of the kernel cache at random points, 200 times, and have other processes take over."""
+    install(session, f"{CORE}[cli,testing]", f"{JIT}[testing]")
+    session.run("python", "-m", "pytest", f"{JIT}/tests/cache/test_processes.py", env={"JIT_KILLS": "200"})
 
 
 @nox.session(name="test-transformers-oldest")
@@ -307,7 +316,7 @@ def build(session: nox.Session) -> None:
     """Build the wheels, install them in a clean environment away from the tree, and use them there."""
     wheels = ROOT / "build" / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    session.install("build", "hatchling", "virtualenv")
+    session.install("build", "hatchling", "pybind11", "virtualenv")
     for package in PACKAGES:
         session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), package, silent=True)
     for wheel in sorted(wheels.glob("*.whl")):

@@ -58,6 +58,9 @@ ENVIRONMENT: dict[str, str] = {
     "OPMUX_PLUGINS": "allow-list of plugins to load, by entry-point name, comma-separated",
     "OPMUX_ARCH": "the arch that explain reasons for; a real call always uses its tensors' device",
     "OPMUX_TUNED": "a folder of tuned records, over the user's and the plugins' own",
+    "OPMUX_CACHE": "the folder where compiled kernels are kept, instead of the user's cache folder",
+    "OPMUX_BUNDLES": "folders of kernels that `opmux prebuild` made, separated as in PATH",
+    "OPMUX_NO_JIT": "1: nothing is compiled; a kernel that is in no cache or bundle is an error",
     "OPMUX_LOG": "level of the `opmux` logger: debug, info, warning or error",
 }
 """Every environment variable that opmux reads, and its meaning."""

@@ -4,7 +4,10 @@ import importlib.metadata
 import stat
 from pathlib import Path
 
+from backends import plugin
+
 from opmux.cli import toolchains
+from opmux.plugins.loading import temporary_plugin
 
 
 def executable(path: Path, says: str) -> Path:
@@ -19,7 +22,7 @@ def test_compilers_are_found_on_the_path_and_in_their_homes(monkeypatch, tmp_pat
     hipcc = executable(tmp_path / "rocm" / "bin" / "hipcc", "HIP version: 6.2.41133-dd7f95766")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
-    _, found_nvcc, found_hipcc = toolchains.toolchains()
+    _, found_nvcc, found_hipcc = toolchains.toolchains()[:3]
     assert found_nvcc == {"name": "nvcc", "version": "12.4", "path": str(nvcc)}
     assert found_hipcc == {"name": "hipcc", "version": "6.2.41133", "path": str(hipcc)}
 
@@ -47,3 +50,15 @@ def test_triton_is_looked_up_by_its_distribution(monkeypatch) -> None:
     monkeypatch.setattr(toolchains, "_TRITON", ("no-such-distribution", "torch"))
     # The distribution's version, which may lack the build's suffix that torch.__version__ has.
     assert toolchains.toolchains()[0]["version"] == importlib.metadata.version("torch")
+
+
+def test_plugins_add_the_toolchains_that_they_know(caplog) -> None:
+    def broken() -> list[dict[str, str | None]]:
+        raise OSError("a library that does not load")
+
+    nvrtc = {"name": "nvrtc", "version": "13.5", "path": "/lib/libnvrtc.so.13"}
+    with temporary_plugin(plugin(opmux_toolchains=lambda: [broken, lambda: [nvrtc]]), "compiling"):
+        assert toolchains.toolchains()[3:] == [nvrtc]
+    assert nvrtc not in toolchains.toolchains()
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert said == ("plugin compiling: looking for its toolchains failed: OSError('a library that does not load')")

@@ -39,6 +39,8 @@ def test_every_variable_is_listed_with_its_meaning_and_value(monkeypatch, name: 
         ("OPMUX_DISABLE", "ck,asm", "not registered: ck, asm"),
         ("OPMUX_PLUGINS", "no-such-plugin", "not installed: no-such-plugin"),
         ("OPMUX_TUNED", "/no/such/folder", "no such folder"),
+        ("OPMUX_BUNDLES", "/no/such/bundle:/tmp", "no such folder: /no/such/bundle"),
+        ("OPMUX_NO_JIT", "never", "expected 0 or 1"),
         ("OPMUX_LOG", "loud", "expected one of debug, info, warning, error"),
         ("OPMUX_PERFER", "triton", "opmux reads no such variable; did you mean OPMUX_PREFER?"),
         ("OPMUX_WHATEVER_ELSE", "1", "opmux reads no such variable"),

@@ -1,4 +1,4 @@
-"""Which toolchains this machine has: looked up, never imported."""
+"""Which toolchains this machine has: looked up, never imported; plugins add those that they know."""
 
 import importlib.metadata
 import os
@@ -6,6 +6,10 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+
+from opmux.errors import PLUGIN_FAULTS
+from opmux.log import logger
+from opmux.plugins import loading
 
 _TRITON = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm", "triton-windows")
 """The distributions that bring the module ``triton``."""
@@ -20,11 +24,23 @@ _PATIENCE_S = 20.0
 
 
 def toolchains() -> list[dict[str, str | None]]:
-    """Triton, nvcc and hipcc: name, version and path, each None if it is not known."""
+    """Triton, nvcc, hipcc and what plugins look for: name, version and path, each None if it is not known."""
     found: list[dict[str, str | None]] = [{"name": "triton", "version": _triton_version(), "path": None}]
     for name, (variables, default, pattern) in _COMPILERS.items():
         path = _path_of(name, variables, default)
         found.append({"name": name, "version": _version_of(path, pattern) if path else None, "path": path})
+    return found + _of_plugins()
+
+
+def _of_plugins() -> list[dict[str, str | None]]:
+    """What the plugins' own functions find; one that fails is reported and hides no other."""
+    found: list[dict[str, str | None]] = []
+    for plugin in loading.loaded_plugins():
+        for look in plugin.toolchains:
+            try:
+                found += [{key: tool[key] for key in ("name", "version", "path")} for tool in look()]
+            except PLUGIN_FAULTS as error:
+                logger.warning("plugin %s: looking for its toolchains failed: %r", plugin.name, error)
     return found
 
 

@@ -52,6 +52,11 @@ def _folder(value: str) -> str | None:
     return None if Path(value).is_dir() else "no such folder"
 
 
+def _bundles(value: str) -> str | None:
+    gone = [part for part in value.split(os.pathsep) if part.strip() and not Path(part).is_dir()]
+    return f"no such folder: {', '.join(gone)}" if gone else None
+
+
 def _level(value: str) -> str | None:
     levels = ("debug", "info", "warning", "error")
     return None if value.strip().lower() in levels else f"expected one of {', '.join(levels)}"
@@ -67,6 +72,8 @@ _JUDGES: dict[str, Callable[[str], str | None]] = {
     "OPMUX_PLUGINS": _plugins,
     "OPMUX_ARCH": _arch,
     "OPMUX_TUNED": _folder,
+    "OPMUX_BUNDLES": _bundles,
+    "OPMUX_NO_JIT": _switch,
     "OPMUX_LOG": _level,
     "OPMUX_STRICT": _switch,
     "OPMUX_CHECK": _switch,

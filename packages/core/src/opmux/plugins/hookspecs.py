@@ -1,6 +1,6 @@
 """The hooks of a plugin. Each is called once per plugin, when plugins are loaded; never per call of an op."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pluggy
@@ -57,5 +57,15 @@ def opmux_record_readers() -> Iterable[tuple[str, RecordReader]]:
 
     The suffix begins with a dot. A reader takes a path and yields rows as dicts, with the columns of opmux's own CSV
     and ``line``, the row's line in the file. Called when plugins are loaded, before any file of records is read.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def opmux_toolchains() -> Iterable[Callable[[], Iterable[dict[str, str | None]]]]:
+    """Return functions that look for compilers, for `opmux doctor`.
+
+    Each returns dicts with ``name``, ``version`` and ``path``, the last two None if unknown. Called when plugins are
+    loaded; the functions are called only when the toolchains are shown, and may then load libraries.
     """
     raise NotImplementedError

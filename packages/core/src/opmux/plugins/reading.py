@@ -37,6 +37,7 @@ class LoadedPlugin:
     commands: tuple[tuple[str, Any], ...] = ()
     tuned_records: tuple[str, ...] = ()
     record_readers: tuple[tuple[str, Any], ...] = ()
+    toolchains: tuple[Any, ...] = ()
 
 
 def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> LoadedPlugin:
@@ -97,6 +98,7 @@ def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Load
         results("opmux_commands"),
         results("opmux_tuned_records"),
         results("opmux_record_readers"),
+        results("opmux_toolchains"),
     )
 
 

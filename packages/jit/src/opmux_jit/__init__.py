@@ -1,0 +1,30 @@
+"""Run-time compilation for backends: compilers, a verified cache and read-only bundles."""
+
+from opmux_jit.__about__ import __version__ as __version__
+from opmux_jit.cache.entry import Entry
+from opmux_jit.cache.layers import cache_root, machine_code
+from opmux_jit.compilers import Compiler, Source, choose, installed
+from opmux_jit.errors import (
+    CacheRefused,
+    CompileFailed,
+    CompilerMissing,
+    KernelMissing,
+    LaunchFailed,
+    LoadFailed,
+)
+
+__all__ = [
+    "CacheRefused",
+    "CompileFailed",
+    "Compiler",
+    "CompilerMissing",
+    "Entry",
+    "KernelMissing",
+    "LaunchFailed",
+    "LoadFailed",
+    "Source",
+    "cache_root",
+    "choose",
+    "installed",
+    "machine_code",
+]

@@ -1,0 +1,68 @@
+"""Which compiler is used: the one that was asked for, else the first that is installed and takes the arch."""
+
+from collections.abc import Iterator, Mapping
+
+from opmux.plugin import InvalidArgument
+from opmux_jit.compilers import nvrtc, programs
+from opmux_jit.compilers.compiler import Compiler
+from opmux_jit.compilers.source import Source
+from opmux_jit.errors import CompilerMissing
+
+NAMES = ("nvrtc", *(kind.name for kind in programs.KINDS))
+"""In the order in which they are tried."""
+
+_REMEDY = {
+    "nvidia": 'pip install "opmux-jit[nvrtc]", or install a CUDA toolkit and set CUDA_HOME',
+    "amd": "install ROCm and set ROCM_PATH, or put clang++ on the path",
+}
+
+
+def find(name: str) -> Compiler | None:
+    """An installed compiler by name, or None."""
+    if name == "nvrtc":
+        return nvrtc.find()
+    return programs.find(next(kind for kind in programs.KINDS if kind.name == name))
+
+
+def installed() -> Iterator[Compiler]:
+    """Every compiler of this machine."""
+    yield from (compiler for name in NAMES if (compiler := find(name)) is not None)
+
+
+def choose(source: Source, name: str | None = None) -> Compiler:
+    """The compiler for a source.
+
+    Args:
+        source: what is to be compiled.
+        name: one of `NAMES`; None takes the first that is installed and fits.
+
+    Raises:
+        InvalidArgument: where there is no compiler of this name.
+        CompilerMissing: where none fits; the message has the reason of each.
+    """
+    if name is not None and name not in NAMES:
+        raise InvalidArgument(f"compile: `compiler` expected one of {', '.join(NAMES)}, got {name!r}; leave it out")
+    reasons: dict[str, str] = {}
+    for one in NAMES if name is None else (name,):
+        found = find(one)
+        reason = "not found" if found is None else found.refusal(source)
+        if found is not None and reason is None:
+            return found
+        reasons[one] = reason or ""
+    raise CompilerMissing(_none_fits(source, reasons))
+
+
+def _none_fits(source: Source, reasons: Mapping[str, str]) -> str:
+    lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+    return f"{source.name}: no compiler for {source.arch}{lines}\n  try: {_REMEDY[source.vendor]}"
+
+
+def toolchains() -> Iterator[dict[str, str | None]]:
+    """What `opmux doctor` shows: each compiler that the core does not look for itself."""
+    for name in ("nvrtc", "clang"):
+        found = find(name)
+        yield {
+            "name": name,
+            "version": found.version if found else None,
+            "path": str(found.path) if found else None,
+        }

@@ -1,0 +1,27 @@
+"""What the core loads of this package: its commands, and where to look for compilers. Loads no library."""
+
+from collections.abc import Callable, Iterator
+
+from opmux.plugin import Implementation, hookimpl
+from opmux_jit.cache.command import cache
+from opmux_jit.compilers.choice import toolchains
+
+OPMUX_API_VERSION = 1
+
+
+@hookimpl
+def opmux_implementations() -> Iterator[Implementation]:
+    """None: this package builds and launches kernels of others."""
+    return iter(())
+
+
+@hookimpl
+def opmux_commands() -> list[tuple[str, Callable[..., None]]]:
+    """``opmux cache``."""
+    return [("cache", cache)]
+
+
+@hookimpl
+def opmux_toolchains() -> list[Callable[[], Iterator[dict[str, str | None]]]]:
+    """NVRTC and clang; the core looks for nvcc and hipcc itself."""
+    return [toolchains]

@@ -1,0 +1,131 @@
+"""Bundles: read-only layers that are verified file by file."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from kernels import Counting, add
+
+from opmux_jit import CacheRefused, KernelMissing, machine_code
+from opmux_jit.cache import bundles, files, layers
+from opmux_jit.compilers import choice
+
+
+@pytest.fixture
+def compiler(monkeypatch) -> Counting:
+    made = Counting()
+    monkeypatch.setattr(choice, "find", lambda name: made if name == made.name else None)
+    return made
+
+
+@pytest.fixture
+def bundle(compiler, tmp_path, cache) -> Path:
+    """A bundle with one entry, moved away from where it was made; the cache is empty again."""
+    place = machine_code(add()).place
+    assert place is not None
+    made = tmp_path / "made"
+    shutil.copytree(place, made / "entries" / place.parent.name / place.name)
+    (made / "triton").mkdir()
+    (made / "triton" / "kernel.cubin").write_bytes(b"machine code")
+    bundles.write(made, ["sm_90"], {"opmux-jit": "0.1.0", "nvrtc": "13.5"})
+    shutil.rmtree(cache)
+    layers.forget()
+    moved = tmp_path / "moved" / "bundle"
+    moved.parent.mkdir()
+    return made.rename(moved)
+
+
+def test_a_bundle_serves_where_the_cache_has_nothing(bundle, compiler, monkeypatch, cache) -> None:
+    monkeypatch.setenv("OPMUX_BUNDLES", f"/no/such/folder:{bundle}")
+    compiler.version = "14.0"  # not the one that built it
+    found = machine_code(add())
+    assert found.place is not None
+    assert found.place.is_relative_to(bundle)
+    assert compiler.count == 1
+    assert not cache.exists()
+
+
+def test_it_serves_where_compiling_is_forbidden_and_errors_name_it(bundle, monkeypatch) -> None:
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    monkeypatch.setenv("OPMUX_NO_JIT", "1")
+    assert machine_code(add()).compiler == "nvrtc 13.5"
+    with pytest.raises(KernelMissing) as caught:
+        machine_code(add(arch="gfx942"))
+    assert str(caught.value).splitlines()[2] == f"  bundles: {bundle} (sm_90)"
+
+
+def test_other_files_are_read_by_name_and_verified(bundle) -> None:
+    opened = bundles.Bundle(bundle)
+    assert (opened.archs, opened.made_with) == (("sm_90",), {"opmux-jit": "0.1.0", "nvrtc": "13.5"})
+    assert opened.names("triton") == ["triton/kernel.cubin"]
+    assert opened.read("triton/kernel.cubin") == b"machine code"
+    (bundle / "triton/kernel.cubin").write_bytes(b"machine c0de")
+    with pytest.raises(ValueError, match=r"^kernel.cubin: its checksum does not match$"):
+        opened.read("triton/kernel.cubin")
+    (bundle / "triton/added").write_bytes(b"by somebody else")
+    with pytest.raises(FileNotFoundError):
+        opened.read("triton/added")
+
+
+@pytest.mark.parametrize("name", ["code.bin", "manifest.json", "source.cu"])
+def test_a_damaged_entry_is_reported_and_compiled_instead(bundle, compiler, monkeypatch, caplog, name) -> None:
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    (path,) = bundle.rglob(name)
+    path.write_bytes(path.read_bytes()[1:])
+    assert machine_code(add()).compiler == "nvrtc 13.5"
+    assert compiler.count == 2
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert said.startswith(f"bundle entry {path.parent} is damaged, and is not used: {name} has ")
+    assert len(list(bundles.Bundle(bundle).damages())) == 1
+
+
+def test_an_entry_that_the_index_does_not_state_is_not_read(bundle, compiler, monkeypatch) -> None:
+    """Even a whole entry, planted with a manifest of its own."""
+    place = machine_code(add("other")).place
+    assert place is not None
+    shutil.copytree(place, bundle / "entries" / place.parent.name / place.name)
+    opened = bundles.Bundle(bundle)
+    assert opened.find(place.name.partition("-")[0]) is None
+
+
+def index_of(bundle: Path, **change: object) -> None:
+    path = bundle / "bundle.json"
+    path.write_bytes(files.sealed({**files.unsealed(path.read_bytes()), **change}))
+
+
+REFUSED = {
+    "other format": (
+        lambda b: index_of(b, format=2),
+        "its format is 2, opmux-jit 0.1.0 reads 1; build it again with `opmux prebuild`",
+    ),
+    "no index": (lambda b: (b / "bundle.json").unlink(), "bundle.json cannot be read (No such file or directory)"),
+    "cut index": (lambda b: (b / "bundle.json").write_bytes(b"{"), "bundle.json is damaged (not JSON)"),
+    "no files": (
+        lambda b: (b / "bundle.json").write_bytes(files.sealed({"format": 1, "archs": [], "made_with": {}})),
+        "bundle.json is damaged ('files')",
+    ),
+    "writable": (lambda b: b.chmod(0o777), "{bundle} can be written by other users: chmod go-w {bundle}"),
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_a_bundle_that_cannot_be_used_is_reported_once(bundle, compiler, monkeypatch, caplog, how) -> None:
+    change, reason = REFUSED[how]
+    change(bundle)
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    message = f"bundle: {bundle} is not used: {reason.format(bundle=bundle)}"
+    with pytest.raises(CacheRefused) as caught:
+        bundles.Bundle(bundle)
+    assert str(caught.value) == message
+    assert list(bundles.refusals()) == [message]
+    machine_code(add())
+    machine_code(add("other"))
+    assert compiler.count == 3
+    assert [r.getMessage() for r in caplog.records] == [message]
+
+
+def test_a_bundle_for_another_arch_is_passed_over(bundle, compiler, monkeypatch, cache) -> None:
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    found = machine_code(add(arch="sm_80"))
+    assert found.place is not None
+    assert found.place.is_relative_to(cache)

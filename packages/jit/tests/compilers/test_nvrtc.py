@@ -1,0 +1,99 @@
+"""NVRTC, the real one: it compiles to cubins without a GPU, and its errors come whole."""
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+from kernels import add
+
+from opmux_jit import CompileFailed, CompilerMissing, Source
+from opmux_jit.compilers import nvrtc
+
+
+def real() -> nvrtc.Nvrtc:
+    found = nvrtc.find()
+    assert found is not None, 'NVRTC is needed: pip install "nvidia-cuda-nvrtc"'
+    return found
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_90a"])
+def test_it_compiles_to_machine_code(arch, tmp_path) -> None:
+    code = real().compile(add(arch=arch), tmp_path)
+    assert code[:4] == b"\x7fELF"
+    assert b".text.add" in code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_headers_in_memory_and_in_folders_are_found(tmp_path) -> None:
+    (tmp_path / "one.h").write_text("#define ONE 1\n")
+    text = '#include <one.h>\n#include "two.h"\nextern "C" __global__ void k(int* x) { *x = ONE + TWO; }\n'
+    source = Source("k", text, "sm_90", include_dirs=(tmp_path,), headers={"two.h": "#define TWO 2\n"})
+    assert real().compile(source, tmp_path)[:4] == b"\x7fELF"
+
+
+def test_an_error_has_all_that_nvrtc_said_and_the_path_of_the_source(tmp_path) -> None:
+    text = "\n".join(f'extern "C" __global__ void k{i}(int* x) {{ *x = missing_{i}; }}' for i in range(30))
+    compiler = real()
+    with pytest.raises(CompileFailed) as caught:
+        compiler.compile(Source("broken", text, "sm_90"), tmp_path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"broken: nvrtc {compiler.version} ({compiler.path}) could not compile it for sm_90"
+    assert lines[1] == f"  source: {tmp_path / 'broken.cu'}"
+    assert lines[2] == 'broken.cu(1): error: identifier "missing_0" is undefined'
+    assert 'broken.cu(30): error: identifier "missing_29" is undefined' in lines
+    assert (tmp_path / "broken.cu").read_text() == text
+
+
+def test_an_option_that_nvrtc_does_not_know_is_said(tmp_path) -> None:
+    with pytest.raises(CompileFailed, match="--no-such-option"):
+        real().compile(add(flags=("--no-such-option",)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arch", "reason"),
+    [("gfx942", "nvrtc compiles for NVIDIA's archs, not gfx942"), ("sm_20", "nvrtc .* compiles for sm_.*, not sm_20")],
+)
+def test_archs_that_it_does_not_compile_for_are_refused(arch, reason) -> None:
+    refusal = real().refusal(add(arch=arch))
+    assert refusal is not None
+    assert re.fullmatch(reason, refusal)
+
+
+class Old:
+    """A library that says it is NVRTC 11.8."""
+
+    def nvrtcVersion(self, major, minor) -> int:
+        ctypes.cast(major, ctypes.POINTER(ctypes.c_int))[0] = 11
+        ctypes.cast(minor, ctypes.POINTER(ctypes.c_int))[0] = 8
+        return 0
+
+
+def test_one_that_is_too_old_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Old())
+    with pytest.raises(CompilerMissing) as caught:
+        nvrtc.Nvrtc(Path("/opt/libnvrtc.so.11"))
+    assert str(caught.value) == (
+        'nvrtc: /opt/libnvrtc.so.11 is version 11.8, 12.0 or newer is needed; pip install -U "nvidia-cuda-nvrtc"'
+    )
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path) -> None:
+    path = tmp_path / "libnvrtc.so.13"
+    path.write_text("not a library")
+    with pytest.raises(CompilerMissing, match=r"^nvrtc: .*libnvrtc.so.13 cannot be loaded: "):
+        nvrtc.Nvrtc(path)
+
+
+def test_wheels_come_before_toolkits_and_newer_before_older(monkeypatch, tmp_path) -> None:
+    for name in ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "lib64/libnvrtc.so.12.9"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "lib64/libnvrtc.so.12.9.alt").touch()
+    monkeypatch.setattr(nvrtc.sys, "path", [str(tmp_path)])
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path / "none"))
+    found = [str(p) for p in nvrtc.candidates() if str(p).startswith(str(tmp_path))]
+    assert [p.removeprefix(f"{tmp_path}/") for p in found] == [
+        "nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "lib64/libnvrtc.so.12.9",
+    ]  # fmt: skip
