@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 import pytest
@@ -13,7 +14,9 @@ from tuner_points import dying, norm
 import opmux
 from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
 from opmux.shapes import write_shapes
+from opmux.tuner import backlog
 from opmux.tuner.journal import Journal
+from opmux.tuner.station import Station
 from opmux.tuning.measured import read_measured
 
 
@@ -64,6 +67,34 @@ def test_builders_find_what_fails_before_it_is_timed(inside, tmp_path: Path) -> 
     assert refusal(tmp_path, shapes=[norm()], jobs=-1) == (
         "tune: `jobs` expected 0 or more, got -1; omit it for the default"
     )
+
+
+def test_few_configs_are_built_for_several_points_at_a_time(inside, tmp_path: Path) -> None:
+    inside("raising wrong built")
+    points = [norm(tokens) for tokens in (4, 8, 16, 32, 64)]
+    tuned = tune(tmp_path, shapes=points, jobs=4, most_configs=2)
+    assert (tuned.measured, tuned.rows, tuned.failed, tuned.left, tuned.builds) == (5, 15, 5, 0, 0)
+    found = read_measured(tmp_path / "cpu.measured")
+    assert [row.reason for row in found.failed] == ["RuntimeError: no such instruction"] * 5
+
+
+def test_points_that_were_built_and_not_measured_are_left_for_the_next_run(
+    inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside("built")
+    clock, measure = [0.0], Station.measure
+
+    def slowly(self, request):
+        clock[0] += 100
+        return measure(self, request)
+
+    monkeypatch.setattr(Station, "measure", slowly)
+    monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    points = [norm(tokens) for tokens in (4, 8, 16)]
+    tuned = tune(tmp_path, shapes=points, jobs=4, most_configs=1, limit_s=50)
+    assert (tuned.measured, tuned.left) == (1, 2)
+    again = tune(tmp_path, shapes=points, jobs=4, most_configs=1)
+    assert (again.measured, again.skipped, again.left, again.rows) == (2, 1, 0, 9)
 
 
 def test_a_run_goes_on_where_it_stopped(inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

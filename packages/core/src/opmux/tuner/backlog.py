@@ -30,13 +30,30 @@ class Backlog:
         Args:
             machine: its `Machine.identity`.
         """
+        return next(iter(self.take_several(machine, 1)), None)
+
+    def take_several(self, machine: str, most: int) -> list[Point]:
+        """The next points for a machine, none where the time is up."""
+        found: list[Point] = []
         with self._lock:
-            while self._waiting and not self._late():
+            while self._waiting and len(found) < most and not self._late():
                 point = self._waiting.popleft()
-                if (point.key, machine) not in self._done:
-                    return point
-                self.skipped += 1
-        return None
+                if (point.key, machine) in self._done:
+                    self.skipped += 1
+                else:
+                    found.append(point)
+        return found
+
+    def put_back(self, points: Sequence[Point]) -> None:
+        """Points that were taken and not measured."""
+        with self._lock:
+            self._waiting.extendleft(reversed(points))
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        with self._lock:
+            return self._late()
 
     def stop(self) -> None:
         """Let no further point be taken."""

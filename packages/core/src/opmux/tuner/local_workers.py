@@ -67,8 +67,13 @@ def _work(
     """The thread of a station: it only waits for the measuring process."""
     try:
         machine = station.machine()
-        while (point := backlog.take(identity(machine))) is not None:
-            answers.put((station.measure(request_of(point)), machine))
+        while requests := [request_of(point) for point in backlog.take_several(identity(machine), 1)]:
+            more = backlog.take_several(identity(machine), station.ahead(requests[0]) - 1)
+            requests += map(request_of, more)
+            station.build(requests)
+            while requests and not backlog.late:
+                answers.put((station.measure(requests.pop(0)), machine))
+            backlog.put_back([request.point for request in requests])
     except OpmuxError as error:
         answers.put(error)
     finally:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 from opmux.bench.isolated import DIED, DONE, LATE, READY, SAID, START_S, Message, Worker
 from opmux.errors import OpmuxError
-from opmux.shapes.point import Point
 from opmux.tuner.candidates import Candidate, Failure
 from opmux.tuner.measuring import Measured, Request, serve
 from opmux.tuning.matching import matching_of
@@ -94,15 +94,16 @@ class Station:
         device: ``cpu`` or ``cuda:0``.
         patience_s: seconds that one step of one candidate may take, its compilation included, before its process is
             killed.
-        builders: processes that compile a point's candidates together before they are timed; 0 leaves that to the
-            measuring process, one candidate after another.
+        builders: processes that compile candidates together before they are timed; 0 leaves that to the measuring
+            process, one candidate after another.
     """
 
     def __init__(self, device: str, patience_s: float, builders: int = 0) -> None:
         self.device = device
         self._measuring = _Process(device, patience_s)
         self._builders = [_Process(device, patience_s) for _ in range(builders)]
-        self._built: set[Any] = set()
+        self._built: set[str] = set()
+        self._parts: dict[str, list[Measured]] = {}
 
     def machine(self) -> Machine:
         """The machine, as its measuring process sees it.
@@ -112,9 +113,14 @@ class Station:
         """
         return self._measuring.machine()
 
+    def ahead(self, request: Request) -> int:
+        """For how many points like a request's to build at a time, so that every builder has something to do."""
+        return max(1, len(self._builders) // request.most_configs) if request.most_configs else 1
+
     def measure(self, request: Request) -> Measured:
-        """Measure a point."""
-        built = self._build(request)
+        """Measure a point; unless `build` was called for it, its candidates are built first."""
+        self.build([request])
+        built = self._parts.pop(request.point.key, [])
         failures = tuple(failure for part in built for failure in part.failures)
         measured = self._measuring.measure(replace(request, excluded=(*request.excluded, *failures)))
         return replace(
@@ -124,19 +130,31 @@ class Station:
             build_s=measured.build_s + sum(part.build_s for part in built),
         )
 
-    def _build(self, request: Request) -> Sequence[Measured]:
-        """Let the builders compile, unless candidates like these were built for another point."""
-        point = request.point
-        work = Work(point.definition, point.dtypes, point.options)
-        moved = work.moved_bytes({**point.dims, **point.options})
-        count = min(len(self._builders), int(_BUILDERS_BYTES / (_COPIES * max(1.0, moved))))
-        alike = _alike(point)
-        if count < 2 or alike in self._built:
-            return []
-        self._built.add(alike)
+    def build(self, requests: Sequence[Request]) -> None:
+        """Let the builders compile, but for points like which one was built before."""
+        fresh: dict[str, Request] = {}
+        for request in requests:
+            if (alike := _alike(request)) not in self._built:
+                fresh.setdefault(alike, request)
+        count = min([len(self._builders), *map(_most_builders, fresh.values())])
+        if not fresh or count < 2:
+            return
+        self._built.update(fresh)
+        shares = max(1, count // len(fresh))
+        free: SimpleQueue[_Process] = SimpleQueue()
+        for process in self._builders[:count]:
+            free.put(process)
+
+        def job(request: Request, which: int) -> Measured:
+            process = free.get()
+            try:
+                return process.measure(request, (which, shares))
+            finally:
+                free.put(process)
+
         with ThreadPoolExecutor(count) as pool:
-            jobs = [pool.submit(p.measure, request, (n, count)) for n, p in enumerate(self._builders[:count])]
-            return [job.result() for job in jobs]
+            jobs = {r.point.key: [pool.submit(job, r, n) for n in range(shares)] for r in fresh.values()}
+            self._parts.update({key: [part.result() for part in parts] for key, parts in jobs.items()})
 
     def close(self) -> None:
         """End the processes; a thread that waits for one gets `Closed`."""
@@ -144,9 +162,21 @@ class Station:
             process.close()
 
 
-def _alike(point: Point) -> Any:
-    """What points have in common whose kernels are compiled alike: all but the sizes that change from call to call."""
-    near = matching_of(point.definition).nearest
+def _most_builders(request: Request) -> int:
+    """How many processes may hold the arguments of a point at a time."""
+    point = request.point
+    work = Work(point.definition, point.dtypes, point.options)
+    moved = work.moved_bytes({**point.dims, **point.options})
+    return int(_BUILDERS_BYTES / (_COPIES * max(1.0, moved)))
+
+
+def _alike(request: Request) -> str:
+    """What points have in common whose kernels are compiled alike.
+
+    For whole spaces that is all but the sizes that change from call to call. The first configs depend on those too.
+    """
+    point = request.point
+    near = matching_of(point.definition).nearest if request.most_configs is None else ()
     return replace(
         point,
         dims={name: size for name, size in point.dims.items() if name not in near},
