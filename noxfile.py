@@ -149,8 +149,16 @@ def transformers_oldest(session: nox.Session) -> None:
 
 def test_arch(session: nox.Session, arch: str) -> None:
     """Check one arch in an environment of its own; ``-- --write`` records the machine code's facts again."""
-    install(session, f"{CORE}[cli,testing]", TRITON)
+    install(session, f"{CORE}[cli,testing]", TRITON, EMULATOR)
     check_arch(session, arch)
+
+
+def emulate_kernels(session: nox.Session, arch: str, profile: str) -> None:
+    """Execute the Triton kernels as compiled for an AMD arch, on the emulator, and compare them with the references."""
+    arguments = ["--profile", profile, "--within", f"opmux_emulator.triton_launches:on({arch})"]
+    if profile == "emulator":  # of a few cases, most of the time would go into starting processes
+        arguments += ["--jobs", str(os.cpu_count() or 1)]
+    session.run("opmux", "conformance", "triton", *arguments, env={"OMP_NUM_THREADS": "1"})
 
 
 def check_arch(session: nox.Session, arch: str) -> None:
@@ -160,9 +168,13 @@ def check_arch(session: nox.Session, arch: str) -> None:
     """
     check_machine_code(session, arch)
     here = session.run("python", "-c", PRESENT_ARCHS, silent=True)
+    if arch.startswith("gfx"):
+        emulate_kernels(session, arch, "emulator")
     if arch in str(here).split():
         session.run("opmux", "conformance", "triton", "--profile", "model", "--jobs", "8")
         session.log(f"{arch}: compiled, its machine code checked, and run on the device of this machine")
+    elif arch.startswith("gfx"):
+        session.log(f"{arch}: compiled, its machine code checked, and run on the emulator: no such device is present")
     else:
         session.log(
             f"{arch}: compiled, and its machine code checked; no such device is present, so nothing was run. "
@@ -174,14 +186,16 @@ PRESENT_ARCHS = "from opmux.arch import present_archs; print(*(a for _, a, _ in 
 
 for session_name, arch_name in ARCHS.items():
     arch_session = functools.partial(test_arch, arch=arch_name)
-    arch_session.__doc__ = f"Compile every kernel for {arch_name}, check the machine code, run on it where it is there."
+    arch_session.__doc__ = (
+        f"Compile every kernel for {arch_name}, check the machine code, run on it or on the emulator."
+    )
     nox.session(arch_session, name=f"test-{session_name}")
 
 
 @nox.session(name="test-kernels")
 def kernels(session: nox.Session) -> None:
     """Run the interpreter's session and those of all archs, one after the other, in one environment."""
-    install(session, f"{CORE}[cli,testing]", TRITON)
+    install(session, f"{CORE}[cli,testing]", TRITON, EMULATOR)
     interpret(session)
     for arch in ARCHS.values():
         check_arch(session, arch)
@@ -279,10 +293,11 @@ def ci(session: nox.Session) -> None:
 
 
 def check_some_kernels(session: nox.Session) -> None:
-    """Every kernel under the interpreter, and all machine code of one arch of each vendor."""
+    """Every kernel under the interpreter, all machine code of one arch of each vendor, and some of it emulated."""
     interpret(session)
     for arch in COVERING_ARCHS:
         check_machine_code(session, arch)
+    emulate_kernels(session, "gfx942", "emulator-some")
 
 
 COVERING_ARCHS = ("gfx942", "sm_90")

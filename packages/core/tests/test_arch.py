@@ -126,11 +126,11 @@ def test_a_device_of_an_arch_that_is_not_known_yet_works(monkeypatch):
     """What a driver reports is a fact; only claims and questions are held to the table."""
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (14, 2))
-    arch.device_arch.cache_clear()
+    arch._arch_of_gpu.cache_clear()
     try:
         found = arch.arch_of(torch.device("cuda", 0))
     finally:
-        arch.device_arch.cache_clear()
+        arch._arch_of_gpu.cache_clear()
     assert found.name == "sm_142"
     assert found.matches("sm_80+")
 
@@ -146,11 +146,11 @@ def test_several_different_gpus_in_one_process(monkeypatch):
     capability = {0: (9, 0), 1: (8, 0)}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: asked.append(i) or capability[i])
     monkeypatch.setattr(torch.version, "hip", None)
-    arch.device_arch.cache_clear()
+    arch._arch_of_gpu.cache_clear()
     try:
         archs = [arch.arch_of(torch.device("cuda", i)).name for i in (0, 1, 0, 1)]
     finally:
-        arch.device_arch.cache_clear()
+        arch._arch_of_gpu.cache_clear()
     assert archs == ["sm_90", "sm_80", "sm_90", "sm_80"]
     assert asked == [0, 1]
 
@@ -161,11 +161,26 @@ def test_rocm_devices_are_named_by_their_target(monkeypatch):
 
     monkeypatch.setattr(torch.version, "hip", "6.4")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: Properties)
-    arch.device_arch.cache_clear()
+    arch._arch_of_gpu.cache_clear()
     try:
         assert arch.arch_of(torch.device("cuda", 0)).name == "gfx942"
     finally:
-        arch.device_arch.cache_clear()
+        arch._arch_of_gpu.cache_clear()
+
+
+def test_the_cpu_plays_an_arch():
+    with arch.cpu_plays("gfx942"):
+        assert arch.arch_of(torch.device("cpu")).name == "gfx942"
+        with arch.cpu_plays("gfx950"):
+            assert arch.device_arch("cpu", 0).name == "gfx950"
+        assert arch.device_arch("meta", 0).name == "gfx942"
+        assert arch.present_archs()[0] == ("cpu", arch.CPU, "CPU")
+    assert arch.arch_of(torch.device("cpu")) is arch.CPU
+    with (
+        pytest.raises(InvalidArgument, match="`gfx943` expected an arch that compilers know"),
+        arch.cpu_plays("gfx943"),
+    ):
+        pass
 
 
 def test_an_unknown_device_is_named():

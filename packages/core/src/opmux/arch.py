@@ -11,6 +11,8 @@ of `KNOWN`: a claim for an arch that no compiler knows is a mistake.
 import functools
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -142,7 +144,30 @@ def check_pattern(pattern: str) -> None:
         )
 
 
-@functools.cache
+_played: list[Arch] = []
+"""The archs that the CPU plays, the last one now; see `cpu_plays`."""
+
+
+@contextmanager
+def cpu_plays(arch: str) -> Iterator[None]:
+    """Let the CPU pass for an arch, for tests of its kernels on an emulator; for one process, not thread-safe.
+
+    Within it, calls with CPU tensors are planned for that arch. What a target then launches has to be caught and run by
+    whoever opened the context. Calls that were planned before keep their plans.
+
+    Args:
+        arch: the arch's name.
+
+    Raises:
+        InvalidArgument: if it is no known arch.
+    """
+    _played.append(known_arch(arch))
+    try:
+        yield
+    finally:
+        _played.pop()
+
+
 def device_arch(kind: str, index: int) -> Arch:
     """The arch of a device; its driver is asked only once.
 
@@ -154,7 +179,12 @@ def device_arch(kind: str, index: int) -> Arch:
         InvalidArgument: for a device type that opmux does not know.
     """
     if kind in ("cpu", "meta"):
-        return CPU
+        return _played[-1] if _played else CPU
+    return _arch_of_gpu(kind, index)
+
+
+@functools.cache
+def _arch_of_gpu(kind: str, index: int) -> Arch:
     if kind != "cuda":
         raise InvalidArgument(f"arch: `device` expected cpu or cuda (ROCm included), got {kind}; move the tensors")
     if torch.version.hip:

@@ -47,6 +47,7 @@ ENVIRONMENT = {
     "arch": "cpu",
     "plugins": {"opmux-rows": "1.2"},
     "profile": "small",
+    "within": "",
     "seconds": 1.5,
     "not_checked": {"graph capture": "needs a GPU"},
     "constraints_not_broken": ["rms_norm: AtMost('hidden', 4)"],

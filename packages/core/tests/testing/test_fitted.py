@@ -79,3 +79,14 @@ def test_choices_to_which_no_case_can_be_fitted_are_one() -> None:
 def test_default_contains_small() -> None:
     for op in ("rms_norm", "attention", "quantize"):
         assert {c.id for c in cases_of(op, "small")} <= {c.id for c in cases_of(op, "default")}
+
+
+def test_a_profile_may_run_a_few_claimed_cases_only() -> None:
+    """Evenly chosen: not the first ones, which differ in dtypes alone."""
+    narrow = Implementation(op="linear", target=opmux.linear.reference, when=(Dtype("x", "float32"),))
+    with backends(kernel=narrow):
+        every = cases_for("kernel", "linear", "emulator", CPU)
+        some = cases_for("kernel", "linear", "emulator-some", CPU)
+    claimed = [case for case in every if case.dtypes["x"] == torch.float32]
+    assert len(some) == 4
+    assert some == tuple(claimed[len(claimed) * place // 4] for place in range(4))

@@ -1,9 +1,11 @@
 """`run_conformance`: the report, its counts, its repro lines, and what is wrong use."""
 
+import contextlib
 import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from backends import backends, implementation, plugin
 from torch import Tensor
 
 import opmux
+from opmux.arch import arch_of, cpu_plays
 from opmux.errors import InvalidArgument, UnknownBackend
 from opmux.plugin import Dtype, Implementation, MultipleOf
 from opmux.plugins.loading import temporary_plugin
@@ -65,6 +68,41 @@ def test_failures_say_what_and_how_to_see_it_again() -> None:
     text = str(caught.value)
     assert text.startswith(f"rms_norm on kernel fails case {first['case']}\n  element bound: `y`[0")
     assert text.endswith(f"again: {first['repro']}")
+
+
+@contextlib.contextmanager
+def as_on(arch: str) -> Iterator[None]:
+    with cpu_plays(arch):
+        yield
+
+
+def test_everything_runs_within_the_context_that_was_named() -> None:
+    """Here or in processes of their own: what is claimed, and what a repro line says, follow from it."""
+    seen = []
+
+    def on_gfx942(x: Tensor, weight: Tensor, **options: Any) -> Tensor:
+        seen.append(arch_of(x.device).name)
+        return bad_row(x, weight, **options)
+
+    within = f"{__name__}:as_on(gfx942)"
+    with backends(kernel=Implementation(op="rms_norm", target=on_gfx942, archs=("gfx9*",))):
+        report = run_conformance("kernel", ["rms_norm"], "interpreter", within=within)
+        first = report["ops"][0]["failures"][0]
+        assert first["repro"].endswith(f"'{first['case']}', within='{within}')\"")
+        with pytest.raises(AssertionError, match="element bound"):
+            exec(shlex.split(first["repro"])[2], {})
+    assert set(seen) == {"gfx942"}
+    assert (report["environment"]["arch"], report["environment"]["within"]) == ("gfx942", within)
+    assert run_conformance("reference", ["rms_norm"], "interpreter")["environment"]["within"] == ""
+
+
+def test_a_context_that_is_not_there() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        run_conformance("reference", ["rms_norm"], "interpreter", within="opmux.nowhere:on")
+    assert str(caught.value) == (
+        "conformance: `within` expected module:function or module:function(text), got 'opmux.nowhere:on': "
+        "No module named 'opmux.nowhere'"
+    )
 
 
 def test_the_repro_line_runs_in_a_shell() -> None:

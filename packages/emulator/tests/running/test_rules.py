@@ -115,6 +115,7 @@ def test_clean_kernel_is_not(rule: str, arch: str) -> None:
         "v_mad_u64_u32 v[2:3], s[4:5], v0, v0, v[4:5]",
         "v_lshl_add_u64 v[2:3], v[4:5], 1, v[4:5]",
         "v_lshlrev_b64 v[2:3], 3, v[4:5]",
+        "v_mov_b64 v[2:3], v[4:5]",
     ],
 )
 def test_the_low_half_of_a_sum_needs_no_high_halves(instruction: str) -> None:
@@ -131,7 +132,8 @@ def test_the_low_half_of_a_sum_needs_no_high_halves(instruction: str) -> None:
     [
         ("v_pk_mul_f32 v[2:3], v[4:5], v[4:5] op_sel_hi:[0,0]", "v4"),
         ("v_pk_add_f32 v[2:3], v[4:5], v[4:5] op_sel:[1,1]", "v5"),
-        ("v_pk_mov_b32 v[2:3], v[4:5], v[4:5] op_sel:[0,0] op_sel_hi:[1,0]", "v4"),
+        ("v_pk_mov_b32 v[2:3], v[4:5], v[4:5] op_sel:[0,0]", "v4"),
+        ("v_pk_mov_b32 v[2:3], v[4:5], v[4:5] op_sel:[1,1]", "v5"),
     ],
 )
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
@@ -168,6 +170,15 @@ def test_a_rule_can_be_left_out(rule: str) -> None:
     assert launch(
         program, "k", (groups,), (threads,), arguments, memory=memory, ignore=[rule, "unwritten-lds"]
     ).is_clean
+
+
+@pytest.mark.parametrize("write", ["ds_write_b32", "ds_write_b16", "ds_write_b8", "ds_write_b16_d16_hi"])
+def test_waves_may_write_the_same_value_to_the_same_place(write: str) -> None:
+    """Compilers store replicated data so. Another value is a race, whatever the width."""
+    body = LOAD + "  v_and_b32 v4, 63, v0\n  v_lshlrev_b32 v5, 2, v4\n  {value}\n  " + write + " v5, v3\n"
+    assert judge(body.format(value="v_mul_u32_u24 v3, 0x10001, v4"), 128, 512) == ()
+    found = judge(body.format(value="v_mul_u32_u24 v3, 0x10001, v0"), 128, 512)
+    assert {j.rule for j in found} == {"lds-race"}
 
 
 def test_a_barrier_does_not_order_a_write_that_no_wait_covers() -> None:

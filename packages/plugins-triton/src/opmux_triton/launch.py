@@ -107,9 +107,14 @@ noting = _Noting()
 
 
 @contextmanager
-def recording(arch: str) -> Iterator[Recording]:
-    """Note launches instead of making them, as if on ``arch``; for tests and checks, not thread-safe."""
-    _recording.append(Recording(arch))
+def recording(arch: str, launches: list[Launch] | None = None) -> Iterator[Recording]:
+    """Note launches instead of making them, as if on ``arch``; for tests and checks, not thread-safe.
+
+    Args:
+        arch: the arch whose launches are noted.
+        launches: the list that they are appended to, in the order of the calls; an emulator's executes them.
+    """
+    _recording.append(Recording(arch, [] if launches is None else launches))
     try:
         yield _recording[-1]
     finally:

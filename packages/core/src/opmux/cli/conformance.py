@@ -28,6 +28,14 @@ Limit = Annotated[
     float | None,
     typer.Option("--limit", min=0, help="Seconds that an op may take; needs --jobs.", show_default=False),
 ]
+Within = Annotated[
+    str | None,
+    typer.Option(
+        "--within",
+        help="Run everything in this context, as module:function(text): an emulator makes the CPU pass for an arch.",
+        show_default=False,
+    ),
+]
 
 
 def conformance(
@@ -37,6 +45,7 @@ def conformance(
     profile: Profile = "default",
     jobs: Jobs = None,
     limit: Limit = None,
+    within: Within = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Run every op that a backend claims against its reference.
@@ -53,7 +62,7 @@ def conformance(
         output.complain(f'conformance needs {error.name}, which is not installed: pip install "opmux[testing]"')
         raise typer.Exit(2) from None
     with _Bar() as advance:
-        result = runner.run_conformance(backend, ops or None, profile, advance, jobs, limit)
+        result = runner.run_conformance(backend, ops or None, profile, advance, jobs, limit, within)
     if report is not None:
         output.write("--report", report, output.to_json(result) + "\n")
     if as_json:

@@ -58,7 +58,7 @@ def cases_for(backend: str, op: str, profile: str, device: torch.device) -> tupl
     cases = cases_of(op, profile, device.type == "cuda")
     declared = execution.implementations(named, backend)
     if settings.large or all(not i.when for i in declared):
-        return cases
+        return _selected(named, backend, cases, settings, arch_of(device))
     implementations = [alternative for i in declared for alternative in alternatives(i)]
     arch = arch_of(device)
     found = {case.id: case for case in cases}
@@ -69,7 +69,16 @@ def cases_for(backend: str, op: str, profile: str, device: torch.device) -> tupl
     for case in _edges(named, settings, cases, implementations):
         for fit in _fits(named, backend, implementations, case, arch):
             found.setdefault(fit.id, fit)
-    return tuple(found.values())
+    return _selected(named, backend, tuple(found.values()), settings, arch)
+
+
+def _selected(op: Op, backend: str, cases: tuple[Case, ...], profile: Profile, arch: Arch) -> tuple[Case, ...]:
+    """The cases that the profile runs: all, or ``most`` of the claimed ones, evenly spread, the first among them."""
+    if not profile.most:
+        return cases
+    claimed = [case for case in cases if is_claimed(op, backend, case, arch)]
+    count = min(profile.most, len(claimed))
+    return tuple(claimed[place * len(claimed) // count] for place in range(count))
 
 
 _FITTABLE = (Absent, AtLeast, AtMost, Dtype, Equal, MultipleOf, OneOf, Present, SameDtype)

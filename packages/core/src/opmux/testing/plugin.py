@@ -14,7 +14,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("opmux", "opmux conformance")
     group.addoption("--backend", help="the backend to check against the references")
     group.addoption("--op", action="append", help="an op (may be repeated; default: all that the backend implements)")
-    group.addoption("--profile", default="small", help="sizes of the cases: small, default, model, interpreter, large")
+    group.addoption(
+        "--profile",
+        default="small",
+        help="sizes of the cases: small, default, model, interpreter, emulator, emulator-some, large",
+    )
     group.addoption("--exceptions", help="a file of known exceptions: op | case | reason")
 
 

@@ -24,6 +24,7 @@ class Profile:
         contains: a profile whose cases are included.
         large: whether the profile consists of cases in which some tensor exceeds 2**31 elements.
         needs_gpu: whether to refuse to run it on a CPU.
+        most: how many cases of an op that the backend claims are run, evenly spread over them; 0 for all.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Profile:
     contains: str = ""
     large: bool = False
     needs_gpu: bool = False
+    most: int = 0
     default_size: int = field(default=24)
     default_star: tuple[int, ...] = field(default=(2, 3))
 
@@ -186,6 +188,29 @@ PROFILES: dict[str, Profile] = {
             3,
             17,
             spread=2,
+        ),
+        Profile(
+            "emulator",
+            "tiny sizes, fewer of them; for instruction-level emulators, which compile each kernel",
+            _TINY,
+            0,
+            (),
+            128,
+            3,
+            1,
+            17,
+        ),
+        Profile(
+            "emulator-some",
+            "an even selection of emulator's cases, four of each op",
+            _TINY,
+            0,
+            (),
+            128,
+            3,
+            1,
+            17,
+            most=4,
         ),
         Profile(
             "large",

@@ -26,6 +26,7 @@ from opmux.testing.fitted import cases_for
 from opmux.testing.probes import OF_THE_OP, PROBES, not_declared
 from opmux.testing.profiles import profile_named
 from opmux.testing.subject import NotClaimed, Subject, TargetRaised, prepare, traceback_of
+from opmux.testing.surroundings import surroundings
 from opmux.testing.threads import one_thread
 from opmux.testing.watch import Watch
 
@@ -108,13 +109,14 @@ def _run(subject: Subject) -> Outcome:
     return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, errors=subject.errors)
 
 
-def run_case(backend: str, op: str, case: str) -> Outcome:
+def run_case(backend: str, op: str, case: str, within: str | None = None) -> Outcome:
     """Run one case of a report again.
 
     Args:
         backend: the backend's name.
         op: the op's name.
         case: the case's id.
+        within: the context that it ran in, as `run_conformance` takes it.
 
     Returns:
         The outcome, if it passed or was skipped.
@@ -125,35 +127,38 @@ def run_case(backend: str, op: str, case: str) -> Outcome:
         InvalidArgument: If there is no such op, or the text is no id.
     """
     execution.ops_of(backend)
-    if case.startswith(refusals.PREFIX):
-        outcome = refusals.run_refusal(backend, op_named(op), case, execution.device_for(backend))
-        found = Outcome(case, FAILED if outcome else PASSED, findings=[outcome] if outcome else [])
-    else:
-        found = run_one(backend, parse_case(op, case), execution.device_for(backend))
+    with surroundings(within):
+        if case.startswith(refusals.PREFIX):
+            outcome = refusals.run_refusal(backend, op_named(op), case, execution.device_for(backend))
+            found = Outcome(case, FAILED if outcome else PASSED, findings=[outcome] if outcome else [])
+        else:
+            found = run_one(backend, parse_case(op, case), execution.device_for(backend))
     if found.status == FAILED:
-        raise AssertionError(failure_text(backend, op, found))
+        raise AssertionError(failure_text(backend, op, found, within))
     detail = found.reason or f"error over bound: element {found.errors.element:.3g}, whole {found.errors.whole:.3g}"
     sys.stdout.write(f"{op} {case}: {found.status} on {backend}; {detail}\n")
     return found
 
 
-def repro(backend: str, op: str, case: str) -> str:
+def repro(backend: str, op: str, case: str, within: str | None = None) -> str:
     """The shell command that runs one case."""
-    return f"python -c \"from opmux.testing import run_case; run_case('{backend}', '{op}', '{case}')\""
+    more = f", within='{within}'" if within else ""
+    return f"python -c \"from opmux.testing import run_case; run_case('{backend}', '{op}', '{case}'{more})\""
 
 
-def repro_of_op(backend: str, op: str, profile: str) -> str:
+def repro_of_op(backend: str, op: str, profile: str, within: str | None = None) -> str:
     """The shell command that runs all cases of an op."""
-    return f"opmux conformance {backend} --op {op} --profile {profile}"
+    more = f" --within '{within}'" if within else ""
+    return f"opmux conformance {backend} --op {op} --profile {profile}{more}"
 
 
-def failure_text(backend: str, op: str, outcome: Outcome) -> str:
+def failure_text(backend: str, op: str, outcome: Outcome, within: str | None = None) -> str:
     """A failed case in words."""
     lines = [f"{op} on {backend} fails case {outcome.case}"]
     for finding in outcome.findings:
         lines.append(f"  {finding.check}: {finding.message}")
         lines += [f"    {line}" for line in finding.traceback.splitlines()]
-    return "\n".join([*lines, f"  again: {repro(backend, op, outcome.case)}"])
+    return "\n".join([*lines, f"  again: {repro(backend, op, outcome.case, within)}"])
 
 
 @dataclass
@@ -177,6 +182,7 @@ def _hold(
     profile: str,
     begin: Callable[[str], None],
     step: Callable[[str], None] | None = None,
+    within: str | None = None,
 ) -> Held:
     """Run every case of one op in this process.
 
@@ -186,12 +192,25 @@ def _hold(
         profile: the profile's name.
         begin: called before each case with a description of it.
         step: called after each case with the op's name.
+        within: the context of the cases, as `run_conformance` takes it.
     """
     loading.ensure_loaded()  # this process may not have loaded the plugins yet
+    with surroundings(within):
+        return _hold_here(op, backend, profile, begin, step, within)
+
+
+def _hold_here(
+    op: str,
+    backend: str,
+    profile: str,
+    begin: Callable[[str], None],
+    step: Callable[[str], None] | None,
+    within: str | None,
+) -> Held:
     device = execution.device_for(backend)
     outcomes = []
     for case in cases_for(backend, op, profile, device):
-        begin(f"case {case.id} of {op}: {repro(backend, op, case.id)}")
+        begin(f"case {case.id} of {op}: {repro(backend, op, case.id, within)}")
         outcomes.append(run_one(backend, case, device))
         if step is not None:
             step(op)
@@ -203,12 +222,12 @@ def _hold(
     if gradient is not None:
         refused += [o for o in (run_one(backend, gradient, device),) if o.status == FAILED]
     counts = Counter(o.status for o in (*outcomes, *refused))
-    return Held(_report_of(backend, op, outcomes, refused), counts, unbroken)
+    return Held(_report_of(backend, op, outcomes, refused, within), counts, unbroken)
 
 
-def _not_held(backend: str, op: str, profile: str, cases: int, why: str) -> Held:
+def _not_held(backend: str, op: str, profile: str, cases: int, why: str, within: str | None) -> Held:
     """The result of an op whose process gave no answer."""
-    failure = {"case": "", "check": "process", "message": why, "repro": repro_of_op(backend, op, profile)}
+    failure = {"case": "", "check": "process", "message": why, "repro": repro_of_op(backend, op, profile, within)}
     return Held({**_report_of(backend, op, [], []), "cases": cases, "failures": [failure]}, Counter({FAILED: 1}))
 
 
@@ -219,6 +238,7 @@ def run_conformance(
     progress: Progress | None = None,
     jobs: int | None = None,
     limit_s: float | None = None,
+    within: str | None = None,
 ) -> dict[str, Any]:
     """Check a backend against the references.
 
@@ -231,6 +251,8 @@ def run_conformance(
         jobs: run each op in a process of its own, this many at a time: one that dies fails its op, not the run. For
             installed backends only. None runs everything in this process.
         limit_s: seconds after which an op's process is ended and the op fails; needs ``jobs``.
+        within: a context in which everything runs, in each process, as ``module:function`` or
+            ``module:function(text)``: an emulator's lets the CPU pass for an arch and executes what is launched.
 
     Returns:
         The report as plain data::
@@ -249,13 +271,26 @@ def run_conformance(
 
     Raises:
         UnknownBackend: If no plugin registers the backend.
-        InvalidArgument: If there is no such op or profile, the profile needs a GPU and there is none, ``jobs``
-            is below 1, or ``limit_s`` is given without ``jobs``.
+        InvalidArgument: If there is no such op, profile or context, the profile needs a GPU and there is none,
+            ``jobs`` is below 1, or ``limit_s`` is given without ``jobs``.
     """
     if jobs is not None and jobs < 1:
         raise InvalidArgument(f"conformance: `jobs` expected a number of processes, at least 1, got {jobs}")
     if limit_s is not None and jobs is None:
         raise InvalidArgument("conformance: `limit_s` ends processes of `jobs`, which is not given; give jobs=1 too")
+    with surroundings(within):
+        return _run_conformance(backend, ops, profile, progress, jobs, limit_s, within)
+
+
+def _run_conformance(
+    backend: str,
+    ops: Sequence[str] | None,
+    profile: str,
+    progress: Progress | None,
+    jobs: int | None,
+    limit_s: float | None,
+    within: str | None,
+) -> dict[str, Any]:
     began = time.perf_counter()
     implemented = execution.ops_of(backend)
     chosen = [op_named(name).name for name in (implemented if ops is None else dict.fromkeys(ops))]
@@ -263,8 +298,8 @@ def run_conformance(
     device = execution.device_for(backend)
     if settings.needs_gpu and device.type == "cpu":
         raise InvalidArgument(
-            f"conformance: `profile` expected one that runs on a CPU (small, default, interpreter), got {profile!r}, "
-            f"which needs a GPU, and {backend} has none here; run it on a machine with one"
+            "conformance: `profile` expected one that runs on a CPU (small, default, interpreter, emulator), "
+            f"got {profile!r}, which needs a GPU, and {backend} has none here; run it on a machine with one"
         )
     todo = {name: len(cases_for(backend, name, profile, device)) for name in chosen}
     total, done = sum(todo.values()), 0
@@ -275,7 +310,7 @@ def run_conformance(
         if progress is not None:
             progress(op, done, total)
 
-    hold = functools.partial(_hold, backend=backend, profile=profile)
+    hold = functools.partial(_hold, backend=backend, profile=profile, within=within)
     if jobs is None:
         with Watch() as watch:
 
@@ -287,7 +322,7 @@ def run_conformance(
         apart = functools.partial(hold, begin=processes.note)
         answers = processes.call_apart(apart, todo, jobs, limit_s, lambda op: step(op, todo[op]))
         held = [
-            _not_held(backend, op, profile, todo[op], a) if isinstance(a, str) else a
+            _not_held(backend, op, profile, todo[op], a, within) if isinstance(a, str) else a
             for op, a in zip(todo, answers, strict=True)
         ]
     reports = [h.report for h in held]
@@ -296,7 +331,7 @@ def run_conformance(
     for one in held:
         counts.update(one.counts)
     if not counts[PASSED] and not counts[FAILED]:
-        _fail_empty(reports, backend, profile)
+        _fail_empty(reports, backend, profile, within)
         counts[FAILED] = len(reports)
     unloaded = execution.unloaded_parts(backend)
     counts[FAILED] += len(unloaded)
@@ -306,11 +341,13 @@ def run_conformance(
         **counts,
         "ops": reports,
         "not_loaded": unloaded,
-        "environment": _environment(device, profile, unbroken, time.perf_counter() - began),
+        "environment": _environment(device, profile, unbroken, time.perf_counter() - began, within),
     }
 
 
-def _report_of(backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequence[Outcome]) -> dict[str, Any]:
+def _report_of(
+    backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequence[Outcome], within: str | None = None
+) -> dict[str, Any]:
     errors = Errors()
     for outcome in outcomes:
         errors.include(outcome.errors)
@@ -322,7 +359,7 @@ def _report_of(backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequ
         "coverage": claimed / len(outcomes) if outcomes else 0.0,
         "max_error": errors.as_dict(),
         "failures": [
-            {"case": o.case, "check": f.check, "message": f.message, "repro": repro(backend, op, o.case)}
+            {"case": o.case, "check": f.check, "message": f.message, "repro": repro(backend, op, o.case, within)}
             | ({"traceback": f.traceback} if f.traceback else {})
             for o in (*outcomes, *refused)
             for f in o.findings
@@ -339,7 +376,7 @@ def _not_run(outcomes: Sequence[Outcome]) -> dict[str, str]:
     return {probe: reason for probe, reason in reasons.items() if probe not in ran}
 
 
-def _fail_empty(reports: Sequence[dict[str, Any]], backend: str, profile: str) -> None:
+def _fail_empty(reports: Sequence[dict[str, Any]], backend: str, profile: str, within: str | None) -> None:
     """Make a run without any claimed case fail."""
     for report in reports:
         reasons = "; ".join(report["skips"]) or "there are none"
@@ -348,7 +385,7 @@ def _fail_empty(reports: Sequence[dict[str, Any]], backend: str, profile: str) -
                 "case": "",
                 "check": "claims",
                 "message": f"no case ran: {backend} claims none of {report['cases']} cases ({reasons})",
-                "repro": repro_of_op(backend, report["op"], profile),
+                "repro": repro_of_op(backend, report["op"], profile, within),
             }
         )
 
@@ -359,7 +396,9 @@ def _version(backend: str) -> str:
     return ""
 
 
-def _environment(device: torch.device, profile: str, unbroken: Sequence[str], seconds: float) -> dict[str, Any]:
+def _environment(
+    device: torch.device, profile: str, unbroken: Sequence[str], seconds: float, within: str | None
+) -> dict[str, Any]:
     gpu = device.type == "cuda"
     return {
         "opmux": __about__.__version__,
@@ -370,6 +409,7 @@ def _environment(device: torch.device, profile: str, unbroken: Sequence[str], se
         "arch": arch_of(device).name,
         "plugins": {p.name: f"{p.distribution} {p.version}" for p in loading.loaded_plugins()},
         "profile": profile,
+        "within": within or "",
         "seconds": round(seconds, 3),
         "not_checked": {} if gpu else {"graph capture": "needs a GPU", "tensors past 2**31 elements": "needs a GPU"},
         "constraints_not_broken": list(unbroken),

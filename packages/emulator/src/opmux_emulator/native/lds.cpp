@@ -28,7 +28,8 @@ bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int 
         bool other_wrote = x.write_epoch == epoch && x.writer != w.index && x.writer_mask & mask;
         bool other_read = x.read_epoch == epoch && x.readers & ~me && x.reader_mask & mask;
         // Waves that write the same value do no harm: compilers store replicated data so.
-        if (other_wrote && write && data && at >= address && at + 4 <= address + bytes && !memcmp(&g.lds[at], (const u8*)data + (at - address), 4)) other_wrote = false;
+        u32 from = std::max(at, address), to = std::min(at + 4, address + bytes);
+        if (other_wrote && write && data && !memcmp(&g.lds[from], (const u8*)data + (from - address), to - from)) other_wrote = false;
         if (__builtin_expect(!atomic && (other_wrote || (write && other_read)), 0)) {
             report(w, i, LDS_RACE, lane, at, other_wrote ? x.writer : __builtin_ctz(x.readers & ~me));
             x.write_epoch = x.read_epoch = 0;
@@ -139,10 +140,11 @@ void defined(Wave& w, const Inst& i, int code) {
 void write(Wave& w, const Inst& i, Shape s) {
     const u32* a = address_of(w, i); int n = (s.bytes + 3) / 4; const u32* d[4]; u64 u[4]; u32 at[LANES];
     for (int k = 0; k < n; k++) { d[k] = read_v(w, i, i.src[1] + k); u[k] = w.vu[i.src[1] + k - VGPR]; }
-    u64 mask = take(w, i, a, i.imm, s.bytes, true, at, s.bytes >= 4 ? d : nullptr, u);
+    u32 high[LANES];
+    if (s.half == 2) { for (int l = 0; l < LANES; l++) high[l] = d[0][l] >> 16; d[0] = high; }
+    u64 mask = take(w, i, a, i.imm, s.bytes, true, at, d, u);
     for (int l = 0; l < LANES; l++) if (mask >> l & 1) {
         u32 v[4]; for (int k = 0; k < n; k++) v[k] = d[k][l];
-        if (s.half == 2) v[0] >>= 16;
         memcpy(&w.g->lds[at[l]], v, s.bytes);
     }
     w.issued[LDS_OP]++; lds_note(w, LDS_OP, true, s.bytes, mask, at);

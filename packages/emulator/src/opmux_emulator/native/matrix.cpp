@@ -56,10 +56,12 @@ template <class F> void packed32(Wave& w, const Inst& i, int sources, F f) {
     for (int k = 0; k < sources; k++) { low |= half_unwritten(w, i, k, i.opsel >> k & 1); w.und |= half_unwritten(w, i, k, i.opsel_hi >> k & 1); }
     put64_halves(w, i, r, low);
 }
+// op_sel picks the half of each source: of the first for the low result, of the second for the high one (CDNA3 ISA,
+// V_PK_MOV_B32). op_sel_hi has no meaning: compilers copy a pair with op_sel:[0,1].
 void pk_mov(Wave& w, const Inst& i) {
     start(w, i); alignas(64) u64 a[LANES], b[LANES], r[LANES]; raw64(w, i, 0, a, false); raw64(w, i, 1, b, false);
-    for (int l = 0; l < LANES; l++) r[l] = (u32)(i.opsel & 1 ? a[l] >> 32 : a[l]) | (i.opsel_hi & 2 ? b[l] & ~0xffffffffull : b[l] << 32);
-    u64 low = half_unwritten(w, i, 0, i.opsel & 1); w.und = half_unwritten(w, i, 1, i.opsel_hi >> 1 & 1);
+    for (int l = 0; l < LANES; l++) r[l] = (u32)(i.opsel & 1 ? a[l] >> 32 : a[l]) | (i.opsel & 2 ? b[l] & ~0xffffffffull : b[l] << 32);
+    u64 low = half_unwritten(w, i, 0, i.opsel & 1); w.und = half_unwritten(w, i, 1, i.opsel >> 1 & 1);
     put64_halves(w, i, r, low);
 }
 // v_fma_mix: op_sel_hi says that an operand is a half, op_sel which half.

@@ -220,7 +220,11 @@ template <int ROW> void permlane_swap(Wave& w, const Inst& i) {   // CDNA4 ISA: 
     }
     w.valu_v[i.dst - VGPR] = w.valu_v[i.src[0] - VGPR] = w.slot;
 }
-void mov_b64(Wave& w, const Inst& i) { unary<u64, u64>(w, i, [](u64 a) { return a; }); }
+void mov_b64(Wave& w, const Inst& i) {
+    if (i.variant == DPP16) { unary<u64, u64>(w, i, [](u64 a) { return a; }); return; }
+    start(w, i); FETCH(u64, a, 0);
+    u64 low = half_unwritten(w, i, 0, 0); w.und = half_unwritten(w, i, 0, 1); put64_halves(w, i, a, low);
+}
 void nop(Wave&, const Inst&) {}
 
 // 8-bit floats. The selected byte or word of the source comes through SDWA or op_sel.

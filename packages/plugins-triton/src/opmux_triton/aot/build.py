@@ -48,8 +48,11 @@ def target_of(arch: str) -> GPUTarget:
     return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
 
 
-def build(launch: Launch, arch: str) -> Built:
+def compile_launch(launch: Launch, arch: str) -> tuple[Any, tuple[Any, ...]]:
     """Compile a launch as Triton would when it is called.
+
+    Returns:
+        What Triton compiled, and the arguments that the code takes, in order.
 
     Raises:
         Exception: whatever the compiler raises.
@@ -68,7 +71,17 @@ def build(launch: Launch, arch: str) -> Built:
         source_class = GluonASTSource
     source = source_class(kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=target, options=options.__dict__)
-    amd = target.backend == "hip"
+    return compiled, tuple(bound[name] for name, kind in signature.items() if kind != "constexpr")
+
+
+def build(launch: Launch, arch: str) -> Built:
+    """Compile a launch and keep what the checks need.
+
+    Raises:
+        Exception: whatever the compiler raises.
+    """
+    compiled, _ = compile_launch(launch, arch)
+    amd = arch.startswith("gfx")
     text = compiled.asm["amdgcn" if amd else "ptx"]
     return Built(
         arch,
