@@ -1,8 +1,8 @@
 """Makes the pages of figures and their pictures from what was measured: the files in docs/benchmarks/data.
 
 ``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``products_page`` and ``attention_page`` have products.md
-and attention.md, its linear layers and its attention on shapes that tuning never saw; ``models_page`` has models.md,
-whole Hugging Face models.
+and attention.md, its linear layers and its attention on shapes that tuning never saw; ``choice_page`` has choice.md,
+what opmux chooses on such calls, once a run was measured; ``models_page`` has models.md, whole Hugging Face models.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 from attention_page import attention_page
+from choice_page import choice_page
+from choice_plot import choice_plot
 from models_page import models_page, models_plot
 from ops_page import ops_page, ops_pictures
 from page_parts import NO_REASON
@@ -30,6 +32,9 @@ MADE = {
     "models.svg": models_plot,
 }
 """Each file in the folder, and what makes it."""
+
+if (FOLDER / "data" / "choice.json").exists():
+    MADE |= {"choice.md": choice_page, "choice.svg": choice_plot}
 
 
 def main() -> int:

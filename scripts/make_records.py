@@ -17,9 +17,8 @@ import torch
 
 import opmux
 from opmux.shapes import Point
-from opmux.testing.case import usual_dtype
 from opmux.tuner import Progress
-from opmux.tuner.drawing import draw
+from opmux.tuner.drawing import draw, point_of
 
 DTYPE = torch.bfloat16
 
@@ -48,11 +47,7 @@ TOKENS = (16, 2048, 1, 16384, 256)
 
 def point(op: str, **sizes: Any) -> Point:
     """A call of an op with these sizes and options."""
-    signature = getattr(opmux, op).op.signature
-    given = {t.name for t in signature.required} | {"positions"}
-    dtypes = {t.name: usual_dtype(t, DTYPE) for t in signature.tensors if t.name in given}
-    options = {o.name: sizes[o.name] for o in signature.options if o.name in sizes}
-    made = Point(op, dtypes, {name: sizes[name] for name in signature.binders}, options)
+    made = point_of(op, sizes, DTYPE)
     made.check()
     return made
 

@@ -40,17 +40,22 @@ DRAWN = (((64,), 10), ((80, 96), 10), ((128,), 8), ((192,), 8), ((256,), 8))
 """Head sizes in turn, and how many shapes of them."""
 
 
+def sizes(source: random.Random) -> tuple[int, int, int, int]:
+    """Batch, seq, heads and kv_heads of a call, whatever its head size."""
+    seq = int(2 ** source.uniform(7, 12.8))
+    kv_heads, groups = source.choice((1, 2, 4, 8)), source.choice((1, 2, 4, 8))
+    batch = max(1, round(2 ** source.uniform(12, 15) / seq))
+    return batch, seq, kv_heads * groups, kv_heads
+
+
 def drawn(seed: int) -> list[tuple[int, int, int, int, int, bool]]:
     """The shapes of a seed."""
     source = random.Random(seed)
     shapes = []
     for head_dims, count in DRAWN:
         for number in range(count):
-            seq = int(2 ** source.uniform(7, 12.8))
-            kv_heads, groups = source.choice((1, 2, 4, 8)), source.choice((1, 2, 4, 8))
-            batch = max(1, round(2 ** source.uniform(12, 15) / seq))
             head_dim, causal = head_dims[number % len(head_dims)], bool(number // len(head_dims) % 2)
-            shapes.append((batch, seq, kv_heads * groups, kv_heads, head_dim, causal))
+            shapes.append((*sizes(source), head_dim, causal))
     return shapes
 
 

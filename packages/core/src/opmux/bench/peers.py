@@ -1,4 +1,4 @@
-"""The peers of an op on a device: torch eager, torch.compile, cuBLASLt, cuDNN, and those of installed packages."""
+"""The peers of an op on a device: torch eager, torch.compile, each library that torch brings, and other packages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -80,11 +80,19 @@ def peers_of(op: Op, arguments: Arguments, device: torch.device, compiled: bool)
     if device.type == "cuda" and torch.version.cuda:
         if name == "linear":
             found["cuBLASLt"] = lambda: _with_cublaslt(lambda: f.linear(*tensors, **options))
+        elif name == "linear_backward":
+            found["cuBLASLt"] = lambda: _with_cublaslt(lambda: f.linear_backward(*tensors, **options))
         elif name == "attention":
-            found["cuDNN"] = lambda: _with_cudnn(lambda: f.attention(*tensors, **options))
+            found["cuDNN"] = lambda: _with_kernel(SDPBackend.CUDNN_ATTENTION, lambda: f.attention(*tensors, **options))
+            found["flash attention"] = lambda: _with_kernel(
+                SDPBackend.FLASH_ATTENTION, lambda: f.attention(*tensors, **options)
+            )
             found["cuDNN, heads first"] = lambda: _heads_first(tensors, options["causal"])
         elif name == "attention_backward":
-            found["cuDNN"] = lambda: _cudnn_backward({**op.names(tensors), **options})
+            found["cuDNN"] = lambda: _backward_with(SDPBackend.CUDNN_ATTENTION, {**op.names(tensors), **options})
+            found["flash attention"] = lambda: _backward_with(
+                SDPBackend.FLASH_ATTENTION, {**op.names(tensors), **options}
+            )
         found |= library_peers(name, {**op.names(tensors), **options})
     return found
 
@@ -114,9 +122,9 @@ def _with_cublaslt(run: Run) -> Run:
     return call
 
 
-def _with_cudnn(run: Run) -> Run:
+def _with_kernel(kernel: SDPBackend, run: Run) -> Run:
     def call() -> Any:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel(kernel):
             return run()
 
     return call
@@ -132,9 +140,9 @@ def _compiled_backward(name: str, given: Any) -> Run:
 def _heads_first(tensors: tuple[Any, ...], causal: bool) -> Run:
     """cuDNN on tensors laid out as (batch, heads, seq, head_dim) beforehand."""
     q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors[:3])
-    return _with_cudnn(lambda: f.attention(q, k, v, causal=causal))
+    return _with_kernel(SDPBackend.CUDNN_ATTENTION, lambda: f.attention(q, k, v, causal=causal))
 
 
-def _cudnn_backward(given: Any) -> Run:
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+def _backward_with(kernel: SDPBackend, given: Any) -> Run:
+    with sdpa_kernel(kernel):
         return backward_call("attention_backward", given)

@@ -136,7 +136,7 @@ def _drawn(name: str, count: int, random: Random, largest: Largest, dtype: torch
     for _ in range(_TRIES * count):
         if len(points) == count:
             return list(points.values())
-        point = _point(name, DISTRIBUTIONS[name](random, random.choice(MODELS)), dtype)
+        point = point_of(name, DISTRIBUTIONS[name](random, random.choice(MODELS)), dtype)
         if _size_fits(point, largest):
             points.setdefault(point.key, point)
     raise InvalidArgument(
@@ -145,7 +145,14 @@ def _drawn(name: str, count: int, random: Random, largest: Largest, dtype: torch
     )
 
 
-def _point(name: str, sizes: Sizes, dtype: torch.dtype) -> Point:
+def point_of(name: str, sizes: Sizes, dtype: torch.dtype) -> Point:
+    """A call of an op with these sizes and options, its other options at their defaults.
+
+    Args:
+        name: the op.
+        sizes: at least its dims, and its options that are sizes.
+        dtype: of the model's tensors.
+    """
     signature = OPS[name].signature
     given = {t.name for t in signature.required} | {"positions"}
     dtypes = {t.name: usual_dtype(t, dtype) for t in signature.tensors if t.name in given}

@@ -1,0 +1,153 @@
+"""Calls on which the choice is measured: drawn by a seed for each group, from sizes that tuning does not draw.
+
+Groups are those of the table on ``docs/benchmarks/choice.md``. ``measure_choice.py`` measures them.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import measure_attention
+import measure_products
+import torch
+
+from opmux.shapes import Point
+from opmux.tuner.drawing import point_of
+from opmux.tuning.work import Work
+
+Sizes = dict[str, Any]
+Draw = Callable[[random.Random], tuple[str, Sizes]]
+HEAD_DIMS = (64, 80, 96, 128, 192, 256)
+ROWS = (1, 65536)
+KV_BYTES = (50e6, 1.3e9)
+"""Keys and values that a decoding step reads."""
+PAGES = (16, 32, 64)
+MOST_BYTES = 2**31
+"""Of one tensor."""
+MOST_FLOPS = 8e12
+"""Of one call: about ten milliseconds."""
+
+SMALL_WIDTHS, SMALL_ROWS = (32, 64, 96), 16
+"""For a run on a CPU: it shows that everything works, not how fast anything is."""
+
+
+class Group(NamedTuple):
+    """Calls of one kind.
+
+    Attributes:
+        key: its name in files and on the command line.
+        draw: draws one call: its op and its sizes.
+    """
+
+    key: str
+    draw: Draw
+
+
+def groups(small: bool) -> tuple[Group, ...]:
+    """Every group.
+
+    Args:
+        small: sizes for a CPU.
+    """
+    bands = (("decode", (1, 16)), ("batch", (17, 512)), ("prefill", (513, 16384)))
+    made = [Group(f"linear-{name}", _product("linear", band, small)) for name, band in bands]
+    made += [Group(f"attention-{head_dim}", _attention(head_dim, "attention", small)) for head_dim in HEAD_DIMS]
+    made.append(Group("norms", _norm(small)))
+    made += [
+        Group(f"attention_backward-{head_dim}", _attention(head_dim, "attention_backward", small))
+        for head_dim in HEAD_DIMS
+    ]
+    made.append(Group("linear_backward", _product("linear_backward", (65, 16384), small)))
+    made += [Group(f"decode-{name}", _decode(kv_heads, small)) for name, kv_heads in (("few", (1, 2)), ("8", (8,)))]
+    return tuple(made)
+
+
+def drawn(seed: int, per_group: int, small: bool, only: Sequence[str] = ()) -> Iterator[tuple[str, Point]]:
+    """Groups and calls, a call of each group in turn; each group has its own stream of numbers.
+
+    Args:
+        seed: of the drawing.
+        per_group: calls of each group.
+        small: sizes for a CPU, in float32.
+        only: these groups; all if empty.
+    """
+    dtype = torch.float32 if small else torch.bfloat16
+    found = [(g, random.Random(f"{seed} {g.key}")) for g in groups(small) if not only or g.key in only]
+    seen: set[str] = set()
+    for _ in range(per_group):
+        for group, source in found:
+            while True:
+                point = point_of(*group.draw(source), dtype)
+                if point.key not in seen and _fits(point):
+                    break
+            seen.add(point.key)
+            yield group.key, point
+
+
+def _fits(point: Point) -> bool:
+    work = Work(point.definition, point.dtypes, point.options)
+    if work.flops({**point.dims, **point.options}) > MOST_FLOPS:
+        return False
+    return all(t is None or t.numel() * t.itemsize <= MOST_BYTES for t in point.tensors().values())
+
+
+def _between(source: random.Random, bounds: tuple[float, float]) -> int:
+    return round(math.exp(source.uniform(math.log(bounds[0]), math.log(bounds[1]))))
+
+
+def _product(op: str, band: tuple[int, int], small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        widths = SMALL_WIDTHS if small else measure_products.WIDTHS
+        m = _between(source, (1, SMALL_ROWS) if small else band)
+        n, k = source.choice(widths), source.choice(widths)
+        # A layer without bias: its gradient is not asked for.
+        mask = {"output_mask": (True, True, False)} if op == "linear_backward" else {}
+        return op, {"tokens": m, "n": n, "k": k, **mask}
+
+    return draw
+
+
+def _attention(head_dim: int, op: str, small: bool) -> Draw:
+    mask = {"output_mask": (True, True, True, False)} if op == "attention_backward" else {}  # there are no sinks
+
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        batch, seq, heads, kv_heads = measure_attention.sizes(source)
+        if small:
+            batch, seq = 1, 1 + seq % SMALL_ROWS
+        # DeepSeek's prefill has narrower values.
+        value_dim = 128 if head_dim == 192 and source.random() < 1 / 3 else head_dim
+        return op, {
+            "batch": batch, "seq_q": seq, "seq_k": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
+            "value_dim": value_dim, "causal": source.random() < 1 / 2, **mask,
+        }  # fmt: skip
+
+    return draw
+
+
+def _norm(small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        op = source.choice(("rms_norm", "add_rms_norm_", "layer_norm"))
+        widths = SMALL_WIDTHS if small else measure_products.WIDTHS
+        return op, {"tokens": _between(source, (1, SMALL_ROWS) if small else ROWS), "hidden": source.choice(widths)}
+
+    return draw
+
+
+def _decode(kv_heads: Sequence[int], small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        head_dim, page_size = source.choice((64, 128, 256)), source.choice(PAGES)
+        heads = source.choice(kv_heads)
+        size = _between(source, KV_BYTES) / (4 * heads * head_dim)  # tokens in bfloat16 keys and values
+        batch = _between(source, (max(1.0, size / 131072), min(256.0, size / 128)))
+        context = max(1, round(size / batch))
+        if small:
+            batch, context = 2, 1 + context % 64
+        pages = -(-context // page_size)
+        return "paged_attention", {
+            "batch": batch, "tokens": batch, "heads": heads * source.choice((1, 2, 4, 8)), "kv_heads": heads,
+            "head_dim": head_dim, "value_dim": head_dim, "page_size": page_size, "pages": batch * pages,
+            "max_pages": pages, "max_seqlen_q": 1, "max_seqlen_k": context,
+        }  # fmt: skip
+
+    return draw

@@ -1,0 +1,170 @@
+"""The choice on calls that tuning never saw: what opmux chose, what else it could have chosen, and torch's own calls.
+
+``python benchmarks/measure_choice.py --seed N --out FILE.json [--per-group 60] [--limit 200] [--group NAME]...`` draws
+calls (``choice_shapes.py``). Processes compile what the calls need, then one measures: every implementation that
+accepts a call, in the config that it would get, and torch's own ways to do it, interleaved, device time on a cold
+cache. On the smallest calls of each group it also measures whole calls, host time included. The same command goes on
+where a run stopped. ``scripts/choice_page.py`` makes the page from the result. ``--small`` runs small calls on a CPU.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import choice_shapes
+import torch
+from choice_rows import Measuring, built
+
+from opmux import tuning
+from opmux.bench.isolated import complaints, in_one_line
+from opmux.bench.work import measure_ceilings
+from opmux.shapes import Point
+from opmux.tuner.machine import machine_of
+from opmux.tuner.weights import weight
+from opmux.tuning import store
+
+BUILD_SHARE = 0.5
+"""The part of the time limit in which calls are compiled; what is not finished by then is left for another run."""
+WHOLE_OF = 4
+"""The smallest calls of each group on which whole calls are measured."""
+SAVE_EVERY_S = 5.0
+MOST_JOBS = 14
+
+
+def compiled(todo: list[tuple[str, Point]], device: torch.device, jobs: int, limit_s: float) -> list[tuple[str, Point]]:
+    """Compile what calls need, in their order, until the time is up; returns those that are finished."""
+    if not jobs:
+        return todo
+    began, finished = time.perf_counter(), set()
+    works = [(point, device) for _, point in todo]
+    for number, said in complaints(built, works, workers=jobs, limit_s=120):
+        finished.add(number)
+        if said:
+            print(f"not built: {todo[number][1].key}: {said}", flush=True)
+        if time.perf_counter() - began > limit_s:
+            break
+    print(f"{len(finished)} of {len(todo)} calls compiled in {time.perf_counter() - began:.0f} s", flush=True)
+    return [each for number, each in enumerate(todo) if number in finished]
+
+
+def kept(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of an earlier run of the same seed on the same machine."""
+    if not path.exists():
+        return []
+    before = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("seed", "small", "device", "versions"):
+        if before[name] != head[name]:
+            raise SystemExit(f"{path}: `{name}` is {before[name]!r} there and {head[name]!r} now; name another file")
+    rows: list[dict[str, Any]] = before["rows"]
+    return rows
+
+
+def write(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the file; it appears whole."""
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(json.dumps({**head, "rows": rows}, indent=0) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def head_of(device: torch.device, given: argparse.Namespace) -> dict[str, Any]:
+    """What is said of a run: the machine, the seed, and which measured rows were in force."""
+    files = tuning.report().files
+    _, times = store.in_force()
+    ceilings = measure_ceilings(device, torch.float32 if given.small else torch.bfloat16)
+    return {
+        "title": given.title,
+        "seed": given.seed,
+        "small": given.small,
+        **asdict(machine_of(device)),
+        "copy_gbps": ceilings.copy_gbps,
+        "record_files": [Path(file.file).name for file in files],
+        "rows_of": dict(sorted(Counter(row.machine.device for op in times.values() for row in op.rows).items())),
+    }
+
+
+def smallest(calls: list[tuple[str, Point]]) -> Iterator[str]:
+    """The keys of the smallest calls of each group."""
+    for group in dict.fromkeys(group for group, _ in calls):
+        own = sorted((point for name, point in calls if name == group), key=lambda p: (weight(p), p.key))
+        yield from (point.key for point in islice(own, WHOLE_OF))
+
+
+def arguments_of(words: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--per-group", type=int, default=60)
+    parser.add_argument("--group", action="append", default=[], choices=[g.key for g in choice_shapes.groups(False)])
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds in all; calls come in turns of the groups")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument(
+        "--call-limit", type=float, default=0.25, help="seconds after which a call starts no further round"
+    )
+    parser.add_argument("--jobs", type=int, help=f"processes that compile; by default up to {MOST_JOBS}, none on a CPU")
+    parser.add_argument("--title", default="", help="what the page calls this run")
+    parser.add_argument("--small", action="store_true", help="small calls, on a CPU")
+    parser.add_argument("--dry", action="store_true", help="list the calls and measure nothing")
+    given = parser.parse_args(words)
+    if given.jobs is None:
+        given.jobs = 0 if given.small else min(MOST_JOBS, max(1, (os.cpu_count() or 2) - 2))
+    if not given.dry and given.out is None:
+        parser.error("--out expected a file for the results, got none")
+    if not given.dry and not given.small and not torch.cuda.is_available():
+        parser.error("measuring needs a GPU and there is none; --small measures small calls on the CPU, --dry lists")
+    return given
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure; 1 where an implementation failed or was wrong, or nothing was measured."""
+    given = arguments_of(words)
+    calls = list(choice_shapes.drawn(given.seed, given.per_group, given.small, given.group))
+    if given.dry:
+        sys.stdout.write("".join(f"{group}: {point.key}\n" for group, point in calls) + f"{len(calls)} calls\n")
+        return 0
+    began = time.perf_counter()
+    device = torch.device("cpu") if given.small else torch.device("cuda", torch.cuda.current_device())
+    head = head_of(device, given)
+    rows = kept(given.out, head)
+    done = {row["key"] for row in rows}
+    # Whole calls are measured on the smallest of all, which come first.
+    first = set(smallest(calls))
+    todo = sorted((c for c in calls if c[1].key not in done), key=lambda call: call[1].key not in first)
+    jobs = (
+        (min(14, max(1, (os.cpu_count() or 2) - 2)) if device.type == "cuda" else 0)
+        if given.jobs is None
+        else given.jobs
+    )
+    ready = compiled(todo, device, jobs, BUILD_SHARE * given.limit)
+    measuring, saved = Measuring(device, given.rounds, given.call_limit), time.perf_counter()
+    with torch.no_grad():
+        for group, point in ready:
+            if time.perf_counter() - began > given.limit:
+                break
+            try:
+                rows.append({"key": point.key, **measuring.row(group, point, point.key in first)})
+            except torch.OutOfMemoryError as error:
+                print(f"not measured: {point.key}: {in_one_line(error)}", flush=True)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            if time.perf_counter() - saved > SAVE_EVERY_S:
+                write(given.out, head, rows)
+                saved = time.perf_counter()
+    write(given.out, head, rows)
+    for row in rows:
+        for name, said in row["failed"].items():
+            print(f"FAILED {row['key']}: {name}: {said}", flush=True)
+    print(f"{len(rows)} of {len(calls)} calls in {time.perf_counter() - began:.0f} s", flush=True)
+    return int(not rows or any(row["failed"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The program that measures the choice: its calls are valid, and a run of small ones on the CPU works and goes on."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+MODULES = ("measure_choice", "choice_rows", "choice_shapes", "measure_attention", "measure_products")
+QUICK = ["--seed", "3", "--small", "--per-group", "1", "--rounds", "3", "--group", "linear-decode"]
+QUICK += ["--group", "linear_backward"]
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The program as a module."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import measure_choice
+
+    yield measure_choice
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_a_dry_run_lists_valid_calls_of_every_group(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = program.choice_shapes
+    assert program.main(["--seed", "7", "--per-group", "3", "--dry"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    groups = [group.key for group in shapes.groups(False)]
+    assert listed[-1] == f"{3 * len(groups)} calls"
+    assert Counter(line.partition(":")[0] for line in listed[:-1]) == dict.fromkeys(groups, 3)
+    for _, point in shapes.drawn(7, 3, False):
+        point.check()
+
+
+def test_a_group_draws_the_same_whichever_others_are_drawn(program: ModuleType) -> None:
+    drawn = program.choice_shapes.drawn
+    alone = [point.key for _, point in drawn(7, 5, False, ["norms"])]
+    assert alone == [point.key for group, point in drawn(7, 5, False) if group == "norms"]
+    assert alone != [point.key for _, point in drawn(8, 5, False, ["norms"])]
+
+
+def test_small_calls_are_measured_on_the_cpu_and_a_run_goes_on(
+    program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "choice.json"
+    assert program.main([*QUICK, "--out", str(out), "--limit", "1e-9"]) == 1, "no time for anything"
+    assert json.loads(out.read_text())["rows"] == []
+    assert program.main([*QUICK, "--out", str(out)]) == 0
+    data = json.loads(out.read_text())
+    assert (data["seed"], data["small"], data["arch"], data["rows_of"]) == (3, True, "cpu", {})
+    assert [row["group"] for row in data["rows"]] == ["linear-decode", "linear_backward"]
+    for row in data["rows"]:
+        assert row["chosen"] in row["opmux"]
+        assert row["why"].startswith("priority ")
+        assert row["failed"] == {}
+        assert row["opmux"][row["chosen"]][3] == 3, "rounds"
+        assert row["torch"].keys() == {"torch eager"}
+        assert row["whole"].keys() == {"opmux", "torch"}
+    written = out.read_text()
+    assert program.main([*QUICK, "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["rows"] == json.loads(written)["rows"], "nothing was left to measure"
+    capsys.readouterr()
+
+
+def test_a_file_of_another_run_is_not_mixed_in(program: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "choice.json"
+    program.main([*QUICK, "--out", str(out), "--limit", "1e-9"])
+    with pytest.raises(SystemExit, match=r"choice\.json: `seed` is 3 there and 4 now; name another file"):
+        program.main(["--seed", "4", *QUICK[2:], "--out", str(out)])
+
+
+def test_without_a_gpu_it_says_what_to_do(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        program.main(["--seed", "1", "--out", str(tmp_path / "a.json")])
+    assert "measuring needs a GPU and there is none; --small measures small calls on the CPU" in capsys.readouterr().err
