@@ -43,7 +43,7 @@ EVERYTHING = (
     TRITON,
     VENDOR,
     f"{TRANSFORMERS}[testing]",
-    EMULATOR,
+    f"{EMULATOR}[compiler]",
     f"{JIT}[testing]",
     "pytest-xdist",
     MYPY,

@@ -1,4 +1,4 @@
-"""Hatch's hook: builds the interpreter into the wheel where a C++ compiler is installed; its sources travel along."""
+"""Hatch's hook: builds the native libraries into the wheel where a C++ compiler is installed, beside their sources."""
 
 import importlib.util
 import sys
@@ -12,7 +12,7 @@ PACKAGE = "src/opmux_emulator/native"
 
 
 class InterpreterHook(BuildHookInterface[Any]):
-    """Adds ``native/DIGEST-interpreter.so`` to a wheel, which is then of this platform."""
+    """Adds ``native/DIGEST-interpreter.so`` and ``-libamdhip64.so`` to a wheel, which is then of this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel" or version == "editable":
@@ -23,12 +23,13 @@ class InterpreterHook(BuildHookInterface[Any]):
         build = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = build
         spec.loader.exec_module(build)
-        name = f"{build.digest()}-{build.NAME}"
-        try:
-            made = build.build(Path(self.root, "build", name))
-        except build.BuildError as error:
-            self.app.display_warning(f"the wheel has no built interpreter: {error}")
-            return
-        build_data["force_include"][str(made)] = f"opmux_emulator/native/{name}"
+        for library in (build.INTERPRETER, build.HIP):
+            name = f"{build.digest(library)}-{library.name}"
+            try:
+                made = build.build(Path(self.root, "build", name), library)
+            except build.BuildError as error:
+                self.app.display_warning(f"the wheel has no built libraries: {error}")
+                return
+            build_data["force_include"][str(made)] = f"opmux_emulator/native/{name}"
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
         build_data["pure_python"] = False

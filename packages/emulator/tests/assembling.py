@@ -4,6 +4,7 @@ import functools
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 from opmux_emulator import Program
 
@@ -58,7 +59,12 @@ amdhsa.kernels:
 
 
 @functools.cache
-def assemble(
+def assemble(body: str, arch: str = "gfx942", **options: Any) -> Program:
+    """A kernel of the name ``k``; s[0:1] is its kernarg segment with so many pointers, s2 to s4 the workgroup's id."""
+    return Program(assemble_bytes(body, arch, **options))
+
+
+def assemble_bytes(
     body: str,
     arch: str = "gfx942",
     *,
@@ -69,8 +75,8 @@ def assemble(
     accum: int = 64,
     denormals: int = 3,
     name: str = "k",
-) -> Program:
-    """A kernel of the name ``k``; s[0:1] is its kernarg segment with so many pointers, s2 to s4 the workgroup's id."""
+) -> bytes:
+    """The code object of :func:`assemble`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from triton._C.libtriton import amd
@@ -88,4 +94,4 @@ def assemble(
             source, linked = Path(folder, "k.o"), Path(folder, "k.hsaco")
             source.write_bytes(assemble_amdgcn(text, arch, ""))
             amd.link_hsaco(str(source), str(linked))
-            return Program(linked.read_bytes())
+            return linked.read_bytes()

@@ -9,8 +9,9 @@ from opmux_emulator.errors import CodeObjectError
 EM_AMDGPU = 224
 MACHINES = {0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950"}
 """``EF_AMDGPU_MACH`` of the supported archs."""
-SHT_SYMTAB, SHT_NOTE, SHT_DYNSYM = 2, 7, 11
+SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_DYNSYM = 2, 4, 7, 11
 PT_LOAD, PT_NOTE = 1, 4
+R_AMDGPU_ABS64, R_AMDGPU_RELATIVE64 = 3, 13
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Relocation:
+    """A place that is to hold an address in the loaded image: its virtual address, and that address's own."""
+
+    offset: int
+    addend: int
+
+
+@dataclass(frozen=True)
 class Elf:
     """What a code object's container holds."""
 
@@ -40,6 +49,7 @@ class Elf:
     segments: tuple[Segment, ...]
     symbols: tuple[Symbol, ...]
     notes: tuple[tuple[str, int, bytes], ...]
+    relocations: tuple[Relocation, ...] = ()
 
 
 def fields(data: bytes, layout: str, offset: int, what: str) -> tuple[int, ...]:
@@ -86,12 +96,17 @@ def read_elf(data: bytes) -> Elf:
         elif kind == PT_NOTE:
             notes += list(notes_of(part(data, offset, in_file, f"segment {k}")))
     symbols: dict[str, Symbol] = {}
+    relocations: list[Relocation] = []
     for k in range(sections):
         _, kind, _, _, offset, size, link, _, _, _ = fields(
             data, "<IIQQQQIIQQ", sections_at + k * section_size, f"section header {k}"
         )
         if kind == SHT_NOTE and not notes:
             notes += list(notes_of(part(data, offset, size, f"section {k}")))
+        if kind == SHT_RELA:
+            relocations += relocations_of(
+                data, part(data, offset, size, f"section {k}"), sections_at + link * section_size
+            )
         if kind in (SHT_SYMTAB, SHT_DYNSYM):
             strings = fields(data, "<IIQQQQIIQQ", sections_at + link * section_size, f"section header {link}")
             names = part(data, strings[4], strings[5], f"section {link}")
@@ -101,7 +116,24 @@ def read_elf(data: bytes) -> Elf:
                 text = names[name:].split(b"\0", 1)[0].decode("utf-8", "replace")
                 if text:
                     symbols[text] = Symbol(text, value, length)
-    return Elf(arch, tuple(loaded), tuple(symbols.values()), tuple(notes))
+    return Elf(arch, tuple(loaded), tuple(symbols.values()), tuple(notes), tuple(relocations))
+
+
+def relocations_of(data: bytes, table: bytes, symbols_at: int) -> Iterator[Relocation]:
+    """The dynamic relocations of 64-bit addresses in a section; ``symbols_at`` is its symbol table's header.
+
+    Raises:
+        CodeObjectError: one of another kind.
+    """
+    symbols = fields(data, "<IIQQQQIIQQ", symbols_at, "the section header of relocated symbols")[4]
+    for at in range(0, len(table) - 23, 24):
+        offset, info, addend = struct.unpack_from("<QQq", table, at)
+        kind, symbol = info & 0xFFFFFFFF, info >> 32
+        if kind not in (R_AMDGPU_ABS64, R_AMDGPU_RELATIVE64):
+            raise CodeObjectError(f"code object: it has a relocation of kind {kind} at {offset:#x}: link it first")
+        if kind == R_AMDGPU_ABS64:
+            addend += fields(data, "<Q", symbols + 24 * symbol + 8, f"symbol {symbol}")[0]
+        yield Relocation(offset, addend)
 
 
 def notes_of(data: bytes) -> Iterator[tuple[str, int, bytes]]:

@@ -1,5 +1,6 @@
 """A loaded code object: its kernels, ready to be launched."""
 
+import struct
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +48,14 @@ class Program:
         for segment in self.elf.segments:
             self.image[segment.address : segment.address + len(segment.data)] = segment.data
         self.metadata = read_metadata(self.elf)
+
+    def image_at(self, base: int) -> bytes:
+        """The image as it lies in memory at a device address: with the addresses that it holds."""
+        image = bytearray(self.image)
+        for relocation in self.elf.relocations:
+            if relocation.offset + 8 <= len(image):
+                struct.pack_into("<Q", image, relocation.offset, (base + relocation.addend) & (1 << 64) - 1)
+        return bytes(image)
 
     @classmethod
     def load(cls, path: str | Path) -> "Program":

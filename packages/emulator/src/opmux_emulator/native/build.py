@@ -1,4 +1,4 @@
-"""Building the interpreter with a C++ compiler. Imports nothing of this package: the wheel's build uses it too."""
+"""Building the native libraries with a C++ compiler. Imports nothing of this package: the wheel's build uses it too."""
 
 import hashlib
 import os
@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
-UNITS = ("scalar", "vector", "memory", "lds", "matrix", "rules", "run")
 # No contraction: where the hardware rounds twice, so must this. x86-64-v3 has fused multiply-add and half conversion.
 FLAGS = (
     "-std=c++17",
@@ -24,17 +24,39 @@ FLAGS = (
     "-fPIC",
     "-fno-semantic-interposition",
 )
-NAME = "interpreter.so"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A native library: what its file is called, where its sources lie, and how it is linked."""
+
+    name: str
+    what: str
+    folder: Path
+    units: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+
+INTERPRETER = Library(
+    "interpreter.so", "the interpreter", SOURCES, ("scalar", "vector", "memory", "lds", "matrix", "rules", "run")
+)
+HIP = Library(
+    "libamdhip64.so",
+    "the HIP library",
+    SOURCES.parent / "hip",
+    ("errors", "settings", "memory", "streams", "device", "service", "modules", "launch", "launches"),
+    ("-fvisibility=hidden", "-ldl", "-lpthread", "-Wl,-soname,libamdhip64.so.7"),
+)
 
 
 class BuildError(RuntimeError):
-    """The interpreter could not be built; the message has the compiler's words."""
+    """A library could not be built; the message has the compiler's words."""
 
 
-def digest() -> str:
+def digest(library: Library = INTERPRETER) -> str:
     """What the sources are, so that a library built from others is not used."""
-    hashed = hashlib.sha256(repr((FLAGS, UNITS, machine_flags())).encode())
-    for path in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
+    hashed = hashlib.sha256(repr((FLAGS, library.units, library.flags, machine_flags())).encode())
+    for path in sorted({*library.folder.glob("*.cpp"), *library.folder.glob("*.h"), *SOURCES.glob("*.h")}):
         hashed.update(path.name.encode() + path.read_bytes())
     return hashed.hexdigest()[:16]
 
@@ -63,37 +85,37 @@ def compiler() -> list[str]:
         subprocess.run([sys.executable, "-m", "ziglang", "version"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         raise BuildError(
-            "opmux-emulator: no C++ compiler found to build the interpreter: install one (g++ or clang++), "
+            "opmux-emulator: no C++ compiler found to build its libraries: install one (g++ or clang++), "
             'set CXX, or pip install "ziglang"'
         ) from None
     return [sys.executable, "-m", "ziglang", "c++"]
 
 
-def build(target: Path) -> Path:
-    """Compile the interpreter to ``target``, which appears whole or not at all.
+def build(target: Path, library: Library = INTERPRETER) -> Path:
+    """Compile a library to ``target``, which appears whole or not at all.
 
     Raises:
         BuildError: no compiler, or it fails.
     """
-    command = [*compiler(), *FLAGS, *machine_flags()]
+    command = [*compiler(), *FLAGS, *machine_flags(), *(f for f in library.flags if f.startswith("-f"))]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
 
         def compile_unit(unit: str) -> str:
             out = f"{folder}/{unit}.o"
-            run([*command, "-c", str(SOURCES / f"{unit}.cpp"), "-o", out])
+            run([*command, "-c", str(library.folder / f"{unit}.cpp"), "-o", out], library)
             return out
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            objects = list(pool.map(compile_unit, UNITS))
-        made = f"{folder}/{NAME}"
-        run([*command, "-shared", *objects, "-o", made])
+            objects = list(pool.map(compile_unit, library.units))
+        made = f"{folder}/{library.name}"
+        run([*command, "-shared", *objects, *library.flags, "-o", made], library)
         os.replace(made, target)
     return target
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str], library: Library) -> None:
     """Run the compiler; what it says is the error."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"opmux-emulator: building the interpreter failed: {' '.join(command)}\n{done.stderr[-4000:]}")
+        raise BuildError(f"opmux-emulator: building {library.what} failed: {' '.join(command)}\n{done.stderr[-4000:]}")

@@ -60,18 +60,18 @@ def cache_folder() -> Path:
     return Path(base) / "opmux" / "emulator"
 
 
-def path_of_library() -> Path:
-    """The library: the wheel's where it was built from these very sources, else one built here and kept.
+def path_of_library(library: build.Library = build.INTERPRETER) -> Path:
+    """A library: the wheel's where it was built from these very sources, else one built here and kept.
 
     Raises:
         build.BuildError: it is to be built and cannot be.
     """
-    digest = build.digest()
-    brought = build.SOURCES / f"{digest}-{build.NAME}"
+    name = f"{build.digest(library)}-{library.name}"
+    brought = build.SOURCES / name
     if brought.exists():
         return brought
-    kept = cache_folder() / f"{digest}-{build.NAME}"
-    return kept if kept.exists() else build.build(kept)
+    kept = cache_folder() / name
+    return kept if kept.exists() else build.build(kept, library)
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 // Running a grid: waves of a workgroup in turn, workgroups one after the other; and the interface that Python loads.
-#include "machine.h"
+#include "interface.h"
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 
 std::vector<Op> scalar_ops(); std::vector<Op> vector_ops(); std::vector<Op> memory_ops(); std::vector<Op> lds_ops(); std::vector<Op> matrix_ops();
@@ -62,11 +63,6 @@ bool run_group(Group& g, u64 quantum) {
 }
 }  // namespace
 
-struct Launch {   // as native/library.py lays it out
-    u64 grid[3]; u64 groups[3]; u32 workgroup[3], waves; u32 lds_size, arch, vgprs, sgprs; u32 mode, workitem_id; u64 scratch_per_lane, limit;
-    u64 code_base, enabled; u32 user_sgprs, packed_ids; u32 group_id[3], group_info, private_offset; u32 max_findings; i32 accum_offset; u32 first_group, group_count, entry;
-};
-
 extern "C" {
 int emulator_op_count() { return (int)all_ops().size(); }
 const char* emulator_op_name(int k) { return all_ops()[k].name; }
@@ -77,9 +73,9 @@ int emulator_counts_size() { return sizeof(Counts); }
 int emulator_launch_size() { return sizeof(Launch); }
 int emulator_allocation_size() { return sizeof(Allocation); }
 
-// Returns the number of findings written; `suppressed` counts repeats of one rule at one instruction.
 int emulator_run(const Launch* launch, const i32* code, int instructions, const i32* at, int dwords, const u32* user, Allocation* memory, int allocations,
                  Finding* findings, u64* suppressed, Counts* counts) {
+    static std::mutex one_at_a_time; std::lock_guard<std::mutex> lock(one_at_a_time);   // the registry of groups is one
     Machine m; m.arch = (Arch)launch->arch; m.ops = &all_ops(); m.limit = launch->limit; m.enabled = launch->enabled; m.max_findings = launch->max_findings;
     m.code.resize(instructions); memcpy((void*)m.code.data(), code, sizeof(Inst) * instructions);
     m.seen.assign((size_t)instructions * RULES, 0); m.at.assign(at, at + dwords); m.code_base = launch->code_base;

@@ -1,11 +1,12 @@
 """From the interpreter's findings to judgements in words."""
 
+from collections.abc import Callable
+
 from opmux_emulator.codeobject.descriptor import Descriptor
 from opmux_emulator.codeobject.program import Kernel
 from opmux_emulator.isa.decode import VGPR, Instruction
 from opmux_emulator.isa.text import operand, text_of
 from opmux_emulator.native.library import Finding
-from opmux_emulator.running.memory import Memory
 from opmux_emulator.running.report import RULES, Judgement
 
 COUNTERS = {1: "vmcnt", 2: "lgkmcnt", 3: "lgkmcnt"}
@@ -23,20 +24,25 @@ def judgement_of(
     kernel: Kernel,
     code: list[Instruction],
     grid: tuple[int, int, int],
-    memory: Memory,
+    describe: Callable[[int], str],
     descriptor: Descriptor,
 ) -> Judgement:
-    """One finding in words."""
+    """One finding in words; ``describe`` says which allocation an address is in."""
     rule = list(RULES)[found.rule]
     instruction = code[found.instruction]
     group = (found.group % grid[0], found.group // grid[0] % grid[1], found.group // grid[0] // grid[1])
     lane = None if found.lane < 0 else found.lane
-    detail = words(rule, found.address, found.detail, instruction, memory, descriptor)
+    detail = words(rule, found.address, found.detail, instruction, describe, descriptor)
     return Judgement(rule, kernel.name, instruction.pc, text_of(instruction), group, found.wave, lane, detail)
 
 
 def words(
-    rule: str, address: int, detail: int, instruction: Instruction, memory: Memory, descriptor: Descriptor
+    rule: str,
+    address: int,
+    detail: int,
+    instruction: Instruction,
+    describe: Callable[[int], str],
+    descriptor: Descriptor,
 ) -> str:
     """What is wrong."""
     if rule == "outstanding":
@@ -47,21 +53,17 @@ def words(
     if rule == "unwritten-register":
         return unwritten(address, detail, descriptor)
     if rule in ("unwritten-memory",):
-        return f"reads {memory.describe(address)}, which nothing wrote"
+        return f"reads {describe(address)}, which nothing wrote"
     if rule == "unwritten-lds":
         return f"reads LDS byte {address:#x}, which nothing wrote"
     if rule == "lds-race":
         return f"LDS byte {address:#x} is accessed by wave {detail} too, with no barrier between"
     if rule == "global-race":
         other = f"workgroup {detail}" if detail >= 0 else "another workgroup"
-        return f"{memory.describe(address)} is accessed by {other} too, with nothing to order them"
+        return f"{describe(address)} is accessed by {other} too, with nothing to order them"
     if rule == "out-of-bounds":
         kind = "writes" if detail < 0 else "reads or writes"
-        return (
-            f"{kind} {abs(detail)} bytes at {memory.describe(address)}"
-            if detail != 5
-            else "runs past the end of the code"
-        )
+        return f"{kind} {abs(detail)} bytes at {describe(address)}" if detail != 5 else "runs past the end of the code"
     if rule == "lds-bounds":
         return f"{detail} bytes at LDS byte {address:#x}, outside the workgroup's LDS"
     if rule == "misaligned":

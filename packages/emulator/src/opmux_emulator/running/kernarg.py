@@ -39,11 +39,18 @@ def pack(kernel: Kernel, values: Sequence[Value], grid: Sequence[int], block: Se
     data = bytearray(size)
     for argument, value in zip(explicit, values, strict=False):
         data[argument.offset : argument.offset + argument.size] = encode(kernel, argument, value, memory)
-    for argument in kernel.metadata.arguments:
-        if argument.is_hidden:
-            number = hidden(argument.kind, grid, block)
-            data[argument.offset : argument.offset + argument.size] = number.to_bytes(argument.size, "little")
+    fill_hidden(kernel, data, grid, block)
     return bytes(data)
+
+
+def fill_hidden(
+    kernel: Kernel, data: bytearray, grid: Sequence[int], block: Sequence[int], dynamic_lds: int = 0
+) -> None:
+    """Write the hidden arguments into a kernarg segment."""
+    for argument in kernel.metadata.arguments if kernel.metadata else ():
+        if argument.is_hidden:
+            number = dynamic_lds if argument.kind == "hidden_dynamic_lds_size" else hidden(argument.kind, grid, block)
+            data[argument.offset : argument.offset + argument.size] = number.to_bytes(argument.size, "little")
 
 
 def encode(kernel: Kernel, argument: Argument, value: Value, memory: Memory) -> bytes:

@@ -141,27 +141,15 @@ def run(
 ) -> Report:
     """Lay out memory, run, and read what the interpreter recorded."""
     descriptor = kernel.descriptor
-    table, at, code, base = encode(program, kernel)
-    entry = next((k for k, i in enumerate(code) if i.pc == kernel.entry - base), 0)
-    image, space = np.frombuffer(bytes(program.image), np.uint8).copy(), Memory()
+    table, at, code, _ = encode(program, kernel)
+    image, space = np.frombuffer(program.image_at(IMAGE_BASE), np.uint8).copy(), Memory()
     space.blocks, space._next = list(memory.blocks), memory._next
     kernarg = np.frombuffer(segment, np.uint8).copy() if segment else np.zeros(4, np.uint8)
     segment_at = space.add(kernarg, "kernarg segment", writable=False)
     packet_at = space.add(dispatch_packet(grid, block, kernel), "dispatch packet", writable=False)
-    user = np.array([*user_registers(kernel, segment_at, packet_at, segment), *[0] * 16], np.uint32)
-    count = max(descriptor.user_sgprs, len(user) - 16)
-    if count > 16:
-        raise LaunchError(f"{kernel.name}: its descriptor asks for {count} user registers; there are 16")
-    threads = block[0] * block[1] * block[2]
-    settings = native.Launch(
-        waves=(threads + 63) // 64, lds_size=lds, arch=ARCHS.index(program.arch), vgprs=descriptor.vgprs,
-        sgprs=descriptor.sgprs, mode=descriptor.mode, workitem_id=descriptor.workitem_ids, limit=limit,
-        scratch_per_lane=descriptor.scratch, code_base=IMAGE_BASE + base, user_sgprs=count, packed_ids=1,
-        enabled=sum(1 << k for k, rule in enumerate(RULES) if rule not in ignored), max_findings=MAX_FINDINGS,
-        group_info=descriptor.has_workgroup_info, accum_offset=descriptor.accum_offset, entry=entry,
-        private_offset=descriptor.has_private_offset and program.arch == "gfx90a",
-    )  # fmt: skip
-    settings.groups[:], settings.workgroup[:], settings.group_id[:] = grid, block, descriptor.workgroup_ids
+    settings, user = prepare(
+        program, kernel, grid, block, segment, (segment_at, packet_at, IMAGE_BASE), lds, ignored, limit
+    )
     blocks = [native.Allocation(IMAGE_BASE, image.size, image.ctypes.data, None, None, None, 0, 0)]
     for b in space.blocks:
         b.forget_accesses()
@@ -186,21 +174,61 @@ def run(
         ctypes.byref(counts),
     )  # fmt: skip
     seconds = time.perf_counter() - started
-    judgements = tuple(judgement_of(findings[k], kernel, code, grid, space, descriptor) for k in range(found))
-    report = Report(
-        kernel.name,
-        program.arch,
-        judgements,
-        repeats.value,
-        counts_of(counts, kernel, program.arch, threads, lds),
-        seconds,
-    )
+    judgements = tuple(judgement_of(findings[k], kernel, code, grid, space.describe, descriptor) for k in range(found))
+    counted = counts_of(counts, kernel, program.arch, block[0] * block[1] * block[2], lds)
+    report = Report(kernel.name, program.arch, judgements, repeats.value, counted, seconds)
     fatal = [j for j in judgements if j.rule in ("unsupported", "endless")]
     if fatal or (check and judgements):
         shown = "\n".join(str(j) for j in (fatal or judgements)[:8])
         more = f"\n{len(judgements)} judgements in all" if len(judgements) > 8 else ""
         raise JudgedError(f"{shown}{more}", judgements)
     return report
+
+
+def prepare(
+    program: Program,
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    segment: bytes,
+    addresses: tuple[int, int, int],
+    lds: int,
+    ignored: set[str],
+    limit: int,
+) -> tuple[native.Launch, np.ndarray]:
+    """How the interpreter is to run a kernel, and the scalar registers that the launch fills.
+
+    Args:
+        program: the code object.
+        kernel: one of its kernels.
+        grid: workgroups in x, y, z.
+        block: threads of a workgroup in x, y, z.
+        segment: the kernarg segment.
+        addresses: device addresses of the kernarg segment, the dispatch packet and the code object's image.
+        lds: bytes of LDS, dynamic ones included.
+        ignored: rules that are not applied.
+        limit: instructions that a wave may execute.
+
+    Raises:
+        LaunchError: the descriptor asks for more user registers than there are.
+    """
+    descriptor, (base, code) = kernel.descriptor, program.code
+    entry = next((k for k, i in enumerate(code) if i.pc == kernel.entry - base), 0)
+    user = np.array([*user_registers(kernel, addresses[0], addresses[1], segment), *[0] * 16], np.uint32)
+    count = max(descriptor.user_sgprs, len(user) - 16)
+    if count > 16:
+        raise LaunchError(f"{kernel.name}: its descriptor asks for {count} user registers; there are 16")
+    threads = block[0] * block[1] * block[2]
+    settings = native.Launch(
+        waves=(threads + 63) // 64, lds_size=lds, arch=ARCHS.index(program.arch), vgprs=descriptor.vgprs,
+        sgprs=descriptor.sgprs, mode=descriptor.mode, workitem_id=descriptor.workitem_ids, limit=limit,
+        scratch_per_lane=descriptor.scratch, code_base=addresses[2] + base, user_sgprs=count, packed_ids=1,
+        enabled=sum(1 << k for k, rule in enumerate(RULES) if rule not in ignored), max_findings=MAX_FINDINGS,
+        group_info=descriptor.has_workgroup_info, accum_offset=descriptor.accum_offset, entry=entry,
+        private_offset=descriptor.has_private_offset and program.arch == "gfx90a",
+    )  # fmt: skip
+    settings.groups[:], settings.workgroup[:], settings.group_id[:] = grid, block, descriptor.workgroup_ids
+    return settings, user
 
 
 def dispatch_packet(grid: Sequence[int], block: Sequence[int], kernel: Kernel) -> np.ndarray:

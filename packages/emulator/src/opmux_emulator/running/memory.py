@@ -1,5 +1,6 @@
 """Device memory: host arrays at device addresses, far enough apart that no access past one meets the next."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,11 +84,15 @@ class Memory:
 
     def describe(self, address: int) -> str:
         """An address in words: which allocation it is in, or next to."""
-        for block in self.blocks:
-            if block.base <= address < block.base + block.data.size:
-                return f"{block.name} + {address - block.base:#x}"
-        near = [b for b in self.blocks if b.base - GAP // 2 <= address < b.base + b.data.size + GAP // 2]
-        if near:
-            past = address - near[0].base
-            return f"{near[0].name} + {past:#x}, outside its {near[0].data.size:#x} bytes"
-        return f"{address:#x}, in no allocation"
+        return describe(address, [(b.base, b.data.size, b.name) for b in self.blocks])
+
+
+def describe(address: int, blocks: Sequence[tuple[int, int, str]]) -> str:
+    """An address in words, among blocks of base, size and name."""
+    for base, size, name in blocks:
+        if base <= address < base + size:
+            return f"{name} + {address - base:#x}"
+    for base, size, name in blocks:
+        if base - GAP // 2 <= address < base + size + GAP // 2:
+            return f"{name} + {address - base:#x}, outside its {size:#x} bytes"
+    return f"{address:#x}, in no allocation"
