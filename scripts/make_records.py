@@ -1,7 +1,7 @@
 """Measures the rows that are shipped for a GPU: a grid of common shapes, and random points by a seed.
 
 `python scripts/make_records.py --out h200.measured --limit 420` measures as many points as the time allows, of each op
-in turn, the grid first; the same command goes on where it stopped. Only the configs of heuristics are measured by
+in turn; the same command goes on where it stopped. Only the configs of heuristics are measured by
 default: that is what a call runs whose shape no row describes, and whose time is predicted from the rows. `--dry` lists
 the points and measures nothing.
 """
@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from opmux.tuner.drawing import draw, point_of
 DTYPE = torch.bfloat16
 
 TURNS = (
-    "linear", "attention", "linear", "paged_attention", "linear", "attention_backward", "rms_norm", "linear",
-    "attention", "silu_and_mul", "add_rms_norm_", "linear_backward", "paged_attention", "apply_rope_", "attention",
-    "layer_norm", "silu_mul", "attention_varlen", "write_kv_cache",
+    "linear", "attention", "attention_backward", "linear", "paged_attention", "rms_norm", "linear", "attention",
+    "linear_backward", "attention_backward", "linear", "attention", "add_rms_norm_", "attention_varlen", "linear",
+    "paged_attention", "layer_norm", "attention_backward", "attention", "linear_backward", "silu_mul", "linear",
+    "apply_rope_", "silu_and_mul", "write_kv_cache",
 )  # fmt: skip
-"""The order in which ops have their turns, as often as there is something to learn about them."""
+"""The order in which ops have their turns, the more often the more there is to choose between."""
 
 PRODUCTS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (2048, 2048), (1024, 7168))
 """(n, k) of linear layers."""
@@ -91,12 +93,18 @@ def grid(op: str) -> Iterator[Point]:
 
 
 def points(ops: Sequence[str], random: int, seed: int) -> list[Point]:
-    """The grids of ops and behind them random points, by turns."""
-    waiting = {op: deque([*grid(op), *draw([op], random, seed, dtype=DTYPE)]) for op in dict.fromkeys(ops)}
+    """The points of ops by turns: of each op a point of its grid, then a random one, and so on."""
+    waiting = {op: deque(_mixed([*grid(op)], draw([op], random, seed, dtype=DTYPE))) for op in dict.fromkeys(ops)}
     found = []
     while any(waiting.values()):
         found += [waiting[op].popleft() for op in ops if waiting[op]]
     return found
+
+
+def _mixed(one: Sequence[Point], other: Sequence[Point]) -> Iterator[Point]:
+    """Both in turn; each once."""
+    both = (p for pair in zip_longest(one, other) for p in pair if p is not None)
+    yield from {p.key: p for p in both}.values()
 
 
 def main() -> int:

@@ -101,16 +101,12 @@ def _product(op: str, band: tuple[int, int], small: bool) -> Draw:
         widths = SMALL_WIDTHS if small else measure_products.WIDTHS
         m = _between(source, (1, SMALL_ROWS) if small else band)
         n, k = source.choice(widths), source.choice(widths)
-        # A layer without bias: its gradient is not asked for.
-        mask = {"output_mask": (True, True, False)} if op == "linear_backward" else {}
-        return op, {"tokens": m, "n": n, "k": k, **mask}
+        return op, {"tokens": m, "n": n, "k": k}
 
     return draw
 
 
 def _attention(head_dim: int, op: str, small: bool) -> Draw:
-    mask = {"output_mask": (True, True, True, False)} if op == "attention_backward" else {}  # there are no sinks
-
     def draw(source: random.Random) -> tuple[str, Sizes]:
         batch, seq, heads, kv_heads = measure_attention.sizes(source)
         if small:
@@ -119,7 +115,7 @@ def _attention(head_dim: int, op: str, small: bool) -> Draw:
         value_dim = 128 if head_dim == 192 and source.random() < 1 / 3 else head_dim
         return op, {
             "batch": batch, "seq_q": seq, "seq_k": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
-            "value_dim": value_dim, "causal": source.random() < 1 / 2, **mask,
+            "value_dim": value_dim, "causal": source.random() < 1 / 2,
         }  # fmt: skip
 
     return draw

@@ -7,10 +7,11 @@ import pytest
 import torch
 from tuner_points import norm
 
+from opmux.arch import known_arch
 from opmux.shapes import Point
 from opmux.tuner import checking
 from opmux.tuner.calls import Budget, arguments_of, fitted
-from opmux.tuner.candidates import Failure
+from opmux.tuner.candidates import Failure, takers_of, worth_timing
 from opmux.tuner.measuring import Request, build, measure
 
 CPU = torch.device("cpu")
@@ -184,3 +185,13 @@ def test_sequences_are_alike_and_as_long_as_the_call_allows() -> None:
 def test_the_work_of_ragged_calls_is_that_of_their_lengths() -> None:
     measured = measure("cpu", Request(paged(2, 1, 64), rounds=1))
     assert measured.flops == 2 * 2 * 64 * 4 * (64 + 64)
+
+
+def test_on_a_gpu_the_reference_is_timed_only_where_nothing_else_takes_the_call(planted) -> None:
+    every = takers_of(norm(), known_arch("cpu"), None)
+    assert "reference" in {taker.implementation.full_name for taker in every}
+    gpu = [taker.implementation.full_name for taker in worth_timing(every, torch.device("cuda"))]
+    assert gpu == ["planted", "planted:other"]
+    alone = [taker for taker in every if taker.implementation.full_name == "reference"]
+    assert worth_timing(alone, torch.device("cuda")) == alone
+    assert worth_timing(every, torch.device("cpu")) == every

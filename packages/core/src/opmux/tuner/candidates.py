@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from opmux.arch import Arch
 from opmux.bench.isolated import in_one_line
 from opmux.declared.configs import as_mapping, make_config
+from opmux.declared.implementation import Priority
 from opmux.planning.takers import Taker, takers
 from opmux.shapes.point import Point
 
@@ -71,6 +74,15 @@ def takers_of(point: Point, arch: Arch, backends: Sequence[str] | None) -> list[
         for taker in takers(op, *tensors.values(), arch=arch, backend=backend, **point.all_options):
             found.setdefault(taker.implementation.full_name, taker)
     return list(found.values())
+
+
+def worth_timing(takers: Sequence[Taker], device: torch.device) -> list[Taker]:
+    """The takers without the reference, where the device is a GPU and something else takes the call.
+
+    There the reference runs many kernels, and reads index data on the host: it would take most of a point's time.
+    """
+    others = [taker for taker in takers if taker.implementation.priority > Priority.REFERENCE]
+    return others if others and device.type == "cuda" else list(takers)
 
 
 def entrants_of(

@@ -82,6 +82,13 @@ ROWS = (1, 65536)
 
 Sizes = dict[str, Any]
 
+WANTED: dict[str, Sizes] = {
+    "linear_backward": {"output_mask": (True, True, False)},
+    "attention_backward": {"output_mask": (True, True, True, False)},
+    "attention_varlen_backward": {"output_mask": (True, True, True, False)},
+}
+"""The gradients that autograd asks for where a layer has no bias, and attention no sinks."""
+
 
 @dataclass(frozen=True)
 class Largest:
@@ -148,12 +155,15 @@ def _drawn(name: str, count: int, random: Random, largest: Largest, dtype: torch
 def point_of(name: str, sizes: Sizes, dtype: torch.dtype) -> Point:
     """A call of an op with these sizes and options, its other options at their defaults.
 
+    A gradient asks for what a model without biases and sinks needs.
+
     Args:
         name: the op.
         sizes: at least its dims, and its options that are sizes.
         dtype: of the model's tensors.
     """
     signature = OPS[name].signature
+    sizes = {**WANTED.get(name, {}), **sizes}
     given = {t.name for t in signature.required} | {"positions"}
     dtypes = {t.name: usual_dtype(t, dtype) for t in signature.tensors if t.name in given}
     dims = {name: sizes[name] for name in signature.binders}

@@ -21,7 +21,7 @@ from opmux.bench.results import spread
 from opmux.plugins import loading
 from opmux.running import builds
 from opmux.shapes.point import Point
-from opmux.tuner.candidates import Candidate, Entrant, Failure, entrants_of, takers_of
+from opmux.tuner.candidates import Candidate, Entrant, Failure, entrants_of, takers_of, worth_timing
 from opmux.tuner.checking import Agreement, Oracle, Prepared, Wrong
 from opmux.tuner.machine import machine_of
 from opmux.tuning.measured import Machine
@@ -155,7 +155,10 @@ class _Bench:
         request, arch = self.request, arch_of(self.device)
         excluded = {(f.implementation, f.config) for f in request.excluded}
         found = []
-        for taker in takers_of(request.point, arch, request.backends):
+        takers = takers_of(request.point, arch, request.backends)
+        if request.only is None and request.backends is None:
+            takers = worth_timing(takers, self.device)
+        for taker in takers:
             name = taker.implementation.full_name
             if request.only is not None and name not in request.only:
                 continue
