@@ -146,9 +146,42 @@ def test_gradients_are_open_on_both_sides_of_a_masked_pair(name: str, grad_q: li
     assert of_sinks is None
 
 
+def gradients(*tensors: Tensor, eps: float, output_mask: tuple[bool, ...]) -> tuple[Tensor, ...]:
+    """The gradients of `layer_norm` with infinities in the place of NaN."""
+    found = opmux.layer_norm_backward.op.reference(*tensors, eps=eps, output_mask=output_mask)
+    return tuple(torch.where(t.isnan(), -math.inf, t) for t in found)
+
+
+EITHER = (Caveat.NONFINITE_KIND,)
+NARROW = (Dtype("x", "float32"),)
+
+
+def test_infinities_in_the_place_of_nan_pass_only_with_the_declaration(hold: Hold) -> None:
+    report = hold("layer_norm_backward", gradients, when=NARROW)
+    assert {f["check"] for f in report["failures"]} == {"NaN and Inf"}
+    assert failed_probes(report) <= PROBES
+    assert hold("layer_norm_backward", gradients, when=NARROW, caveats=EITHER)["failed"] == 0
+
+
+@pytest.mark.parametrize("wrong", ["finite", "spread"])
+def test_that_declaration_excuses_neither_numbers_for_infinities_nor_infinities_for_numbers(
+    hold: Hold, wrong: str
+) -> None:
+    def target(*tensors: Tensor, **options: Any) -> tuple[Tensor, ...]:
+        found = gradients(*tensors, **options)
+        if wrong == "finite":
+            return tuple(t.nan_to_num(1.0, 1.0, 1.0) for t in found)
+        return tuple(t if t.isfinite().all() else torch.full_like(t, math.inf) for t in found)
+
+    report = hold("layer_norm_backward", target, when=NARROW, caveats=EITHER)
+    assert {f["check"] for f in report["failures"]} == {"NaN and Inf"}
+
+
 REFUSED = [
     ("paged_attention", DECLARED, "caveat MASKED_NONFINITE (a NaN or infinity in a masked-out key or value may spread) "
      "is not one that paged_attention allows"),
+    ("attention", (Caveat.NONFINITE_KIND,), "caveat NONFINITE_KIND (results that are not finite may be NaN or an "
+     "infinity of either sign) is not one that attention allows"),
     ("rms_norm", ("rounds twice",), "caveat 'rounds twice' is not a Caveat, as Caveat.MASKED_NONFINITE"),
     ("attention", [Caveat.MASKED_NONFINITE], "caveats= is not a tuple: write caveats=(..., )"),
 ]  # fmt: skip

@@ -70,7 +70,7 @@ def _records(
             when=(*when, *_PLAIN, *own, UnitStride(*tensors)),
             capturable=on_gpu,
             deterministic=not (backward and on_gpu),
-            caveats=(Caveat.MASKED_NONFINITE,),
+            caveats=(Caveat.MASKED_NONFINITE, *((Caveat.NONFINITE_KIND,) if backward else ())),
         )
         if backward and on_gpu:
             yield replace(exact, when=(*exact.when, Equal("heads", "kv_heads")))

@@ -1,6 +1,6 @@
 """The records of matrix products and norms."""
 
-from opmux.plugin import Aligned, AnyOf, Contiguous, Dtype, Implementation, OneOf, Priority, SameDtype
+from opmux.plugin import Aligned, AnyOf, Caveat, Contiguous, Dtype, Implementation, OneOf, Priority, SameDtype
 from opmux_vendor.archs import GPUS, ON_CPU, OnArch
 
 _EPILOGUE = (
@@ -77,6 +77,7 @@ _FUSED = (
         when=(SameDtype("x", "weight"), AnyOf(Dtype("x", "float32", "float64"), OnArch(GPUS))),
         capturable=True,
         deterministic=True,
+        caveats=(Caveat.NONFINITE_KIND,),
     ),
 )
 

@@ -117,7 +117,7 @@ def attention_lse(
     same_dtype=(("grad_out", "q", "k", "v", "out"), ("lse", "grad_lse")),
     require=REQUIRED,
     flops="2 * batch * heads * seq_q * seq_k * (3 * head_dim + 2 * value_dim)",
-    caveats=(Caveat.MASKED_NONFINITE,),
+    caveats=(Caveat.MASKED_NONFINITE, Caveat.NONFINITE_KIND),
 )
 def attention_backward(
     grad_out: Real[Tensor, "batch seq_q heads value_dim"],

@@ -211,7 +211,7 @@ def attention_varlen_lse(
     check_data=_check("attention_varlen_backward"),
     flops=_count(3, 2),
     flops_bound="2 * tokens_q * max_seqlen_k * heads * (3 * head_dim + 2 * value_dim)",
-    caveats=(Caveat.MASKED_NONFINITE,),
+    caveats=(Caveat.MASKED_NONFINITE, Caveat.NONFINITE_KIND),
     capturable=False,
 )
 def attention_varlen_backward(

@@ -6,6 +6,7 @@ Sums are accumulated in float32 (float64 if any tensor is float64), and results 
 import torch
 from torch import Tensor
 
+from opmux.declared.caveats import Caveat
 from opmux.definition import define_op
 from opmux.dtypes import Real, accumulation_dtype
 from opmux.ops._variants import in_place
@@ -288,6 +289,7 @@ def layer_norm(
     out_dtype={"grad_x": "x", "grad_weight": "weight", "grad_bias": "weight"},
     same_dtype=(("grad_y", "x"),),
     require=_REQUIRED,
+    caveats=(Caveat.NONFINITE_KIND,),
 )
 def layer_norm_backward(
     grad_y: Real[Tensor, "*tokens hidden"],

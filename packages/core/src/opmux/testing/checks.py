@@ -49,6 +49,7 @@ def check_values(
     changed: Mapping[str, Tensor] | None = None,
     skip: Sequence[bool] = (),
     unspecified: Sequence[Tensor | None] = (),
+    any_nonfinite: bool = False,
 ) -> None:
     """Compare results with the oracle for these arguments.
 
@@ -60,6 +61,7 @@ def check_values(
         changed: where mutated tensors have changed; by default, as their buffers show.
         skip: outputs that are not checked.
         unspecified: for each output a mask of the elements that may hold anything, or None.
+        any_nonfinite: NaN and infinities may stand for each other.
     """
     op = subject.op
     names = result_names(op)
@@ -69,6 +71,9 @@ def check_values(
         if tuple(got.shape) != tuple(right.shape) or (skip and skip[place]):
             continue  # the wrong form is reported as such
         free = unspecified[place] if unspecified else None
+        if any_nonfinite:
+            either = ~got.isfinite() & ~right.isfinite()
+            free = either if free is None else free | either
         if free is not None:
             got = torch.where(free, right.to(got.dtype), got)
         errors, findings = compare(name, got, right, allowance, unit)

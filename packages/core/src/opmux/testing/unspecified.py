@@ -1,14 +1,14 @@
 """Results that a declared caveat leaves unspecified, element by element.
 
-The only one so far is `Caveat.MASKED_NONFINITE`. A (query, key) pair that is masked out has weight 0; if one side of it
-holds a NaN or an infinity, an implementation that multiplies by that weight gives NaN. This leaves open:
+`Caveat.MASKED_NONFINITE` leaves whole elements open. A (query, key) pair that is masked out has weight 0; if one side
+of it holds a NaN or an infinity, an implementation that multiplies by that weight gives NaN. This leaves open:
 
 - the results of a query that masks out a key or value that is not finite;
 - the gradients of such a key;
 - the gradients of a key that is masked out for a query whose q or grad_out is not finite.
 
 Everything else is compared: a query that attends to the value must show it, and one of another sequence or kv head must
-not.
+not. `Caveat.NONFINITE_KIND` leaves open which of NaN and the infinities an element is.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,6 +38,11 @@ def unspecified_results(
     masks = dict.fromkeys(OF_QUERIES, queries.unsqueeze(-1)) | dict.fromkeys(OF_KEYS, keys.unsqueeze(-1))
     masks["lse"] = queries.mT
     return tuple(masks.get(name) for name in names)
+
+
+def kinds_are_open(implementation: Implementation | None) -> bool:
+    """Whether an implementation's caveats leave open which of NaN and the infinities a result is."""
+    return implementation is not None and Caveat.NONFINITE_KIND in implementation.caveats
 
 
 def _touched(arguments: Arguments) -> tuple[Tensor, Tensor]:
