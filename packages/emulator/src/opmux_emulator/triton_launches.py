@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from triton.runtime.jit import TensorWrapper
 
 from opmux.arch import cpu_plays
 from opmux_emulator.codeobject.program import Program
@@ -63,6 +64,8 @@ def program_of(code: bytes) -> Program:
 
 def argument_of(value: Any, memory: Memory) -> Any:
     """An argument of a launch as the emulator takes it; a tensor is the address of its first element."""
+    if isinstance(value, TensorWrapper):  # another dtype's view of a tensor
+        value = value.base
     if isinstance(value, torch.Tensor):
         return place(value, memory)
     return np.float32(value) if isinstance(value, float) and math.isfinite(value) else value

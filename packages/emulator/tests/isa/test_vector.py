@@ -110,7 +110,7 @@ def body_of(cases: list[tuple[str, tuple[int, ...], int]]) -> str:
             lines.append(f"  v_mov_b32 v{10 + r}, {value:#x}")
         lines.append("  v_mov_b32 v20, 0xdeadbeef\n  s_nop 1")
         lines.append("  " + text.format(d="v20", a="v10", b="v11", c="v12"))
-        lines.append("  s_nop 1\n  global_store_dword v1, v20, s[10:11]")
+        lines.append("  s_nop 2\n  global_store_dword v1, v20, s[10:11]")
         lines.append(f"  v_add_u32 v1, 0x100, v1  // {k}")
     return "\n".join(lines) + "\n"
 
@@ -128,6 +128,15 @@ def check(cases: list[tuple[str, tuple[int, ...], int]], arch: str) -> None:
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
 def test_by_hand(arch: str) -> None:
     check(CASES, arch)
+
+
+@pytest.mark.parametrize(("select", "low", "high"), [("", 10, 20), ("op_sel:[1,0]", 11, 20), ("op_sel:[0,1]", 10, 21)])
+def test_moves_of_pairs_pick_each_half_by_op_sel(select: str, low: int, high: int) -> None:
+    """op_sel_hi, which is 1 unless it is given, has no part in it."""
+    start = "".join(f"  v_mov_b32 v{r}, {r}\n" for r in (10, 11, 20, 21))
+    stores = "  global_store_dword v1, v2, s[10:11]\n  global_store_dword v1, v3, s[10:11] offset:256\n"
+    got = run(f"{start}  v_pk_mov_b32 v[2:3], v[10:11], v[20:21] {select}\n{stores}", 2)
+    assert got[:, 5].tolist() == [low, high]
 
 
 def test_fnuz_conversions_of_gfx942() -> None:

@@ -26,6 +26,9 @@ enum Variant { PLAIN, DPP16, SDWA_ };
 
 enum Unit { XDL, DGEMM, SGEMM };   // which matrix unit: dependencies differ
 
+// What the hazard rules of single opcodes ask for.
+enum Trait : u8 { IS_DOT = 1, LANE_READ = 2, LANE_SELECT = 4, DIV_FMAS = 8, FMA64 = 16, LANE_SWAP = 32, CVT_SCALE = 64, READS_M0 = 128 };
+
 // What an opcode is, for the hazard rules and the counts.
 enum Class : u8 { SALU, VALU, TRANS, MFMA, SMEM, VMEM, DSOP, BRANCH, SPECIAL };
 
@@ -45,7 +48,7 @@ struct Pending { u32 seq; Counter counter; u8 write, size; u64 lanes; u32 offset
 
 struct Machine; struct Group; struct Wave;
 using Handler = void (*)(Wave&, const Inst&);
-struct Op { const char* name; Handler run; Class kind; u8 source_bits; };
+struct Op { const char* name; Handler run; Class kind; u8 traits; };
 
 struct Group {
     Machine* m; u32 id, x, y, z, epoch = 1;
@@ -69,9 +72,10 @@ struct Wave {
     std::vector<Pending> pending;               // LDS accesses that no wait has covered
     // Wait states: the issue slot at which something was written, per register.
     u64 slot = 1000;
-    u64 valu_v[768], valu_s[VGPR], trans_v[768], part_v[768], mfma_v[768], store_v[768];
-    u64 valu_exec = 0, salu_m0 = 0, setreg = 0, valu_vcc = 0;
-    u16 mfma_passes[768], mfma_first[768]; u8 mfma_kind[768];   // passes, first register of the result, and unit
+    u64 valu_v[768], valu_s[VGPR], trans_v[768], part_v[768], mfma_v[768], store_v[768], dot_v[768], addend_v[768];
+    u64 valu_exec = 0, salu_m0 = 0, setreg[64] = {}, double_mfma = 0;   // setreg: by hardware register
+    u16 mfma_passes[768], mfma_first[768], addend_passes[768]; u8 mfma_kind[768];   // passes, first register of the result, and unit
+    i32 dot_op[768];                            // which dot product wrote it
     u64 executed = 0, scratch_base = 0;
     u64 und = 0, mask = 0;                      // of the current instruction: lanes whose sources nothing wrote; lanes written
     u64 exec() const { u64 e; memcpy(&e, &s[EXEC], 8); return e; }
@@ -104,6 +108,9 @@ void slow_write_s(Wave& w, const Inst& i, int r);
 void range_fault(Wave& w, const Inst& i, int r, bool vector);
 void before(Wave& w, const Inst& i);                    // hazards of the instruction's kind
 void after_mfma(Wave& w, const Inst& i, int r, int count, int passes, int kind);
+void after(Wave& w, const Inst& i, const Op& op);         // what an instruction's kind leaves behind
+void check_flag_source(Wave& w, const Inst& i, bool exec);   // VCCZ or EXECZ as an operand
+u8 traits_of(const char* name);
 u8* translate(Wave& w, const Inst& i, u64 address, u32 bytes, bool write, int lane, Allocation** found = nullptr);
 void wait(Wave& w, u32 vm, u32 lgkm);
 bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int lane, bool atomic = false, const void* data = nullptr);

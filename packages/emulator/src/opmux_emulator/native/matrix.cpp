@@ -180,8 +180,14 @@ void multiply_int(int M, int K, const float (*A)[32], const float (*B)[32], floa
         memcpy(C[row], x, sizeof x);
     }
 }
+// Two wait states from a VALU that is no dot product to a matrix instruction that reads its result: there is no path that
+// forwards it (CDNA3 ISA, section 7.5).
+void valu_result(Wave& w, const Inst& i, int code) {
+    int r = code - VGPR; u64 then = w.valu_v[r];
+    if (__builtin_expect(then && w.slot - then - 1 < 2 && w.dot_v[r] != then, 0)) report(w, i, WAIT_STATES, -1, 2, code);
+}
 const u32 (*source_registers(Wave& w, const Inst& i, int k, int count, u32 (*copy)[LANES], u64& und))[LANES] {
-    for (int r = 0; r < count; r++) { const u32* p = read_v(w, i, i.src[k] + r); und |= w.vu[i.src[k] - VGPR + r]; memcpy(copy[r], p, 4 * LANES); }
+    for (int r = 0; r < count; r++) { const u32* p = read_v(w, i, i.src[k] + r); valu_result(w, i, i.src[k] + r); und |= w.vu[i.src[k] - VGPR + r]; memcpy(copy[r], p, 4 * LANES); }
     return copy;
 }
 int passes_of(const Wave& w, const Inst& i) {   // CDNA3 ISA, section 7.1: passes of four cycles
@@ -201,7 +207,7 @@ void mfma(Wave& w, const Inst& i) {
     source_registers(w, i, 0, ra, acopy, und); source_registers(w, i, 1, rb, bcopy, und); undefined = und != 0;
     static u32 ccopy[32][LANES]; u64 uc[32] = {};
     for (int r = 0; r < rc; r++) {
-        if (i.src[2] >= VGPR) { memcpy(ccopy[r], read_v(w, i, i.src[2] + r), 4 * LANES); uc[r] = w.vu[i.src[2] - VGPR + r]; }
+        if (i.src[2] >= VGPR) { memcpy(ccopy[r], read_v(w, i, i.src[2] + r), 4 * LANES); valu_result(w, i, i.src[2] + r); uc[r] = w.vu[i.src[2] - VGPR + r]; }
         else { u32 x = is_double ? 0 : scalar(w, i, i.src[2], 32); if (is_double && r & 1) x = constant(w, i, i.src[2], 64) >> 32; for (int l = 0; l < LANES; l++) ccopy[r][l] = x; }
     }
     u32* d[32]; for (int r = 0; r < rc; r++) d[r] = write_v(w, i, i.dst + r);
@@ -260,7 +266,13 @@ void mfma(Wave& w, const Inst& i) {
     int passes = passes_of(w, i);
     for (int r = 0; r < rc; r++) w.vu[i.dst - VGPR + r] = undefined ? ~0ull : uc[r];
     w.m->counts.mfma_passes += passes; w.m->counts.flops += 2ull * M * M * K * blocks;
-    after_mfma(w, i, i.dst, rc, passes, is_double ? DGEMM : i.atype == F32 ? SGEMM : XDL);
+    int unit = is_double ? DGEMM : i.atype == F32 ? SGEMM : XDL;
+    // It reads its addend late: a VALU must not write there meanwhile.
+    if (i.src[2] >= VGPR && (w.m->arch == GFX90A ? unit != DGEMM : unit == XDL)) for (int r = 0; r < rc; r++) {
+        int a = i.src[2] - VGPR + r; w.addend_v[a] = w.slot; w.addend_passes[a] = passes; w.vflag[a] |= 64;
+    }
+    if (unit == DGEMM) w.double_mfma = w.slot;
+    after_mfma(w, i, i.dst, rc, passes, unit);
 }
 }  // namespace
 

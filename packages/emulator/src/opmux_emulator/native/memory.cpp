@@ -227,7 +227,7 @@ template <Space S> void store(Wave& w, const Inst& i, Shape shape) {
     }
     w.issued[VM]++;
     if (S == FLAT_SPACE) { w.issued[LDS_OP]++; w.flat = w.issued[VM]; if (lds_mask) lds_note(w, LDS_OP, true, shape.bytes, lds_mask, offsets); }
-    if (shape.bytes > 8) for (int k = 0; k < dwords; k++) { w.store_v[reg + k] = w.slot; w.vflag[reg + k] |= 4; }
+    if (shape.bytes > 8 && !(S == BUFFER_SPACE && i.src[3] < 128)) for (int k = 0; k < dwords; k++) { w.store_v[reg + k] = w.slot; w.vflag[reg + k] |= 4; }
 }
 // Atomics: f(old, data, compare) gives the new value.
 template <Space S, class T, class F> void atomic(Wave& w, const Inst& i, bool compares, F f) {
@@ -250,6 +250,7 @@ template <Space S, class T, class F> void atomic(Wave& w, const Inst& i, bool co
     w.issued[VM]++; w.g->releases.push_back(w.m->clock++); w.g->acquired = w.m->clock;
     if (S == FLAT_SPACE) { w.issued[LDS_OP]++; w.flat = w.issued[VM]; }
     if (returns) for (int k = 0; k < words; k++) { w.vu[i.dst - VGPR + k] &= ~w.exec(); outstanding_v(w, i.dst + k, VM); }
+    if (compares && words == 2) for (int k = 0; k < 4; k++) { int r = i.src[1] - VGPR + k; w.store_v[r] = w.slot; w.vflag[r] |= 4; }
 }
 u32 pk_add_f16(u32 a, u32 b) { return to_half(half(a) + half(b)) | (u32)to_half(half(a >> 16) + half(b >> 16)) << 16; }
 u32 pk_add_bf16(u32 a, u32 b) { return to_bf16(bf16(a) + bf16(b)) | (u32)to_bf16(bf16(a >> 16) + bf16(b >> 16)) << 16; }

@@ -23,8 +23,8 @@ inline u64 constant(Wave& w, const Inst& i, int code, int float_bits) {
         case 237: return w.m->scratch_aperture >> 32;   // src_private_base
         case 238: return 0xffffffff;
         case 239: return 0;
-        case 251: return w.pair(VCC) == 0;
-        case 252: return w.exec() == 0;
+        case 251: check_flag_source(w, i, false); return w.pair(VCC) == 0;
+        case 252: check_flag_source(w, i, true); return w.exec() == 0;
         case 253: return w.scc;
         case 255: return float_bits == 64 ? (u64)(u32)i.literal << 32 : (u32)i.literal;
     }

@@ -13,6 +13,7 @@ const std::vector<Op>& all_ops() {
     static const std::vector<Op> ops = [] {
         std::vector<Op> all;
         for (auto part : {scalar_ops(), vector_ops(), memory_ops(), lds_ops(), matrix_ops()}) all.insert(all.end(), part.begin(), part.end());
+        for (Op& op : all) op.traits = traits_of(op.name);
         return all;
     }();
     return ops;
@@ -27,9 +28,9 @@ void run_wave(Wave& w, u64 quantum) {
         const Op& op = ops[i.op];
         w.next = w.pc + 1; w.slot++; w.executed++;
         m.counts.instructions[op.kind]++; m.counts.opcodes[i.op]++;
-        if (i.variant == DPP16 || op.kind == MFMA || op.kind == VMEM) before(w, i);
+        if (i.variant == DPP16 || op.kind == MFMA || op.kind == VMEM || op.kind == DSOP || op.traits) before(w, i);
         op.run(w, i);
-        if (op.kind == TRANS && i.dst >= VGPR) { int r = i.dst - VGPR; w.trans_v[r] = w.slot; w.vflag[r] |= 16; }
+        if (op.kind == TRANS || op.traits & (IS_DOT | CVT_SCALE)) after(w, i, op);
         if (w.executed > m.limit) { report(w, i, ENDLESS, -1, w.executed); w.state = FAULT; return; }
         if (m.stop) return;
         w.pc = w.next;
@@ -101,7 +102,7 @@ int emulator_run(const Launch* launch, const i32* code, int instructions, const 
         for (u32 k = 0; k < waves; k++) {
             Wave& w = *r->waves[k]; w = Wave(); w.m = &m; w.g = &g; w.index = k;
             memset(w.vflag, 0, sizeof w.vflag); memset(w.sflag, 0, sizeof w.sflag); memset(w.valu_v, 0, sizeof w.valu_v); memset(w.valu_s, 0, sizeof w.valu_s);
-            memset(w.trans_v, 0, sizeof w.trans_v); memset(w.part_v, 0, sizeof w.part_v); memset(w.mfma_v, 0, sizeof w.mfma_v); memset(w.store_v, 0, sizeof w.store_v);
+            memset(w.trans_v, 0, sizeof w.trans_v); memset(w.part_v, 0, sizeof w.part_v); memset(w.mfma_v, 0, sizeof w.mfma_v); memset(w.store_v, 0, sizeof w.store_v); memset(w.dot_v, 0, sizeof w.dot_v);
             for (int s = 0; s < VGPR; s++) { w.s[s] = 0xdeadbeef; w.su[s] = ~0u; }
             w.v = (u32(*)[LANES])(r->registers.data() + (size_t)k * m.vgprs * LANES); w.vu = r->unwritten.data() + (size_t)k * 768;   // of any register that an instruction can name
             u32 first = k * LANES, active = threads > first ? std::min<u32>(threads - first, LANES) : 0;

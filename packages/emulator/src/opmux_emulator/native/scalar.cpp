@@ -77,14 +77,21 @@ void to_address(Wave& w, const Inst& i, u64 address) {
 }
 u64 after(Wave& w, const Inst& i) { return w.m->code_base + i.pc + i.size; }
 u32 hardware(Wave& w, int id) { return id == 1 ? w.mode : 0; }
+// A hardware register needs two wait states after it was set (CDNA3 ISA, section 4.5).
+void setreg_hazard(Wave& w, const Inst& i) {
+    u64 then = w.setreg[i.imm & 63];
+    if (then && w.slot - then - 1 < 2) report(w, i, WAIT_STATES, -1, 2, -2);
+}
 void getreg(Wave& w, const Inst& i) {
+    setreg_hazard(w, i);
     u32 size = (i.imm >> 11 & 31) + 1, offset = i.imm >> 6 & 31, x = hardware(w, i.imm & 63) >> offset;
     put32(w, i, size == 32 ? x : x & ((1u << size) - 1), 0);
 }
 void setreg(Wave& w, const Inst& i, u32 x) {
     u32 size = (i.imm >> 11 & 31) + 1, offset = i.imm >> 6 & 31, field = (size == 32 ? ~0u : (1u << size) - 1) << offset;
+    setreg_hazard(w, i);
     if ((i.imm & 63) == 1) w.mode = (w.mode & ~field) | (x << offset & field);
-    w.setreg = w.slot;
+    w.setreg[i.imm & 63] = w.slot;
 }
 void waitcnt(Wave& w, const Inst& i) {   // CDNA3 ISA, section 4.4: VM_CNT {15:14, 3:0}, LGKM_CNT 11:8
     wait(w, (i.imm & 15) | (i.imm >> 10 & 0x30), i.imm >> 8 & 15);

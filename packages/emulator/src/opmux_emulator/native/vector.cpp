@@ -78,8 +78,7 @@ template <class T> void div_scale(Wave& w, const Inst& i) {
     Destination<T>::put(w, i, r);
     u64 exec = w.exec();
     write_s64(w, i, i.sdst, vcc & exec, und & exec);
-    for (int k = 0; k < 2; k++) w.valu_s[i.sdst + k] = w.slot;
-    if (i.sdst == VCC) w.valu_vcc = w.slot;
+    for (int k = 0; k < 2; k++) { w.valu_s[i.sdst + k] = w.slot; w.sflag[i.sdst + k] |= 2; }
 }
 template <class T> void div_fmas(Wave& w, const Inst& i) {
     start(w, i); FETCH(T, a, 0); FETCH(T, b, 1); FETCH(T, c, 2);
@@ -138,7 +137,6 @@ void put_condition(Wave& w, const Inst& i, u64 bits, bool exec_too) {
     int d = i.sdst >= 0 ? i.sdst : VCC;
     write_s64(w, i, d, bits, und);
     w.valu_s[d] = w.valu_s[d + 1] = w.slot; w.sflag[d] |= 2; w.sflag[d + 1] |= 2;
-    if (d == VCC) w.valu_vcc = w.slot;
     if (exec_too) { write_s64(w, i, EXEC, bits, und); w.valu_exec = w.slot; }
 }
 template <bool X, class T, class F> void compare(Wave& w, const Inst& i, F f) {
@@ -180,7 +178,6 @@ void cndmask(Wave& w, const Inst& i) {
 }
 void write_scalar(Wave& w, const Inst& i, int d, u32 x, u32 und) {
     write_s(w, i, d, x, und); w.valu_s[d] = w.slot; w.sflag[d] |= 2;
-    if (d == VCC || d == VCC + 1) w.valu_vcc = w.slot;
     if (d == EXEC || d == EXEC + 1) w.valu_exec = w.slot;
 }
 void readlane(Wave& w, const Inst& i) {

@@ -9,6 +9,8 @@ from opmux_emulator.isa.text import operand, text_of
 from opmux_emulator.native.library import Finding
 from opmux_emulator.running.report import RULES, Judgement
 
+HARDWARE_REGISTER = -2
+"""What the interpreter gives in place of a register's code."""
 COUNTERS = {1: "vmcnt", 2: "lgkmcnt", 3: "lgkmcnt"}
 
 
@@ -69,6 +71,8 @@ def words(
     if rule == "misaligned":
         return f"address {address:#x} is not a multiple of {detail}"
     if rule == "wait-states":
+        if detail == HARDWARE_REGISTER:
+            return f"a hardware register needs {address} wait states after the s_setreg that wrote it"
         return f"{register(detail, descriptor)} needs {address} wait states after the instruction that wrote it"
     if rule == "barrier":
         return f"{detail} waves ended without it" if detail >= 0 else "waves wait at different barriers"
