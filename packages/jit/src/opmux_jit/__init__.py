@@ -1,4 +1,4 @@
-"""Run-time compilation for backends: compilers, a verified cache and read-only bundles."""
+"""Run-time compilation for backends: compilers, a verified cache, read-only bundles and a native launcher."""
 
 from opmux_jit.__about__ import __version__ as __version__
 from opmux_jit.cache.entry import Entry
@@ -12,6 +12,7 @@ from opmux_jit.errors import (
     LaunchFailed,
     LoadFailed,
 )
+from opmux_jit.launching import Kernel, load, tensor_map
 
 __all__ = [
     "CacheRefused",
@@ -19,6 +20,7 @@ __all__ = [
     "Compiler",
     "CompilerMissing",
     "Entry",
+    "Kernel",
     "KernelMissing",
     "LaunchFailed",
     "LoadFailed",
@@ -26,5 +28,7 @@ __all__ = [
     "cache_root",
     "choose",
     "installed",
+    "load",
     "machine_code",
+    "tensor_map",
 ]

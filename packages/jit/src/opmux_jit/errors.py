@@ -1,6 +1,6 @@
 """The errors of this package. Those that stop one kernel are build failures: the core then takes the next candidate."""
 
-from opmux.plugin import BuildFailed, PluginError
+from opmux.plugin import BackendFault, BuildFailed, PluginError
 
 
 class CompilerMissing(BuildFailed):
@@ -19,8 +19,8 @@ class LoadFailed(BuildFailed):
     """The driver refused the machine code: too old for it, or the code is for another arch."""
 
 
-class LaunchFailed(BuildFailed):
-    """The driver refused a launch: nothing was launched."""
+class LaunchFailed(BackendFault):
+    """The driver refused a launch."""
 
 
 class CacheRefused(PluginError):

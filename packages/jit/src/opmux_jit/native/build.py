@@ -10,7 +10,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 MODULE = "_launcher"
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 class BuildError(RuntimeError):

@@ -3,17 +3,21 @@
 import functools
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import platformdirs
 
+from opmux_jit.cache import files
 from opmux_jit.native import build
 
 
 def path_of_launcher() -> Path:
     """The extension: the wheel's where it was built from these very sources, else one built here and kept.
+
+    What was kept is used only if its checksum is right and nobody else can write to its folder.
 
     Raises:
         build.BuildError: it is to be built and cannot be.
@@ -23,7 +27,35 @@ def path_of_launcher() -> Path:
     if brought.exists():
         return brought
     kept = platformdirs.user_cache_path("opmux") / "launcher" / name
-    return kept if kept.exists() else build.build(kept)
+    refusal = files.writable_by_others(kept.parent)
+    if refusal is not None:
+        raise build.BuildError(f"opmux-jit: the launcher cannot be kept: {refusal}")
+    return kept if _is_whole(kept) else _built(kept)
+
+
+def _is_whole(kept: Path) -> bool:
+    try:
+        files.checked(kept, files.unsealed(_manifest(kept).read_bytes())[kept.name])
+    except (OSError, ValueError, KeyError):
+        return False
+    return True
+
+
+def _built(kept: Path) -> Path:
+    try:
+        files.make_folder(kept.parent)
+        build.build(kept)
+        manifest = _manifest(kept)
+        temporary = manifest.with_name(f".{manifest.name}.{os.getpid()}")
+        files.write_file(temporary, files.sealed(files.listed({kept.name: kept.read_bytes()})))
+        temporary.rename(manifest)
+    except OSError as error:
+        raise build.BuildError(f"opmux-jit: the launcher cannot be kept in {kept.parent}: {error}") from None
+    return kept
+
+
+def _manifest(kept: Path) -> Path:
+    return kept.with_suffix(".json")
 
 
 @functools.cache

@@ -1,0 +1,157 @@
+"""A kernel that is compiled and loaded when it is first launched on a device, and then only launched."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opmux.plugin import InvalidArgument
+from opmux_jit.cache.layers import machine_code
+from opmux_jit.compilers.source import Source
+from opmux_jit.errors import LoadFailed
+from opmux_jit.launching.devices import current_stream, device
+from opmux_jit.launching.modules import Module
+from opmux_jit.native.library import launcher
+
+LARGE_SHARED_BYTES = 48 * 1024
+"""Dynamic shared memory beyond this must be asked for (CUDA programming guide, "Shared Memory")."""
+
+Launch = Callable[..., None]
+"""A native launch: called with a grid's three sizes, a stream, and the arguments."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a kernel is launched: what stays the same over its launches.
+
+    Attributes:
+        block: threads of a block, in up to three dims.
+        shared: bytes of dynamic shared memory.
+        cluster: blocks of a cluster, in up to three dims.
+        cooperative: whether all blocks must run at once.
+        dependent: whether the kernel may start while the one before it still runs (programmatic dependent launch).
+    """
+
+    block: tuple[int, ...]
+    shared: int = 0
+    cluster: tuple[int, ...] = (1,)
+    cooperative: bool = False
+    dependent: bool = False
+
+
+class Kernel:
+    """A kernel of a source.
+
+    Called with a grid and its arguments, it launches on the device of the first tensor, on torch's current stream. For
+    loops that launch at the highest rate, `on` returns the native launch of a device.
+    """
+
+    def __init__(self, source: Source, name: str, signature: str, shape: Shape, compiler: str | None = None) -> None:
+        self.source, self.name, self.signature, self.shape = source, name, signature, shape
+        self._compiler = compiler
+        self._launches: dict[int, Launch] = {}
+
+    def __call__(self, grid: tuple[int, ...], *arguments: Any) -> None:
+        """Launch.
+
+        Args:
+            grid: blocks, in up to three dims; where one is 0, nothing is launched.
+            *arguments: the kernel's, as its signature says.
+
+        Raises:
+            InvalidArgument: where no argument is a tensor on a GPU, or they are on several.
+            TypeError: where an argument does not fit the signature; the message names it.
+            BuildFailed: where the kernel does not compile or load.
+            LaunchFailed: where the driver refuses the launch.
+        """
+        index = self._device_of(arguments)
+        x, y, z = (*grid, 1, 1)[:3]
+        self.on(index)(x, y, z, current_stream(index), *arguments)
+
+    def _device_of(self, arguments: tuple[Any, ...]) -> int:
+        found = {a.device for a in arguments if isinstance(a, torch.Tensor)}
+        if len(found) != 1 or next(iter(found)).type != "cuda":
+            where = ", ".join(sorted(map(str, found))) or "no tensor"
+            raise InvalidArgument(
+                f"{self.name}: `arguments` expected tensors of one GPU, got {where}; move them, or use on(device)"
+            )
+        return int(found.pop().index)
+
+    def on(self, index: int) -> Launch:
+        """The native launch of a device: ``launch(grid_x, grid_y, grid_z, stream, *arguments)``.
+
+        It checks the kinds of the arguments, not the device of tensors.
+
+        Raises:
+            BuildFailed: where the kernel does not compile or load.
+        """
+        return self._launches.get(index) or self._load(index)
+
+    def _load(self, index: int) -> Launch:
+        entry = machine_code(self.source, self._compiler)  # outside the lock: it may take seconds
+        where = device(index, self.source.vendor)
+        native, shape = launcher(), self.shape
+        module = Module(entry, where)
+        function = module.function(self.name)
+        if shape.shared > LARGE_SHARED_BYTES and where.vendor == "nvidia":
+            function.set_attribute("dynamic_shared_bytes", shape.shared)
+        try:
+            made: Launch = native.launch(
+                native.shape(
+                    where.driver, index, function.handle, self.name, self.signature, _three(shape.block),
+                    shape.shared, _three(shape.cluster), False, shape.cooperative, shape.dependent, module,
+                )
+            )  # fmt: skip
+        except native.DriverError as error:
+            raise LoadFailed(str(error.args[0])) from None
+        return self._launches.setdefault(index, made)
+
+
+def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def load(
+    source: Source,
+    name: str,
+    signature: str,
+    *,
+    block: int | tuple[int, ...],
+    shared: int = 0,
+    cluster: int | tuple[int, ...] = 1,
+    cooperative: bool = False,
+    dependent: bool = False,
+    compiler: str | None = None,
+) -> Kernel:
+    """A kernel of a source; it is compiled or found in the cache when it is first launched.
+
+    Args:
+        source: what has the kernel.
+        name: the kernel's name, declared ``extern "C" __global__``.
+        signature: a letter for each argument: ``p`` a pointer (a tensor, an address or None); ``b h i q`` signed
+            integers of 8 to 64 bits, ``B H I Q`` unsigned ones; ``?`` a bool; ``e`` float16, ``E`` bfloat16, ``f``
+            float32, ``d`` float64; ``m`` a tensor map, passed by value as ``const __grid_constant__ CUtensorMap``.
+        block, shared, cluster, cooperative, dependent: see `Shape`.
+        compiler: as for `machine_code`.
+
+    Raises:
+        InvalidArgument: where a letter or a size is wrong.
+    """
+    for argument, sizes in (("block", block), ("cluster", cluster)):
+        every = (sizes,) if isinstance(sizes, int) else sizes
+        if not 1 <= len(every) <= 3 or any(size < 1 for size in every) or math.prod(every) > 1024:
+            raise InvalidArgument(f"{name}: `{argument}` expected one to three sizes of 1 or more, got {sizes!r}")
+    for letter in signature:
+        if letter not in KINDS:
+            raise InvalidArgument(
+                f"{name}: `signature` expected letters of {KINDS}, got {letter!r}; see opmux_jit.load"
+            )
+    blocks = (block,) if isinstance(block, int) else tuple(block)
+    clusters = (cluster,) if isinstance(cluster, int) else tuple(cluster)
+    return Kernel(source, name, signature, Shape(blocks, shared, clusters, cooperative, dependent), compiler)
+
+
+KINDS = "pbhiqBHIQ?eEfdm"
