@@ -36,8 +36,14 @@ class Constraint:
         raise NotImplementedError
 
     def _read(self, call: Call) -> Any:
-        """The value of the one feature of a constraint that has one."""
-        return call.features[self.features(call.signature)[0].label]
+        """The value of the one feature of a constraint that has one.
+
+        Its label is kept with the signature that it was made for: to make it again would be a third of a plan miss.
+        """
+        kept = self.__dict__.get("_kept_label")
+        if kept is None or kept[0] is not call.signature:
+            kept = self.__dict__["_kept_label"] = (call.signature, self.features(call.signature)[0].label)
+        return call.features[kept[1]]
 
 
 @dataclass(frozen=True)

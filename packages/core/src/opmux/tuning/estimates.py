@@ -3,11 +3,10 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """How long one implementation takes a call.
 
     Attributes:
@@ -19,6 +18,7 @@ class Estimate:
         config: the config to run with: that of a row very near, with the same dims of the model; None where there is
             none, or the implementation takes none.
         file, line: of that row, else of the nearest.
+        like: the rows are of calls that differ in more than sizes: a mask, a 16-bit dtype, a variant of the op.
     """
 
     time_us: float
@@ -29,6 +29,7 @@ class Estimate:
     config: Mapping[str, Any] | None = None
     file: str = ""
     line: int = 0
+    like: bool = False
 
     @property
     def where(self) -> str:
@@ -37,10 +38,10 @@ class Estimate:
 
     @property
     def source(self) -> str:
-        """``measured``, ``predicted, from 6 rows``, ``predicted, from 6 rows of NVIDIA H200``."""
+        """``measured``, ``predicted, from 6 rows``, ``predicted, from 6 rows of NVIDIA H200``, or ``of like calls``."""
         if self.measured:
             return f"measured on {self.device}" if self.device else "measured"
-        rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
+        rows = f"{self.rows} row{'' if self.rows == 1 else 's'}{' of like calls' if self.like else ''}"
         return f"predicted, from {rows}{f' of {self.device}' if self.device else ''}"
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from opmux.tuning.csv_files import read_csv, read_row
 from opmux.tuning.entries import entry_of
 from opmux.tuning.measured.files import SUFFIX, read_measured
 from opmux.tuning.measured.row import MeasuredRow
-from opmux.tuning.prediction import OpTimes
+from opmux.tuning.prediction import OpTimes, variants_of
 from opmux.tuning.record import TunedRecord
 from opmux.tuning.table import OpTable, in_force
 
@@ -190,9 +190,15 @@ def _load(sources: Mapping[str, Sequence[Path]], readers: Mapping[str, RecordRea
     by_op: dict[str, list[MeasuredRow]] = {}
     for row in measured.values():
         by_op.setdefault(row.op, []).append(row)
-    times = {name: OpTimes(OPS[name], by_op[name]) for name in sorted(by_op)}
+    variants = {name: [row for v in variants_of(op, OPS) for row in by_op.get(v, ())] for name, op in OPS.items()}
+    times = {
+        name: OpTimes(OPS[name], by_op.get(name, ()), variants[name])
+        for name in sorted(OPS)
+        if name in by_op or variants[name]
+    }
     counts = {name: len(table.entries) for name, table in tables.items()}
-    report = TuningReport(tuple(files), tuple(refused), counts, {name: len(t.rows) for name, t in times.items()})
+    measured_counts = {name: len(rows) for name, rows in sorted(by_op.items())}
+    report = TuningReport(tuple(files), tuple(refused), counts, measured_counts)
     return Loaded(tables, times, report)
 
 

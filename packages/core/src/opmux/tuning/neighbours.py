@@ -13,7 +13,7 @@ Without that declaration a prediction follows a staircase only as far as rows li
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from opmux.callpath.op import Op
@@ -26,8 +26,9 @@ from opmux.tuning.work import Work
 NEIGHBOURS = 8
 """Rows that a prediction is made from, at most."""
 
-LIMIT = 2.0
-"""Octaves to the nearest row (Euclidean, over the logarithms of all sizes) beyond which nothing is predicted."""
+LIMIT = 8.0
+"""Octaves to the nearest row (Euclidean, over the logarithms of all sizes) beyond which nothing is predicted. Far from
+all rows the times are rough, but which implementation is faster changes more slowly, and bands know less."""
 
 CONFIG_REACH = 0.5
 """Octaves within which a call takes the config of its nearest row; beyond, the implementation's own answer does."""
@@ -38,11 +39,17 @@ _SOFTENING = 0.02
 _LAUNCH = 0.9
 """Which part of an implementation's fastest row is taken for the cost of a launch."""
 
-Near = tuple[float, float, bool, MeasuredRow, float]
-"""A row near a call: distance, weight, whether its config fits the call, the row, the logarithm of its slowness."""
+Place = tuple[float, int]
+"""A point near a call: its weight and its number."""
 
-_NEAR = 0.5
-"""Octaves within which rows are looked for first: where they lie densely, that finds enough of them."""
+Found = tuple[MeasuredRow, float]
+"""A row, and the logarithm of its slowness."""
+
+_REACHES = (0.125, 0.5, 2.0, LIMIT)
+"""Octaves within which rows are looked for, one after the other: where they lie densely, the first finds enough."""
+
+_ENOUGH = 3
+"""Rows of each implementation beyond which the widest reach is not tried."""
 
 _SAME = 1e-9
 """A distance of zero, but for rounding."""
@@ -83,12 +90,18 @@ class Group:
         for row in rows:
             at = {**row.options, **row.dims}
             point = tuple(math.log2(at[name]) for name in self._sizes)
-            points.setdefault(point, []).append((row, math.log(row.time_us / self._least_us(self._roof, row, at))))
+            least_us = self._least_us(row, _Target(at, self._work, self._roof))
+            points.setdefault(point, []).append((row, math.log(row.time_us / least_us)))
         spread = [max(axis) - min(axis) for axis in zip(*points, strict=True)]
         self._axis = spread.index(max(spread)) if spread else 0
         ordered = sorted(points.items(), key=lambda item: (item[0][self._axis : self._axis + 1], item[0]))
         self._points = [point for point, _ in ordered]
         self._rows = [sorted(found, key=lambda pair: (pair[0].implementation, pair[0].time_us)) for _, found in ordered]
+        self._at: dict[str, dict[int, Found]] = {name: {} for name in self.implementations}
+        for place, found in enumerate(self._rows):
+            for pair in found:
+                self._at[pair[0].implementation].setdefault(place, pair)  # the fastest
+        self._everywhere = frozenset(name for name, rows in self._at.items() if len(rows) == len(ordered))
         self._along = [point[self._axis] for point in self._points] if spread else [0.0] * len(ordered)
 
     def estimate(
@@ -97,6 +110,7 @@ class Group:
         device: DeviceModel | None,
         times: dict[str, Estimate],
         far: dict[str, float],
+        work: Work | None = None,
     ) -> None:
         """Add a time for every implementation that has none yet and has rows near enough.
 
@@ -105,66 +119,83 @@ class Group:
             device: the call's device model; where it is another one, times are scaled. None means that of the rows.
             times: full name -> estimate, added to.
             far: full name -> octaves to its nearest row, of those whose rows are too far away; added to.
+            work: the work of a call that is only like those of the rows; None where it is of their kind.
         """
         own = device is None or device.name == self.machine.device
         roof = self._roof if own or device is None else roofline(self._arch, self._dtypes, device, self.machine)
         point = tuple(math.log2(at[name]) for name in self._sizes)
         wanted = self.implementations - times.keys()
-        found = self._nearest(point)
+        found = self._nearest(point, wanted)
         shown = "" if device is not None and own else self.machine.device
-        least = roof.time_us(self._work.flops(at), self._work.moved_bytes(at))
+        target = _Target(at, work or self._work, roof, own and work is None, work is not None, shown)
         for name in sorted(wanted):
-            if near := found[name]:
-                times[name] = self._from_rows(name, near, at, least, roof, own, shown)
+            if places := found[name]:
+                times[name] = self._from_rows(name, places, target)
             elif name not in far:
                 far[name] = self._distance_of(name, point)
 
-    def _nearest(self, point: tuple[float, ...]) -> dict[str, list[Near]]:
-        """The nearest rows of each implementation, the nearest first."""
-        found: dict[str, list[Near]] = {}
-        for reach in (_NEAR, LIMIT):
-            found = {name: [] for name in self.implementations}
-            wanting = len(found)
-            for distance, place in self._within(point, reach):
-                weight = 1.0 / (distance * distance + _SOFTENING)
-                # The dims of the model come last.
-                fits = distance <= CONFIG_REACH and self._points[place][self._changing :] == point[self._changing :]
-                for row, slowness in self._rows[place]:
-                    near = found[row.implementation]
-                    if len(near) < NEIGHBOURS:
-                        near.append((distance, weight, fits, row, slowness))
-                        wanting -= len(near) == NEIGHBOURS
-                if not wanting:
-                    return found
+    def _nearest(self, point: tuple[float, ...], wanted: Collection[str]) -> "dict[str, _Places]":
+        """The nearest points with rows of each implementation."""
+        everywhere = self._everywhere.intersection(wanted)
+        rest = [name for name in wanted if name not in everywhere]
+        found: dict[str, _Places] = {}
+        for reach in _REACHES:
+            if found and min(map(len, found.values())) >= _ENOUGH and reach == LIMIT:
+                break
+            within = self._within(point, reach)
+            found = {}
+            if everywhere:
+                common = self._places(within[:NEIGHBOURS], point)
+                found = dict.fromkeys(everywhere, common)
+            if rest:
+                found |= {name: self._places(near, point) for name, near in self._not_everywhere(within, rest).items()}
+            if min(map(len, found.values())) == NEIGHBOURS:
+                break
         return found
 
-    def _from_rows(
-        self,
-        name: str,
-        near: Sequence[Near],
-        at: Mapping[str, Any],
-        least: float,
-        roof: Roofline,
-        own: bool,
-        shown: str,
-    ) -> Estimate:
-        """The estimate of one implementation from its nearest rows, the nearest first."""
-        distance, _, _, nearest, _ = near[0]
-        config, file, line = None, nearest.file, nearest.line
-        for _, _, fits, row, _ in near:
-            if fits:  # its config was measured for the same dims of the model
-                config, file, line = row.config, row.file, row.line
+    def _not_everywhere(
+        self, within: Sequence[tuple[float, int]], wanted: Sequence[str]
+    ) -> dict[str, list[tuple[float, int]]]:
+        """Distance and number of the nearest points of implementations that were not measured at every point."""
+        found: dict[str, list[tuple[float, int]]] = {name: [] for name in wanted}
+        wanting = len(found)
+        for each in within:
+            for row, _ in self._rows[each[1]]:
+                near = found.get(row.implementation)
+                if near is not None and len(near) < NEIGHBOURS and (not near or near[-1] is not each):
+                    near.append(each)
+                    wanting -= len(near) == NEIGHBOURS
+            if not wanting:
                 break
-        if distance < _SAME and own:
+        return found
+
+    def _places(self, near: Sequence[tuple[float, int]], point: tuple[float, ...]) -> "_Places":
+        model = point[self._changing :]  # its dims come last
+        fitting = (n for d, n in near if d <= CONFIG_REACH and self._points[n][self._changing :] == model)
+        return _Places(near, next(fitting, None))
+
+    def _from_rows(self, name: str, places: "_Places", target: "_Target") -> Estimate:
+        """The estimate of one implementation from its nearest rows."""
+        rows = self._at[name]
+        nearest, _ = rows[places.first]
+        config, file, line = None, nearest.file, nearest.line
+        if places.fitting is not None and not target.like:
+            row, _ = rows[places.fitting]
+            config, file, line = row.config, row.file, row.line
+        if places.distance < _SAME and target.own:
             compared = len(nearest.compared) > 1
-            return Estimate(nearest.time_us, True, 1, compared, shown, config, file, line)
-        weights = total = 0.0
-        tiled = name in self._tiles
-        for _, weight, _, row, slowness in near:
-            total += weight * (slowness + math.log(self._least_us(roof, row, at)) if tiled else slowness)
-            weights += weight
-        time_us = math.exp(total / weights) * (1.0 if tiled else self._launch_us[name] + least)
-        return Estimate(time_us, False, len(near), False, shown, config, file, line)
+            return Estimate(nearest.time_us, True, 1, compared, target.shown, config, file, line)
+        total = 0.0
+        if name in self._tiles:
+            for weight, place in places.weighted:
+                row, slowness = rows[place]
+                total += weight * (slowness + math.log(self._least_us(row, target)))
+            time_us = math.exp(total / places.weights)
+        else:
+            for weight, place in places.weighted:
+                total += weight * rows[place][1]
+            time_us = math.exp(total / places.weights) * (self._launch_us[name] + target.least_us)
+        return Estimate(time_us, False, len(places), False, target.shown, config, file, line, target.like)
 
     def _within(self, point: tuple[float, ...], reach: float) -> list[tuple[float, int]]:
         """Distance and place of every point within reach, the nearest first."""
@@ -183,12 +214,56 @@ class Group:
             if any(row.implementation == name for row, _ in rows)
         )
 
-    def _least_us(self, roof: Roofline, row: MeasuredRow, at: Mapping[str, Any]) -> float:
+    def _least_us(self, row: MeasuredRow, target: "_Target") -> float:
         """The roofline of the work at a point, in the tiles of a row's config, and the launch."""
-        tiles, padding = _cut(self._tiles.get(row.implementation, ()), row.config or {}, at)
-        work = self._work
-        flops = work.flops(at) * padding
-        return self._launch_us[row.implementation] + roof.time_us(flops, work.moved_bytes(at), tiles)
+        tiles, padding = _cut(self._tiles.get(row.implementation, ()), row.config or {}, target.at)
+        launch = self._launch_us[row.implementation]
+        return launch + target.roof.time_us(target.flops * padding, target.moved_bytes, tiles)
+
+
+class _Places:
+    """The points nearest to a call that an implementation was measured at.
+
+    Attributes:
+        distance, first: of the nearest of them: octaves to it, and its number.
+        weighted: all of them, the nearest first.
+        weights: the sum of their weights.
+        fitting: the nearest whose config fits the call, measured for the same dims of the model; None where none is.
+    """
+
+    __slots__ = ("distance", "first", "fitting", "weighted", "weights")
+
+    def __init__(self, near: Sequence[tuple[float, int]], fitting: int | None) -> None:
+        self.distance, self.first = near[0] if near else (math.inf, 0)
+        self.weighted: list[Place] = [(1.0 / (d * d + _SOFTENING), number) for d, number in near]
+        self.weights = sum(weight for weight, _ in self.weighted)
+        self.fitting = fitting
+
+    def __len__(self) -> int:
+        return len(self.weighted)
+
+
+class _Target:
+    """What is asked for: a call, or a row whose slowness is wanted.
+
+    Attributes:
+        at: dims and options.
+        roof: the roofline of the device model.
+        own: it is of the rows' own kind and device model.
+        like: it is not of the rows' kind.
+        shown: the device model, where explain says it.
+        flops, moved_bytes: its work.
+        least_us: its roofline.
+    """
+
+    __slots__ = ("at", "flops", "least_us", "like", "moved_bytes", "own", "roof", "shown")
+
+    def __init__(
+        self, at: Mapping[str, Any], work: Work, roof: Roofline, own: bool = True, like: bool = False, shown: str = ""
+    ) -> None:
+        self.at, self.roof, self.own, self.like, self.shown = at, roof, own, like, shown
+        self.flops, self.moved_bytes = work.flops(at), work.moved_bytes(at)
+        self.least_us = roof.time_us(self.flops, self.moved_bytes)
 
 
 def _cut(

@@ -1,13 +1,15 @@
 """What the measured rows of one op say of a call: measured at its very point, or predicted from rows near it.
 
-Dtypes, flags, ``head_dim`` and the like are no sizes: they must be equal. Sizes may differ, in steps; the choice is
-made for the end of a step, so that it does not depend on which call of the step came first, and ranks decide alike.
+Dtypes, flags, ``head_dim`` and the like are no sizes: rows where they are equal come first. Where there are none, rows
+of calls like this one count: of another mask, of the other 16-bit float, of a near ``head_dim``, of the op's variant
+with an lse or in place. Sizes may differ, in steps; the choice is made for the end of a step, so that it does not
+depend on which call of the step came first, and ranks decide alike.
 """
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,9 +28,13 @@ from opmux.tuning.neighbours import LIMIT, Group
 from opmux.tuning.roofline import Figures
 from opmux.tuning.steps import Steps
 from opmux.tuning.table import changing_size_source, runs_here, tuple_source
+from opmux.tuning.work import Work
 
 UNLIKE = frozenset({"head_dim", "value_dim", "page_size", "half"})
-"""Dims that decide which kernel runs: they are matched exactly, not interpolated."""
+"""Dims that decide which kernel runs: they are not interpolated."""
+
+NEAR_UNLIKE = 1.0
+"""Octaves by which such dims may differ in calls that are like each other, in all."""
 
 TIMED_NUMBERS = frozenset({"softcap"})
 """Numbers that cost time where they are not 0, whatever their value. Others (``eps``, ``scale``) cost none."""
@@ -40,14 +46,15 @@ class OpTimes:
     Attributes:
         op: the op.
         rows: the rows.
+        variants: rows of the op's variants.
         steps: how each size that changes from call to call is rounded, in the plan key too.
         model: the dims of the model that are sizes.
         flags: the options that must be equal.
     """
 
-    def __init__(self, op: Op, rows: Iterable[MeasuredRow]) -> None:
+    def __init__(self, op: Op, rows: Iterable[MeasuredRow], variants: Iterable[MeasuredRow] = ()) -> None:
         self.op = op
-        self.rows = tuple(rows)
+        self.rows, self.variants = tuple(rows), tuple(variants)
         matching = matching_of(op)
         self.model = tuple(name for name in matching.exact if name not in UNLIKE)
         self.flags = tuple(o for o in op.signature.options if o in matching.fixed or _costs_time(o))
@@ -62,7 +69,10 @@ class OpTimes:
         self._sizes = (*self.steps, *self.model)
         innermost = {_innermost(t.shape.dims) for t in op.signature.tensors}
         self._aligned = tuple(name for name in self.model if name in innermost)
-        self._groups: dict[tuple[Any, ...], tuple[Group, ...]] = {}
+        self._kept = [place for place, o in enumerate(self.flags) if o.kind == "dtype"]
+        self._groups: dict[tuple[Kind, bool], tuple[Group, ...]] = {}
+        self._alike: dict[Kind, list[tuple[bool, Kind]]] = {}
+        self._works: dict[Kind, Work] = {}
 
     def estimates(self, call: Call) -> Estimates:
         """A time for each implementation that has rows near this call; nothing where a size is 0."""
@@ -75,9 +85,18 @@ class OpTimes:
         device = _device_of(call)
         times: dict[str, Estimate] = {}
         far: dict[str, float] = {}
-        for group in _in_order(self._groups_like(self._kind(call.arch.name, dtypes, at)), device):
+        kind = self._kind(call.arch.name, dtypes, at)
+        for group in _in_order(self._groups_of(kind), device):
             if group.implementations - times.keys():
                 group.estimate(at, device, times, far)
+        if not times:
+            work = self._work_of(kind, call)
+            for variant, like in self._like(kind):
+                for group in _in_order(self._groups_of(like, variant), device):
+                    if group.implementations - times.keys():
+                        group.estimate(at, device, times, far, work)
+                if times:
+                    break
         return Estimates(times, {name: octaves for name, octaves in far.items() if name not in times}, LIMIT)
 
     def features(self, prefix: str) -> tuple[tuple[Feature, ...], dict[str, Steps]]:
@@ -89,7 +108,7 @@ class OpTimes:
         Args:
             prefix: what the names begin with.
         """
-        if not any(runs_here(arch) for arch in {row.machine.arch for row in self.rows}):
+        if not any(runs_here(arch) for arch in {row.machine.arch for row in (*self.rows, *self.variants)}):
             return (), {}
         signature = self.op.signature
         bound = {f"{prefix}_{place}": steps for place, steps in enumerate(self.steps.values())}
@@ -111,35 +130,111 @@ class OpTimes:
         ]
         return tuple(made), bound
 
-    def _kind(self, arch: str, dtypes: tuple[torch.dtype | None, ...], at: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What must be equal: arch, dtypes, flags, dims that are no sizes, and whether rows hold whole 8 elements."""
-        return (
-            arch,
-            dtypes,
-            tuple(bool(at[o.name]) if o.name in TIMED_NUMBERS else at[o.name] for o in self.flags),
-            tuple(at[name] for name in self._unlike),
-            tuple(at[name] % 8 == 0 for name in self._aligned),
-        )
+    def _kind(self, arch: str, dtypes: tuple[torch.dtype | None, ...], at: Mapping[str, Any]) -> "Kind":
+        """The kind of a call or row."""
+        flags = tuple(bool(at[o.name]) if o.name in TIMED_NUMBERS else at[o.name] for o in self.flags)
+        unlike = tuple(int(at[name]) for name in self._unlike)
+        return Kind(arch, dtypes, flags, unlike, tuple(at[name] % 8 == 0 for name in self._aligned))
 
-    def _groups_like(self, kind: tuple[Any, ...]) -> tuple[Group, ...]:
-        """The rows of this kind, a group for each device model: indexed when a call of the kind is first planned."""
-        if kind not in self._groups:
-            self._groups[kind] = tuple(
-                Group(self.op, tuple(self.steps), self.model, rows) for rows in self._by_kind.get(kind, {}).values()
-            )
-        return self._groups[kind]
+    def _groups_of(self, kind: "Kind", variant: bool = False) -> tuple[Group, ...]:
+        """The rows of a kind, a group for each device model: indexed when a call that needs them is first planned."""
+        key = (kind, variant)
+        if key not in self._groups:
+            rows_of = (self._variants_by_kind if variant else self._by_kind).get(kind, {})
+            self._groups[key] = tuple(Group(self.op, tuple(self.steps), self.model, rows) for rows in rows_of.values())
+        return self._groups[key]
+
+    def _like(self, kind: "Kind") -> Sequence[tuple[bool, "Kind"]]:
+        """Kinds that have rows and are like this one, the most alike first; True for those of the op's variants."""
+        if kind not in self._alike:
+            found = [
+                (variant, apart, other)
+                for variant, rows in ((False, self._by_kind), (True, self._variants_by_kind))
+                for other in rows
+                if (apart := kind.apart(other, self._kept)) is not None
+            ]
+            found.sort(key=lambda each: (each[1][0], each[0], each[1], repr(each[2])))
+            self._alike[kind] = [(variant, other) for variant, _, other in found]
+        return self._alike[kind]
+
+    def _work_of(self, kind: "Kind", call: Call) -> Work:
+        """The work of calls of a kind."""
+        if kind not in self._works:
+            dtypes = {name: tensor.dtype for name, tensor in call.tensors.items() if tensor is not None}
+            self._works[kind] = Work(self.op, dtypes, call.options)
+        return self._works[kind]
 
     @functools.cached_property
-    def _by_kind(self) -> dict[tuple[Any, ...], dict[str, list[MeasuredRow]]]:
+    def _by_kind(self) -> "dict[Kind, dict[str, list[MeasuredRow]]]":
         """Kind -> device model -> rows."""
+        return self._sorted(self.rows)
+
+    @functools.cached_property
+    def _variants_by_kind(self) -> "dict[Kind, dict[str, list[MeasuredRow]]]":
+        return self._sorted(self.variants)
+
+    def _sorted(self, rows: Iterable[MeasuredRow]) -> "dict[Kind, dict[str, list[MeasuredRow]]]":
         signature = self.op.signature
         defaults = {o.name: o.default for o in signature.options}
-        found: dict[tuple[Any, ...], dict[str, list[MeasuredRow]]] = {}
-        for row in self.rows:
+        found: dict[Kind, dict[str, list[MeasuredRow]]] = {}
+        for row in rows:
             dtypes = tuple(row.dtypes.get(t.name) for t in signature.tensors)
             kind = self._kind(row.machine.arch, dtypes, {**defaults, **row.options, **row.dims})
             found.setdefault(kind, {}).setdefault(row.machine.device, []).append(row)
         return found
+
+
+class Kind(NamedTuple):
+    """What must be equal for a time to be interpolated between rows.
+
+    Attributes:
+        dtypes: of every tensor, None for an absent one.
+        flags: the values of the op's flags.
+        unlike: the dims of `UNLIKE`.
+        aligned: whether rows hold whole 8 elements, of each innermost dim.
+    """
+
+    arch: str
+    dtypes: tuple[torch.dtype | None, ...]
+    flags: tuple[Any, ...]
+    unlike: tuple[int, ...]
+    aligned: tuple[bool, ...]
+
+    def apart(self, other: "Kind", kept: Sequence[int]) -> tuple[float, int, int] | None:
+        """How unlike two kinds are: octaves of ``unlike``, flags, dtypes; None where they have nothing in common.
+
+        Args:
+            other: the other kind.
+            kept: the places of flags that must be equal all the same.
+        """
+        if (self.arch, self.aligned) != (other.arch, other.aligned):
+            return None
+        if any(self.flags[place] != other.flags[place] for place in kept):
+            return None
+        pairs = list(zip(self.dtypes, other.dtypes, strict=True))
+        if any(_wide(one) != _wide(another) for one, another in pairs):
+            return None
+        octaves = sum(abs(math.log2(a / b)) for a, b in zip(self.unlike, other.unlike, strict=True) if a and b)
+        if octaves > NEAR_UNLIKE:
+            return None
+        flags = sum(a != b for a, b in zip(self.flags, other.flags, strict=True))
+        return octaves, flags, sum(a != b for a, b in pairs)
+
+
+def variants_of(op: Op, ops: Mapping[str, Op]) -> Iterator[str]:
+    """The ops that compute the same by the same kernels: in place, or with what a gradient needs, and the reverse."""
+    for other in ops.values():
+        linked = other.name in (op.in_place_of, op.gradient_through) or op.name in (
+            other.in_place_of,
+            other.gradient_through,
+        )
+        if linked and other.signature.binders.keys() == op.signature.binders.keys():
+            yield other.name
+
+
+def _wide(dtype: torch.dtype | None) -> torch.dtype | None:
+    """A dtype, or float16 for the two that hardware computes alike."""
+    return torch.float16 if dtype == torch.bfloat16 else dtype
 
 
 def _bound_by(signature: Signature, name: str) -> TensorArgument:

@@ -87,7 +87,7 @@ def test_a_record_of_this_point_then_predicted_times_then_bands(folder):
     put(folder, *(row("a", m, 10.0) for m in (64, 128, 256)), *(row("b", m, 20.0) for m in (64, 128, 256)))
     assert order(128) == ["a", "b", "c", "reference"], "measured side by side at this very point"
     assert order(200) == ["c", "a", "b", "reference"], "predicted: in the highest band of those with a time"
-    assert order(4096) == ["c", "b", "a", "reference"], "too far from every row"
+    assert order(2**17) == ["c", "b", "a", "reference"], "too far from every row"
     assert opmux.rms_norm(torch.ones(128, 64), torch.ones(64))[0, 0] == 1.0
     assert opmux.rms_norm(torch.ones(200, 64), torch.ones(64))[0, 0] == 3.0
 
@@ -105,13 +105,13 @@ def test_policy_and_force_come_before_times(folder):
 @pytest.mark.usefixtures("three")
 def test_what_explain_shows(folder):
     rows = [row("a", m, 10.0) for m in (64, 128, 256)]
-    put(folder, *rows, row("b", 128, 20.0, config={"value": 5.0}), row("c", 1, 30.0, compared=("c",)))
+    put(folder, *rows, row("b", 128, 20.0, config={"value": 5.0}), row("c", 2**16, 30.0, compared=("c",)))
     plan = explained(128)
     lines = [line.split(maxsplit=5)[-1] for line in str(plan).splitlines()[1:]]
     assert lines == [
         "10.0 us (measured)",
         "20.0 us (measured)",
-        "priority 30; not predicted: its nearest row is 7.0 octaves away, the limit is 2",
+        "priority 30; not predicted: its nearest row is 9.0 octaves away, the limit is 8",
         "priority 0",
     ]
     assert plan.key == "f32 f32 | steps(tokens) = 128, hidden = 64"

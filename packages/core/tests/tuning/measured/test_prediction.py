@@ -10,10 +10,14 @@ from backends import backends, implementation
 from laws import DTYPES, H100, H200, call, drawn, grid, row, rows, smooth, stepped
 
 import opmux
+from opmux.arch import known_arch
+from opmux.callpath.op import OPS
+from opmux.running.attempt import attempt_of
 from opmux.tuning import prediction
 from opmux.tuning.estimates import Estimates
 from opmux.tuning.measured.device import DeviceModel, device_of
-from opmux.tuning.prediction import OpTimes
+from opmux.tuning.neighbours import LIMIT
+from opmux.tuning.prediction import OpTimes, variants_of
 
 LINEAR = opmux.linear.op
 
@@ -97,58 +101,98 @@ def test_how_many_rows_a_prediction_is_made_from():
     found = times_of(*near).estimates(call((96, 4096, 4096))).times["one"]
     assert (found.measured, found.rows, found.compared) == (False, 2, False)
     assert found.source == "predicted, from 2 rows of NVIDIA H200"
-    assert replace(found, rows=1, device="").source == "predicted, from 1 row"
+    assert found._replace(rows=1, device="").source == "predicted, from 1 row"
     many = times_of(*rows(smooth, grid(1))).estimates(call((96, 4096, 4096))).times["one"]
     assert many.rows == 8
 
 
 def test_rows_too_far_away_predict_nothing():
-    times = times_of(*rows(smooth, grid()), *rows(smooth, [(16, 4096, 4096)], "two"))
-    found = times.estimates(call((1024, 4096, 4096)))
+    times = times_of(*rows(smooth, grid()), *rows(smooth, [(4, 4096, 4096)], "two"))
+    found = times.estimates(call((2048, 4096, 4096)))
     assert set(found.times) == {"one"}
-    assert found.far == {"two": 6.0}
-    assert found.why_not("two") == "not predicted: its nearest row is 6.0 octaves away, the limit is 2"
+    assert found.far == {"two": 9.0}
+    assert found.why_not("two") == "not predicted: its nearest row is 9.0 octaves away, the limit is 8"
     assert found.why_not("one") == found.why_not("three") == ""
-    assert set(times.estimates(call((64, 4096, 4096))).times) == {"one", "two"}, "two octaves are near enough"
+    assert set(times.estimates(call((1024, 4096, 4096))).times) == {"one", "two"}, "eight octaves are near enough"
+
+
+def test_few_rows_far_away_still_tell_which_is_faster():
+    few = [(1, 4096, 4096), (64, 2048, 2048), (4096, 8192, 1024)]
+    times = times_of(*rows(smooth, few), *rows(lambda *sizes: 1.2 * smooth(*sizes), few, "two"))
+    for point in drawn(5, 50):
+        found = times.estimates(call(point)).times
+        assert found["one"].time_us < found["two"].time_us
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"dtype": torch.float16},
+        {"dtype": torch.float32},
         {"arch": "sm_80"},
         {"point": (512, 4096, 4092)},
     ],
 )
-def test_dtypes_archs_and_alignment_must_be_equal(other):
+def test_archs_alignment_and_the_width_of_dtypes_must_be_equal(other):
     given = {"point": (512, 4096, 4096), **other}
-    assert times_of(*rows(smooth, grid())).estimates(call(**given)) == Estimates(limit=2.0)
+    assert times_of(*rows(smooth, grid())).estimates(call(**given)) == Estimates(limit=LIMIT)
 
 
-def test_flags_and_head_dim_must_be_equal():
-    op = opmux.attention.op
-    dims = {"batch": 1, "seq_q": 512, "seq_k": 512, "heads": 8, "kv_heads": 8, "head_dim": 64, "value_dim": 64}
+def test_without_rows_of_its_dtype_the_other_16_bit_float_counts():
+    measured = rows(smooth, grid())
+    found = times_of(*measured).estimates(call((1024, 4096, 4096), dtype=torch.float16)).times["one"]
+    exact = times_of(*measured).estimates(call((1024, 4096, 4096))).times["one"]
+    assert exact.measured
+    assert (found.measured, found.like, found.config) == (False, True, None)
+    assert found.source == "predicted, from 8 rows of like calls of NVIDIA H200"
+    assert abs(math.log(found.time_us / exact.time_us)) < 0.1
+
+
+ATTENTION = opmux.attention.op
+
+
+def attended(op, times: OpTimes, head_dim: int = 64, heads: int = 8, **options):
+    """What is said of a call of attention, or of its variant."""
+    q = torch.empty(1, 512, heads, head_dim, dtype=torch.bfloat16, device="meta")
+    filled = op.bind_arguments((q, q, q), {"causal": True, **options})[1]
+    return times.estimates(attempt_of(op, op.state, (q, q, q, None), filled, None, known_arch("sm_90")).call).times
+
+
+def attention_row(causal: bool = True, head_dim: int = 64, time_us: float = 30.0):
+    dims = {"batch": 1, "seq_q": 512, "seq_k": 512, "heads": 8, "kv_heads": 8}
+    dims |= {"head_dim": head_dim, "value_dim": head_dim}
     dtypes = dict.fromkeys("qkv", torch.bfloat16)
-    measured = replace(row((1, 8, 8), 30.0), op="attention", dtypes=dtypes, dims=dims, options={"causal": True})
-    times = OpTimes(op, [measured])
+    options = {"causal": True} if causal else {}
+    return replace(row((1, 8, 8), time_us), op="attention", dtypes=dtypes, dims=dims, options=options)
 
-    def found(head_dim: int = 64, heads: int = 8, **options) -> bool:
-        from opmux.arch import known_arch
-        from opmux.running.attempt import attempt_of
 
-        q = torch.empty(1, 512, heads, head_dim, dtype=torch.bfloat16, device="meta")
-        filled = op.bind_arguments((q, q, q), {"causal": True, **options})[1]
-        return bool(
-            times.estimates(attempt_of(op, op.state, (q, q, q, None), filled, None, known_arch("sm_90")).call).times
-        )
+def test_rows_of_equal_flags_and_head_dim_come_first():
+    times = OpTimes(ATTENTION, [attention_row(), attention_row(False, time_us=40.0), attention_row(head_dim=80)])
+    assert attended(ATTENTION, times)["one"].measured
+    assert attended(ATTENTION, times, causal=False)["one"].time_us == 40.0
+    assert not attended(ATTENTION, times, heads=16)["one"].like, "heads are a size"
+    assert attended(ATTENTION, times, scale=0.5)["one"].measured, "the value of a number costs no time"
 
-    assert found()
-    assert found(heads=16), "heads are a size"
-    assert found(scale=0.5), "the value of a number costs no time"
-    assert not found(head_dim=128)
-    assert not found(causal=False)
-    assert not found(window=(128, 0))
-    assert not found(softcap=30.0)
+
+def test_without_them_those_of_like_calls_count():
+    times = OpTimes(ATTENTION, [attention_row()])
+    for options in ({"causal": False}, {"window": (128, 0)}, {"softcap": 30.0}, {"head_dim": 72}):
+        found = attended(ATTENTION, times, **options)["one"]
+        assert (found.measured, found.like) == (False, True)
+    assert attended(ATTENTION, times, causal=False)["one"].time_us > attended(ATTENTION, times)["one"].time_us
+    assert not attended(ATTENTION, times, head_dim=128), "a head of twice the size is not like it"
+    both = OpTimes(ATTENTION, [attention_row(), attention_row(False, head_dim=80, time_us=90.0)])
+    assert attended(ATTENTION, both, causal=False)["one"].time_us < 60.0, "an equal head_dim before an equal mask"
+
+
+def test_rows_of_a_variant_count_where_an_op_has_none():
+    with_lse = opmux.attention_lse.op
+    times = OpTimes(with_lse, [], [attention_row()])
+    found = attended(with_lse, times)["one"]
+    assert (found.measured, found.source) == (False, "predicted, from 1 row of like calls of NVIDIA H200")
+    assert set(variants_of(with_lse, OPS)) == {"attention"}
+    assert set(variants_of(OPS["rms_norm"], OPS)) == set()
+    assert set(variants_of(OPS["add_rms_norm"], OPS)) == {"add_rms_norm_"}
+    assert set(variants_of(OPS["add_rms_norm_"], OPS)) == {"add_rms_norm"}
 
 
 def test_an_empty_call_has_no_time():
