@@ -10,6 +10,7 @@ from torch_bridge.samples import ALL, DIFFERENTIABLE, WITH_OUT, outputs, sample
 from opmux.callpath.op import OPS
 from opmux.dtypes import Real
 from opmux.signatures.signature import read_signature
+from opmux.torch_bridge import torch_library
 from opmux.torch_bridge.torch_library import schema
 
 # torch's own.
@@ -101,3 +102,21 @@ def test_schemas_of_every_kind_of_option() -> None:
         "str? backend=None) -> Tensor"
     )
     torch._C.parse_schema(text)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "add_rms_norm_", "linear"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_where_nothing_else_is_to_see_the_op_it_passes_the_dispatcher_once(
+    name: str, recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, eager = sample(name), sample(name)
+    expected = outputs(eager())
+    monkeypatch.setattr(torch_library, "call", None)
+    with torch.set_grad_enabled(recorded):
+        found = call.registered(*call.tensors, **call.options)
+    if call.op.signature.mutates:
+        assert found is None
+    results = (*outputs(found), *(t for t in call.tensors if t is not None))
+    wanted = (*(() if call.op.signature.mutates else expected), *(t for t in eager.tensors if t is not None))
+    for got, right in zip(results, wanted, strict=True):
+        torch.testing.assert_close(got, right)

@@ -1,13 +1,12 @@
 """Routes calls off the fast path: to torch's registration, to autograd, or directly to a plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import profiler
 
-from opmux.callpath.op import PLAIN, Op
+from opmux.callpath.op import Op
 from opmux.errors import invalid
 from opmux.planning.forced import unknown_backend
 from opmux.plugins import loading
@@ -27,7 +26,7 @@ def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: 
     """
     loading.ensure_loaded()
     tensors = _without_negation(op, tensors)
-    registered = _needs_registration(tensors)
+    registered = torch_library.is_needed(tensors)
     if registered:
         flops.count_where_counted()
     elif profiler._is_profiler_enabled:  # the dispatcher itself shows registered ops
@@ -64,13 +63,3 @@ def _without_negation(op: Op, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         if name in op.signature.mutates and isinstance(tensor, Tensor) and tensor.is_neg():
             raise invalid(op.name, name, "a tensor that can be written", "a negated view", "pass .resolve_neg() of it")
     return tuple(t.resolve_neg() if isinstance(t, Tensor) else t for t in tensors)
-
-
-def _needs_registration(tensors: Sequence[Any]) -> bool:
-    """Whether a mode, transform or tensor subclass is involved: these must see one op, not its implementation."""
-    return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or autograd.under_transform()
-        or any(t is not None and t.__class__ not in PLAIN for t in tensors)
-    )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from opmux.callpath import codegen, names
-from opmux.callpath.op import Op
+from opmux.callpath.op import PLAIN, Op
 from opmux.errors import UnsupportedCall
 from opmux.plugins import loading
 from opmux.running import execution, outputs
@@ -139,6 +139,16 @@ def _several(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
+def is_needed(tensors: Sequence[Any]) -> bool:
+    """Whether a mode, transform or tensor subclass is involved: these must see one op, not its implementation."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or autograd.under_transform()
+        or any(t is not None and t.__class__ not in PLAIN for t in tensors)
+    )
+
+
 def _call_below(
     op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: str | None, out: Any = None
 ) -> Any:
@@ -147,9 +157,16 @@ def _call_below(
 
 
 def _differentiable(op: Op) -> Handler:
-    """The kernel of autograd's dispatch keys."""
+    """The kernel of autograd's dispatch keys.
+
+    Where nothing else is to see the op, as in compiled code at run time, it is called here as in eager code: passing
+    through the dispatcher again would take most of the host's time.
+    """
 
     def differentiable(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
+        if out is None and not is_needed(tensors):
+            results = op.public(*tensors, **options, backend=backend)
+            return None if op.signature.mutates else results
         flops.count_where_counted()
         if (out is not None or op.signature.mutates) and autograd.under_transform():
             raise no_transform(op, "out=" if out is not None else "it writes into its arguments, which")
