@@ -20,6 +20,7 @@ from triton.runtime.jit import TensorWrapper
 from opmux.plugin import make_guard
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import Handle, Made, Notes, noting, watched
+from opmux_triton.native_launches import native_launches
 from opmux_triton.tensor_maps import Launcher, Maps, launcher_of, layouts_of
 
 _MOST = 2048
@@ -54,6 +55,8 @@ def repeated(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor] =
         return False
     if not found.steps or watched():
         return False
+    if found.native is not None:
+        return found.native(*given, *results, *found.scratch())
     addresses = []
     for tensor in (*given, *results):
         address = tensor.data_ptr()
@@ -175,6 +178,7 @@ class Repeat:
         config: kept alive, because the key holds its identity.
         handles: kept alive, because a kernel is unloaded with its last reference.
         steps: the launches; empty if they cannot be made again.
+        native: makes them all in one call of opmux-jit's launcher; None if they go through Triton's.
     """
 
     def __init__(self, notes: Notes, given: Sequence[Tensor], results: Sequence[Tensor], config: Any) -> None:
@@ -192,13 +196,20 @@ class Repeat:
             self._size += -(-tensor.numel() // 128) * 128
         self._where = given[0].device
         steps = [_step(one, (*given, *results), notes.scratch) for one in notes.made]
+        self.native = None
         if None not in steps:
             self.steps = [step for step in steps if step is not None]
+            self.native = native_launches(notes.made, (*given, *results), notes.scratch, self._places)
+
+    def scratch(self) -> tuple[Tensor, ...]:
+        """The scratch memory of one call; none where the launches need none."""
+        if not self._size:
+            return ()
+        return (torch.empty(self._size, dtype=torch.float32, device=self._where),)
 
     def launch(self, given: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int]) -> None:
         """Launch all, with other tensors at these addresses, on the current device."""
-        if self._size:
-            scratch = torch.empty(self._size, dtype=torch.float32, device=self._where)
+        for scratch in self.scratch():
             begin = scratch.data_ptr()
             addresses += [begin + place for place in self._places]
         stream = _C._cuda_getCurrentRawStream(self.device)

@@ -33,6 +33,13 @@ def path_of_launcher() -> Path:
     return kept if _is_whole(kept) else _built(kept)
 
 
+def is_built() -> bool:
+    """Whether `launcher` needs no compiler."""
+    name = build.file_name()
+    kept = platformdirs.user_cache_path("opmux") / "launcher" / name
+    return (build.SOURCES / name).exists() or (files.writable_by_others(kept.parent) is None and _is_whole(kept))
+
+
 def _is_whole(kept: Path) -> bool:
     try:
         files.checked(kept, files.unsealed(_manifest(kept).read_bytes())[kept.name])
