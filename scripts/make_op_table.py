@@ -24,7 +24,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gemm": ("gemm", ("gemm",)),
     "attention": ("attention", ("attention", "attention_varlen")),
     "paged KV cache": ("paged-kv-cache", ("kv_cache", "paged_attention")),
-    "quantization": ("quantization", ("quantization",)),
+    "quantization": ("quantization", ("quantization", "conversion", "fused_quantization")),
 }
 """Heading -> the page that explains it under docs/ops, and the modules of opmux.ops that define it."""
 

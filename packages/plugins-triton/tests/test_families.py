@@ -15,7 +15,10 @@ from opmux.bench.cases import MAKERS, Data
 from opmux.callpath.op import OPS
 from opmux_triton import families
 
-LEFT_TO_OTHERS: set[str] = set()
+LEFT_TO_OTHERS = {
+    "static_quantize", "dequantize", "convert_scale", "convert_fp8",
+    "rms_norm_quantize", "add_rms_norm_quantize", "silu_and_mul_quantize",
+}  # fmt: skip
 """Ops of the core that this package has no kernels for yet."""
 FILLS = ("Memset", "FillFunctor")
 """What torch launches to fill a tensor: the one thing that a target may leave to it."""

@@ -26,6 +26,8 @@ with _paused():
     )
     from opmux.ops.attention import attention, attention_backward, attention_lse, merge_attention_states
     from opmux.ops.attention_varlen import attention_varlen, attention_varlen_backward, attention_varlen_lse
+    from opmux.ops.conversion import convert_fp8, convert_scale
+    from opmux.ops.fused_quantization import add_rms_norm_quantize, rms_norm_quantize, silu_and_mul_quantize
     from opmux.ops.gemm import linear, linear_backward
     from opmux.ops.kv_cache import block_table_from_csr, write_kv_cache
     from opmux.ops.norm import (
@@ -40,7 +42,7 @@ with _paused():
         rms_norm_backward,
     )
     from opmux.ops.paged_attention import paged_attention, paged_attention_lse
-    from opmux.ops.quantization import quantize
+    from opmux.ops.quantization import dequantize, quantize, static_quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
     from opmux.planning.explanation import Candidate, Explanation, explain
     from opmux.running.observe import Trace, TraceRow, trace
@@ -58,6 +60,7 @@ __all__ = [
     "add_rms_norm",
     "add_rms_norm_",
     "add_rms_norm_backward",
+    "add_rms_norm_quantize",
     "apply_rope",
     "apply_rope_",
     "apply_rope_backward",
@@ -68,6 +71,9 @@ __all__ = [
     "attention_varlen_backward",
     "attention_varlen_lse",
     "block_table_from_csr",
+    "convert_fp8",
+    "convert_scale",
+    "dequantize",
     "explain",
     "fp8_dtype",
     "gelu_and_mul",
@@ -87,11 +93,14 @@ __all__ = [
     "quarantined",
     "rms_norm",
     "rms_norm_backward",
+    "rms_norm_quantize",
     "rope",
     "silu_and_mul",
     "silu_and_mul_backward",
+    "silu_and_mul_quantize",
     "silu_mul",
     "silu_mul_backward",
+    "static_quantize",
     "trace",
     "write_kv_cache",
 ]

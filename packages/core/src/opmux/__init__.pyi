@@ -39,6 +39,7 @@ __all__ = [
     "add_rms_norm",
     "add_rms_norm_",
     "add_rms_norm_backward",
+    "add_rms_norm_quantize",
     "apply_rope",
     "apply_rope_",
     "apply_rope_backward",
@@ -49,6 +50,9 @@ __all__ = [
     "attention_varlen_backward",
     "attention_varlen_lse",
     "block_table_from_csr",
+    "convert_fp8",
+    "convert_scale",
+    "dequantize",
     "explain",
     "fp8_dtype",
     "gelu_and_mul",
@@ -68,11 +72,14 @@ __all__ = [
     "quarantined",
     "rms_norm",
     "rms_norm_backward",
+    "rms_norm_quantize",
     "rope",
     "silu_and_mul",
     "silu_and_mul_backward",
+    "silu_and_mul_quantize",
     "silu_mul",
     "silu_mul_backward",
+    "static_quantize",
     "trace",
     "write_kv_cache",
 ]
@@ -217,6 +224,38 @@ class _add_rms_norm_backward(_Op):
     ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
 
 add_rms_norm_backward: _add_rms_norm_backward
+
+class _add_rms_norm_quantize(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
+
+add_rms_norm_quantize: _add_rms_norm_quantize
 
 class _apply_rope(_Op):
     reference: Callable[..., tuple[Tensor, Tensor]]
@@ -536,6 +575,72 @@ class _attention_varlen_lse(_Op):
     ) -> Callable[..., tuple[Tensor, Tensor]]: ...
 
 attention_varlen_lse: _attention_varlen_lse
+
+class _convert_fp8(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        q: Tensor,
+        scale: Tensor,
+        *,
+        dtype: torch.dtype,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        q: Tensor,
+        scale: Tensor,
+        *,
+        dtype: torch.dtype,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+convert_fp8: _convert_fp8
+
+class _convert_scale(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        scale: Tensor,
+        *,
+        dtype: torch.dtype,
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        scale: Tensor,
+        *,
+        dtype: torch.dtype,
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+convert_scale: _convert_scale
+
+class _dequantize(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        q: Tensor,
+        scale: Tensor,
+        *,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        q: Tensor,
+        scale: Tensor,
+        *,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+dequantize: _dequantize
 
 class _gelu_and_mul(_Op):
     reference: Callable[..., Tensor]
@@ -943,6 +1048,36 @@ class _rms_norm_backward(_Op):
 
 rms_norm_backward: _rms_norm_backward
 
+class _rms_norm_quantize(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+rms_norm_quantize: _rms_norm_quantize
+
 class _silu_and_mul(_Op):
     reference: Callable[..., Tensor]
     def __call__(
@@ -982,6 +1117,30 @@ class _silu_and_mul_backward(_Op):
     ) -> Callable[..., Tensor]: ...
 
 silu_and_mul_backward: _silu_and_mul_backward
+
+class _silu_and_mul_quantize(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        x: Tensor,
+        *,
+        dtype: torch.dtype,
+        block: tuple[int, int] = (1, 128),
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+silu_and_mul_quantize: _silu_and_mul_quantize
 
 class _silu_mul(_Op):
     reference: Callable[..., Tensor]
@@ -1026,6 +1185,28 @@ class _silu_mul_backward(_Op):
     ) -> Callable[..., tuple[Tensor, Tensor]]: ...
 
 silu_mul_backward: _silu_mul_backward
+
+class _static_quantize(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        scale: Tensor,
+        *,
+        dtype: torch.dtype,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        scale: Tensor,
+        *,
+        dtype: torch.dtype,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+static_quantize: _static_quantize
 
 class _write_kv_cache(_Op):
     reference: Callable[..., None]

@@ -110,6 +110,7 @@ SHORT_NAMES: dict[str, str] = {
     "e4m3fnuz": "float8_e4m3fnuz",
     "e5m2": "float8_e5m2",
     "e5m2fnuz": "float8_e5m2fnuz",
+    "e8m0": "float8_e8m0fnu",
 }
 """The command line's and explain's names of dtypes."""
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import opmux
 from opmux.errors import InvalidArgument
-from opmux.ops.quantization import quantize
+from opmux.ops.quantization import dequantize, quantize, static_quantize
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
@@ -270,3 +271,53 @@ def test_a_dtype_that_quantize_does_not_store():
         "quantize: `dtype` expected one of float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, int8, "
         "got bfloat16; pass the one that the consumer of q reads"
     ]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize("dtype", QUANTIZED, ids=str)
+def test_static_quantize_and_dequantize(dtype, block):
+    for shape in SHAPES:
+        x = torch.randn(shape).bfloat16()
+        q, scale = quantize.reference(x, dtype=dtype, block=block)
+        assert torch.equal(static_quantize.reference(x, scale, dtype=dtype).double(), q.double())
+        rows, columns = (x.shape[-2] if block[0] == -1 else block[0]), (x.shape[-1] if block[1] == -1 else block[1])
+        row = torch.arange(x.shape[-2])[:, None] // rows
+        column = torch.arange(x.shape[-1])[None, :] // columns
+        values = q.double() * scale.double()[..., row, column]
+        for out_dtype in DTYPES:
+            out = dequantize.reference(q, scale, out_dtype=out_dtype)
+            assert out.dtype == out_dtype
+            torch.testing.assert_close(out.double(), values, rtol=torch.finfo(out_dtype).eps, atol=1e-7)
+
+
+def test_static_scales_saturate():
+    x = torch.tensor([[1.0, -3.0, 1000.0, -INF, NAN, 0.26]])
+    scale = torch.full((1, 1), 0.5)
+    q = static_quantize.reference(x, scale, dtype=torch.float8_e4m3fn)
+    torch.testing.assert_close(
+        q.double(), torch.tensor([[2.0, -6.0, 448.0, -448.0, NAN, 0.5]]).double(), equal_nan=True, rtol=0, atol=0
+    )
+    assert static_quantize.reference(x, scale, dtype=torch.int8).tolist() == [[2, -6, 127, -127, 0, 1]]
+
+
+def test_one_scale_for_no_rows():
+    """A static scale is known before there are tokens."""
+    q = opmux.static_quantize(torch.empty(0, 64), torch.ones(1, 1), dtype=torch.int8)
+    assert q.shape == (0, 64)
+    assert opmux.dequantize(q, torch.ones(1, 1), out_dtype=torch.bfloat16).shape == (0, 64)
+
+
+@pytest.mark.parametrize("op", ["static_quantize", "dequantize"])
+def test_scales_of_no_block_are_refused_with_the_shapes_that_are_expected(op):
+    x = torch.ones(64, 7000)
+    options = {"dtype": torch.int8}
+    if op == "dequantize":
+        x, options = x.to(torch.float8_e4m3fn), {"out_dtype": torch.bfloat16}
+    with pytest.raises(InvalidArgument) as raised:
+        getattr(opmux, op)(x, torch.ones(64, 28), **options)
+    assert str(raised.value).splitlines()[0] == (
+        f"{op}: `scale` expected (m_blocks, k_blocks) in ((1, 1), (m, 1), (m, -(-k // 128)), "
+        "(-(-m // 128), -(-k // 128)), (m, -(-k // 32))), got m_blocks = 64, k_blocks = 28, m = 64, k = 7000; "
+        "scales of a matrix (64, 7000) have the shape (1, 1) for the whole, (64, 1) for rows, (64, 55) for blocks of "
+        "1x128, (1, 55) for 128x128 or (64, 219) for 1x32"
+    )

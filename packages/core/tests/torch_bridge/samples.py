@@ -97,6 +97,12 @@ class _Maker:
     def real(self, *sizes: int) -> Tensor:
         return torch.randn(*sizes, generator=self.generator, dtype=torch.float64).to(self.device, self.dtype)
 
+    def scale(self, *sizes: int) -> Tensor:
+        return (torch.rand(*sizes, generator=self.generator) + 0.5).to(self.device)
+
+    def codes(self, m: int, k: int) -> Tensor:
+        return (32 * torch.randn(m, k, generator=self.generator)).to(torch.float8_e4m3fn).to(self.device)
+
     def ints(self, values: Any, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self.device)
 
@@ -164,6 +170,13 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
         {},
     ),
     "quantize": lambda m: ((m.real(5, 256),), {"dtype": torch.int8}),
+    "static_quantize": lambda m: ((m.real(5, 256), m.scale(5, 2)), {"dtype": torch.int8}),
+    "dequantize": lambda m: ((m.codes(5, 256), m.scale(5, 2)), {"out_dtype": torch.float32}),
+    "convert_scale": lambda m: ((m.scale(5, 2),), {"dtype": torch.float32}),
+    "convert_fp8": lambda m: ((m.codes(5, 256), m.scale(5, 2)), {"dtype": torch.float8_e4m3fnuz}),
+    "rms_norm_quantize": lambda m: ((m.real(5, 8), m.real(8)), {"dtype": torch.int8}),
+    "add_rms_norm_quantize": lambda m: ((m.real(5, 8), m.real(5, 8), m.real(8)), {"dtype": torch.int8}),
+    "silu_and_mul_quantize": lambda m: ((m.real(5, 8),), {"dtype": torch.int8}),
 }
 _FORWARD_OF = {  # the one to make arguments from, where two ops share a backward op
     "attention_backward": "attention_lse",

@@ -232,6 +232,48 @@ def _quantize(data: Data, s: Shape) -> Arguments:
     return Arguments((data.normal(s.tokens, s.hidden),), {"dtype": fp8_dtype(data.device), "block": (1, 128)})
 
 
+def _rms_norm_quantize(data: Data, s: Shape) -> Arguments:
+    given = _rms_norm(data, s)
+    return Arguments(given.tensors, {**given.options, "dtype": fp8_dtype(data.device)})
+
+
+def _add_rms_norm_quantize(data: Data, s: Shape) -> Arguments:
+    given = _add_rms_norm(data, s)
+    return Arguments(given.tensors, {**given.options, "dtype": fp8_dtype(data.device)})
+
+
+def _silu_and_mul_quantize(data: Data, s: Shape) -> Arguments:
+    return Arguments((data.normal(s.tokens, 2 * s.intermediate),), {"dtype": fp8_dtype(data.device)})
+
+
+def _scales(data: Data, m: int, k: int) -> Tensor:
+    """Scales of blocks of 1x128, about those of normal numbers."""
+    made = torch.rand(m, -(-k // 128), generator=data.generator, device=data.device)
+    return 2.0**-7 * (1 + made)
+
+
+def _static_quantize(data: Data, s: Shape) -> Arguments:
+    tensors = (data.normal(s.tokens, s.hidden), _scales(data, s.tokens, s.hidden))
+    return Arguments(tensors, {"dtype": fp8_dtype(data.device)})
+
+
+def _codes(data: Data, s: Shape) -> tuple[Tensor, Tensor]:
+    values = torch.randn(s.tokens, s.hidden, generator=data.generator, device=data.device)
+    return (64 * values).to(fp8_dtype(data.device)), _scales(data, s.tokens, s.hidden)
+
+
+def _dequantize(data: Data, s: Shape) -> Arguments:
+    return Arguments(_codes(data, s), {"out_dtype": torch.float32 if data.dtype == torch.float64 else data.dtype})
+
+
+def _convert_fp8(data: Data, s: Shape) -> Arguments:
+    return Arguments(_codes(data, s), {"dtype": torch.float8_e4m3fnuz})
+
+
+def _convert_scale(data: Data, s: Shape) -> Arguments:
+    return Arguments((_scales(data, s.tokens, s.hidden),), {"dtype": torch.float32, "scale_major": "m"})
+
+
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
@@ -271,5 +313,12 @@ MAKERS: dict[str, Maker] = {
     "paged_attention": _paged_attention,
     "paged_attention_lse": _paged_attention,
     "quantize": _quantize,
+    "static_quantize": _static_quantize,
+    "dequantize": _dequantize,
+    "convert_scale": _convert_scale,
+    "convert_fp8": _convert_fp8,
+    "rms_norm_quantize": _rms_norm_quantize,
+    "add_rms_norm_quantize": _add_rms_norm_quantize,
+    "silu_and_mul_quantize": _silu_and_mul_quantize,
 }
 """Every op that has cases; a test compares it with the core's ops."""

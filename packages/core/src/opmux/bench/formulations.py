@@ -182,8 +182,60 @@ def write_kv_cache(
 
 def quantize(x: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str) -> tuple[Tensor, Tensor]:
     """Largest magnitude, scale, quotient, conversion, in float32; for blocks of one row."""
-    blocks = x.float().reshape(*x.shape[:-1], -1, block[1])
+    return _quantized(x.float(), dtype, block)
+
+
+def _quantized(x: Tensor, dtype: torch.dtype, block: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    blocks = x.reshape(*x.shape[:-1], -1, block[1])
     largest = torch.finfo(dtype).max if dtype.is_floating_point else 127.0
     scale = blocks.abs().amax(-1) / largest
     scaled = (blocks / scale[..., None]).clamp(-largest, largest)
     return (scaled if dtype.is_floating_point else scaled.round()).to(dtype).flatten(-2), scale
+
+
+def static_quantize(x: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """Quotient and conversion, in float32; for blocks of 1x128."""
+    largest = torch.finfo(dtype).max
+    blocks = x.float().reshape(*x.shape[:-1], -1, 128) / scale[..., None]
+    return blocks.clamp(-largest, largest).to(dtype).flatten(-2)
+
+
+def dequantize(q: Tensor, scale: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+    """Product and conversion; for blocks of 1x128."""
+    return (q.float().reshape(*q.shape[:-1], -1, 128) * scale[..., None]).to(out_dtype).flatten(-2)
+
+
+def convert_scale(scale: Tensor, *, dtype: torch.dtype, scale_major: str) -> Tensor:
+    """A transposed copy."""
+    return scale.to(dtype).mT.contiguous().mT
+
+
+def convert_fp8(q: Tensor, scale: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Conversion of the halves, by way of float32."""
+    return (0.5 * q.float()).to(dtype), 2.0 * scale
+
+
+def rms_norm_quantize(
+    x: Tensor, weight: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str, eps: float,
+    weight_offset: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """A norm in float32, and `quantize`."""
+    return _quantized(F.rms_norm(x.float(), weight.shape, weight.float() + weight_offset, eps), dtype, block)
+
+
+def add_rms_norm_quantize(
+    x: Tensor, residual: Tensor, weight: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str,
+    eps: float, weight_offset: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """A sum, a norm in float32, and `quantize`."""
+    total = x + residual
+    normed = F.rms_norm(total.float(), weight.shape, weight.float() + weight_offset, eps)
+    return *_quantized(normed, dtype, block), total
+
+
+def silu_and_mul_quantize(
+    x: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str
+) -> tuple[Tensor, Tensor]:
+    """SiLU and product of the halves of each row in float32, and `quantize`."""
+    gate, up = x.float().chunk(2, dim=-1)
+    return _quantized(F.silu(gate) * up, dtype, block)

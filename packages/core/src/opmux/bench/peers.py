@@ -38,6 +38,13 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "merge_attention_states": f.merge_attention_states,
     "write_kv_cache": f.write_kv_cache,
     "quantize": f.quantize,
+    "static_quantize": f.static_quantize,
+    "dequantize": f.dequantize,
+    "convert_scale": f.convert_scale,
+    "convert_fp8": f.convert_fp8,
+    "rms_norm_quantize": f.rms_norm_quantize,
+    "add_rms_norm_quantize": f.add_rms_norm_quantize,
+    "silu_and_mul_quantize": f.silu_and_mul_quantize,
 }
 """Ops whose formulation takes the op's own arguments; these are passed to torch.compile."""
 

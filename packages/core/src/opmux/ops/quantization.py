@@ -1,75 +1,23 @@
-"""Quantisation to 8-bit floats and integers, with a scale per block."""
+"""Quantisation to 8-bit floats and integers, with a scale per block, and back."""
 
-import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from opmux.definition import define_op
-from opmux.dtypes import Float32, Quantized, Real, accumulation_dtype, name_of
-from opmux.errors import invalid
-
-_LARGEST = {
-    torch.float8_e4m3fn: 448.0,
-    torch.float8_e4m3fnuz: 240.0,
-    torch.float8_e5m2: 57344.0,
-    torch.float8_e5m2fnuz: 57344.0,
-    torch.int8: 127.0,  # symmetric: -128 is not used
-}
-"""The largest value of each dtype that `quantize` stores."""
-
-_SCALE_ALIGNMENT = 4  # float32 scales in 16 bytes, the row alignment that TMA requires
-
-
-def _round_up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
-def _block_length(size: int, block: int) -> int:
-    """Return how many values of a dim share a scale: a block of -1 is the whole dim."""
-    return max(size, 1) if block == -1 else block
-
-
-def _scale_strides(shape: tuple[int, ...], options: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the strides of quantize's scales: contiguous, or transposed with columns padded to 16 bytes."""
-    *batch, m_blocks, k_blocks = shape
-    if options["scale_major"] == "k":
-        columns, matrix = max(k_blocks, 1), (max(k_blocks, 1), 1)
-        step = max(m_blocks, 1) * columns
-    else:
-        padded = max(_round_up(m_blocks, _SCALE_ALIGNMENT), 1)
-        matrix = (1, padded)
-        step = padded * max(k_blocks, 1)
-    strides = []
-    for size in reversed(batch):
-        strides.append(step)
-        step *= max(size, 1)
-    return (*reversed(strides), *matrix)
-
-
-def _rounded(scaled: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round to the nearest value of dtype, ties to even, saturating; NaN stays, or becomes 0 in integers."""
-    largest = _LARGEST[dtype]
-    if not dtype.is_floating_point:
-        scaled = scaled.nan_to_num(nan=0.0, posinf=largest, neginf=-largest).round()
-    # Torch's conversions overflow to NaN or infinity, so saturate before them.
-    return scaled.clamp(-largest, largest).to(dtype)
+from opmux.dtypes import Float32, Quantized, Real, accumulation_dtype
+from opmux.ops._blocks import BLOCKS, SCALE_SHAPES, check_stored, quantized, rounded, scale_strides, spread
 
 
 @define_op(
     outputs=("q", "scale"),
     out_dtype={"q": "dtype", "scale": torch.float32},
-    out_strides={"scale": _scale_strides},
+    out_strides={"scale": scale_strides},
     option_dtypes={"dtype": Quantized},
     require=(
         ("k > 0", "a row has at least one column"),
-        (
-            "block in ((1, 128), (1, -1), (-1, -1), (128, 128), (1, 32))",
-            "the blocks are (1, 128), (1, -1) row, (-1, -1) tensor, (128, 128) and (1, 32)",
-        ),
+        BLOCKS,
     ),
 )
 def quantize(
@@ -115,30 +63,79 @@ def quantize(
         blocks: DeepSeek-AI, "DeepSeek-V3 Technical Report", section 3.3, 2024,
         https://arxiv.org/abs/2412.19437.
     """
-    if dtype not in _LARGEST:
-        expected = f"one of {', '.join(map(name_of, _LARGEST))}"
-        raise invalid("quantize", "dtype", expected, name_of(dtype), "pass the one that the consumer of q reads")
-    *batch, m, k = x.shape
-    rows, columns = _block_length(m, block[0]), _block_length(k, block[1])
-    padded_m, padded_k = _round_up(m, rows), _round_up(k, columns)
-    values = pad(x.to(accumulation_dtype(x.dtype)), (0, padded_k - k, 0, padded_m - m))
-    blocks = values.reshape(*batch, padded_m // rows, rows, padded_k // columns, columns)
-
-    magnitudes = blocks.abs()
-    amax = torch.where(magnitudes.isnan(), 0.0, magnitudes).amax(dim=(-3, -1))
-    scale = (amax / _LARGEST[dtype]).to(torch.float32)
-    scale = torch.where(scale == 0.0, 1.0, scale)
-
-    scaled = blocks / scale[..., :, None, :, None].to(blocks.dtype)
-    q = _rounded(scaled.reshape(*batch, padded_m, padded_k)[..., :m, :k], dtype).contiguous()
-    return q, _in_layout(scale, scale_major)
+    check_stored("quantize", dtype)
+    return quantized(x.to(accumulation_dtype(x.dtype)), dtype, block, scale_major)
 
 
-def _in_layout(scale: Tensor, scale_major: str) -> Tensor:
-    """Return the scales with the layout's strides; the padding exists in memory and is zero."""
-    if scale_major == "k":
-        return scale.contiguous()
-    strides = _scale_strides(tuple(scale.shape), {"scale_major": scale_major})
-    *batch, _, k_blocks = scale.shape
-    padded = scale.new_zeros(math.prod(batch) * k_blocks * strides[-1]).as_strided(scale.shape, strides)
-    return padded.copy_(scale)
+@define_op(
+    outputs=("q",),
+    out_dtype={"q": "dtype"},
+    option_dtypes={"dtype": Quantized},
+    require=(("k > 0", "a row has at least one column"), SCALE_SHAPES),
+)
+def static_quantize(
+    x: Real[Tensor, "*batch m k"],
+    scale: Float32[Tensor, "*batch m_blocks k_blocks"],
+    *,
+    dtype: torch.dtype,
+) -> Quantized[Tensor, "*batch m k"]:
+    """Quantise a matrix to an 8-bit dtype with scales that are known already, as from a calibration.
+
+    ``q = round(x / scale)``, computed in float32 (in float64 for float64), rounded to the nearest with ties to even,
+    and saturating: values past the largest one, infinities too, become the largest. NaN stays NaN (0 in int8). The
+    scales are used as they are: positive and finite ones are meant.
+
+    Args:
+        x: The values, ``(*batch, m, k)``.
+        scale: The scales, ``(*batch, m_blocks, k_blocks)`` float32, whose shape tells their block: ``(1, 1)`` for
+            the matrix, ``(m, 1)`` for rows, ``(m, ceil(k / 128))``, ``(ceil(m / 128), ceil(k / 128))``, or
+            ``(m, ceil(k / 32))``. Any strides.
+        dtype: The dtype of q: an 8-bit float or int8.
+
+    Returns:
+        q: The quantised values, ``(*batch, m, k)``, in dtype.
+
+    Raises:
+        InvalidArgument: If the scales have the shape of no block, or another argument breaks the signature.
+
+    Source:
+        Micikevicius et al., "FP8 Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433.
+    """
+    check_stored("static_quantize", dtype)
+    values = x.to(accumulation_dtype(x.dtype))
+    return rounded(values / spread(scale.to(values.dtype), *x.shape[-2:]), dtype).contiguous()
+
+
+@define_op(
+    out_dtype={"out": "out_dtype"},
+    option_dtypes={"out_dtype": Real},
+    require=(("k > 0", "a row has at least one column"), SCALE_SHAPES),
+)
+def dequantize(
+    q: Quantized[Tensor, "*batch m k"],
+    scale: Float32[Tensor, "*batch m_blocks k_blocks"],
+    *,
+    out_dtype: torch.dtype,
+) -> Real[Tensor, "*batch m k"]:
+    """Multiply quantised values by their scales.
+
+    ``out = q * scale``, computed in float32 (in float64 for an out_dtype of float64) and rounded once.
+
+    Args:
+        q: The quantised values, ``(*batch, m, k)``.
+        scale: Their scales, ``(*batch, m_blocks, k_blocks)`` float32, whose shape tells their block: ``(1, 1)`` for
+            the matrix, ``(m, 1)`` for rows, ``(m, ceil(k / 128))``, ``(ceil(m / 128), ceil(k / 128))``, or
+            ``(m, ceil(k / 32))``. Any strides.
+        out_dtype: The dtype of out.
+
+    Returns:
+        out: The values, ``(*batch, m, k)``, in out_dtype.
+
+    Raises:
+        InvalidArgument: If the scales have the shape of no block, or another argument breaks the signature.
+
+    Source:
+        Micikevicius et al., "FP8 Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433.
+    """
+    acc = accumulation_dtype(out_dtype)
+    return (q.to(acc) * spread(scale.to(acc), *q.shape[-2:])).to(out_dtype).contiguous()

@@ -23,7 +23,7 @@ from opmux.testing.model_shapes import ModelShape
 from opmux.testing.odd import draw_odd
 from opmux.testing.patterns import PATTERNS
 from opmux.testing.profiles import Profile, profile_named
-from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, spread_dims, tile_dims, zero_dims
+from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, scaled, spread_dims, tile_dims, zero_dims
 
 ORDINARY = ("lse", "grad_lse", "out", "cos", "sin")
 """Arguments that hold no special numbers: tables, and results of a forward on other arguments."""
@@ -33,7 +33,9 @@ ORDINARY = ("lse", "grad_lse", "out", "cos", "sin")
 def _cases_of(op: Op, profile_name: str, gpu: bool, contents: tuple[str, ...]) -> tuple[Case, ...]:
     profile = profile_named(profile_name)
     found = {c.id: c for c in _cases_of(op, profile.contains, gpu, contents)} if profile.contains else {}
-    for case in large.cases(op, profile) if profile.large else _all_cases(op, profile, gpu, contents):
+    made = large.cases(op, profile) if profile.large else _all_cases(op, profile, gpu, contents)
+    for place, unscaled in enumerate(made):
+        case = dataclasses.replace(unscaled, dims=scaled(op.signature, unscaled.dims, place))
         if is_valid(case):
             found.setdefault(case.id, case)
     return tuple(found.values())
@@ -188,7 +190,7 @@ def _odd_cases(op: Op, profile: Profile, required: Mapping[str, Any]) -> Iterato
         return Case(op.name, dtypes, dims, {**required, **options}, view=ways["view"])
 
     def accept(dims: Mapping[str, Any], ways: Mapping[str, Any]) -> bool:
-        drawn = read(_settled(signature, dict(dims)), ways)
+        drawn = read(scaled(signature, _settled(signature, dict(dims)), len(seen)), ways)
         if drawn.id in seen or not is_valid(drawn):
             return False
         seen.add(drawn.id)

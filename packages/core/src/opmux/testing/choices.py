@@ -106,6 +106,8 @@ def alternatives(signature: Signature) -> list[tuple[Option, tuple[Any, ...]]]:
         values: tuple[Any, ...] = ()
         if option.name in ALTERNATIVES:
             values = ALTERNATIVES[option.name]
+            if option.dtypes:
+                values = tuple(v for v in values if v in option.dtypes) or tuple(sorted(option.dtypes, key=str))
         elif option.kind == "bool":
             values = (not option.default,) if isinstance(option.default, bool) else (False, True)
         elif option.choices:

@@ -112,11 +112,73 @@ def _quotients(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results
 
     Values are divided by the target's own stored scale, which is itself checked to two ulp of the exact one.
     """
-    x, block = tensors["x"], arguments.options["block"]
-    _, scale = run_reference(op, tensors, arguments.options)
-    stored = results[1] if results[1].shape == scale.shape else scale
+    return _codes_of(tensors["x"], arguments.options, results)
+
+
+def _codes_of(values: Tensor, options: Mapping[str, Any], results: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The unrounded values of the codes of exact values, and their exact scale."""
+    names = ("dtype", "block", "scale_major")
+    _, scale = run_reference(OPS["quantize"], {"x": values}, {name: options[name] for name in names})
+    stored = results[1] if results and results[1].shape == scale.shape else scale
     divisors = stored.to(torch.float64)
-    for dim, length in zip((-2, -1), block, strict=True):
-        size = x.shape[dim]
+    for dim, length in zip((-2, -1), options["block"], strict=True):
+        size = values.shape[dim]
         divisors = divisors.repeat_interleave(size if length == -1 else length, dim).narrow(dim, 0, size)
-    return x / divisors, scale
+    return values / divisors, scale
+
+
+@rounds("rms_norm_quantize")
+@rounds("silu_and_mul_quantize")
+def _fused_codes(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
+    """The codes of the exact results of the op that is quantised."""
+    before = OPS[op.name.removesuffix("_quantize")]
+    (y,) = run_reference(before, tensors, _options_of(before, arguments.options))
+    return _codes_of(y, arguments.options, results)
+
+
+@rounds("add_rms_norm_quantize")
+def _normed_sum_codes(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
+    """The codes of the norm of the target's own rounded sum, which is itself checked against the exact one."""
+    norm, exact = OPS["rms_norm"], tensors["x"] + tensors["residual"]
+    named = {"x": upcast(results[2]) if results else exact, "weight": tensors["weight"]}
+    (y,) = run_reference(norm, named, _options_of(norm, arguments.options))
+    return *_codes_of(y, arguments.options, results), exact
+
+
+def _options_of(op: Op, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {o.name: options[o.name] for o in op.signature.options}
+
+
+@rounds("static_quantize")
+def _static_quotients(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
+    """The unrounded values of the codes."""
+    x = tensors["x"]
+    return (x / scale_of_elements(tensors["scale"], *x.shape[-2:]),)
+
+
+def scale_of_elements(scale: Tensor, m: int, k: int) -> Tensor:
+    """The scale of each element of matrices ``(m, k)``; the shape of the scales tells their block."""
+    row, column = (torch.arange(size, device=scale.device) for size in (m, k))
+    rows, columns = scale.shape[-2:]
+    if rows == 1:
+        row = torch.zeros_like(row)
+    elif rows != m:
+        row = row // 128
+    width = k if columns == 1 else 128 if columns == -(-k // 128) else 32
+    return scale[..., row[:, None], (column // width)[None, :]]
+
+
+@rounds("dequantize")
+def _products(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
+    """The results before they are rounded to the dtype that an option asks for."""
+    return run_reference(op, tensors, {**arguments.options, "out_dtype": torch.float64})
+
+
+@rounds("convert_fp8")
+def _converted(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
+    """The unrounded values; the flavour of q, which its values in float64 do not tell, decides about the scale."""
+    q = arguments.tensors["q"]
+    assert q is not None
+    halved = (q.dtype, arguments.options["dtype"]) == (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+    factor = 2.0 if halved else 1.0
+    return tensors["q"] / factor, tensors["scale"] * factor

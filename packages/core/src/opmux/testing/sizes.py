@@ -145,6 +145,26 @@ def spread_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
         yield {name: (sizes[place],) if name in signature.stars else sizes[place] for name, sizes in columns.items()}
 
 
+SCALED: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("m", "k"): ("m_blocks", "k_blocks"),
+}
+"""The dims of a matrix -> the dims of its scales, where a required tensor of the op has them."""
+
+SCALE_BLOCKS = ((-1, -1), (1, -1), (1, 128), (128, 128), (1, 32))
+"""The blocks that a scale may be for, rows and columns."""
+
+
+def scaled(signature: Signature, dims: Mapping[str, Any], place: int) -> Dims:
+    """The dims with those of scales made to fit a block, another one for each place; they cannot be drawn alone."""
+    found = dict(dims)
+    for sizes, scales in SCALED.items():
+        if {*sizes, *scales} <= set(signature.binders):
+            block = SCALE_BLOCKS[place % len(SCALE_BLOCKS)]
+            for size, scale, length in zip(sizes, scales, block, strict=True):
+                found[scale] = 1 if length == -1 else -(-dims[size] // length)
+    return found
+
+
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:
     """The shapes of models, scaled by the profile."""
     names = set(signature.binders)

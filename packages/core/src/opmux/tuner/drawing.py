@@ -266,6 +266,19 @@ def _quantized(random: Random, model: Model) -> Sizes:
     return {"batch": 1, "m": _between(random, ROWS), "k": model.hidden, "dtype": torch.float8_e4m3fn}
 
 
+def _scaled(random: Random, model: Model) -> Sizes:
+    sizes = _quantized(random, model)
+    return {**sizes, "m_blocks": sizes["m"], "k_blocks": -(-sizes["k"] // 128)}
+
+
+def _norm_quantized(random: Random, model: Model) -> Sizes:
+    return {**_quantized(random, model), "hidden": model.hidden}
+
+
+def _gate_quantized(random: Random, model: Model) -> Sizes:
+    return {**_quantized(random, model), "n": model.intermediate}
+
+
 Distribution = Callable[[Random, Model], Sizes]
 
 DISTRIBUTIONS: dict[str, Distribution] = {
@@ -291,5 +304,8 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     **dict.fromkeys(("merge_attention_states", "merge_attention_states_backward"), _states),
     "write_kv_cache": _written,
     "quantize": _quantized,
+    **dict.fromkeys(("static_quantize", "dequantize", "convert_scale", "convert_fp8"), _scaled),
+    **dict.fromkeys(("rms_norm_quantize", "add_rms_norm_quantize"), _norm_quantized),
+    "silu_and_mul_quantize": _gate_quantized,
 }  # fmt: skip
 """Op -> the sizes of one of its calls; for any other op, give shapes."""

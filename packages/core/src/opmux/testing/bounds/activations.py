@@ -15,9 +15,14 @@ _ACTIVATION = 8.0  # exp, a reciprocal, a few products: two ulp each in the usua
 
 @derives("silu_and_mul", "silu_mul", "gelu_and_mul", "gelu_mul")
 def _gated(given: Given) -> list[Allowance]:
+    return [gated_allowance(given)]
+
+
+def gated_allowance(given: Given) -> Allowance:
+    """The allowance of an activated gate times the up projection."""
     gate, up = _gate_and_up(given)
     value, _ = _activation(given, gate)
-    return [Allowance(value * up.abs())]
+    return Allowance(value * up.abs())
 
 
 @derives("silu_and_mul_backward", "silu_mul_backward", "gelu_and_mul_backward", "gelu_mul_backward")

@@ -38,7 +38,8 @@ def _normed(x: Tensor, eps: float, centre: bool) -> _Normed:
     return _Normed(centred * r, spread * r, r, relative)
 
 
-def _norm_allowance(given: Given, x: Tensor, centre: bool) -> Allowance:
+def norm_allowance(given: Given, x: Tensor, centre: bool) -> Allowance:
+    """The allowance of the norm of rows, with the weight and the bias of the call."""
     gain = _gain(given)
     normed = _normed(x, given.options["eps"], centre)
     magnitude = gain.abs() * (normed.n.abs() * (normed.relative + 3) + normed.spread)
@@ -54,12 +55,12 @@ def _gain(given: Given) -> Tensor:
 
 @derives("rms_norm")
 def _rms_norm(given: Given) -> list[Allowance]:
-    return [_norm_allowance(given, given["x"], centre=False)]
+    return [norm_allowance(given, given["x"], centre=False)]
 
 
 @derives("layer_norm")
 def _layer_norm(given: Given) -> list[Allowance]:
-    return [_norm_allowance(given, given["x"], centre=True)]
+    return [norm_allowance(given, given["x"], centre=True)]
 
 
 @derives("add_rms_norm", "add_layer_norm")
@@ -67,7 +68,7 @@ def _add_norm(given: Given) -> list[Allowance]:
     """The sum of two operands is one addition, exact or rounded once before the rounding to the output."""
     total = given["x"] + given["residual"]
     centre = given.op.name == "add_layer_norm"
-    return [_norm_allowance(given, total, centre), Allowance(total.abs())]
+    return [norm_allowance(given, total, centre), Allowance(total.abs())]
 
 
 @derives("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward", "add_layer_norm_backward")

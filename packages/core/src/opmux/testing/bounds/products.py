@@ -1,11 +1,11 @@
-"""Bounds of products and sums of products, of copies, and of codes."""
+"""Bounds of products and sums of products, and of copies."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from opmux.testing.bounds.model import SCALE_ULPS, Allowance, Given, derives, roundings
+from opmux.testing.bounds.model import Allowance, Given, derives, roundings
 
 # Rotary embedding: two products and a sum. Dims that are not rotated are copies and have no allowance.
 
@@ -61,16 +61,10 @@ def _linear_backward(given: Given) -> list[Allowance]:
     ]
 
 
-# Copies and codes.
+# Copies.
 
 
 @derives("write_kv_cache")
 def _write(given: Given) -> list[Allowance]:
     """A conversion; float64 may be converted by way of float32."""
     return [Allowance(e.abs()) for e in given.expected]
-
-
-@derives("quantize")
-def _quantize(given: Given) -> list[Allowance]:
-    """A code may be rounded from its value times the reciprocal of the scale: three roundings."""
-    return [Allowance(4 * given.expected[0].abs()), Allowance(ulps=SCALE_ULPS)]
