@@ -106,8 +106,8 @@ WRONG = {
         "got 'bf16[-4,8]'; quote it where the shell reads brackets"
     ),
     ("x=b16[4,8]", "weight=bf16[8]"): (
-        "explain: `x` expected a dtype (bf16, f16, f32, f64, i8, i32, i64, e4m3fn, e4m3fnuz, e5m2, e5m2fnuz, fp8), "
-        "got 'b16'; did you mean bf16? fp8 is e4m3fn on cpu"
+        "explain: `x` expected a dtype (bf16, f16, f32, f64, i8, i32, i64, e4m3fn, e4m3fnuz, e5m2, e5m2fnuz, e8m0, "
+        "fp8), got 'b16'; did you mean bf16? fp8 is e4m3fn on cpu"
     ),
     (*FULL, "eps=small"): "explain: `eps` of rms_norm expected a number, got 'small'; the default is 1e-06",
 }

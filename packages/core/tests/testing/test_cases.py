@@ -158,7 +158,8 @@ def test_unknown_op_and_profile() -> None:
     with pytest.raises(InvalidArgument) as caught:
         cases_of("rms_norm", "tiny")
     assert str(caught.value) == (
-        "conformance: `profile` expected one of small, default, model, interpreter, large, got 'tiny'; "
+        "conformance: `profile` expected one of small, default, model, interpreter, emulator, "
+        "emulator-some, large, got 'tiny'; "
         "`small` is the one for CPUs and quick runs"
     )
 

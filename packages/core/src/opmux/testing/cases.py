@@ -148,7 +148,9 @@ def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:
         yield from (case(HALF, data=name, probe="inf") for name in names[:1])
         return
     for name in names:
-        for place, probe in enumerate(("nan", "inf", "-inf", "magnitude")):
+        # Codes are drawn over the whole range of their dtype: none can be larger.
+        codes = all(d.itemsize == 1 for d in op.signature.tensor(name).dtypes)
+        for place, probe in enumerate(("nan", "inf", "-inf", *(() if codes else ("magnitude",)))):
             dtypes = (HALF, SINGLE) if profile.doubled else ((HALF, SINGLE)[place % 2],)
             yield from (case(dtype, data=name, probe=probe) for dtype in dtypes)
     masked = _causal(op.signature)

@@ -38,7 +38,7 @@ def lead_dtypes(signature: Signature) -> list[torch.dtype]:
     """The dtypes of the first tensor, 16-bit ones first."""
     order = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     first = signature.tensors[0].dtypes
-    return [d for d in order if d in first] or sorted(first, key=str)
+    return [*(d for d in order if d in first), *sorted(first - set(order), key=str)]
 
 
 def dtypes(signature: Signature, lead: torch.dtype, given: set[str]) -> dict[str, torch.dtype]:
