@@ -1,10 +1,12 @@
 """Every rule has a planted kernel that breaks it and a clean one that does not."""
 
+import re
+
 import numpy as np
 import pytest
 from assembling import assemble
 
-from opmux_emulator import RULES, JudgedError, Judgement, Memory, launch
+from opmux_emulator import RULES, JudgedError, Judgement, LaunchError, Memory, launch
 
 LOAD = """
   s_load_dwordx4 s[8:11], s[0:1], 0x0
@@ -253,3 +255,39 @@ def test_a_whole_matrix_result_may_be_added_to_at_once(arch: str) -> None:
     assert judge(body + f"  {name} v[16:31], v[2:3], v[4:5], v[34:49]\n" + after, arch=arch) == ()
     shifted = judge(body + f"  {name} v[34:49], v[2:3], v[4:5], v[18:33]\n" + after, arch=arch)
     assert {j.rule for j in shifted} == {"wait-states"}
+
+
+def written_by(body: str, **schedule: object) -> np.ndarray:
+    memory, out = Memory(), np.zeros(256, "f4")
+    arguments = [memory.add(np.arange(256, dtype="f4")), memory.add(out)]
+    launch(assemble(body, lds=512), "k", (1,), (128,), arguments, memory=memory, check=False, **schedule)
+    return out
+
+
+@pytest.mark.parametrize("load", ["global_load_dword v2, v1, s[8:9]", "s_load_dword s12, s[8:9], 0x10"])
+def test_a_late_load_arrives_with_its_wait(load: str) -> None:
+    """What waits too little is wrong then, and what waits enough is not."""
+    use = "  v_mov_b32 v3, s12\n" if "s12" in load else "  v_mov_b32 v3, v2\n"
+    body = LOAD + f"  {load}\n  {{wait}}\n{use}  s_waitcnt vmcnt(0) lgkmcnt(0)\n" + STORE.replace("v2", "v3")
+    enough, few = (body.format(wait=wait) for wait in ("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_nop 0"))
+    assert np.array_equal(written_by(enough, late=True), written_by(enough))
+    assert np.array_equal(written_by(few), written_by(enough))
+    assert np.isnan(written_by(few, late=True)[:128]).all()
+
+
+def test_waves_take_turns_in_either_order() -> None:
+    """A race shows in the results of one order or the other."""
+    body = LOAD + LDS_ROUND.format(barrier="") + "  v_cvt_f32_u32 v2, v2\n" + STORE
+    forward, backward = (written_by(body, order=order)[:128] for order in ("forward", "backward"))
+    assert not np.array_equal(forward, backward)
+    fair = written_by(LOAD + LDS_ROUND.format(barrier="s_barrier") + "  v_cvt_f32_u32 v2, v2\n" + STORE, turn=1)
+    assert fair[:128].tolist() == [(lane + 64) % 128 for lane in range(128)]
+
+
+@pytest.mark.parametrize(("schedule", "message"), [
+    ({"order": "sideways"}, "`order`: expected forward or backward, got 'sideways'"),
+    ({"turn": -1}, "`turn`: expected a number of instructions, got -1"),
+])  # fmt: skip
+def test_a_schedule_that_is_none(schedule: dict[str, object], message: str) -> None:
+    with pytest.raises(LaunchError, match=re.escape(message)):
+        written_by(LOAD, **schedule)

@@ -91,14 +91,19 @@ OF_DOTS = [
     Hazard("dot product, VALU overwrites it", EVERY, DOT, "v_mov_b32 v5, 1", 3),
 ]
 
-GFX950_ONLY = [
+OF_CONVERSIONS_AND_SWAPS = [
     Hazard("VALU writes VGPR, v_permlane32_swap", ("gfx950",), "v_mov_b32 v5, 1", "v_permlane32_swap_b32 v5, v6", 2),
     Hazard("VALU writes VGPR, v_permlane16_swap", ("gfx950",), "v_mov_b32 v6, 1", "v_permlane16_swap_b32 v5, v6", 2),
     Hazard("VALU writes EXEC, v_permlane32_swap", ("gfx950",), CMPX, "v_permlane32_swap_b32 v5, v6", 4),
-    Hazard(
-        "scaled conversion, VALU", ("gfx950",), "v_cvt_scalef32_pk_f32_fp8 v[6:7], v4, v5", "v_add_u32 v8, v6, v4", 1
-    ),
-]
+    Hazard("conversion to fp4, VALU", ("gfx950",), "v_cvt_scalef32_pk_fp4_f32 v6, v4, v5, 1.0",
+           "v_add_u32 v8, v6, v4", 1),
+    Hazard("conversion to fp8, VALU", ("gfx950",), "v_cvt_scalef32_pk_fp8_f32 v6, v4, v5, 1.0",
+           "v_add_u32 v8, v6, v4", 0),
+    Hazard("conversion to fp8 in the upper half, VALU", ("gfx950",),
+           "v_cvt_scalef32_pk_fp8_f32 v6, v4, v5, 1.0 op_sel:[0,0,0,1]", "v_add_u32 v8, v6, v4", 1),
+    Hazard("conversion to fp8 in the upper half, VALU", ("gfx942",), "v_cvt_pk_fp8_f32 v6, v4, v5 op_sel:[0,0,1]",
+           "v_add_u32 v8, v6, v4", 1),
+]  # fmt: skip
 
 
 class Matrix(NamedTuple):
@@ -176,7 +181,7 @@ def section_7_5() -> Iterator[Hazard]:
     )  # fmt: skip
 
 
-HAZARDS = [*SECTION_4_5, *OF_DOTS, *GFX950_ONLY, *section_7_5()]
+HAZARDS = [*SECTION_4_5, *OF_DOTS, *OF_CONVERSIONS_AND_SWAPS, *section_7_5()]
 CASES = [pytest.param(h, arch, id=f"{h.name}-{arch}") for h in HAZARDS for arch in h.archs]
 
 

@@ -111,6 +111,7 @@ void finish_read(Wave& w, const Inst& i, int registers, int first = 0, u64 lanes
 void read(Wave& w, const Inst& i, Shape s) {
     const u32* a = address_of(w, i); int n = (s.bytes + 3) / 4; u32* d[4]; u32 at[LANES];
     u64 mask = take(w, i, a, i.imm, s.bytes, false, at);
+    if (s.half) settle(w, i.dst);
     for (int k = 0; k < n; k++) d[k] = write_v(w, i, i.dst + k);
     for (int l = 0; l < LANES; l++) if (w.exec() >> l & 1) {
         u32 v[4] = {}; if (mask >> l & 1) memcpy(v, &w.g->lds[at[l]], s.bytes);

@@ -21,6 +21,7 @@ class Launch(ctypes.Structure):
         ("group_id", ctypes.c_uint32 * 3), ("group_info", ctypes.c_uint32), ("private_offset", ctypes.c_uint32),
         ("max_findings", ctypes.c_uint32), ("accum_offset", ctypes.c_int32), ("first_group", ctypes.c_uint32),
         ("group_count", ctypes.c_uint32), ("entry", ctypes.c_uint32),
+        ("late", ctypes.c_uint32), ("backwards", ctypes.c_uint32), ("quantum", ctypes.c_uint32),
     ]  # fmt: skip
 
 

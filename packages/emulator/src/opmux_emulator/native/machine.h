@@ -46,6 +46,9 @@ struct LdsWord { u32 write_epoch, read_epoch; u16 readers; u8 writer, written, w
 
 struct Pending { u32 seq; Counter counter; u8 write, size; u64 lanes; u32 offset[LANES]; };
 
+// A loaded value that arrives only when a wait asks for it.
+struct Arrival { int reg; Counter counter; u32 seq; u64 lanes; u32 value[LANES]; };
+
 struct Machine; struct Group; struct Wave;
 using Handler = void (*)(Wave&, const Inst&);
 struct Op { const char* name; Handler run; Class kind; u8 traits; };
@@ -70,6 +73,7 @@ struct Wave {
     Counter vcounter[768], scounter[VGPR]; u32 vseq[768], sseq[VGPR];
     u32 issued[4] = {}, done[4] = {}, flat = 0;
     std::vector<Pending> pending;               // LDS accesses that no wait has covered
+    std::vector<Arrival> arrivals;              // what loads will bring, where they are late
     // Wait states: the issue slot at which something was written, per register.
     u64 slot = 1000;
     u64 valu_v[768], valu_s[VGPR], trans_v[768], part_v[768], mfma_v[768], store_v[768], dot_v[768], addend_v[768];
@@ -93,7 +97,7 @@ struct Machine {
     std::vector<Allocation> memory; size_t last = 0;
     std::vector<Finding> findings; u64 suppressed = 0; u64 enabled = ~0ull;
     Counts counts; u32 clock = 1;                       // of atomics, which order workgroups
-    u64 limit = 1ull << 40; bool stop = false; u32 max_findings = 64; bool fatal = true;
+    u64 limit = 1ull << 40; bool stop = false; u32 max_findings = 64; bool late = false, backwards = false;
     u32 lds_size = 0, waves_per_group = 0, vgprs = 0, sgprs = 0, arch_vgprs = 0;
     u64 scratch_per_lane = 0; Allocation* scratch = nullptr; u64 lds_aperture = 1ull << 45, scratch_aperture = 1ull << 46;
     u64 code_base = 0; std::vector<i32> at;             // where the code lies; instruction at each dword of it
@@ -117,6 +121,7 @@ bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int 
 void lds_note(Wave& w, Counter counter, bool write, u32 size, u64 lanes, const u32* offsets);
 void lds_restamp(Group& g);
 void outstanding_v(Wave& w, int code, Counter c);
+void settle(Wave& w, int code);                         // before a load that keeps half of its register
 void outstanding_s(Wave& w, int r);
 
 inline const u32* read_v(Wave& w, const Inst& i, int code) {

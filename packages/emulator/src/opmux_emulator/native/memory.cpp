@@ -182,6 +182,7 @@ template <Space S> void load(Wave& w, const Inst& i, Shape shape) {
         return;
     }
     u32* d[4]; int reg = i.dst - VGPR;
+    if (shape.half) settle(w, i.dst);
     for (int k = 0; k < dwords; k++) d[k] = write_v(w, i, i.dst + k);
     u64 lds_mask = 0; u32 offsets[LANES];
     for (int l = 0; l < LANES; l++) {

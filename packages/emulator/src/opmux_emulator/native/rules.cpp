@@ -22,11 +22,38 @@ u64 between(const Wave& w, u64 then) { return w.slot - then - 1; }
 void require(Wave& w, const Inst& i, u64 then, u32 states, int detail) { if (then && between(w, then) < states) report(w, i, WAIT_STATES, -1, states, detail); }
 }
 
+constexpr u32 NOT_YET = 0x7fe5a5a5;   // what a register holds until a late load arrives
 void outstanding_v(Wave& w, int code, Counter c) {
     int r = code - VGPR; w.vcounter[r] = c; w.vseq[r] = w.issued[c]; w.vflag[r] |= 1;
-    if (w.flat == w.issued[VM] && c == VM) {}
+    if (!w.m->late) return;
+    w.arrivals.push_back({r, c, w.issued[c], w.exec(), {}}); Arrival& a = w.arrivals.back();
+    memcpy(a.value, w.v[r], sizeof a.value);
+    for (int l = 0; l < LANES; l++) if (a.lanes >> l & 1) w.v[r][l] = NOT_YET;
 }
-void outstanding_s(Wave& w, int r) { if (r < 0 || r >= VGPR) return; w.scounter[r] = SMEM_OP; w.sseq[r] = w.issued[SMEM_OP]; w.sflag[r] |= 1; }
+void outstanding_s(Wave& w, int r) {
+    if (r < 0 || r >= VGPR) return;
+    w.scounter[r] = SMEM_OP; w.sseq[r] = w.issued[SMEM_OP]; w.sflag[r] |= 1;
+    if (!w.m->late) return;
+    w.arrivals.push_back({-1 - r, SMEM_OP, w.issued[SMEM_OP], 0, {}}); w.arrivals.back().value[0] = w.s[r]; w.s[r] = NOT_YET;
+}
+void arrive(Wave& w) {   // in order of issue, so that the last load into a register wins
+    size_t kept = 0;
+    for (Arrival& a : w.arrivals) {
+        if (a.seq > w.done[a.counter]) { w.arrivals[kept++] = a; continue; }
+        if (a.reg < 0) w.s[-1 - a.reg] = a.value[0];
+        else for (int l = 0; l < LANES; l++) if (a.lanes >> l & 1) w.v[a.reg][l] = a.value[l];
+    }
+    w.arrivals.resize(kept);
+}
+
+void settle(Wave& w, int code) {
+    size_t kept = 0;
+    for (Arrival& a : w.arrivals) {
+        if (a.reg != code - VGPR) { w.arrivals[kept++] = a; continue; }
+        for (int l = 0; l < LANES; l++) if (a.lanes >> l & 1) w.v[a.reg][l] = a.value[l];
+    }
+    w.arrivals.resize(kept);
+}
 
 u8 traits_of(const char* text) {
     std::string name = text; u8 t = 0;
@@ -36,7 +63,7 @@ u8 traits_of(const char* text) {
     if (name.rfind("v_div_fmas", 0) == 0) t |= DIV_FMAS;
     if (name == "v_fma_f64" || name == "v_fmac_f64") t |= FMA64;
     if (name.rfind("v_permlane", 0) == 0) t |= LANE_SWAP;
-    if (name.rfind("v_cvt_scale", 0) == 0) t |= CVT_SCALE;
+    for (const char* start : {"v_cvt_scale", "v_cvt_pk_fp8", "v_cvt_pk_bf8", "v_cvt_sr_fp8", "v_cvt_sr_bf8"}) if (name.rfind(start, 0) == 0) t |= CVT_SCALE;
     if (name == "s_sendmsg" || name == "s_ttracedata") t |= READS_M0;
     return t;
 }
@@ -172,7 +199,8 @@ void after(Wave& w, const Inst& i, const Op& op) {
     int r = i.dst - VGPR;
     if (op.kind == TRANS) { w.trans_v[r] = w.slot; w.vflag[r] |= 16; }
     if (op.traits & IS_DOT) { w.dot_v[r] = w.slot; w.dot_op[r] = i.op; w.vflag[r] |= 32; }
-    if (op.traits & CVT_SCALE) { w.part_v[r] = w.slot; w.vflag[r] |= 2; }
+    // Of the conversions to 8 bits those that op_sel puts into an upper byte or half count as a part, to 4 bits all.
+    if (op.traits & CVT_SCALE && (i.opsel & 12 || strstr(op.name, "_fp4_"))) { w.part_v[r] = w.slot; w.vflag[r] |= 2; }
 }
 void check_flag_source(Wave& w, const Inst& i, bool exec) {
     Class kind = (*w.m->ops)[i.op].kind;
@@ -192,6 +220,7 @@ void wait(Wave& w, u32 vm, u32 lgkm) {
         if (!(flat && lgkm > 0)) advance(LDS_OP, lgkm);
         if (lgkm == 0) advance(SMEM_OP, 0);
     }
+    if (!w.arrivals.empty()) arrive(w);
     auto& p = w.pending;
     p.erase(std::remove_if(p.begin(), p.end(), [&](const Pending& x) { return x.seq <= w.done[x.counter]; }), p.end());
 }

@@ -41,7 +41,8 @@ void run_wave(Wave& w, u64 quantum) {
 bool run_group(Group& g, u64 quantum) {
     for (;;) {
         bool running = false, progressed = false;
-        for (Wave* w : g.waves) {
+        for (size_t k = 0; k < g.waves.size(); k++) {
+            Wave* w = g.waves[g.m->backwards ? g.waves.size() - 1 - k : k];
             if (w->state == RUNNING) { run_wave(*w, quantum); progressed = true; }
             if (g.m->stop) return true;
             running |= w->state == RUNNING;
@@ -90,7 +91,7 @@ int emulator_run(const Launch* launch, const i32* code, int instructions, const 
     struct Resident { Group group; std::vector<std::unique_ptr<Wave>> waves; std::vector<u32> registers; std::vector<u64> unwritten; std::vector<u8> scratch, fresh; u32 slot = 0; };
     std::vector<std::unique_ptr<Resident>> residents; std::vector<std::unique_ptr<Resident>> spare;
     std::vector<std::unique_ptr<Group>> finished;
-    u64 next = 0; const u64 quantum = 1 << 20;
+    u64 next = 0; const u64 quantum = launch->quantum ? launch->quantum : 1 << 20; m.late = launch->late; m.backwards = launch->backwards;
     auto begin = [&](u64 id) {
         std::unique_ptr<Resident> r;
         if (!spare.empty()) { r = std::move(spare.back()); spare.pop_back(); } else r = std::make_unique<Resident>();

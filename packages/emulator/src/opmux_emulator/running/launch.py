@@ -2,7 +2,8 @@
 
 import ctypes
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -36,6 +37,9 @@ def launch(
     ignore: Iterable[str] = (),
     limit: int = LIMIT,
     check: bool = True,
+    late: bool = False,
+    order: Literal["forward", "backward"] = "forward",
+    turn: int = 0,
 ) -> Report:
     """Run a kernel on the CPU and judge it.
 
@@ -51,6 +55,10 @@ def launch(
         ignore: rules that are not applied, by name.
         limit: instructions that a wave may execute.
         check: raise where a rule is broken.
+        late: let loads arrive only when a wait asks for them; until then their registers hold a recognisable NaN. The
+            rules do not depend on it, the results of a kernel that waits too little do.
+        order: in which order the waves of a workgroup take their turns.
+        turn: instructions in a turn; 0 lets a wave run until it waits for others.
 
     Returns:
         Judgements and counts.
@@ -81,7 +89,12 @@ def launch(
         segment = arguments
     else:
         segment = pack(chosen, arguments, grid, block, memory)
-    return run(program, chosen, grid, block, segment, memory, lds, set(ignore), limit, check)
+    if order not in ("forward", "backward"):
+        raise LaunchError(f"`order`: expected forward or backward, got {order!r}")
+    if turn < 0:
+        raise LaunchError(f"`turn`: expected a number of instructions, got {turn}")
+    schedule = {"late": late, "backwards": order == "backward", "quantum": turn}
+    return run(program, chosen, grid, block, segment, memory, lds, set(ignore), limit, check, schedule)
 
 
 def sizes(kernel: Kernel, name: str, given: Sequence[int]) -> tuple[int, int, int]:
@@ -138,6 +151,7 @@ def run(
     ignored: set[str],
     limit: int,
     check: bool,
+    schedule: Mapping[str, int],
 ) -> Report:
     """Lay out memory, run, and read what the interpreter recorded."""
     descriptor = kernel.descriptor
@@ -150,6 +164,8 @@ def run(
     settings, user = prepare(
         program, kernel, grid, block, segment, (segment_at, packet_at, IMAGE_BASE), lds, ignored, limit
     )
+    for name, value in schedule.items():
+        setattr(settings, name, value)
     blocks = [native.Allocation(IMAGE_BASE, image.size, image.ctypes.data, None, None, None, 0, 0)]
     for b in space.blocks:
         b.forget_accesses()
