@@ -16,7 +16,7 @@ _HALF = 2
 
 def _paths(function: Callable[[Arch, Mapping[str, Any]], PagedConfig]) -> Callable[..., Iterator[PagedConfig]]:
     def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[PagedConfig]:
-        """Other launches of decoding, then of prefill; a call takes one of the two paths."""
+        """Other launches of decoding, in splits and in equal shares, then of prefill; a call takes one of the paths."""
         base = function(arch, features)
         decode = variations(
             base.decode,
@@ -25,7 +25,16 @@ def _paths(function: Callable[[Arch, Mapping[str, Any]], PagedConfig]) -> Callab
             num_stages=sorted({2, 3, 4, base.decode.num_stages}) if arch.vendor == "nvidia" else (1, 2),
             programs=sorted({2, 4, 8}),
         )
-        yield from (replace(base, decode=path) for path in decode)
+        yield from (replace(base, decode=path, shares=None) for path in decode)
+        if base.shares is not None:
+            shares = variations(
+                base.shares,
+                block_n=around(base.shares.block_n, 16, 128),
+                num_stages=(2, 3),
+                programs=(2, 3, 4),
+                tiles=sorted({base.shares.tiles, 16}),
+            )
+            yield from (replace(base, shares=path) for path in shares)
         prefill = variations(
             base.prefill,
             rows=around(base.prefill.rows, 16, 128),

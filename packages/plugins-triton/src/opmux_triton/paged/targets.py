@@ -15,6 +15,7 @@ from opmux_triton.launch import launch
 from opmux_triton.paged import combine_kernels, kernels
 from opmux_triton.paged.call import Call
 from opmux_triton.paged.configs import PagedConfig, PathConfig
+from opmux_triton.paged.share_targets import attend_in_shares
 from opmux_triton.repeats import kept, repeated, scratch
 from opmux_triton.scoring.options import LOG2_E
 
@@ -101,7 +102,8 @@ def run(
         "paged", id(config), q.shape, table.shape, sinks is None, options["scale"], options["softcap"],
         options["window"], options["causal"], longest,
         # Only this much of the reach matters, so the steps of a growing sequence have one key.
-        -(-reach // config.decode.least), -(-reach // config.prefill.least), with_lse, prefill is None,
+        -(-reach // config.decode.least), -(-reach // config.prefill.least), _shares_of(config, reach), with_lse,
+        prefill is None,
     )  # fmt: skip
     if repeated(key, given, results):
         return out, lse
@@ -115,9 +117,17 @@ def run(
     return out, lse
 
 
+def _shares_of(config: PagedConfig, reach: int) -> tuple[int, bool] | None:
+    """What the launches of equal shares take of the reach."""
+    shares = config.shares
+    return None if shares is None else (-(-reach // shares.least), reach < shares.reach)
+
+
 def _run(call: Call, prefill: Callable[[Call, Pass], bool] | None, batch: int, tokens: int) -> None:
     group = call.q.shape[1] // call.k_cache.shape[2]
     for one in _passes(call.config, batch, tokens, group, call.longest):
+        if one.path == "decode" and attend_in_shares(call):
+            continue
         if not (prefill is not None and one.path == "prefill" and prefill(call, one)):
             attend(call, one)
 

@@ -1,0 +1,156 @@
+"""Paged decode with few kv heads on sm_90, on shapes drawn by a seed, against a copy of as many bytes.
+
+``python benchmarks/measure_paged.py --seed N --out FILE.json [--each 4] [--dry]``. The lengths of a batch differ by up
+to three times. Each shape is checked against the reference on its own tensors, then timed with a cold cache; a copy
+that reads and writes as many bytes in all as the call reads of keys and values is timed in the same rounds.
+``scripts/paged_page.py`` makes the page from the result.
+"""
+
+import argparse
+import json
+import random
+import sys
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import opmux
+from opmux.bench.cases import Data
+from opmux.bench.clocks import Timed, clock_for, interleave
+
+HEADS = (1, 2)
+HEAD_DIMS = (64, 128, 256)
+PAGES = (16, 32, 64)
+SIZES = (50e6, 1.3e9)
+"""Bytes of keys and values."""
+LONGEST = (1024, 65536)
+GROUPS = (4, 8, 16)
+SPREAD = 3
+AGREES = 0.01
+"""The largest relative distance of a result from the reference's: the weights are rounded to 16 bits."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A shape: ``lengths`` are those of its sequences."""
+
+    kv_heads: int
+    group: int
+    head_dim: int
+    page_size: int
+    lengths: tuple[int, ...]
+
+    @property
+    def kv_bytes(self) -> int:
+        """What a call reads of keys and values."""
+        return sum(self.lengths) * self.kv_heads * self.head_dim * 4
+
+    @property
+    def title(self) -> str:
+        """The shape in a line."""
+        lengths = f"{len(self.lengths)} x {min(self.lengths)} to {max(self.lengths)}"
+        heads = f"{self.kv_heads * self.group}/{self.kv_heads} heads of {self.head_dim}"
+        return f"{lengths}, {heads}, pages of {self.page_size}, {self.kv_bytes / 1e6:.0f} MB"
+
+
+def drawn(seed: int, each: int) -> list[Drawn]:
+    """``each`` shapes for every number of kv heads and head size; one of them has about the fewest bytes."""
+    source = random.Random(seed)
+
+    def between(low: float, high: float) -> float:
+        return low * (high / low) ** source.random()
+
+    found = []
+    for kv_heads in HEADS:
+        for head_dim in HEAD_DIMS:
+            for number in range(each):
+                size = SIZES[0] * 1.05 if number == 0 else between(*SIZES)
+                row, mean = kv_heads * head_dim * 4, (1 + 1 / SPREAD) / 2
+                longest = min(int(between(*LONGEST)), int(size / row / mean))
+                batch = max(1, round(size / row / mean / longest))
+                lengths = tuple(source.randint(-(-longest // SPREAD), longest) for _ in range(batch))
+                found.append(Drawn(kv_heads, source.choice(GROUPS), head_dim, source.choice(PAGES), lengths))
+    return found
+
+
+def tensors_of(shape: Drawn, data: Data) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """A call's tensors and options; pages lie in random order."""
+    batch, longest = len(shape.lengths), max(shape.lengths)
+    each = -(-longest // shape.page_size)
+    order = torch.randperm(batch * each, generator=data.generator, device=data.device).to(torch.int32)
+    caches = [data.normal(batch * each, shape.page_size, shape.kv_heads, shape.head_dim) for _ in range(2)]
+    q = data.normal(batch, shape.kv_heads * shape.group, shape.head_dim)
+    rows = (data.offsets(batch, 1), data.ints(shape.lengths), order.reshape(batch, each))
+    return (q, *caches, *rows), {"max_seqlen_q": 1, "max_seqlen_k": longest}
+
+
+def measured(shape: Drawn, rounds: int) -> dict[str, Any]:
+    """The times of a shape in microseconds, and how far the result is from the reference's."""
+    device = torch.device("cuda")
+    data = Data.seeded(device, torch.bfloat16)
+    tensors, options = tensors_of(shape, data)
+    call = partial(opmux.paged_attention, *tensors, **options, backend="triton")
+    wide = [t.float() if t.is_floating_point() else t for t in tensors]
+    expected = opmux.paged_attention(*wide, **options, backend="reference")
+    apart = float(((call().float() - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
+    del wide, expected
+    source = torch.empty(shape.kv_bytes // 2, dtype=torch.int8, device=device)
+    contenders = {"triton": Timed(call), "copy": Timed(partial(torch.empty_like(source).copy_, source))}
+    clock = clock_for(device)
+    for name, timed in contenders.items():
+        clock.warm_up(name, timed)
+    times = interleave(clock, contenders, rounds, 2.0, shuffled=random.Random(0))
+    return {
+        "shape": asdict(shape) | {"lengths": [len(shape.lengths), min(shape.lengths), max(shape.lengths)]},
+        "title": shape.title,
+        "kv_bytes": shape.kv_bytes,
+        "apart": apart,
+        "times_us": {name: quantiles(taken, n=4) for name, taken in times.items()},
+    }
+
+
+def ceiling() -> float:
+    """Bytes per microsecond, read and written, of a copy of 4 GiB in all."""
+    source = torch.empty(2**31, dtype=torch.int8, device="cuda")
+    timed = {"copy": Timed(partial(torch.empty_like(source).copy_, source))}
+    clock = clock_for(source.device)
+    clock.warm_up("copy", timed["copy"])
+    return 2 * source.numel() / sorted(interleave(clock, timed, 9, 2.0)["copy"])[4]
+
+
+def main() -> int:
+    """Measure, print and write; 1 where a result is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--each", type=int, default=4, help="shapes for every number of kv heads and head size")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--dry", action="store_true", help="list the shapes; needs no GPU")
+    given = parser.parse_args()
+    shapes = drawn(given.seed, given.each)
+    if given.dry:
+        sys.stdout.write("".join(f"{shape.title}\n" for shape in shapes))
+        return 0
+    if not torch.cuda.is_available():
+        parser.error("measuring needs a GPU and there is none; --dry lists the shapes")
+    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_bytes_per_us": ceiling()}
+    cases = []
+    for shape in shapes:
+        cases.append(measured(shape, given.rounds))
+        took, copy = (cases[-1]["times_us"][name][1] for name in ("triton", "copy"))
+        rate = shape.kv_bytes / took
+        print(
+            f"{shape.title}: {took:.1f} us, {rate / 1e6:.2f} TB/s, copy {copy:.1f} us, apart {cases[-1]['apart']:.4f}"
+        )
+        if given.out is not None:
+            given.out.write_text(json.dumps({**found, "seed": given.seed, "cases": cases}, indent=1) + "\n")
+    return int(not all(case["apart"] <= AGREES for case in cases))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
