@@ -39,6 +39,15 @@ def test_masks_take_registers_of_which_two_warpgroups_have_more(changes: dict[st
     assert launch.meta["REGISTERS"] == {2: 240, 3: 160}[warpgroups]
 
 
+@pytest.mark.parametrize(
+    ("changes", "block"),
+    [({}, 64), ({"causal": False}, 128), ({"keys": 128}, 128), ({"keys": 257}, 128), ({"window": (9, 0)}, 128)]
+    + [({"dim": 96}, 128), ({"dim": 192}, 64)],
+)
+def test_two_blocks_of_keys_under_a_causal_mask_are_cut_in_halves(changes: dict[str, Any], block: int) -> None:
+    assert launched(**({"queries": 165, "keys": 165} | changes)).meta["BLOCK"] == block
+
+
 def test_whole_blocks_without_a_band_need_no_mask() -> None:
     assert not launched(causal=False).meta["MASKED"]
     assert launched(causal=False, keys=641).meta["MASKED"]

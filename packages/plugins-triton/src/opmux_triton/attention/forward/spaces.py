@@ -1,6 +1,7 @@
 """The configs of attention's forward that are worth measuring. Loads no Triton."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opmux.plugin import Arch
@@ -37,6 +38,7 @@ def hopper_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConf
     for config in variations(
         base, warpgroups=(2, 3), block=(64, 128), stages=(2, 3), turns=(False, True), persistent=(True, False)
     ):
+        config = replace(config, short_block=config.block)
         queries = 64 * config.warpgroups * features["head_dim"]
         if _HALF * (config.block * wide * config.stages + queries) <= shared_memory(arch.name):
             yield config
