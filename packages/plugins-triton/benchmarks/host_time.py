@@ -54,9 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 128])
     arguments = parser.parse_args()
     made = {}
-    for rows in (1, 16, 128):
+    for rows in arguments.rows:
         x, weight = torch.randn(rows, 4096, device="cuda").bfloat16(), torch.ones(4096, device="cuda").bfloat16()
         q, k = (torch.randn(rows, heads, 128, device="cuda").bfloat16() for heads in (32, 8))
         cos, sin = torch.randn(2, 256, 64, device="cuda")
