@@ -364,5 +364,10 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     explained = session.run(opmux, *on_amd, silent=True, **run)
     if json.loads(str(explained))["chosen"] != "triton":
         session.error("the Triton backend was not chosen for gfx942")
+    on_hopper = ["explain", "linear", "x=bf16[777,3072]", "w=bf16[5120,3072]", "--arch", "sm_90", "--json"]
+    explained = session.run(opmux, *on_hopper, silent=True, **run)
+    sources = [candidate["time_source"] or "" for candidate in json.loads(str(explained))["candidates"]]
+    if not any(source.startswith("predicted") for source in sources):
+        session.error("the rows that the Triton backend ships for sm_90 are not in force")
     session.run(opmux, "doctor", **run)
     session.run(opmux, "conformance", "template", "--profile", "small", **run)

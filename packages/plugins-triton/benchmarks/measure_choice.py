@@ -76,17 +76,18 @@ def write(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 def head_of(device: torch.device, given: argparse.Namespace) -> dict[str, Any]:
     """What is said of a run: the machine, the seed, and which measured rows were in force."""
-    files = tuning.report().files
+    machine, files = machine_of(device), tuning.report().files
     _, times = store.in_force()
+    rows = (row for op in times.values() for row in op.rows if row.machine.arch == machine.arch)
     ceilings = measure_ceilings(device, torch.float32 if given.small else torch.bfloat16)
     return {
         "title": given.title,
         "seed": given.seed,
         "small": given.small,
-        **asdict(machine_of(device)),
+        **asdict(machine),
         "copy_gbps": ceilings.copy_gbps,
         "record_files": [Path(file.file).name for file in files],
-        "rows_of": dict(sorted(Counter(row.machine.device for op in times.values() for row in op.rows).items())),
+        "rows_of": dict(sorted(Counter(row.machine.device for row in rows).items())),
     }
 
 

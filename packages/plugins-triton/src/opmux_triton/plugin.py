@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from opmux.plugin import Implementation, hookimpl
 from opmux_triton import families, versions
@@ -22,6 +23,12 @@ def opmux_implementations() -> Iterator[Implementation]:
             yield record
         elif record.archs == PORTABLE:  # the others use one arch's own instructions
             yield replace(record, archs=("cpu",), capturable=False)
+
+
+@hookimpl
+def opmux_tuned_records() -> list[str]:
+    """Rows that were measured on GPUs of each kind: of these kernels, and of what they are compared with."""
+    return [str(Path(__file__).with_name("records"))]
 
 
 @hookimpl

@@ -122,9 +122,11 @@ def _add_case(found: Enumeration, op: Op, case: Case, profile: str) -> None:
         for taker in own:
             name = taker.implementation.full_name
             try:
-                config = _settings(taker.config())
-                with recording(found.arch) as recorded:
-                    taker.run()
+                # Not the measured config of a row that is near: what is compiled must not change with the records.
+                chosen = taker.heuristic()
+                config, run = _settings(chosen), taker.bound(chosen)
+                with recording(found.arch) as recorded, torch.no_grad():
+                    run(*taker.call.tensors.values(), **taker.call.options)
             except Exception as error:  # one case's failure must not hide the others
                 found.failures.append(f"{op.name} {name} {case.id}: {type(error).__name__}: {error}")
                 continue
