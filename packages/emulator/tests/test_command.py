@@ -9,6 +9,8 @@ from compiling import compile_kernel
 from typer.testing import CliRunner
 
 from opmux.cli.app import build_app
+from opmux_emulator.emulate import schedule_text
+from opmux_emulator.schedule.model import Loop, Schedule
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def test_a_clean_run(file: Path) -> None:
     done = emulate(file, "--block", 256, *ARRAYS, "--arg", "i32=1008")
     assert done.exit_code == 0, done.output
     assert done.output.startswith("add on gfx942: ")
+    assert "\nmodel of a SIMD with " in done.output
     assert done.output.endswith("0 judgements\n")
 
 
@@ -58,3 +61,14 @@ def test_a_missing_file(tmp_path: Path) -> None:
     done = emulate(tmp_path / "none.hsaco")
     assert done.exit_code == 2
     assert "none.hsaco" in done.output
+
+
+def test_the_model_of_a_loop_is_printed_and_called_a_model() -> None:
+    loop = Loop(0x100, 0x180, 15, {"mfma": 16, "salu": 2}, 640.0, 0.8)
+    lines = schedule_text(Schedule(2, 12_800, 0.75, loop, True))
+    assert lines == [
+        "model of a SIMD with 2 waves, of the first instructions only: 12800 cycles, matrix unit busy 75.0 % of them",
+        "model of its hot loop, 0x100 to 0x180, 15 iterations: 640 cycles each (16 mfma, 2 salu), "
+        "matrix unit busy 80.0 %",
+    ]
+    assert schedule_text(None) == []

@@ -14,6 +14,7 @@ from opmux_emulator.running.kernarg import Value
 from opmux_emulator.running.launch import launch
 from opmux_emulator.running.memory import Memory
 from opmux_emulator.running.report import Report
+from opmux_emulator.schedule.model import Schedule
 
 DTYPES = {
     "i8": "i1", "u8": "u1", "i16": "i2", "u16": "u2", "i32": "i4", "u32": "u4", "i64": "i8", "u64": "u8",
@@ -48,6 +49,7 @@ def run(
     return launch(
         program, kernel, numbers("grid", grid), numbers("block", block), values,
         memory=memory, dynamic_lds=lds, ignore=ignore, limit=limit, check=False,
+        model=True,
     )  # fmt: skip
 
 
@@ -110,10 +112,29 @@ def as_text(report: Report) -> str:
         f"memory: {requests} requests, {counts.bytes_per_request:.0f} bytes each, {lines} lines",
         f"LDS: {lds} accesses, {counts.lds_cycles} cycles, {counts.lds_conflict_cycles} of them by conflicts",
         f"matrix instructions: {100 * counts.mfma_share:.1f} %; waves per SIMD: {counts.waves_per_simd}",
+        *schedule_text(report.schedule),
         *map(str, report.judgements),
         f"{len(report.judgements)} judgements" + (f", and {report.repeats} repeats of them" if report.repeats else ""),
     ]
     return "\n".join(text)
+
+
+def schedule_text(schedule: Schedule | None) -> list[str]:
+    """What the model says, and that it is a model."""
+    if schedule is None:
+        return []
+    cut = ", of the first instructions only" if schedule.is_cut else ""
+    text = [
+        f"model of a SIMD with {schedule.waves} waves{cut}: {schedule.cycles} cycles, "
+        f"matrix unit busy {100 * schedule.mfma_utilisation:.1f} % of them"
+    ]
+    if loop := schedule.loop:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in loop.instructions.items())
+        text.append(
+            f"model of its hot loop, {loop.start:#x} to {loop.end:#x}, {loop.iterations} iterations: "
+            f"{loop.cycles:.0f} cycles each ({kinds}), matrix unit busy {100 * loop.mfma_utilisation:.1f} %"
+        )
+    return text
 
 
 __all__ = ["EmulatorError", "as_json", "as_text", "run"]

@@ -9,7 +9,7 @@ from opmux_emulator.native import build
 
 
 class Launch(ctypes.Structure):
-    """``Launch`` of ``run.cpp``."""
+    """``Launch`` of ``interface.h``."""
 
     _fields_ = [
         ("grid", ctypes.c_uint64 * 3), ("groups", ctypes.c_uint64 * 3), ("workgroup", ctypes.c_uint32 * 3),
@@ -22,6 +22,7 @@ class Launch(ctypes.Structure):
         ("max_findings", ctypes.c_uint32), ("accum_offset", ctypes.c_int32), ("first_group", ctypes.c_uint32),
         ("group_count", ctypes.c_uint32), ("entry", ctypes.c_uint32),
         ("late", ctypes.c_uint32), ("backwards", ctypes.c_uint32), ("quantum", ctypes.c_uint32),
+        ("trace_limit", ctypes.c_uint32), ("trace", ctypes.c_void_p), ("trace_lengths", ctypes.c_void_p),
     ]  # fmt: skip
 
 

@@ -98,6 +98,7 @@ struct Machine {
     std::vector<Finding> findings; u64 suppressed = 0; u64 enabled = ~0ull;
     Counts counts; u32 clock = 1;                       // of atomics, which order workgroups
     u64 limit = 1ull << 40; bool stop = false; u32 max_findings = 64; bool late = false, backwards = false;
+    i32* trace = nullptr; u32* trace_lengths = nullptr; u32 trace_limit = 0, traced_group = 0;
     u32 lds_size = 0, waves_per_group = 0, vgprs = 0, sgprs = 0, arch_vgprs = 0;
     u64 scratch_per_lane = 0; Allocation* scratch = nullptr; u64 lds_aperture = 1ull << 45, scratch_aperture = 1ull << 46;
     u64 code_base = 0; std::vector<i32> at;             // where the code lies; instruction at each dword of it

@@ -19,6 +19,12 @@ const std::vector<Op>& all_ops() {
     return ops;
 }
 
+void trace(Wave& w, size_t index, u64 cost) {
+    Machine& m = *w.m; u32& n = m.trace_lengths[w.index];
+    if (n < m.trace_limit) { i32* at = m.trace + 2 * ((size_t)w.index * m.trace_limit + n); at[0] = (i32)index; at[1] = (i32)cost; }
+    n++;   // a trace that is cut off shows by its length
+}
+
 void run_wave(Wave& w, u64 quantum) {
     Machine& m = *w.m; const Op* ops = m.ops->data(); const Inst* code = m.code.data(); i32 n = (i32)m.code.size();
     for (u64 k = 0; k < quantum && w.state == RUNNING; k++) {
@@ -29,7 +35,9 @@ void run_wave(Wave& w, u64 quantum) {
         w.next = w.pc + 1; w.slot++; w.executed++;
         m.counts.instructions[op.kind]++; m.counts.opcodes[i.op]++;
         if (i.variant == DPP16 || op.kind == MFMA || op.kind == VMEM || op.kind == DSOP || op.traits) before(w, i);
+        u64 taken = m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes;
         op.run(w, i);
+        if (__builtin_expect(m.trace && w.g->id == m.traced_group, 0)) trace(w, &i - code, m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes - taken);
         if (op.kind == TRANS || op.traits & (IS_DOT | CVT_SCALE)) after(w, i, op);
         if (w.executed > m.limit) { report(w, i, ENDLESS, -1, w.executed); w.state = FAULT; return; }
         if (m.stop) return;
@@ -92,6 +100,7 @@ int emulator_run(const Launch* launch, const i32* code, int instructions, const 
     std::vector<std::unique_ptr<Resident>> residents; std::vector<std::unique_ptr<Resident>> spare;
     std::vector<std::unique_ptr<Group>> finished;
     u64 next = 0; const u64 quantum = launch->quantum ? launch->quantum : 1 << 20; m.late = launch->late; m.backwards = launch->backwards;
+    m.trace = launch->trace; m.trace_lengths = launch->trace_lengths; m.trace_limit = launch->trace_limit; m.traced_group = launch->first_group;
     auto begin = [&](u64 id) {
         std::unique_ptr<Resident> r;
         if (!spare.empty()) { r = std::move(spare.back()); spare.pop_back(); } else r = std::make_unique<Resident>();

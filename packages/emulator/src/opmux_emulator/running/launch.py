@@ -17,8 +17,8 @@ from opmux_emulator.running.findings import judgement_of
 from opmux_emulator.running.kernarg import Value, pack
 from opmux_emulator.running.memory import Memory
 from opmux_emulator.running.report import RULES, Counts, Report
+from opmux_emulator.schedule.trace import KINDS, Trace
 
-KINDS = ("salu", "valu", "trans", "mfma", "smem", "vmem", "lds", "branch", "special")
 SCRATCH_APERTURE = 1 << 46
 LIMIT = 50_000_000
 """Instructions that one wave may execute before it counts as endless."""
@@ -40,6 +40,7 @@ def launch(
     late: bool = False,
     order: Literal["forward", "backward"] = "forward",
     turn: int = 0,
+    model: bool = False,
 ) -> Report:
     """Run a kernel on the CPU and judge it.
 
@@ -59,6 +60,7 @@ def launch(
             rules do not depend on it, the results of a kernel that waits too little do.
         order: in which order the waves of a workgroup take their turns.
         turn: instructions in a turn; 0 lets a wave run until it waits for others.
+        model: also model the schedule of a SIMD, from what the first workgroup executes (``Report.schedule``).
 
     Returns:
         Judgements and counts.
@@ -94,7 +96,7 @@ def launch(
     if turn < 0:
         raise LaunchError(f"`turn`: expected a number of instructions, got {turn}")
     schedule = {"late": late, "backwards": order == "backward", "quantum": turn}
-    return run(program, chosen, grid, block, segment, memory, lds, set(ignore), limit, check, schedule)
+    return run(program, chosen, grid, block, segment, memory, lds, set(ignore), limit, check, schedule, model)
 
 
 def sizes(kernel: Kernel, name: str, given: Sequence[int]) -> tuple[int, int, int]:
@@ -152,6 +154,7 @@ def run(
     limit: int,
     check: bool,
     schedule: Mapping[str, int],
+    model: bool,
 ) -> Report:
     """Lay out memory, run, and read what the interpreter recorded."""
     descriptor = kernel.descriptor
@@ -166,6 +169,9 @@ def run(
     )
     for name, value in schedule.items():
         setattr(settings, name, value)
+    trace = Trace(settings.waves) if model else None
+    if trace:
+        trace.attach(settings)
     blocks = [native.Allocation(IMAGE_BASE, image.size, image.ctypes.data, None, None, None, 0, 0)]
     for b in space.blocks:
         b.forget_accesses()
@@ -192,7 +198,10 @@ def run(
     seconds = time.perf_counter() - started
     judgements = tuple(judgement_of(findings[k], kernel, code, grid, space.describe, descriptor) for k in range(found))
     counted = counts_of(counts, kernel, program.arch, block[0] * block[1] * block[2], lds)
-    report = Report(kernel.name, program.arch, judgements, repeats.value, counted, seconds)
+    report = Report(
+        kernel.name, program.arch, judgements, repeats.value, counted, seconds,
+        trace.schedule(table, code, counted.waves_per_simd) if trace else None,
+    )  # fmt: skip
     fatal = [j for j in judgements if j.rule in ("unsupported", "endless")]
     if fatal or (check and judgements):
         shown = "\n".join(str(j) for j in (fatal or judgements)[:8])

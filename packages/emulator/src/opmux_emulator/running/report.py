@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from opmux_emulator.schedule.model import Schedule
+
 RULES = {
     "outstanding": "a register is used while the load into it, or an operation on it, is outstanding",
     "unwritten-register": "a value that nothing wrote is used",
@@ -97,7 +99,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a launch: what was judged, how often the same was seen again, and the counts."""
+    """The result of a launch: judgements, how often the same was seen again, counts, and the schedule of the model."""
 
     kernel: str
     arch: str
@@ -105,6 +107,7 @@ class Report:
     repeats: int
     counts: Counts
     seconds: float = field(compare=False)
+    schedule: Schedule | None = None
 
     @property
     def is_clean(self) -> bool:
