@@ -83,11 +83,11 @@ def schedule_of(traces: Sequence[Sequence[Step]], waves: int, code: Sequence[Ins
 def hot_loop(simd: Simd, code: Sequence[Instruction]) -> Loop | None:
     """The loop with the most executed instructions, innermost where several nest."""
     steps = simd.waves[0].steps
-    backward = Counter((b.index, a.index) for a, b in itertools.pairwise(steps) if b.index <= a.index)
+    backward = Counter((b.place, a.place) for a, b in itertools.pairwise(steps) if b.place <= a.place)
     if not backward:
         return None
     start, end = max(backward, key=lambda edge: backward[edge] * (edge[1] - edge[0] + 1))
-    heads = [[w.issued[k] for k, s in enumerate(w.steps) if s.index == start] for w in simd.waves]
+    heads = [[w.issued[k] for k, s in enumerate(w.steps) if s.place == start] for w in simd.waves]
     if min(map(len, heads)) < 2:
         return None
     # Without the first iteration, which waits for the first loads, where there are enough.
@@ -97,7 +97,7 @@ def hot_loop(simd: Simd, code: Sequence[Instruction]) -> Loop | None:
     if first >= last:  # the waves are not in the loop at the same time
         first, last = min(h[0] for h in heads), max(h[-1] for h in heads)
     busy = sum(min(at + n, last) - max(at, first) for at, n in simd.busy if at < last and at + n > first)
-    entered = [k for k, s in enumerate(steps) if s.index == start]
+    entered = [k for k, s in enumerate(steps) if s.place == start]
     kinds = Counter(s.kind for s in steps[entered[0] : entered[1]])
     return Loop(
         start=code[start].pc,

@@ -12,13 +12,13 @@ class Step(NamedTuple):
     """An instruction that a wave executed.
 
     Attributes:
-        index: which one of the program.
+        place: which instruction of the program.
         kind: as the counts name it, or ``waitcnt``, ``nop``, ``barrier``, ``end``.
         cost: passes of a matrix instruction, cycles of the LDS, lines of memory.
         first, second: of a wait, how many vector and other operations may be outstanding; of a nop, its wait states.
     """
 
-    index: int
+    place: int
     kind: str
     cost: int = 0
     first: int = 0
@@ -129,7 +129,7 @@ class Simd:
             wave.vector.append(max(self.memory + VMEM, wave.vector[-1] if wave.vector else 0))
         elif kind == "smem":
             wave.other.append(now + SMEM)
-        jumps = kind == "branch" and wave.at + 1 < len(wave.steps) and wave.steps[wave.at + 1].index != step.index + 1
+        jumps = kind == "branch" and wave.at + 1 < len(wave.steps) and wave.steps[wave.at + 1].place != step.place + 1
         return now + (BRANCH if jumps else 1)
 
     def release(self) -> None:
