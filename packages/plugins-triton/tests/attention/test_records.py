@@ -13,9 +13,9 @@ RECORDS = (*forward.RECORDS, *backward.RECORDS)
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.full_name + " " + record.op)
 def test_a_records_names_lead_to_its_own_folder(record: Implementation) -> None:
     folder = "backward" if record.op.endswith("backward") else "forward"
-    hopper = record.name == "hopper"
+    hopper = record.name.startswith("hopper")
     module = f"opmux_triton.attention.{folder}"
-    assert record.target == f"{module}.{'hopper_targets' if hopper else 'targets'}:{record.op}"
+    assert record.target == f"{module}.{record.name + '_targets' if hopper else 'targets'}:{record.op}"
     assert str(record.config).startswith(f"{module}.configs:")
     assert record.archs == (HOPPER if hopper else PORTABLE)
 

@@ -39,7 +39,7 @@ def portable(
 
 def hopper(
     op: str, *, folder: str, heads: tuple[Constraint, ...], tensors: tuple[str, ...], aligned: tuple[str, ...],
-    deterministic: bool,
+    deterministic: bool, name: str = "hopper", config_class: str = "HopperConfig",
 ) -> Implementation:  # fmt: skip
     """The record of a Gluon implementation for sm_90: dense batches.
 
@@ -50,11 +50,13 @@ def hopper(
         tensors: those whose last dim needs unit stride.
         aligned: those that come by tensor descriptors.
         deterministic: whether every run gives the same bits.
+        name: of the implementation, and the beginning of the names of its modules and functions.
+        config_class: the name of its config's class.
     """
     return Implementation(
         op=op,
-        name="hopper",
-        target=f"opmux_triton.attention.{folder}.hopper_targets:{op}",
+        name=name,
+        target=f"opmux_triton.attention.{folder}.{name}_targets:{op}",
         archs=HOPPER,
         priority=Priority.PORTABLE + 1,
         when=(
@@ -65,9 +67,9 @@ def hopper(
             *(Aligned(name, 16) for name in aligned),
         ),
         features=(*_DIMS, Bucket("seq_q")),
-        config=f"opmux_triton.attention.{folder}.configs:hopper_config",
-        space=f"opmux_triton.attention.{folder}.spaces:hopper_space",
-        config_schema=f"opmux_triton.attention.{folder}.configs:HopperConfig",
+        config=f"opmux_triton.attention.{folder}.configs:{name}_config",
+        space=f"opmux_triton.attention.{folder}.spaces:{name}_space",
+        config_schema=f"opmux_triton.attention.{folder}.configs:{config_class}",
         capturable=True,
         deterministic=deterministic,
     )

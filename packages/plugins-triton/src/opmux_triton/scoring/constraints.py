@@ -24,15 +24,17 @@ HOPPER_HEADS: tuple[Constraint, ...] = (*_HOPPER, OneOf("head_dim", 64, 128), Eq
 """Of the Gluon kernels for sm_90: 16-bit heads of 64 or 128, and no cap on the scores."""
 
 _SAME = Equal("head_dim", "value_dim")
-HOPPER_WIDE_HEADS: tuple[Constraint, ...] = (
-    *_HOPPER,
-    AtLeast("head_dim", 64),
+_UP_TO_WIDEST: tuple[Constraint, ...] = (
     AtMost("head_dim", WIDEST),
     MultipleOf("head_dim", 8),
     AnyOf(_SAME, OneOf("head_dim", 192)),
     AnyOf(_SAME, OneOf("value_dim", 128)),
 )
+HOPPER_WIDE_HEADS: tuple[Constraint, ...] = (*_HOPPER, AtLeast("head_dim", 64), *_UP_TO_WIDEST)
 """Of the Gluon kernel of attention's forward: heads from 64 to 256; values of 128 beside heads of 192 too."""
+
+HOPPER_WIDER_HEADS: tuple[Constraint, ...] = (*_HOPPER, AtLeast("head_dim", 136), *_UP_TO_WIDEST)
+"""Of the Gluon kernels of attention's backward that share keys among warpgroups: heads of more than 128."""
 
 HOPPER_PADDED_HEADS: tuple[Constraint, ...] = (
     *_HOPPER,

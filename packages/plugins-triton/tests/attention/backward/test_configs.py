@@ -1,5 +1,7 @@
 """Launch parameters of attention's backward."""
 
+from dataclasses import replace
+
 import pytest
 
 from opmux.plugin import parse_arch
@@ -19,7 +21,9 @@ def test_tiles_shrink_as_heads_widen(name: str) -> None:
         assert made.keys_values.block_n >= made.keys_values.block_m
         assert made.queries.block_m >= made.queries.block_n
         assert made.repair_keys_values.block_n <= made.keys_values.block_n
-        sizes.append(made.keys_values.block_m * made.keys_values.block_n)
+        capped = made.keys_values_capped
+        sizes.append(capped.block_m * capped.block_n)
+        assert sizes[-1] <= made.keys_values.block_m * made.keys_values.block_n
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -32,3 +36,16 @@ def test_narrow_heads_multiply_score_gradients_one_step_later_on_sm_90() -> None
     made = [configs.hopper_config(parse_arch("sm_90"), {"head_dim": d, "value_dim": d}) for d in (64, 128)]
     assert [config.late for config in made] == [True, False]
     assert [config.together for config in made] == [8, 0]
+
+
+@pytest.mark.parametrize(("field", "least"), [("stages", 1), ("together", 0)])
+def test_the_gluon_kernels_of_wide_heads_need_a_stage_and_take_zero_for_all_pairs(field: str, least: int) -> None:
+    made = configs.hopper_wide_config(parse_arch("sm_90"), {"head_dim": 256, "value_dim": 256})
+    replace(made, **{field: least})
+    with pytest.raises(ValueError, match=rf"^{field} expected at least {least}, got {least - 1}$"):
+        replace(made, **{field: least - 1})
+
+
+def test_portable_tiles_of_wide_heads_on_sm_90_have_the_rows_of_a_warpgroup_instruction() -> None:
+    made = configs.backward_config(parse_arch("sm_90"), {"head_dim": 256, "value_dim": 256})
+    assert made.keys_values.block_n == made.queries.block_m == 64

@@ -94,6 +94,25 @@ class HopperConfig:
         require_at_least(0, self, "together")
 
 
+@dataclass(frozen=True)
+class WideConfig:
+    """Launch parameters of the Gluon kernels for heads of more than 128.
+
+    Attributes:
+        stages: blocks of queries, or of keys, in shared memory.
+        together: pairs of a batch entry and a head whose tiles run at the same time; 0 for all.
+        otherwise: the portable kernels' parameters, for repairs and for calls that turn out not to suit this one.
+    """
+
+    stages: int
+    together: int
+    otherwise: BackwardConfig
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "stages")
+        require_at_least(0, self, "together")
+
+
 def backward_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
     """For 16-bit operands: matrix units, tiles by the wider of the two head dims."""
     dim = _width(features)
@@ -112,6 +131,11 @@ def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
     return HopperConfig(
         stages=2, together=8 if narrow else 0, bulk=False, late=narrow, otherwise=backward_config(arch, features)
     )
+
+
+def hopper_wide_config(arch: Arch, features: Mapping[str, Any]) -> WideConfig:
+    """For the Gluon kernels for wide heads. Measured: what few pairs read stays in the cache that all units share."""
+    return WideConfig(stages=2, together=4, otherwise=backward_config(arch, features))
 
 
 def float32_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
@@ -168,7 +192,8 @@ def _hopper(dim: int) -> Tiles:
         return Tiles((64, 128, 8, 2), (128, 64, 8, 3), _REPAIR_NARROW, (64, 128, 8, 2), (128, 64, 8, 2))
     if dim <= 128:
         return Tiles((32, 64, 4, 3), (128, 64, 8, 3), _REPAIR, (32, 32, 8, 2), (64, 64, 8, 2))
-    return Tiles((32, 32, 8, 2), (64, 32, 8, 2), _REPAIR, (32, 32, 8, 2), (64, 32, 8, 2))
+    # Measured: 64 rows, which warpgroup instructions need, take half the time of 32.
+    return Tiles((64, 64, 8, 2), (64, 64, 8, 2), _REPAIR, (32, 32, 8, 2), (64, 32, 8, 2))
 
 
 def _large(dim: int) -> Tiles:

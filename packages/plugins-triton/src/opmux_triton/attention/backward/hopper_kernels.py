@@ -12,12 +12,8 @@ that lie as the registers of the product do: a thread adds four numbers at a tim
 Source: Shah et al., FlashAttention-3 (2024), section 3 and appendix B; Dao, FlashAttention-2 (2023), section 3.1.2.
 """
 
-import triton
-import triton.language as tl
-from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language._core import _unwrap_if_constexpr, builtin
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -26,139 +22,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from opmux_triton.hopper.names import load_block, synchronize
-from opmux_triton.rounding import rounded
-from opmux_triton.scoring import masks
+from opmux_triton.attention.backward.hopper_load_kernels import KEYS, load
+from opmux_triton.attention.backward.hopper_query_kernels import PANEL, add_queries
+from opmux_triton.attention.backward.hopper_tile_kernels import masked_start, place_of, query_blocks
+from opmux_triton.hopper.names import synchronize
+from opmux_triton.hopper.views import view
 from opmux_triton.scoring.base2 import LOG2_E
-
-_limits = gluon.jit(masks.key_limits.fn)
-_KEYS: gl.constexpr = gl.constexpr(128)
-_PANEL: gl.constexpr = gl.constexpr(4096)
-
-
-@builtin
-def _add_in_bulk(descriptor, place, source, _semantic=None):
-    """Start to add a buffer of shared memory to global memory."""
-    place = _semantic._convert_to_ir_values(place, require_i64=False)
-    kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
-    _semantic.builder.create_async_tma_reduce(kind, descriptor.handle, place, source.handle)
-
-
-@builtin
-def _view(buffer, dtype, shape, layout, _semantic=None):
-    """The same bytes of shared memory with another shape and layout."""
-    dtype, layout = _unwrap_if_constexpr(dtype), _unwrap_if_constexpr(layout)
-    return _semantic.memdesc_reinterpret(buffer, dtype, [_unwrap_if_constexpr(n) for n in shape], layout)
-
-
-@gluon.jit
-def _place_of(program, tiles, pairs, section):
-    """(tile, pair) of a program: ``section`` pairs at a time, of each the first keys first."""
-    block = program // (tiles * section)
-    within = program % (tiles * section)
-    present = gl.minimum(section, pairs - block * section)
-    return within // present, block * section + within % present
-
-
-@gluon.jit
-def _query_blocks(
-    tile, queries, keys, left, right, ROWS: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr
-):  # fmt: skip
-    """(begin, before, masked, full_begin, full_end, count): ``masked`` blocks, ``before`` of them left of the full."""
-    start = tile * _KEYS
-    begin, full_begin, full_end, end = _limits(start, keys, queries, right, left, _KEYS, ROWS, RIGHT, LEFT)
-    if start + _KEYS > keys:  # products of absent keys are not finite everywhere
-        full_begin = begin
-        full_end = begin
-    before = (full_begin - begin) // ROWS
-    masked = before + (end - full_end + ROWS - 1) // ROWS
-    return begin, before, masked, full_begin, full_end, (full_end - full_begin) // ROWS
-
-
-@gluon.jit
-def _masked_start(place, begin, before, full_end, ROWS: gl.constexpr):
-    start = begin + place * ROWS
-    if place >= before:
-        start = full_end + (place - before) * ROWS
-    return start
-
-
-@gluon.jit
-def _load_step(
-    used, entry, head, at, q_tma, grad_tma, rows_tma, buffers, barriers, heads, row, plane,
-    ROWS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """One block of queries, of gradients, and of their numbers."""
-    _k_tiles, _v_tiles, q_ring, grad_ring, log_sums, shifts, _moved = buffers
-    _kv_full, q_full, q_empty, grad_full, grad_empty, _shared = barriers
-    stage = used % STAGES
-    phase = (used // STAGES & 1) ^ 1
-    number = (entry * heads + head) * row + at
-    mbarrier.wait(q_empty.index(stage), phase)
-    mbarrier.expect(q_full.index(stage), q_tma.block_type.nbytes + 4 * ROWS)
-    load_block(q_tma, [entry, at, head, 0], q_full.index(stage), q_ring.index(stage))
-    load_block(rows_tma, [number], q_full.index(stage), log_sums.index(stage))
-    mbarrier.wait(grad_empty.index(stage), phase)
-    mbarrier.expect(grad_full.index(stage), grad_tma.block_type.nbytes + 4 * ROWS)
-    load_block(grad_tma, [entry, at, head, 0], grad_full.index(stage), grad_ring.index(stage))
-    load_block(rows_tma, [number + plane], grad_full.index(stage), shifts.index(stage))
-
-
-@gluon.jit
-def _load(
-    q_tma, k_tma, v_tma, grad_tma, rows_tma, buffers, barriers, sizes,
-    ROWS: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """The loading warp."""
-    k_tiles, v_tiles, _q_ring, _grad_ring, _log_sums, _shifts, _moved = buffers
-    kv_full, _q_full, _q_empty, _grad_full, _grad_empty, _shared = barriers
-    pairs, kv_heads, groups, queries, keys, tiles, section, row, plane, _panels, _scale, _inverse, left, right = sizes
-    tile, pair = _place_of(gl.program_id(0), tiles, pairs, section)
-    entry = pair // kv_heads
-    kv_head = pair % kv_heads
-    begin, before, masked, full_begin, full_end, count = _query_blocks(
-        tile, queries, keys, left, right, ROWS, LEFT, RIGHT
-    )
-    mbarrier.expect(kv_full.index(0), 4 * k_tma.block_type.nbytes)
-    for half in gl.static_range(2):
-        start = tile * _KEYS + half * 64
-        load_block(k_tma, [entry, start, kv_head, 0], kv_full.index(0), k_tiles.index(half))
-        load_block(v_tma, [entry, start, kv_head, 0], kv_full.index(0), v_tiles.index(half))
-    for step in range(groups * masked):
-        at = _masked_start(step % masked, begin, before, full_end, ROWS)
-        head = kv_head * groups + step // masked
-        _load_step(
-            step, entry, head, at, q_tma, grad_tma, rows_tma, buffers, barriers, kv_heads * groups, row, plane,
-            ROWS, STAGES,
-        )  # fmt: skip
-    for step in range(groups * count):
-        at = full_begin + step % count * ROWS
-        head = kv_head * groups + step // count
-        _load_step(
-            groups * masked + step, entry, head, at, q_tma, grad_tma, rows_tma, buffers, barriers, kv_heads * groups,
-            row, plane, ROWS, STAGES,
-        )  # fmt: skip
-
-
-@gluon.jit
-def _add_queries(grad_queries, panel, present, sums, sums_tma, staging):
-    """Add a block of 64 x 64, as its registers lie, to 4096 numbers, if it is present."""
-    flat: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
-    # row = 16 warp + 8 high + lane // 4, column = 8 eighth + 2 (lane % 4) + low
-    parts = grad_queries.reshape([4, 2, 8, 8, 4, 2]).permute((3, 0, 2, 4, 1, 5)).reshape([_PANEL])
-    parts = gl.convert_layout(parts, flat, assert_trivial=True)
-    if sums_tma is not None:
-        tma.store_wait(0)
-        synchronize()
-        staging.store(parts)
-        fence_async_shared()
-        synchronize()
-        if present:
-            _add_in_bulk(sums_tma, [panel * _PANEL], staging)
-    else:
-        places = sums + panel.to(gl.int64) * _PANEL
-        places += gl.arange(0, _PANEL, layout=flat)
-        gl.atomic_add(places, parts, mask=gl.full([_PANEL], present, gl.int1, flat), sem="relaxed", scope="gpu")
 
 
 @gluon.jit
@@ -171,8 +40,8 @@ def _queries_of(
     dtype: gl.constexpr = moved_tiles.dtype
     grad_queries = gl.zeros([64, 64], gl.float32, panel_layout)
     for half in gl.static_range(2):
-        of_rows = _view(moved_tiles.index(slot * 2 + half), dtype, [ROWS // 64, 64, 64], swizzled)
-        of_dims = _view(k_tiles.index(half + zero), dtype, [HEAD_DIM // 64, 64, 64], swizzled)
+        of_rows = view(moved_tiles.index(slot * 2 + half), dtype, [ROWS // 64, 64, 64], swizzled)
+        of_dims = view(k_tiles.index(half + zero), dtype, [HEAD_DIM // 64, 64, 64], swizzled)
         grad_queries = warpgroup_mma(
             of_rows.index(GROUP if ROWS == 128 else 0).permute((1, 0)), of_dims.index(GROUP if ROWS == 64 else 0),
             grad_queries, use_acc=half > 0, is_async=True,
@@ -213,7 +82,7 @@ def _step(
     grad_tile = grad_ring.index(stage).reshape([ROWS, HEAD_DIM])
 
     mbarrier.wait(q_full.index(stage), phase)
-    log_sum = _view(log_sums.index(stage), gl.float32, [ROWS], numbers).load(columns)
+    log_sum = view(log_sums.index(stage), gl.float32, [ROWS], numbers).load(columns)
     scores = gl.zeros([64, ROWS], gl.float32, score_layout)
     if MASKED:
         # In terms of the columns of this block. What is masked stays out of dS too, unless dP is not finite.
@@ -230,7 +99,7 @@ def _step(
                 scores = gl.where(column[None, :] <= (diagonal + left)[:, None], scores, nothing)
     scores = warpgroup_mma(k_tile, q_tile.permute((1, 0)), scores, use_acc=FOLD, is_async=True)
     mbarrier.wait(grad_full.index(stage), phase)
-    shift = _view(shifts.index(stage), gl.float32, [ROWS], numbers).load(columns)
+    shift = view(shifts.index(stage), gl.float32, [ROWS], numbers).load(columns)
     moved = gl.zeros([64, ROWS], gl.float32, score_layout) - shift[None, :]
     moved = warpgroup_mma(v_tile, grad_tile.permute((1, 0)), moved, is_async=True)
     scores = warpgroup_mma_wait(1, [scores])
@@ -270,7 +139,7 @@ def _step(
     synchronize()
     mbarrier.arrive(grad_empty.index(stage), count=1)
     if QUERIES:
-        _add_queries(grad_queries, panel, used > 0 if LATE else True, sums, sums_tma, staging)
+        add_queries(grad_queries, panel, used > 0 if LATE else True, sums, sums_tma, staging)
     grad_keys, score_operand = warpgroup_mma_wait(0, [grad_keys, score_operand])
     synchronize()
     mbarrier.arrive(q_empty.index(stage), count=1)
@@ -288,12 +157,12 @@ def _compute(
     kv_full, _q_full, _q_empty, _grad_full, _grad_empty, shared = barriers
     pairs, kv_heads, groups, queries, keys, tiles, section, _row, _plane, panels, scale, _inverse, left, right = sizes
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
-    tile, pair = _place_of(gl.program_id(0), tiles, pairs, section)
+    tile, pair = place_of(gl.program_id(0), tiles, pairs, section)
     entry = pair // kv_heads
     kv_head = pair % kv_heads
-    start = tile * _KEYS
-    begin, before, masked, full_begin, full_end, count = _query_blocks(
-        tile, queries, keys, left, right, ROWS, LEFT, RIGHT
+    start = tile * KEYS
+    begin, before, masked, full_begin, full_end, count = query_blocks(
+        tile, queries, keys, left, right, KEYS, ROWS, LEFT, RIGHT
     )
     grad_keys = gl.zeros([64, HEAD_DIM], gl.float32, sum_layout)
     grad_values = gl.zeros([64, HEAD_DIM], gl.float32, sum_layout)
@@ -302,7 +171,7 @@ def _compute(
     panel_before = 0
     mbarrier.wait(kv_full.index(0), 0)
     for step in range(groups * masked):
-        at = _masked_start(step % masked, begin, before, full_end, ROWS)
+        at = masked_start(step % masked, begin, before, full_end, ROWS)
         panel = (first_head + step // masked) * panels + at // 64 * (HEAD_DIM // 64) + GROUP
         grad_keys, grad_values = _step(
             grad_keys, grad_values, step, at, panel_before if LATE else panel, start,
@@ -324,7 +193,7 @@ def _compute(
         mbarrier.wait(shared.index((used + 2) % 3), (used - 1) // 3 & 1, pred=used > 0)
         grad_queries = _queries_of(moved_tiles, k_tiles, (used + 2) % 3, 0, ROWS, HEAD_DIM, GROUP)
         grad_queries = warpgroup_mma_wait(0, [grad_queries])
-        _add_queries(grad_queries, panel_before, used > 0, sums, sums_tma, staging)
+        add_queries(grad_queries, panel_before, used > 0, sums, sums_tma, staging)
     if LEFT or RIGHT:
         trouble = gl.sum(grad_keys * 0.0 + grad_values * 0.0, 1)
         gl.store(notes + tile * pairs + pair + gl.zeros_like(trouble).to(gl.int32), 1, mask=trouble != 0)
@@ -368,7 +237,7 @@ def attention_backward(
     moved_tiles = gl.allocate_shared_memory(q_tma.dtype, [6 if LATE else 4, 64, ROWS], swizzled)
     stagings = moved_tiles  # not used
     if sums_tma is not None:
-        stagings = gl.allocate_shared_memory(gl.float32, [2, _PANEL], sums_tma.layout)
+        stagings = gl.allocate_shared_memory(gl.float32, [2, PANEL], sums_tma.layout)
     log_sums = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], rows_tma.layout)
     shifts = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], rows_tma.layout)
     kv_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
@@ -396,31 +265,6 @@ def attention_backward(
                     COLUMNS, HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, 0, QUERIES, LATE)),
         (_compute, (sums, sums_tma, stagings, grad_k, grad_v, notes, buffers, barriers, sizes,
                     COLUMNS, HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, 1, QUERIES, LATE)),
-        (_load, (q_tma, k_tma, v_tma, grad_tma, rows_tma, buffers, barriers, sizes, ROWS, LEFT, RIGHT, STAGES)),
+        (load, (q_tma, k_tma, v_tma, grad_tma, rows_tma, buffers, barriers, sizes, ROWS, LEFT, RIGHT, STAGES)),
     ], [4, 1], [REGISTERS, 24])
     # fmt: on
-
-
-@triton.jit
-def sum_of_queries(
-    sums, grad_q, notes, queries, heads, pairs, panels, scale,
-    COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, NOTED: tl.constexpr,
-):  # fmt: skip
-    """Gradients of 64 queries of a head from what `attention_backward` summed; notes those that are not finite."""
-    program = tl.program_id(0)
-    pair = program % pairs
-    block = program // pairs
-    SIDE: tl.constexpr = HEAD_DIM // 64
-    first = (pair.to(tl.int64) * panels + block * SIDE) * 4096
-    found = tl.load(sums + first + tl.arange(0, 64 * HEAD_DIM))
-    # panel, eighth of columns, warp, lane // 4, lane % 4, high, low: see `_add_queries`
-    found = tl.reshape(found, (SIDE, 8, 4, 8, 4, 2, 2))
-    found = tl.reshape(tl.permute(found, (2, 5, 3, 0, 1, 4, 6)), (64, HEAD_DIM))
-    row = block * 64 + tl.arange(0, 64)
-    if NOTED:
-        tl.store(notes + program, tl.max(tl.max(tl.where(tl.abs(found) < float("inf"), 0, 1), 1), 0))
-    places = (pair // heads).to(tl.int64) * queries + row
-    column = tl.arange(0, HEAD_DIM)
-    places = (places * heads + pair % heads)[:, None] * COLUMNS + column[None, :]
-    live = (row < queries)[:, None] & (column < COLUMNS)[None, :]
-    tl.store(grad_q + places, rounded(found * scale, grad_q.dtype.element_ty), mask=live)

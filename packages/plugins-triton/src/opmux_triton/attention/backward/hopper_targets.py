@@ -12,6 +12,7 @@ from opmux_triton.arithmetic import padded
 from opmux_triton.attention.backward import hopper_kernels as kernels
 from opmux_triton.attention.backward import targets
 from opmux_triton.attention.backward.configs import HopperConfig
+from opmux_triton.attention.backward.hopper_query_kernels import sum_of_queries
 from opmux_triton.attention.backward.targets import Gradients, Noted
 from opmux_triton.descriptors import has_descriptor
 from opmux_triton.hopper.descriptors import head_descriptor
@@ -102,5 +103,5 @@ def _products(
     of_queries = targets.notes_for(q, blocks * batch * heads) if left or right else None
     arguments_of_sum = (sums, grad_q, of_queries, queries, heads, batch * heads, panels, factor)
     meta = {"COLUMNS": head_dim, "HEAD_DIM": width, "NOTED": of_queries is not None, "num_warps": 4}
-    launch(kernels.sum_of_queries, (blocks * batch * heads,), arguments_of_sum, meta)
+    launch(sum_of_queries, (blocks * batch * heads,), arguments_of_sum, meta)
     return (notes, _KEYS), (of_queries, _NOTED_QUERIES)

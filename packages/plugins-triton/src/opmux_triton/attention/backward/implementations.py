@@ -2,7 +2,7 @@
 
 from opmux_triton.archs import HALVES
 from opmux_triton.attention.records import hopper, portable
-from opmux_triton.scoring.constraints import HOPPER_PADDED_HEADS
+from opmux_triton.scoring.constraints import HOPPER_PADDED_HEADS, HOPPER_WIDER_HEADS
 
 _TENSORS = ("grad_out", "q", "k", "v", "out")
 
@@ -20,5 +20,15 @@ RECORDS = (
         tensors=_TENSORS,
         aligned=("grad_out", "q", "k", "v"),
         deterministic=False,
+    ),
+    hopper(
+        "attention_backward",
+        name="hopper_wide",
+        folder="backward",
+        heads=HOPPER_WIDER_HEADS,
+        tensors=_TENSORS,
+        aligned=("grad_out", "q", "k", "v"),
+        deterministic=True,
+        config_class="WideConfig",
     ),
 )

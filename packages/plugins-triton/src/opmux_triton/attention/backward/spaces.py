@@ -6,7 +6,7 @@ from typing import Any
 
 from opmux.plugin import Arch
 from opmux_triton.attention.backward import configs
-from opmux_triton.attention.backward.configs import BackwardConfig, HopperConfig, TileConfig
+from opmux_triton.attention.backward.configs import BackwardConfig, HopperConfig, TileConfig, WideConfig
 from opmux_triton.variations import around, variations
 
 
@@ -42,3 +42,8 @@ def hopper_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConf
     """Every way of adding gradients and of ordering tiles."""
     base = configs.hopper_config(arch, features)
     yield from variations(base, stages=(1, 2), together=(0, 4, 8, 16), bulk=(False, True), late=(False, True))
+
+
+def hopper_wide_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[WideConfig]:
+    """Every order of tiles, with one block in shared memory or two."""
+    yield from variations(configs.hopper_wide_config(arch, features), stages=(1, 2), together=(0, 1, 4, 16))
