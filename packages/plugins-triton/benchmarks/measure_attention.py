@@ -1,24 +1,30 @@
-"""Kernel times of attention's forward on sm_90, on shapes of the published comparisons and on shapes drawn by a seed.
+"""Kernel times of attention on sm_90, on shapes of the published comparisons and on shapes drawn by a seed.
 
-``python benchmarks/measure_attention.py --seed N --out FILE.json [--dry]`` draws shapes for each head size: sequences
-log-uniform from 128 to 7000, 1 to 64 heads, 4 to 32 thousand tokens. Each is checked against the reference on a smaller
-one with the same masks, then timed with its peers. ``scripts/attention_page.py`` makes the page from the result.
+``python benchmarks/measure_attention.py --seed N --out FILE.json [--backward] [--dry]`` draws shapes for each head
+size: sequences log-uniform from 128 to 7000, 1 to 64 heads, 4 to 32 thousand tokens. Each is checked against the
+reference on a smaller one with the same masks, then timed with its peers: the forward, or with ``--backward`` the
+gradients. ``scripts/attention_page.py`` makes the page from the results.
 """
 
 import argparse
 import random
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from opmux.bench.shapes import attention
 from opmux.bench.sweep import Swept, run, write
 from opmux.bench.variants import Case, Configured
-from opmux.plugin import parse_arch
+from opmux.plugin import Arch, parse_arch
+from opmux_triton.attention.backward import configs as backward_configs
 from opmux_triton.attention.forward.configs import hopper_config
 
 CHOSEN = "triton:hopper"
+CHOSEN_WIDE = "triton:hopper_wide"
+"""Of the gradients of heads of more than 128."""
 NAMED = (
     (2, 4096, 32, 32, 64, True),
     (2, 4096, 32, 32, 64, False),
@@ -59,13 +65,22 @@ def drawn(seed: int) -> list[tuple[int, int, int, int, int, bool]]:
     return shapes
 
 
-def case(batch: int, seq: int, heads: int, kv_heads: int, head_dim: int, causal: bool) -> Case:
+def case(
+    batch: int, seq: int, heads: int, kv_heads: int, head_dim: int, causal: bool, backward: bool = False
+) -> Case:  # fmt: skip
     """One shape with the config that a call gets."""
+    arch = parse_arch("sm_90")
     features = {"head_dim": head_dim, "value_dim": head_dim, "bucket(seq_q)": (seq - 1).bit_length()}
-    variants = {CHOSEN: Configured(CHOSEN, hopper_config(parse_arch("sm_90"), features))}
+    op, chosen = "attention", CHOSEN
+    config_of: Callable[[Arch, Mapping[str, Any]], Any] = hopper_config
+    if backward:
+        op, config_of = "attention_backward", backward_configs.hopper_config
+        if head_dim > 128:
+            chosen, config_of = CHOSEN_WIDE, backward_configs.hopper_wide_config
+    variants = {chosen: Configured(chosen, config_of(arch, features))}
     length = (384 if seq < 600 else 1152) if seq % 128 == 0 else (333 if seq < 600 else 1029)
     checked = attention(2, length, 2 * heads // kv_heads, 2, head_dim, causal)
-    return Case("attention", attention(batch, seq, heads, kv_heads, head_dim, causal), variants, checked=checked)
+    return Case(op, attention(batch, seq, heads, kv_heads, head_dim, causal), variants, checked=checked)
 
 
 def main() -> int:
@@ -73,9 +88,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--backward", action="store_true", help="the gradients instead of the forward")
     parser.add_argument("--dry", action="store_true", help="list the shapes; needs no GPU")
     given = parser.parse_args()
-    cases = [case(*shape) for shape in (*NAMED, *drawn(given.seed))]
+    cases = [case(*shape, given.backward) for shape in (*NAMED, *drawn(given.seed))]
     if given.dry:
         sys.stdout.write("".join(f"{each.title}\n" for each in cases))
         return 0
