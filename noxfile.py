@@ -201,6 +201,13 @@ def kernels(session: nox.Session) -> None:
         check_arch(session, arch)
 
 
+@nox.session(name="test-foreign")
+def foreign(session: nox.Session) -> None:
+    """Run AMD's hand-written code objects on the emulator (fetches 40 MB); ``-- --write`` writes the page."""
+    install(session, EMULATOR)
+    session.run("python", f"{EMULATOR}/foreign", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format, and that CI runs every session."""

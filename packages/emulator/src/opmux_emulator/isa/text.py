@@ -32,6 +32,8 @@ def text_of(i: Instruction) -> str:
     codes = [code for code in (i.sdst, i.dst, *i.source) if code >= 0]
     if i.encoding == "SOPP":
         return i.name if i.target >= 0 else f"{i.name} {i.immediate:#x}"
+    if i.name == "s_set_gpr_idx_on":
+        return f"{i.name} {operand(i.source[0])}, {i.source[1]:#x}"
     shown = ", ".join(operand(code, i.literal) for code in codes)
     offset = f" offset:{i.immediate}" if i.immediate else ""
     return f"{i.name} {shown}{offset}".strip()

@@ -68,6 +68,7 @@ struct Wave {
     u32 scc = 0, sccu = ~0u;
     u32 (*v)[LANES]; u64* vu;                   // vector registers, and in which lanes nothing wrote them
     u32 mode = 0;
+    bool skips = false, indexes = false;        // s_setvskip; s_set_gpr_idx_on: which operands M0's low byte is added to, M0[15:12]
     // Outstanding operations: a register's sequence number in its counter, and how far each counter has completed.
     u8 vflag[768]; u8 sflag[VGPR];              // nonzero: the slow check looks at the arrays below
     Counter vcounter[768], scounter[VGPR]; u32 vseq[768], sseq[VGPR];

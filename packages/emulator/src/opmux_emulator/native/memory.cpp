@@ -165,7 +165,7 @@ template <Space S> void load(Wave& w, const Inst& i, Shape shape) {
     count(w, x, shape.bytes);
     if (i.flags & TO_LDS) {   // M0 holds the LDS base; each lane's data follows the one's before it (section 9.4)
         touch_s(w, i, M0); u32 offsets[LANES]; u64 mask = 0;
-        u32 base = (w.s[M0] & 0xffff) + i.imm, each = std::max(shape.bytes, 4);
+        u32 base = (w.s[M0] & (w.m->arch == GFX950 ? 0x3ffff : 0xffff)) + i.imm, each = std::max(shape.bytes, 4);
         if (w.su[M0]) report(w, i, UNWRITTEN_REGISTER, -1, M0, 3);
         w.issued[VM]++;
         for (int l = 0; l < LANES; l++) {

@@ -25,6 +25,13 @@ void trace(Wave& w, size_t index, u64 cost) {
     n++;   // a trace that is cut off shows by its length
 }
 
+// An instruction whose vector registers M0 moves (CDNA3 ISA, section 3.7 "GPR indexing").
+Inst indexed(const Wave& w, const Inst& i) {
+    Inst moved = i; u32 by = w.s[M0] & 0xff, which = w.s[M0] >> 12;
+    for (int k = 0; k < 3; k++) if (which >> k & 1 && moved.src[k] >= VGPR) moved.src[k] += by;
+    if (which >> 3 & 1 && moved.dst >= VGPR) moved.dst += by;
+    return moved;
+}
 void run_wave(Wave& w, u64 quantum) {
     Machine& m = *w.m; const Op* ops = m.ops->data(); const Inst* code = m.code.data(); i32 n = (i32)m.code.size();
     for (u64 k = 0; k < quantum && w.state == RUNNING; k++) {
@@ -34,9 +41,14 @@ void run_wave(Wave& w, u64 quantum) {
         const Op& op = ops[i.op];
         w.next = w.pc + 1; w.slot++; w.executed++;
         m.counts.instructions[op.kind]++; m.counts.opcodes[i.op]++;
-        if (i.variant == DPP16 || op.kind == MFMA || op.kind == VMEM || op.kind == DSOP || op.traits) before(w, i);
+        const Inst* run = &i; Inst moved;
+        if (__builtin_expect(w.skips | w.indexes, 0) && op.kind != SALU && op.kind != SMEM && op.kind != BRANCH && op.kind != SPECIAL) {
+            if (w.skips) { w.pc = w.next; continue; }
+            if (op.kind == VALU || op.kind == TRANS) { moved = indexed(w, i); run = &moved; }
+        }
+        if (run->variant == DPP16 || op.kind == MFMA || op.kind == VMEM || op.kind == DSOP || op.traits) before(w, *run);
         u64 taken = m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes;
-        op.run(w, i);
+        op.run(w, *run);
         if (__builtin_expect(m.trace && w.g->id == m.traced_group, 0)) trace(w, &i - code, m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes - taken);
         if (op.kind == TRANS || op.traits & (IS_DOT | CVT_SCALE)) after(w, i, op);
         if (w.executed > m.limit) { report(w, i, ENDLESS, -1, w.executed); w.state = FAULT; return; }
@@ -62,11 +74,8 @@ bool run_group(Group& g, u64 quantum) {
         if (done) {   // some waves ended: the barrier of the others is never complete as the manual words it
             for (Wave* w : g.waves) if (w->state == AT_BARRIER) { report(*w, g.m->code[std::max(0, w->pc - 1)], BARRIER, -1, 0, (int)done); break; }
         }
-        int at = -1;
-        for (Wave* w : g.waves) if (w->state == AT_BARRIER) {
-            if (at >= 0 && w->pc != at) report(*w, g.m->code[std::max(0, w->pc - 1)], BARRIER, -1, 0, -1);
-            at = w->pc; w->state = RUNNING;
-        }
+        // Waves may wait at different instructions: the hardware counts arrivals, and hand-written kernels give each wave its own code.
+        for (Wave* w : g.waves) if (w->state == AT_BARRIER) w->state = RUNNING;
         g.epoch++; g.m->counts.barriers++; lds_restamp(g);
         (void)progressed;
     }

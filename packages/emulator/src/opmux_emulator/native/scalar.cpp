@@ -141,6 +141,18 @@ void load_scalars(Wave& w, const Inst& i, int count, bool buffer) {
     for (int k = 0; k < count; k++) outstanding_s(w, i.dst + k);
 }
 void memtime(Wave& w, const Inst& i) { write_s64(w, i, i.dst, w.executed, 0); w.issued[SMEM_OP]++; outstanding_s(w, i.dst); outstanding_s(w, i.dst + 1); }
+// GPR indexing: M0[7:0] is the index, M0[15:12] which operands it is added to (bits: the three sources, the destination).
+void put_m0(Wave& w, u32 mask, u32 value, u32 unwritten) { w.s[M0] = (w.s[M0] & ~mask) | (value & mask); w.su[M0] = (w.su[M0] & ~mask) | (unwritten ? mask : 0); salu_wrote(w, M0); }
+void gpr_index_value(Wave& w, const Inst& i) { u32 u = 0, a = source32(w, i, 0, u); put_m0(w, 0xff, a, u); }
+void gpr_index_mode(Wave& w, const Inst& i) { put_m0(w, 0xf000, (u32)i.imm << 12, 0); }
+void gpr_index_on(Wave& w, const Inst& i) { gpr_index_value(w, i); put_m0(w, 0xf000, (u32)i.src[1] << 12, 0); w.indexes = true; }   // the second operand is a number
+void gpr_index_off(Wave& w, const Inst&) { w.indexes = false; }
+// While set, vector instructions of every kind are passed over (CDNA3 ISA, section 4.2, VSKIP).
+void setvskip(Wave& w, const Inst& i) {
+    u32 u = 0, a = source32(w, i, 0, u), b = source32(w, i, 1, u);
+    if (u) report(w, i, UNWRITTEN_REGISTER, -1, i.src[0], 2);
+    w.skips = a >> (b & 31) & 1;
+}
 }  // namespace
 
 #define S(name, kind, ...) {name, [](Wave& w, const Inst& i) { __VA_ARGS__; }, kind, 0}
@@ -203,7 +215,8 @@ std::vector<Op> scalar_ops() {
     S("s_cbranch_execz", BRANCH, branch(w, i, w.exec() == 0, 0)), S("s_cbranch_execnz", BRANCH, branch(w, i, w.exec() != 0, 0)),
     {"s_waitcnt", waitcnt, SPECIAL, 0}, {"s_barrier", barrier, SPECIAL, 0}, {"s_endpgm", end, SPECIAL, 0}, {"s_nop", snop, SPECIAL, 0}, {"s_trap", trap, SPECIAL, 0},
     {"s_sleep", quiet, SPECIAL, 0}, {"s_setprio", quiet, SPECIAL, 0}, {"s_icache_inv", quiet, SPECIAL, 0}, {"s_sendmsg", quiet, SPECIAL, 0}, {"s_sethalt", quiet, SPECIAL, 0}, {"s_ttracedata", quiet, SPECIAL, 0},
-    {"s_inst_prefetch", quiet, SPECIAL, 0}, {"s_set_gpr_idx_off", quiet, SPECIAL, 0}, {"s_code_end", trap, SPECIAL, 0},
+    {"s_inst_prefetch", quiet, SPECIAL, 0}, {"s_set_gpr_idx_off", gpr_index_off, SPECIAL, 0}, {"s_set_gpr_idx_on", gpr_index_on, SPECIAL, 0}, {"s_set_gpr_idx_idx", gpr_index_value, SPECIAL, 0},
+    {"s_set_gpr_idx_mode", gpr_index_mode, SPECIAL, 0}, {"s_setvskip", setvskip, SPECIAL, 0}, {"s_code_end", trap, SPECIAL, 0},
     LOAD("", 1), LOAD("x2", 2), LOAD("x4", 4), LOAD("x8", 8), LOAD("x16", 16), {"s_memtime", memtime, SMEM, 0}, {"s_memrealtime", memtime, SMEM, 0},
     {"s_dcache_inv", quiet, SMEM, 0}, {"s_dcache_wb", quiet, SMEM, 0}, {"s_dcache_inv_vol", quiet, SMEM, 0}, {"s_dcache_wb_vol", quiet, SMEM, 0},
     };

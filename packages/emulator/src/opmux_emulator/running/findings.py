@@ -75,7 +75,7 @@ def words(
             return f"a hardware register needs {address} wait states after the s_setreg that wrote it"
         return f"{register(detail, descriptor)} needs {address} wait states after the instruction that wrote it"
     if rule == "barrier":
-        return f"{detail} waves ended without it" if detail >= 0 else "waves wait at different barriers"
+        return f"{detail} waves ended without it"
     if rule == "resources":
         of = "vector" if address >= VGPR else "scalar"
         return f"{operand(address)} is used; the descriptor allocates {detail} {of} registers"
