@@ -50,7 +50,7 @@ void run_wave(Wave& w, u64 quantum) {
         u64 taken = m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes;
         op.run(w, *run);
         if (__builtin_expect(m.trace && w.g->id == m.traced_group, 0)) trace(w, &i - code, m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes - taken);
-        if (op.kind == TRANS || op.traits & (IS_DOT | CVT_SCALE)) after(w, i, op);
+        if (op.kind == TRANS || op.traits & (IS_DOT | CVT_SCALE)) after(w, *run, op);
         if (w.executed > m.limit) { report(w, i, ENDLESS, -1, w.executed); w.state = FAULT; return; }
         if (m.stop) return;
         w.pc = w.next;
