@@ -47,6 +47,7 @@ def test_no_row_is_refused_and_none_is_of_the_reference(path: Path) -> None:
     assert {row.implementation.partition(":")[0] for row in found.rows} <= {"triton", "vendor", "opmux"}
     assert {row.machine.arch for row in found.rows} == {"sm_90"}
     assert len({row.machine.device for row in found.rows}) == 1
+    assert not found.failed
     assert all(row.machine.driver and row.machine.versions["torch"] for row in found.rows)
     assert {row.op for row in found.rows} >= OPS_OF_A_MODEL
 
@@ -93,3 +94,28 @@ def _chosen(row: MeasuredRow, others: list[MeasuredRow]) -> str:
     times = OpTimes(op, others).estimates(call).times
     # The vendor's package is not loaded in these tests, so the times are compared and no call is resolved.
     return min(times, key=lambda name: times[name].time_us, default="")
+
+
+MEASURED = """\
+{"format":"opmux measured rows","version":1}
+{"machine":"m","arch":"sm_90","device":"D"}
+{"config":"old","values":{"block":1}}
+{"op":"linear","machine":"m","implementation":"reference","dtypes":"x=bf16;w=bf16","dims":["tokens","k","n"],"compared":["reference","triton"]}
+[[16,64,64],[900,0.01,0.3]]
+{"op":"linear","machine":"m","implementation":"triton","dtypes":"x=bf16;w=bf16","dims":["tokens","k","n"],"compared":["reference","triton"]}
+[[16,64,64],[9,0.01,0.3],"old"]
+[[16,64,64],"wrong: it differs","old"]
+"""
+
+
+def test_what_is_shipped_of_a_file_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+    import ship_records
+
+    (tmp_path / "new.measured").write_text(MEASURED)
+    assert ship_records.main([str(tmp_path / "new.measured"), "--out", str(tmp_path / "out.measured")]) == 0
+    assert capsys.readouterr().out.startswith("1 rows in ")
+    (row,) = read_measured(tmp_path / "out.measured").rows
+    assert (row.implementation, row.time_us, row.config, row.compared) == ("triton", 9.0, None, ("triton",))

@@ -9,7 +9,7 @@ import pytest
 
 from opmux.plugin import parse_arch
 from opmux_triton.archs import shared_memory
-from opmux_triton.gemm import hopper_heuristics, hopper_model
+from opmux_triton.gemm import hopper_heuristics, hopper_model, spaces
 from opmux_triton.gemm.configs import HopperConfig
 from opmux_triton.gemm.cuts import even_shares, halves_of, rest_of
 from opmux_triton.gemm.hopper_model import UNITS, best, choices, config, cuts_of, predict, work_of
@@ -131,10 +131,32 @@ def test_tiles_of_64_columns_that_fill_the_device_once_are_left_to_the_portable_
 
 def test_the_space_begins_with_the_choice() -> None:
     features = {"bucket(tokens, 8)": 320, "n": 4096, "k": 4096}
-    space = list(hopper_heuristics.space(SM_90, features))
+    space = list(spaces.hopper_linear(SM_90, features))
     assert space[0] == hopper_heuristics.linear(SM_90, features)
     assert len(space) == len({str(dataclasses.asdict(c)) for c in space}) > 30
-    assert not list(hopper_heuristics.space(SM_90, features | {"bucket(tokens, 8)": 8}))
+    assert not list(spaces.hopper_linear(SM_90, features | {"bucket(tokens, 8)": 8}))
+
+
+def test_the_space_has_the_options_that_the_choice_never_takes() -> None:
+    few = list(spaces.hopper_linear(SM_90, {"bucket(tokens, 8)": 64, "n": 4096, "k": 4096}))
+    assert {c.spin for c in few} == {c.swap for c in few} == {True, False}
+    assert {c.cut for c in few} == {"none", "all"}
+    assert all(c.cut == "none" and not c.alternate for c in few if c.spin)
+    many = list(spaces.hopper_linear(SM_90, {"bucket(tokens, 8)": 4096, "n": 4096, "k": 4096}))
+    assert {c.cut for c in many} == {"none", "rest"}
+    assert not any(c.spin for c in many)
+
+
+def test_the_space_of_the_gradient_changes_one_product_at_a_time_and_both_together() -> None:
+    features = {"bucket(tokens, 8)": 1024, "n": 4096, "k": 2048}
+    base = hopper_heuristics.linear_backward(SM_90, features)
+    space = list(spaces.hopper_linear_backward(SM_90, features))
+    assert len(space) == 3 * spaces.PRODUCTS
+    assert {c.grad_w for c in space[: spaces.PRODUCTS]} == {base.grad_w}
+    assert {c.grad_x for c in space[spaces.PRODUCTS : 2 * spaces.PRODUCTS]} == {base.grad_x}
+    assert space[-1].grad_x != base.grad_x
+    assert space[-1].grad_w != base.grad_w
+    assert all(c.grad_bias == base.grad_bias for c in space)
 
 
 def test_programs_side_by_side_read_one_weight_where_tokens_are_few() -> None:

@@ -6,7 +6,7 @@ once with tiles of 64 columns of the result.
 `opmux_triton.gemm.implementations` asks here whether it does.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from opmux.plugin import Arch, parse_arch
@@ -30,7 +30,7 @@ FEW = 16
 
 def linear(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
     """`linear` by the Gluon kernel, for calls that `why_not_linear` has nothing against."""
-    found = gluon(*_sizes(features))
+    found = gluon(*sizes(features))
     if found is None:
         raise ValueError(str(why_not_linear(features)))
     return found
@@ -38,45 +38,40 @@ def linear(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
 
 def linear_backward(arch: Arch, features: Mapping[str, Any]) -> HopperBackwardConfig:
     """`linear_backward` with at least one product by the Gluon kernel, see `why_not_linear_backward`."""
-    grad_x, grad_w = (gluon(*sizes) or portable(*sizes) for sizes in _backward_sizes(features))
+    grad_x, grad_w = (gluon(*each) or portable(*each) for each in backward_sizes(features))
     return HopperBackwardConfig(grad_x=grad_x, grad_w=grad_w, grad_bias=columns(arch))
 
 
 def why_not_linear(features: Mapping[str, Any]) -> str | None:
     """Why the Gluon kernel does not take a call of `linear`, or None."""
-    return None if _takes(*_sizes(features)) else "the portable kernel was measured to be as fast or faster"
+    return None if takes(*sizes(features)) else "the portable kernel was measured to be as fast or faster"
 
 
 def why_not_linear_backward(features: Mapping[str, Any]) -> str | None:
     """Why the Gluon kernel takes no product of a call of `linear_backward`, or None."""
-    if any(_takes(*sizes) for sizes in _backward_sizes(features)):
+    if any(takes(*each) for each in backward_sizes(features)):
         return None
     return "the portable kernel was measured to be as fast or faster"
 
 
-def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConfig]:
-    """Every config of `linear` that is legal for a call, by predicted time."""
-    m, n, k = _sizes(features)
-    if _takes(m, n, k):
-        for choice in sorted(hopper_model.choices(m, n, k)):
-            yield hopper_model.config(choice, m, portable(m, n, k))
-
-
-def _sizes(features: Mapping[str, Any]) -> tuple[int, int, int]:
+def sizes(features: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The (m, n, k) of a linear layer's product."""
     return features["bucket(tokens, 8)"], features["n"], features["k"]
 
 
-def _backward_sizes(features: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    tokens, n, k = _sizes(features)
+def backward_sizes(features: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """The (m, n, k) of the products that give grad_x and grad_w."""
+    tokens, n, k = sizes(features)
     return (tokens, k, n), (n, k, tokens)
 
 
 def gluon(m: int, n: int, k: int) -> HopperConfig | None:
     """The Gluon kernel's parameters for a product, or None where the portable kernel takes it."""
-    return hopper_model.config(hopper_model.best(m, n, k), m, portable(m, n, k)) if _takes(m, n, k) else None
+    return hopper_model.config(hopper_model.best(m, n, k), m, portable(m, n, k)) if takes(m, n, k) else None
 
 
-def _takes(m: int, n: int, k: int) -> bool:
+def takes(m: int, n: int, k: int) -> bool:
+    """Whether the Gluon kernel takes a product."""
     return m > FEW and min(n, k) > 0 and not _is_one_round_of_rows(m, n)
 
 

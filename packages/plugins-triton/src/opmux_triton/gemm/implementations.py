@@ -22,6 +22,7 @@ def _portable(op: str, name: str, dtypes: tuple[str, ...], config: str, schema: 
         when=(Dtype("x", *dtypes), *_MORE[op]),
         features=_FEATURES,
         config=f"opmux_triton.gemm.heuristics:{config}",
+        space=f"opmux_triton.gemm.spaces:{config}",
         config_schema=f"opmux_triton.gemm.configs:{schema}",
         capturable=True,
         deterministic=True,
@@ -29,7 +30,11 @@ def _portable(op: str, name: str, dtypes: tuple[str, ...], config: str, schema: 
 
 
 def _hopper(
-    op: str, schema: str, why_not: Callable[[Mapping[str, Any]], str | None], space: str | None = None
+    op: str,
+    schema: str,
+    why_not: Callable[[Mapping[str, Any]], str | None],
+    space: str,
+    tiles: tuple[tuple[str, str], ...] = (),
 ) -> Implementation:
     return Implementation(
         op=op,
@@ -40,7 +45,8 @@ def _hopper(
         when=(Dtype("x", *HALVES), *_MORE[op], Predicate(why_not, reads=_FINE)),
         features=_FINE,
         config=f"opmux_triton.gemm.hopper_heuristics:{op}",
-        space=space,
+        space=f"opmux_triton.gemm.spaces:{space}",
+        tiles=tiles,
         config_schema=f"opmux_triton.gemm.configs:{schema}",
         capturable=True,
         deterministic=True,
@@ -50,8 +56,14 @@ def _hopper(
 RECORDS = (
     _portable("linear", "", HALVES, "linear", "LinearConfig"),
     _portable("linear", "float32", ("float32",), "linear_float32", "LinearConfig"),
-    _hopper("linear", "HopperConfig", why_not_linear, "opmux_triton.gemm.hopper_heuristics:space"),
+    _hopper(
+        "linear",
+        "HopperConfig",
+        why_not_linear,
+        "hopper_linear",
+        (("tokens", "block_m"), ("n", "block_n")),
+    ),
     _portable("linear_backward", "", HALVES, "linear_backward", "LinearBackwardConfig"),
     _portable("linear_backward", "float32", ("float32",), "linear_backward_float32", "LinearBackwardConfig"),
-    _hopper("linear_backward", "HopperBackwardConfig", why_not_linear_backward),
+    _hopper("linear_backward", "HopperBackwardConfig", why_not_linear_backward, "hopper_linear_backward"),
 )

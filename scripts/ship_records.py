@@ -1,0 +1,69 @@
+"""Makes the file of rows that a package ships from files that `make_records.py` wrote.
+
+`python scripts/ship_records.py MEASURED... --out packages/plugins-triton/src/opmux_triton/records/h200.measured` merges
+them and leaves out what a choice does not need: rows of the reference, configs that failed, and configs, which are the
+heuristics' own and would tie a row to one version of its implementation. An implementation that declares its tiles
+keeps them: its times are predicted by their sizes.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opmux.callpath.op import OPS
+from opmux.plugins import loading
+from opmux.tuner import merge
+
+LEFT_OUT = "reference"
+
+
+def kept_lines(text: str, tiled: frozenset[tuple[str, str]]) -> Iterator[str]:
+    """The lines of a file that are shipped.
+
+    Args:
+        text: the file.
+        tiled: (op, implementation) of those that keep their configs.
+    """
+    heading: dict[str, Any] = {}
+    for line in text.splitlines():
+        value = json.loads(line)
+        if isinstance(value, list):
+            dims, figures, *config = value
+            if heading["implementation"] == LEFT_OUT or isinstance(figures, str):
+                continue
+            keeps = (heading["op"], heading["implementation"]) in tiled
+            yield json.dumps([dims, figures, *(config if keeps else ())])
+            continue
+        if "op" in value:
+            heading = value
+            if value["implementation"] == LEFT_OUT:
+                continue
+            value = {**value, "compared": [name for name in value["compared"] if name != LEFT_OUT]}
+        yield json.dumps(value)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Write the file; 1 where a row was refused."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(words)
+    loading.ensure_loaded()
+    tiled = frozenset((op.name, i.full_name) for op in OPS.values() for i in op.implementations if i.tiles)
+    with tempfile.TemporaryDirectory() as folder:
+        short = []
+        for number, path in enumerate(given.files):
+            short.append(Path(folder) / f"{number}-{path.name}")
+            lines = kept_lines(path.read_text(encoding="utf-8"), tiled)
+            short[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
+        merged = merge(short, given.out)
+    sys.stdout.write(f"{merged}\n{given.out.stat().st_size} bytes\n")
+    return int(bool(merged.refused))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
