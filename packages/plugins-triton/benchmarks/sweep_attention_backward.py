@@ -39,7 +39,7 @@ GLUON: dict[int, dict[str, dict[str, Any]]] = {
     128: {
         "gluon bulk": {"bulk": True},
         "gluon late": {"late": True},
-        "gluon 4 together": {"together": 4},
+        "gluon all together": {"together": 0},
         "gluon late, 8 together": {"late": True, "together": 8},
     },
 }

