@@ -35,6 +35,7 @@ from opmux.errors import BackendFault, BuildFailed, CaptureRefused, InvalidArgum
 from opmux.planning.takers import Taker, registered_ops, takers
 from opmux.plugins.hookspecs import hookimpl
 from opmux.plugins.loading import temporary_plugin
+from opmux.plugins.prebuilding import Prebuilt, prebuilders
 from opmux.plugins.reading import API_VERSION
 from opmux.running.builds import report_build
 from opmux.signatures.signature import Signature
@@ -73,6 +74,7 @@ __all__ = [
     "Op",
     "OpFunction",
     "PluginError",
+    "Prebuilt",
     "Predicate",
     "Present",
     "Priority",
@@ -89,6 +91,7 @@ __all__ = [
     "known_arch",
     "make_guard",
     "parse_arch",
+    "prebuilders",
     "registered_ops",
     "report_build",
     "takers",

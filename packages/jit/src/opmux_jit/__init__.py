@@ -1,6 +1,8 @@
 """Run-time compilation for backends: compilers, a verified cache, read-only bundles and a native launcher."""
 
 from opmux_jit.__about__ import __version__ as __version__
+from opmux_jit.ahead.prebuild import prebuild
+from opmux_jit.ahead.warmup import warmup
 from opmux_jit.cache.entry import Entry
 from opmux_jit.cache.layers import cache_root, machine_code
 from opmux_jit.compilers import Compiler, Source, choose, installed
@@ -30,5 +32,7 @@ __all__ = [
     "installed",
     "load",
     "machine_code",
+    "prebuild",
     "tensor_map",
+    "warmup",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from opmux.plugin import Implementation, hookimpl
+from opmux_jit.ahead.commands import prebuild, warmup
 from opmux_jit.cache.command import cache
 from opmux_jit.compilers.choice import toolchains
 
@@ -17,8 +18,8 @@ def opmux_implementations() -> Iterator[Implementation]:
 
 @hookimpl
 def opmux_commands() -> list[tuple[str, Callable[..., None]]]:
-    """``opmux cache``."""
-    return [("cache", cache)]
+    """``opmux cache``, ``opmux prebuild``, ``opmux warmup``."""
+    return [("cache", cache), ("prebuild", prebuild), ("warmup", warmup)]
 
 
 @hookimpl

@@ -21,7 +21,7 @@ import triton
 from triton.runtime.jit import TensorWrapper
 
 from opmux.plugin import Arch, BuildFailed, CaptureRefused, device_arch, parse_arch
-from opmux_triton import build_reports
+from opmux_triton import build_reports, bundled
 from opmux_triton.archs import fp8_flavour
 from opmux_triton.interpreter import INTERPRETED
 
@@ -239,9 +239,11 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
             "captured; run the call once before the capture"
         )
     try:
-        with build_reports.reported():
+        with build_reports.reported(), bundled.layered():
             compiled = kernel.warmup(*arguments, grid=grid, **meta)
         run = compiled.run  # loads the module
+    except BuildFailed:  # compiling is forbidden: said as it is
+        raise
     except Exception as error:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
             raise

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from opmux.plugin import Implementation, hookimpl
+from opmux.plugin import Implementation, Prebuilt, hookimpl
 from opmux_triton import families, versions
 from opmux_triton.aot.command import machine_code
 from opmux_triton.archs import PORTABLE
@@ -35,3 +36,15 @@ def opmux_tuned_records() -> list[str]:
 def opmux_commands() -> list[tuple[str, Callable[..., None]]]:
     """``opmux machine-code``."""
     return [("machine-code", machine_code)]
+
+
+@hookimpl
+def opmux_prebuilders() -> list[Callable[..., Prebuilt]]:
+    """The kernels of recorded calls, compiled for an arch."""
+    return [_prebuild]
+
+
+def _prebuild(*arguments: Any) -> Prebuilt:
+    from opmux_triton.aot.prebuild import prebuild  # imports Triton
+
+    return prebuild(*arguments)

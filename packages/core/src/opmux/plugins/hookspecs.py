@@ -69,3 +69,12 @@ def opmux_toolchains() -> Iterable[Callable[[], Iterable[dict[str, str | None]]]
     loaded; the functions are called only when the toolchains are shown, and may then load libraries.
     """
     raise NotImplementedError
+
+
+@hookspec
+def opmux_prebuilders() -> Iterable[Callable[..., Any]]:
+    """Return the function that compiles the backend's kernels ahead, for `opmux prebuild`: see `Prebuilt`.
+
+    Called when plugins are loaded; the function is called on a machine that need not have a GPU.
+    """
+    raise NotImplementedError

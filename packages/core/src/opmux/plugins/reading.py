@@ -38,6 +38,7 @@ class LoadedPlugin:
     tuned_records: tuple[str, ...] = ()
     record_readers: tuple[tuple[str, Any], ...] = ()
     toolchains: tuple[Any, ...] = ()
+    prebuilders: tuple[Any, ...] = ()
 
 
 def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> LoadedPlugin:
@@ -99,6 +100,7 @@ def read_plugin(name: str, plugin: Any, distribution: str, version: str) -> Load
         results("opmux_tuned_records"),
         results("opmux_record_readers"),
         results("opmux_toolchains"),
+        results("opmux_prebuilders"),
     )
 
 

@@ -1,0 +1,83 @@
+"""Triton's cache with opmux-jit's bundles below it: kernels that were compiled ahead are found, verified, and loaded.
+
+With ``OPMUX_NO_JIT=1`` a kernel that neither has is an error with the command that builds it.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import triton
+from triton.runtime.cache import FileCacheManager
+
+try:
+    from opmux_jit.cache.bundles import layers
+    from opmux_jit.cache.entry import Damaged
+    from opmux_jit.cache.layers import compiling_forbidden
+    from opmux_jit.errors import KernelMissing
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.partition(".")[0] != "opmux_jit":
+        raise
+    INSTALLED = False
+else:
+    INSTALLED = True
+
+FOLDER = "triton"
+logger = logging.getLogger("opmux.triton")
+
+
+class BundledCache(FileCacheManager):  # type: ignore[misc]  # Triton is not typed
+    """Triton's own cache first, then the bundles."""
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """The files of a kernel by name; None where it must be compiled.
+
+        Raises:
+            KernelMissing: where it must be compiled, and that is forbidden.
+        """
+        own: dict[str, str] | None = super().get_group(filename)
+        found = own or self._of_bundles(filename)
+        if found is None and compiling_forbidden():
+            kernel = filename.removesuffix(".json")
+            known = ", ".join(f"{b.root} ({', '.join(b.archs)})" for b in layers()) or "none is named by OPMUX_BUNDLES"
+            raise KernelMissing(
+                f"kernel {kernel} is not compiled, and OPMUX_NO_JIT forbids it; bundles: {known}; "
+                f"try: opmux prebuild --arch ARCH --backend triton --shapes FILE --out DIR"
+            )
+        return found
+
+    def _of_bundles(self, filename: str) -> dict[str, str] | None:
+        folder = f"{FOLDER}/{self.key}"
+        for bundle in layers():
+            names = bundle.names(folder)
+            if f"{folder}/{filename}" not in names:
+                continue
+            try:
+                for name in names:
+                    bundle.read(name)
+            except Damaged as damage:
+                logger.warning("bundle %s: kernel %s is damaged, and is not used: %s", bundle.root, filename, damage)
+                continue
+            return {name.rpartition("/")[2]: str(bundle.root / name) for name in names}
+        return None
+
+
+@contextmanager
+def _layered() -> Iterator[None]:
+    before = triton.knobs.cache.manager_class
+    triton.knobs.cache.manager_class = BundledCache
+    try:
+        yield
+    finally:
+        triton.knobs.cache.manager_class = before
+
+
+def layered() -> AbstractContextManager[None]:
+    """A context in which kernels are looked for in the bundles too, if there are any or compiling is forbidden."""
+    if (
+        INSTALLED
+        and triton.knobs.cache.manager_class in (None, FileCacheManager)
+        and (layers() or compiling_forbidden())
+    ):
+        return _layered()
+    return nullcontext()
