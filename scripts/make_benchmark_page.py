@@ -2,7 +2,8 @@
 
 ``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``products_page`` and ``attention_page`` have products.md
 and attention.md, its linear layers and its attention on shapes that tuning never saw; ``choice_page`` has choice.md,
-what opmux chooses on such calls, once a run was measured; ``models_page`` has models.md, whole Hugging Face models.
+what opmux chooses on such calls, and ``paged_page`` has paged.md, paged decode with few kv heads, each once a run was
+measured; ``models_page`` has models.md, whole Hugging Face models.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -19,6 +20,7 @@ from choice_plot import choice_plot
 from models_page import models_page, models_plot
 from ops_page import ops_page, ops_pictures
 from page_parts import NO_REASON
+from paged_page import paged_page
 from products_page import products_page
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
@@ -35,6 +37,8 @@ MADE = {
 
 if (FOLDER / "data" / "choice.json").exists():
     MADE |= {"choice.md": choice_page, "choice.svg": choice_plot}
+if (FOLDER / "data" / "paged.json").exists():
+    MADE |= {"paged.md": paged_page}
 
 
 def main() -> int:

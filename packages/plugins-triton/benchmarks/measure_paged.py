@@ -3,6 +3,7 @@
 ``python benchmarks/measure_paged.py --seed N --out FILE.json [--each 4] [--dry]``. The lengths of a batch differ by up
 to three times. Each shape is checked against the reference on its own tensors, then timed with a cold cache; a copy
 that reads and writes as many bytes in all as the call reads of keys and values is timed in the same rounds.
+``scripts/paged_page.py`` makes a page from the result.
 """
 
 import argparse

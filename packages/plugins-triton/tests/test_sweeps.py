@@ -42,3 +42,20 @@ def test_no_config_is_tried_twice_on_a_shape(path: Path) -> None:
     for case in runpy.run_path(str(path))["CASES"]:
         configs = [repr(variant) for name, variant in case.variants.items() if "chosen" not in name]
         assert len(set(configs)) == len(configs), case.title
+
+
+def test_the_shapes_of_paged_decode_follow_from_the_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = SWEEPS[0].parent / "measure_paged.py"
+    drawn = runpy.run_path(str(path))["drawn"]
+    shapes = drawn(7, 3)
+    assert shapes == drawn(7, 3) != drawn(8, 3)
+    assert {(s.kv_heads, s.head_dim) for s in shapes} == {(n, dim) for n in (1, 2) for dim in (64, 128, 256)}
+    assert all(max(s.lengths) <= 3 * min(s.lengths) for s in shapes)
+    assert all(40e6 < s.kv_bytes < 1.6e9 for s in shapes)
+    monkeypatch.setattr(sys, "argv", [str(path), "--seed", "7", "--each", "3", "--dry"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.splitlines() == [s.title for s in shapes]
