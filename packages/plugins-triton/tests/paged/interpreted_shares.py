@@ -106,6 +106,8 @@ check(Step(UNEVEN, scale=0.0))
 # a group in three tiles of rows, one that fills none, and values of another width
 check(Step((70, 3), 50, heads=(40, 1), dims=(16, 24)))
 check(Step((70, 3), 50, heads=(3, 1), dims=(24, 16)))
+# 20 rows of 32, and half of the keys at a time
+check(Step((70, 3), 50, heads=(20, 1), rows=32, block_n=32))
 # pages that hold whole blocks, blocks that hold whole pages, and neither; one token a page
 check(Step(UNEVEN, page=64))
 check(Step(UNEVEN, block_n=64))

@@ -40,7 +40,7 @@ class SharesConfig(CompilerOptions):
 
     Attributes:
         rows: the most rows of a tile, which are the query heads that share a kv head.
-        block_n: keys of a block; in tiles of more than 32 rows at most 64.
+        block_n: keys of a block; half of them in tiles of more than 16 rows.
         programs: programs for each unit of the device, all of which run at the same time.
         least: the fewest keys that are worth a share.
         tiles: the most tiles of a sequence.
