@@ -13,7 +13,7 @@ from opmux_triton.scoring.options import LOG2_E
 _AT_A_TIME = 4096
 """Values that a program of 4 warps joins at a time: 32 in the registers of a thread."""
 _SHORT = 16
-"""With more rows, half of the keys are scored at a time: both take registers (64 heads of 64 on an H200: 67 to 62 us)."""
+"""With more rows, half of the keys are scored at a time: both take registers (64 heads of 64, H200: 67 to 62 us)."""
 
 
 def attend_in_shares(call: Call) -> bool:

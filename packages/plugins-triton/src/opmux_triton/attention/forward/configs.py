@@ -47,28 +47,29 @@ class HopperConfig:
         warpgroups: computing warpgroups of a program, each with 64 queries of a tile.
         narrow: computing warpgroups where masks need more registers.
         block: keys of a block.
-        short_block: the same under a causal mask where there are more than 128 keys, up to 256.
         slots: tiles of queries in shared memory: with 2, the next one is loaded while one is computed.
         stages: blocks of keys and of values in shared memory.
         turns: whether warpgroups issue their products in turn.
         persistent: whether there is one program for each multiprocessor; otherwise one for each tile.
         cache: see `ForwardConfig`.
         otherwise: the portable kernel's parameters, for calls that turn out not to suit this one.
+        short_block: keys of a block under a causal mask where there are more than 128 keys, up to 256; None for
+            ``block``.
     """
 
     warpgroups: int
     narrow: int
     block: int
-    short_block: int
     slots: int
     stages: int
     turns: bool
     persistent: bool
     cache: int
     otherwise: ForwardConfig
+    short_block: int | None = None
 
     def __post_init__(self) -> None:
-        require_powers_of_two(self, "block", "short_block")
+        require_powers_of_two(self, "block", *(() if self.short_block is None else ("short_block",)))
         require_at_least(1, self, "slots", "stages")
         if not {self.warpgroups, self.narrow} <= {2, 3}:
             raise ValueError(f"warpgroups and narrow expected 2 or 3, got {self.warpgroups} and {self.narrow}")
@@ -132,13 +133,13 @@ def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
         warpgroups=3 if small else 2,
         narrow=2,
         block=128 if width <= 128 else 64,
-        short_block=128 if 64 < width <= 128 else 64,
         slots=2 if width <= 192 else 1,
         stages=3 if small else 2,
         turns=width in (80, 96) or 128 < width <= 192,
         persistent=True,
         cache=_cache(arch),
         otherwise=forward_config(arch, features),
+        short_block=64 if small else None,
     )
 
 

@@ -49,7 +49,7 @@ def _run(
         return
     bounded_left, bounded_right, left, right = scoring.band(queries, keys)
     short = bounded_right and not bounded_left and 128 < keys <= 256
-    block = config.short_block if short else config.block
+    block = config.short_block or config.block if short else config.block
     # Masks take registers: three warpgroups have enough for whole blocks and for one diagonal.
     narrow = bounded_left or not (bounded_right or keys % block == 0)
     choices = (config.narrow,) if narrow else tuple(dict.fromkeys((config.warpgroups, config.narrow)))

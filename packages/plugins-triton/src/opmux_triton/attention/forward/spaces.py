@@ -1,7 +1,6 @@
 """The configs of attention's forward that are worth measuring. Loads no Triton."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from opmux.plugin import Arch
@@ -36,9 +35,14 @@ def hopper_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConf
     base = configs.hopper_config(arch, features)
     wide = features["head_dim"] + features["value_dim"]
     for config in variations(
-        base, warpgroups=(2, 3), block=(64, 128), stages=(2, 3), turns=(False, True), persistent=(True, False)
+        base,
+        warpgroups=(2, 3),
+        block=(64, 128),
+        stages=(2, 3),
+        turns=(False, True),
+        persistent=(True, False),
+        short_block=(None,),
     ):
-        config = replace(config, short_block=config.block)
         queries = 64 * config.warpgroups * features["head_dim"]
         if _HALF * (config.block * wide * config.stages + queries) <= shared_memory(arch.name):
             yield config
