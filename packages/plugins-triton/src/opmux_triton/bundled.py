@@ -4,7 +4,7 @@ With ``OPMUX_NO_JIT=1`` a kernel that neither has is an error with the command t
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import triton
@@ -23,6 +23,9 @@ else:
     INSTALLED = True
 
 FOLDER = "triton"
+_arch: Callable[[], str] = str
+"""What is compiled for in the current context: Triton makes the cache's objects, and does not tell them."""
+
 logger = logging.getLogger("opmux.triton")
 
 
@@ -42,7 +45,7 @@ class BundledCache(FileCacheManager):  # type: ignore[misc]  # Triton is not typ
             known = ", ".join(f"{b.root} ({', '.join(b.archs)})" for b in layers()) or "none is named by OPMUX_BUNDLES"
             raise KernelMissing(
                 f"kernel {kernel} is not compiled, and OPMUX_NO_JIT forbids it; bundles: {known}; "
-                f"try: opmux prebuild --arch ARCH --backend triton --shapes FILE --out DIR"
+                f"try: opmux prebuild --arch {_arch()} --backend triton --shapes FILE --out DIR"
             )
         return found
 
@@ -63,21 +66,26 @@ class BundledCache(FileCacheManager):  # type: ignore[misc]  # Triton is not typ
 
 
 @contextmanager
-def _layered() -> Iterator[None]:
+def _layered(arch: Callable[[], str]) -> Iterator[None]:
+    global _arch
     before = triton.knobs.cache.manager_class
-    triton.knobs.cache.manager_class = BundledCache
+    triton.knobs.cache.manager_class, _arch = BundledCache, arch
     try:
         yield
     finally:
         triton.knobs.cache.manager_class = before
 
 
-def layered() -> AbstractContextManager[None]:
-    """A context in which kernels are looked for in the bundles too, if there are any or compiling is forbidden."""
+def layered(arch: Callable[[], str]) -> AbstractContextManager[None]:
+    """A context in which kernels are looked for in the bundles too, if there are any or compiling is forbidden.
+
+    Args:
+        arch: returns what is compiled for, which errors name.
+    """
     if (
         INSTALLED
         and triton.knobs.cache.manager_class in (None, FileCacheManager)
         and (layers() or compiling_forbidden())
     ):
-        return _layered()
+        return _layered(arch)
     return nullcontext()

@@ -239,7 +239,7 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
             "captured; run the call once before the capture"
         )
     try:
-        with build_reports.reported(), bundled.layered():
+        with build_reports.reported(), bundled.layered(lambda: device_arch("cuda", torch.cuda.current_device()).name):
             compiled = kernel.warmup(*arguments, grid=grid, **meta)
         run = compiled.run  # loads the module
     except BuildFailed:  # compiling is forbidden: said as it is

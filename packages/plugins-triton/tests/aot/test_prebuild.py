@@ -67,7 +67,7 @@ def test_a_process_with_the_bundle_compiles_nothing(built: Any, empty: list[bool
     _, points, result, _ = built
     launches, failures = _launches_of("sm_90", points)
     assert failures == []
-    with bundled.layered():
+    with bundled.layered(lambda: "sm_90"):
         found = [compile_launch(launch, "sm_90")[0] for launch in launches]
     assert empty == [True] * len(launches)
     assert len({one.hash for one in found}) == result.kernels["triton"]
@@ -77,7 +77,7 @@ def test_a_process_with_the_bundle_compiles_nothing(built: Any, empty: list[bool
 def test_without_the_bundle_it_compiles(built: Any, empty: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPMUX_BUNDLES")
     launches, _ = _launches_of("sm_90", built[1])
-    with bundled.layered():
+    with bundled.layered(lambda: "sm_90"):
         compile_launch(launches[0], "sm_90")
     assert empty == [False]
 
@@ -91,7 +91,7 @@ def test_a_damaged_kernel_is_reported_and_compiled(
         path.write_bytes(path.read_bytes()[:-1] + b"?")
     monkeypatch.setenv("OPMUX_BUNDLES", str(other))
     launches, _ = _launches_of("sm_90", built[1])
-    with bundled.layered():
+    with bundled.layered(lambda: "sm_90"):
         compile_launch(launches[0], "sm_90")
     assert empty == [False]
     (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
@@ -103,14 +103,14 @@ def test_where_compiling_is_forbidden_a_missing_kernel_is_an_error(
 ) -> None:
     monkeypatch.setenv("OPMUX_NO_JIT", "1")
     launches, _ = _launches_of("sm_90", built[1])
-    with bundled.layered():
+    with bundled.layered(lambda: "sm_90"):
         compile_launch(launches[0], "sm_90")
     assert empty == [True]
-    with bundled.layered(), pytest.raises(KernelMissing) as caught:
+    with bundled.layered(lambda: "sm_80"), pytest.raises(KernelMissing) as caught:
         compile_launch(launches[0], "sm_80")
     assert str(caught.value) == (
         f"kernel norm is not compiled, and OPMUX_NO_JIT forbids it; bundles: {built[0]} (sm_90); "
-        "try: opmux prebuild --arch ARCH --backend triton --shapes FILE --out DIR"
+        "try: opmux prebuild --arch sm_80 --backend triton --shapes FILE --out DIR"
     )
     assert issubclass(KernelMissing, BuildFailed)
 
@@ -120,7 +120,7 @@ def test_a_cache_manager_of_the_users_own_is_left_alone(empty: list[bool], monke
         pass
 
     monkeypatch.setattr(triton.knobs.cache, "manager_class", Own)
-    with bundled.layered():
+    with bundled.layered(lambda: "sm_90"):
         assert triton.knobs.cache.manager_class is Own
 
 
