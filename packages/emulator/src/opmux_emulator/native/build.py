@@ -24,6 +24,8 @@ FLAGS = (
     "-fPIC",
     "-fno-semantic-interposition",
 )
+UNKNOWN_TO_ZIG = ("-ftree-vectorize", "-fvect-cost-model=dynamic", "-fno-semantic-interposition")
+GIVEN_TO_ZIG = {"-march=x86-64-v3": "-march=x86_64_v3"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,13 @@ HIP = Library(
     "the HIP library",
     SOURCES.parent / "hip",
     ("errors", "settings", "memory", "streams", "device", "service", "modules", "launch", "launches"),
-    ("-fvisibility=hidden", "-ldl", "-lpthread", "-Wl,-soname,libamdhip64.so.7"),
+    (
+        "-fvisibility=hidden",
+        "-ldl",
+        "-lpthread",
+        "-Wl,-soname,libamdhip64.so.7",
+        "-Wl,--version-script,{folder}/versions.map",
+    ),
 )
 
 
@@ -56,7 +64,9 @@ class BuildError(RuntimeError):
 def digest(library: Library = INTERPRETER) -> str:
     """What the sources are, so that a library built from others is not used."""
     hashed = hashlib.sha256(repr((FLAGS, library.units, library.flags, machine_flags())).encode())
-    for path in sorted({*library.folder.glob("*.cpp"), *library.folder.glob("*.h"), *SOURCES.glob("*.h")}):
+    for path in sorted(
+        {p for pattern in ("*.cpp", "*.h", "*.map") for p in (*library.folder.glob(pattern), *SOURCES.glob("*.h"))}
+    ):
         hashed.update(path.name.encode() + path.read_bytes())
     return hashed.hexdigest()[:16]
 
@@ -97,7 +107,9 @@ def build(target: Path, library: Library = INTERPRETER) -> Path:
     Raises:
         BuildError: no compiler, or it fails.
     """
-    command = [*compiler(), *FLAGS, *machine_flags(), *(f for f in library.flags if f.startswith("-f"))]
+    command = compiler()
+    flags = [*FLAGS, *machine_flags(), *(f for f in library.flags if f.startswith("-f"))]
+    command += [GIVEN_TO_ZIG.get(f, f) for f in flags if f not in UNKNOWN_TO_ZIG] if "ziglang" in command else flags
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
 
@@ -109,7 +121,8 @@ def build(target: Path, library: Library = INTERPRETER) -> Path:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             objects = list(pool.map(compile_unit, library.units))
         made = f"{folder}/{library.name}"
-        run([*command, "-shared", *objects, *library.flags, "-o", made], library)
+        linking = [flag.format(folder=library.folder) for flag in library.flags]
+        run([*command, "-shared", *objects, *linking, "-o", made], library)
         os.replace(made, target)
     return target
 
