@@ -25,6 +25,7 @@ def known(check_ci: ModuleType) -> set[str]:
     run = {*check_ci.named("run"), *check_ci.named("whole")}
     return run | {
         *check_ci.CHECKS_NOTHING,
+        *check_ci.BY_HAND,
         *check_ci.PARTS,
         *(part for parts in check_ci.WORK_OF.values() for part in parts),
     }
