@@ -17,7 +17,6 @@ from opmux_triton import families
 
 LEFT_TO_OTHERS = {
     "static_quantize", "dequantize", "convert_scale", "convert_fp8",
-    "rms_norm_quantize", "add_rms_norm_quantize", "silu_and_mul_quantize",
 }  # fmt: skip
 """Ops of the core that this package has no kernels for yet."""
 FILLS = ("Memset", "FillFunctor")

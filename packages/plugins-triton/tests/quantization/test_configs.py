@@ -6,7 +6,12 @@ import pytest
 from family_shapes import ARCHS, TOKENS, WIDTHS, assert_launchable
 
 from opmux.plugin import parse_arch
-from opmux_triton.quantization.configs import QuantizeConfig, quantize_config
+from opmux_triton.quantization.configs import (
+    QuantizeConfig,
+    gate_quantize_config,
+    norm_quantize_config,
+    quantize_config,
+)
 
 BLOCKS = ((1, 128), (1, 32), (1, -1), (-1, -1), (128, 128))
 
@@ -14,8 +19,12 @@ BLOCKS = ((1, 128), (1, 32), (1, -1), (-1, -1), (128, 128))
 @pytest.mark.parametrize("arch", ARCHS, ids=lambda arch: arch.name)
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_a_program_keeps_to_what_an_arch_has(arch: Any, block: tuple[int, int]) -> None:
-    features = [{"k": k, "block": block, "bucket(m)": bucket} for k in WIDTHS for bucket in TOKENS]
+    features = [{"k": k, "hidden": k, "n": k, "block": block, "bucket(m)": bucket} for k in WIDTHS for bucket in TOKENS]
     assert_launchable([quantize_config(arch, f) for f in features], arch)
+    for config in (norm_quantize_config, gate_quantize_config):
+        found = [config(arch, f) for f in features]
+        assert_launchable(found, arch)
+        assert_launchable([f.quantize for f in found if f.quantize is not None] or [found[0]], arch)
 
 
 def test_no_tile_is_left_empty_where_a_smaller_one_divides_the_row() -> None:

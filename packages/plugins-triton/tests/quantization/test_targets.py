@@ -5,3 +5,7 @@ from collections.abc import Callable
 
 def test_interpreted_quantisation_agrees_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("quantization/interpreted_quantization.py")
+
+
+def test_interpreted_fused_quantisation_agrees_with_the_references(interpret: Callable[[str], None]) -> None:
+    interpret("quantization/interpreted_fused.py")

@@ -18,7 +18,7 @@ _LARGEST_ROW = 32768
 _FEW_ROWS = 7
 """The bucket of at most 128 rows: a program then has a multiprocessor to itself."""
 _PARTS = 512
-"""Programs that look for the largest magnitude of a matrix; each program that quantises reads what all have found."""
+"""The most programs that look for the largest magnitude of a matrix; each that quantises reads what all have found."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def quantize_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
     rows, columns = features["block"]
     lanes = lanes_of_rows(arch)
     if rows > 1:
-        return QuantizeConfig(block=128, rows=128, parts=1, num_warps=512 // lanes)
+        return QuantizeConfig(block=128, rows=128, parts=1, num_warps=16)
     if columns == -1 and rows == 1:
         return _whole_rows(lanes, k, few)
     block = min(1024 if few else 2048, max(*GROUPS, next_power_of_two(k)))
@@ -57,9 +57,9 @@ def quantize_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
         block //= 2
     wanted = 4096 if rows == -1 else 1024 if few else 2048
     tile = max(1, wanted // block)
-    return QuantizeConfig(
-        block=block, rows=tile, parts=_PARTS if rows == -1 else 1, num_warps=max(1, block * tile // (lanes * _EACH))
-    )
+    tiles = next_power_of_two(-(-(1 << features["bucket(m)"]) // tile) * -(-k // block))
+    parts = min(_PARTS, tiles) if rows == -1 else 1
+    return QuantizeConfig(block=block, rows=tile, parts=parts, num_warps=max(1, block * tile // (lanes * _EACH)))
 
 
 def _whole_rows(lanes: int, k: int, few: bool) -> QuantizeConfig:
@@ -68,3 +68,48 @@ def _whole_rows(lanes: int, k: int, few: bool) -> QuantizeConfig:
     each = 8 if few else 16 if block == k or block <= 2048 else 32
     warps = max(1, min(1024 // lanes, block * rows // (lanes * each)))
     return QuantizeConfig(block=block, rows=rows, parts=1, num_warps=warps)
+
+
+@dataclass(frozen=True)
+class FusedConfig:
+    """Launch parameters of an op that quantises what it computes.
+
+    Attributes:
+        block: columns of the tile of a program that computes: whole rows of a norm, where it can hold them.
+        rows: rows of the tile.
+        num_warps: warps of the program.
+        quantize: the parameters of the second pass; None where a call has one pass.
+    """
+
+    block: int
+    rows: int
+    num_warps: int
+    quantize: QuantizeConfig | None = None
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "block", "rows", "num_warps")
+        if self.block < max(GROUPS):
+            raise ValueError(f"block expected at least {max(GROUPS)}, the columns of a block, got {self.block}")
+
+
+def norm_quantize_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig:
+    """Whole rows in one program, as in the norms."""
+    hidden, few = max(1, features["hidden"]), features["bucket(m)"] <= _FEW_ROWS
+    lanes = lanes_of_rows(arch)
+    rows = _whole_rows(lanes, hidden, few)
+    one_pass = features["block"][0] == 1 and hidden <= rows.block
+    second = None if one_pass else quantize_config(arch, {**features, "k": hidden})
+    return FusedConfig(block=rows.block, rows=rows.rows, num_warps=rows.num_warps, quantize=second)
+
+
+def gate_quantize_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig:
+    """Tiles of whole blocks of one row, with half the columns of `quantize_config`: they hold two tensors."""
+    n, few = max(1, features["n"]), features["bucket(m)"] <= _FEW_ROWS
+    lanes = lanes_of_rows(arch)
+    block = min(1024, max(*GROUPS, next_power_of_two(n)))
+    rows = 1 if few else max(1, 2048 // block)
+    each = 8 if few else _EACH
+    warps = max(1, block * rows // (lanes * each))
+    one_pass = features["block"][1] in GROUPS and features["block"][0] == 1
+    second = None if one_pass else quantize_config(arch, {**features, "k": n})
+    return FusedConfig(block=block, rows=rows, num_warps=warps, quantize=second)

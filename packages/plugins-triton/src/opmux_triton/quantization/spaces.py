@@ -4,7 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opmux.plugin import Arch
-from opmux_triton.quantization.configs import QuantizeConfig, quantize_config
+from opmux_triton.quantization.configs import (
+    FusedConfig,
+    QuantizeConfig,
+    gate_quantize_config,
+    norm_quantize_config,
+    quantize_config,
+)
 from opmux_triton.variations import around, variations
 
 
@@ -15,6 +21,19 @@ def quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Quantize
     if features["block"][0] > 1:
         yield from variations(base, num_warps=warps)
         return
-    parts = [base.parts] if base.parts == 1 else [256, 512, 1024]
+    parts = [base.parts] if base.parts == 1 else around(base.parts, 2, 1024)
     blocks, rows = around(base.block, 128, 32768), around(base.rows, 1, 16)
     yield from variations(base, block=blocks, rows=rows, parts=parts, num_warps=warps)
+
+
+def norm_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:
+    """Rows held whole, by fewer and by more warps, one or several to a program."""
+    base = norm_quantize_config(arch, features)  # its block holds a row or is the widest that a program can hold
+    yield from variations(base, rows=around(base.rows, 1, 16), num_warps=around(base.num_warps, 1, 16))
+
+
+def gate_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:
+    """Wider and narrower tiles, by fewer and by more warps."""
+    base = gate_quantize_config(arch, features)
+    blocks, rows = around(base.block, 128, 8192), around(base.rows, 1, 16)
+    yield from variations(base, block=blocks, rows=rows, num_warps=around(base.num_warps, 1, 16))

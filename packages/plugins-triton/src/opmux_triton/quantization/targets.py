@@ -23,7 +23,7 @@ def quantize(
 ) -> tuple[Tensor, Tensor]:
     """The op `quantize`."""
     *batch, m, k = x.shape
-    blocks = _blocks_of(m, block[0]), _blocks_of(k, block[1])
+    blocks = blocks_of(m, block[0]), blocks_of(k, block[1])
     q = x.new_empty(x.shape, dtype=dtype)
     transposed = scale_major == "m"
     scale = empty_scales(x, batch, blocks, transposed)
@@ -32,12 +32,20 @@ def quantize(
     key = ("quantize", id(config), x.shape, dtype, block, transposed)
     if not repeated(key, (x,), (q, scale)):
         with kept(key, (x,), (q, scale), config):
-            run = _by_rows if block[0] == 1 else _by_matrices
-            run(x, q, scale, block, transposed, config)
+            quantize_into(x, q, scale, block, transposed, config)
     return q, scale
 
 
-def _blocks_of(size: int, block: int) -> int:
+def quantize_into(
+    x: Tensor, q: Tensor, scale: Tensor, block: tuple[int, int], transposed: bool, config: QuantizeConfig
+) -> None:
+    """Quantise x, which is not empty, into q, which is contiguous, and scale, which is as `empty_scales` makes it."""
+    run = _by_rows if block[0] == 1 else _by_matrices
+    run(x, q, scale, block, transposed, config)
+
+
+def blocks_of(size: int, block: int) -> int:
+    """How many blocks a dim has; a block of -1 is the whole dim."""
     return min(size, 1) if block == -1 else -(-size // block)
 
 
@@ -53,7 +61,7 @@ def empty_scales(x: Tensor, batch: list[int], blocks: tuple[int, int], transpose
     return memory.as_strided((*batch, *blocks), (*strides, 1, column))
 
 
-def _strides_of(scale: Tensor, transposed: bool) -> tuple[int, int]:
+def strides_of(scale: Tensor, transposed: bool) -> tuple[int, int]:
     """The strides of matrices and of columns of scales."""
     rows, columns = scale.shape[-2:]
     column: int = scale.stride(-1)
@@ -64,7 +72,7 @@ def _by_rows(
     x: Tensor, q: Tensor, scale: Tensor, block: tuple[int, int], transposed: bool, config: QuantizeConfig
 ) -> None:
     m, k = x.shape[-2:]
-    step, column = _strides_of(scale, transposed)
+    step, column = strides_of(scale, transposed)
     tile = {"BLOCK": config.block, "ROWS": config.rows, "num_warps": config.num_warps}
     if x.is_contiguous():
         addresses: tuple[Any, ...] = (None, None, None)
@@ -111,7 +119,7 @@ def _by_matrices(
     x: Tensor, q: Tensor, scale: Tensor, block: tuple[int, int], transposed: bool, config: QuantizeConfig
 ) -> None:
     m, k = x.shape[-2:]
-    step, column = _strides_of(scale, transposed)
+    step, column = strides_of(scale, transposed)
     for count, stride, part, (q_part, scale_part) in _matrices(x, (q, scale)):
         for first in range(0, count, _MOST_MATRICES):
             some = min(count - first, _MOST_MATRICES)
