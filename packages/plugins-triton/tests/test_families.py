@@ -16,7 +16,7 @@ from opmux.callpath.op import OPS
 from opmux_triton import families
 
 LEFT_TO_OTHERS = {
-    "static_quantize", "dequantize", "convert_scale", "convert_fp8",
+    "static_quantize", "dequantize", "convert_scale", "convert_fp8", "scaled_linear", "scaled_linear_accumulate",
 }  # fmt: skip
 """Ops of the core that this package has no kernels for yet."""
 FILLS = ("Memset", "FillFunctor")

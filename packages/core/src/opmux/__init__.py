@@ -44,6 +44,7 @@ with _paused():
     from opmux.ops.paged_attention import paged_attention, paged_attention_lse
     from opmux.ops.quantization import dequantize, quantize, static_quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
+    from opmux.ops.scaled_gemm import scaled_linear, scaled_linear_accumulate
     from opmux.planning.explanation import Candidate, Explanation, explain
     from opmux.running.observe import Trace, TraceRow, trace
     from opmux.running.quarantine import Quarantined, quarantine_clear, quarantined
@@ -95,6 +96,8 @@ __all__ = [
     "rms_norm_backward",
     "rms_norm_quantize",
     "rope",
+    "scaled_linear",
+    "scaled_linear_accumulate",
     "silu_and_mul",
     "silu_and_mul_backward",
     "silu_and_mul_quantize",

@@ -74,6 +74,8 @@ __all__ = [
     "rms_norm_backward",
     "rms_norm_quantize",
     "rope",
+    "scaled_linear",
+    "scaled_linear_accumulate",
     "silu_and_mul",
     "silu_and_mul_backward",
     "silu_and_mul_quantize",
@@ -1077,6 +1079,59 @@ class _rms_norm_quantize(_Op):
     ) -> Callable[..., tuple[Tensor, Tensor]]: ...
 
 rms_norm_quantize: _rms_norm_quantize
+
+class _scaled_linear(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        bias: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        w: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        bias: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+scaled_linear: _scaled_linear
+
+class _scaled_linear_accumulate(_Op):
+    reference: Callable[..., None]
+    def __call__(
+        self,
+        out: Tensor,
+        x: Tensor,
+        w: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        *,
+        backend: str | None = None,
+    ) -> None: ...
+    def bind(
+        self,
+        out: Tensor,
+        x: Tensor,
+        w: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., None]: ...
+
+scaled_linear_accumulate: _scaled_linear_accumulate
 
 class _silu_and_mul(_Op):
     reference: Callable[..., Tensor]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import opmux
+from opmux.plugin import Dtype
 
 Hold = Callable[..., dict[str, Any]]
 
@@ -258,3 +259,30 @@ def test_quantize_by_the_reciprocal(hold: Hold) -> None:
         return scaled.clamp(-largest, largest).to(dtype).contiguous(), scale
 
     assert_passes(hold("quantize", quantize))
+
+
+def test_sums_of_8_bit_floats_that_float32_takes_over_every_128(hold: Hold) -> None:
+    """Hopper's matrix units keep 14 bits of a sum: with promotion that is enough."""
+
+    def in_fourteen_bits(values: Tensor) -> Tensor:
+        return (values.view(torch.int32) & ~0x3FF).view(torch.float32)
+
+    def scaled_linear(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Any, *, out_dtype: Any) -> Tensor:
+        n, width = w.shape[0], 128
+        if w_scale.shape[0] not in (1, n):
+            w_scale = w_scale.repeat_interleave(128, 0)[:n]
+        total = torch.zeros(*x.shape[:-1], n)
+        for block, start in enumerate(range(0, x.shape[-1], width)):
+            codes, weights = (t[..., start : start + width].float() for t in (x, w))
+            part = torch.zeros_like(total)
+            for some, others in zip(codes.split(32, -1), weights.split(32, -1), strict=True):
+                part = in_fourteen_bits(part + some @ others.T)
+            if x_scale.shape[-1] > 1:
+                part = part * x_scale[..., block : block + 1] * w_scale[:, block]
+            total = total + part
+        if x_scale.shape[-1] == 1:
+            total = total * x_scale * w_scale[:, 0]
+        return (total if bias is None else total + bias.float()).to(out_dtype)
+
+    floats = Dtype("x", "float8_e4m3fn", "float8_e4m3fnuz")
+    assert_passes(hold("scaled_linear", scaled_linear, when=(floats, Dtype("out_dtype", "bfloat16", "float32"))))

@@ -486,6 +486,115 @@ def test_codes_truncated(hold: Hold) -> None:
     assert_fails(report, "number of codes")
 
 
+def test_last_partial_block_dropped(hold: Hold) -> None:
+    def quantize(x: Tensor, *, block: tuple[int, int], **options: Any) -> tuple[Tensor, Tensor]:
+        q, scale = opmux.quantize.reference(x, block=block, **options)
+        if block[1] > 1:
+            q.view(torch.uint8)[..., x.shape[-1] // block[1] * block[1] :] = 0
+        return q, scale
+
+    assert_fails(hold("quantize", quantize), "codes")
+
+
+def test_rounds_half_up(hold: Hold) -> None:
+    """Where the quotient is exact, a tie goes to the even code."""
+
+    def static_quantize(x: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
+        if not bool((scale == 1).all()):
+            return opmux.static_quantize.reference(x, scale, dtype=dtype)
+        return (x.float() + 0.5).floor().nan_to_num(nan=0.0).clamp(-127, 127).to(dtype)
+
+    report = hold("static_quantize", static_quantize, when=(Dtype("dtype", "int8"),))
+    assert_fails(report, "number of codes")
+    assert all("@data=ties" in f["case"] for f in report["failures"])
+
+
+def test_overflows_instead_of_saturating(hold: Hold) -> None:
+    def static_quantize(x: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
+        q = opmux.static_quantize.reference(x, scale, dtype=dtype)
+        return torch.where(q.float().abs() == torch.finfo(dtype).max, math.nan, q.float()).to(dtype)
+
+    report = hold("static_quantize", static_quantize, when=(Dtype("dtype", "float8_e4m3fn"),))
+    assert_fails(report, "NaN and Inf")
+
+
+def test_scale_applied_twice(hold: Hold) -> None:
+    def dequantize(q: Tensor, scale: Tensor, **options: Any) -> Tensor:
+        return opmux.dequantize.reference(q, scale.square(), **options)
+
+    assert_fails(hold("dequantize", dequantize), "element bound", "row bound", "global bound")
+
+
+def test_fnuz_read_as_ocp(hold: Hold) -> None:
+    """The same bits stand for half the value, and one of them for NaN."""
+
+    def dequantize(q: Tensor, scale: Tensor, **options: Any) -> Tensor:
+        if q.dtype == torch.float8_e4m3fnuz:
+            q = q.view(torch.float8_e4m3fn)
+        return opmux.dequantize.reference(q, scale, **options)
+
+    report = hold("dequantize", dequantize)
+    assert_fails(report, "element bound", "global bound")
+    assert all(f["case"].startswith("e4m3fnuz") for f in report["failures"])
+
+
+def test_quantised_from_the_rounded_value(hold: Hold) -> None:
+    """As the two ops one after the other do it: the scale shows it."""
+
+    def rms_norm_quantize(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float, **options: Any) -> Any:
+        y = opmux.rms_norm.reference(x, weight, eps=eps, weight_offset=weight_offset)
+        return opmux.quantize.reference(y, **options)
+
+    assert_fails(hold("rms_norm_quantize", rms_norm_quantize, when=(HALVES,)), "element bound", "global bound")
+
+
+# Products of codes
+
+
+def test_scale_of_the_neighbouring_block(hold: Hold) -> None:
+    def scaled_linear(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, *rest: Any, **options: Any) -> Tensor:
+        return opmux.scaled_linear.reference(x, w, x_scale, w_scale.roll(1, -1), *rest, **options)
+
+    report = hold("scaled_linear", scaled_linear)
+    assert_fails(report, "element bound", "row bound", "global bound")
+    assert all("w_blocks=1," not in f["case"] for f in report["failures"])
+
+
+def test_stale_scales(hold: Hold) -> None:
+    """The scales of the call before are kept, because they lie where those lay."""
+    kept: dict[Any, Tensor] = {}
+
+    def scaled_linear(x: Tensor, w: Tensor, x_scale: Tensor, *rest: Any, **options: Any) -> Tensor:
+        where = (x_scale.data_ptr(), x_scale.shape, x_scale.stride(), w.shape)
+        before = kept.get(where, x_scale)
+        kept.clear()
+        kept[where] = x_scale.clone()
+        return opmux.scaled_linear.reference(x, w, before, *rest, **options)
+
+    assert_fails(hold("scaled_linear", scaled_linear), "stale contents")
+
+
+def in_fourteen_bits(values: Tensor) -> Tensor:
+    """float32 with the last ten bits of its mantissa cut off, as Hopper's matrix units add 8-bit floats."""
+    return (values.view(torch.int32) & ~0x3FF).view(torch.float32)
+
+
+def test_long_sums_of_8_bit_floats_without_promotion(hold: Hold) -> None:
+    """Sums of 16,384 terms in the accumulator of the matrix units, 32 terms at a time."""
+
+    def scaled_linear(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, *rest: Any, **options: Any) -> Tensor:
+        if x.shape[-1] < 1024 or x_scale.shape[-1] > 1:
+            return opmux.scaled_linear.reference(x, w, x_scale, w_scale, *rest, **options)
+        total = torch.zeros(*x.shape[:-1], w.shape[0])
+        for codes, weights in zip(x.float().split(32, -1), w.float().split(32, -1), strict=True):
+            total = in_fourteen_bits(total + codes @ weights.T)
+        return (total * x_scale * w_scale[:, 0]).to(options["out_dtype"])
+
+    report = hold("scaled_linear", scaled_linear, when=(Dtype("x", "float8_e4m3fn"),))
+    assert_fails(report, "element bound", "row bound")
+    assert all("k=16384" in f["case"] for f in report["failures"])
+
+
 # What a record claims
 
 

@@ -170,6 +170,14 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
         {},
     ),
     "quantize": lambda m: ((m.real(5, 256),), {"dtype": torch.int8}),
+    "scaled_linear": lambda m: (
+        (m.codes(5, 256), m.codes(3, 256), m.scale(5, 2), m.scale(1, 2), m.real(3)),
+        {"out_dtype": torch.float32},
+    ),
+    "scaled_linear_accumulate": lambda m: (
+        (m.scale(5, 3), m.codes(5, 256), m.codes(3, 256), m.scale(5, 1), m.scale(3, 1)),
+        {},
+    ),
     "static_quantize": lambda m: ((m.real(5, 256), m.scale(5, 2)), {"dtype": torch.int8}),
     "dequantize": lambda m: ((m.codes(5, 256), m.scale(5, 2)), {"out_dtype": torch.float32}),
     "convert_scale": lambda m: ((m.scale(5, 2),), {"dtype": torch.float32}),

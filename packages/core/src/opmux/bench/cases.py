@@ -266,6 +266,19 @@ def _dequantize(data: Data, s: Shape) -> Arguments:
     return Arguments(_codes(data, s), {"out_dtype": torch.float32 if data.dtype == torch.float64 else data.dtype})
 
 
+def _scaled_linear(data: Data, s: Shape) -> Arguments:
+    (x, x_scale), k = _codes(data, s), s.hidden
+    w = (64 * torch.randn(s.intermediate, k, generator=data.generator, device=data.device)).to(x.dtype)
+    w_scale = _scales(data, -(-s.intermediate // 128), k)
+    out_dtype = torch.float32 if data.dtype == torch.float64 else data.dtype
+    return Arguments((x, w, x_scale, w_scale, None), {"out_dtype": out_dtype})
+
+
+def _scaled_linear_accumulate(data: Data, s: Shape) -> Arguments:
+    x, w, x_scale, w_scale, _ = _scaled_linear(data, s).tensors
+    return Arguments((torch.zeros(s.tokens, s.intermediate, device=data.device), x, w, x_scale, w_scale))
+
+
 def _convert_fp8(data: Data, s: Shape) -> Arguments:
     return Arguments(_codes(data, s), {"dtype": torch.float8_e4m3fnuz})
 
@@ -313,6 +326,8 @@ MAKERS: dict[str, Maker] = {
     "paged_attention": _paged_attention,
     "paged_attention_lse": _paged_attention,
     "quantize": _quantize,
+    "scaled_linear": _scaled_linear,
+    "scaled_linear_accumulate": _scaled_linear_accumulate,
     "static_quantize": _static_quantize,
     "dequantize": _dequantize,
     "convert_scale": _convert_scale,

@@ -239,3 +239,17 @@ def silu_and_mul_quantize(
     """SiLU and product of the halves of each row in float32, and `quantize`."""
     gate, up = x.float().chunk(2, dim=-1)
     return _quantized(F.silu(gate) * up, dtype, block)
+
+
+def scaled_linear(
+    x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: None, *, out_dtype: torch.dtype
+) -> Tensor:
+    """Both sides multiplied by their scales, then a product; for blocks of 1x128 with 128x128."""
+    rows = w_scale.repeat_interleave(128, 0)[: w.shape[0]]
+    left = dequantize(x, x_scale, out_dtype=out_dtype)
+    return left @ dequantize(w, rows, out_dtype=out_dtype).T
+
+
+def scaled_linear_accumulate(out: Tensor, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor) -> None:
+    """The product, and a sum."""
+    out += scaled_linear(x, w, x_scale, w_scale, None, out_dtype=out.dtype)

@@ -38,6 +38,8 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "merge_attention_states": f.merge_attention_states,
     "write_kv_cache": f.write_kv_cache,
     "quantize": f.quantize,
+    "scaled_linear": f.scaled_linear,
+    "scaled_linear_accumulate": f.scaled_linear_accumulate,
     "static_quantize": f.static_quantize,
     "dequantize": f.dequantize,
     "convert_scale": f.convert_scale,

@@ -65,7 +65,8 @@ def dtype_combinations(signature: Signature) -> Iterator[dict[str, torch.dtype]]
     for tensor in signature.tensors:
         for dtype in sorted(tensor.dtypes, key=str):
             if not dtype.is_floating_point and len(tensor.dtypes) > 1:
-                yield dtypes(signature, leads[0], everything) | {tensor.name: dtype}
+                alike = next((group for group in signature.same_dtype if tensor.name in group), (tensor.name,))
+                yield dtypes(signature, leads[0], everything) | dict.fromkeys(alike, dtype)
 
 
 def _groups(signature: Signature) -> list[tuple[str, ...]]:

@@ -84,7 +84,9 @@ def _rows_of_all_scales(making: Making) -> Tensor:
 @makes("residual")
 @makes("residual_out")
 def _streams(making: Making) -> Tensor:
-    """Inputs of norms and of quantisation: rows of all scales; for other ops, rows of one scale."""
+    """Inputs of norms and of quantisation: rows of all scales; for other ops, rows of one scale, or codes."""
+    if making.dtype.itemsize == 1:
+        return _codes(making)
     return _rows_of_all_scales(making) if {"hidden", "m"} & set(making.op.signature.binders) else making.normal()
 
 
@@ -93,8 +95,30 @@ def _gain(making: Making) -> Tensor:
     return making.normal(0.25, 0.0 if making.options.get("weight_offset") else 1.0)
 
 
+TIES = "ties"
+"""Contents that lie halfway between two codes, with a scale of 1: no rounding excuses the wrong one."""
+
+
+@makes("x", op="static_quantize", data=(TIES,))
+def _halves(making: Making) -> Tensor:
+    return making.integers(-250, 251).div(2).to(making.dtype) if making.case.data == TIES else _streams(making)
+
+
+@makes("scale", op="static_quantize")
+def _known_scale(making: Making) -> Tensor:
+    if making.case.data == TIES:
+        return torch.ones(making.shape, dtype=making.dtype, device=making.device)
+    return some_numbers(making)
+
+
+def _codes(making: Making) -> Tensor:
+    return some_numbers(making) if making.dtype.is_floating_point else some_integers(making)
+
+
 @makes("w")
 def _weight(making: Making) -> Tensor:
+    if making.dtype.itemsize == 1:
+        return _codes(making)
     return making.normal(1 / math.sqrt(max(1, making.shape[-1])))
 
 

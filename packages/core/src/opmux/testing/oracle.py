@@ -169,6 +169,7 @@ def scale_of_elements(scale: Tensor, m: int, k: int) -> Tensor:
 
 
 @rounds("dequantize")
+@rounds("scaled_linear")
 def _products(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
     """The results before they are rounded to the dtype that an option asks for."""
     return run_reference(op, tensors, {**arguments.options, "out_dtype": torch.float64})

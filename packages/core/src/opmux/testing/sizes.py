@@ -145,24 +145,32 @@ def spread_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
         yield {name: (sizes[place],) if name in signature.stars else sizes[place] for name, sizes in columns.items()}
 
 
-SCALED: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("m", "k"): ("m_blocks", "k_blocks"),
-}
-"""The dims of a matrix -> the dims of its scales, where a required tensor of the op has them."""
-
 SCALE_BLOCKS = ((-1, -1), (1, -1), (1, 128), (128, 128), (1, 32))
-"""The blocks that a scale may be for, rows and columns."""
+"""The blocks that the scales ``(m_blocks, k_blocks)`` of a matrix ``(m, k)`` may be for, rows and columns."""
+
+PRODUCT_BLOCKS = (((-1, -1), (-1, -1)), ((1, -1), (1, -1)), ((1, 128), (128, 128)), ((1, 128), (1, 128)))
+"""Those that the scales of the two sides of a product may be for; ``(n, k)`` has ``(w_rows, w_blocks)``."""
 
 
 def scaled(signature: Signature, dims: Mapping[str, Any], place: int) -> Dims:
     """The dims with those of scales made to fit a block, another one for each place; they cannot be drawn alone."""
-    found = dict(dims)
-    for sizes, scales in SCALED.items():
-        if {*sizes, *scales} <= set(signature.binders):
-            block = SCALE_BLOCKS[place % len(SCALE_BLOCKS)]
-            for size, scale, length in zip(sizes, scales, block, strict=True):
-                found[scale] = 1 if length == -1 else -(-dims[size] // length)
+    found, names = dict(dims), set(signature.binders)
+    if {"n", "k", "w_rows", "w_blocks"} <= names:
+        blocks, of_weight = PRODUCT_BLOCKS[place % len(PRODUCT_BLOCKS)]
+        found |= zip(("w_rows", "w_blocks"), _block_counts((dims["n"], dims["k"]), of_weight), strict=True)
+    else:
+        blocks = SCALE_BLOCKS[place % len(SCALE_BLOCKS)]
+    if {"m", "k", "m_blocks", "k_blocks"} <= names:
+        found |= zip(("m_blocks", "k_blocks"), _block_counts((dims["m"], dims["k"]), blocks), strict=True)
     return found
+
+
+def _block_counts(sizes: tuple[int, int], blocks: tuple[int, int]) -> list[int]:
+    return [1 if length == -1 else -(-size // length) for size, length in zip(sizes, blocks, strict=True)]
+
+
+LONG_SUM = {"m": 8, "n": 16, "k": 16384}
+"""A product with sums so long that matrix units lose bits of 8-bit floats, unless float32 takes over in between."""
 
 
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:

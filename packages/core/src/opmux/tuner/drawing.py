@@ -271,6 +271,13 @@ def _scaled(random: Random, model: Model) -> Sizes:
     return {**sizes, "m_blocks": sizes["m"], "k_blocks": -(-sizes["k"] // 128)}
 
 
+def _scaled_product(random: Random, model: Model) -> Sizes:
+    product = _product(random, model)
+    m, n, k = product["tokens"], product["n"], product["k"]
+    scales = {"m_blocks": m, "k_blocks": -(-k // 128), "w_rows": -(-n // 128), "w_blocks": -(-k // 128)}
+    return {"batch": (), "m": m, "n": n, "k": k, **scales, "out_dtype": torch.bfloat16}
+
+
 def _norm_quantized(random: Random, model: Model) -> Sizes:
     return {**_quantized(random, model), "hidden": model.hidden}
 
@@ -307,5 +314,6 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     **dict.fromkeys(("static_quantize", "dequantize", "convert_scale", "convert_fp8"), _scaled),
     **dict.fromkeys(("rms_norm_quantize", "add_rms_norm_quantize"), _norm_quantized),
     "silu_and_mul_quantize": _gate_quantized,
+    **dict.fromkeys(("scaled_linear", "scaled_linear_accumulate"), _scaled_product),
 }  # fmt: skip
 """Op -> the sizes of one of its calls; for any other op, give shapes."""

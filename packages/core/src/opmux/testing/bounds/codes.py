@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from opmux.testing.bounds.activations import gated_allowance
 from opmux.testing.bounds.model import SCALE_ULPS, Allowance, Given, derives
 from opmux.testing.bounds.norms import norm_allowance
+from opmux.testing.oracle import scale_of_elements
 
 _QUOTIENT = 4.0
 """A code may be rounded from its value times the reciprocal of the scale: three roundings, and one more."""
@@ -23,7 +24,10 @@ def _quantize(given: Given) -> list[Allowance]:
 
 @derives("static_quantize")
 def _static_quantize(given: Given) -> list[Allowance]:
-    return [Allowance(_QUOTIENT * given.expected[0].abs())]
+    """A quotient by a power of two is exact, however it is computed, and so is the choice between two codes."""
+    scale = scale_of_elements(given["scale"], *given["x"].shape[-2:])
+    exact = torch.frexp(scale).mantissa == 0.5
+    return [Allowance(torch.where(exact, 0.0, _QUOTIENT * given.expected[0].abs()))]
 
 
 @derives("dequantize")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from opmux.testing.bounds.model import Allowance, Given, derives, roundings
+from opmux.testing.oracle import scale_of_elements
 
 # Rotary embedding: two products and a sum. Dims that are not rotated are copies and have no allowance.
 
@@ -59,6 +60,38 @@ def _linear_backward(given: Given) -> list[Allowance]:
         Allowance(grad_w * roundings(tokens)),
         Allowance(flat.sum(0) * roundings(tokens)),
     ]
+
+
+# Products of codes: |A| @ |B| with every code multiplied by its scale.
+
+PROMOTED = 2.0**11 * 8
+"""The error of a sum of 8-bit floats on matrix units, in roundings of float32 and of the root of its squares.
+
+Hopper's units keep 14 bits of the largest term of an addition. With sums of 128 terms that float32 adds up, the error
+of each block is a few units of 2**-13 of its own sum, independent of the others'; without, it is one of the whole sum
+at every addition, and all have its sign.
+"""
+
+
+@derives("scaled_linear")
+def _scaled_linear(given: Given) -> list[Allowance]:
+    magnitude = _scaled_magnitude(given)
+    if given.tensors.get("bias") is not None:
+        magnitude = magnitude + given["bias"].abs()
+    return [Allowance(magnitude)]
+
+
+@derives("scaled_linear_accumulate")
+def _scaled_linear_accumulate(given: Given) -> list[Allowance]:
+    return [Allowance(_scaled_magnitude(given) + given["out"].abs() + given.expected[0].abs())]
+
+
+def _scaled_magnitude(given: Given) -> Tensor:
+    x, w = given["x"].to(torch.float64).abs(), given["w"].to(torch.float64).abs()
+    x, w = x * scale_of_elements(given["x_scale"], *x.shape[-2:]), w * scale_of_elements(given["w_scale"], *w.shape)
+    sums = (x @ w.mT) * (roundings(x.shape[-1]) + 4)
+    eight_bit_floats = given.raw["x"].dtype.is_floating_point
+    return sums + PROMOTED * (x.square() @ w.square().mT).sqrt() if eight_bit_floats else sums
 
 
 # Copies.
