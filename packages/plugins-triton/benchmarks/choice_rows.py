@@ -22,7 +22,8 @@ from opmux.plugins import loading
 from opmux.shapes import Point
 from opmux.tuner.checking import Agreement, Prepared
 
-WHOLE_CALLS, WHOLE_ROUNDS = {"cuda": 200, "cpu": 5}, 5
+WHOLE_CALLS, WHOLE_S, WHOLE_ROUNDS = 200, 0.02, 5
+"""A sample of whole calls: this many one after another, or as many as fit into the time; and how many samples."""
 
 Run = Callable[[], Any]
 
@@ -147,13 +148,17 @@ class Measuring:
         return {"opmux": round(mine, 3), **({"torch": round(min(medians.values()), 3)} if medians else {})}
 
     def _one_after_another(self, run: Run) -> float:
+        once = self._seconds(run, 1)
+        calls = max(1, min(WHOLE_CALLS, round(WHOLE_S / once)))
+        return self._seconds(run, calls) / calls * 1e6
+
+    def _seconds(self, run: Run, calls: int) -> float:
         self._wait()
-        started = time.perf_counter_ns()
-        calls = WHOLE_CALLS[self.device.type]
+        started = time.perf_counter()
         for _ in range(calls):
             run()
         self._wait()
-        return (time.perf_counter_ns() - started) / 1e3 / calls
+        return time.perf_counter() - started
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

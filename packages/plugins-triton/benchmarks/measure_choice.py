@@ -152,7 +152,7 @@ def main(words: list[str] | None = None) -> int:
                 break
             try:
                 rows.append({"key": point.key, **measuring.row(group, point, point.key in first)})
-            except torch.OutOfMemoryError as error:
+            except Exception as error:  # one call's failure must not lose the others
                 print(f"not measured: {point.key}: {in_one_line(error)}", flush=True)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
