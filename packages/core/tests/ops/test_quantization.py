@@ -307,6 +307,14 @@ def test_one_scale_for_no_rows():
     assert opmux.dequantize(q, torch.ones(1, 1), out_dtype=torch.bfloat16).shape == (0, 64)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_float64_is_rounded_once(sign):
+    above, below = 1.0625 * (1 + 2.0**-40), 1.0625 * (1 - 2.0**-40)  # 1.0625 lies halfway between 1 and 1.125
+    x = sign * torch.tensor([[above, below, 1.0625, 448.0]], dtype=torch.float64)
+    q = opmux.static_quantize(x, torch.ones(1, 1), dtype=torch.float8_e4m3fn)
+    assert q.double().tolist() == [[sign * 1.125, sign * 1.0, sign * 1.0, sign * 448.0]]
+
+
 @pytest.mark.parametrize("op", ["static_quantize", "dequantize"])
 def test_scales_of_no_block_are_refused_with_the_shapes_that_are_expected(op):
     x = torch.ones(64, 7000)

@@ -97,6 +97,38 @@ def test_points_that_were_built_and_not_measured_are_left_for_the_next_run(
     assert (again.measured, again.skipped, again.left, again.rows) == (2, 1, 0, 9)
 
 
+def test_a_point_that_was_taken_is_measured_however_long_building_took(
+    inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside("built")
+    clock, build = [0.0], Station.build
+
+    def slowly(self, requests):
+        clock[0] += 100
+        build(self, requests)
+
+    monkeypatch.setattr(Station, "build", slowly)
+    monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    tuned = tune(tmp_path, shapes=[norm(4), norm(8)], jobs=4, most_configs=1, limit_s=50)
+    assert (tuned.measured, tuned.left) == (1, 1)
+
+
+def test_points_taken_ahead_by_a_station_that_fails_are_left(
+    inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside("built")
+    measure = Station.measure
+
+    def once(self, request):
+        if request.point.dims["tokens"] == 8:
+            raise OpmuxError("the measuring process does not start")
+        return measure(self, request)
+
+    monkeypatch.setattr(Station, "measure", once)
+    tuned = tune(tmp_path, shapes=[norm(tokens) for tokens in (4, 8, 16, 32)], jobs=4, most_configs=1)
+    assert (tuned.measured, tuned.left) == (1, 2)
+
+
 def test_a_run_goes_on_where_it_stopped(inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside("built")
     points, seen = [norm(4), norm(8), norm(16)], []

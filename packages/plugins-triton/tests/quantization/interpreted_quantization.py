@@ -42,6 +42,12 @@ SQUARE = QuantizeConfig(block=128, rows=128, parts=1, num_warps=8)
 for x in (torch.randn(130, 300), scattered(2, 2, 3, 140)):
     check(x, (128, 128), SQUARE)
 
+# More matrices than a grid has programs in its second dim, in three turns.
+targets._MOST_MATRICES = 2
+for x in (torch.randn(5, 3, 140), scattered(5, 2, 3, 140)[:, 1]):
+    check(x, (-1, -1), TILES[0])
+    check(x, (128, 128), SQUARE)
+
 # The scale is so small that its reciprocal overflows.
 tiny = torch.randn(2, 256) * 2.0**-130
 for block in ((1, 128), (1, -1), (-1, -1)):

@@ -94,7 +94,21 @@ def rounded(scaled: Tensor, dtype: torch.dtype) -> Tensor:
     if not dtype.is_floating_point:
         scaled = scaled.nan_to_num(nan=0.0, posinf=largest, neginf=-largest).round()
     # Torch's conversions overflow to NaN or infinity, so saturate before them.
-    return scaled.clamp(-largest, largest).to(dtype)
+    scaled = scaled.clamp(-largest, largest)
+    return (_to_odd(scaled) if scaled.dtype == torch.float64 else scaled).to(dtype)
+
+
+def _to_odd(values: Tensor) -> Tensor:
+    """Return float64 as float32, of two neighbours the one with an odd last bit: rounding again is as if once.
+
+    Torch converts float64 to 8 bits by way of float32, and would round a tie of the second rounding that the first one
+    made. Source: Boldo and Melquiond, "Emulation of FMA and Correctly Rounded Sums", 2008.
+    """
+    near = values.to(torch.float32)
+    bits = near.view(torch.int32)
+    beyond = near.to(torch.float64).abs() > values.abs()
+    inexact = near.to(torch.float64) != values
+    return torch.where(inexact & values.isfinite(), (bits - beyond.to(torch.int32)) | 1, bits).view(torch.float32)
 
 
 def quantized(values: Tensor, dtype: torch.dtype, block: tuple[int, int], scale_major: str) -> tuple[Tensor, Tensor]:

@@ -160,7 +160,8 @@ def _differentiable(op: Op) -> Handler:
     """The kernel of autograd's dispatch keys.
 
     Where nothing else is to see the op, as in compiled code at run time, it is called here as in eager code: passing
-    through the dispatcher again would take most of the host's time.
+    through the dispatcher again would take most of the host's time. Inference tensors have no autograd keys, and pass
+    it once in any case.
     """
 
     def differentiable(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:

@@ -65,16 +65,21 @@ def _work(
     station: Station, backlog: Backlog, request_of: Callable[[Point], Request], answers: "queue.Queue[_Answer]"
 ) -> None:
     """The thread of a station: it only waits for the measuring process."""
+    requests: list[Request] = []
     try:
         machine = station.machine()
-        while requests := [request_of(point) for point in backlog.take_several(identity(machine), 1)]:
-            more = backlog.take_several(identity(machine), station.ahead(requests[0]) - 1)
-            requests += map(request_of, more)
+        while (point := backlog.take(identity(machine))) is not None:
+            requests.append(request_of(point))
+            requests += map(request_of, backlog.take_several(identity(machine), station.ahead(requests[0]) - 1))
             station.build(requests)
-            while requests and not backlog.late:
+            while True:  # the first is measured however long building took: a run makes progress
                 answers.put((station.measure(requests.pop(0)), machine))
+                if not requests or backlog.late:
+                    break
             backlog.put_back([request.point for request in requests])
+            requests.clear()
     except OpmuxError as error:
+        backlog.put_back([request.point for request in requests])  # another station may measure them
         answers.put(error)
     finally:
         station.close()

@@ -123,17 +123,18 @@ def _by_matrices(
     for count, stride, part, (q_part, scale_part) in _matrices(x, (q, scale)):
         for first in range(0, count, _MOST_MATRICES):
             some = min(count - first, _MOST_MATRICES)
+            xs, qs, scales = part, q_part, scale_part
             if first:
-                part, q_part, scale_part = (t.flatten(0, -3)[first:] for t in (part, q_part, scale_part))
-            where = (stride, part.stride(-2))
+                xs, qs, scales = (t.flatten(0, -3)[first:] for t in (part, q_part, scale_part))
+            where = (stride, xs.stride(-2))
             if block[0] == -1:
-                _whole(part, q_part, scale_part, some, m, k, step, where, config)
+                _whole(xs, qs, scales, some, m, k, step, where, config)
             else:
                 side = block[0]
                 grid = (-(-m // side) * -(-k // side), some)
-                form, codes = name_of(q.dtype), as_bytes(q_part)
+                form, codes = name_of(q.dtype), as_bytes(qs)
                 meta = {"FORMAT": form, "K": k, "TRANSPOSED": transposed, "SIDE": side, "num_warps": config.num_warps}
-                launch(kernels.quantize_tiles, grid, (part, codes, scale_part, m, step, column, *where), meta)
+                launch(kernels.quantize_tiles, grid, (xs, codes, scales, m, step, column, *where), meta)
 
 
 def _whole(
