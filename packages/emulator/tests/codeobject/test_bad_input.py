@@ -1,12 +1,15 @@
 """Damaged, foreign and ill-fitting input: one clear error each."""
 
+import contextlib
+import random
 import struct
 
 import numpy as np
 import pytest
 from assembling import assemble
+from mutants.kernels import calls_of, linked, source_of
 
-from opmux_emulator import CodeObjectError, JudgedError, LaunchError, Program, launch
+from opmux_emulator import CodeObjectError, EmulatorError, JudgedError, LaunchError, Memory, Program, launch
 
 
 @pytest.fixture
@@ -101,3 +104,45 @@ def test_an_instruction_without_semantics() -> None:
     said = "unsupported: v_smfmac_f32_16x16x32_f16: sparse matrix instructions are not executed yet"
     with pytest.raises(JudgedError, match=said):
         launch(assemble("  v_smfmac_f32_16x16x32_f16 v[0:3], v[4:5], v[8:11], v12\n"), "k", (1,), (64,))
+
+
+def test_an_unknown_opcode() -> None:
+    """Where a wave reaches it; the word is of no instruction."""
+    with pytest.raises(JudgedError, match=r"k: unsupported: gfx942 has no SOP2 instruction with opcode \d+ \(0x"):
+        launch(assemble("  .long 0xaf800000\n"), "k", (1,), (64,))
+    assert launch(assemble("  s_endpgm\n  .long 0xaf800000\n"), "k", (1,), (64,)).is_clean
+
+
+def test_segments_beyond_any_size(data: bytes) -> None:
+    """A damaged program header: its memory is not asked of the machine."""
+    (headers,) = struct.unpack_from("<Q", data, 32)
+    (size,) = struct.unpack_from("<H", data, 54)
+    loads = [k for k in range(8) if struct.unpack_from("<I", data, headers + k * size)[0] == 1]
+    at = headers + loads[-1] * size + 16  # p_vaddr
+    with pytest.raises(CodeObjectError, match=r"its segments end at 0x[0-9a-f]+: expected at most 0x40000000 bytes"):
+        Program(data[:at] + struct.pack("<Q", 1 << 60) + data[at + 8 :])
+
+
+def test_an_argument_before_the_segment() -> None:
+    """The note is damaged, not the kernel."""
+    good = linked(source_of("gemm-gfx950"), "gfx950")
+    assert Program(good).kernel().metadata is not None
+    at = good.index(b".size\x08") + 6
+    with pytest.raises(CodeObjectError, match=r"argument '' of gemm has offset 0 and size -1"):
+        Program(good[: at - 1] + b"\xff" + good[at:])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_damaged_code_objects_run_or_give_one_error_of_this_package(seed: int) -> None:
+    """Bytes changed anywhere: header, descriptor, metadata, code. The process lives."""
+    chance, call = random.Random(seed), calls_of("softmax-gfx942")[0]
+    damaged = bytearray(linked(source_of("softmax-gfx942"), "gfx942"))
+    for _ in range(chance.choice((1, 2, 8))):
+        damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+    memory = Memory()
+    with contextlib.suppress(EmulatorError):
+        program = Program(bytes(damaged))
+        arguments, _ = call.place(memory)
+        launch(
+            program, None, call.grid, (call.threads,), arguments, memory=memory, dynamic_lds=call.lds, limit=5000
+        )  # fmt: skip

@@ -57,15 +57,24 @@ def assemble(text: str, arch: str) -> Program:
     Raises:
         RuntimeError: the assembler rejects it.
     """
+    return Program(linked(text, arch))
+
+
+def linked(text: str, arch: str) -> bytes:
+    """The code object of a whole assembly file.
+
+    Raises:
+        RuntimeError: the assembler rejects it.
+    """
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         from triton._C.libtriton import amd
         from triton.backends.amd.compiler import assemble_amdgcn
 
-        source, linked = Path(folder, "k.o"), Path(folder, "k.hsaco")
+        source, target = Path(folder, "k.o"), Path(folder, "k.hsaco")
         source.write_bytes(assemble_amdgcn(text, arch, ""))
-        amd.link_hsaco(str(source), str(linked))
-        return Program(linked.read_bytes())
+        amd.link_hsaco(str(source), str(target))
+        return target.read_bytes()
 
 
 def bf16(x: np.ndarray) -> np.ndarray:

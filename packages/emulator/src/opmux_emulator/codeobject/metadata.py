@@ -9,6 +9,8 @@ from opmux_emulator.codeobject.elf import Elf
 from opmux_emulator.errors import CodeObjectError
 
 NT_AMDGPU_METADATA = 32
+LARGEST_SEGMENT = 1 << 16
+"""Bytes of kernel arguments: a damaged note may claim anything."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ def of_kernel(kernel: dict[str, Any]) -> KernelMetadata:
         Argument(str(a.get(".name", "")), a[".offset"], a[".size"], str(a[".value_kind"]))
         for a in kernel.get(".args", ())
     )
+    for argument in arguments:
+        if argument.offset < 0 or not 0 <= argument.offset + argument.size <= LARGEST_SEGMENT or argument.size < 0:
+            raise CodeObjectError(
+                f"code object: argument {argument.name!r} of {kernel['.name']} has offset {argument.offset} and size "
+                f"{argument.size}"
+            )
     symbol = str(kernel.get(".symbol", kernel[".name"] + ".kd"))
     size, largest = int(kernel.get(".kernarg_segment_size", 0)), int(kernel.get(".max_flat_workgroup_size", 1024))
     return KernelMetadata(str(kernel[".name"]), symbol, size, largest, arguments)

@@ -15,6 +15,10 @@ IMAGE_BASE = 1 << 40
 """Device address that virtual address 0 of a code object is loaded at."""
 
 
+LARGEST = 1 << 30
+"""Bytes of a loaded image: far more than any code object has, and less than what a damaged header can ask for."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel of a program."""
@@ -44,6 +48,8 @@ class Program:
         if not self.elf.segments:
             raise CodeObjectError("code object: it has no loadable segment: link the object file first")
         size = max(s.address + s.size for s in self.elf.segments)
+        if size > LARGEST:
+            raise CodeObjectError(f"code object: its segments end at {size:#x}: expected at most {LARGEST:#x} bytes")
         self.image = bytearray(size)
         for segment in self.elf.segments:
             self.image[segment.address : segment.address + len(segment.data)] = segment.data

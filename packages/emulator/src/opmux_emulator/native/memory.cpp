@@ -68,9 +68,16 @@ u8* place(Wave& w, const Inst& i, u64 address, u32 bytes, bool write, bool atomi
     u32 alignment = atomic ? bytes : std::min(bytes, 4u);
     if (bytes == 12) alignment = 4;
     if (address & (alignment - 1)) report(w, i, MISALIGNED, lane, address, alignment);
-    Allocation* a; u8* p = translate(w, i, address, bytes, write, lane, &a);
-    if (!p) return nullptr;
+    // Mostly the allocation is that of the lane before.
+    Machine& m = *w.m; Allocation* a = m.last < m.memory.size() ? &m.memory[m.last] : nullptr; u8* p;
+    if (a && address >= a->base && address + bytes <= a->base + a->size && (!write || a->writable)) p = a->host + (address - a->base);
+    else if (!(p = translate(w, i, address, bytes, write, lane, &a))) return nullptr;
     u64 offset = address - a->base;
+    // Nobody else touched the dwords, and this workgroup has read them all before.
+    if (!write && !atomic && !a->unwritten && a->writer && bytes == 16 && !(offset & 3)) {
+        const u64* by = a->writer + offset / 4; const u32* readers = a->reader + offset / 4; u32 mine = 15u << 27 | (w.g->id + 1);
+        if (!(by[0] | by[1] | by[2] | by[3]) && readers[0] == mine && readers[1] == mine && readers[2] == mine && readers[3] == mine) return p;
+    }
     if (!write || atomic) check_written(w, i, *a, offset, bytes, lane);
     if (write && a->unwritten) memset(a->unwritten + offset, 0, bytes);
     races(w, i, *a, offset, bytes, write, atomic, lane);

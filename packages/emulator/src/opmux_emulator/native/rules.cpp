@@ -71,20 +71,22 @@ u8 traits_of(const char* text) {
 // Wait states that an instruction needs after the matrix instruction that wrote register r (CDNA3 ISA, section 7.5
 // "Dependency resolution"; CDNA2 ISA, section 7.4). One-pass counts: of the instruction that wrote.
 u32 after_matrix(Wave& w, const Inst& i, int r, const Op& op, bool memory, bool writes) {
-    u32 passes = w.mfma_passes[r], kind = w.mfma_kind[r]; bool gfx940 = w.m->arch != GFX90A;
+    if (op.kind == MFMA && writes) return 0;   // matrix instructions finish in order
+    u32 passes = w.mfma_passes[r], kind = w.mfma_kind[r]; bool gfx940 = w.m->arch != GFX90A, is_double = i.atype == 10;
+    // The whole result as SrcC, whatever the destination. So in LLVM's GCNHazardRecognizer too (checkMAIHazards90A), which
+    // looks at what a matrix instruction reads alone.
+    if (op.kind == MFMA && w.mfma_first[r] == i.src[2])
+        return kind == DGEMM ? (passes <= 4 && is_double && i.m == 4 ? 4 : 0) : gfx940 && passes == 2 ? 2 : 0;
     u32 late = w.m->arch == GFX950 && passes != 2;   // gfx950 needs one more after the instructions of the XDL unit
     u32 read = !gfx940 ? (passes <= 2 ? 5 : passes <= 8 ? 11 : 19) : kind == SGEMM ? passes + 2 : passes + 3 + late;
     u32 of_double = passes <= 4 ? 6 : passes <= 8 ? 11 : 19;
     if (op.kind == VALU || op.kind == TRANS || (memory && writes)) return kind == DGEMM ? of_double : read;
     if (memory) return kind == DGEMM ? (passes <= 4 ? 9 : 18) : read;
-    if (op.kind != MFMA || writes) return 0;   // matrix instructions finish in order
+    if (op.kind != MFMA) return 0;
     int code = r + VGPR, c = i.src[2], registers = i.m * i.m * i.blocks / 64 * (i.atype == 10 ? 2 : 1);
-    bool as_ab = false, is_double = i.atype == 10, by_xdl = !is_double && (!gfx940 || i.atype != 0);
+    bool as_ab = false, by_xdl = !is_double && (!gfx940 || i.atype != 0);
     for (int k = 0; k < 2; k++) as_ab |= code >= i.src[k] && code < i.src[k] + 8 && i.src[k] >= VGPR && !(c >= VGPR && code >= c && code < c + registers);
     if (as_ab) return kind == DGEMM ? of_double : read;
-    // The whole result as SrcC, whatever the destination. So in LLVM's GCNHazardRecognizer too (checkMAIHazards90A), which
-    // looks at what a matrix instruction reads alone.
-    if (w.mfma_first[r] == c) return kind == DGEMM ? (passes <= 4 && is_double && i.m == 4 ? 4 : 0) : gfx940 && passes == 2 ? 2 : 0;
     if (kind == DGEMM) return by_xdl ? 0 : passes <= 4 ? 4 : passes <= 8 ? 9 : 17;
     if (!gfx940) return (passes <= 2 ? 2 : passes <= 8 ? 8 : 16) + is_double;
     if (kind == SGEMM) return by_xdl ? 0 : passes;
@@ -101,9 +103,11 @@ void slow_read_v(Wave& w, const Inst& i, int r) {
     const Op& op = (*w.m->ops)[i.op]; bool gfx940 = w.m->arch != GFX90A;
     bool memory = op.kind == VMEM || op.kind == DSOP;
     if (w.vflag[r] & 8) {
-        u32 need = after_matrix(w, i, r, op, memory, false);
-        if (between(w, w.mfma_v[r]) < need) report(w, i, WAIT_STATES, -1, need, VGPR + r);
         if (between(w, w.mfma_v[r]) > 20) w.vflag[r] &= ~8;
+        else {
+            u32 need = after_matrix(w, i, r, op, memory, false);
+            if (between(w, w.mfma_v[r]) < need) report(w, i, WAIT_STATES, -1, need, VGPR + r);
+        }
     }
     if (w.vflag[r] & 16 && gfx940) {   // CDNA3 ISA, section 4.5: a transcendental result needs one wait state before a VALU that is none
         if ((op.kind == VALU || op.kind == MFMA) && between(w, w.trans_v[r]) < 1 && w.valu_v[r] <= w.trans_v[r]) report(w, i, WAIT_STATES, -1, 1, VGPR + r);

@@ -34,6 +34,7 @@ Inst indexed(const Wave& w, const Inst& i) {
 }
 void run_wave(Wave& w, u64 quantum) {
     Machine& m = *w.m; const Op* ops = m.ops->data(); const Inst* code = m.code.data(); i32 n = (i32)m.code.size();
+    const bool traced = m.trace && w.g->id == m.traced_group;
     for (u64 k = 0; k < quantum && w.state == RUNNING; k++) {
         if (w.pc < 0 || w.pc >= n) { w.pc = n - 1; report(w, code[n - 1], OUT_OF_BOUNDS, -1, 0, 5); w.state = FAULT; return; }
         const Inst& i = code[w.pc];
@@ -47,9 +48,9 @@ void run_wave(Wave& w, u64 quantum) {
             if (op.kind == VALU || op.kind == TRANS) { moved = indexed(w, i); run = &moved; }
         }
         if (run->variant == DPP16 || op.kind == MFMA || op.kind == VMEM || op.kind == DSOP || op.traits) before(w, *run);
-        u64 taken = m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes;
+        u64 taken = traced ? m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes : 0;
         op.run(w, *run);
-        if (__builtin_expect(m.trace && w.g->id == m.traced_group, 0)) trace(w, &i - code, m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes - taken);
+        if (__builtin_expect(traced, 0)) trace(w, &i - code, m.counts.lds_cycles + m.counts.vmem_lines + m.counts.mfma_passes - taken);
         if (op.kind == TRANS || op.traits & (IS_DOT | CVT_SCALE)) after(w, *run, op);
         if (w.executed > m.limit) { report(w, i, ENDLESS, -1, w.executed); w.state = FAULT; return; }
         if (m.stop) return;

@@ -50,6 +50,7 @@ def fill_hidden(
     for argument in kernel.metadata.arguments if kernel.metadata else ():
         if argument.is_hidden:
             number = dynamic_lds if argument.kind == "hidden_dynamic_lds_size" else hidden(argument.kind, grid, block)
+            number &= (1 << 8 * argument.size) - 1
             data[argument.offset : argument.offset + argument.size] = number.to_bytes(argument.size, "little")
 
 
