@@ -27,10 +27,12 @@ MEAN = 0.25
 
 def some_numbers(making: Making) -> Tensor:
     """Contents of arguments without a maker: normal numbers, spread over the range of 8-bit formats."""
+    stored = making.dtype
+    if stored.is_floating_point and stored.itemsize == 1:
+        making.dtype = torch.float32
     if making.name.endswith("scale"):
-        return making.normal().abs().add(0.5).to(making.dtype)
-    if making.dtype.is_floating_point and making.dtype.itemsize == 1:
-        making.dtype, stored = torch.float32, making.dtype
+        return making.normal().abs().add(0.5).to(stored)
+    if stored != making.dtype:
         return making.normal(4.0).to(stored)
     return making.normal()
 
