@@ -110,7 +110,7 @@ def test_forward_and_backward(name: str, recorder: Recorder) -> None:
 
 def grown(call: Sample) -> Sample:
     """The call with twice the leading dim: the batch, or the tokens."""
-    kept = {"k_cache", "v_cache", "cos", "sin", "sinks", "seq_lens", "block_table", "weight", "bias", "w"}
+    kept = {"k_cache", "v_cache", "cos", "sin", "sinks", "seq_lens", "block_table", "weight", "bias", "w", "w_scale"}
     tensors = []
     for argument, tensor in zip(call.op.signature.tensors, call.tensors, strict=True):
         if tensor is None or argument.name in kept:
