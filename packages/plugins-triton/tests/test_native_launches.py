@@ -87,6 +87,7 @@ def fake(device: Device, library: Path, monkeypatch: pytest.MonkeyPatch) -> Fake
     devices.driver.cache_clear()
     devices.device.cache_clear()
     native_launches._usable.cache_clear()
+    monkeypatch.setenv(native_launches.VARIABLE, "1")
     monkeypatch.setattr(launch, "_build", made.build)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
@@ -235,6 +236,32 @@ def test_without_a_built_launcher_triton_launches(
     assert kept.native is None
     said = "opmux-jit's launcher is not built, Triton's is used: python -m opmux_jit.native builds it"
     assert [r.getMessage() for r in caplog.records] == [said] * present
+
+
+def test_nothing_is_launched_natively_that_was_not_asked_for(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native_launches.VARIABLE)
+    run, tensors = norm_call()
+    for _ in range(2):
+        run(*tensors)
+    (kept,) = (r for kept in repeats._repeats.values() for r in kept)
+    assert kept.native is None
+
+
+@pytest.mark.parametrize("error", [ImportError("GLIBCXX_3.4.40 not found"), OSError("no such file")])
+def test_a_launcher_that_does_not_load_is_said_and_left(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def broken() -> None:
+        raise error
+
+    run, tensors = norm_call()
+    run(*tensors)
+    devices.driver.cache_clear()
+    devices.device.cache_clear()
+    monkeypatch.setattr(devices, "launcher", broken)
+    run(*tensors)
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert line == f"kernels are launched through Triton, not through opmux-jit: launcher: {error}"
 
 
 def test_a_driver_that_does_not_open_is_said_once(

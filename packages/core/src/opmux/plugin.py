@@ -4,7 +4,7 @@ The page docs/authors/plugin-api.md lists every name with what it is for. Nothin
 the modules that the page names.
 """
 
-from opmux.arch import Arch, device_arch, known_arch, parse_arch
+from opmux.arch import Arch, cpu_plays, device_arch, known_arch, parse_arch
 from opmux.callpath.guards import Guard, make_guard
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
@@ -85,6 +85,7 @@ __all__ = [
     "Taker",
     "UnitStride",
     "UnsupportedCall",
+    "cpu_plays",
     "define_op",
     "device_arch",
     "hookimpl",

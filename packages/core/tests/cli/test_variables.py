@@ -41,9 +41,10 @@ def test_every_variable_is_listed_with_its_meaning_and_value(monkeypatch, name: 
         ("OPMUX_TUNED", "/no/such/folder", "no such folder"),
         ("OPMUX_BUNDLES", "/no/such/bundle:/tmp", "no such folder: /no/such/bundle"),
         ("OPMUX_NO_JIT", "never", "expected 0 or 1"),
+        ("OPMUX_NATIVE_LAUNCH", "never", "expected 0 or 1"),
         ("OPMUX_LOG", "loud", "expected one of debug, info, warning, error"),
         ("OPMUX_PERFER", "triton", "opmux reads no such variable; did you mean OPMUX_PREFER?"),
-        ("OPMUX_WHATEVER_ELSE", "1", "opmux reads no such variable"),
+        ("OPMUX_ZZZZZZ", "1", "opmux reads no such variable"),
     ],
 )
 def test_what_is_wrong_with_a_variable_is_said(opmux_cli, monkeypatch, name: str, value: str, problem: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from triton.runtime.jit import TensorWrapper
 
-from opmux.arch import cpu_plays
+from opmux.plugin import cpu_plays
 from opmux_emulator.codeobject.program import Program
 from opmux_emulator.running.launch import launch as emulate
 from opmux_emulator.running.memory import Memory

@@ -1,4 +1,4 @@
-"""Kept launches through the native launcher of opmux-jit, where that is installed: one call for all launches of a call.
+"""Kept launches through the native launcher of opmux-jit, with ``OPMUX_NATIVE_LAUNCH=1``: one call for all of a call's.
 
 It is given what Triton's own launcher would hand to the driver. That is not public in Triton, so it is done only with
 the versions whose source was read (see `opmux_triton.tensor_maps`), and only for kernels whose parameters are all of a
@@ -8,6 +8,7 @@ kind that is known; `native_launches` returns None for the others, and they go t
 import ctypes
 import functools
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ KINDS = {
 }  # fmt: skip
 """From Triton's types of parameters to the launcher's letters."""
 
+VARIABLE = "OPMUX_NATIVE_LAUNCH"
 MAP_BYTES = 128
 WARP = 32
 
@@ -62,7 +64,7 @@ def native_launches(
         return _launches([_step(one, where) for one in made], len(tensors) + bool(scratch), index)
     except _Unknown:
         return None
-    except BackendFault as problem:  # no driver, or the launcher cannot be built here
+    except (BackendFault, ImportError, OSError, RuntimeError) as problem:  # no driver, or no launcher for this machine
         _say_once(str(problem))
         return None
 
@@ -73,7 +75,9 @@ class _Unknown(Exception):
 
 @functools.cache
 def _usable() -> bool:
-    """Whether the launcher is there, built: no call waits for a C++ compiler."""
+    """Whether the launcher is asked for and there, built: no call waits for a C++ compiler."""
+    if os.environ.get(VARIABLE, "").strip().lower() not in ("1", "true", "on", "yes"):
+        return False
     if INSTALLED and not is_built():
         logger.info("opmux-jit's launcher is not built, Triton's is used: python -m opmux_jit.native builds it")
         return False
@@ -86,7 +90,7 @@ def _say_once(problem: str) -> None:
 
 
 def _launches(steps: Sequence[tuple[Any, ...]], tensors: int, index: int) -> Launches:
-    native, where = launcher(), device(index, "nvidia")
+    where, native = device(index, "nvidia"), launcher()  # in this order: the first names what is wrong with the second
     prepared = []
     for one, signature, values, addresses, maps in steps:
         handle, run = one.handle, one.handle.run

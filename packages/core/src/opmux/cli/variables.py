@@ -74,6 +74,7 @@ _JUDGES: dict[str, Callable[[str], str | None]] = {
     "OPMUX_TUNED": _folder,
     "OPMUX_BUNDLES": _bundles,
     "OPMUX_NO_JIT": _switch,
+    "OPMUX_NATIVE_LAUNCH": _switch,
     "OPMUX_LOG": _level,
     "OPMUX_STRICT": _switch,
     "OPMUX_CHECK": _switch,
