@@ -291,3 +291,10 @@ def test_waves_take_turns_in_either_order() -> None:
 def test_a_schedule_that_is_none(schedule: dict[str, object], message: str) -> None:
     with pytest.raises(LaunchError, match=re.escape(message)):
         written_by(LOAD, **schedule)
+
+
+def test_waves_may_load_the_same_memory_to_the_same_place_in_lds() -> None:
+    """Each wave's load writes 64 dwords from where M0 points; other memory is another value, and a race."""
+    body = LOAD + "  s_mov_b32 m0, 0\n  v_and_b32 v4, {mask}, v1\n  global_load_lds_dword v4, s[8:9]\n"
+    assert judge(body.format(mask="0xff"), 128, 512) == ()
+    assert {j.rule for j in judge(body.format(mask="0x1ff"), 128, 512)} == {"lds-race"}

@@ -178,11 +178,11 @@ template <Space S> void load(Wave& w, const Inst& i, Shape shape) {
         for (int l = 0; l < LANES; l++) {
             if (!(x.mask >> l & 1)) continue;
             u32 at = base + l * each; u8 data[16] = {};
-            if (!lds_access(w, i, at, each, true, l)) continue;
             for (int d = 0; d < dwords; d++) if (allowed[l] >> d & 1) {
                 u32 n = std::min(shape.bytes, 4); u8* p = place(w, i, x.address[l] + 4 * d, n, false, false, l); if (p) memcpy(data + 4 * d, p, n);
             }
             if (shape.is_signed && shape.bytes < 4) { i32 v = shape.bytes == 1 ? (i32)(i8)data[0] : (i32)(i16)(data[0] | data[1] << 8); memcpy(data, &v, 4); }
+            if (!lds_access(w, i, at, each, true, l, false, data)) continue;
             memcpy(w.g->lds.data() + at, data, each); offsets[l] = at; mask |= 1ull << l;
         }
         lds_note(w, VM, true, each, mask, offsets);
