@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from opmux.callpath.op import Op
+from opmux.signatures.signature import Option
 from opmux.testing.case import Case, usual_dtype
 from opmux.testing.making import Arguments
 from opmux.testing.profiles import Profile
-from opmux.testing.sizes import base_dims
+from opmux.testing.sizes import base_dims, scaled
 
 if TYPE_CHECKING:
     from opmux.testing.subject import Subject
@@ -45,7 +46,7 @@ def leading_dim(op: Op) -> str | None:
     if any(t.name in ("cu_seqlens_q", "slot_mapping", "group_offsets") for t in op.signature.tensors):
         return None
     name = shape.star or next(iter(shape.names()), None)
-    return name if name in ("tokens", "batch") else None
+    return name if name in ("tokens", "batch", "m") else None
 
 
 def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
@@ -59,7 +60,7 @@ def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
     ragged = "tokens_q" in dims and "tokens_k" in dims
     if lead is None and not paged and not ragged:
         return
-    required = {o.name: torch.float8_e4m3fn for o in signature.options if o.kind == "dtype" and o.required}
+    required = {o.name: _usual(o) for o in signature.options if o.kind == "dtype" and o.required}
     if paged:
         dims["pages"] = 1 + 2 * elements // (dims["page_size"] * dims["kv_heads"] * dims["head_dim"])
     elif ragged:
@@ -72,7 +73,12 @@ def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
         count = elements // max(1, width) + 3
         dims[lead] = (count,) if lead in signature.stars else count
     dtypes = {t.name: usual_dtype(t, torch.bfloat16) for t in signature.tensors}
-    yield Case(op.name, dtypes, dims, required, probe="large")
+    yield Case(op.name, dtypes, scaled(signature, dims, 0), required, probe="large")
+
+
+def _usual(option: Option) -> torch.dtype:
+    """The first of the usual dtypes that an option takes."""
+    return next(d for d in (torch.float8_e4m3fn, torch.bfloat16, torch.float32) if d in option.dtypes)
 
 
 def places(count: int, widths: Sequence[int]) -> list[int]:
