@@ -15,7 +15,7 @@ WORK_OF = {
     "ci": ("tests", "types", "docs", "test-interpreter", "test-sm90"),
     "ci-core": ("bench", "demo"),
 }
-"""Session -> the sessions whose work it does. Of test-gfx942 it only does a part."""
+"""Session -> the sessions whose work it does. CI runs only a part of test-gfx942."""
 
 PARTS = {"test-kernels": ("test-interpreter", "test-gfx942", "test-gfx90a", "test-gfx950", "test-sm90")}
 """Session -> the sessions that it runs one after the other: covered once all of these are."""

@@ -116,7 +116,7 @@ def notes(op: Op, said: set[str]) -> Iterator[str]:
         yield "One dtype: " + ", ".join(f"`{name}`" for name in group) + "."
     for requirement in signature.require:
         if requirement.expression not in said:
-            yield f"`{requirement.expression}`: {requirement.meaning}."
+            yield f"`{requirement.expression}`: {requirement.text}."
     if signature.require and all(requirement.expression in said for requirement in signature.require):
         yield "The relations of the ops above."
     said |= {requirement.expression for requirement in signature.require}

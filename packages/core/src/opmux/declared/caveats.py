@@ -14,5 +14,5 @@ class Caveat(StrEnum):
     """A key or value of weight 0 is multiplied rather than skipped, so that a NaN or infinity in it gives NaN: in the
     results of queries that mask it out, and in the gradients of keys that are masked out for such a query."""
     NONFINITE_KIND = "results that are not finite may be NaN or an infinity of either sign"
-    """Where infinities meet in sums and products, their order decides whether NaN or an infinity comes out. What the
-    reference makes finite is finite, and what it does not is not."""
+    """Where infinities meet in sums and products, their order decides whether NaN or an infinity comes out. Which
+    elements are finite is the same as in the reference."""

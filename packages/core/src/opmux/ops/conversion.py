@@ -42,8 +42,8 @@ def convert_scale(
 ) -> Scale[Tensor, "*batch m_blocks k_blocks"]:
     """Convert scales to another layout and dtype.
 
-    From float8_e8m0fnu, which stores powers of two, to float32 values are kept. To float8_e8m0fnu a power of two from
-    ``2**-127`` to ``2**127`` is kept, and any other number is rounded up to the next one, so that codes times
+    float8_e8m0fnu stores powers of two, and float32 has all of them. To float8_e8m0fnu, powers of two from
+    ``2**-127`` to ``2**127`` are exact, and any other number is rounded up to the next one, so that codes times
     the scale do not shrink; the codes then have to be made again by `static_quantize`. Smaller numbers and 0
     become ``2**-127``, larger ones ``2**127``; a NaN, an infinity and a negative number become NaN.
 
@@ -54,7 +54,7 @@ def convert_scale(
             the dim of stride 1, and every column is padded to 16 bytes (4 float32 or 16 float8_e8m0fnu).
 
     Returns:
-        out: The scales, ``(*batch, m_blocks, k_blocks)``, in dtype. The padding is no part of it.
+        out: The scales, ``(*batch, m_blocks, k_blocks)``, in dtype, without the padding.
 
     Raises:
         InvalidArgument: If dtype or an argument breaks the signature.
@@ -90,7 +90,8 @@ def convert_fp8(
     ``q_out * scale_out`` is exactly ``q * scale``. In every other conversion the scales are kept. The fnuz
     flavours have one exponent more below, and so a value that OCP lacks: from fnuz to OCP, odd multiples of the
     smallest fnuz number (``2**-10`` of e4m3, ``2**-17`` of e5m2) are rounded, and everything else is exact. From
-    OCP to fnuz, only infinities of e5m2 change, which become 57344, and the sign of zero is lost.
+    OCP to fnuz, only infinities of e5m2 change, which become 57344, and the sign of zero is lost. Both hold between
+    the flavours of one format; between e4m3 and e5m2 many values are rounded or saturate.
 
     Args:
         q: The values, ``(*batch, m, k)``.

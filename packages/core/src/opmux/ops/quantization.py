@@ -83,7 +83,7 @@ def static_quantize(
 
     ``q = round(x / scale)``, computed in float32 (in float64 for float64), rounded to the nearest with ties to even,
     and saturating: values past the largest one, infinities too, become the largest. NaN stays NaN (0 in int8). The
-    scales are used as they are: positive and finite ones are meant.
+    scales are used as they are: they should be positive and finite.
 
     Args:
         x: The values, ``(*batch, m, k)``.

@@ -12,6 +12,7 @@ import torch
 
 from opmux.dtypes import accumulation_dtype
 from opmux.signatures.dims import Affine, CeilQuotient, OptionValue, Shape, parse_shape
+from opmux.signatures.expressions import evaluate
 
 REFUSED = "refused"
 GENERATED = "generated"
@@ -77,14 +78,30 @@ class Output:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A relation that shapes cannot express: a Python expression over dims, options and the presence of tensors."""
+    """A relation that shapes cannot express: a Python expression over dims, options and the presence of tensors.
+
+    Attributes:
+        meaning: what it asks for; may have expressions in braces, as ``"of shape ({m}, {-(-k // 128)})"``.
+    """
 
     expression: str
     meaning: str
 
     @property
+    def text(self) -> str:
+        """The meaning for any call: its expressions as they are."""
+        return _BRACES.sub(r"\1", self.meaning)
+
+    def text_for(self, names: Mapping[str, Any]) -> str:
+        """The meaning for one call: its expressions with the values of these names."""
+        return _BRACES.sub(lambda match: str(evaluate(match[1], names)), self.meaning)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(re.findall(r"\b[a-z_]\w*\b", re.sub(r"(['\"]).*?\1", "", self.expression))))
+
+
+_BRACES = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass(frozen=True)

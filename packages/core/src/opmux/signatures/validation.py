@@ -6,7 +6,6 @@ plan's first call. The fake functions use this validation too, so dims may be sy
 
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -288,15 +287,7 @@ def _check_requirements(
             )
             blamed = next((n for n in requirement.names if n in options or n in tensors), None)
             blamed = blamed or next(signature.binders[n] for n in requirement.names if n in dims)
-            raise invalid(signature.name, blamed, requirement.expression, got, _filled_in(requirement.meaning, names))
-
-
-def _filled_in(meaning: str, names: Mapping[str, Any]) -> str:
-    return _EXPRESSION.sub(lambda match: str(evaluate(match[1], names)), meaning)
-
-
-_EXPRESSION = re.compile(r"\{([^{}]+)\}")
-"""An expression in braces, which the meaning of a requirement may have, as ``"of shape ({m}, {-(-k // 128)})"``."""
+            raise invalid(signature.name, blamed, requirement.expression, got, requirement.text_for(names))
 
 
 def numel(dims: Mapping[str, Any], name: str) -> int:

@@ -117,9 +117,10 @@ class Heading:
             return
         given = {t.name: True if t.name in self.dtypes else None for t in signature.tensors}
         for requirement in signature.require:
-            if not evaluate(requirement.expression, {**given, **options, **dims}):
+            names = {**given, **options, **dims}
+            if not evaluate(requirement.expression, names):
                 got = ", ".join(f"{n}={dims[n]}" for n in requirement.names if n in dims)
-                raise fields.refused(self.op.name, "dims", requirement.expression, got, requirement.meaning)
+                raise fields.refused(self.op.name, "dims", requirement.expression, got, requirement.text_for(names))
 
     def _config(self, label: Any) -> Mapping[str, Any]:
         """The config of this name, held to the schema of its implementation where that is installed."""
