@@ -125,14 +125,20 @@ def _some_sequences(subject: "Subject", results: Sequence[Tensor]) -> tuple[Argu
     return Arguments({**arguments, **offsets}, subject.arguments.options), [r for r in some if r is not None]
 
 
+def checked_entries(subject: "Subject") -> Tensor:
+    """The entries of the leading dim that are passed to the oracle."""
+    given = [subject.arguments.tensors[t.name] for t in subject.op.signature.tensors]
+    first = given[0]
+    assert first is not None
+    widths = [t.numel() // max(1, t.shape[0]) for t in given if t is not None and t.dim()]
+    return torch.tensor(places(first.shape[0], widths), device=first.device)
+
+
 def _some_entries(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
     signature = subject.op.signature
     lead = str(leading_dim(subject.op))
     whole = {t.name: subject.arguments.tensors[t.name] for t in signature.tensors}
-    first = whole[signature.tensors[0].name]
-    assert first is not None
-    widths = [t.numel() // max(1, t.shape[0]) for t in whole.values() if t is not None and t.dim()]
-    rows = torch.tensor(places(first.shape[0], widths), device=first.device)
+    rows = checked_entries(subject)
 
     def cut(tensor: Tensor | None, leads: bool) -> Tensor | None:
         return tensor.index_select(0, rows) if tensor is not None and leads else tensor
