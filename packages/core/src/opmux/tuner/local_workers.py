@@ -39,7 +39,10 @@ def measured_locally(
     """
     answers: queue.Queue[_Answer] = queue.Queue()
     stations = [Station(device, patience_s, builders) for device in devices]
-    threads = [threading.Thread(target=_work, args=(s, backlog, request_of, answers), daemon=True) for s in stations]
+    threads = [
+        threading.Thread(target=_work, args=(station, backlog, request_of, answers, len(stations)), daemon=True)
+        for station in stations
+    ]
     for thread in threads:
         thread.start()
     working, failed, finished = len(threads), [], 0
@@ -62,15 +65,20 @@ def measured_locally(
 
 
 def _work(
-    station: Station, backlog: Backlog, request_of: Callable[[Point], Request], answers: "queue.Queue[_Answer]"
+    station: Station,
+    backlog: Backlog,
+    request_of: Callable[[Point], Request],
+    answers: "queue.Queue[_Answer]",
+    stations: int,
 ) -> None:
-    """The thread of a station: it only waits for the measuring process."""
+    """The thread of one of the stations: it only waits for the measuring process."""
     requests: list[Request] = []
     try:
         machine = station.machine()
         while (point := backlog.take(identity(machine))) is not None:
             requests.append(request_of(point))
-            requests += map(request_of, backlog.take_several(identity(machine), station.ahead(requests[0]) - 1))
+            ahead = min(station.ahead(requests[0]) - 1, backlog.left // stations)  # the others have work too
+            requests += map(request_of, backlog.take_several(identity(machine), ahead))
             station.build(requests)
             while True:  # the first is measured however long building took: a run makes progress
                 answers.put((station.measure(requests.pop(0)), machine))
