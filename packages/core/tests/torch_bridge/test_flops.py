@@ -24,6 +24,8 @@ def counted(call: Any) -> dict[str, int]:
     [
         ("linear", 2 * 5 * 8 * 3),
         ("linear_backward", 4 * 5 * 8 * 3),
+        ("scaled_linear", 2 * 5 * 256 * 3),
+        ("scaled_linear_accumulate", 2 * 5 * 256 * 3),
         ("attention", 2 * (2 * 4 * 3 * 4) * (4 + 2)),
         ("attention_lse", 2 * (2 * 4 * 3 * 4) * (4 + 2)),
         ("attention_backward", 2 * (2 * 4 * 3 * 4) * (3 * 4 + 2 * 2)),

@@ -15,6 +15,7 @@ from opmux_jit.compilers import choice
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch) -> Counting:
     made = Counting()
+    monkeypatch.delenv("COLUMNS", raising=False)  # tables as wide as their contents
     monkeypatch.setattr(choice, "find", lambda name: made if name == made.name else None)
     return made
 
