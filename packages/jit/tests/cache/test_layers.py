@@ -2,16 +2,20 @@
 
 import errno
 import os
+import shutil
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 from kernels import Counting, add
 
 from opmux.plugin import BuildFailed, CaptureRefused
 from opmux_jit import CompileFailed, CompilerMissing, KernelMissing, Source, cache_root, machine_code
-from opmux_jit.cache import entry, files, layers, store
+from opmux_jit.cache import entry, files, layers, store, tending
 from opmux_jit.compilers import choice
 
 
@@ -291,9 +295,24 @@ def test_the_users_cache_is_where_the_system_keeps_caches(monkeypatch, tmp_path)
     assert cache_root() == tmp_path / "opmux" / "jit"
 
 
-def test_a_build_that_another_process_does_not_end_is_done_here(compiler, monkeypatch, cache, caplog) -> None:
-    import filelock
+def test_an_entry_folder_that_cannot_be_made_costs_one_build(compiler, monkeypatch, caplog, cache) -> None:
+    real = Path.mkdir
 
+    def full(self, *arguments, **more):
+        if self.name == "entry":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, *arguments, **more)
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    made = machine_code(add())
+    assert (made.place, compiler.count) == (None, 1)
+    assert [r.getMessage() for r in caplog.records] == [
+        f"the cache {cache} cannot be written ([Errno 28] No space left on device); kernels built by this process are "
+        "not kept"
+    ]
+
+
+def test_a_build_that_another_process_does_not_end_is_done_here(compiler, monkeypatch, cache, caplog) -> None:
     key = machine_code(add()).key
     monkeypatch.setattr(store, "PATIENCE_S", 0.05)
     again_built = store.Store(cache)
@@ -303,3 +322,56 @@ def test_a_build_that_another_process_does_not_end_is_done_here(compiler, monkey
     assert [r.getMessage() for r in caplog.records] == [
         f"kernel {key}: another process has been building it for 0 s; built here"
     ]
+
+
+def test_a_build_that_takes_longer_than_others_wait_keeps_its_folder(compiler, monkeypatch, cache) -> None:
+    """The one that waited in vain does not hold the lock, and so removes nothing of the one at work."""
+    key = machine_code(add()).key
+    monkeypatch.setattr(store, "PATIENCE_S", 0.2)
+    shared, entered, release = store.Store(cache), threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> entry.Entry:
+        (folder / "work").touch()
+        entered.set()
+        assert release.wait(60)
+        assert (folder / "work").exists()
+        return layers.compile_entry(add(), compiler, key, folder)
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(shared.built, key, slow, True)
+        try:
+            assert entered.wait(60)
+            (at_work,) = (cache / "building").iterdir()
+            other = shared.built(key, lambda folder: layers.compile_entry(add(), compiler, key, folder), again=True)
+            assert other.place is not None
+            assert list((cache / "building").iterdir()) == [at_work]
+        finally:
+            release.set()
+    assert first.result().place == other.place
+
+
+@pytest.fixture
+def no_locks(monkeypatch) -> None:
+    def acquire(self, **more):
+        raise NotImplementedError("the file system has no locks")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+
+
+def test_where_the_file_system_has_no_locks_nothing_of_others_is_removed(compiler, cache, no_locks) -> None:
+    first = machine_code(add())
+    other = cache / "building" / f"{first.key}-1-abcd"
+    other.mkdir(parents=True)
+    shutil.rmtree(first.place or cache)
+    assert again(add()).place == first.place
+    assert other.exists()
+    for done in (tending.prune(None, everything=True), tending.rebuild(everything=True)):
+        assert (done.lines, done.problems) == (
+            [],
+            [
+                f"cache: nothing is removed from {cache}: its file system has no locks, so a build may be going on; "
+                "stop the processes that use the cache and remove the folder"
+            ],
+        )
+    assert other.exists()
+    assert again(add()).place == first.place

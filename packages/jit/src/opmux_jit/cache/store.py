@@ -100,11 +100,12 @@ class Store:
         """
         self._check_owner()
         files.make_folder(self.root / "locks")
-        with self._locked(key):
+        with self._locked(key) as held:
             found = None if again else self.find(key)
             if found is not None:
                 return found
-            self._clear_abandoned(key)
+            if held:
+                self._clear_abandoned(key)
             folder = self.root / "building" / f"{key}-{os.getpid()}-{secrets.token_hex(4)}"
             files.make_folder(folder)
             try:
@@ -113,19 +114,20 @@ class Store:
                 shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
+    def _locked(self, key: str) -> Iterator[bool]:
+        """Wait for a key's lock; yields whether it is held, and so whether nobody else builds the key."""
         lock = filelock.FileLock(self.root / "locks" / f"{key}.lock", mode=0o600)
         try:
             lock.acquire(timeout=PATIENCE_S)
         except filelock.Timeout:
             logger.warning("kernel %s: another process has been building it for %.0f s; built here", key, PATIENCE_S)
-            yield
+            yield False
             return
         except NotImplementedError:  # a file system without locks: entries appear by rename all the same
-            yield
+            yield False
             return
         try:
-            yield
+            yield True
         finally:
             lock.release()
 
@@ -148,8 +150,8 @@ class Store:
         count = self.root / "locks" / f"{key}.builds"
         made = replace(made, builds=_number(count) + 1)
         whole = folder / "entry"
-        whole.mkdir(mode=files.PRIVATE)
         try:
+            whole.mkdir(mode=files.PRIVATE)
             entries.write(whole, made)
             files.write_file(count, str(made.builds).encode())
             target = self.folder_of(key)
@@ -172,6 +174,10 @@ class Store:
 
         Returns:
             What was removed.
+
+        Raises:
+            CacheRefused: where other users can write to the folder, or its file system has no locks, which would tell
+                the builds that are going on.
         """
         self._check_owner()
         removed = []
@@ -198,6 +204,11 @@ class Store:
         except filelock.Timeout:
             yield False
             return
+        except NotImplementedError:
+            raise CacheRefused(
+                f"nothing is removed from {self.root}: its file system has no locks, so a build may be going on; stop "
+                "the processes that use the cache and remove the folder"
+            ) from None
         try:
             yield True
         finally:
