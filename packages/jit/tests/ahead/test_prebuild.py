@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import opmux
-from opmux.plugin import Implementation, Prebuilt, hookimpl, temporary_plugin
+from opmux.plugin import Implementation, InvalidArgument, Prebuilt, hookimpl, temporary_plugin
+from opmux.shapes import read_shapes
 from opmux_jit import warmup
 from opmux_jit.ahead import prebuild as ahead
 from opmux_jit.cache.bundles import Bundle
@@ -90,8 +91,60 @@ def test_what_could_not_be_built_is_said(planted, shapes, tmp_path) -> None:
     assert code == 1
     assert json.loads(text[: text.rindex("}") + 1]) == {
         "bundle": str(tmp_path / "b"), "archs": ["cpu"], "kernels": {"planted": 2},
-        "failures": ["kernel x for cpu: it is too large"],
+        "failures": ["kernel x for cpu: it is too large"], "written": True,
     }  # fmt: skip
+    assert Bundle(tmp_path / "b").archs == ("cpu",)
+
+
+def test_what_could_not_be_built_replaces_no_bundle(planted, shapes, tmp_path) -> None:
+    out = tmp_path / "b"
+    assert run("prebuild", "--arch", "cpu", "--shapes", shapes, "--out", out)[0] == 0
+    index = (out / "bundle.json").read_bytes()
+    planted.failures.append("kernel x for sm_90: it is too large")
+    code, text = run("prebuild", "--arch", "sm_90", "--shapes", shapes, "--out", out)
+    assert (code, text.splitlines()) == (
+        1,
+        [
+            "planted: 2 kernels",
+            f"use it: OPMUX_BUNDLES={out}",
+            f"error: prebuild: kernels could not be built, so the bundle {out} is kept as it was",
+            "error: kernel x for sm_90: it is too large",
+        ],
+    )
+    assert (out / "bundle.json").read_bytes() == index
+    assert Bundle(out).names("planted") == ["planted/cpu-rms_norm", "planted/cpu-silu_mul"]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["b", "shapes.json"]
+
+
+def test_a_bundle_that_cannot_be_replaced_stays(planted, shapes, tmp_path, monkeypatch) -> None:
+    out = tmp_path / "b"
+    assert run("prebuild", "--arch", "cpu", "--shapes", shapes, "--out", out)[0] == 0
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if target == out and not self.name.endswith(".old"):
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="No space left on device"):
+        ahead.prebuild(["sm_90"], read_shapes(shapes), out)
+    assert Bundle(out).archs == ("cpu",)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["b", "shapes.json"]
+
+
+@pytest.mark.parametrize("words", [".", "../here", "link"])
+def test_the_folder_may_be_the_current_one_or_a_link(planted, shapes, tmp_path, monkeypatch, words) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (tmp_path / "link").symlink_to(here)
+    monkeypatch.chdir(tmp_path if words == "link" else here)
+    assert run("prebuild", "--arch", "cpu", "--shapes", shapes, "--out", words) == (
+        0,
+        f"planted: 2 kernels\nuse it: OPMUX_BUNDLES={here}\n",
+    )
+    assert Bundle(here).archs == ("cpu",)
+    assert (tmp_path / "link").is_symlink()
 
 
 WRONG = [
@@ -128,7 +181,35 @@ def test_a_folder_with_other_files_is_left_alone(planted, shapes, tmp_path) -> N
     assert (
         f"error: prebuild: `--out` expected a new or empty folder, or a bundle, got {tmp_path / 'mine'}; choose another"
     ) in text
+    assert "  reason:    bundle: " in text
     assert (tmp_path / "mine/thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        (b'{"format": 1}', "bundle.json is damaged (its own checksum does not match)"),
+        (b"my own", "bundle.json is damaged (not JSON)"),
+    ],
+)
+def test_a_folder_with_a_file_of_the_index_name_is_left_alone(planted, shapes, tmp_path, index, reason) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "bundle.json").write_bytes(index)
+    with pytest.raises(InvalidArgument) as caught:
+        ahead.prebuild(["cpu"], read_shapes(shapes), mine)
+    assert str(caught.value).splitlines() == [
+        f"prebuild: `--out` expected a new or empty folder, or a bundle, got {mine}; choose another",
+        f"  reason:    bundle: {mine} is not used: {reason}",
+    ]
+    assert (mine / "bundle.json").read_bytes() == index
+    assert planted.asked == []
+
+
+def test_a_file_in_place_of_the_folder_is_left_alone(planted, shapes) -> None:
+    with pytest.raises(InvalidArgument, match=r"^prebuild: `--out` expected a new or empty folder, or a bundle, got "):
+        ahead.prebuild(["cpu"], read_shapes(shapes), shapes)
+    assert json.loads(shapes.read_text()) == CALLS
 
 
 def test_processes_are_as_many_as_cores_and_memory_allow(monkeypatch) -> None:
@@ -140,8 +221,6 @@ def test_processes_are_as_many_as_cores_and_memory_allow(monkeypatch) -> None:
 
 
 def test_warmup_makes_each_call_until_its_launches_are_kept(planted, shapes) -> None:
-    from opmux.shapes import read_shapes
-
     done = warmup(read_shapes(shapes), "cpu")
     assert (done.calls, done.failures, planted.calls) == (2, [], 3)
     code, text = run("warmup", "--shapes", shapes, "--device", "cpu", "--json")
@@ -163,3 +242,11 @@ def test_a_call_that_fails_leaves_the_others_warm(planted, shapes, monkeypatch) 
     assert code == 1
     assert text.startswith("1 calls in ")
     assert "error: rms_norm x=f32 weight=f32 tokens=4 hidden=8: RuntimeError: no luck\n" in text
+
+
+def test_tensors_that_cannot_be_made_leave_the_others_warm(planted, shapes) -> None:
+    shapes.write_text(json.dumps([{**CALLS[0], "dims": {"tokens": 2**50, "hidden": 2**10}}, CALLS[1]]))
+    done = warmup(read_shapes(shapes), "cpu")
+    assert done.calls == 1
+    (said,) = done.failures
+    assert said.startswith(f"rms_norm x=f32 weight=f32 tokens={2**50} hidden=1024: RuntimeError: ")

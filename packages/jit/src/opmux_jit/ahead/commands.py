@@ -34,7 +34,8 @@ def prebuild(
 
     Needs no GPU. FILE has the calls, as `opmux.trace` writes them. DIR becomes a bundle, which can be moved; name it in
     OPMUX_BUNDLES where the kernels run. --backend and --op limit what is built, -j how many compile at a time
-    (by default as many as cores and memory allow). Exits with 1 where a kernel cannot be built.
+    (by default as many as cores and memory allow). Exits with 1 where a kernel cannot be built; a bundle that DIR
+    already has is then kept.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -43,7 +44,7 @@ def prebuild(
     from opmux.shapes import read_shapes
     from opmux_jit.ahead.prebuild import prebuild as build
 
-    known = registered_ops()
+    known, out = registered_ops(), out.resolve()
     if not arch:
         raise InvalidArgument("prebuild: `--arch` expected an arch, got none; name one, as --arch sm_90")
     for name in op:
@@ -61,11 +62,21 @@ def prebuild(
 
         done = build(arch, read_shapes(shapes), out, backend=backend, ops=op, processes=processes or None, tick=tick)
     if json:
-        output.emit_json({"bundle": str(out), "archs": arch, "kernels": done.kernels, "failures": done.failures})
+        output.emit_json(
+            {
+                "bundle": str(out),
+                "archs": arch,
+                "kernels": done.kernels,
+                "failures": done.failures,
+                "written": done.written,
+            }
+        )
     else:
         for name, count in done.kernels.items():
             typer.echo(f"{name}: {count} kernels")
-        typer.echo(f"use it: OPMUX_BUNDLES={out.absolute()}")
+        typer.echo(f"use it: OPMUX_BUNDLES={out}")
+    if not done.written:
+        output.complain(f"prebuild: kernels could not be built, so the bundle {out} is kept as it was")
     for failure in done.failures:
         output.complain(failure)
     if done.failures:

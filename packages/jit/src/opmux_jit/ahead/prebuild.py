@@ -10,6 +10,7 @@ from opmux.plugin import InvalidArgument, known_arch, prebuilders
 from opmux.shapes import Point
 from opmux_jit.__about__ import __version__
 from opmux_jit.cache import bundles
+from opmux_jit.errors import CacheRefused
 
 BYTES_PER_PROCESS = 2 << 30
 """The memory that a compiler's process may take."""
@@ -25,10 +26,13 @@ class Result:
     Attributes:
         kernels: by backend, how many kernels the bundle has.
         failures: what could not be built, a line each.
+        written: whether the bundle was written. False where kernels could not be built and there was a bundle already,
+            which is kept.
     """
 
     kernels: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    written: bool = True
 
 
 def default_processes() -> int:
@@ -52,7 +56,8 @@ def prebuild(
     Args:
         archs: what to compile for.
         points: the calls.
-        out: the bundle's folder; it is made, and must not exist, be empty, or be a bundle, which is replaced.
+        out: the bundle's folder; it is made, and must not exist, be empty, or be a bundle, which is replaced if
+            every kernel could be built.
         backend: only this one's kernels.
         ops: only calls of these ops.
         processes: how many compile; None takes `default_processes`.
@@ -75,12 +80,10 @@ def prebuild(
         raise InvalidArgument(
             f"prebuild: `--shapes` expected calls of {', '.join(ops) or 'ops'}, got none; record some"
         )
-    if out.exists() and any(out.iterdir()) and not (out / bundles.INDEX).exists():
-        raise InvalidArgument(
-            f"prebuild: `--out` expected a new or empty folder, or a bundle, got {out}; choose another"
-        )
+    place = out.resolve()  # "." has no name
+    replaces = _has_bundle(place, out)
     result, made_with = Result(), {"opmux-jit": __version__}
-    building = out.with_name(f".{out.name}.{os.getpid()}")
+    building = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         for name in [backend] if backend else sorted(known):
             for arch in archs:
@@ -91,10 +94,43 @@ def prebuild(
                 result.kernels[name] = result.kernels.get(name, 0) + done.kernels
                 result.failures += done.failures
                 made_with |= done.made_with
-        bundles.write(building, archs, made_with)
-        if out.exists():
-            shutil.rmtree(out)
-        building.rename(out)
+        result.written = not (result.failures and replaces)
+        if result.written:
+            bundles.write(building, archs, made_with)
+            _replace(place, building)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return result
+
+
+def _has_bundle(place: Path, out: Path) -> bool:
+    """Whether a folder is a bundle; False where it is empty or does not exist.
+
+    Raises:
+        InvalidArgument: where it is anything else.
+    """
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return False
+    try:
+        bundles.Bundle(place)
+    except CacheRefused as refusal:
+        raise InvalidArgument(
+            f"prebuild: `--out` expected a new or empty folder, or a bundle, got {out}; choose another\n"
+            f"  reason:    {refusal}"
+        ) from None
+    return True
+
+
+def _replace(place: Path, building: Path) -> None:
+    """Put a new bundle in the place of what is there, which is removed last."""
+    if not place.exists():
+        building.rename(place)
+        return
+    old = building.with_name(f"{building.name}.old")
+    place.rename(old)
+    try:
+        building.rename(place)
+    except OSError:
+        old.rename(place)
+        raise
+    shutil.rmtree(old)

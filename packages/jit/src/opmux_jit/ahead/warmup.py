@@ -40,10 +40,11 @@ def warmup(points: Sequence[Point], device: str | torch.device = "cuda") -> Warm
     """
     done, started, ops = Warmth(), time.perf_counter(), registered_ops()
     for point in points:
-        tensors = [
-            None if t is None else torch.zeros(t.shape, dtype=t.dtype, device=device) for t in point.tensors().values()
-        ]
         try:
+            tensors = [
+                None if t is None else torch.zeros(t.shape, dtype=t.dtype, device=device)
+                for t in point.tensors().values()
+            ]
             with torch.no_grad():
                 for _ in range(CALLS):
                     ops[point.op](*tensors, **point.options)
