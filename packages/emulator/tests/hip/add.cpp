@@ -27,6 +27,10 @@ int main(int count, char**) {
     CHECK(hipMemcpyAsync(x, host.data(), 4 * n, hipMemcpyHostToDevice, stream));
     CHECK(hipMemcpyAsync(y, host.data(), 4 * n, hipMemcpyHostToDevice, stream));
     CHECK(hipMemcpyToSymbol(HIP_SYMBOL(scale), factors, sizeof factors));
+    const size_t wrapping = ~size_t(0);
+    if (hipMemcpyToSymbol(HIP_SYMBOL(scale), factors, wrapping, 4) != hipErrorInvalidValue) return 2;
+    if (hipMemcpyFromSymbol(factors, HIP_SYMBOL(scale), 4, wrapping) != hipErrorInvalidValue) return 2;
+    (void)hipGetLastError();
     CHECK(hipEventRecord(start, stream));
     add<<<4, 256, 0, stream>>>(x, y, z, count > 1 ? n + 24 : n);
     CHECK(hipGetLastError());

@@ -8,6 +8,7 @@
 
 namespace {
 constexpr u64 FIRST = 1ull << 41, LAST = 1ull << 44, GAP = 1 << 20;
+constexpr u64 ADDRESSES = 1ull << 48;   // of a process, at most
 std::map<u64, std::unique_ptr<Block>> all;   // by address
 u64 next_address = FIRST, serial = 0;
 
@@ -18,6 +19,7 @@ size_t available() {
 }
 // Anonymous memory at an address of our own choosing: freed addresses are not given out again soon, so late uses are seen.
 void* map_fresh(size_t size) {
+    if (size > LAST - FIRST) return nullptr;
     for (int attempt = 0; attempt < 64; attempt++) {
         if (next_address + size > LAST) next_address = FIRST;
         u64 at = next_address; next_address += (size + 2 * GAP - 1) / GAP * GAP;
@@ -31,21 +33,36 @@ bool is_ours(u64 address) { return address >= FIRST && address < LAST; }
 // Whether `size` bytes at an address may be used: inside one block, or memory of the host that is none of ours.
 Error check_range(const char* call, const char* argument, const void* p, size_t size, bool device_only) {
     u64 address = (u64)p; Block* b = block_at(address);
-    if (b && address + size <= b->base + b->size) return hipSuccess;
+    if (b && size <= b->base + b->size - address) return hipSuccess;   // never a sum: it could wrap
     if (b) return fail(hipErrorInvalidValue, "%s: `%s`: %zu bytes at %p reach past the end of %s (%zu bytes)", call, argument, size, p, b->name.c_str(), b->size);
     if (is_ours(address)) return fail(hipErrorInvalidValue, "%s: `%s`: %p is in no allocation (freed?)", call, argument, p);
     if (!p) return fail(hipErrorInvalidValue, "%s: `%s`: expected an address, got null", call, argument);
     if (device_only && !settings().pageable) return fail(hipErrorInvalidValue, "%s: `%s`: expected device memory, got host address %p", call, argument, p);
+    if (size > ADDRESSES - std::min(address, ADDRESSES)) return fail(hipErrorInvalidValue, "%s: `%s`: %zu bytes at %p are more than a process can have", call, argument, size, p);
     return hipSuccess;
+}
+Error product(const char* call, const char* argument, size_t count, size_t each, size_t* out) {
+    if (!__builtin_mul_overflow(count, each, out)) return hipSuccess;
+    return fail(hipErrorInvalidValue, "%s: `%s`: %zu times %zu bytes are more than 64 bits can count", call, argument, count, each);
+}
+// Rows are checked as one range, from the first byte of the first to the last byte of the last, before any is written.
+Error check_rows(const char* call, const char* argument, const void* p, size_t pitch, size_t width, size_t height, bool device_only) {
+    size_t before = 0, size = 0;
+    if (Error e = product(call, "height", height - 1, pitch, &before)) return e;
+    if (__builtin_add_overflow(before, width, &size)) size = ~size_t(0);
+    return check_range(call, argument, p, size, device_only);
+}
+bool writes_device(int kind) { return kind == HOST_TO_DEVICE || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU; }
+bool reads_device(int kind) { return kind == DEVICE_TO_HOST || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU; }
+Error check_kind(const char* call, int kind) {
+    bool known = (kind >= HOST_TO_HOST && kind <= BY_ADDRESS) || kind == DEVICE_TO_DEVICE_NO_CU;
+    return known ? hipSuccess : fail((Error)21, "%s: `kind`: expected 0 to 4, got %d", call, kind);
 }
 Error copy(const char* call, void* to, const void* from, size_t size, int kind) {
     if (!size) return hipSuccess;
-    bool known = (kind >= HOST_TO_HOST && kind <= BY_ADDRESS) || kind == DEVICE_TO_DEVICE_NO_CU;
-    if (!known) return fail((Error)21, "%s: `kind`: expected 0 to 4, got %d", call, kind);
-    bool to_device = kind == HOST_TO_DEVICE || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU;
-    bool from_device = kind == DEVICE_TO_HOST || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU;
-    if (Error e = check_range(call, "dst", to, size, to_device)) return e;
-    if (Error e = check_range(call, "src", from, size, from_device)) return e;
+    if (Error e = check_kind(call, kind)) return e;
+    if (Error e = check_range(call, "dst", to, size, writes_device(kind))) return e;
+    if (Error e = check_range(call, "src", from, size, reads_device(kind))) return e;
     memmove(to, from, size);
     Block *target = block_at((u64)to), *source = block_at((u64)from);
     if (target && !target->unwritten.empty()) {   // what nothing wrote stays so when it is copied
@@ -74,18 +91,26 @@ Error take(const char* call, void* p, bool host) {
 }
 Error fill(const char* call, void* p, int value, size_t count, int width) {
     if (!count) return hipSuccess;
-    if (Error e = check_range(call, "dst", p, count * width, true)) return e;
+    size_t size;
+    if (Error e = product(call, "count", count, width, &size)) return e;
+    if (Error e = check_range(call, "dst", p, size, true)) return e;
     if (width == 1) memset(p, value, count);
     else for (size_t k = 0; k < count; k++) memcpy((u8*)p + k * width, &value, width);
-    mark_written((u64)p, count * width);
+    mark_written((u64)p, size);
     return hipSuccess;
 }
 Error fill_rows(const char* call, void* p, size_t pitch, int value, size_t width, size_t height) {
+    if (!width || !height) return hipSuccess;
+    if (Error e = check_rows(call, "dst", p, pitch, width, height, true)) return e;
     for (size_t y = 0; y < height; y++) if (Error e = fill(call, (u8*)p + y * pitch, value, width, 1)) return e;
     return hipSuccess;
 }
 Error copy_rows(const char* call, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, int kind) {
     if (width > to_pitch || width > from_pitch) return fail((Error)12, "%s: `width`: expected at most the pitches %zu and %zu, got %zu", call, to_pitch, from_pitch, width);
+    if (!width || !height) return hipSuccess;
+    if (Error e = check_kind(call, kind)) return e;
+    if (Error e = check_rows(call, "dst", to, to_pitch, width, height, writes_device(kind))) return e;
+    if (Error e = check_rows(call, "src", from, from_pitch, width, height, reads_device(kind))) return e;
     for (size_t y = 0; y < height; y++) if (Error e = copy(call, (u8*)to + y * to_pitch, (const u8*)from + y * from_pitch, width, kind)) return e;
     return hipSuccess;
 }
@@ -129,7 +154,13 @@ EXPORT Error hipExtMallocWithFlags(void** out, size_t size, unsigned flags) { Gu
 EXPORT Error hipMallocAsync(void** out, size_t size, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return give("hipMallocAsync", out, size, DEVICE); }
 EXPORT Error hipMallocManaged(void** out, size_t size, unsigned flags) { Guard lock(everything); return give("hipMallocManaged", out, size, MANAGED, flags); }
 EXPORT Error hipMallocPitch(void** out, size_t* pitch, size_t width, size_t height) {
-    Guard lock(everything); *pitch = (width + 255) & ~size_t(255); return give("hipMallocPitch", out, *pitch * height, DEVICE);
+    Guard lock(everything); size_t padded, size;
+    if (!pitch) return fail(hipErrorInvalidValue, "hipMallocPitch: `pitch`: expected an address, got null");
+    if (__builtin_add_overflow(width, 255, &padded)) return fail(hipErrorInvalidValue, "hipMallocPitch: `width`: %zu bytes are too many for a row", width);
+    padded &= ~size_t(255);
+    if (Error e = product("hipMallocPitch", "height", height, padded, &size)) return e;
+    *pitch = padded;
+    return give("hipMallocPitch", out, size, DEVICE);
 }
 EXPORT Error hipHostMalloc(void** out, size_t size, unsigned flags) { Guard lock(everything); return give("hipHostMalloc", out, size, HOST, flags); }
 EXPORT Error hipHostAlloc(void** out, size_t size, unsigned flags) { Guard lock(everything); return give("hipHostAlloc", out, size, HOST, flags); }
@@ -143,6 +174,7 @@ EXPORT Error hipFreeHost(void* p) { Guard lock(everything); return take("hipFree
 EXPORT Error hipHostRegister(void* p, size_t size, unsigned flags) {
     Guard lock(everything); u64 address = (u64)p;
     if (!p || !size) return fail(hipErrorInvalidValue, "hipHostRegister: expected an address and a size, got %p and %zu", p, size);
+    if (address >= ADDRESSES || size > ADDRESSES - address) return fail(hipErrorInvalidValue, "hipHostRegister: %zu bytes at %p are more than a process can have", size, p);
     auto it = all.lower_bound(address + size); Block* before = it == all.begin() ? nullptr : std::prev(it)->second.get();
     if (before && before->base + before->size > address) return fail(hipErrorHostMemoryAlreadyRegistered, "hipHostRegister: %p overlaps %s", p, before->name.c_str());
     auto b = std::make_unique<Block>();

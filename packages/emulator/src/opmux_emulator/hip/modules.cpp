@@ -1,7 +1,7 @@
 // Modules: code objects and bundles of them, their functions and variables, and what compiled host code registers.
 #include "runtime.h"
 #include <cstring>
-#include <elf.h>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -11,47 +11,8 @@ std::set<const void*> modules, functions;
 struct Registered { std::vector<std::pair<const void*, std::string>> kernels, variables; const void* image; Module* module = nullptr; Error status = hipSuccess; std::string wrong; };
 std::vector<std::unique_ptr<Registered>> registered;
 
-// Bytes of a code object in memory: as far as the last of its headers, segments and sections.
-size_t elf_size(const u8* p) {
-    Elf64_Ehdr h; memcpy(&h, p, sizeof h); size_t end = sizeof h;
-    auto reach = [&](u64 x) { end = std::max<size_t>(end, x); };
-    reach(h.e_phoff + (u64)h.e_phnum * sizeof(Elf64_Phdr)); reach(h.e_shoff + (u64)h.e_shnum * sizeof(Elf64_Shdr));
-    for (int k = 0; k < h.e_phnum; k++) { Elf64_Phdr x; memcpy(&x, p + h.e_phoff + k * sizeof x, sizeof x); reach(x.p_offset + x.p_filesz); }
-    for (int k = 0; k < h.e_shnum; k++) { Elf64_Shdr x; memcpy(&x, p + h.e_shoff + k * sizeof x, sizeof x); if (x.sh_type != SHT_NOBITS) reach(x.sh_offset + x.sh_size); }
-    return end;
-}
-bool is_elf(const u8* p) { return !memcmp(p, ELFMAG, SELFMAG) && p[EI_CLASS] == ELFCLASS64; }
-// The part of a bundle for the arch that is played (clang-offload-bundler's binary format): "...--gfx942", features after it.
-Error unbundle(const u8* p, std::string& out) {
-    u64 count; memcpy(&count, p + 24, 8); p += 32; const u8* start = p - 32; std::string found;
-    for (u64 k = 0; k < count && k < 256; k++) {
-        u64 offset, size, length; memcpy(&offset, p, 8); memcpy(&size, p + 8, 8); memcpy(&length, p + 16, 8);
-        std::string target((const char*)p + 24, length); p += 24 + length;
-        size_t at = target.find("gfx");
-        if (at == std::string::npos) continue;
-        std::string arch = target.substr(at, target.find(':', at) == std::string::npos ? std::string::npos : target.find(':', at) - at);
-        if (arch == device().arch) { out.assign((const char*)start + offset, size); return hipSuccess; }
-        found += (found.empty() ? "" : ", ") + arch;
-    }
-    return fail(hipErrorNoBinaryForGpu, "the device plays %s; this bundle has code for %s", device().arch, found.empty() ? "no GPU" : found.c_str());
-}
-Error code_object(const void* image, size_t size, std::string& out) {
-    const u8* p = (const u8*)image;
-    if (!p || (size && size < sizeof(Elf64_Ehdr))) return fail(hipErrorInvalidImage, "expected a code object or a bundle, got %s", p ? "too few bytes" : "null");
-    if (!memcmp(p, "__CLANG_OFFLOAD_BUNDLE__", 24)) return unbundle(p, out);
-    if (!memcmp(p, "CCOB", 4)) {   // a compressed bundle: version, method, then sizes and a hash; the service unpacks it
-        u16 version; u32 total; memcpy(&version, p + 4, 2);
-        if (version < 2 && !size) return fail(hipErrorInvalidImage, "a compressed bundle of version 1 does not say its size: compile with --no-offload-compress");
-        memcpy(&total, p + 8, 4);
-        Reply reply = ask(EXTRACT, Message().text(std::string((const char*)p, size ? size : total)));
-        if (reply.status) return fail(reply.status, "%s", reply.data.c_str());
-        return unbundle((const u8*)reply.data.data(), out);
-    }
-    if (!is_elf(p)) return fail(hipErrorInvalidImage, "expected a code object (ELF) or a bundle, got bytes %02x %02x %02x %02x", p[0], p[1], p[2], p[3]);
-    out.assign((const char*)p, size ? size : elf_size(p));
-    return hipSuccess;
-}
 Error load(Module** out, const std::string& code) {
+    if (code.size() > UINT32_MAX) return fail(hipErrorInvalidImage, "a code object of %zu bytes; expected less than 4 GiB", code.size());
     Reply reply = ask(LOAD, Message().text(code));
     if (reply.status) return fail(reply.status, "%s", reply.data.c_str());
     auto m = std::make_unique<Module>();
@@ -74,7 +35,7 @@ Error load(Module** out, const std::string& code) {
 }
 Error load_registered(Registered& r) {
     if (r.module && r.module->arch == device().arch) return hipSuccess;
-    return load_module(&r.module, r.image);
+    return load_module(&r.module, r.image, readable_from(r.image), false);
 }
 Error variable(const void* host, u64* address, size_t* size) {
     for (auto& r : registered) for (auto& [p, name] : r->variables) if (p == host) {
@@ -90,10 +51,13 @@ Error variable(const void* host, u64* address, size_t* size) {
 
 bool is_module(const void* handle) { return modules.count(handle); }
 bool is_function(const void* handle) { return functions.count(handle); }
-Error load_module(Module** out, const void* image, const std::string& file) {
+// The callers are C: an exception may not leave.
+Error load_module(Module** out, const void* image, size_t size, bool whole) try {
     std::string code;
-    if (Error e = code_object(image ? image : file.data(), image ? 0 : file.size(), code)) return e;
+    if (Error e = code_object(image, size, whole, code)) return e;
     return load(out, code);
+} catch (const std::exception& error) {
+    return fail(hipErrorOutOfMemory, "a code object cannot be loaded: %s", error.what());
 }
 Error function_of(Module* m, const char* name, Function** out) {
     auto& known = m->functions[name];
@@ -118,13 +82,14 @@ Error function_of_host(const void* host, Function** out) {
     return fail(hipErrorInvalidDeviceFunction, "%p is no kernel that compiled code registered", host);
 }
 
-EXPORT Error hipModuleLoadData(Module** out, const void* image) { Guard lock(everything); if (!out || !image) return fail(hipErrorInvalidValue, "hipModuleLoadData: expected an address and an image, got null"); return load_module(out, image); }
+EXPORT Error hipModuleLoadData(Module** out, const void* image) { Guard lock(everything); if (!out || !image) return fail(hipErrorInvalidValue, "hipModuleLoadData: expected an address and an image, got null"); return load_module(out, image, readable_from(image), false); }
 EXPORT Error hipModuleLoadDataEx(Module** out, const void* image, unsigned, void*, void**) { return hipModuleLoadData(out, image); }
 EXPORT Error hipModuleLoadFatBinary(Module** out, const void* image) { return hipModuleLoadData(out, image); }
 EXPORT Error hipModuleLoad(Module** out, const char* path) {
     Guard lock(everything); std::ifstream file(path ? path : "", std::ios::binary);
     if (!out || !file) return fail(hipErrorFileNotFound, "hipModuleLoad: %s cannot be read", path ? path : "null");
-    return load_module(out, nullptr, std::string(std::istreambuf_iterator<char>(file), {}));
+    std::string bytes(std::istreambuf_iterator<char>(file), {});
+    return load_module(out, bytes.data(), bytes.size(), true);
 }
 EXPORT Error hipModuleUnload(Module* m) {
     Guard lock(everything);
@@ -179,14 +144,14 @@ EXPORT Error hipGetSymbolSize(size_t* out, const void* symbol) { Guard lock(ever
 EXPORT Error hipMemcpyToSymbol(const void* symbol, const void* from, size_t size, size_t offset, int) {
     Guard lock(everything); u64 address; size_t whole;
     if (Error e = variable(symbol, &address, &whole)) return e;
-    if (offset + size > whole) return fail(hipErrorInvalidValue, "hipMemcpyToSymbol: %zu bytes at %zu do not fit into %zu", size, offset, whole);
+    if (size > whole || offset > whole - size) return fail(hipErrorInvalidValue, "hipMemcpyToSymbol: %zu bytes at %zu do not fit into %zu", size, offset, whole);
     memcpy((u8*)address + offset, from, size);
     return hipSuccess;
 }
 EXPORT Error hipMemcpyFromSymbol(void* to, const void* symbol, size_t size, size_t offset, int) {
     Guard lock(everything); u64 address; size_t whole;
     if (Error e = variable(symbol, &address, &whole)) return e;
-    if (offset + size > whole) return fail(hipErrorInvalidValue, "hipMemcpyFromSymbol: %zu bytes at %zu do not lie in %zu", size, offset, whole);
+    if (size > whole || offset > whole - size) return fail(hipErrorInvalidValue, "hipMemcpyFromSymbol: %zu bytes at %zu do not lie in %zu", size, offset, whole);
     memcpy(to, (u8*)address + offset, size);
     return hipSuccess;
 }

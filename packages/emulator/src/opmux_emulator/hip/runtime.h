@@ -46,6 +46,10 @@ enum Request : u32 { LOAD = 1, KERNEL = 2, TABLES = 3, PREPARE = 4, JUDGE = 5, U
 Reply ask(Request request, const Message& message);   // status hipErrorNotInitialized where there is no such process
 const std::string& interpreter_path();
 
+// images.cpp
+size_t readable_from(const void* image);   // bytes from there to the end of readable memory: what an image of unknown size can have
+Error code_object(const void* image, size_t size, bool whole, std::string& out);   // for the arch that is played; whole: `size` is its own, not a bound
+
 // modules.cpp
 struct Argument { u32 offset, size; };
 struct Module;
@@ -59,7 +63,7 @@ struct Module {
 };
 bool is_module(const void* handle);
 bool is_function(const void* handle);
-Error load_module(Module** out, const void* image, const std::string& file = "");
+Error load_module(Module** out, const void* image, size_t size, bool whole);   // as for code_object
 Error function_of(Module* module, const char* name, Function** out);
 Error function_of_host(const void* host, Function** out);   // a kernel registered by compiled host code
 

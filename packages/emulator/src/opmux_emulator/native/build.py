@@ -46,7 +46,7 @@ HIP = Library(
     "libamdhip64.so",
     "the HIP library",
     SOURCES.parent / "hip",
-    ("errors", "settings", "memory", "streams", "device", "service", "modules", "launch", "launches"),
+    ("errors", "settings", "memory", "streams", "device", "service", "images", "modules", "launch", "launches"),
     (
         "-fvisibility=hidden",
         "-ldl",
