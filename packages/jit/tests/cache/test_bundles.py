@@ -1,6 +1,8 @@
 """Bundles: read-only layers that are verified file by file."""
 
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from kernels import Counting, add
 
 from opmux_jit import CacheRefused, KernelMissing, machine_code
 from opmux_jit.cache import bundles, files, layers
+from opmux_jit.cache.entry import Damaged
 from opmux_jit.compilers import choice
 
 
@@ -105,6 +108,18 @@ REFUSED = {
         "bundle.json is damaged ('files')",
     ),
     "writable": (lambda b: b.chmod(0o777), "{bundle} can be written by other users: chmod go-w {bundle}"),
+    "writable index": (
+        lambda b: (b / "bundle.json").chmod(0o664),
+        "{bundle}/bundle.json can be written by other users: chmod go-w {bundle}/bundle.json",
+    ),
+    "a name that leads out": (
+        lambda b: index_of(b, files={"entries/../../x": {"sha256": "0", "bytes": 1}}),
+        "bundle.json is damaged ('entries/../../x' leads out of the bundle)",
+    ),
+    "an absolute name": (
+        lambda b: index_of(b, files={"/etc/passwd": {"sha256": "0", "bytes": 1}}),
+        "bundle.json is damaged ('/etc/passwd' leads out of the bundle)",
+    ),
 }
 
 
@@ -129,3 +144,65 @@ def test_a_bundle_for_another_arch_is_passed_over(bundle, compiler, monkeypatch,
     found = machine_code(add(arch="sm_80"))
     assert found.place is not None
     assert found.place.is_relative_to(cache)
+
+
+def test_what_is_written_can_be_written_by_its_owner_only(tmp_path) -> None:
+    before = os.umask(0)
+    try:
+        (tmp_path / "made/triton/deep").mkdir(parents=True)
+        (tmp_path / "made/triton/deep/kernel.cubin").write_bytes(b"machine code")
+        bundles.write(tmp_path / "made", ["sm_90"], {})
+    finally:
+        os.umask(before)
+    made = tmp_path / "made"
+    modes = {p.relative_to(made).as_posix(): stat.S_IMODE(p.stat().st_mode) for p in (made, *made.rglob("*"))}
+    assert modes == {
+        ".": 0o755, "bundle.json": 0o644, "triton": 0o755, "triton/deep": 0o755, "triton/deep/kernel.cubin": 0o644,
+    }  # fmt: skip
+    assert bundles.Bundle(made).read("triton/deep/kernel.cubin") == b"machine code"
+
+
+@pytest.mark.parametrize("name", ["triton", "triton/kernel.cubin"])
+def test_a_file_that_others_can_write_to_is_not_read(bundle, name) -> None:
+    opened = bundles.Bundle(bundle)
+    (bundle / name).chmod(0o777)
+    with pytest.raises(Damaged) as caught:
+        opened.read("triton/kernel.cubin")
+    said = f"{bundle / name} can be written by other users: chmod go-w {bundle / name}"
+    assert str(caught.value) == said
+    assert list(opened.damages()) == [f"{bundle}/triton/kernel.cubin: {said}"]
+
+
+@pytest.mark.parametrize("name", ["code.bin", "manifest.json", "source.cu"])
+def test_an_entry_that_others_can_write_to_is_compiled_instead(bundle, compiler, monkeypatch, caplog, name) -> None:
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    (path,) = bundle.rglob(name)
+    path.chmod(0o666)
+    machine_code(add())
+    assert compiler.count == 2
+    said = f"{path} can be written by other users: chmod go-w {path}"
+    assert [r.getMessage() for r in caplog.records] == [
+        f"bundle entry {path.parent} is damaged, and is not used: {said}"
+    ]
+
+
+def test_code_is_held_to_the_index_and_not_only_to_its_manifest(bundle, compiler, monkeypatch, caplog) -> None:
+    """Code that the index states otherwise, though the entry's own manifest agrees with it."""
+    stated = files.unsealed((bundle / "bundle.json").read_bytes())["files"]
+    (name,) = (n for n in stated if n.endswith("code.bin"))
+    index_of(bundle, files={**stated, name: {**stated[name], "sha256": "0" * 64}})
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    machine_code(add())
+    assert compiler.count == 2
+    place = (bundle / name).parent
+    said = f"bundle entry {place} is damaged, and is not used: code.bin: its checksum does not match"
+    assert [r.getMessage() for r in caplog.records] == [said]
+
+
+def test_code_that_the_index_lacks_is_not_used(bundle, monkeypatch, caplog) -> None:
+    stated = files.unsealed((bundle / "bundle.json").read_bytes())["files"]
+    index_of(bundle, files={n: state for n, state in stated.items() if not n.endswith("code.bin")})
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    machine_code(add())
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert said.endswith(": code.bin cannot be read (the bundle's bundle.json does not state it)")

@@ -4,6 +4,7 @@
 entries of this cache, under ``entries``, and what backends keep in caches of their own, under a folder of their name.
 """
 
+import errno
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +43,7 @@ class Bundle:
         if reason is not None:
             raise CacheRefused(f"bundle: {root} is not used: {reason}")
         try:
-            stated = files.unsealed((root / INDEX).read_bytes())
+            stated = files.unsealed(files.read_trusted(root, INDEX))
             if stated["format"] != FORMAT:
                 raise CacheRefused(
                     f"bundle: {root} is not used: its format is {stated['format']!r}, opmux-jit {__version__} reads "
@@ -51,8 +52,13 @@ class Bundle:
             self.archs = tuple(stated["archs"])
             self.made_with: Mapping[str, str] = stated["made_with"]
             self._files: Mapping[str, Any] = stated["files"]
+            for name in self._files:
+                if name.startswith("/") or ".." in name.split("/"):
+                    raise ValueError(f"{name!r} leads out of the bundle")
         except OSError as error:
             raise CacheRefused(f"bundle: {root} is not used: {INDEX} cannot be read ({error.strerror})") from None
+        except files.Untrusted as fault:
+            raise CacheRefused(f"bundle: {root} is not used: {fault}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise CacheRefused(f"bundle: {root} is not used: {INDEX} is damaged ({error})") from None
 
@@ -65,14 +71,17 @@ class Bundle:
 
         Raises:
             FileNotFoundError: where the bundle has no such file.
-            Damaged: where it is not what was built.
+            Damaged: where it is not what was built, or others can write to it or its folder.
         """
         if name not in self._files:
-            raise FileNotFoundError(name)
+            raise FileNotFoundError(errno.ENOENT, f"the bundle's {INDEX} does not state it", name)
         try:
-            return files.checked(self.root / name, self._files[name])
+            return files.checked(self.root / name, self._files[name], lambda _: files.read_trusted(self.root, name))
         except ValueError as error:
             raise Damaged(str(error)) from None
+
+    def _read_at(self, path: Path) -> bytes:
+        return self.read(path.relative_to(self.root).as_posix())
 
     def find(self, source_key: str) -> Entry | None:
         """The entry of a source's key, verified, by whatever compiler; one that is damaged is reported."""
@@ -80,8 +89,7 @@ class Bundle:
             folder = Path(name).parent
             if Path(name).name == entries.MANIFEST and folder.name.startswith(f"{source_key}-"):
                 try:
-                    self.read(name)
-                    return entries.read(self.root / folder)
+                    return entries.read(self.root / folder, self._read_at)
                 except (Damaged, FileNotFoundError) as damage:
                     place = self.root / folder
                     warn_once((place, str(damage)), "bundle entry %s is damaged, and is not used: %s", place, damage)
@@ -107,10 +115,10 @@ def write(root: Path, archs: Iterable[str], made_with: Mapping[str, str]) -> Non
     index = {
         "format": FORMAT, "archs": sorted(set(archs)), "made_with": dict(made_with), "files": files.listed(contents),
     }  # fmt: skip
-    for folder in (root, *(p for p in root.rglob("*") if p.is_dir())):
-        folder.chmod(0o755)
     temporary = root / f".{INDEX}.{os.getpid()}"
     files.write_file(temporary, files.sealed(index))
+    for path in (root, *root.rglob("*")):  # whatever the umask is: others may read and not write
+        path.chmod(0o755 if path.is_dir() else 0o644)
     temporary.rename(root / INDEX)
 
 

@@ -1,5 +1,6 @@
 """One entry: machine code, its source, and a manifest with the checksums of both."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,12 @@ def write(folder: Path, entry: Entry) -> None:
     files.write_file(folder / MANIFEST, files.sealed(manifest))
 
 
-def read(folder: Path) -> Entry:
+def read(folder: Path, read_file: Callable[[Path], bytes] = Path.read_bytes) -> Entry:
     """Read an entry, verified.
+
+    Args:
+        folder: the entry's folder.
+        read_file: reads each of its files; a bundle's verifies them against its index.
 
     Raises:
         FileNotFoundError: where there is none.
@@ -78,8 +83,8 @@ def read(folder: Path) -> Entry:
     if not folder.is_dir():
         raise FileNotFoundError(folder)
     try:
-        stated = files.unsealed(path.read_bytes())
-        return _entry(folder, stated)
+        stated = files.unsealed(read_file(path))
+        return _entry(folder, stated, read_file)
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read ({error.strerror})") from None
     except ValueError as error:
@@ -88,15 +93,15 @@ def read(folder: Path) -> Entry:
         raise Damaged(f"{MANIFEST} lacks what an entry has ({error})") from None
 
 
-def _entry(folder: Path, stated: dict[str, Any]) -> Entry:
+def _entry(folder: Path, stated: dict[str, Any], read_file: Callable[[Path], bytes]) -> Entry:
     if stated["format"] != FORMAT:
         raise Damaged(f"its format is {stated['format']!r}, this package reads {FORMAT}")
     key, compiler = stated["key"], stated["compiler"]
     if key != folder.name or key != entry_key(key.partition("-")[0], compiler):
         raise Damaged(f"it is the entry of another key, {key}")
     suffix = ".cu" if stated["arch"].startswith("sm_") else ".hip"
-    code = files.checked(folder / CODE, stated["files"][CODE])
-    text = files.checked(folder / f"source{suffix}", stated["files"][f"source{suffix}"])
+    code = files.checked(folder / CODE, stated["files"][CODE], read_file)
+    text = files.checked(folder / f"source{suffix}", stated["files"][f"source{suffix}"], read_file)
     source = Source(
         stated["name"], text.decode(), stated["arch"], tuple(stated["flags"]),
         tuple(Path(place) for place in stated["include_dirs"]), stated["headers"], stated["abi"],

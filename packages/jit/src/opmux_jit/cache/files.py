@@ -4,12 +4,16 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 PRIVATE = 0o700
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Untrusted(ValueError):
+    """Somebody else can write to a file or its folder, or owns it; the message says how."""
 
 
 def make_folder(path: Path) -> None:
@@ -29,6 +33,10 @@ def writable_by_others(path: Path) -> str | None:
         state = path.stat()
     except OSError:
         return None
+    return _fault(path, state)
+
+
+def _fault(path: Path, state: os.stat_result) -> str | None:
     if state.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to another user (uid {state.st_uid})"
     if state.st_mode & _OTHERS and not state.st_mode & stat.S_ISVTX:
@@ -36,6 +44,26 @@ def writable_by_others(path: Path) -> str | None:
     if state.st_mode & _OTHERS:
         return f"{path} can be written by other users: choose a folder of your own"
     return None
+
+
+def read_trusted(root: Path, name: str) -> bytes:
+    """The contents of a file below a folder, if nobody else can write to it or to the folders between.
+
+    Raises:
+        OSError: where it cannot be read.
+        Untrusted: where another user can write to it, or to a folder between.
+    """
+    for folder in reversed(PurePosixPath(name).parents[:-1]):
+        _check(root / folder, (root / folder).stat())
+    with (root / name).open("rb") as file:
+        _check(root / name, os.fstat(file.fileno()))
+        return file.read()
+
+
+def _check(path: Path, state: os.stat_result) -> None:
+    fault = _fault(path, state)
+    if fault is not None:
+        raise Untrusted(fault)
 
 
 def digest(data: bytes) -> str:
@@ -87,14 +115,19 @@ def listed(files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
     return {name: {"sha256": digest(data), "bytes": len(data)} for name, data in files.items()}
 
 
-def checked(path: Path, stated: Any) -> bytes:
+def checked(path: Path, stated: Any, read: Callable[[Path], bytes] = Path.read_bytes) -> bytes:
     """A file's contents, if they are what a manifest states.
+
+    Args:
+        path: the file.
+        stated: its checksum and size.
+        read: reads it.
 
     Raises:
         ValueError: where they are not, or cannot be read.
     """
     try:
-        data = path.read_bytes()
+        data = read(path)
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from None
     if len(data) != stated["bytes"]:
