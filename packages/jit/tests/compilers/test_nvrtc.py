@@ -97,3 +97,44 @@ def test_wheels_come_before_toolkits_and_newer_before_older(monkeypatch, tmp_pat
     assert [p.removeprefix(f"{tmp_path}/") for p in found] == [
         "nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "lib64/libnvrtc.so.12.9",
     ]  # fmt: skip
+
+
+class Failing:
+    """The real library, of which one call fails or says that there are 0 bytes."""
+
+    def __init__(self, library: ctypes.CDLL, call: str, code: int) -> None:
+        self._library, self._call, self._code = library, call, code
+
+    def __getattr__(self, name: str):
+        return (lambda program, held: self._code) if name == self._call else getattr(self._library, name)
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "said"),
+    [
+        ("nvrtcGetCUBINSize", 3, "nvrtcGetCUBINSize: NVRTC_ERROR_INVALID_INPUT"),
+        ("nvrtcGetCUBINSize", 0, "nvrtcGetCUBINSize: it has 0 bytes"),
+        ("nvrtcGetCUBIN", 3, "nvrtcGetCUBIN: NVRTC_ERROR_INVALID_INPUT"),
+    ],
+)
+def test_machine_code_that_is_not_handed_over_is_a_failure(tmp_path, call, code, said) -> None:
+    compiler = nvrtc.Nvrtc(real().path)
+    compiler._library = Failing(compiler._library, call, code)  # type: ignore[assignment]
+    with pytest.raises(CompileFailed) as caught:
+        compiler.compile(add(), tmp_path)
+    assert str(caught.value).splitlines() == [
+        f"add: nvrtc {compiler.version} ({compiler.path}) could not compile it for sm_90",
+        f"  source: {tmp_path / 'add.cu'}",
+        said,
+    ]
+    assert (tmp_path / "add.cu").read_text() == add().text
+
+
+def test_an_error_whose_log_cannot_be_had_names_the_options(tmp_path) -> None:
+    compiler = nvrtc.Nvrtc(real().path)
+    compiler._library = Failing(compiler._library, "nvrtcGetProgramLog", 3)  # type: ignore[assignment]
+    with pytest.raises(CompileFailed) as caught:
+        compiler.compile(Source("broken", "?", "sm_90"), tmp_path)
+    assert str(caught.value).splitlines()[2] == (
+        "NVRTC_ERROR_COMPILATION; options: --gpu-architecture=sm_90 --std=c++17"
+    )

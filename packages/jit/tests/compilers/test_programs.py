@@ -128,3 +128,33 @@ def test_one_that_is_gone_has_failed(tmp_path) -> None:
 def test_archs_of_the_other_vendor_are_refused(kind, arch) -> None:
     found = programs.Program(kind, Path("/bin/true"), "1")
     assert found.refusal(add(arch=arch)) == f"{kind.name} is used for {kind.vendor}'s archs, not {arch}"
+
+
+def test_one_that_writes_an_empty_file_has_failed(tmp_path) -> None:
+    script(tmp_path / "bin", "nvcc", 'while [ "$1" != -o ]; do shift; done; : > "$2"')
+    found = programs.find(NVCC)
+    assert found is not None
+    with pytest.raises(CompileFailed, match="exit status 0"):
+        found.compile(add(), tmp_path)
+
+
+def test_output_that_is_not_utf_8_is_kept_in_the_error(tmp_path) -> None:
+    script(tmp_path / "bin", "nvcc", r"printf 'gr\374n\n' >&2; exit 3")
+    found = programs.find(NVCC)
+    assert found is not None
+    with pytest.raises(CompileFailed) as caught:
+        found.compile(add(), tmp_path)
+    assert str(caught.value).splitlines()[-1] == "gr\ufffdn"
+
+
+def test_a_compiler_does_not_see_variables_that_the_key_lacks(monkeypatch, tmp_path) -> None:
+    script(tmp_path / "bin", "nvcc", f"env > env; {ECHO}")
+    for name in programs.NOT_INHERITED:
+        monkeypatch.setenv(name, "-DCHANGED")
+    monkeypatch.setenv("LICENSE_SERVER", "kept")
+    found = programs.find(NVCC)
+    assert found is not None
+    assert found.compile(add(), tmp_path) == b"code"
+    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
+    assert programs.NOT_INHERITED.isdisjoint(seen)
+    assert seen["LICENSE_SERVER"] == "kept"

@@ -19,6 +19,13 @@ WRONG = [
     ),
     *(
         (
+            {"headers": {header: ""}},
+            f"Source: `headers` expected relative names without '..', got {header!r}; name it as `#include` does",
+        )
+        for header in ("../../x", "deep/../../x.h", "/etc/x.h", "")
+    ),
+    *(
+        (
             {"flags": (flag,)},
             f"Source: `flags` expected no headers or folders of headers, got {flag!r}; name them in `include_dirs` or "
             "`headers`, so that the cache sees their contents",
@@ -83,3 +90,8 @@ def test_where_an_include_is_computed_every_header_counts(tmp_path: Path) -> Non
     first = key()
     (tmp_path / "some.h").write_text("2")
     assert key() != first
+
+
+def test_folders_of_headers_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert add(include_dirs=(Path("include"),)).include_dirs == (tmp_path / "include",)

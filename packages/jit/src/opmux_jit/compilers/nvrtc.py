@@ -11,9 +11,9 @@ import functools
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from opmux_jit.compilers.compiler import failure
 from opmux_jit.compilers.source import Source
@@ -26,6 +26,10 @@ OLDEST = (12, 0)
 """The oldest NVRTC that is used: the first that knows sm_90a."""
 
 DEFAULT_FLAGS = ("--std=c++17",)
+
+
+class _NoOutput(Exception):
+    """NVRTC did not hand over what it made; the message says why."""
 
 
 class Nvrtc:
@@ -54,7 +58,6 @@ class Nvrtc:
                 'pip install -U "nvidia-cuda-nvrtc"'
             )
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
-        self._lock = threading.Lock()
 
     @functools.cached_property
     def archs(self) -> frozenset[int]:
@@ -97,10 +100,13 @@ class Nvrtc:
             encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             result = library.nvrtcCompileProgram(program, len(options), encoded)
             if result:
-                log = self._text(program, "ProgramLog") if result == _COMPILE_ERROR else ""
+                log = self._log(program) if result == _COMPILE_ERROR else ""
                 said = log.strip("\0\n") or f"{self._said(result)}; options: {' '.join(options)}"
                 raise failure(self, source, said, write_source(source, folder))
-            return self._bytes(program, "CUBIN")
+            try:
+                return self._bytes(program, "CUBIN")
+            except _NoOutput as problem:
+                raise failure(self, source, str(problem), write_source(source, folder)) from None
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -109,13 +115,23 @@ class Nvrtc:
 
     def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
-        getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+        self._ask(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        if not size.value:
+            raise _NoOutput(f"nvrtcGet{what}Size: it has 0 bytes")
         held = ctypes.create_string_buffer(size.value)
-        getattr(self._library, f"nvrtcGet{what}")(program, held)
+        self._ask(f"nvrtcGet{what}", program, held)
         return held.raw
 
-    def _text(self, program: ctypes.c_void_p, what: str) -> str:
-        return self._bytes(program, what).decode("utf-8", "replace")
+    def _ask(self, call: str, *arguments: Any) -> None:
+        code = getattr(self._library, call)(*arguments)
+        if code:
+            raise _NoOutput(f"{call}: {self._said(code)}")
+
+    def _log(self, program: ctypes.c_void_p) -> str:
+        try:
+            return self._bytes(program, "ProgramLog").decode("utf-8", "replace")
+        except _NoOutput:
+            return ""
 
 
 def write_source(source: Source, folder: Path) -> Path:

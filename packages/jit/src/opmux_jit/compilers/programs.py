@@ -13,6 +13,12 @@ from opmux_jit.compilers.compiler import failure
 from opmux_jit.compilers.nvrtc import write_source
 from opmux_jit.compilers.source import Source
 
+NOT_INHERITED = frozenset((
+    "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "CPATH",
+    "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+))  # fmt: skip
+"""Variables that change what a compiler makes of a source. The cache key lacks them, so compilers do not see them."""
+
 PATIENCE_S = 20.0
 """How long a program may take to say its version."""
 
@@ -85,13 +91,19 @@ class Program:
             *(f"-I{place}" for place in places), "-o", str(out), str(path),
         ]  # fmt: skip
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=_environment()
+            )
         except OSError as error:
             raise failure(self, source, f"{' '.join(command)}\n{error}", path) from None
-        if done.returncode or not out.is_file():
+        if done.returncode or not out.is_file() or not out.stat().st_size:
             said = f"{' '.join(command)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}"
             raise failure(self, source, said, path)
         return out.read_bytes()
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
 
 
 def find(kind: Kind) -> Program | None:
@@ -109,7 +121,9 @@ def find(kind: Kind) -> Program | None:
 def _version(path: str, pattern: str) -> str | None:
     """What it says its version is; None where it does not run."""
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=PATIENCE_S, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     match = re.search(pattern, said.stdout)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from opmux.plugin import InvalidArgument
 
@@ -21,13 +21,13 @@ class Source:
         text: CUDA C++ or HIP C++. Kernels are looked up by name in the machine code: declare them ``extern "C"``.
         arch: what to compile for, in the toolchain's words: ``sm_90``, ``sm_90a``, ``gfx942``.
         flags: further options of the compiler, in order.
-        include_dirs: where headers are looked for.
-        headers: headers that exist only in memory, by the name that ``#include`` uses.
+        include_dirs: where headers are looked for; relative ones are made absolute, as compilers run in other folders.
+        headers: headers that exist only in memory, by the name that ``#include`` uses: a relative one without ``..``.
         abi: the version of the agreement between kernel and launching code; part of the cache key.
         backend, op: for whom it is built; named in errors, and no part of the cache key.
 
     Raises:
-        InvalidArgument: where ``name`` or ``arch`` is malformed, or a flag names a folder of headers.
+        InvalidArgument: where ``name``, ``arch`` or a header's name is malformed, or a flag names a folder of headers.
     """
 
     name: str
@@ -50,7 +50,14 @@ class Source:
                 f"Source: `arch` expected an arch of NVIDIA's or AMD's compilers, got {self.arch!r}; write it as "
                 "sm_90, sm_90a or gfx942"
             )
-
+        for header in self.headers:
+            path = PurePosixPath(header)
+            if not path.parts or path.is_absolute() or ".." in path.parts:
+                raise InvalidArgument(
+                    f"Source: `headers` expected relative names without '..', got {header!r}; name it as `#include` "
+                    "does"
+                )
+        object.__setattr__(self, "include_dirs", tuple(Path(place).absolute() for place in self.include_dirs))
         for flag in self.flags:
             if flag.startswith(_HEADER_FLAGS):
                 raise InvalidArgument(
