@@ -167,6 +167,22 @@ def test_much_shared_memory_and_large_clusters_are_asked_for(driver, make) -> No
     assert driver.log() == ["set k 14 1"]
 
 
+def test_static_shared_memory_counts_towards_what_must_be_asked_for(driver, make) -> None:
+    """The fake driver's kernels have 101 bytes of it."""
+    make("i", shared=48 * 1024 - 101).on(0)
+    assert driver.log() == []
+    make("i", shared=48 * 1024 - 100).on(0)
+    assert driver.log() == ["set k 8 49052"]
+
+
+@pytest.mark.parametrize("grid", [(), (1, 2, 3, 4)])
+def test_a_grid_of_no_or_more_than_three_dims_is_refused(driver, make, grid) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        make("i")(grid, 5)
+    assert str(caught.value) == f"k: `grid` expected one to three numbers of blocks, got {grid}"
+    assert driver.log() == []
+
+
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
 def test_an_empty_grid_launches_nothing(driver, make, grid) -> None:
     make("i").on(0)(*grid, 7, 5)

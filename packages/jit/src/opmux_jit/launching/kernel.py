@@ -16,7 +16,8 @@ from opmux_jit.launching.modules import Module
 from opmux_jit.native.library import launcher
 
 LARGE_SHARED_BYTES = 48 * 1024
-"""Dynamic shared memory beyond this must be asked for (CUDA programming guide, "Shared Memory")."""
+"""Static and dynamic shared memory beyond which the dynamic part must be asked for (CUDA programming guide, "Shared
+Memory")."""
 
 Launch = Callable[..., None]
 """A native launch: called with a grid's three sizes, a stream, and the arguments."""
@@ -61,11 +62,14 @@ class Kernel:
             *arguments: the kernel's, as its signature says.
 
         Raises:
-            InvalidArgument: where no argument is a tensor on a GPU, or they are on several.
+            InvalidArgument: where no argument is a tensor on a GPU, or they are on several, or the grid has no or more
+                than three dims.
             TypeError: where an argument does not fit the signature; the message names it.
             BuildFailed: where the kernel does not compile or load.
             LaunchFailed: where the driver refuses the launch.
         """
+        if not 1 <= len(grid) <= 3:
+            raise InvalidArgument(f"{self.name}: `grid` expected one to three numbers of blocks, got {grid!r}")
         index = self._device_of(arguments)
         x, y, z = (*grid, 1, 1)[:3]
         self.on(index)(x, y, z, current_stream(index), *arguments)
@@ -95,8 +99,9 @@ class Kernel:
         native, shape = launcher(), self.shape
         module = Module(entry, where)
         function = module.function(self.name)
-        if shape.shared > LARGE_SHARED_BYTES and where.vendor == "nvidia":
-            function.set_attribute("dynamic_shared_bytes", shape.shared)
+        dynamic = shape.shared if where.vendor == "nvidia" else 0
+        if dynamic and dynamic + function.attribute("static_shared_bytes") > LARGE_SHARED_BYTES:
+            function.set_attribute("dynamic_shared_bytes", dynamic)
         try:
             made: Launch = native.launch(
                 native.shape(
