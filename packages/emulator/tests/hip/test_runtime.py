@@ -240,6 +240,42 @@ def test_compressed_bundles(hip: Runtime) -> None:
         hip.load(b"CCOB" + struct.pack("<HHII", 2, 1, 64, len(plain)) + bytes(48))
 
 
+def test_the_best_block_is_within_the_limit(hip: Runtime, copy: int) -> None:
+    grid, block = ctypes.c_int(), ctypes.c_int()
+    for limit, best in ((32, 32), (64, 64), (100, 64)):
+        hip.call(
+            "hipModuleOccupancyMaxPotentialBlockSize", ctypes.byref(grid), ctypes.byref(block), ctypes.c_void_p(copy),
+            ctypes.c_size_t(0), limit,
+        )  # fmt: skip
+        assert block.value == best
+        assert grid.value > 0
+
+
+def test_a_registration_that_is_not_of_hip(hip: Runtime) -> None:
+    class FatBinary(ctypes.Structure):
+        _fields_ = [("magic", ctypes.c_uint32), ("version", ctypes.c_uint32), ("data", ctypes.c_void_p * 2)]
+
+    binary, host = FatBinary(0x466243B1, 1), ctypes.c_char(b"k")
+    hip.lib.__hipRegisterFatBinary.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(hip.lib.__hipRegisterFatBinary(ctypes.byref(binary)))
+    hip.lib.__hipRegisterFunction(handle, ctypes.byref(host), b"k", b"k", -1, None, None, None, None, None)
+    with pytest.raises(HipError, match="is not HIP's: expected magic 48495046, got 466243b1"):
+        hip.call("hipGetFuncBySymbol", ctypes.byref(ctypes.c_void_p()), ctypes.byref(host))
+    hip.lib.__hipUnregisterFatBinary(handle)
+
+
+def test_the_service_forgets_the_kernels_of_an_unloaded_module() -> None:
+    from opmux_emulator.hip.service import Fields, Service, blob
+
+    service, code = Service(), blob(assemble_bytes(COPY, "gfx942", arguments=2))
+    for module in (1, 2):
+        service.load(Fields(code))
+        service.kernel(Fields(struct.pack("<I", module) + blob(b"k")))
+    service.unload(Fields(struct.pack("<I", 1)))
+    assert (list(service.programs), list(service.kernels)) == ([2], [2])
+    assert service.tables(Fields(struct.pack("<I", 2)))
+
+
 def test_registered_memory(hip: Runtime, copy: int) -> None:
     x, out = np.arange(64, dtype="u4"), np.zeros(64, "u4")
     for array in (x, out):

@@ -40,7 +40,7 @@ int resident(const Function& f, int threads, size_t shared) {
     return std::max(0, lds ? std::min<int>(by_registers, (int)(device().lds / lds)) : by_registers);
 }
 Error best_block(int* grid, int* block, const Function& f, size_t shared, int limit) {
-    int most = std::min<int>(limit > 0 ? limit : 1024, f.max_threads), best = 64;
+    int most = std::min<int>(limit > 0 ? limit : 1024, f.max_threads), best = std::min(64, most);
     for (int threads = 64; threads <= most; threads += 64) if (resident(f, threads, shared) * threads >= resident(f, best, shared) * best) best = threads;
     *block = best; *grid = resident(f, best, shared) * device().units;
     return hipSuccess;

@@ -8,7 +8,7 @@
 
 namespace {
 std::set<const void*> modules, functions;
-struct Registered { std::vector<std::pair<const void*, std::string>> kernels, variables; const void* image; Module* module = nullptr; Error status = hipSuccess; std::string wrong; };
+struct Registered { std::vector<std::pair<const void*, std::string>> kernels, variables; const void* image; u32 magic = FAT_BINARY_MAGIC; Module* module = nullptr; Error status = hipSuccess; std::string wrong; };
 std::vector<std::unique_ptr<Registered>> registered;
 
 Error load(Module** out, const std::string& code) {
@@ -35,6 +35,7 @@ Error load(Module** out, const std::string& code) {
 }
 Error load_registered(Registered& r) {
     if (r.module && r.module->arch == device().arch) return hipSuccess;
+    if (r.magic != FAT_BINARY_MAGIC) return fail(hipErrorInvalidImage, "what compiled code registered is not HIP's: expected magic %08x, got %08x", FAT_BINARY_MAGIC, r.magic);
     return load_module(&r.module, r.image, readable_from(r.image), false);
 }
 Error variable(const void* host, u64* address, size_t* size) {
@@ -159,7 +160,7 @@ EXPORT Error hipMemcpyFromSymbol(void* to, const void* symbol, size_t size, size
 // What clang's host code calls when it is loaded. Code objects are read at the first use of one of their kernels.
 EXPORT void** __hipRegisterFatBinary(const FatBinary* binary) {
     Guard lock(everything); auto r = std::make_unique<Registered>();
-    r->image = binary && binary->magic == FAT_BINARY_MAGIC ? binary->data : nullptr;
+    r->image = binary ? binary->data : nullptr; r->magic = binary ? binary->magic : 0;
     registered.push_back(std::move(r));
     return (void**)registered.back().get();
 }

@@ -96,8 +96,8 @@ class Service:
 
     def __init__(self) -> None:
         self.programs: dict[int, Program] = {}
-        self.kernels: list[tuple[Program, Kernel]] = []
-        self.loaded = 0
+        self.kernels: dict[int, tuple[Program, Kernel]] = {}
+        self.loaded = self.asked = 0
 
     def answer(self, kind: int, data: bytes) -> bytes:
         """The answer to a request.
@@ -132,7 +132,8 @@ class Service:
         return b"".join(out)
 
     def unload(self, fields: Fields) -> bytes:
-        self.programs.pop(fields.take("I")[0], None)
+        gone = self.programs.pop(fields.take("I")[0], None)
+        self.kernels = {number: known for number, known in self.kernels.items() if known[0] is not gone}
         return b""
 
     def kernel(self, fields: Fields) -> bytes:
@@ -142,11 +143,12 @@ class Service:
             kernel = program.kernel(fields.text())
         except CodeObjectError as error:
             raise Refused(NOT_FOUND, str(error)) from None
-        self.kernels.append((program, kernel))
+        self.asked += 1
+        self.kernels[self.asked] = (program, kernel)
         arguments = [a for a in kernel.metadata.arguments if not a.is_hidden] if kernel.metadata else []
         descriptor, metadata = kernel.descriptor, kernel.metadata
         out = struct.pack(
-            "<10I", len(self.kernels) - 1, descriptor.vgprs, descriptor.accum_offset, descriptor.scratch,
+            "<10I", self.asked, descriptor.vgprs, descriptor.accum_offset, descriptor.scratch,
             descriptor.lds, metadata.max_workgroup if metadata else 1024, kernel.kernarg_size,
             max((a.offset + a.size for a in arguments), default=0), bool(metadata and metadata.arguments),
             len(arguments),

@@ -51,4 +51,5 @@ EXPORT Error opmuxHipPlay(const char* text) {
     current = wanted; read = true;
     return hipSuccess;
 }
+EXPORT const char* opmuxHipSettings() { Guard lock(everything); static std::string kept; kept = settings().text; return kept.c_str(); }   // what is played now, as opmuxHipPlay takes it
 EXPORT const char* opmuxHipArch() { return device().arch; }

@@ -92,7 +92,8 @@ def describe(address: int, blocks: Sequence[tuple[int, int, str]]) -> str:
     for base, size, name in blocks:
         if base <= address < base + size:
             return f"{name} + {address - base:#x}"
-    for base, size, name in blocks:
-        if base - GAP // 2 <= address < base + size + GAP // 2:
-            return f"{name} + {address - base:#x}, outside its {size:#x} bytes"
+    near = [(max(base - address, address - base - size), base, size, name) for base, size, name in blocks]
+    distance, base, size, name = min(near, default=(GAP, 0, 0, ""))
+    if distance < GAP // 2:
+        return f"{name} + {address - base:#x}, outside its {size:#x} bytes"
     return f"{address:#x}, in no allocation"
