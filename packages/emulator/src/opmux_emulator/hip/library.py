@@ -8,7 +8,7 @@ from pathlib import Path
 from opmux_emulator.errors import EmulatorError
 from opmux_emulator.isa.opcodes import ARCHS
 from opmux_emulator.native import build
-from opmux_emulator.native.library import cache_folder, path_of_library
+from opmux_emulator.native.library import cache_folder, path_of_library, private_folder
 from opmux_emulator.running.report import RULES
 
 SONAMES = ("libamdhip64.so", "libamdhip64.so.5", "libamdhip64.so.6", "libamdhip64.so.7")
@@ -19,11 +19,11 @@ def library() -> Path:
     """The path of ``libamdhip64.so``, in a folder that has it under every name of :data:`SONAMES`.
 
     Raises:
-        opmux_emulator.native.build.BuildError: no wheel brought it, and it cannot be built.
+        opmux_emulator.native.build.BuildError: no wheel brought it, and it cannot be built; or others can write to its
+            folder.
     """
     built = path_of_library(build.HIP)
-    folder = cache_folder() / f"hip-{build.digest(build.HIP)}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = private_folder(cache_folder() / f"hip-{build.digest(build.HIP)}")
     for name in SONAMES:
         link = folder / name
         if not link.exists() or link.resolve() != built.resolve():

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+import stat
 from pathlib import Path
 
 from opmux_emulator.native import build
@@ -57,9 +58,34 @@ class Counts(ctypes.Structure):
 
 
 def cache_folder() -> Path:
-    """Where a library that no wheel brought is kept."""
+    """Where a library that no wheel brought is kept: made if it is absent, for its owner alone.
+
+    Raises:
+        build.BuildError: it cannot be made, or others could put their own library there.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "opmux" / "emulator"
+    return private_folder(Path(base) / "opmux" / "emulator")
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder; it and its parents are made with mode 0700 where they are absent.
+
+    Raises:
+        build.BuildError: it cannot be made, belongs to another user, or others can write to it.
+    """
+    try:
+        for path in reversed([folder, *folder.parents]):
+            path.mkdir(mode=0o700, exist_ok=True)
+        state = folder.stat()
+    except OSError as error:
+        raise build.BuildError(f"opmux-emulator: its libraries cannot be kept in {folder}: {error.strerror}") from None
+    if state.st_uid not in (os.geteuid(), 0):
+        fault = f"belongs to another user (uid {state.st_uid}): set XDG_CACHE_HOME to a folder of your own"
+    elif state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        fault = f"can be written by other users: chmod go-w {folder}"
+    else:
+        return folder
+    raise build.BuildError(f"opmux-emulator: its libraries cannot be kept: {folder} {fault}")
 
 
 def path_of_library(library: build.Library = build.INTERPRETER) -> Path:
