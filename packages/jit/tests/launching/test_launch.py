@@ -291,10 +291,25 @@ def test_a_driver_that_is_too_old_for_the_code_is_said(driver, make, code) -> No
 
 def test_another_failure_to_load_is_as_the_driver_says_it(driver) -> None:
     with pytest.raises(LoadFailed) as caught:
-        Module(b"refuse 2\0", device(0, "nvidia"))
+        Module(b"refuse 3\0", device(0, "nvidia"))
     assert str(caught.value) == (
-        "machine code: the driver does not load it on device 0: ModuleLoadData: CUDA_ERROR_SOME (2): the text of the "
+        "machine code: the driver does not load it on device 0: ModuleLoadData: CUDA_ERROR_SOME (3): the text of the "
         "error"
+    )
+
+
+def test_too_little_memory_is_not_the_kernels_fault(driver, make) -> None:
+    driver.fail("load", 2)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        make("i").on(1)
+    assert str(caught.value) == "k: ModuleLoadData: CUDA_ERROR_SOME (2): the text of the error"
+    driver.fail("load", 0)
+    launch = make("i").on(1)
+    driver.fail("launch", 2)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        launch(3, 2, 1, 7, 5)
+    assert str(caught.value).splitlines()[0] == (
+        "k: the driver refused the launch on device 1: CUDA_ERROR_SOME (2): the text of the error"
     )
 
 

@@ -10,9 +10,8 @@ import torch
 from opmux.plugin import InvalidArgument
 from opmux_jit.cache.layers import machine_code
 from opmux_jit.compilers.source import Source
-from opmux_jit.errors import LoadFailed
 from opmux_jit.launching.devices import current_stream, device
-from opmux_jit.launching.modules import Module
+from opmux_jit.launching.modules import Module, failure
 from opmux_jit.native.library import launcher
 
 LARGE_SHARED_BYTES = 48 * 1024
@@ -67,6 +66,7 @@ class Kernel:
             TypeError: where an argument does not fit the signature; the message names it.
             BuildFailed: where the kernel does not compile or load.
             LaunchFailed: where the driver refuses the launch.
+            torch.OutOfMemoryError: where the device has too little memory to load or launch it.
         """
         if not 1 <= len(grid) <= 3:
             raise InvalidArgument(f"{self.name}: `grid` expected one to three numbers of blocks, got {grid!r}")
@@ -110,7 +110,7 @@ class Kernel:
                 )
             )  # fmt: skip
         except native.DriverError as error:
-            raise LoadFailed(str(error.args[0])) from None
+            raise failure(self.name, error, str(error.args[0])) from None
         return self._launches.setdefault(index, made)
 
 

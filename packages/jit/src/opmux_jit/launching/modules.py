@@ -4,10 +4,15 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from opmux_jit.cache.entry import Entry
 from opmux_jit.errors import LoadFailed
 from opmux_jit.launching.devices import Device
 from opmux_jit.native.library import launcher
+
+OUT_OF_MEMORY = 2
+"""The drivers' code for too little memory on the device: no kernel's fault, so the core does not fall back."""
 
 TOO_NEW = {"nvidia": (200, 209, 218, 222), "amd": (200, 209)}
 """The drivers' codes for machine code that they cannot load: invalid image, no binary for this GPU, invalid or
@@ -25,6 +30,12 @@ ATTRIBUTES: Mapping[str, int] = {
 """Attributes of kernels and their numbers, which CUDA and HIP share (``CUfunction_attribute``)."""
 
 
+def failure(name: str, error: Exception, text: str) -> Exception:
+    """What to raise for an error of the driver: `text` as a `LoadFailed`, unless the device is out of memory."""
+    said, number = error.args
+    return torch.OutOfMemoryError(f"{name}: {said}") if number == OUT_OF_MEMORY else LoadFailed(text)
+
+
 class Module:
     """Machine code on a device. It is unloaded when neither it nor a kernel of it is referenced any more."""
 
@@ -37,6 +48,7 @@ class Module:
 
         Raises:
             LoadFailed: where the driver refuses it; the message says whether it is too old for it.
+            torch.OutOfMemoryError: where the device has too little memory.
         """
         image = code.code if isinstance(code, Entry) else code
         self.device, self.name = device, code.source.name if isinstance(code, Entry) else "machine code"
@@ -44,7 +56,7 @@ class Module:
         try:
             self.handle: int = native.load(device.driver, device.index, image)
         except native.DriverError as error:
-            raise LoadFailed(self._refused(code, *error.args)) from None
+            raise failure(self.name, error, self._refused(code, *error.args)) from None
         self._unload = weakref.finalize(self, native.unload, device.driver, device.index, self.handle)
         self._unload.atexit = False  # the driver unloads everything when the process ends
 
@@ -74,7 +86,8 @@ class Module:
             return Function(self, name, native.function(self.device.driver, self.device.index, self.handle, name))
         except native.DriverError as error:
             remedy = 'declare it extern "C" __global__'
-            raise LoadFailed(f"{self.name}: it has no kernel {name!r} ({error.args[0]}); {remedy}") from None
+            text = f"{self.name}: it has no kernel {name!r} ({error.args[0]}); {remedy}"
+            raise failure(self.name, error, text) from None
 
     def variable(self, name: str) -> tuple[int, int]:
         """The address and size in bytes of a ``__device__`` or ``__constant__`` variable.
@@ -86,7 +99,7 @@ class Module:
         try:
             found = native.global_(self.device.driver, self.device.index, self.handle, name)
         except native.DriverError as error:
-            raise LoadFailed(f"{self.name}: it has no variable {name!r} ({error.args[0]})") from None
+            raise failure(self.name, error, f"{self.name}: it has no variable {name!r} ({error.args[0]})") from None
         return int(found[0]), int(found[1])
 
 
@@ -124,4 +137,4 @@ class Function:
         try:
             return getattr(native, call)(device.driver, device.index, self.handle, *arguments)
         except native.DriverError as error:
-            raise LoadFailed(f"{self.name}: {error.args[0]}") from None
+            raise failure(self.name, error, f"{self.name}: {error.args[0]}") from None

@@ -9,7 +9,8 @@ namespace opmux {
 
 namespace {
 
-PyObject *launch_failed = nullptr;
+PyObject *launch_failed = nullptr, *out_of_memory = nullptr;
+constexpr int out_of_memory_code = 2;  // CUDA's and HIP's
 
 LaunchAttribute attribute(std::uint32_t id, std::uint32_t value) {
   LaunchAttribute made{};
@@ -157,7 +158,7 @@ int Shape::run(const unsigned (&grid)[3], void *stream, char *block_of_arguments
 }
 
 void Shape::fail(int code, const unsigned (&grid)[3]) const {
-  PyErr_Format(launch_failed,
+  PyErr_Format(code == out_of_memory_code ? out_of_memory : launch_failed,
                "%s: the driver refused the launch on device %d: %s\n"
                "  grid: (%u, %u, %u), block: (%u, %u, %u), shared memory: %u bytes",
                name.c_str(), device, driver->describe(code).c_str(), grid[0], grid[1], grid[2], block[0], block[1],
@@ -175,8 +176,9 @@ PyObject *new_launch(std::shared_ptr<Shape> shape) {
 
 bool prepare_launches(PyObject *module) {
   launch_failed = PyObject_GetAttrString(module, "LaunchFailed");
+  out_of_memory = PyObject_GetAttrString(module, "OutOfMemoryError");
   launch_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&launch_spec));
-  return launch_failed && launch_type && prepare_lists();
+  return launch_failed && out_of_memory && launch_type && prepare_lists();
 }
 
 }  // namespace opmux

@@ -175,6 +175,7 @@ PYBIND11_MODULE(_launcher, module) {
     }
   });
   module.attr("LaunchFailed") = py::module_::import("opmux_jit.errors").attr("LaunchFailed");
+  module.attr("OutOfMemoryError") = py::module_::import("torch").attr("OutOfMemoryError");
   if (!prepare_arguments() || !prepare_launches(module.ptr())) {
     throw py::error_already_set();
   }
