@@ -25,6 +25,8 @@ def test_a_new_folder_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
 def test_a_folder_that_others_can_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "digest", lambda library: "digest")
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "from-source")  # no wheel brought them
     folder = cache_folder()
     for known in (build.INTERPRETER, build.HIP):  # what somebody else has put there
         (folder / f"{build.digest(known)}-{known.name}").write_bytes(b"")
