@@ -23,6 +23,8 @@ from opmux_triton.norm import configs as norm_configs
 from opmux_triton.norm import targets as norm
 from opmux_triton.paged import configs as paged_configs
 from opmux_triton.paged import targets as paged
+from opmux_triton.quantization import targets as quantization
+from opmux_triton.quantization.configs import QuantizeConfig
 from opmux_triton.rope import targets as rope
 from opmux_triton.rope.configs import RopeConfig
 
@@ -30,6 +32,7 @@ SM_90 = parse_arch("sm_90")
 NORM = norm_configs.RowsConfig(block=256, rows=1, num_warps=4)
 ROPE = RopeConfig(block_heads=8, tokens=1, num_warps=4)
 GATED = GatedConfig(block=256, rows=1, num_warps=4)
+QUANTIZE = QuantizeConfig(block=256, rows=1, parts=1, num_warps=4)
 WRITE = WriteConfig(block=256, tokens=1, stream=False, num_warps=4)
 
 
@@ -129,9 +132,14 @@ def linear_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...
     return lambda *t: gemm.linear_backward(*t, output_mask=(True, True, True), config=config), given
 
 
+def quantize_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
+    options = {"dtype": torch.float8_e4m3fn, "block": (1, 128), "scale_major": "k", "config": QUANTIZE}
+    return lambda *t: quantization.quantize(*t, **options), (halves(3, 256),)
+
+
 CALLS = (
     norm_call, add_norm_call, rope_call, gated_call, write_call, linear_call, paged_call, attention_call,
-    norm_backward_call, linear_backward_call,
+    norm_backward_call, linear_backward_call, quantize_call,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import _C, Tensor
+from triton.runtime.jit import TensorWrapper
 
 from opmux.plugin import BackendFault
 from opmux_triton.launch import Made
@@ -64,7 +65,7 @@ def native_launches(
         return _launches([_step(one, where) for one in made], len(tensors) + bool(scratch), index)
     except _Unknown:
         return None
-    except (BackendFault, ImportError, OSError, RuntimeError) as problem:  # no driver, or no launcher for this machine
+    except (BackendFault, RuntimeError) as problem:  # no driver or launcher for this machine, or the driver refuses
         _say_once(str(problem))
         return None
 
@@ -120,6 +121,7 @@ def _step(one: Made, where: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
     for kind, value in zip(types, (*one.arguments, *one.handle.constants), strict=True):
         if kind == "constexpr":
             continue
+        value = value.base if isinstance(value, TensorWrapper) else value
         if isinstance(value, Tensor):
             addresses.append((len(values), *_place(where, value)))
             signature += "p"
