@@ -1,4 +1,7 @@
-"""The hooks of a plugin. Each is called once per plugin, when plugins are loaded; never per call of an op."""
+"""The hooks of a plugin. Each is called once per plugin, when plugins are loaded; never per call of an op.
+
+pluggy reads the signatures of these functions and never runs their bodies.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
