@@ -36,9 +36,9 @@ def quantize(
     nearest with ties to even, and saturating.
 
     Blocks at the edges of x may be partial. A block of zeros, or one whose scale underflows to zero, has scale 1.
-    NaN is ignored in amax: it stays NaN (0 in int8) and does not affect the rest of its block. An infinity makes
-    the scale infinite: the infinities of that block become NaN (0 in int8), its finite values become zero, and
-    ``q * scale`` is NaN for the whole block.
+    NaN is ignored in amax: it stays NaN (0 in int8) and does not affect the rest of its block. An infinity, or
+    a float64 magnitude whose scale float32 cannot hold, makes the scale infinite: the infinities of that block
+    become NaN (0 in int8), its finite values become zero, and ``q * scale`` is NaN for the whole block.
 
     Args:
         x: The values, ``(*batch, m, k)``.
