@@ -27,11 +27,12 @@ CORE = "packages/core"
 TEMPLATE = "examples/backend-template"
 TRITON = "packages/plugins-triton"
 VENDOR = "packages/plugins-vendor"
+ASM = "packages/plugins-asm"
 TRANSFORMERS = "packages/transformers"
 EMULATOR = "packages/emulator"
 JIT = "packages/jit"
-PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
-TESTED = (CORE, JIT, TRITON, VENDOR, TRANSFORMERS, EMULATOR)
+PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, ASM, TRANSFORMERS, EMULATOR)
+TESTED = (CORE, JIT, TRITON, VENDOR, ASM, TRANSFORMERS, EMULATOR)
 """Packages with tests of their own; the template's run in session ``build``."""
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
@@ -42,6 +43,7 @@ EVERYTHING = (
     TEMPLATE,
     TRITON,
     VENDOR,
+    f"{ASM}[testing]",
     f"{TRANSFORMERS}[testing]",
     f"{EMULATOR}[compiler]",
     f"{JIT}[testing]",
@@ -201,6 +203,26 @@ def kernels(session: nox.Session) -> None:
         check_arch(session, arch)
 
 
+@nox.session(name="test-asm")
+def asm(session: nox.Session) -> None:
+    """Run the assembly kernels on the emulator, for each arch, against the references; arguments go to the command."""
+    install(session, f"{CORE}[cli,testing]", f"{JIT}[native]", f"{ASM}[toolchain]", EMULATOR)
+    emulate_assembly(session, "small")
+
+
+def emulate_assembly(session: nox.Session, profile: str) -> None:
+    """Launch the assembly kernels through the native launcher on the emulator's HIP library, zero judgements."""
+    environment = {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "asm"}
+    for arch in ASSEMBLY_ARCHS:
+        arguments = ["--profile", profile, "--jobs", str(os.cpu_count() or 1), *session.posargs]
+        within = ["--within", f"opmux_emulator.asm_launches:on({arch})"]
+        session.run("opmux", "conformance", "asm", *arguments, *within, env=environment)
+
+
+ASSEMBLY_ARCHS = ("gfx942", "gfx950")
+"""The archs that the assembly kernels are for."""
+
+
 @nox.session(name="test-foreign")
 def foreign(session: nox.Session) -> None:
     """Run AMD's hand-written code objects on the emulator (fetches 40 MB); ``-- --write`` writes the page."""
@@ -305,6 +327,7 @@ def check_some_kernels(session: nox.Session) -> None:
     for arch in COVERING_ARCHS:
         check_machine_code(session, arch)
     emulate_kernels(session, "gfx942", "emulator-some")
+    emulate_assembly(session, "emulator")
 
 
 COVERING_ARCHS = ("gfx942", "sm_90")
@@ -338,7 +361,7 @@ def build(session: nox.Session) -> None:
     """Build the wheels, install them in a clean environment away from the tree, and use them there."""
     wheels = ROOT / "build" / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    session.install("build", "hatchling", "pybind11", "virtualenv")
+    install(session, "build", "hatchling", "pybind11", "virtualenv", "ziglang")
     for package in PACKAGES:
         session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), package, silent=True)
     for wheel in sorted(wheels.glob("*.whl")):
@@ -355,7 +378,7 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     session.run("python", "-m", "virtualenv", "--quiet", str(folder / "venv"))
     scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
     python, opmux = str(scripts / "python"), str(scripts / "opmux")
-    packages = ["opmux[cli,testing,triton]", "opmux-template"]
+    packages = ["opmux[cli,testing,triton,asm]", "opmux-template"]
     find = ["--find-links", str(wheels)]
     run = {"external": True}
     session.run(python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS, *find, *packages, **run)
@@ -376,5 +399,6 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     sources = [candidate["time_source"] or "" for candidate in json.loads(str(explained))["candidates"]]
     if not any(source.startswith("predicted") for source in sources):
         session.error("the rows that the Triton backend ships for sm_90 are not in force")
+    session.run(python, "-m", "opmux_asm.objects", **run)
     session.run(opmux, "doctor", **run)
     session.run(opmux, "conformance", "template", "--profile", "small", **run)

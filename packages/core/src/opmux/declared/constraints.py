@@ -90,6 +90,9 @@ class SameDtype(Constraint):
     def __init__(self, *arguments: str) -> None:
         self.arguments = arguments
 
+    def __repr__(self) -> str:
+        return f"SameDtype({', '.join(map(repr, self.arguments))})"
+
     def features(self, signature: Signature) -> tuple[Feature, ...]:
         for argument in self.arguments:
             tensor_source(signature, argument, "")
