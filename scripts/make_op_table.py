@@ -21,7 +21,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "norm": ("norm", ("norm",)),
     "activation": ("activation", ("activation",)),
     "rope": ("rope", ("rope",)),
-    "gemm": ("gemm", ("gemm", "scaled_gemm")),
+    "gemm": ("gemm", ("gemm", "scaled_gemm", "grouped_gemm", "scaled_grouped_gemm")),
     "attention": ("attention", ("attention", "attention_varlen")),
     "paged KV cache": ("paged-kv-cache", ("kv_cache", "paged_attention")),
     "quantization": ("quantization", ("quantization", "conversion", "fused_quantization")),

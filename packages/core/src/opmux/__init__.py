@@ -29,6 +29,12 @@ with _paused():
     from opmux.ops.conversion import convert_fp8, convert_scale
     from opmux.ops.fused_quantization import add_rms_norm_quantize, rms_norm_quantize, silu_and_mul_quantize
     from opmux.ops.gemm import linear, linear_backward
+    from opmux.ops.grouped_gemm import (
+        grouped_linear,
+        grouped_linear_backward,
+        grouped_weight_grad,
+        masked_grouped_linear,
+    )
     from opmux.ops.kv_cache import block_table_from_csr, write_kv_cache
     from opmux.ops.norm import (
         add_layer_norm,
@@ -45,6 +51,7 @@ with _paused():
     from opmux.ops.quantization import dequantize, quantize, static_quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
     from opmux.ops.scaled_gemm import scaled_linear, scaled_linear_accumulate
+    from opmux.ops.scaled_grouped_gemm import scaled_grouped_linear, scaled_masked_grouped_linear
     from opmux.planning.explanation import Candidate, Explanation, explain
     from opmux.running.observe import Trace, TraceRow, trace
     from opmux.running.quarantine import Quarantined, quarantine_clear, quarantined
@@ -81,10 +88,14 @@ __all__ = [
     "gelu_and_mul_backward",
     "gelu_mul",
     "gelu_mul_backward",
+    "grouped_linear",
+    "grouped_linear_backward",
+    "grouped_weight_grad",
     "layer_norm",
     "layer_norm_backward",
     "linear",
     "linear_backward",
+    "masked_grouped_linear",
     "merge_attention_states",
     "paged_attention",
     "paged_attention_lse",
@@ -96,8 +107,10 @@ __all__ = [
     "rms_norm_backward",
     "rms_norm_quantize",
     "rope",
+    "scaled_grouped_linear",
     "scaled_linear",
     "scaled_linear_accumulate",
+    "scaled_masked_grouped_linear",
     "silu_and_mul",
     "silu_and_mul_backward",
     "silu_and_mul_quantize",

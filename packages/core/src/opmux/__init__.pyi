@@ -59,10 +59,14 @@ __all__ = [
     "gelu_and_mul_backward",
     "gelu_mul",
     "gelu_mul_backward",
+    "grouped_linear",
+    "grouped_linear_backward",
+    "grouped_weight_grad",
     "layer_norm",
     "layer_norm_backward",
     "linear",
     "linear_backward",
+    "masked_grouped_linear",
     "merge_attention_states",
     "paged_attention",
     "paged_attention_lse",
@@ -74,8 +78,10 @@ __all__ = [
     "rms_norm_backward",
     "rms_norm_quantize",
     "rope",
+    "scaled_grouped_linear",
     "scaled_linear",
     "scaled_linear_accumulate",
+    "scaled_masked_grouped_linear",
     "silu_and_mul",
     "silu_and_mul_backward",
     "silu_and_mul_quantize",
@@ -736,6 +742,83 @@ class _gelu_mul_backward(_Op):
 
 gelu_mul_backward: _gelu_mul_backward
 
+class _grouped_linear(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        group_offsets: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        w: Tensor,
+        group_offsets: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+grouped_linear: _grouped_linear
+
+class _grouped_linear_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        w: Tensor,
+        group_offsets: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_out: Tensor,
+        x: Tensor,
+        w: Tensor,
+        group_offsets: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+grouped_linear_backward: _grouped_linear_backward
+
+class _grouped_weight_grad(_Op):
+    reference: Callable[..., None]
+    def __call__(
+        self,
+        out: Tensor,
+        dy: Tensor,
+        x: Tensor,
+        group_offsets: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        backend: str | None = None,
+    ) -> None: ...
+    def bind(
+        self,
+        out: Tensor,
+        dy: Tensor,
+        x: Tensor,
+        group_offsets: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., None]: ...
+
+grouped_weight_grad: _grouped_weight_grad
+
 class _layer_norm(_Op):
     reference: Callable[..., Tensor]
     def __call__(
@@ -831,6 +914,30 @@ class _linear_backward(_Op):
     ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
 
 linear_backward: _linear_backward
+
+class _masked_grouped_linear(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        masked_m: Tensor,
+        *,
+        expected_m: int,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        w: Tensor,
+        masked_m: Tensor,
+        *,
+        expected_m: int,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+masked_grouped_linear: _masked_grouped_linear
 
 class _merge_attention_states(_Op):
     reference: Callable[..., tuple[Tensor, Tensor]]
@@ -1080,6 +1187,36 @@ class _rms_norm_quantize(_Op):
 
 rms_norm_quantize: _rms_norm_quantize
 
+class _scaled_grouped_linear(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        group_offsets: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        w: Tensor,
+        group_offsets: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+scaled_grouped_linear: _scaled_grouped_linear
+
 class _scaled_linear(_Op):
     reference: Callable[..., Tensor]
     def __call__(
@@ -1132,6 +1269,36 @@ class _scaled_linear_accumulate(_Op):
     ) -> Callable[..., None]: ...
 
 scaled_linear_accumulate: _scaled_linear_accumulate
+
+class _scaled_masked_grouped_linear(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        masked_m: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        *,
+        expected_m: int,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        w: Tensor,
+        masked_m: Tensor,
+        x_scale: Tensor,
+        w_scale: Tensor,
+        *,
+        expected_m: int,
+        out_dtype: torch.dtype,
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+scaled_masked_grouped_linear: _scaled_masked_grouped_linear
 
 class _silu_and_mul(_Op):
     reference: Callable[..., Tensor]

@@ -595,6 +595,111 @@ def test_long_sums_of_8_bit_floats_without_promotion(hold: Hold) -> None:
     assert all("k=16384" in f["case"] for f in report["failures"])
 
 
+# Grouped products
+
+
+def test_group_offset_off_by_one(hold: Hold) -> None:
+    """The first row of a group is taken for the last of the group before."""
+
+    def grouped_linear(x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: Tensor | None) -> Tensor:
+        out = opmux.grouped_linear.reference(x, w, group_offsets, group_sizes)
+        for group, start in enumerate(group_offsets.tolist()[1:-1]):
+            if start < len(x):
+                out[start] = (x[start].float() @ w[group].float().T).to(x.dtype)
+        return out
+
+    assert_fails(hold("grouped_linear", grouped_linear), "element bound", "row bound")
+
+
+def test_an_empty_group_shifts_the_rest(hold: Hold) -> None:
+    """The weight is chosen by how many groups with rows came before."""
+
+    def grouped_linear(x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: Tensor | None) -> Tensor:
+        sizes = group_offsets.diff() if group_sizes is None else group_sizes
+        used = torch.nonzero(sizes)[:, 0]
+        shifted = w.clone()
+        shifted[used] = w[: len(used)]
+        return opmux.grouped_linear.reference(x, shifted, group_offsets, group_sizes)
+
+    assert_fails(hold("grouped_linear", grouped_linear), "element bound", "row bound")
+
+
+def test_padding_rows_written(hold: Hold) -> None:
+    """All rows up to the next group are computed."""
+
+    def grouped_linear(x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: Tensor | None) -> Tensor:
+        return opmux.grouped_linear.reference(x.nan_to_num(0.0), w, group_offsets, None)
+
+    assert_fails(hold("grouped_linear", grouped_linear), "padding")
+
+
+def test_rows_past_the_last_group_written(hold: Hold) -> None:
+    def scaled_grouped_linear(x: Tensor, w: Tensor, group_offsets: Tensor, *rest: Any, **options: Any) -> Tensor:
+        out = opmux.scaled_grouped_linear.reference(x, w, group_offsets, *rest, **options)
+        out[int(group_offsets[-1]) :] = 0
+        return out
+
+    assert_fails(hold("scaled_grouped_linear", scaled_grouped_linear), "padding")
+
+
+def test_a_masked_count_read_as_its_maximum(hold: Hold) -> None:
+    def masked_grouped_linear(x: Tensor, w: Tensor, masked_m: Tensor, **options: Any) -> Tensor:
+        return opmux.masked_grouped_linear.reference(x, w, torch.full_like(masked_m, x.shape[1]), **options)
+
+    assert_fails(hold("masked_grouped_linear", masked_grouped_linear), "padding")
+
+
+def test_masked_counts_expected_to_be_as_announced(hold: Hold) -> None:
+    """`expected_m` is taken for a bound."""
+
+    def masked_grouped_linear(x: Tensor, w: Tensor, masked_m: Tensor, *, expected_m: int) -> Tensor:
+        counts = masked_m.clamp(max=expected_m)
+        return opmux.masked_grouped_linear.reference(x, w, counts, expected_m=expected_m)
+
+    assert_fails(hold("masked_grouped_linear", masked_grouped_linear), "NaN and Inf")
+
+
+def test_scales_of_the_neighbouring_group(hold: Hold) -> None:
+    def scaled_grouped_linear(
+        x: Tensor, w: Tensor, offsets: Tensor, x_scale: Tensor, w_scale: Tensor, *rest: Any, **options: Any
+    ) -> Tensor:
+        return opmux.scaled_grouped_linear.reference(x, w, offsets, x_scale, w_scale.roll(1, 0), *rest, **options)
+
+    assert_fails(hold("scaled_grouped_linear", scaled_grouped_linear), "element bound", "row bound")
+
+
+def test_scales_of_the_neighbouring_masked_group(hold: Hold) -> None:
+    def scaled_masked_grouped_linear(
+        x: Tensor, w: Tensor, masked_m: Tensor, x_scale: Tensor, w_scale: Tensor, **options: Any
+    ) -> Tensor:
+        return opmux.scaled_masked_grouped_linear.reference(x, w, masked_m, x_scale, w_scale.roll(1, 0), **options)
+
+    assert_fails(hold("scaled_masked_grouped_linear", scaled_masked_grouped_linear), "element bound", "row bound")
+
+
+def test_padding_summed_into_gradients_of_weights(hold: Hold) -> None:
+    def grouped_weight_grad(out: Tensor, dy: Tensor, x: Tensor, offsets: Tensor, sizes: Tensor | None) -> None:
+        opmux.grouped_weight_grad.reference(out, dy, x, offsets, None)
+
+    assert_fails(hold("grouped_weight_grad", grouped_weight_grad), "NaN and Inf")
+
+
+def test_an_empty_groups_gradient_left_unwritten(hold: Hold) -> None:
+    def grouped_linear_backward(
+        grad: Tensor, x: Tensor, w: Tensor, offsets: Tensor, sizes: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        grad_x, grad_w = opmux.grouped_linear_backward.reference(grad, x, w, offsets, sizes, **options)
+        if grad_w.dim() == 3:
+            found = torch.empty_like(grad_w)
+            for group, size in enumerate((offsets.diff() if sizes is None else sizes).tolist()):
+                if size:
+                    found[group] = grad_w[group]
+            grad_w = found
+        return grad_x, grad_w
+
+    assert_fails(hold("grouped_linear_backward", grouped_linear_backward), "NaN and Inf")
+
+
 # What a record claims
 
 

@@ -100,8 +100,8 @@ class _Maker:
     def scale(self, *sizes: int) -> Tensor:
         return (torch.rand(*sizes, generator=self.generator) + 0.5).to(self.device)
 
-    def codes(self, m: int, k: int) -> Tensor:
-        return (32 * torch.randn(m, k, generator=self.generator)).to(torch.float8_e4m3fn).to(self.device)
+    def codes(self, *sizes: int) -> Tensor:
+        return (32 * torch.randn(*sizes, generator=self.generator)).to(torch.float8_e4m3fn).to(self.device)
 
     def ints(self, values: Any, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self.device)
@@ -177,6 +177,20 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
     "scaled_linear_accumulate": lambda m: (
         (m.scale(5, 3), m.codes(5, 256), m.codes(3, 256), m.scale(5, 1), m.scale(3, 1)),
         {},
+    ),
+    "grouped_linear": lambda m: ((m.real(5, 8), m.real(3, 4, 8), m.ints([0, 2, 2, 5]), None), {}),
+    "grouped_weight_grad": lambda m: (
+        (m.scale(3, 4, 8), m.real(5, 4), m.real(5, 8), m.ints([0, 3, 3, 5]), m.ints([2, 0, 1])),
+        {},
+    ),
+    "masked_grouped_linear": lambda m: ((m.real(3, 2, 8), m.real(3, 4, 8), m.ints([2, 2, 2])), {"expected_m": 2}),
+    "scaled_grouped_linear": lambda m: (
+        (m.codes(5, 256), m.codes(3, 4, 256), m.ints([0, 2, 2, 5]), m.scale(5, 2), m.scale(3, 1, 2), None),
+        {"out_dtype": torch.float32},
+    ),
+    "scaled_masked_grouped_linear": lambda m: (
+        (m.codes(3, 2, 256), m.codes(3, 4, 256), m.ints([2, 2, 2]), m.scale(3, 2, 1), m.scale(3, 4, 1)),
+        {"expected_m": 1, "out_dtype": torch.float32},
     ),
     "static_quantize": lambda m: ((m.real(5, 256), m.scale(5, 2)), {"dtype": torch.int8}),
     "dequantize": lambda m: ((m.codes(5, 256), m.scale(5, 2)), {"out_dtype": torch.float32}),

@@ -109,13 +109,16 @@ def test_forward_and_backward(name: str, recorder: Recorder) -> None:
 
 
 def grown(call: Sample) -> Sample:
-    """The call with twice the leading dim: the batch, or the tokens."""
-    kept = {"k_cache", "v_cache", "cos", "sin", "sinks", "seq_lens", "block_table", "weight", "bias", "w", "w_scale"}
+    """The call with twice the leading dim: the batch, the tokens, or the groups that have room for as many rows."""
+    names = {argument.name for argument in call.op.signature.tensors}
+    kept = {"k_cache", "v_cache", "cos", "sin", "sinks", "seq_lens", "block_table", "weight", "bias"}
+    kept |= set() if "masked_m" in names else {"w", "w_scale"}
+    kept |= {"out"} if "group_offsets" in names else set()
     tensors = []
     for argument, tensor in zip(call.op.signature.tensors, call.tensors, strict=True):
         if tensor is None or argument.name in kept:
             tensors.append(tensor)
-        elif argument.name.startswith("cu_seqlens"):  # as many sequences, each of twice the length
+        elif argument.name.startswith(("cu_seqlens", "group_")):  # as many sequences or groups, twice as long
             tensors.append(2 * tensor)
         else:
             tensors.append(torch.cat([tensor, tensor]))

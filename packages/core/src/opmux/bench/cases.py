@@ -279,6 +279,71 @@ def _scaled_linear_accumulate(data: Data, s: Shape) -> Arguments:
     return Arguments((torch.zeros(s.tokens, s.intermediate, device=data.device), x, w, x_scale, w_scale))
 
 
+GROUPS = 4
+"""Groups of a grouped product, all of one size; fewer where that does not divide the tokens."""
+
+
+def _groups(data: Data, s: Shape) -> tuple[int, Tensor]:
+    """How many groups the tokens are cut into, and their offsets."""
+    groups = math.gcd(s.tokens, GROUPS)
+    return groups, data.offsets(groups, s.tokens // groups)
+
+
+def _grouped(data: Data, s: Shape) -> tuple[Tensor, Tensor, Tensor]:
+    groups, offsets = _groups(data, s)
+    return data.normal(s.tokens, s.hidden), data.weight(groups, s.intermediate, s.hidden), offsets
+
+
+def _product_flops(s: Shape) -> float:
+    return 2.0 * s.tokens * s.intermediate * s.hidden
+
+
+def _grouped_linear(data: Data, s: Shape) -> Arguments:
+    return Arguments((*_grouped(data, s), None), flops=_product_flops(s))
+
+
+def _grouped_linear_backward(data: Data, s: Shape) -> Arguments:
+    tensors = (data.normal(s.tokens, s.intermediate), *_grouped(data, s), None)
+    return Arguments(tensors, {"output_mask": (True, True)}, flops=2 * _product_flops(s))
+
+
+def _grouped_weight_grad(data: Data, s: Shape) -> Arguments:
+    x, w, offsets = _grouped(data, s)
+    dy = data.normal(s.tokens, s.intermediate)
+    return Arguments((torch.zeros_like(w, dtype=torch.float32), dy, x, offsets, None), flops=_product_flops(s))
+
+
+def _masked_grouped_linear(data: Data, s: Shape) -> Arguments:
+    x, w, offsets = _grouped(data, s)
+    counts = offsets.diff().to(torch.int32)
+    options = {"expected_m": s.tokens // len(counts)}
+    return Arguments((x.unflatten(0, (len(counts), -1)), w, counts), options, flops=_product_flops(s))
+
+
+def _scaled_grouped_linear(data: Data, s: Shape) -> Arguments:
+    x, w, x_scale, w_scale, _ = _scaled_linear(data, s).tensors
+    assert x is not None
+    assert w is not None
+    assert w_scale is not None
+    groups, offsets = _groups(data, s)
+    weights, scales = w.expand(groups, -1, -1).contiguous(), w_scale.expand(groups, -1, -1).contiguous()
+    out_dtype = torch.float32 if data.dtype == torch.float64 else data.dtype
+    tensors = (x, weights, offsets, x_scale, scales, None)
+    return Arguments(tensors, {"out_dtype": out_dtype}, flops=_product_flops(s))
+
+
+def _scaled_masked_grouped_linear(data: Data, s: Shape) -> Arguments:
+    scaled = _scaled_grouped_linear(data, s)
+    x, w, offsets, x_scale, w_scale, _ = scaled.tensors
+    assert x is not None
+    assert offsets is not None
+    assert x_scale is not None
+    counts = offsets.diff().to(torch.int32)
+    rows, scales = (t.unflatten(0, (len(counts), -1)) for t in (x, x_scale))
+    options = {"expected_m": s.tokens // len(counts), **scaled.options}
+    return Arguments((rows, w, counts, scales, w_scale), options, flops=_product_flops(s))
+
+
 def _convert_fp8(data: Data, s: Shape) -> Arguments:
     return Arguments(_codes(data, s), {"dtype": torch.float8_e4m3fnuz})
 
@@ -328,6 +393,12 @@ MAKERS: dict[str, Maker] = {
     "quantize": _quantize,
     "scaled_linear": _scaled_linear,
     "scaled_linear_accumulate": _scaled_linear_accumulate,
+    "grouped_linear": _grouped_linear,
+    "grouped_linear_backward": _grouped_linear_backward,
+    "grouped_weight_grad": _grouped_weight_grad,
+    "masked_grouped_linear": _masked_grouped_linear,
+    "scaled_grouped_linear": _scaled_grouped_linear,
+    "scaled_masked_grouped_linear": _scaled_masked_grouped_linear,
     "static_quantize": _static_quantize,
     "dequantize": _dequantize,
     "convert_scale": _convert_scale,

@@ -253,3 +253,44 @@ def scaled_linear(
 def scaled_linear_accumulate(out: Tensor, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor) -> None:
     """The product, and a sum."""
     out += scaled_linear(x, w, x_scale, w_scale, None, out_dtype=out.dtype)
+
+
+def grouped_linear(x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: None) -> Tensor:
+    """PyTorch's own grouped product."""
+    return F.grouped_mm(x, w.mT, offs=group_offsets[1:])
+
+
+def grouped_linear_backward(
+    grad: Tensor, x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: None, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """A grouped product for each gradient."""
+    ends = group_offsets[1:]
+    return F.grouped_mm(grad, w, offs=ends), F.grouped_mm(grad.T, x, offs=ends)
+
+
+def grouped_weight_grad(out: Tensor, dy: Tensor, x: Tensor, group_offsets: Tensor, group_sizes: None) -> None:
+    """A grouped product, and a sum."""
+    out += F.grouped_mm(dy.T, x, offs=group_offsets[1:])
+
+
+def masked_grouped_linear(x: Tensor, w: Tensor, masked_m: Tensor, *, expected_m: int) -> Tensor:
+    """A batched product of all rows, those that do not count too."""
+    return x @ w.mT
+
+
+def scaled_grouped_linear(
+    x: Tensor, w: Tensor, group_offsets: Tensor, x_scale: Tensor, w_scale: Tensor, group_sizes: None,
+    *, out_dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """Both sides multiplied by their scales, then a grouped product; for blocks of 1x128 with 128x128."""
+    rows = w_scale.repeat_interleave(128, 1)[:, : w.shape[1]]
+    left = dequantize(x, x_scale, out_dtype=out_dtype)
+    return grouped_linear(left, dequantize(w, rows, out_dtype=out_dtype), group_offsets, None)
+
+
+def scaled_masked_grouped_linear(
+    x: Tensor, w: Tensor, masked_m: Tensor, x_scale: Tensor, w_scale: Tensor, *, expected_m: int, out_dtype: torch.dtype
+) -> Tensor:
+    """Both sides multiplied by their scales, then a batched product; for blocks of 1x128 with 128x128."""
+    rows = w_scale.repeat_interleave(128, 1)[:, : w.shape[1]]
+    return dequantize(x, x_scale, out_dtype=out_dtype) @ dequantize(w, rows, out_dtype=out_dtype).mT

@@ -13,6 +13,7 @@ from opmux.testing.making import Arguments
 from opmux.testing.memory import Guarded, bits
 from opmux.testing.oracle import expected_results, mutated, result_names, upcast
 from opmux.testing.subject import Subject
+from opmux.testing.unwritten import unwritten_results
 
 
 def check_forms(subject: Subject, results: Sequence[Tensor]) -> None:
@@ -41,6 +42,18 @@ def check_memory(subject: Subject, allocated: Sequence[Guarded] = ()) -> None:
             )  # fmt: skip
 
 
+def check_unwritten(subject: Subject, results: Sequence[Tensor]) -> None:
+    """Check that what an op leaves unwritten still holds the poison that freshly allocated memory was filled with."""
+    masks = unwritten_results(subject.op, subject.arguments.tensors)
+    for output, got, mask in zip(subject.op.signature.outputs, results, masks, strict=True):
+        if mask is not None and tuple(got.shape[:-1]) == tuple(mask.shape[:-1]):
+            count = int((mask & ~got.isnan()).sum())
+            if count:
+                subject.report(
+                    "padding", f"{count} elements of `{output.name}` in rows that belong to no group were written"
+                )
+
+
 def check_values(
     subject: Subject,
     results: Sequence[Tensor],
@@ -67,10 +80,13 @@ def check_values(
     names = result_names(op)
     exact = expected_results(op, arguments, results)
     allowed, unit = allowed_errors(op, arguments, exact, subject.case.view == "expanded")
+    unwritten = unwritten_results(op, arguments.tensors)
     for place, (name, got, right, allowance) in enumerate(zip(names, results, exact, allowed, strict=True)):
         if tuple(got.shape) != tuple(right.shape) or (skip and skip[place]):
             continue  # the wrong form is reported as such
         free = unspecified[place] if unspecified else None
+        if unwritten and (untouched := unwritten[place]) is not None:
+            free = untouched if free is None else free | untouched
         if any_nonfinite:
             either = ~got.isfinite() & ~right.isfinite()
             free = either if free is None else free | either

@@ -231,6 +231,44 @@ def _block_table(making: Making) -> Tensor:
     return making.as_index(table)
 
 
+@makes("group_offsets", data=PATTERNS)
+def _group_offsets(making: Making) -> Tensor:
+    """Offsets of groups, one of them empty, with rows left over behind the last."""
+    return making.as_index(running(_lengths_of(making, making.dim("groups"), making.dim("m"))))
+
+
+@makes("group_sizes", data=PATTERNS)
+def _group_sizes(making: Making) -> Tensor:
+    """Sizes of groups with padding of one row at least, with none, and of any size, in turn."""
+    offsets = making.made["group_offsets"]
+    assert offsets is not None
+    sizes = offsets.diff().tolist()
+    if making.case.data != FULL:
+        for place, size in enumerate(sizes):
+            drawn = int(making.integers(0, size + 1, ()))
+            sizes[place] = (max(0, size - 1 - size // 8), size, drawn)[place % 3]
+    return making.as_index(sizes)
+
+
+@makes("masked_m", data=("consecutive", "equal", "ends"))
+def _masked_m(making: Making) -> Tensor:
+    """Counts of rows: some, none, all and one, in turn; also one each, half each, and all and none alternately."""
+    groups, most = making.dim("groups"), making.dim("max_m")
+    cycle = {
+        FULL: (making.options.get("expected_m", most),),
+        "consecutive": (min(1, most),),
+        "equal": (most // 2,),
+        "ends": (most, 0),
+    }.get(making.case.data)
+    drawn = making.integers(0, most + 1, (groups,)).tolist()
+    counts = [
+        cycle[place % len(cycle)] if cycle else (drawn[place], 0, most, min(1, most))[place % 4]
+        for place in range(groups)
+    ]
+    making.shared["expected_m"] = sum(counts) // max(groups, 1)
+    return making.as_index(counts)
+
+
 @makes("k_cache")
 @makes("v_cache")
 def _cache(making: Making) -> Tensor:

@@ -11,7 +11,8 @@ from opmux.callpath.op import OPS, Op
 from opmux.testing import contents
 from opmux.testing.case import Case, all_options
 from opmux.testing.making import MAKERS, Arguments, Maker, Making
-from opmux.testing.memory import POISON_INDEX
+from opmux.testing.memory import POISON_INDEX, bits, poison_
+from opmux.testing.unwritten import unused_rows
 
 Forward = Callable[..., Any]
 """What computes the results of a forward op that its backward takes: it gets the op's tensors and options."""
@@ -111,8 +112,9 @@ def _derive(making: Making, derived: Mapping[str, Op], computed_by: Callable[[Op
 
 
 def fill_unused(arguments: Arguments) -> None:
-    """Put NaN wherever a paged cache holds no token of a sequence: it must never reach a result."""
+    """Put NaN where no sequence has a token in a paged cache, and no group a row: it must never reach a result."""
     tensors = arguments.tensors
+    _fill_unused_rows(tensors)
     table, lengths = tensors.get("block_table"), tensors.get("seq_lens")
     if table is None or lengths is None:
         return
@@ -127,3 +129,14 @@ def fill_unused(arguments: Arguments) -> None:
                 used[row[place], : length - place * page_size] = True
         poison_in = ~used
         cache[poison_in] = float("nan") if cache.dtype.is_floating_point else POISON_INDEX
+
+
+def _fill_unused_rows(tensors: Mapping[str, Tensor | None]) -> None:
+    """Poison the rows of grouped operands, and their scales, that belong to no group."""
+    unused = unused_rows(tensors)
+    for name in ("x", "dy", "grad_out", "x_scale"):
+        tensor = tensors.get(name)
+        if unused is not None and tensor is not None and tensor.shape[: unused.dim()] == unused.shape:
+            if name == "x_scale" and unused.shape[-1] == 1:
+                continue  # one row, so its scale may be that of all
+            bits(tensor)[unused] = bits(poison_(torch.empty_like(tensor)))[unused]

@@ -39,6 +39,9 @@ _WIDE: Mapping[str, int] = {
     "half": 64,
 }
 
+_TOGETHER = 4096
+"""Rows of a group at most, where groups are the entries that are checked."""
+
 
 def leading_dim(op: Op) -> str | None:
     """The dim whose entries are independent: it leads the first tensor, and every output that has it."""
@@ -58,10 +61,14 @@ def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
     lead = leading_dim(op)
     paged = any(t.name == "k_cache" for t in signature.tensors)
     ragged = "tokens_q" in dims and "tokens_k" in dims
-    if lead is None and not paged and not ragged:
+    if lead is None and not paged and not ragged and "groups" not in dims:
         return
     required = {o.name: _usual(o) for o in signature.options if o.kind == "dtype" and o.required}
-    if paged:
+    if "groups" in dims:  # weights and rows are both that large
+        n, k, rows = dims["n"], dims["k"], min(dims["n"], dims["k"], _TOGETHER)
+        groups = 3 + elements // (rows * min(n, k))
+        dims |= {"groups": groups} | ({"max_m": rows} if "max_m" in dims else {"m": groups * rows})
+    elif paged:
         dims["pages"] = 1 + 2 * elements // (dims["page_size"] * dims["kv_heads"] * dims["head_dim"])
     elif ragged:
         tokens = 3 + elements // (dims["kv_heads"] * min(dims["head_dim"], dims["value_dim"]))
@@ -92,6 +99,8 @@ def part(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list
     """The arguments and results that are passed to the oracle."""
     if "cu_seqlens_k" in subject.arguments.tensors:
         return _some_sequences(subject, results)
+    if "groups" in subject.op.signature.binders:
+        return _some_groups(subject, results)
     if leading_dim(subject.op) is None:
         return _used_pages(subject.arguments), list(results)
     return _some_entries(subject, results)
@@ -123,6 +132,38 @@ def _some_sequences(subject: "Subject", results: Sequence[Tensor]) -> tuple[Argu
     arguments = {t.name: cut(tensors[t.name], list(t.shape.names())) for t in signature.tensors}
     some = [cut(r, list(o.shape.names())) for r, o in zip(results, signature.outputs, strict=True)]
     return Arguments({**arguments, **offsets}, subject.arguments.options), [r for r in some if r is not None]
+
+
+def checked_groups(subject: "Subject") -> Tensor:
+    """The groups that are passed to the oracle: the first, the middle and the last one."""
+    last = int(subject.case.dims["groups"]) - 1
+    return torch.tensor(sorted({0, last // 2, last}), device=subject.device)
+
+
+def _some_groups(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
+    """A few groups, as a call of so many; rows past the last offset are left out."""
+    signature, tensors = subject.op.signature, subject.arguments.tensors
+    kept = {"groups": checked_groups(subject)}
+    offsets = tensors.get("group_offsets")
+    if offsets is not None:
+        ends = offsets.tolist()
+        spans = [range(ends[group], ends[group + 1]) for group in kept["groups"].tolist()]
+        kept["m"] = torch.tensor([row for span in spans for row in span], dtype=torch.int64, device=offsets.device)
+        sums = torch.tensor([0, *map(len, spans)], device=offsets.device).cumsum(0)
+    whole = subject.case.dims.get("m")
+
+    def cut(tensor: Tensor | None, names: Sequence[str]) -> Tensor | None:
+        if tensor is None or not names:
+            return tensor
+        name = "m" if names[0] == "m_blocks" and tensor.shape[0] == whole else names[0]
+        return tensor.index_select(0, kept[name]) if name in kept else tensor
+
+    arguments = {t.name: cut(tensors[t.name], list(t.shape.names())) for t in signature.tensors}
+    if offsets is not None:
+        arguments["group_offsets"] = sums.to(offsets.dtype)
+    shapes = [o.shape for o in signature.outputs] or [signature.tensor(name).shape for name in signature.mutates]
+    some = [cut(r, list(shape.names())) for r, shape in zip(results, shapes, strict=True)]
+    return Arguments(arguments, subject.arguments.options), [r for r in some if r is not None]
 
 
 def checked_entries(subject: "Subject") -> Tensor:

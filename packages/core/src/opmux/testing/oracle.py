@@ -13,6 +13,7 @@ from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
 from opmux.testing.making import Arguments
+from opmux.testing.unwritten import settled
 
 Results = tuple[Tensor, ...]
 
@@ -67,9 +68,9 @@ def result_names(op: Op) -> list[str]:
 
 
 def run_reference(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> Results:
-    """The reference's results, always as a tuple."""
+    """The reference's results, always as a tuple, with 0 in what the op leaves unwritten."""
     found = op.reference(*(tensors[t.name] for t in op.signature.tensors), **options)
-    return found if isinstance(found, tuple) else (found,)
+    return settled(op, tensors, found if isinstance(found, tuple) else (found,))
 
 
 def _copy(tensor: Any, mutated: bool) -> Any:
@@ -170,6 +171,8 @@ def scale_of_elements(scale: Tensor, m: int, k: int) -> Tensor:
 
 @rounds("dequantize")
 @rounds("scaled_linear")
+@rounds("scaled_grouped_linear")
+@rounds("scaled_masked_grouped_linear")
 def _products(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
     """The results before they are rounded to the dtype that an option asks for."""
     return run_reference(op, tensors, {**arguments.options, "out_dtype": torch.float64})

@@ -15,7 +15,7 @@ from opmux.errors import InvalidArgument
 from opmux.testing import execution, large
 from opmux.testing.bounds import allowed_errors
 from opmux.testing.case import all_options
-from opmux.testing.checks import check_forms, check_memory, check_values, same_bits
+from opmux.testing.checks import check_forms, check_memory, check_unwritten, check_values, same_bits
 from opmux.testing.comparison import compare
 from opmux.testing.inputs import make_arguments
 from opmux.testing.magnitudes import doublings_of
@@ -26,6 +26,7 @@ from opmux.testing.poison import poison_freed, poisoned
 from opmux.testing.subject import NotClaimed, Subject, TargetRaised, called, forms, refill, run
 from opmux.testing.threads import all_threads
 from opmux.testing.unspecified import kinds_are_open, unspecified_results
+from opmux.testing.unwritten import settled
 
 
 def values(subject: Subject) -> None:
@@ -36,13 +37,19 @@ def values(subject: Subject) -> None:
         results = run(subject)
     if not subject.op.signature.mutates:
         check_forms(subject, results)
+        check_unwritten(subject, results)
     check_memory(subject, allocated)
     check_values(subject, results, subject.arguments)
     if subject.op.signature.mutates:
         return
     again = run(subject)
-    if not same_bits(results, again):
+    if not same_bits(_settled(subject, results), _settled(subject, again)):
         check_values(subject, again, subject.arguments)
+
+
+def _settled(subject: Subject, results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Results without what the op leaves unwritten, which may differ from call to call."""
+    return settled(subject.op, subject.arguments.tensors, results)
 
 
 def nonfinite(subject: Subject) -> None:
@@ -106,13 +113,13 @@ def out(subject: Subject) -> None:
 
 def repeat(subject: Subject) -> None:
     """Check that equal inputs give equal bits, whatever the memory held before."""
-    results = [t.clone() for t in run(subject)]
+    results = [t.clone() for t in _settled(subject, run(subject))]
     for _ in range(3):
         if subject.op.signature.mutates:
             refill(subject, subject.arguments)
         else:
             poison_freed(forms(subject), subject.device)
-        again = run(subject)
+        again = _settled(subject, run(subject))
         if not same_bits(results, again):
             subject.report("determinism", "equal inputs gave different bits, and deterministic=True is declared")
             return
@@ -193,6 +200,7 @@ def past_32_bits(subject: Subject) -> None:
     check_memory(subject)
     changed = None
     pages = large.used_pages_of(subject)
+    grouped = "groups" in subject.op.signature.binders
     if pages is not None:
         changes = {n: subject.placed[n].changed_inside() for n in mutated(subject.op)}
         changed = {n: c.index_select(0, pages) for n, c in changes.items()}
@@ -200,8 +208,8 @@ def past_32_bits(subject: Subject) -> None:
         for name, change in changes.items():
             if int(change.sum()) > int(changed[name].sum()):
                 subject.report("writes elsewhere", f"pages of `{name}` have changed that no slot names")
-    elif subject.op.signature.mutates and large.leading_dim(subject.op) is not None:
-        rows = large.checked_entries(subject)
+    elif subject.op.signature.mutates and (grouped or large.leading_dim(subject.op) is not None):
+        rows = large.checked_groups(subject) if grouped else large.checked_entries(subject)
         changed = {n: subject.placed[n].changed_inside().index_select(0, rows) for n in mutated(subject.op)}
     arguments, some = large.part(subject, results)
     check_values(subject, some, arguments, changed=changed, skip=large.sums_over_entries(subject.op))

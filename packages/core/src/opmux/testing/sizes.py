@@ -28,7 +28,7 @@ def tile_dims(signature: Signature, profile: Profile) -> Dims | None:
     if not profile.tile:
         return None
     dims = base_dims(signature, profile)
-    long = {"tokens", "n", "k", "m", "hidden", "seq_q", "seq_k", "tokens_q", "tokens_k"} & set(dims)
+    long = {"tokens", "n", "k", "m", "max_m", "hidden", "seq_q", "seq_k", "tokens_q", "tokens_k"} & set(dims)
     if not long:
         return None
     for name in long:
@@ -60,6 +60,9 @@ EDGES: tuple[Mapping[str, Any], ...] = (
     {"batch": 5},
     {"hidden": 1},
     {"m": 1},
+    {"max_m": 1},
+    {"groups": 1},
+    {"groups": 9},
 )
 """Changes of the base dims that often break kernels; each applies to ops that have the dim."""
 
@@ -160,8 +163,9 @@ def scaled(signature: Signature, dims: Mapping[str, Any], place: int) -> Dims:
         found |= zip(("w_rows", "w_blocks"), _block_counts((dims["n"], dims["k"]), of_weight), strict=True)
     else:
         blocks = SCALE_BLOCKS[place % len(SCALE_BLOCKS)]
-    if {"m", "k", "m_blocks", "k_blocks"} <= names:
-        found |= zip(("m_blocks", "k_blocks"), _block_counts((dims["m"], dims["k"]), blocks), strict=True)
+    rows = next((name for name in ("m", "max_m") if name in names), None)
+    if rows is not None and {"k", "m_blocks", "k_blocks"} <= names:
+        found |= zip(("m_blocks", "k_blocks"), _block_counts((dims[rows], dims["k"]), blocks), strict=True)
     return found
 
 
@@ -169,8 +173,13 @@ def _block_counts(sizes: tuple[int, int], blocks: tuple[int, int]) -> list[int]:
     return [1 if length == -1 else -(-size // length) for size, length in zip(sizes, blocks, strict=True)]
 
 
-LONG_SUM = {"m": 8, "n": 16, "k": 16384}
+LONG_SUM = {"m": 8, "max_m": 8, "n": 16, "k": 16384}
 """A product with sums so long that matrix units lose bits of 8-bit floats, unless float32 takes over in between."""
+
+
+def long_sum(dims: Mapping[str, Any]) -> Dims | None:
+    """The dims with those of `LONG_SUM` that the op has; None where it is no product of quantised matrices."""
+    return {**dims, **{n: s for n, s in LONG_SUM.items() if n in dims}} if {"n", "k", "w_blocks"} <= set(dims) else None
 
 
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:
@@ -189,6 +198,7 @@ def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelSh
                 "n": n or shape.intermediate,
                 "k": k or shape.hidden,
                 "m": profile.model_tokens,
+                "max_m": profile.model_tokens,
                 "heads": shape.heads,
                 "kv_heads": shape.kv_heads,
                 "head_dim": shape.head_dim,

@@ -278,6 +278,30 @@ def _scaled_product(random: Random, model: Model) -> Sizes:
     return {"batch": (), "m": m, "n": n, "k": k, **scales, "out_dtype": torch.bfloat16}
 
 
+EXPERTS = ((8, 2), (32, 4), (64, 6), (128, 8))
+"""Groups of a grouped product, and how many of them a token goes to."""
+
+
+def _grouped_product(random: Random, model: Model) -> Sizes:
+    product = _product(random, model)
+    groups, each = random.choice(EXPERTS)
+    width = max(128, model.intermediate // groups // 128 * 128)
+    n, k = random.choice(((2 * width, model.hidden), (model.hidden, width)))
+    return {"groups": groups, "m": each * product["tokens"], "n": n, "k": k}
+
+
+def _masked_product(random: Random, model: Model) -> Sizes:
+    sizes = _grouped_product(random, model)
+    expected = -(-sizes.pop("m") // sizes["groups"])
+    return {**sizes, "max_m": max(128, 1 << (2 * expected - 1).bit_length()), "expected_m": expected}
+
+
+def _with_scales(sizes: Sizes) -> Sizes:
+    blocks, rows = -(-sizes["k"] // 128), sizes.get("m", sizes.get("max_m"))
+    scales = {"m_blocks": rows, "k_blocks": blocks, "w_rows": -(-sizes["n"] // 128), "w_blocks": blocks}
+    return {**sizes, **scales, "out_dtype": torch.bfloat16}
+
+
 def _norm_quantized(random: Random, model: Model) -> Sizes:
     return {**_quantized(random, model), "hidden": model.hidden}
 
@@ -315,5 +339,9 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     **dict.fromkeys(("rms_norm_quantize", "add_rms_norm_quantize"), _norm_quantized),
     "silu_and_mul_quantize": _gate_quantized,
     **dict.fromkeys(("scaled_linear", "scaled_linear_accumulate"), _scaled_product),
+    **dict.fromkeys(("grouped_linear", "grouped_linear_backward", "grouped_weight_grad"), _grouped_product),
+    "masked_grouped_linear": _masked_product,
+    "scaled_grouped_linear": lambda random, model: _with_scales(_grouped_product(random, model)),
+    "scaled_masked_grouped_linear": lambda random, model: _with_scales(_masked_product(random, model)),
 }  # fmt: skip
 """Op -> the sizes of one of its calls; for any other op, give shapes."""

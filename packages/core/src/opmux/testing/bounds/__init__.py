@@ -50,7 +50,17 @@ import torch
 from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
-from opmux.testing.bounds import activations, attention, attention_backward, codes, merging, model, norms, products
+from opmux.testing.bounds import (
+    activations,
+    attention,
+    attention_backward,
+    codes,
+    grouped,
+    merging,
+    model,
+    norms,
+    products,
+)
 from opmux.testing.bounds.model import (
     CODES_APART,
     CODES_FRACTION,
@@ -69,7 +79,7 @@ from opmux.testing.bounds.perturbation import by_perturbation
 from opmux.testing.making import Arguments
 from opmux.testing.oracle import upcast
 
-FAMILIES = (activations, attention, attention_backward, codes, merging, norms, products)
+FAMILIES = (activations, attention, attention_backward, codes, grouped, merging, norms, products)
 """The modules that derive the bounds of the core's ops; importing them registers their derivations."""
 
 __all__ = [

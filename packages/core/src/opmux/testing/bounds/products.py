@@ -75,7 +75,7 @@ at every addition, and all have its sign.
 
 @derives("scaled_linear")
 def _scaled_linear(given: Given) -> list[Allowance]:
-    magnitude = _scaled_magnitude(given)
+    magnitude = _scaled(given)
     if given.tensors.get("bias") is not None:
         magnitude = magnitude + given["bias"].abs()
     return [Allowance(magnitude)]
@@ -83,14 +83,19 @@ def _scaled_linear(given: Given) -> list[Allowance]:
 
 @derives("scaled_linear_accumulate")
 def _scaled_linear_accumulate(given: Given) -> list[Allowance]:
-    return [Allowance(_scaled_magnitude(given) + given["out"].abs() + given.expected[0].abs())]
+    return [Allowance(_scaled(given) + given["out"].abs() + given.expected[0].abs())]
 
 
-def _scaled_magnitude(given: Given) -> Tensor:
-    x, w = given["x"].to(torch.float64).abs(), given["w"].to(torch.float64).abs()
-    x, w = x * scale_of_elements(given["x_scale"], *x.shape[-2:]), w * scale_of_elements(given["w_scale"], *w.shape)
-    sums = (x @ w.mT) * (roundings(x.shape[-1]) + 4)
+def _scaled(given: Given) -> Tensor:
     eight_bit_floats = given.raw["x"].dtype.is_floating_point
+    return scaled_magnitude(given["x"], given["w"], given["x_scale"], given["w_scale"], eight_bit_floats)
+
+
+def scaled_magnitude(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, eight_bit_floats: bool) -> Tensor:
+    """The magnitude of a product of codes with these scales, in float64."""
+    x, w = x.to(torch.float64).abs(), w.to(torch.float64).abs()
+    x, w = x * scale_of_elements(x_scale, *x.shape[-2:]), w * scale_of_elements(w_scale, *w.shape)
+    sums = (x @ w.mT) * (roundings(x.shape[-1]) + 4)
     return sums + PROMOTED * (x.square() @ w.square().mT).sqrt() if eight_bit_floats else sums
 
 

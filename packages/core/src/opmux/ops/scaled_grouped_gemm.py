@@ -1,0 +1,145 @@
+"""Grouped products of quantised matrices: each group of rows has a weight, and scales, of its own.
+
+Layouts are those of `opmux.ops.grouped_gemm`, blocks of scales and sums those of `opmux.ops.scaled_gemm`. They are ops
+of their own, not optional arguments of the others: scales are required, and what is quantised has no gradient.
+"""
+
+import torch
+from torch import Tensor
+
+from opmux.definition import define_op
+from opmux.dtypes import Float32, Int32, Quantized, Real
+from opmux.ops._groups import read_counts, read_groups
+from opmux.ops.grouped_gemm import check_counts, check_groups, grouped_flops, masked_flops
+from opmux.ops.scaled_gemm import scaled_linear
+
+
+def _required(m: str, x: str) -> tuple[tuple[str, str], ...]:
+    """The relations of an op whose groups have the rows ``m``, in x of the shape that is given in words."""
+    blocks = "-(-k // 128)"
+    return (
+        ("n > 0 and k > 0", "a weight has at least one row and one column"),
+        (
+            f"(m_blocks, k_blocks, w_rows, w_blocks) in ((1, 1, 1, 1), ({m} and 1, 1, 1, 1), ({m}, 1, n, 1), "
+            f"({m}, {blocks}, -(-n // 128), {blocks}), ({m}, {blocks}, n, {blocks}))",
+            f"the scales of x {x.format('{' + m + '}', '{k}')} and of w ({{groups}}, {{n}}, {{k}}) have the shapes "
+            f"{x.format('1', '1')} and ({{groups}}, 1, 1) for tensors, {x.format('{' + m + '}', '1')} and "
+            f"({{groups}}, {{n}}, 1) for tokens with channels, {x.format('{' + m + '}', '{' + blocks + '}')} and "
+            f"({{groups}}, {{-(-n // 128)}}, {{{blocks}}}) for blocks of 1x128 with 128x128, or "
+            f"{x.format('{' + m + '}', '{' + blocks + '}')} and ({{groups}}, {{n}}, {{{blocks}}}) for 1x128 with 1x128",
+        ),
+    )
+
+
+@define_op(
+    out_dtype={"out": "out_dtype"},
+    option_dtypes={"out_dtype": Real},
+    same_dtype=(("x", "w"),),
+    require=_required("m", "({}, {})"),
+    check_data=check_groups("scaled_grouped_linear"),
+    flops=grouped_flops,
+    flops_bound="2 * m * n * k",
+    capturable=False,
+)
+def scaled_grouped_linear(
+    x: Quantized[Tensor, "m k"],
+    w: Quantized[Tensor, "groups n k"],
+    group_offsets: Int32[Tensor, "groups+1"],
+    x_scale: Float32[Tensor, "m_blocks k_blocks"],
+    w_scale: Float32[Tensor, "groups w_rows w_blocks"],
+    group_sizes: Int32[Tensor, "groups"] | None = None,
+    *,
+    out_dtype: torch.dtype,
+) -> Real[Tensor, "m n"]:
+    """Multiply each group of quantised rows by the quantised, transposed weight of the group.
+
+    The rows of group g, as `grouped_linear` has them, give ``scaled_linear(x, w[g], x_scale, w_scale[g])``, accumulated
+    and rounded as there. Rows that belong to no group are not read, nor are their scales, and not written
+    either: what out holds there is unspecified.
+
+    Args:
+        x: The codes of the rows, ``(m, k)``, sorted by group.
+        w: The codes of the weight of each group, ``(groups, n, k)``, in x's dtype.
+        group_offsets: Where each group starts and where the last one ends, as in `grouped_linear`, int32
+            ``(groups + 1,)``.
+        x_scale: The scales of x, ``(1, 1)`` for all rows, ``(m, 1)`` for tokens or ``(m, ceil(k / 128))`` for blocks of
+            1x128, float32, in any strides.
+        w_scale: The scales of w, in the same order ``(groups, 1, 1)``, ``(groups, n, 1)`` for channels, and
+            ``(groups, ceil(n / 128), ceil(k / 128))`` for blocks of 128x128 or ``(groups, n, ceil(k / 128))`` for
+            1x128; float32.
+        group_sizes: How many rows from its start on a group has, int32 ``(groups,)``; None means that there is no
+            padding between groups.
+        out_dtype: The dtype of out.
+
+    Returns:
+        out: ``(m, n)`` in out_dtype.
+
+    Raises:
+        InvalidArgument: If the scales are of no such pair of blocks, x and w differ in dtype, n or k is 0, or another
+            argument breaks the signature; where the data is checked: as `grouped_linear`.
+
+    Source:
+        Zhao et al., "DeepGEMM: clean and efficient FP8 GEMM kernels", 2025, for the layouts.
+    """
+    out = x.new_empty((x.shape[0], w.shape[1]), dtype=out_dtype)
+    for group, rows in enumerate(read_groups("scaled_grouped_linear", group_offsets, group_sizes, rows=x.shape[0])):
+        of_rows = x_scale if x_scale.shape[0] == 1 else x_scale[rows]
+        out[rows] = scaled_linear.reference(x[rows], w[group], of_rows, w_scale[group], None, out_dtype=out_dtype)
+    return out
+
+
+@define_op(
+    out_dtype={"out": "out_dtype"},
+    option_dtypes={"out_dtype": Real},
+    same_dtype=(("x", "w"),),
+    require=_required("max_m", "({{groups}}, {}, {})"),
+    check_data=check_counts("scaled_masked_grouped_linear"),
+    flops=masked_flops,
+    flops_bound="2 * groups * expected_m * n * k",
+    touched={"x": "groups * expected_m * k"},
+    capturable=False,
+)
+def scaled_masked_grouped_linear(
+    x: Quantized[Tensor, "groups max_m k"],
+    w: Quantized[Tensor, "groups n k"],
+    masked_m: Int32[Tensor, "groups"],
+    x_scale: Float32[Tensor, "groups m_blocks k_blocks"],
+    w_scale: Float32[Tensor, "groups w_rows w_blocks"],
+    *,
+    expected_m: int,
+    out_dtype: torch.dtype,
+) -> Real[Tensor, "groups max_m n"]:
+    """Multiply the first quantised rows of each group by the quantised, transposed weight of the group.
+
+    The first ``masked_m[g]`` rows of group g are ``scaled_linear(x[g], w[g], x_scale[g], w_scale[g])``, accumulated and
+    rounded as there. The rows from there on are not read, nor are their scales, and not written either: what out holds
+    there is unspecified. The counts are data on the device, so one captured graph serves all of them.
+
+    Args:
+        x: The codes of the rows, ``(groups, max_m, k)``.
+        w: The codes of the weight of each group, ``(groups, n, k)``, in x's dtype.
+        masked_m: How many of its rows each group uses, int32 ``(groups,)``, from 0 to max_m.
+        x_scale: The scales of x, ``(groups, 1, 1)`` for the matrix of a group, ``(groups, max_m, 1)`` for tokens or
+            ``(groups, max_m, ceil(k / 128))`` for blocks of 1x128, float32, in any strides.
+        w_scale: The scales of w, in the same order ``(groups, 1, 1)``, ``(groups, n, 1)`` for channels, and
+            ``(groups, ceil(n / 128), ceil(k / 128))`` for blocks of 128x128 or ``(groups, n, ceil(k / 128))`` for
+            1x128; float32.
+        expected_m: How many rows groups use on average, for the choice of a kernel; any number gives the same result.
+        out_dtype: The dtype of out.
+
+    Returns:
+        out: ``(groups, max_m, n)`` in out_dtype.
+
+    Raises:
+        InvalidArgument: If the scales are of no such pair of blocks, x and w differ in dtype, n or k is 0, or another
+            argument breaks the signature; where the data is checked: if a count is negative or above max_m.
+
+    Source:
+        Zhao et al., "DeepGEMM: clean and efficient FP8 GEMM kernels", 2025, for the layout.
+    """
+    out = x.new_empty((*x.shape[:2], w.shape[1]), dtype=out_dtype)
+    for group, rows in enumerate(read_counts("scaled_masked_grouped_linear", masked_m, capacity=x.shape[1])):
+        scales = x_scale[group] if x_scale.shape[1] == 1 else x_scale[group, :rows]
+        codes, weight = x[group, :rows], w[group]
+        out[group, :rows] = scaled_linear.reference(codes, weight, scales, w_scale[group], None, out_dtype=out_dtype)
+    return out
