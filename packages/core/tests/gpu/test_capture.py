@@ -39,7 +39,7 @@ def shuffle(call: Sample) -> Sample:
     """Write other values into the floating tensors of a call, and return a call on copies of them."""
     for tensor in call.tensors:
         if tensor is not None and tensor.is_floating_point():
-            tensor.copy_(torch.rand_like(tensor) + 0.5)
+            tensor.copy_(torch.rand_like(tensor, dtype=torch.float32) + 0.5)
     return call.copy()
 
 

@@ -6,7 +6,7 @@ where heads are this wide, so the two computing warpgroups share 64 keys, and ea
     one:        S' = K Q',    P',                        dV += P' dO
     the other:  dP' = V dO',  dS' = P' (dP' - shift),    dK += dS' Q
 
-``P'``, rounded, goes from the one to the other through shared memory.
+``P'`` goes from the one to the other through shared memory in float32: rounded there, ``dS'`` would be rounded twice.
 
 The gradients of queries have a kernel of their own, `hopper_wide_query_kernels`, which computes scores again: seven
 products instead of five. Adding float32 parts to global memory, once for every 64 keys, took longer than the two
@@ -135,9 +135,9 @@ def _values_step(
         weights = gl.where(column[None, :] >= first[:, None], weights, 0.0)
         if LEFT:
             weights = gl.where(column[None, :] <= (diagonal + left)[:, None], weights, 0.0)
-    halves = weights.to(q_ring.dtype)
     mbarrier.wait(p_empty.index(slot), (used // 2 & 1) ^ 1)
-    p_tiles.index(slot).store(halves)
+    p_tiles.index(slot).store(weights)
+    halves = weights.to(q_ring.dtype)
     synchronize()
     mbarrier.arrive(p_full.index(slot), count=1)
     mbarrier.arrive(q_empty.index(stage), count=1)
@@ -172,7 +172,7 @@ def _keys_step(sums, rest, used, buffers, barriers, WIDTHS: gl.constexpr, STAGES
     moved = warpgroup_mma_wait(0, [moved])
     mbarrier.wait(p_full.index(slot), used // 2 & 1)
     weights = p_tiles.index(slot).load(score_layout())
-    halves = (weights.to(gl.float32) * moved).to(q_ring.dtype)
+    halves = (weights * moved).to(q_ring.dtype)
     synchronize()
     mbarrier.arrive(p_empty.index(slot), count=1)
     mbarrier.arrive(grad_empty.index(stage), count=1)
@@ -272,7 +272,7 @@ def wide_keys_values(
     if VALUE_REST > 0:
         v_rest = gl.allocate_shared_memory(dtype, [1, 64, VALUE_REST], swizzled())
         grad_rests = gl.allocate_shared_memory(dtype, [STAGES, 64, VALUE_REST], swizzled())
-    p_tiles = gl.allocate_shared_memory(dtype, [2, 64, 64], swizzled())
+    p_tiles = gl.allocate_shared_memory(gl.float32, [2, 64, 64], swizzled(32))
     log_sums = gl.allocate_shared_memory(gl.float32, [STAGES, _SIDE], rows_tma.layout)
     shifts = gl.allocate_shared_memory(gl.float32, [STAGES, _SIDE], rows_tma.layout)
     kv_full = new_barriers(1, 1)

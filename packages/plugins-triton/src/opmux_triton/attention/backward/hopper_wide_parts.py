@@ -31,9 +31,9 @@ def rest_or_least(rest):
 
 
 @gluon.constexpr_function
-def swizzled():
-    """The layout of a tile in shared memory: one panel of 64 columns after the other."""
-    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+def swizzled(bits=16):
+    """The layout of a tile in shared memory: one panel of 128 bytes of each row after the other."""
+    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=bits, rank=2)
 
 
 @gluon.jit
