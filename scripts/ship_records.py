@@ -42,7 +42,8 @@ def kept_lines(text: str, tiled: frozenset[tuple[str, str]]) -> Iterator[str]:
             heading = value
             if value["implementation"] == LEFT_OUT:
                 continue
-            value = {**value, "compared": [name for name in value["compared"] if name != LEFT_OUT]}
+            if "compared" in value:
+                value = {**value, "compared": [name for name in value["compared"] if name != LEFT_OUT]}
         yield json.dumps(value)
 
 
