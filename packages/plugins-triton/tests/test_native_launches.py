@@ -238,13 +238,18 @@ def test_without_a_built_launcher_triton_launches(
     assert [r.getMessage() for r in caplog.records] == [said] * present
 
 
-def test_nothing_is_launched_natively_that_was_not_asked_for(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("value", "native"), [(None, True), ("1", True), ("0", False), ("off", False)])
+def test_the_environment_can_switch_native_launches_off(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, value: str | None, native: bool
+) -> None:
     monkeypatch.delenv(native_launches.VARIABLE)
+    if value is not None:
+        monkeypatch.setenv(native_launches.VARIABLE, value)
     run, tensors = norm_call()
     for _ in range(2):
         run(*tensors)
     (kept,) = (r for kept in repeats._repeats.values() for r in kept)
-    assert kept.native is None
+    assert (kept.native is not None) == native
 
 
 @pytest.mark.parametrize("error", [ImportError("GLIBCXX_3.4.40 not found"), OSError("no such file")])

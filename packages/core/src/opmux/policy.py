@@ -61,7 +61,7 @@ ENVIRONMENT: dict[str, str] = {
     "OPMUX_CACHE": "the folder where compiled kernels are kept, instead of the user's cache folder",
     "OPMUX_BUNDLES": "folders of kernels that `opmux prebuild` made, separated as in PATH",
     "OPMUX_NO_JIT": "1: nothing is compiled; a kernel that is in no cache or bundle is an error",
-    "OPMUX_NATIVE_LAUNCH": "1: the Triton backend launches through opmux-jit's launcher; not yet run on a GPU",
+    "OPMUX_NATIVE_LAUNCH": "0: the Triton backend launches through Triton's launcher, not through opmux-jit's",
     "OPMUX_HIP": "what the HIP library of opmux-emulator plays: an arch, then report=FILE, ignore=RULES, pageable, ...",
     "OPMUX_LOG": "level of the `opmux` logger: debug, info, warning or error",
 }

@@ -1,4 +1,4 @@
-"""Kept launches through the native launcher of opmux-jit, with ``OPMUX_NATIVE_LAUNCH=1``: one call for all of a call's.
+"""Kept launches through the native launcher of opmux-jit, where that is installed: one call for all of a call's.
 
 It is given what Triton's own launcher would hand to the driver. That is not public in Triton, so it is done only with
 the versions whose source was read (see `opmux_triton.tensor_maps`), and only for kernels whose parameters are all of a
@@ -76,8 +76,8 @@ class _Unknown(Exception):
 
 @functools.cache
 def _usable() -> bool:
-    """Whether the launcher is asked for and there, built: no call waits for a C++ compiler."""
-    if os.environ.get(VARIABLE, "").strip().lower() not in ("1", "true", "on", "yes"):
+    """Whether the launcher is there, built, and not switched off: no call waits for a C++ compiler."""
+    if os.environ.get(VARIABLE, "1").strip().lower() not in ("1", "true", "on", "yes"):
         return False
     if INSTALLED and not is_built():
         logger.info("opmux-jit's launcher is not built, Triton's is used: python -m opmux_jit.native builds it")
