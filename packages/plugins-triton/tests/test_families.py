@@ -16,7 +16,7 @@ from opmux.callpath.op import OPS
 from opmux_triton import families
 
 LEFT_TO_OTHERS = {
-    "static_quantize", "dequantize", "convert_scale", "convert_fp8", "scaled_linear", "scaled_linear_accumulate",
+    "static_quantize", "dequantize", "convert_scale", "convert_fp8",
     "grouped_linear", "grouped_linear_backward", "grouped_weight_grad", "masked_grouped_linear",
     "scaled_grouped_linear", "scaled_masked_grouped_linear",
 }  # fmt: skip

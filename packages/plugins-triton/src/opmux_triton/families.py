@@ -11,10 +11,11 @@ from opmux_triton.norm import implementations as norm
 from opmux_triton.paged import implementations as paged
 from opmux_triton.quantization import implementations as quantization
 from opmux_triton.rope import implementations as rope
+from opmux_triton.scaled_gemm import implementations as scaled_gemm
 
 FAMILIES = (
     norm, activation, rope, kv_cache, gemm, attention_forward, attention_backward, attention_merge, paged,
-    quantization,
+    quantization, scaled_gemm,
 )  # fmt: skip
 
 

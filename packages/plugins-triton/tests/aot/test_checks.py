@@ -50,7 +50,7 @@ def test_a_tall_dot_must_be_a_warpgroups_on_sm_90() -> None:
     built = dataclasses.replace(BUILT, arch="sm_90")
     facts = facts_with(matrix={"HMMA.16816.F32.BF16": 8}, registers={"reg": 128})
     assert checks.complaints(built, facts, launch_of(*COPY, BLOCK=1024)) == [
-        "a 16-bit dot of 64 rows or more, but no warpgroup instruction"
+        "a dot of 64 rows or more in 16 or 8 bits, but no warpgroup instruction"
     ]
 
 

@@ -24,11 +24,13 @@ from opmux.testing.odd import draw_odd
 from opmux.testing.patterns import PATTERNS
 from opmux.testing.profiles import Profile, profile_named
 from opmux.testing.sizes import (
+    LONG_SUM,
     PRODUCT_BLOCKS,
+    SEVERAL_BLOCKS,
     Dims,
     base_dims,
     edge_dims,
-    long_sum,
+    product_sums,
     model_dims,
     scaled,
     spread_dims,
@@ -122,10 +124,10 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
         yield case(half, dims, options=_of_model(signature, shape))
     for shape, dims in model_dims(signature, profile) if profile.doubled else ():
         yield case(single, dims, options=_of_model(signature, shape))
-    long = long_sum(base)
-    if long is not None and profile.tile:
+    sums = product_sums(base, LONG_SUM if profile.tile else SEVERAL_BLOCKS)
+    if sums is not None:
         for _ in PRODUCT_BLOCKS:
-            yield case(half, long, options={"out_dtype": single} if signature.outputs else {})
+            yield case(half, sums, options={"out_dtype": single} if signature.outputs else {})
     for place, dims in enumerate(edge_dims(signature, profile)):
         options = _causal(signature) if place % 2 else {}
         yield case((half, single, torch.float16)[place % 3], dims, options=options)

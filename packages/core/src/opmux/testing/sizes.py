@@ -176,10 +176,13 @@ def _block_counts(sizes: tuple[int, int], blocks: tuple[int, int]) -> list[int]:
 LONG_SUM = {"m": 8, "max_m": 8, "n": 16, "k": 16384}
 """A product with sums so long that matrix units lose bits of 8-bit floats, unless float32 takes over in between."""
 
+SEVERAL_BLOCKS = {"m": 3, "max_m": 3, "n": 136, "k": 272}
+"""Blocks of scales and a part of one either way, for profiles whose other sizes fit into one."""
 
-def long_sum(dims: Mapping[str, Any]) -> Dims | None:
-    """The dims with those of `LONG_SUM` that the op has; None where it is no product of quantised matrices."""
-    return {**dims, **{n: s for n, s in LONG_SUM.items() if n in dims}} if {"n", "k", "w_blocks"} <= set(dims) else None
+
+def product_sums(dims: Mapping[str, Any], sizes: Mapping[str, int]) -> Dims | None:
+    """The dims with those of these sizes that the op has; None where it is no product of quantised matrices."""
+    return {**dims, **{n: s for n, s in sizes.items() if n in dims}} if {"n", "k", "w_blocks"} <= set(dims) else None
 
 
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:

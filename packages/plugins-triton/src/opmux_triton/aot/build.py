@@ -14,7 +14,7 @@ from opmux_triton.archs import wave_size
 from opmux_triton.launch import Launch
 
 TALL = 64
-"""Rows from which a 16-bit dot on sm_90 can be a warpgroup instruction."""
+"""Rows from which a dot in 16 or 8 bits on sm_90 can be a warpgroup instruction."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Built:
     shared: int
     num_warps: int
     dots: frozenset[str]
-    """The dots of the kernel's IR: ``tall`` (16-bit, 64 rows or more), ``short``, ``f32_ieee``, ``f32``."""
+    """The dots of the kernel's IR: ``tall`` (16 or 8 bits, 64 rows or more), ``short``, ``f32_ieee``, ``f32``."""
 
     @property
     def has_dot(self) -> bool:

@@ -13,6 +13,9 @@ from opmux_triton.launch import Launch
 MORE_REGISTERS = 1.1
 """Registers may grow by this factor before a row counts as worse: compilers differ slightly."""
 
+WARPGROUP = ("HGMMA", "QGMMA", "IGMMA")
+"""sm_90's matrix instructions of a warpgroup: of 16-bit floats, of 8-bit floats, of int8."""
+
 
 def read(built: Built) -> Facts:
     """The facts of a compiled kernel."""
@@ -29,8 +32,8 @@ def complaints(built: Built, facts: Facts, launch: Launch) -> list[str]:
         found.append(f"{facts.scratch} bytes of private memory a thread")
     if built.has_dot and not facts.matrix and not _by_plain_instructions(built):
         found.append("a dot, but no matrix instruction")
-    if built.arch == "sm_90" and "tall" in built.dots and not any(n.startswith("HGMMA") for n in facts.matrix):
-        found.append("a 16-bit dot of 64 rows or more, but no warpgroup instruction")
+    if built.arch == "sm_90" and "tall" in built.dots and not any(n.startswith(WARPGROUP) for n in facts.matrix):
+        found.append("a dot of 64 rows or more in 16 or 8 bits, but no warpgroup instruction")
     if not built.has_dot and could_be_wide(launch) and not facts.wide_loads:
         found.append(f"{facts.loads} global loads, none of 16 bytes")
     return found
