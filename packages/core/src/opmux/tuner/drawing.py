@@ -274,8 +274,11 @@ def _scaled(random: Random, model: Model) -> Sizes:
 def _scaled_product(random: Random, model: Model) -> Sizes:
     product = _product(random, model)
     m, n, k = product["tokens"], product["n"], product["k"]
-    scales = {"m_blocks": m, "k_blocks": -(-k // 128), "w_rows": -(-n // 128), "w_blocks": -(-k // 128)}
-    return {"batch": (), "m": m, "n": n, "k": k, **scales, "out_dtype": torch.bfloat16}
+    blocks = -(-k // 128)
+    tokens = {"m_blocks": m, "k_blocks": 1, "w_rows": n, "w_blocks": 1}
+    squares = {"m_blocks": m, "k_blocks": blocks, "w_rows": -(-n // 128), "w_blocks": blocks}
+    scales = random.choice((tokens, squares))
+    return {"batch": 1, "m": m, "n": n, "k": k, **scales, "out_dtype": torch.bfloat16}
 
 
 EXPERTS = ((8, 2), (32, 4), (64, 6), (128, 8))
