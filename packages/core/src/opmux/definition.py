@@ -18,12 +18,20 @@ from opmux.planning import dispatch
 from opmux.planning.plan import deterministic_mode
 from opmux.running import execution
 from opmux.running.attempt import FUNCTIONAL, FUNCTIONAL_BACKEND
-from opmux.signatures.signature import GENERATED, REFUSED, Accumulated, OutputDtype, Signature, read_signature
+from opmux.signatures.signature import (
+    GENERATED,
+    REFUSED,
+    Accumulated,
+    OutputDtype,
+    Signature,
+    Widened,
+    read_signature,
+)
 from opmux.torch_bridge import generated_gradients, routing, torch_library
 
 Result = TypeVar("Result")
 
-__all__ = ["GENERATED", "REFUSED", "Accumulated", "Caveat", "OpFunction", "define_op"]
+__all__ = ["GENERATED", "REFUSED", "Accumulated", "Caveat", "OpFunction", "Widened", "define_op"]
 
 
 class OpFunction(Protocol, Generic[Result]):
@@ -78,6 +86,7 @@ def _define(
     out_strides: Mapping[str, Callable[..., tuple[int, ...]]] | None = None,
     require: tuple[tuple[str, str], ...] = (),
     same_dtype: tuple[tuple[str, ...], ...] = (),
+    scales: Mapping[str, str] | None = None,
     mutates: tuple[str, ...] = (),
     option_dtypes: Mapping[str, Any] | None = None,
     in_place_of: str | None = None,
@@ -96,10 +105,12 @@ def _define(
     Args:
         outputs: names of the outputs, in order.
         out_dtype: the dtype of outputs whose dtype is not the first tensor's: the name of a tensor, the name of an
-            option that holds a dtype, `Accumulated`, or a ``torch.dtype``.
+            option that holds a dtype, `Accumulated`, `Widened`, or a ``torch.dtype``.
         out_strides: for outputs that are not contiguous, a function of (shape, options).
         require: (expression over dims, options and the presence of tensors, what it means).
-        same_dtype: groups of tensors that must have equal dtypes.
+        same_dtype: groups of tensors that must have equal dtypes. After a first one of real numbers, the others may all
+            be of one 8-bit dtype, if ``scales`` names them.
+        scales: tensors that may hold 8-bit codes -> the argument with their scale, refused beside real numbers.
         mutates: tensors that are written; the op then returns nothing.
         option_dtypes: dtype option -> the dtype group that it must belong to.
         in_place_of: the functional op whose outputs are written into ``mutates``, in order; the body is then not used.
@@ -130,6 +141,7 @@ def _define(
         out_strides=out_strides,
         require=require,
         same_dtype=same_dtype,
+        scales=scales,
         mutates=mutates,
         option_dtypes=option_dtypes,
     )

@@ -19,8 +19,10 @@ __all__ = [
     "Int64",
     "Quantized",
     "Real",
+    "RealOrFp8",
     "Scale",
     "Statistic",
+    "Stored",
     "accumulation_dtype",
     "name_of",
     "short_name_of",
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
     from typing import Annotated as Int64
     from typing import Annotated as Quantized
     from typing import Annotated as Real
+    from typing import Annotated as RealOrFp8
     from typing import Annotated as Scale
     from typing import Annotated as Statistic
+    from typing import Annotated as Stored
 else:
     from jaxtyping import AbstractDtype
 
@@ -76,6 +80,16 @@ else:
         """What `quantize` stores: an 8-bit float or a symmetric 8-bit integer."""
 
         dtypes = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int8"]
+
+    class RealOrFp8(AbstractDtype):
+        """Real numbers, or 8-bit floats with a scale."""
+
+        dtypes = [*Real.dtypes, *Fp8.dtypes]
+
+    class Stored(AbstractDtype):
+        """What a KV cache stores: real numbers, or codes of them with a scale."""
+
+        dtypes = [*Real.dtypes, *Quantized.dtypes]
 
     class Scale(AbstractDtype):
         """Scales: float32, or e8m0 for the MX formats."""

@@ -30,7 +30,7 @@ from opmux.declared.constraints import (
 )
 from opmux.declared.features import Alignment, Bucket, Exact, Feature, FeatureRule, StrideOrder
 from opmux.declared.implementation import Implementation, Priority
-from opmux.definition import GENERATED, REFUSED, Accumulated, OpFunction, define_op
+from opmux.definition import GENERATED, REFUSED, Accumulated, OpFunction, Widened, define_op
 from opmux.errors import BackendFault, BuildFailed, CaptureRefused, InvalidArgument, PluginError, UnsupportedCall
 from opmux.planning.takers import Taker, registered_ops, takers
 from opmux.plugins.hookspecs import hookimpl
@@ -85,6 +85,7 @@ __all__ = [
     "Taker",
     "UnitStride",
     "UnsupportedCall",
+    "Widened",
     "cpu_plays",
     "define_op",
     "device_arch",

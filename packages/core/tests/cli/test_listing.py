@@ -42,7 +42,8 @@ def test_ops_lists_every_op(opmux_cli) -> None:
             "write_kv_cache",
             "write_kv_cache(k[tokens, kv_heads, head_dim], v[tokens, kv_heads, value_dim], "
             "k_cache[pages, page_size, kv_heads, head_dim], v_cache[pages, page_size, kv_heads, value_dim], "
-            "slot_mapping[tokens], *, layout='nhd') -> None, writes k_cache, v_cache",
+            "slot_mapping[tokens], k_scale[kv_heads|1]=None, v_scale[kv_heads|1]=None, *, layout='nhd') -> None, "
+            "writes k_cache, v_cache",
         ),
     ],
 )

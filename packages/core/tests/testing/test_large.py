@@ -61,18 +61,20 @@ def test_the_last_row_missing() -> None:
 
 
 def test_slots_that_wrap_around() -> None:
-    def write_kv_cache(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, **options: Any) -> None:
-        wrapped = slots % (k_cache.shape[0] * k_cache.shape[1] // 2)
-        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, torch.where(slots < 0, slots, wrapped), **options)
+    def write_kv_cache(
+        k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, *scales: Any, **options: Any
+    ) -> None:
+        wrapped = torch.where(slots < 0, slots, slots % (k_cache.shape[0] * k_cache.shape[1] // 2))
+        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, wrapped, *scales, **options)
 
     assert {"element bound", "writes elsewhere"} <= findings("write_kv_cache", write_kv_cache)
 
 
 def test_pages_that_wrap_around() -> None:
     def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any, **options: Any) -> Tensor:
-        offsets, lengths, table, sinks = rest
+        offsets, lengths, table, *others = rest
         return opmux.paged_attention.reference(
-            q, k_cache, v_cache, offsets, lengths, table % (k_cache.shape[0] // 2), sinks, **options
+            q, k_cache, v_cache, offsets, lengths, table % (k_cache.shape[0] // 2), *others, **options
         )
 
     assert findings("paged_attention", paged_attention) & {"element bound", "NaN and Inf"}

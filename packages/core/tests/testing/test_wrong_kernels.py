@@ -14,7 +14,7 @@ from backends import plugin
 from torch import Tensor
 
 import opmux
-from opmux.plugin import Dtype, Implementation, MultipleOf, Predicate
+from opmux.plugin import Absent, Dtype, Implementation, MultipleOf, Predicate, SameDtype
 from opmux.plugins.loading import temporary_plugin
 from opmux.testing import run_conformance
 
@@ -282,13 +282,15 @@ def test_returns_its_input(hold: Hold) -> None:
 def test_writes_skipped_tokens(hold: Hold) -> None:
     """A slot of -1 is the last slot of the cache to who does not look."""
 
-    def write_kv_cache(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, **options: Any) -> None:
+    def write_kv_cache(
+        k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, *scales: Any, **options: Any
+    ) -> None:
         if k_cache.numel() and k.shape[0]:
             slots = slots % (k_cache.shape[0] * k_cache.shape[1])
             kept = torch.unique(slots, return_inverse=True)[1]
             first = torch.stack([torch.nonzero(kept == i)[0, 0] for i in range(int(kept.max()) + 1)])
             k, v, slots = k[first], v[first], slots[first]
-        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, slots, **options)
+        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, slots, *scales, **options)
 
     assert_fails(hold("write_kv_cache", write_kv_cache), "writes elsewhere")
 
@@ -296,8 +298,10 @@ def test_writes_skipped_tokens(hold: Hold) -> None:
 def test_writes_whole_pages(hold: Hold) -> None:
     """The slot behind each written one is cleared."""
 
-    def write_kv_cache(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, **options: Any) -> None:
-        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, slots, **options)
+    def write_kv_cache(
+        k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, *scales: Any, **options: Any
+    ) -> None:
+        opmux.write_kv_cache.reference(k, v, k_cache, v_cache, slots, *scales, **options)
         page_size = k_cache.shape[1]
         for slot in slots.tolist():
             if slot >= 0 and slot % page_size + 1 < page_size and slot + 1 not in slots.tolist():
@@ -309,7 +313,9 @@ def test_writes_whole_pages(hold: Hold) -> None:
 def test_trusts_its_slots(hold: Hold) -> None:
     """Pointer arithmetic without a look: a slot past the last one is memory past the cache."""
 
-    def write_kv_cache(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, **options: Any) -> None:
+    def write_kv_cache(
+        k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, *scales: Any, **options: Any
+    ) -> None:
         for new, cache in ((k, k_cache), (v, v_cache)):
             if cache.numel():
                 size, (page, row, *rest) = cache.shape[1], cache.stride()
@@ -318,7 +324,7 @@ def test_trusts_its_slots(hold: Hold) -> None:
                         first = cache.storage_offset() + slot // size * page + slot % size * row
                         cache.as_strided(cache.shape[2:], rest, first).copy_(new[token])
 
-    report = hold("write_kv_cache", write_kv_cache)
+    report = hold("write_kv_cache", write_kv_cache, when=(Absent("k_scale"), SameDtype("k_cache", "v_cache", "k")))
     assert checks_failed(report) == {"writes outside"}
     assert all("@probe=rubbish" in f["case"] for f in report["failures"])
 
@@ -438,12 +444,12 @@ def test_reads_past_the_end_of_a_sequence(hold: Hold) -> None:
     """The rest of the last page takes part where a page is not full."""
 
     def paged_attention(*tensors: Any, causal: bool, window: tuple[int, int], **options: Any) -> Tensor:
-        q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, sinks = tensors
+        q, k_cache, v_cache, cu_seqlens_q, seq_lens, *rest = tensors
         size = k_cache.shape[1]
         longer = -(-seq_lens // size) * size
         options["max_seqlen_k"] = int(longer.max()) if longer.numel() else options["max_seqlen_k"]
         return opmux.paged_attention.reference(
-            q, k_cache, v_cache, cu_seqlens_q, longer, block_table, sinks, causal=False, window=(-1, -1), **options
+            q, k_cache, v_cache, cu_seqlens_q, longer, *rest, causal=False, window=(-1, -1), **options
         )
 
     assert_fails(hold("paged_attention", paged_attention), "NaN and Inf")

@@ -41,11 +41,11 @@ def test_pages_taken_as_consecutive(hold: Hold) -> None:
     """Right as long as each sequence's pages follow each other."""
 
     def paged_attention(*tensors: Any, **options: Any) -> Tensor:
-        *rest, block_table, sinks = tensors
+        *rest, block_table, sinks, q_scale, k_scale, v_scale = tensors
         if block_table.numel():
             pages = rest[1].shape[0]
             block_table = (block_table[:, :1] + torch.arange(block_table.shape[1], dtype=torch.int32)) % max(pages, 1)
-        return opmux.paged_attention.reference(*rest, block_table, sinks, **options)
+        return opmux.paged_attention.reference(*rest, block_table, sinks, q_scale, k_scale, v_scale, **options)
 
     report = hold("paged_attention", paged_attention)
     assert any("@data=reversed" in case for cases in failed(report).values() for case in cases)

@@ -163,10 +163,10 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
         (m.real(2, 3, 2, 4), m.real(2, 2, 3), m.real(2, 3, 2, 4), m.real(2, 2, 3)),
         {},
     ),
-    "paged_attention": lambda m: ((*m.paged()[0], m.real(4)), m.paged()[1]),
-    "paged_attention_lse": lambda m: ((*m.paged()[0], None), m.paged()[1]),
+    "paged_attention": lambda m: ((*m.paged()[0], m.real(4), None, None, None), m.paged()[1]),
+    "paged_attention_lse": lambda m: ((*m.paged()[0], None, None, None, None), m.paged()[1]),
     "write_kv_cache": lambda m: (
-        (m.real(3, 2, 8), m.real(3, 2, 8), *m.paged()[0][1:3], m.ints([1, -1, 20], torch.int64)),
+        (m.real(3, 2, 8), m.real(3, 2, 8), *m.paged()[0][1:3], m.ints([1, -1, 20], torch.int64), None, None),
         {},
     ),
     "quantize": lambda m: ((m.real(5, 256),), {"dtype": torch.int8}),

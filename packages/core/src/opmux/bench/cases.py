@@ -214,7 +214,7 @@ def _write_kv_cache(data: Data, s: Shape) -> Arguments:
     at = torch.arange(s.context - s.new, s.context, device=data.device)
     slots = table[:, at // s.page_size].to(torch.int64) * s.page_size + at % s.page_size
     moved = 2 * (_bytes(k) + _bytes(v)) + 8 * s.tokens
-    return Arguments((k, v, k_cache, v_cache, slots.flatten()), moved=moved)
+    return Arguments((k, v, k_cache, v_cache, slots.flatten(), None, None), moved=moved)
 
 
 def _paged_attention(data: Data, s: Shape) -> Arguments:
@@ -222,7 +222,7 @@ def _paged_attention(data: Data, s: Shape) -> Arguments:
     k_cache, v_cache, table = _pages(data, s)
     lengths = data.ints([s.context] * s.batch)
     return Arguments(
-        (q, k_cache, v_cache, data.offsets(s.batch, s.new), lengths, table, None),
+        (q, k_cache, v_cache, data.offsets(s.batch, s.new), lengths, table, None, None, None, None),
         {"max_seqlen_q": s.new, "max_seqlen_k": s.context},
         flops=_attention_flops(s, 2),
     )

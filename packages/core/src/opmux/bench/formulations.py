@@ -173,9 +173,9 @@ def each_page_list(offsets_q: Sequence[int], lengths: Sequence[int], attend: For
 
 
 def write_kv_cache(
-    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, layout: str
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *scales: None, layout: str
 ) -> None:
-    """Rows copied by index."""
+    """Rows copied by index, to caches of real numbers."""
     k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, slot_mapping, k)
     v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slot_mapping, v)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from opmux.callpath import names
 from opmux.declared.features import Feature
-from opmux.signatures.dims import Affine, Shape
+from opmux.signatures.dims import Affine, Either, Shape
 from opmux.signatures.signature import Signature, TensorArgument
 
 _numbers = itertools.count()
@@ -137,6 +137,8 @@ def _bind_one(dim: Any, read: str, binds: list[str], bound: set[str], lines: lis
                 f"{dim.name} = ({rest}) // {dim.coefficient}" if dim.coefficient > 1 else f"{dim.name} = {rest}"
             )
             conditions.append(f"{dim.source()} == {read}" if dim.coefficient > 1 else f"{dim.name} >= 0")
+    elif isinstance(dim, Either):
+        conditions.append(f"{read} in ({dim.first.source()}, {dim.second.source()})")
     else:
         conditions.append(f"{read} == {dim.source()}")
 
@@ -171,6 +173,13 @@ def _matches(tensor: TensorArgument, seen: dict[str, str], ranked: bool) -> str:
     name, shape = tensor.name, tensor.shape
     if shape.text in seen:
         return f"{name}.shape == {seen[shape.text]}"
+    if len(shape.alternatives) > 1:
+        either = " or ".join(_has_shape(name, one, ranked) for one in shape.alternatives)
+        return f"({either})"
+    return _has_shape(name, shape, ranked)
+
+
+def _has_shape(name: str, shape: Shape, ranked: bool) -> str:
     if ranked and shape.star is None and len(shape.dims) == 1:
         return f"{name}.numel() == {shape.dims[0].source()}"  # a vector's: half the cost of reading its shape
     dims = ", ".join(dim.source() for dim in shape.dims)

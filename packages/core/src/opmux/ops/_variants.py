@@ -95,6 +95,7 @@ def _inherited(base: OpFunction[Any]) -> dict[str, Any]:
     return {
         "require": tuple((r.expression, r.meaning) for r in op.signature.require),
         "same_dtype": op.signature.same_dtype,
+        "scales": op.signature.scales,
         "flops": op.flops,
         "flops_bound": op.flops_bound,
         "touched": op.touched,

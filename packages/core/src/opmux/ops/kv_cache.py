@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from opmux.definition import define_op
-from opmux.dtypes import Int64, Real, name_of
+from opmux.dtypes import Float32, Int64, Real, Stored, accumulation_dtype, name_of
 from opmux.errors import invalid
+from opmux.ops._blocks import rounded
 
 
 def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
@@ -25,8 +26,19 @@ def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
     raise invalid("write_kv_cache", "slot_mapping", expected, str(int(slot_mapping[index])), remedy)
 
 
+def _stored(values: Tensor, cache: Tensor, scale: Tensor | None) -> Tensor:
+    """Return values as a cache stores them: divided by their scale if they have one, in its dtype."""
+    if scale is not None:
+        values = values.to(accumulation_dtype(values.dtype))
+        values = values / scale.to(values.dtype)[:, None]
+    if cache.dtype.itemsize > 1:
+        return values.to(cache.dtype)
+    return rounded(values.to(accumulation_dtype(values.dtype)), cache.dtype)
+
+
 @define_op(
     mutates=("k_cache", "v_cache"),
+    scales={"k_cache": "k_scale", "v_cache": "v_scale"},
     require=(
         ("head_dim > 0 and value_dim > 0", "a head has at least one dim"),
         ("page_size == 1 or page_size % 16 == 0", "a page holds one token or a multiple of 16"),
@@ -39,18 +51,24 @@ def _check_slots(*, k_cache: Tensor, slot_mapping: Tensor, **_: object) -> None:
 def write_kv_cache(
     k: Real[Tensor, "tokens kv_heads head_dim"],
     v: Real[Tensor, "tokens kv_heads value_dim"],
-    k_cache: Real[Tensor, "pages page_size kv_heads head_dim"],
-    v_cache: Real[Tensor, "pages page_size kv_heads value_dim"],
+    k_cache: Stored[Tensor, "pages page_size kv_heads head_dim"],
+    v_cache: Stored[Tensor, "pages page_size kv_heads value_dim"],
     slot_mapping: Int64[Tensor, "tokens"],
+    k_scale: Float32[Tensor, "kv_heads|1"] | None = None,
+    v_scale: Float32[Tensor, "kv_heads|1"] | None = None,
     *,
     layout: str = "nhd",
 ) -> None:
     """Write keys and values into their slots of a paged cache.
 
     ``k_cache[slot // page_size, slot % page_size] = k[t]`` with ``slot = slot_mapping[t]``, and likewise for
-    v, each value converted to its cache's dtype. A token whose slot is -1 is skipped; slots that no
-    token names are unchanged. Slots should be distinct: if several tokens share a slot, it is undefined which one
-    is kept.
+    v, each value converted to its cache's dtype. An 8-bit cache gets ``round(k[t] / k_scale)``, as `static_quantize`
+    gives it: computed in float32 (in float64 for float64), rounded to the nearest with ties to even, and saturating,
+    infinities too; NaN stays NaN (0 in int8). The scales are used as they are: they should be positive and finite, and
+    the same for all tokens of a cache, since nothing in the cache tells them.
+
+    A token whose slot is -1 is skipped; slots that no token names are unchanged. Slots should be distinct: if several
+    tokens share a slot, it is undefined which one is kept.
 
     The reference reads the slots, and so synchronises.
 
@@ -63,11 +81,15 @@ def write_kv_cache(
             slice of a larger tensor.
         slot_mapping: The slot of each token, ``(tokens,)`` int64, below ``pages * page_size``; -1 skips the
             token.
+        k_scale: What one unit of an 8-bit k_cache is worth, float32 ``(kv_heads,)``, or ``(1,)`` for all heads; None
+            is 1, and the only choice for a cache of real numbers.
+        v_scale: The same for v_cache.
         layout: The order of the caches' dims; ``"nhd"`` is the only one so far.
 
     Raises:
         InvalidArgument: If a shape, dtype or device breaks the signature, page_size is neither 1 nor a
-            multiple of 16, the layout is unknown, a slot lies outside the cache, or a cache requires grad.
+            multiple of 16, the layout is unknown, a slot lies outside the cache, a cache requires grad, or a scale is
+            given for a cache that is not 8-bit.
 
     Source:
         Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
@@ -78,8 +100,8 @@ def write_kv_cache(
     slots = slot_mapping[kept]
     page_size = k_cache.shape[1]
     pages, offsets = slots // page_size, slots % page_size
-    k_cache[pages, offsets] = k[kept].to(k_cache.dtype)
-    v_cache[pages, offsets] = v[kept].to(v_cache.dtype)
+    k_cache[pages, offsets] = _stored(k[kept], k_cache, k_scale)
+    v_cache[pages, offsets] = _stored(v[kept], v_cache, v_scale)
 
 
 def block_table_from_csr(page_indptr: Tensor, page_indices: Tensor, max_pages: int | None = None) -> Tensor:

@@ -1,8 +1,9 @@
 """Dim expressions of shaped annotations: parsed once, evaluated on numbers, and written as source.
 
 The grammar is a subset of jaxtyping's notation: a name, an integer, an affine form of one
-name (``2*n``, ``batch+1``), an option's value in braces (``{block[0]}``), and ``a/b``, which means ceil(a / b).
-A block of -1 is the whole dim. One leading ``*name`` stands for any number of dims.
+name (``2*n``, ``batch+1``), an option's value in braces (``{block[0]}``), ``a/b``, which means ceil(a / b), and
+``a|b``, which is either of the two. A block of -1 is the whole dim. One leading ``*name`` stands for any number of
+dims.
 """
 
 import re
@@ -70,7 +71,21 @@ class CeilQuotient:
         return f"((1 if {whole} else 0) if {block} == -1 else -(-{whole} // {block}))"
 
 
-Dim = Affine | OptionValue | CeilQuotient
+@dataclass(frozen=True)
+class Either:
+    """``first|second``: a tensor may have either size there; no dim is bound by it."""
+
+    first: Affine
+    second: Affine
+
+    def value(self, dims: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        return self.first.value(dims, options)
+
+    def source(self) -> str:
+        return self.first.source()
+
+
+Dim = Affine | OptionValue | CeilQuotient | Either
 
 
 @dataclass(frozen=True)
@@ -86,13 +101,25 @@ class Shape:
         leading = tuple(dims[self.star]) if self.star else ()
         return leading + tuple(dim.value(dims, options) for dim in self.dims)
 
+    @property
+    def alternatives(self) -> tuple["Shape", ...]:
+        """The shapes without a choice: one, or two where a dim is ``a|b``: all of the first, then of the second."""
+        if not any(isinstance(dim, Either) for dim in self.dims):
+            return (self,)
+        return tuple(
+            Shape(self.text, self.star, tuple(getattr(d, side) if isinstance(d, Either) else d for d in self.dims))
+            for side in ("first", "second")
+        )
+
     def names(self) -> Iterable[str]:
         if self.star:
             yield self.star
         for dim in self.dims:
-            affine = dim.numerator if isinstance(dim, CeilQuotient) else dim
-            if isinstance(affine, Affine) and affine.name is not None:
-                yield affine.name
+            parts = (dim.first, dim.second) if isinstance(dim, Either) else (dim,)
+            for part in parts:
+                affine = part.numerator if isinstance(part, CeilQuotient) else part
+                if isinstance(affine, Affine) and affine.name is not None:
+                    yield affine.name
 
 
 def parse_dim(text: str) -> Dim:
@@ -101,13 +128,17 @@ def parse_dim(text: str) -> Dim:
     Raises:
         ValueError: where the text does not match the grammar.
     """
-    if "/" in text:
+    if "|" in text:
+        first, second = (parse_dim(part) for part in text.split("|", 1))
+        if isinstance(first, Affine) and isinstance(second, Affine):
+            return Either(first, second)
+    elif "/" in text:
         numerator, _, denominator = text.partition("/")
         top, bottom = parse_dim(numerator), parse_dim(denominator)
         integer = isinstance(bottom, Affine) and bottom.name is None and bottom.offset > 0
         if (
             isinstance(top, Affine)
-            and not isinstance(bottom, CeilQuotient)
+            and not isinstance(bottom, (CeilQuotient, Either))
             and (integer or isinstance(bottom, OptionValue))
         ):
             return CeilQuotient(top, bottom)
@@ -117,7 +148,7 @@ def parse_dim(text: str) -> Dim:
         return Affine(match["name"], int(match["coefficient"] or 1), int(match["offset"] or 0))
     elif match := _OPTION.match(text):
         return OptionValue(match["name"], int(match["index"]) if match["index"] else None)
-    raise ValueError(f"dim {text!r} is not a name, an integer, `2*n`, `n+1`, `{{option}}` or `a/b`")
+    raise ValueError(f"dim {text!r} is not a name, an integer, `2*n`, `n+1`, `{{option}}`, `a/b` or `a|b`")
 
 
 def parse_shape(text: str) -> Shape:

@@ -1,6 +1,7 @@
 """Signatures as data: what an op takes, what it returns and what must hold, read once from its definition."""
 
 import inspect
+import itertools
 import re
 import types
 import typing
@@ -25,7 +26,18 @@ class Accumulated:
     argument: str
 
 
-OutputDtype = str | torch.dtype | Accumulated
+@dataclass(frozen=True)
+class Widened:
+    """An output dtype: that of the named argument, or bfloat16 where that is an 8-bit one."""
+
+    argument: str
+
+    def of(self, dtype: torch.dtype) -> torch.dtype:
+        """The output's dtype for this dtype of the argument."""
+        return torch.bfloat16 if dtype.itemsize == 1 else dtype
+
+
+OutputDtype = str | torch.dtype | Accumulated | Widened
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,8 @@ class Signature:
     require: tuple[Requirement, ...] = ()
     same_dtype: tuple[tuple[str, ...], ...] = ()
     mutates: tuple[str, ...] = ()
+    scales: Mapping[str, str] = field(default_factory=dict)
+    """Tensor that may hold 8-bit codes -> the argument with their scale, which may be given for codes only."""
     binders: Mapping[str, str] = field(default_factory=dict)
     """Dim name -> the tensor that binds it, by a bare occurrence where there is one."""
 
@@ -124,6 +138,10 @@ class Signature:
 
     def tensor(self, name: str) -> TensorArgument:
         return next(t for t in self.tensors if t.name == name)
+
+    def is_coded(self, name: str, tensors: Mapping[str, Any]) -> bool:
+        """Whether a tensor holds 8-bit codes, which an argument of its own scales."""
+        return name in self.scales and tensors[name] is not None and tensors[name].dtype.itemsize == 1
 
     @property
     def takes_out(self) -> bool:
@@ -171,6 +189,8 @@ def _output_dtype(rule: OutputDtype, tensors: Mapping[str, Any], options: Mappin
         return rule
     if isinstance(rule, Accumulated):
         return accumulation_dtype(tensors[rule.argument].dtype)
+    if isinstance(rule, Widened):
+        return rule.of(tensors[rule.argument].dtype)
     if rule in options:
         dtype: torch.dtype = options[rule]
         return dtype
@@ -245,6 +265,7 @@ def read_signature(
     out_strides: Mapping[str, Any] | None = None,
     require: tuple[tuple[str, str], ...] = (),
     same_dtype: tuple[tuple[str, ...], ...] = (),
+    scales: Mapping[str, str] | None = None,
     mutates: tuple[str, ...] = (),
     option_dtypes: Mapping[str, Any] | None = None,
 ) -> Signature:
@@ -301,6 +322,7 @@ def read_signature(
         tuple(Requirement(*r) for r in require),
         same_dtype,
         mutates,
+        dict(scales or {}),
         _binders(tuple(tensors)),
     )
     _check_references(made)
@@ -324,6 +346,7 @@ def _check_references(signature: Signature) -> None:
         for used in shape.names():
             if used not in signature.binders:
                 raise TypeError(f"{signature.name}: no required tensor binds dim `{used}` of {shape.text!r}")
-    for name in (*signature.mutates, *(n for group in signature.same_dtype for n in group)):
+    scaled = itertools.chain.from_iterable(signature.scales.items())
+    for name in (*signature.mutates, *(n for group in signature.same_dtype for n in group), *scaled):
         if name not in arguments:
             raise TypeError(f"{signature.name}: `{name}` is not an argument")

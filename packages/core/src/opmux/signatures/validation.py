@@ -168,15 +168,27 @@ def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
     for group in signature.same_dtype:
         present = [name for name in group if tensors[name] is not None]
         for name in present[1:]:
-            leader = tensors[present[0]].dtype
+            source = present[0]
+            if signature.is_coded(present[1], tensors) and not signature.is_coded(source, tensors):
+                source = present[1]
+            leader = tensors[source].dtype
             if tensors[name].dtype != leader:
                 raise invalid(
                     signature.name,
                     name,
-                    f"{name_of(leader)}, the dtype of `{present[0]}`",
+                    f"{name_of(leader)}, the dtype of `{source}`",
                     name_of(tensors[name].dtype),
                     f"cast one of them with .to(torch.{name_of(leader)})",
                 )
+    for name, scale in signature.scales.items():
+        if tensors[scale] is not None and not signature.is_coded(name, tensors):
+            raise invalid(
+                signature.name,
+                scale,
+                f"None, since `{name}` holds no 8-bit values",
+                f"{describe(tensors[scale])}, and `{name}` {name_of(tensors[name].dtype)}",
+                f"omit it, or pass an 8-bit `{name}`",
+            )
 
 
 def _check_memory(signature: Signature, tensors: Mapping[str, Any]) -> None:
@@ -231,12 +243,15 @@ def bind_dims(signature: Signature, tensors: Mapping[str, Any], options: Mapping
         value = tensors[argument.name]
         if value is None:
             continue
-        expected = argument.shape.value(dims, options)
-        if len(expected) != value.dim() or any(a != b for a, b in zip(expected, value.shape, strict=True)):
+        allowed = [shape.value(dims, options) for shape in argument.shape.alternatives]
+        if not any(
+            len(sizes) == value.dim() and all(a == b for a, b in zip(sizes, value.shape, strict=True))
+            for sizes in allowed
+        ):
             raise invalid(
                 signature.name,
                 argument.name,
-                f"shape [{argument.shape.text}] = {list(expected)}",
+                f"shape [{argument.shape.text}] = {' or '.join(dict.fromkeys(str(list(sizes)) for sizes in allowed))}",
                 f"shape {list(value.shape)}",
                 _where_dims_come_from(signature, argument, dims, tensors),
             )

@@ -19,6 +19,8 @@ from opmux.signatures.signature import Option, Signature, TensorArgument
 VALUES = "values"
 PLAIN = "plain"
 NORMAL = "normal"
+ONE_SCALE = "one_scale"
+"""Contents of a case whose scales have the second of the shapes that they may have: one scale for all heads."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,11 @@ class Case:
         first = signature.tensors[0]
         lead = self.dtypes[first.name]
         parts = [short_name_of(lead)]
+        scaled = {scale: name for name, scale in signature.scales.items()}
         for tensor in signature.tensors[1:]:
             given = self.dtypes.get(tensor.name)
+            if given is None and tensor.name in scaled and self.dtypes[scaled[tensor.name]].itemsize > 1:
+                continue  # only codes have a scale
             if given is None:
                 parts.append(f"{tensor.name}=none")
             elif given != usual_dtype(tensor, lead):
@@ -75,7 +80,12 @@ class Case:
         """The shape of each tensor that is given."""
         signature = self.definition.signature
         filled = {o.name: self.options.get(o.name, o.default) for o in signature.options}
-        return {t.name: t.shape.value(self.dims, filled) for t in signature.tensors if t.name in self.dtypes}
+        which = -1 if self.data == ONE_SCALE else 0
+        return {
+            t.name: t.shape.alternatives[which].value(self.dims, filled)
+            for t in signature.tensors
+            if t.name in self.dtypes
+        }
 
 
 def probe_of(case_id: str) -> str:
@@ -104,6 +114,12 @@ def usual_dtype(tensor: TensorArgument, lead: torch.dtype) -> torch.dtype:
         if fallback in tensor.dtypes:
             return fallback
     return sorted(tensor.dtypes, key=str)[0]
+
+
+def without_idle_scales(signature: Signature, found: Mapping[str, torch.dtype]) -> dict[str, torch.dtype]:
+    """The dtypes of tensors, without those of scales of tensors that hold no 8-bit codes."""
+    idle = {s for name, s in signature.scales.items() if name not in found or found[name].itemsize > 1}
+    return {name: dtype for name, dtype in found.items() if name not in idle}
 
 
 def _size_text(size: Any) -> str:
@@ -154,7 +170,7 @@ def parse_case(op: str, text: str) -> Case:
             f"{op}: `case` expected the id of a conformance case, got {text!r} ({error}); "
             "take it from a report, or from opmux.testing.cases_of"
         ) from None
-    return Case(op, dtypes, dims, options, **ways)
+    return Case(op, without_idle_scales(signature, dtypes), dims, options, **ways)
 
 
 def _dtype(text: str) -> torch.dtype:

@@ -15,7 +15,7 @@ from opmux.callpath.op import Op
 from opmux.errors import InvalidArgument
 from opmux.signatures.signature import REFUSED, Signature
 from opmux.signatures.validation import check_call
-from opmux.testing import choices, large
+from opmux.testing import choices, coded, large
 from opmux.testing.case import NORMAL, PLAIN, VALUES, Case, all_options, op_named
 from opmux.testing.contents import special_contents
 from opmux.testing.memory import VIEWS
@@ -113,6 +113,7 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
 
     for dtypes in choices.dtype_combinations(signature):
         yield Case(op.name, dtypes, base, required)
+    yield from coded.cases(op, profile, gpu)
     for given in choices.presences(signature):
         yield from (case(dtype, given=given) for dtype in (half, single))
     for options in choices.option_choices(signature):
@@ -159,6 +160,7 @@ def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:
     names = [
         t.name for t in op.signature.tensors if any(d.is_floating_point for d in t.dtypes) and t.name not in ORDINARY
     ]
+    names = [name for name in names if name not in op.signature.scales.values()]  # `coded` has these
     for name in names:
         yield case(HALF, data=name, probe="nan")
     if profile.contains:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from opmux.signatures.signature import Option, Signature
-from opmux.testing.case import usual_dtype
+from opmux.testing.case import usual_dtype, without_idle_scales
 
 QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
@@ -34,6 +34,11 @@ TOGETHER: tuple[Mapping[str, Any], ...] = (
 """Options that are tried together."""
 
 
+def quantised() -> tuple[torch.dtype, ...]:
+    """The dtypes of 8-bit codes that this torch has."""
+    return tuple(getattr(torch, name) for name in QUANTISED if hasattr(torch, name))
+
+
 def lead_dtypes(signature: Signature) -> list[torch.dtype]:
     """The dtypes of the first tensor, 16-bit ones first."""
     order = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -42,8 +47,8 @@ def lead_dtypes(signature: Signature) -> list[torch.dtype]:
 
 
 def dtypes(signature: Signature, lead: torch.dtype, given: set[str]) -> dict[str, torch.dtype]:
-    """The usual dtypes of the given tensors, for this dtype of the first tensor."""
-    return {t.name: usual_dtype(t, lead) for t in signature.tensors if t.name in given}
+    """The usual dtypes of the given tensors, for this dtype of the first tensor; only codes have a scale."""
+    return without_idle_scales(signature, {t.name: usual_dtype(t, lead) for t in signature.tensors if t.name in given})
 
 
 def dtype_combinations(signature: Signature) -> Iterator[dict[str, torch.dtype]]:
@@ -63,7 +68,7 @@ def dtype_combinations(signature: Signature) -> Iterator[dict[str, torch.dtype]]
             if some:
                 yield base | {name: torch.float32 for group in some for name in group}
     for tensor in signature.tensors:
-        for dtype in sorted(tensor.dtypes, key=str):
+        for dtype in sorted(tensor.dtypes, key=str) if tensor.name not in signature.scales else ():
             if not dtype.is_floating_point and len(tensor.dtypes) > 1:
                 alike = next((group for group in signature.same_dtype if tensor.name in group), (tensor.name,))
                 yield dtypes(signature, leads[0], everything) | dict.fromkeys(alike, dtype)

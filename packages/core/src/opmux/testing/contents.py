@@ -153,6 +153,10 @@ def _partial_lse(making: Making) -> Tensor:
     return drawn.masked_fill(making.integers(0, 5) == 0, -math.inf)
 
 
+_CODES = 32.0
+"""The standard deviation of the codes in a cache that has a scale."""
+
+
 # Index data
 
 
@@ -272,8 +276,28 @@ def _masked_m(making: Making) -> Tensor:
 @makes("k_cache")
 @makes("v_cache")
 def _cache(making: Making) -> Tensor:
-    """Cached keys or values; `fill_unused` puts NaN where there is no token of a sequence."""
-    return making.normal()
+    """Cached keys or values; `fill_unused` puts NaN where there is no token of a sequence. Codes fill their range."""
+    stored = making.dtype
+    if stored.itemsize > 1:
+        return making.normal()
+    making.dtype = torch.float32
+    largest = 127.0 if stored == torch.int8 else 240.0
+    spread = _CODES if f"{making.name[0]}_scale" in making.case.dtypes else 1.0
+    return making.normal(spread).clamp(-largest, largest).to(stored)
+
+
+@makes("k_scale")
+@makes("v_scale")
+def _cache_scale(making: Making) -> Tensor:
+    """Scales of caches, different for every head, that make values of about 1."""
+    return making.normal().abs().add(0.5).div(_CODES).to(making.dtype)
+
+
+@makes("k_scale", op="write_kv_cache")
+@makes("v_scale", op="write_kv_cache")
+def _written_scale(making: Making) -> Tensor:
+    """Scales so small that some values saturate."""
+    return _cache_scale(making).div(4.0)
 
 
 def _paged(making: Making) -> dict[str, list[int]]:

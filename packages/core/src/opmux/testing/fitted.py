@@ -34,7 +34,7 @@ from opmux.planning import resolver
 from opmux.planning.plan import circumstances
 from opmux.running.attempt import attempt_of
 from opmux.testing import execution
-from opmux.testing.case import PLAIN, Case, all_options, op_named, usual_dtype
+from opmux.testing.case import PLAIN, Case, all_options, op_named, usual_dtype, without_idle_scales
 from opmux.testing.cases import cases_of, is_valid
 from opmux.testing.memory import view_strides
 from opmux.testing.profiles import Profile, profile_named
@@ -158,6 +158,10 @@ def fitted(op: Op, implementation: Implementation, case: Case) -> Case:
         if isinstance(constraint, SameDtype):
             given = [name for name in constraint.arguments if name in dtypes]
             dtypes |= dict.fromkeys(given, dtypes[given[0]])
+    for name, scale in signature.scales.items():
+        if name in dtypes and dtypes[name].itemsize == 1 and name in case.dtypes and case.dtypes[name].itemsize > 1:
+            dtypes[scale] = usual_dtype(signature.tensor(scale), dtypes[first])
+    dtypes = without_idle_scales(signature, dtypes)
     for name, size in dims.items():
         wanted = _fitted_size(_count(size), _sizes_of(implementation, name, dims))
         if wanted != _count(size):

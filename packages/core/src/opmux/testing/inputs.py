@@ -11,7 +11,7 @@ from opmux.callpath.op import OPS, Op
 from opmux.testing import contents
 from opmux.testing.case import Case, all_options
 from opmux.testing.making import MAKERS, Arguments, Maker, Making
-from opmux.testing.memory import POISON_INDEX, bits, poison_
+from opmux.testing.memory import bits, poison_
 from opmux.testing.unwritten import unused_rows
 
 Forward = Callable[..., Any]
@@ -127,8 +127,8 @@ def fill_unused(arguments: Arguments) -> None:
         for row, length in zip(table.tolist(), lengths.tolist(), strict=True):
             for place in range(-(-length // page_size)):
                 used[row[place], : length - place * page_size] = True
-        poison_in = ~used
-        cache[poison_in] = float("nan") if cache.dtype.is_floating_point else POISON_INDEX
+        poison = poison_(torch.empty((), dtype=cache.dtype, device=cache.device))
+        bits(cache)[~used] = bits(poison)  # torch selects no 8-bit floats
 
 
 def _fill_unused_rows(tensors: Mapping[str, Tensor | None]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from opmux.callpath.op import Op
 from opmux.signatures.signature import Option
-from opmux.testing.case import Case, usual_dtype
+from opmux.testing.case import Case, usual_dtype, without_idle_scales
 from opmux.testing.making import Arguments
 from opmux.testing.profiles import Profile
 from opmux.testing.sizes import base_dims, scaled
@@ -79,7 +79,7 @@ def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
         width = max(math.prod(t.shape.value(dims, required)) for t in signature.tensors if lead in t.shape.names())
         count = elements // max(1, width) + 3
         dims[lead] = (count,) if lead in signature.stars else count
-    dtypes = {t.name: usual_dtype(t, torch.bfloat16) for t in signature.tensors}
+    dtypes = without_idle_scales(signature, {t.name: usual_dtype(t, torch.bfloat16) for t in signature.tensors})
     yield Case(op.name, dtypes, scaled(signature, dims, 0), required, probe="large")
 
 

@@ -178,6 +178,13 @@ def _products(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results:
     return run_reference(op, tensors, {**arguments.options, "out_dtype": torch.float64})
 
 
+@rounds("write_kv_cache")
+def _written(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
+    """The unrounded values of the codes, of integers too."""
+    caches = {name: tensors[name].to(torch.float64) for name in mutated(op)}
+    return _results(op, {**tensors, **caches}, arguments.options)
+
+
 @rounds("convert_fp8")
 def _converted(op: Op, arguments: Arguments, tensors: Mapping[str, Any], results: Sequence[Tensor]) -> Results:
     """The unrounded values; the flavour of q, which its values in float64 do not tell, decides about the scale."""

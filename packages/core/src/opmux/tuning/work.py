@@ -13,7 +13,7 @@ from opmux.callpath.op import Op
 from opmux.dtypes import accumulation_dtype
 from opmux.signatures.dims import Shape
 from opmux.signatures.expressions import evaluate
-from opmux.signatures.signature import Accumulated, OutputDtype
+from opmux.signatures.signature import Accumulated, OutputDtype, Widened
 from opmux.tuning.matching import attended, matching_of
 
 
@@ -79,5 +79,7 @@ def _result_dtype(
         return rule
     if isinstance(rule, Accumulated):
         return accumulation_dtype(dtypes.get(rule.argument) or first)
+    if isinstance(rule, Widened):
+        return rule.of(dtypes.get(rule.argument) or first)
     found = options.get(rule) or dtypes.get(rule) or first
     return found if isinstance(found, torch.dtype) else first

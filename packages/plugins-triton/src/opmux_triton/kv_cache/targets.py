@@ -9,8 +9,9 @@ from opmux_triton.repeats import kept, repeated
 
 
 def write_kv_cache(
-    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, layout: str, config: WriteConfig
-) -> None:
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor,
+    k_scale: Tensor | None = None, v_scale: Tensor | None = None, *, layout: str, config: WriteConfig,
+) -> None:  # fmt: skip
     """The op `write_kv_cache`."""
     tensors = (k, v, k_cache, v_cache, slot_mapping)
     key = ("write_kv_cache", id(config), k.shape)

@@ -43,7 +43,7 @@ class Call(NamedTuple):
         out: Tensor, lse: Tensor | None,
     ) -> Self:  # fmt: skip
         """Build a call from the core's arguments and the results made for it."""
-        q, k_cache, v_cache, offsets, lengths, table, sinks = tensors
+        q, k_cache, v_cache, offsets, lengths, table, sinks, *_ = tensors
         assert q is not None
         assert k_cache is not None
         assert v_cache is not None

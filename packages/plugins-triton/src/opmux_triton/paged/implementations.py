@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opmux.plugin import Aligned, AtLeast, Bucket, Exact, Implementation, Predicate, Priority, UnitStride
+from opmux.plugin import Aligned, AtLeast, Bucket, Dtype, Exact, Implementation, Predicate, Priority, UnitStride
 from opmux_triton.archs import HALVES, HOPPER, PORTABLE
 from opmux_triton.scoring.constraints import HOPPER_HEADS, portable_heads
 
@@ -25,7 +25,7 @@ def _records() -> Iterator[Implementation]:
                 name=name,
                 target=f"opmux_triton.paged.targets:{op}",
                 archs=PORTABLE,
-                when=portable_heads(dtypes, "q", "k_cache", "v_cache"),
+                when=(Dtype("k_cache", *dtypes), *portable_heads(dtypes, "q", "k_cache", "v_cache")),
                 features=_FEATURES,
                 config=f"opmux_triton.paged.configs:{name or 'halves'}_config",
                 space=f"opmux_triton.paged.spaces:{name or 'halves'}_space",
@@ -40,6 +40,7 @@ def _records() -> Iterator[Implementation]:
             archs=HOPPER,
             priority=Priority.PORTABLE + 1,
             when=(
+                Dtype("k_cache", *HALVES),
                 *HOPPER_HEADS,
                 Predicate(_holds_boxes, reads=(Exact("page_size"),)),
                 AtLeast("max_seqlen_q", 128),

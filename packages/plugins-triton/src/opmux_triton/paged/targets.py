@@ -83,7 +83,7 @@ def run(
     prefill: Callable[[Call, Pass], bool] | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Launch all passes of a call; ``prefill`` may take over a pass of prefill, and returns whether it did."""
-    q, _, v_cache, _, lengths, table, sinks = tensors
+    q, _, v_cache, _, lengths, table, sinks, *_ = tensors
     assert q is not None
     assert v_cache is not None
     assert lengths is not None
@@ -95,7 +95,7 @@ def run(
     else:
         out = q.new_empty((tokens, heads, value_dim))
     lse = q.new_empty((heads, tokens), dtype=torch.float32) if with_lse else None
-    given = cast("tuple[Tensor, ...]", tensors[:6] if sinks is None else tensors)
+    given = cast("tuple[Tensor, ...]", tensors[: 6 if sinks is None else 7])
     results = (out,) if lse is None else (out, lse)
     reach = max(0, options["max_seqlen_k"])
     key = (

@@ -19,8 +19,9 @@ value of 1e30 shows that.
 the noise of ``m`` equal terms is ``m`` times that of one, not ``sqrt(m)`` times, and so are the roundings of their sum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ def _attention(given: Given) -> list[Allowance]:
 
 @derives("attention_varlen", "attention_varlen_lse", "paged_attention", "paged_attention_lse")
 def _attention_sequences(given: Given) -> list[Allowance]:
+    given = replace(given, tensors=_without_scales(given.tensors))
     out = given.expected[0]
     magnitude, root = torch.zeros_like(out), torch.zeros_like(out)
     lse = out.new_zeros((out.shape[1], out.shape[0]))
@@ -56,6 +58,20 @@ def _attention_sequences(given: Given) -> list[Allowance]:
             lse[:, tokens] = as_tensor(parts[1].magnitude)[0]
     found = [Allowance(magnitude, root if given.sixteen else None)]
     return found + [Allowance(lse)] * (len(given.expected) - 1)
+
+
+def _without_scales(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors with the values of 8-bit codes in their place."""
+    found = dict(tensors)
+    for name, scale in (("q", "q_scale"), ("k_cache", "k_scale"), ("v_cache", "v_scale")):
+        if name in found and not found[name].is_floating_point():
+            found[name] = found[name].to(torch.float64)
+        if found.get(scale) is not None:
+            factors = found[scale]
+            if factors.shape[0] > 1:
+                factors = factors.repeat_interleave(found[name].shape[-2] // factors.shape[0])
+            found[name] = found[name] * factors[:, None]
+    return found
 
 
 def as_tensor(value: Tensor | float) -> Tensor:
