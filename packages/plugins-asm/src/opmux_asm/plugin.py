@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opmux.plugin import Implementation, hookimpl
-from opmux_asm.norm import implementations as norm
+from opmux_asm.row_ops import implementations as row_ops
 
 OPMUX_API_VERSION = 1
 
@@ -11,4 +11,4 @@ OPMUX_API_VERSION = 1
 @hookimpl
 def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
-    yield from norm.RECORDS
+    yield from row_ops.RECORDS

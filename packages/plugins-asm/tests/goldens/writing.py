@@ -1,16 +1,22 @@
-"""The goldens: one kernel of each family as the writer emits it. ``python tests/goldens/writing.py`` writes them."""
+"""The goldens: one kernel of each kind as the writer emits it. ``python tests/goldens/writing.py`` writes them."""
 
 from pathlib import Path
 
-from opmux_asm.kernels import ARCHS, rms_norm
+from opmux_asm.kernels import ARCHS
+from opmux_asm.kernels.recipes import Recipe
+from opmux_asm.kernels.row_kernels import RowKernel
 from opmux_asm.writer import Kernel, module
 
 FOLDER = Path(__file__).parent
 
 
 def shown(arch: str) -> dict[str, Kernel]:
-    """A kernel of each family, small enough to read."""
-    return {"rms_norm": rms_norm.rms_norm(arch, "bf16", "bf16", 4, 1)}
+    """A kernel of each kind, small enough to read."""
+    quantised = Recipe("bf16", gates=True, codes="fp8", block="block")
+    return {
+        "rms_norm": RowKernel(arch, "rms_norm", Recipe("bf16", "bf16", norm="rms"), 4, 1).write(),
+        "silu_and_mul_quantize": RowKernel(arch, "silu_and_mul_quantize", quantised, 1, 1).write(),
+    }
 
 
 def texts() -> dict[str, str]:

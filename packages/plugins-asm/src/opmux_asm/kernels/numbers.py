@@ -1,10 +1,12 @@
 """Between packed elements of memory and float32 registers."""
 
+import struct
 from collections.abc import Sequence
 
 from opmux_asm.writer import VCC, Kernel, Register
 
-BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "q8": 1}
+"""Bytes of an element; q8 is any dtype of 8 bits."""
 SUFFIXES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 """The short names of dtypes in kernels' names, and torch's."""
 HIGH_HALVES = 0x07060302
@@ -27,6 +29,10 @@ class Constants:
             self.made["s", value] = self.kernel.s(name)
             self.kernel.s_mov_b32(self.made["s", value], value)
         return self.made["s", value]
+
+    def number(self, name: str, value: float) -> Register:
+        """A scalar register that holds a float32."""
+        return self.scalar(name, int.from_bytes(struct.pack("<f", value), "little"))
 
     def vector(self, name: str, value: int) -> Register:
         """A vector register that holds ``value`` in every lane."""

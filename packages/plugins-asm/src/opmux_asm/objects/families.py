@@ -1,12 +1,15 @@
 """The families of kernels, each a code object for each arch. Standard library only: the build of the wheel runs it."""
 
+import functools
 from collections.abc import Callable
 
 from opmux_asm.__about__ import __version__
-from opmux_asm.kernels import rms_norm
+from opmux_asm.kernels import recipes, row_kernels
 from opmux_asm.writer import Kernel, module
 
-FAMILIES: dict[str, Callable[[str], list[Kernel]]] = {rms_norm.FAMILY: rms_norm.kernels}
+FAMILIES: dict[str, Callable[[str], list[Kernel]]] = {
+    name: functools.partial(row_kernels.kernels, name) for name in recipes.FAMILIES
+}
 """By name, a function of the arch that writes the family's kernels."""
 
 

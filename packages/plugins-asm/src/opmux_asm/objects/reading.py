@@ -68,29 +68,39 @@ def from_wheel(folder: Path, family: str, arch: str) -> CodeObject:
 
 
 def assembled(family: str, arch: str) -> CodeObject:
-    """Write and assemble a family, or take what was kept of the same source and toolchain.
+    """Write and assemble a family, or take what was kept of the same writer, kernels and toolchain.
 
     Raises:
         ToolchainError: there is no assembler, or it refuses the source.
     """
-    text, kernels = families.source(family, arch)
-    key = hashlib.sha256(f"{toolchain.version()}\n{text}".encode()).hexdigest()
+    key = hashlib.sha256(f"{written_by()} {toolchain.version()} {family} {arch}".encode()).hexdigest()
     folder = platformdirs.user_cache_path("opmux") / "asm"
     kept = folder / f"{key}.json"
     if files.writable_by_others(folder) is None:
         try:
             stated = files.unsealed(kept.read_bytes())
-            return CodeObject(files.checked(folder / f"{key}.hsaco", stated["code"]), kernels)
+            return CodeObject(files.checked(folder / f"{key}.hsaco", stated["code"]), stated["kernels"])
         except (OSError, ValueError, KeyError):
             pass  # not there, or damaged: assembled again
+    text, kernels = families.source(family, arch)
     code = toolchain.assemble(text, arch, family)
     try:
         files.make_folder(folder)
         _publish(folder / f"{key}.hsaco", code)
-        _publish(kept, files.sealed({"code": files.listed({"code": code})["code"]}))
+        _publish(kept, files.sealed({"code": build.listed(code), "kernels": kernels}))
     except OSError:
         pass  # a cache that cannot be written costs the next process the time to assemble
     return CodeObject(code, kernels)
+
+
+@functools.cache
+def written_by() -> str:
+    """A checksum of the writer and of the kernels: what they emit depends on nothing else."""
+    hashed = hashlib.sha256()
+    for folder in ("writer", "kernels", "objects"):
+        for path in sorted((FOLDER.parent.parent / folder).glob("*.py")):
+            hashed.update(path.name.encode() + path.read_bytes())
+    return hashed.hexdigest()
 
 
 def _publish(path: Path, data: bytes) -> None:

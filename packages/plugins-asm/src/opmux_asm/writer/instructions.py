@@ -78,7 +78,7 @@ class Instruction:
 TRANSCENDENTAL = ("v_rsq_f", "v_rcp_", "v_exp_f", "v_log_f", "v_sqrt_f", "v_sin_", "v_cos_")
 NO_RESULT = (
     "s_cmp_", "s_bitcmp", "s_cbranch", "s_branch", "s_barrier", "s_waitcnt", "s_nop", "s_endpgm", "s_setprio",
-    "ds_write", "ds_add_u", "s_sleep", "v_cmpx", "s_sendmsg", "buffer_wb", "buffer_inv",
+    "ds_write", "ds_add_u", "s_sleep", "s_setreg", "v_cmpx", "s_sendmsg", "buffer_wb", "buffer_inv",
 )  # fmt: skip
 TWO_RESULTS = ("v_add_co_", "v_addc_co_", "v_sub_co_", "v_subb_co_", "v_mad_u64_u32", "v_div_scale", "v_swap_")
 

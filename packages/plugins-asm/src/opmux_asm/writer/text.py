@@ -35,6 +35,7 @@ BODY = """
   .amdhsa_system_sgpr_workgroup_id_y {id_y}
   .amdhsa_system_sgpr_workgroup_id_z {id_z}
   .amdhsa_system_vgpr_workitem_id 0
+  .amdhsa_ieee_mode 0
   .amdhsa_float_denorm_mode_32 3
   .amdhsa_next_free_vgpr {registers}
   .amdhsa_accum_offset {accumulation}

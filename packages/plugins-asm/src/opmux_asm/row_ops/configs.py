@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from opmux.plugin import Arch
-from opmux_asm.kernels.rms_norm import TILES
+from opmux_asm.kernels.recipes import TILES
 
-PER_ACCESS = 8
-"""Elements of 16 bits in an access; of float32 half as many, and the target then takes the next larger tile."""
+WIDTHS = ("hidden", "n", "k")
+"""What the ops call the columns of a row; a record declares one of them."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,16 @@ def rows_config(arch: Arch, features: Mapping[str, Any]) -> RowsConfig:
 
 def rows_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[RowsConfig]:
     """Every tile that holds a row of 16-bit elements."""
-    every = (RowsConfig(*tile) for tile in TILES)
-    return (tile for tile in every if tile.bytes >= 2 * features["hidden"])
+    columns = next(features[name] for name in WIDTHS if name in features)
+    return (tile for tile in map(_config, TILES) if tile.bytes >= 2 * columns)
 
 
 def for_row(config: RowsConfig, row_bytes: int) -> RowsConfig:
     """The config, or the smallest tile that holds rows of so many bytes, which wider elements may need."""
     if config.bytes >= row_bytes:
         return config
-    return next(tile for tile in (RowsConfig(*t) for t in TILES) if tile.bytes >= row_bytes)
+    return next(tile for tile in map(_config, TILES) if tile.bytes >= row_bytes)
+
+
+def _config(tile: tuple[int, int]) -> RowsConfig:
+    return RowsConfig(*tile)

@@ -1,0 +1,1 @@
+"""The ops whose kernels hold whole rows: norms, gates and quantisation."""
