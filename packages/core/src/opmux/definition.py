@@ -15,9 +15,9 @@ from opmux.callpath.op import OPS, Front, Op
 from opmux.declared.caveats import Caveat
 from opmux.declared.implementation import Implementation, Priority
 from opmux.planning import dispatch
-from opmux.planning.plan import deterministic_mode
 from opmux.running import execution
 from opmux.running.attempt import FUNCTIONAL, FUNCTIONAL_BACKEND
+from opmux.running.modes import deterministic_mode
 from opmux.signatures.signature import (
     GENERATED,
     REFUSED,

@@ -3,6 +3,8 @@
 A message names the op first, then the argument in backticks, what was expected, what was given, and what to do.
 """
 
+from typing import Any
+
 
 class OpmuxError(Exception):
     """The root of everything opmux raises on purpose."""
@@ -30,6 +32,18 @@ class BackendFault(OpmuxError, RuntimeError):
 
 class BuildFailed(BackendFault):
     """A target raises this when its kernel could not be built and nothing was launched: the next choice may run."""
+
+
+class BuildDeferred(BackendFault):
+    """A target raises this where `builds_deferred` and its kernel is not built; nothing was launched.
+
+    Attributes:
+        build: what a helper process is to build.
+    """
+
+    def __init__(self, build: Any) -> None:
+        super().__init__(f"{build.name} is not built yet")
+        self.build = build
 
 
 class CaptureRefused(OpmuxError, RuntimeError):

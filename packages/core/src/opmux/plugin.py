@@ -31,13 +31,23 @@ from opmux.declared.constraints import (
 from opmux.declared.features import Alignment, Bucket, Exact, Feature, FeatureRule, StrideOrder
 from opmux.declared.implementation import Implementation, Priority
 from opmux.definition import GENERATED, REFUSED, Accumulated, OpFunction, Widened, define_op
-from opmux.errors import BackendFault, BuildFailed, CaptureRefused, InvalidArgument, PluginError, UnsupportedCall
+from opmux.errors import (
+    BackendFault,
+    BuildDeferred,
+    BuildFailed,
+    CaptureRefused,
+    InvalidArgument,
+    PluginError,
+    UnsupportedCall,
+)
 from opmux.planning.takers import Taker, registered_ops, takers
 from opmux.plugins.hookspecs import hookimpl
 from opmux.plugins.loading import temporary_plugin
 from opmux.plugins.prebuilding import Prebuilt, prebuilders
 from opmux.plugins.reading import API_VERSION
+from opmux.running.background import builds_deferred
 from opmux.running.builds import report_build
+from opmux.running.helper import Build
 from opmux.signatures.signature import Signature
 
 __all__ = [
@@ -54,6 +64,8 @@ __all__ = [
     "AtMost",
     "BackendFault",
     "Bucket",
+    "Build",
+    "BuildDeferred",
     "BuildFailed",
     "Call",
     "CaptureRefused",
@@ -86,6 +98,7 @@ __all__ = [
     "UnitStride",
     "UnsupportedCall",
     "Widened",
+    "builds_deferred",
     "cpu_plays",
     "define_op",
     "device_arch",

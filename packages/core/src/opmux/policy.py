@@ -1,4 +1,4 @@
-"""The policy: which backends the process prefers or disables, and whether faults raise.
+"""The policy: which backends the process prefers or disables, whether faults raise, and who waits for compilers.
 
 It is one immutable snapshot that each change replaces, and it holds for every thread. It is not a ContextVar, because
 that would break ``torch.compile(fullgraph=True)``. The environment is read when opmux is imported, and by `reset`.
@@ -35,12 +35,14 @@ class Policy:
         disabled: what is disabled, and by what.
         strict: a fault, or a GPU call that finds nothing but the reference, raises.
         check: index data is checked before each call and outputs after it.
+        build: ``wait``: a call waits for its kernels to be compiled; ``background``: another process compiles them.
     """
 
     prefer: tuple[str, ...] = ()
     disabled: tuple[Disabled, ...] = ()
     strict: bool = False
     check: bool = False
+    build: str = "wait"
 
     def preference(self, backend: str, full_name: str) -> int:
         """The rank by preference: 0 is the most preferred; the length of the list if it is not named."""
@@ -55,6 +57,7 @@ ENVIRONMENT: dict[str, str] = {
     "OPMUX_DISABLE": "backends or implementations to disable, comma-separated",
     "OPMUX_STRICT": "1: a fault, or a GPU call that finds nothing but the reference, raises",
     "OPMUX_CHECK": "1: index data is checked before each call and outputs after it",
+    "OPMUX_BUILD": "background: calls do not wait for compilers; another process compiles, and a ready backend runs",
     "OPMUX_PLUGINS": "allow-list of plugins to load, by entry-point name, comma-separated",
     "OPMUX_ARCH": "the arch that explain reasons for; a real call always uses its tensors' device",
     "OPMUX_TUNED": "a folder of tuned records, over the user's and the plugins' own",
@@ -67,6 +70,10 @@ ENVIRONMENT: dict[str, str] = {
 }
 """Every environment variable that opmux reads, and its meaning."""
 
+
+WAIT, BACKGROUND = "wait", "background"
+BUILDS = (WAIT, BACKGROUND)
+"""Who waits for a compiler: the call, or nobody."""
 
 TRUE_WORDS, FALSE_WORDS = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 """The values of a switch in the environment that mean on and off."""
@@ -86,6 +93,15 @@ def _truth(variable: str) -> bool:
     raise InvalidArgument(f"policy: `{variable}` expected 0 or 1, got {value!r}; unset it or set it to 1")
 
 
+def _build() -> str:
+    value = os.environ.get("OPMUX_BUILD", "").strip().lower() or WAIT
+    if value not in BUILDS:
+        raise InvalidArgument(
+            f"policy: `OPMUX_BUILD` expected {' or '.join(BUILDS)}, got {value!r}; unset it or set it to {BACKGROUND}"
+        )
+    return value
+
+
 def from_environment() -> Policy:
     """The policy that the environment asks for.
 
@@ -97,6 +113,7 @@ def from_environment() -> Policy:
         tuple(Disabled(n, None, "OPMUX_DISABLE") for n in split_names(os.environ.get("OPMUX_DISABLE"))),
         _truth("OPMUX_STRICT"),
         _truth("OPMUX_CHECK"),
+        _build(),
     )
 
 
@@ -173,6 +190,12 @@ def _check_switch(function: str, argument: str, value: object) -> None:
         raise InvalidArgument(f"policy.{function}: `{argument}` expected True or False, got {value!r}; pass a bool")
 
 
+def _check_build(function: str, argument: str, value: object) -> None:
+    if value not in BUILDS:
+        expected = " or ".join(map(repr, BUILDS))
+        raise InvalidArgument(f"policy.{function}: `{argument}` expected {expected}, got {value!r}; pass one of them")
+
+
 def _check_ops(ops: Iterable[str]) -> frozenset[str]:
     if isinstance(ops, str):
         raise InvalidArgument(f"policy.disable: `ops` expected a list of op names, got the str {ops!r}; pass [{ops!r}]")
@@ -229,6 +252,21 @@ def check(on: bool = True) -> None:
     _install(lambda now: replace(now, check=on))
 
 
+def build(how: str = BACKGROUND) -> None:
+    """Say who waits where a call needs a kernel that is not compiled yet.
+
+    Args:
+        how: ``"wait"``: the call does. ``"background"``: no call; the best implementation that is ready runs, a helper
+            process compiles, and a later call changes over. Under `strict` and in torch's deterministic mode calls wait
+            all the same.
+
+    Raises:
+        InvalidArgument: if ``how`` is neither.
+    """
+    _check_build("build", "how", how)
+    _install(lambda now: replace(now, build=how))
+
+
 def reset() -> None:
     """Return to the policy that the environment asks for."""
     asked = from_environment()
@@ -242,16 +280,19 @@ def override(
     disable: Iterable[str] | None = None,
     strict: bool | None = None,
     check: bool | None = None,
+    build: str | None = None,
 ) -> Iterator[Policy]:
     """Change the policy of the whole process inside a ``with`` block; the former one is restored at its end.
 
     Raises:
         UnknownBackend: where a name is not registered.
-        InvalidArgument: where ``strict`` or ``check`` is neither a bool nor None.
+        InvalidArgument: where ``strict`` or ``check`` is neither a bool nor None, or ``build`` no way to build.
     """
     for argument, switch in (("strict", strict), ("check", check)):
         if switch is not None:
             _check_switch("override", argument, switch)
+    if build is not None:
+        _check_build("override", "build", build)
     preferred, ruled_out = _names("prefer", prefer), _names("disable", disable)
     _check_names("override", (*preferred, *ruled_out))
     added = tuple(Disabled(name, None, "policy.override") for name in ruled_out)
@@ -262,6 +303,7 @@ def override(
             now.disabled + added,
             now.strict if strict is None else strict,
             now.check if check is None else check,
+            now.build if build is None else build,
         )
     )
     try:

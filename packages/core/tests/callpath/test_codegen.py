@@ -129,10 +129,20 @@ def test_bound_fixes_the_options():
     def run(*tensors, **options):
         return tensors, options
 
-    bound = codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset())
+    retry = (LookupError, lambda run, *tensors, **options: "again")
+    bound = codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset(), retry)
     assert bound(1, 2) == ((1, 2, None), {"scale": 2.0})
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'bias'"):
-        codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset({"bias"}))(1, 2)
+        codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset({"bias"}), retry)(1, 2)
+
+
+def test_bound_runs_again_what_lacks_a_build():
+    def run(*tensors, **options):
+        raise LookupError
+
+    retry = (LookupError, lambda run, *tensors, **options: (run, tensors, options))
+    bound = codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset(), retry)
+    assert bound(1, 2) == (run, (1, 2, None), {"scale": 2.0})
 
 
 def test_a_wrapper_passes_the_config_and_bumps_what_was_written():

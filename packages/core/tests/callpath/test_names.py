@@ -20,11 +20,13 @@ from opmux.callpath.op import OPS, Op
 from opmux.declared import constraints, features, functions
 from opmux.declared.functions import Name
 from opmux.dtypes import Real
+from opmux.errors import BuildDeferred
 from opmux.plugin import define_op
 from opmux.signatures.signature import read_signature
 from opmux.torch_bridge import flops, torch_library
 
 WRITERS = (codegen, features, constraints, torch_library, flops)
+RETRY = (BuildDeferred, lambda run, *tensors, **options: None)
 TABLE = {n.text for group in (names.SHARED, names.GIVEN, names.WRITTEN, names.ENCLOSED) for n in group}
 
 
@@ -44,7 +46,7 @@ def enclosed(op: Op) -> list[CodeType]:
 
     torch_library.gathering(signature, handler)(*signature.tensors, **{o.name: () for o in signature.options})
     return [
-        codegen.make_bound(signature, run, {o.name: o.default for o in signature.options}, frozenset()).__code__,
+        codegen.make_bound(signature, run, {o.name: o.default for o in signature.options}, frozenset(), RETRY).__code__,
         codegen.make_wrapper(signature, True, run).__code__,
         flops.formula(op).__code__,
         *handled,

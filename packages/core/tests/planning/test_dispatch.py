@@ -15,7 +15,7 @@ from planted import WANTED, W, X, ones, raising, returning
 import opmux
 from opmux.errors import CaptureRefused, InvalidArgument
 from opmux.plugin import Exact
-from opmux.running import faults
+from opmux.running import modes
 
 
 def test_meta_tensors_need_no_target():
@@ -49,7 +49,7 @@ def test_bind_returns_the_planned_target():
 
 def test_nothing_is_planned_while_capturing(monkeypatch):
     with backends(a=implementation(ones, capturable=True)):
-        monkeypatch.setattr(faults, "capturing", lambda: True)
+        monkeypatch.setattr(modes, "capturing", lambda: True)
         with pytest.raises(CaptureRefused) as caught:
             opmux.rms_norm(X, W)
         assert str(caught.value) == (
@@ -57,9 +57,9 @@ def test_nothing_is_planned_while_capturing(monkeypatch):
             "  call:      x float32[4, 8], weight float32[8]\n"
             "  try:       run the call once before the capture"
         )
-        monkeypatch.setattr(faults, "capturing", lambda: False)
+        monkeypatch.setattr(modes, "capturing", lambda: False)
         opmux.rms_norm(X, W)
-        monkeypatch.setattr(faults, "capturing", lambda: True)
+        monkeypatch.setattr(modes, "capturing", lambda: True)
         assert opmux.rms_norm(X, W).sum() == 32, "a planned, capturable target runs"
 
 

@@ -11,7 +11,7 @@ from planted import SPECIAL, WANTED, W, X, filled, ones, raising, reasons
 import opmux
 from opmux.errors import BackendFault, CaptureRefused, InvalidArgument, OpmuxError, UnsupportedCall
 from opmux.plugin import BuildFailed, MultipleOf, Priority
-from opmux.running import faults
+from opmux.running import modes
 
 OOM = torch.OutOfMemoryError("CUDA out of memory")
 
@@ -138,7 +138,7 @@ def test_a_lost_device_is_raised_as_what_it_is(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(faults, "capturing", lambda: False)
+    monkeypatch.setattr(modes, "capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
     with backends(a=implementation(raising(RuntimeError("CUDA error: an illegal memory access was encountered")))):
         with pytest.raises(RuntimeError, match=r"^CUDA error: an illegal memory access"):
@@ -212,7 +212,7 @@ def test_nothing_falls_back_while_capturing(monkeypatch):
     with backends(a=implementation(target, capturable=True)):
         opmux.rms_norm(X, W)
         state["broken"] = True
-        monkeypatch.setattr(faults, "capturing", lambda: True)
+        monkeypatch.setattr(modes, "capturing", lambda: True)
         with pytest.raises(CaptureRefused) as caught:
             opmux.rms_norm(X, W)
         assert str(caught.value) == (

@@ -24,8 +24,8 @@ def test_a_trace_counts_calls_backends_and_time():
     }  # fmt: skip
     assert all(row.host_us > 0 and row.device_us == 0 and row.fallbacks == 0 for row in trace.rows)
     lines = str(trace).splitlines()
-    assert lines[0].split() == ["op", "arch", "backend", "calls", "fallbacks", "host_us", "device_us"]
-    assert lines[1].split()[:5] == ["rms_norm", "cpu", "a", "3", "0"]
+    assert lines[0].split() == ["op", "arch", "backend", "calls", "fallbacks", "awaiting", "host_us", "device_us"]
+    assert lines[1].split()[:6] == ["rms_norm", "cpu", "a", "3", "0", "0"]
     assert trace.as_dict()[0]["calls"] == 3
 
 

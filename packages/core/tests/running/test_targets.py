@@ -7,13 +7,13 @@ from planted import W, X, ones
 
 import opmux
 from opmux.errors import CaptureRefused, InvalidArgument
-from opmux.running import faults
+from opmux.running import modes
 
 
 def test_what_is_not_capturable_refuses(monkeypatch):
     with backends(a=implementation(ones)):
         opmux.rms_norm(X, W)
-        monkeypatch.setattr(faults, "capturing", lambda: True)
+        monkeypatch.setattr(modes, "capturing", lambda: True)
         with pytest.raises(CaptureRefused) as caught:
             opmux.rms_norm(X, W)
         assert str(caught.value) == (

@@ -17,7 +17,7 @@ from torch_bridge.samples import ALL, DIFFERENTIABLE, WITH_OUT, Sample, outputs,
 import opmux
 from opmux.callpath.op import OPS
 from opmux.errors import CaptureRefused
-from opmux.running import faults
+from opmux.running import modes
 from opmux.signatures.validation import describe_call
 
 Capture = Callable[[], Any]
@@ -32,7 +32,7 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> Capture:
     @contextmanager
     def capturing() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(faults, "capturing", lambda: True)
+            patch.setattr(modes, "capturing", lambda: True)
             yield
 
     return capturing
@@ -51,7 +51,7 @@ def unplanned_text(call: Sample) -> str:
 
 
 def test_nothing_captures_here() -> None:
-    assert not faults.capturing()
+    assert not modes.capturing()
 
 
 @pytest.mark.parametrize("way", ["public", "registered"])

@@ -20,8 +20,16 @@ import torch
 import triton
 from triton.runtime.jit import TensorWrapper
 
-from opmux.plugin import Arch, BuildFailed, CaptureRefused, device_arch, parse_arch
-from opmux_triton import build_reports, bundled
+from opmux.plugin import (
+    Arch,
+    BuildDeferred,
+    BuildFailed,
+    CaptureRefused,
+    builds_deferred,
+    device_arch,
+    parse_arch,
+)
+from opmux_triton import build_reports, bundled, deferred
 from opmux_triton.archs import fp8_flavour
 from opmux_triton.interpreter import INTERPRETED
 
@@ -240,9 +248,8 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
         )
     try:
         with build_reports.reported(), bundled.layered(lambda: device_arch("cuda", torch.cuda.current_device()).name):
-            compiled = kernel.warmup(*arguments, grid=grid, **meta)
-        run = compiled.run  # loads the module
-    except BuildFailed:  # compiling is forbidden: said as it is
+            compiled, run = _compiled(kernel, grid, arguments, meta)
+    except (BuildFailed, BuildDeferred):  # compiling is forbidden, or not to be waited for: said as it is
         raise
     except Exception as error:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -250,6 +257,27 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
         raise BuildFailed(f"kernel {kernel.__name__} did not build: {_first_lines(error)}") from error
     names = kernel.arg_names[len(arguments) :]
     return Handle(compiled, run, compiled.function, compiled.packed_metadata, tuple(meta[name] for name in names))
+
+
+def _compiled(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> Any:
+    """A kernel and what launches it, loaded; compiled here, unless calls are not to wait for that.
+
+    Raises:
+        BuildDeferred: where it must be compiled, and calls are not to wait.
+        Exception: whatever the compiler raises.
+    """
+    if builds_deferred():
+        arch = device_arch("cuda", torch.cuda.current_device()).name
+        build = deferred.build_of(kernel, arguments, meta, arch, _specialised(kernel))
+        if build is not None:
+            try:
+                with deferred.deferring():
+                    compiled = kernel.warmup(*arguments, grid=grid, **meta)
+                    return compiled, compiled.run
+            except deferred.Missing:
+                raise BuildDeferred(build) from None
+    compiled = kernel.warmup(*arguments, grid=grid, **meta)
+    return compiled, compiled.run  # which loads the module
 
 
 def _first_lines(error: BaseException) -> str:

@@ -293,7 +293,14 @@ def bound_source(signature: Signature, options: dict[str, Any], present: frozens
     """``bound``: the planned target with its options fixed."""
     tensors = ", ".join(t.name + ("=None" if t.optional and t.name not in present else "") for t in signature.tensors)
     passed = [t.name for t in signature.tensors] + [f"{name}={names.option_name(name)}" for name in options]
-    return f"def bound({tensors}):\n    return {names.RUN}({', '.join(passed)})\n"
+    rest = ", ".join(passed)
+    return (
+        f"def bound({tensors}):\n"
+        f"    try:\n"
+        f"        return {names.RUN}({rest})\n"
+        f"    except {names.DEFERRED}:\n"
+        f"        return {names.AGAIN}({names.RUN}, {rest})\n"
+    )
 
 
 def traced_source(signature: Signature) -> str:
@@ -313,9 +320,25 @@ def traced_source(signature: Signature) -> str:
     return "\n".join(lines)
 
 
-def make_bound(signature: Signature, run: Callable[..., Any], options: dict[str, Any], present: frozenset[str]) -> Any:
-    """Compile `bound_source` around a planned target."""
-    namespace = {names.RUN.text: run, **{names.option_name(name): value for name, value in options.items()}}
+def make_bound(
+    signature: Signature,
+    run: Callable[..., Any],
+    options: dict[str, Any],
+    present: frozenset[str],
+    retry: tuple[type[Exception], Callable[..., Any]],
+) -> Any:
+    """Compile `bound_source` around a planned target.
+
+    Args:
+        signature: the op's.
+        run: the planned target.
+        options: the values of the options.
+        present: the optional tensors that are given.
+        retry: an exception of the target, and what runs it again then.
+    """
+    deferred, again = retry
+    namespace = {names.RUN.text: run, names.DEFERRED.text: deferred, names.AGAIN.text: again}
+    namespace |= {**{names.option_name(name): value for name, value in options.items()}}
     return compile_function("bound", bound_source(signature, options, present), namespace, shown=False)
 
 

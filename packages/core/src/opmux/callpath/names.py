@@ -61,13 +61,15 @@ WRITTEN = (TRACED, KEY_OF, FITS)
 """Functions that `codegen` writes beside the op's own, which has the op's name."""
 
 RUN = Name("_run", "in `bound`: the callable of a plan")
+DEFERRED = Name("_deferred", "in `bound`: what a target raises that leaves a build to a helper process")
+AGAIN = Name("_again", "in `bound`: runs the callable again, which then builds")
 TARGET = Name("_target", "in `wrapper`: the target")
 CONFIG = Name("_config", "in `wrapper`: its config")
 BUMP = Name("_bump", "in `wrapper`: bumps the version of a tensor that was written")
 HANDLER = Name("_handler", "in `gathered`: the kernel of a dispatch key")
 COUNT = Name("_count", "in `formula`: counts the operations of a call")
 
-ENCLOSED = (RUN, TARGET, CONFIG, BUMP, HANDLER, COUNT)
+ENCLOSED = (RUN, DEFERRED, AGAIN, TARGET, CONFIG, BUMP, HANDLER, COUNT)
 """Names in the small functions that are compiled in a namespace of their own, where they are bound."""
 
 PARAMETERS = {

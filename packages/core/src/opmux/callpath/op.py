@@ -74,6 +74,7 @@ class Front(dict[Any, Callable[..., Any]]):
         super().__init__()
         self.table, self.state = table, table.state
         self._plans: dict[Any, Any] = {}
+        self._keys: dict[Any, Any] = {}
 
     def __missing__(self, key: Any) -> Callable[..., Any]:
         return functools.partial(self._through_table, key)
@@ -82,6 +83,13 @@ class Front(dict[Any, Callable[..., Any]]):
         """The plan behind a key of the table, or None. The table may have dropped a plan that is still used here."""
         return self._plans.get(key) or self.table.plan_of(key)
 
+    def forget(self, full: Any) -> None:
+        """Drop what is kept under a key of the table: the next call looks there again."""
+        self._plans.pop(full, None)
+        for key, found in tuple(self._keys.items()):
+            if found == full:
+                self.pop(key, None)
+
     def _through_table(self, key: Any, /, *tensors: Any, **options: Any) -> Any:
         full = self.table.state.key_of(*tensors, **options)
         result = self.table[full](*tensors, **options)
@@ -89,7 +97,8 @@ class Front(dict[Any, Callable[..., Any]]):
         if plan is not None and run is not None:
             make_room(self, PlanTable.LIMIT)
             make_room(self._plans, PlanTable.LIMIT)
-            self._plans[full] = plan
+            make_room(self._keys, PlanTable.LIMIT)
+            self._plans[full], self._keys[key] = plan, full
             self[key] = run
         return result
 
@@ -263,6 +272,7 @@ class Op:
         self.table = PlanTable(self.state, self.on_miss)
         name = names.front_name(self._versions)
         fronts: list[FrontEntry] = []
+        self._fronts = fronts
         self.namespace[names.other_front_name(self._versions)] = functools.partial(
             self._other_front, name, self.table, fronts
         )
@@ -301,6 +311,15 @@ class Op:
         """The guard that the call path checks first, and the plans behind it."""
         entry: FrontEntry = self.namespace[names.front_name(self._versions)]
         return entry
+
+    def forget_plan(self, key: Any) -> None:
+        """Drop the plan of one key of the table, so that the next call makes a new one."""
+        with self._lock:
+            self.table.pop(key, None)
+            self.table.plans.pop(key, None)
+            for _, _, front in self._fronts:
+                if front is not None:
+                    front.forget(key)
 
     def drop_plans(self) -> None:
         """Forget every plan: the policy, the quarantine or an observer changed."""

@@ -69,6 +69,7 @@ STYLES = {
     "rejected": "yellow",
     "disabled": "yellow",
     "quarantined": "red",
+    "building": "cyan",
     "unavailable": "yellow",
 }
 """Colours of the states of a candidate."""

@@ -8,7 +8,7 @@ from opmux.arch import known_arch
 from opmux.errors import OpmuxError
 from opmux.near import did_you_mean
 from opmux.plugins import discovery, loading
-from opmux.policy import ENVIRONMENT, FALSE_WORDS, TRUE_WORDS, split_names
+from opmux.policy import BUILDS, ENVIRONMENT, FALSE_WORDS, TRUE_WORDS, split_names
 
 
 def variables() -> list[dict[str, str | None]]:
@@ -66,6 +66,10 @@ def _switch(value: str) -> str | None:
     return None if value.strip().lower() in TRUE_WORDS + FALSE_WORDS else "expected 0 or 1"
 
 
+def _how_to_build(value: str) -> str | None:
+    return None if value.strip().lower() in BUILDS else f"expected {' or '.join(BUILDS)}"
+
+
 _JUDGES: dict[str, Callable[[str], str | None]] = {
     "OPMUX_PREFER": _backends,
     "OPMUX_DISABLE": _backends,
@@ -73,6 +77,7 @@ _JUDGES: dict[str, Callable[[str], str | None]] = {
     "OPMUX_ARCH": _arch,
     "OPMUX_TUNED": _folder,
     "OPMUX_BUNDLES": _bundles,
+    "OPMUX_BUILD": _how_to_build,
     "OPMUX_NO_JIT": _switch,
     "OPMUX_NATIVE_LAUNCH": _switch,
     "OPMUX_LOG": _level,

@@ -4,6 +4,7 @@ A plan table comes here for a key that it does not have; the next call with that
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from opmux.callpath import codegen
 from opmux.callpath.op import Op, PlanTable
-from opmux.errors import CaptureRefused, InvalidArgument
+from opmux.errors import BuildDeferred, CaptureRefused, InvalidArgument
 from opmux.planning.forced import unknown_backend
 from opmux.planning.plan import plan
 from opmux.plugins import loading
-from opmux.running import faults
+from opmux.running import background, faults, modes
 from opmux.running.attempt import Forced, attempt_of
 from opmux.running.execution import execute
 from opmux.running.observe import observed, open_traces
@@ -40,10 +41,13 @@ def plan_and_run(table: PlanTable, key: Any, /, *tensors: Any, **options: Any) -
         made = plan(attempt)
         run = observed(op, made) if open_traces else made.run
         try:
-            results = first_run(attempt, made.implementation, run)
+            with background.building_here() if made.waits else nullcontext():
+                results = first_run(attempt, made.implementation, run)
         except Exception as error:
             faults.judge(attempt, made.implementation, error)
-            continue  # what failed is in quarantine now
+            continue  # what failed is in quarantine now, or being built
+        if made.job is not None:
+            run = background.until_built(op, table, key, run, made.awaits, made.job)
         table.store(key, run, made)
         return results
 
@@ -58,12 +62,14 @@ def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
         raise complaint
     attempt = attempt_of(op, op.state, arguments, filled, backend)
     present = frozenset(name for name, tensor in attempt.call.tensors.items() if tensor is not None)
-    bound: Callable[..., Any] = codegen.make_bound(op.signature, plan(attempt).run, dict(attempt.call.options), present)
+    run = plan(attempt, awaits=False).run
+    retry = (BuildDeferred, background.run_and_build)
+    bound: Callable[..., Any] = codegen.make_bound(op.signature, run, dict(attempt.call.options), present, retry)
     return bound
 
 
 def _refuse_capture(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], why: str, remedy: str) -> None:
-    if faults.capturing():
+    if modes.capturing():
         raise CaptureRefused(
             f"{op.name}: no plan is made during graph capture, and {why}\n"
             f"  call:      {describe_call(op.signature, tensors, options)}\n"

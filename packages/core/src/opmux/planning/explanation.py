@@ -26,7 +26,7 @@ class Candidate:
     """One implementation that was considered.
 
     Attributes:
-        status: chosen, accepted, rejected, disabled, quarantined or unavailable.
+        status: chosen, accepted, rejected, disabled, quarantined, building or unavailable.
         caveats: what the op leaves unspecified and it does not compute as the reference does, in words.
         time_us: how long it takes the call, microseconds; None where measured rows say nothing about it.
         time_source: ``measured``, or ``predicted, from 6 rows``; None without a time.

@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from opmux import policy, tuning
 from opmux.declared.implementation import Implementation, Priority
@@ -12,13 +11,17 @@ from opmux.errors import BackendFault, UnsupportedCall
 from opmux.log import announce_once
 from opmux.planning import resolver
 from opmux.planning.report import refusal_text
-from opmux.running import quarantine
+from opmux.running import background, modes, quarantine
 from opmux.running.attempt import Attempt
 from opmux.running.targets import Plan, prepare
 
 
-def plan(attempt: Attempt) -> Plan:
+def plan(attempt: Attempt, awaits: bool = True) -> Plan:
     """Choose for an attempt; a candidate that cannot be imported or configured is quarantined, and the next is tried.
+
+    Args:
+        attempt: the call.
+        awaits: whether another implementation may run while the best one is being built in the background.
 
     Raises:
         UnsupportedCall: where no implementation that may run takes the call.
@@ -26,37 +29,52 @@ def plan(attempt: Attempt) -> Plan:
     """
     while True:
         around = circumstances(attempt)
+        if not awaits:
+            around = replace(around, building={})
         resolution = resolver.resolve(attempt.call, attempt.op.implementations, around)
+        nothing_ready = bool(around.building) and not resolution.accepted
+        if nothing_ready:
+            around = replace(around, building={})
+            resolution = resolver.resolve(attempt.call, attempt.op.implementations, around)
         chosen = _choice(attempt, resolution, around.policy.strict)
         fallback = bool(resolution.passed_over) or _has_only_the_reference(attempt, resolution)
         known = known_config(chosen.full_name, resolution)
         made = prepare(attempt, chosen, known, fallback, around.policy.check)
         if made is not None:
-            return made
+            better = resolution.awaited[0].name if resolution.awaited else ""
+            in_call = around.policy.build == policy.BACKGROUND and background.built_in_call(attempt, chosen)
+            waits = nothing_ready or in_call or attempt.forced is not None
+            return replace(made, awaits=better, job=around.building.get(better), waits=waits)
 
 
-def resolve(attempt: Attempt) -> resolver.Resolution:
-    """Judge every implementation of the op for an attempt, under the current policy and quarantine."""
-    return resolver.resolve(attempt.call, attempt.op.implementations, circumstances(attempt))
+def resolve(attempt: Attempt, awaits: bool = True) -> resolver.Resolution:
+    """Judge every implementation of the op for an attempt, under the current policy and quarantine.
+
+    Args:
+        attempt: the call.
+        awaits: whether an implementation that is being built in the background is no candidate yet.
+    """
+    around = circumstances(attempt)
+    if not awaits:
+        around = replace(around, building={})
+    return resolver.resolve(attempt.call, attempt.op.implementations, around)
 
 
 def circumstances(attempt: Attempt) -> resolver.Circumstances:
     """What the choice depends on, apart from the call."""
     op, call = attempt.op, attempt.call
     tuned, estimates = tuning.evidence(op, call)
+    rules = policy.current()
+    background_builds = rules.build == policy.BACKGROUND
     return resolver.Circumstances(
-        policy=policy.current(),
+        policy=rules,
         quarantined=quarantine.quarantined_for(op.name, call.arch.name, attempt.key),
-        deterministic=deterministic_mode(),
+        deterministic=modes.deterministic_mode(),
         forced=attempt.asked,
         tuned=tuned,
         estimates=estimates,
+        building=background.awaited_for(op.name, call.arch.name, attempt.key) if background_builds else {},
     )
-
-
-def deterministic_mode() -> bool:
-    """Whether torch's deterministic mode is on; warn-only mode does not count, since torch itself continues then."""
-    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _choice(attempt: Attempt, resolution: resolver.Resolution, strict: bool) -> Implementation:
@@ -93,6 +111,7 @@ def _has_only_the_reference(attempt: Attempt, resolution: resolver.Resolution) -
     takers = resolution.accepted
     return (
         attempt.forced is None
+        and not resolution.awaited
         and attempt.call.arch.is_gpu
         and all(v.implementation.priority == Priority.REFERENCE for v in takers)
     )

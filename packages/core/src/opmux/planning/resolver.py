@@ -10,11 +10,12 @@ from opmux.declared.constraints import refusal
 from opmux.declared.implementation import Implementation, Priority
 from opmux.errors import PLUGIN_FAULTS
 from opmux.policy import Policy
+from opmux.running.helper import Job
 from opmux.tuning.choice import TunedChoice
 from opmux.tuning.estimates import NOTHING, Estimate, Estimates
 
 CHOSEN, ACCEPTED, REJECTED = "chosen", "accepted", "rejected"
-DISABLED, QUARANTINED, UNAVAILABLE = "disabled", "quarantined", "unavailable"
+DISABLED, QUARANTINED, UNAVAILABLE, BUILDING = "disabled", "quarantined", "unavailable", "building"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Resolution:
         accepted: the candidates that take the call, the choice first.
         others: the rest, by name.
         passed_over: candidates that would rank before the choice if they were not quarantined.
+        awaited: candidates that would rank before the choice if they were built.
         tuned: what the tuned records say about the call.
         estimates: what measured rows say of each implementation's time.
     """
@@ -49,6 +51,7 @@ class Resolution:
     passed_over: tuple[Verdict, ...] = ()
     tuned: TunedChoice | None = None
     estimates: Estimates = NOTHING
+    awaited: tuple[Verdict, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -74,6 +77,7 @@ class Circumstances:
         forced: the caller's ``backend=``.
         tuned: what the tuned records say about the call.
         estimates: what measured rows say of each implementation's time.
+        building: full name -> what is being built for it in the background.
     """
 
     policy: Policy
@@ -82,6 +86,7 @@ class Circumstances:
     forced: str | None = None
     tuned: TunedChoice | None = None
     estimates: Estimates = NOTHING
+    building: Mapping[str, Job] = field(default_factory=dict)
 
 
 def resolve(call: Call, implementations: Sequence[Implementation], around: Circumstances) -> Resolution:
@@ -103,11 +108,14 @@ def resolve(call: Call, implementations: Sequence[Implementation], around: Circu
     takers.sort(key=lambda v: v.order)
     others.sort(key=lambda v: v.name)
     passed_over: tuple[Verdict, ...] = ()
+    awaited: tuple[Verdict, ...] = ()
     if takers:
         first = takers[0]
         takers[0] = replace(first, status=CHOSEN, reason=_why(first, around))
-        passed_over = tuple(v for v in others if v.status == QUARANTINED and v.order < first.order)
-    return Resolution(tuple(takers), tuple(others), passed_over, around.tuned, around.estimates)
+        better = [v for v in others if v.order < first.order]
+        passed_over = tuple(v for v in better if v.status == QUARANTINED)
+        awaited = tuple(sorted((v for v in better if v.status == BUILDING), key=lambda v: v.order))
+    return Resolution(tuple(takers), tuple(others), passed_over, around.tuned, around.estimates, awaited)
 
 
 def _order(implementation: Implementation, around: Circumstances, band: int | None) -> tuple[Any, ...]:
@@ -173,6 +181,8 @@ def _judge(call: Call, implementation: Implementation, around: Circumstances) ->
                 return DISABLED, f"disabled by {entry.by}"
     if name in around.quarantined and around.forced is None:
         return QUARANTINED, around.quarantined[name]
+    if name in around.building and around.forced is None:
+        return BUILDING, f"{around.building[name].build.name} is being built in the background"
     last_resort = implementation.priority == Priority.REFERENCE
     if around.policy.strict and last_resort and call.arch.is_gpu and around.forced is None:
         return REJECTED, "not taken under strict unless asked for"

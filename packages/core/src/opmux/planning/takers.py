@@ -19,6 +19,7 @@ from opmux.errors import InvalidArgument
 from opmux.planning import resolver
 from opmux.planning.plan import known_config, resolve
 from opmux.plugins import loading
+from opmux.running import background
 from opmux.running.attempt import Attempt, attempt_of
 from opmux.running.targets import config_of, load_function, load_target, make_run
 
@@ -99,7 +100,7 @@ class Taker:
             Exception: whatever the config function, the import or the target raises.
         """
         run = self.bound(self.config())
-        with torch.no_grad():
+        with torch.no_grad(), background.building_here():
             return run(*self.call.tensors.values(), **self.call.options)
 
 
@@ -125,7 +126,7 @@ def takers(op: Any, *tensors: Any, arch: str | Arch, backend: str | None = None,
     arguments, filled = definition.bind_arguments(tensors, options)
     where = arch if isinstance(arch, Arch) else known_arch(arch)
     attempt = attempt_of(definition, definition.state, arguments, filled, backend, where)
-    resolution = resolve(attempt)
+    resolution = resolve(attempt, awaits=False)
     return tuple(Taker(v.implementation, attempt, resolution) for v in resolution.accepted)
 
 

@@ -4,15 +4,15 @@ import torch
 
 from opmux import policy
 from opmux.declared.implementation import Implementation, Priority
-from opmux.errors import BackendFault, BuildFailed, CaptureRefused, OpmuxError
-from opmux.running import quarantine
+from opmux.errors import BackendFault, BuildDeferred, BuildFailed, CaptureRefused, OpmuxError
+from opmux.running import background, modes, quarantine
 from opmux.running.attempt import FUNCTIONAL_BACKEND, Attempt
 
 
 def judge(attempt: Attempt, implementation: Implementation, error: Exception) -> None:
     """Decide what follows from an exception that a target raised, or from its wrong result.
 
-    Returns if the next choice may run; the implementation is then in quarantine.
+    Returns if the next choice may run; the implementation is then in quarantine, or awaited: it is being built.
 
     Raises:
         Exception: the error itself, where it comes from the caller, the environment or the reference.
@@ -20,13 +20,19 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
         BackendFault: where no other implementation may take its place.
     """
     op, call = attempt.op, attempt.call
+    if isinstance(error, BuildDeferred):
+        op.forget_plan(attempt.table_key)
+        problem = background.problem_of(attempt, implementation, error.build)
+        if problem is None:
+            return
+        error = problem
     if is_callers(error) or is_nobodys_fault(error) or _is_last_resort(implementation):
         raise error
-    if not capturing():
+    if not modes.capturing():
         attempt.check_data()
     reason = str(error) if isinstance(error, BackendFault) else f"{type(error).__name__}: {error}"
     launched = not isinstance(error, BuildFailed)
-    if capturing():
+    if modes.capturing():
         raise CaptureRefused(
             f"{op.name}: {implementation.title} failed during graph capture, where no fallback may run: "
             f"{reason}; run the call once before the capture"
@@ -38,7 +44,8 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
             f"  call:      {attempt}\n"
             f"  try:       another backend (see opmux.explain), or report it to its authors"
         ) from error
-    scope = quarantine.PLAN if launched else quarantine.ARCH
+    whole_arch = not launched and not isinstance(error, background.BuildAbandoned)
+    scope = quarantine.ARCH if whole_arch else quarantine.PLAN
     quarantine.quarantine(op.name, implementation, call.arch.name, scope, reason, attempt.key)
     op.drop_plans()
     if op.signature.mutates and launched:
@@ -86,11 +93,6 @@ def is_callers(error: Exception) -> bool:
     return isinstance(error, OpmuxError) and not isinstance(error, BackendFault)
 
 
-def capturing() -> bool:
-    """Whether the current stream is capturing a CUDA/HIP graph; does not initialise a device."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
 def is_nobodys_fault(error: BaseException) -> bool:
     """Whether it is out of memory or a sticky device error: these are raised unchanged and never fallen back from."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
@@ -102,7 +104,7 @@ def _device_is_lost(error: BaseException) -> bool:
     """Whether every later call fails too, after a sticky error such as an illegal access or a failed device assert."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return False
-    if not isinstance(error, RuntimeError) or capturing():
+    if not isinstance(error, RuntimeError) or modes.capturing():
         return False
     try:
         torch.cuda.synchronize()

@@ -15,7 +15,7 @@ import torch
 
 from opmux.callpath.op import Op, drop_all_plans
 from opmux.errors import InvalidArgument
-from opmux.running import faults
+from opmux.running import modes
 from opmux.running.recorded_shapes import RecordedShapes
 from opmux.running.targets import Plan
 from opmux.tables import text_table
@@ -28,6 +28,7 @@ class TraceRow:
     Attributes:
         calls: how often it ran.
         fallbacks: how many of these ran because something better had failed, or because a GPU had only the reference.
+        awaiting: how many of these ran while something better was being built in the background.
         host_us: time in the calls on the host, in microseconds, inner ops included.
         device_us: time on the GPU between the calls' start and end, in microseconds; 0 on the CPU.
     """
@@ -37,6 +38,7 @@ class TraceRow:
     backend: str
     calls: int = 0
     fallbacks: int = 0
+    awaiting: int = 0
     host_us: float = 0.0
     device_us: float = 0.0
 
@@ -80,12 +82,13 @@ class Trace:
                 self._shapes.write(self.record_shapes)
 
     def __str__(self) -> str:
-        header = ["op", "arch", "backend", "calls", "fallbacks", "host_us", "device_us"]
+        header = ["op", "arch", "backend", "calls", "fallbacks", "awaiting", "host_us", "device_us"]
         cells = [
-            [r.op, r.arch, r.backend, str(r.calls), str(r.fallbacks), f"{r.host_us:.1f}", f"{r.device_us:.1f}"]
+            [r.op, r.arch, r.backend, *map(str, (r.calls, r.fallbacks, r.awaiting)), f"{r.host_us:.1f}",
+             f"{r.device_us:.1f}"]
             for r in self.rows
-        ]
-        return text_table(header, cells, right={3, 4, 5, 6})
+        ]  # fmt: skip
+        return text_table(header, cells, right={3, 4, 5, 6, 7})
 
     def record_call(self, op: Op, tensors: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Count one call's shapes, if they are recorded."""
@@ -100,6 +103,7 @@ class Trace:
             row = self._rows.setdefault((op, arch, name), TraceRow(op, arch, name))
             row.calls += 1
             row.fallbacks += plan.fallback
+            row.awaiting += plan.job is not None
             row.host_us += host_us
             if events is not None:
                 self._events.append((row, *events))
@@ -139,7 +143,7 @@ def observed(op: Op, plan: Plan) -> Callable[..., Any]:
 
     def timed(*tensors: Any, **options: Any) -> Any:
         events = None
-        if on_gpu and not faults.capturing():
+        if on_gpu and not modes.capturing():
             events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
             stream = torch.cuda.current_stream(tensors[0].device)
             events[0].record(stream)

@@ -16,8 +16,9 @@ from opmux.declared.call import Call
 from opmux.declared.configs import make_config
 from opmux.declared.implementation import Implementation
 from opmux.errors import PLUGIN_FAULTS, CaptureRefused
-from opmux.running import faults, quarantine
+from opmux.running import faults, modes, quarantine
 from opmux.running.attempt import FUNCTIONAL, Attempt
+from opmux.running.helper import Job
 from opmux.running.results import check_results
 from opmux.signatures.validation import check_call, describe_call
 
@@ -34,6 +35,9 @@ class Plan:
         config: what its target gets as ``config=``, bound in ``run``.
         fallback: a better implementation failed, or a GPU has only the reference.
         run: the target, wrapped where a call needs more than the target.
+        awaits: the better implementation that is being built in the background, by full name; empty if there is none.
+        job: that build.
+        waits: whether calls wait for what the target builds, whatever the policy is: no other may run instead.
     """
 
     implementation: Implementation
@@ -41,6 +45,9 @@ class Plan:
     config: Any
     fallback: bool
     run: Callable[..., Any]
+    awaits: str = ""
+    job: Job | None = None
+    waits: bool = False
 
 
 def prepare(
@@ -164,7 +171,7 @@ def _without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refusing_capture(op: Op, implementation: Implementation, run: Callable[..., Any]) -> Callable[..., Any]:
     def refusing_capture(*tensors: Any, **options: Any) -> Any:
-        if faults.capturing():
+        if modes.capturing():
             raise CaptureRefused(
                 f"{op.name}: {implementation.full_name} cannot run during graph capture "
                 "(it declares capturable=False)\n"
@@ -192,7 +199,7 @@ def _checked(op: Op, arch: Arch, implementation: Implementation, run: Callable[.
     def checked(*tensors: Any, **options: Any) -> Any:
         named = op.names(tensors)
         dims, normal = check_call(op.signature, named, options)
-        if op.check_data is not None and not faults.capturing():
+        if op.check_data is not None and not modes.capturing():
             op.check_data(**named, **normal)
         results = run(*tensors, **options)
         if "out" not in options:

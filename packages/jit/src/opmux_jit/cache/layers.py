@@ -11,7 +11,7 @@ from pathlib import Path
 import platformdirs
 import torch
 
-from opmux.plugin import BuildFailed, CaptureRefused, report_build
+from opmux.plugin import Build, BuildDeferred, BuildFailed, CaptureRefused, builds_deferred, report_build
 from opmux_jit.cache import bundles
 from opmux_jit.cache.entry import Entry
 from opmux_jit.cache.keys import entry_key, source_key
@@ -50,6 +50,7 @@ def machine_code(source: Source, compiler: str | None = None) -> Entry:
         CompileFailed: where the compiler refuses the source.
         KernelMissing: where it must be compiled, and ``OPMUX_NO_JIT`` forbids it.
         CaptureRefused: where it must be compiled, and a graph is being captured.
+        BuildDeferred: where it must be compiled, and calls are not to wait for that (``build="background"``).
         InvalidArgument: where ``compiler`` is no compiler's name.
     """
     key = source_key(source)
@@ -101,11 +102,14 @@ def _built(source: Source, key: str, compiler: str | None) -> Entry:
             "once before the capture"
         )
     chosen = choose(source, compiler)
+    if builds_deferred():
+        build = Build(f"kernel {source.name}", f"{key} {compiler}", f"{__name__}:machine_code", (source, compiler))
+        raise BuildDeferred(build)
     name = entry_key(key, identity(chosen))
-    build = functools.partial(compile_entry, source, chosen, name)
+    compile_it = functools.partial(compile_entry, source, chosen, name)
     store = Store(cache_root())
     try:
-        return store.built(name, build)
+        return store.built(name, compile_it)
     except NotKept as problem:
         _not_kept(store, problem)
         return problem.entry
@@ -113,7 +117,7 @@ def _built(source: Source, key: str, compiler: str | None) -> Entry:
         _not_kept(store, problem)
     try:
         with tempfile.TemporaryDirectory(prefix="opmux-jit-") as folder:
-            return build(Path(folder))
+            return compile_it(Path(folder))
     except OSError as problem:
         raise BuildFailed(f"{source.name}: there is no folder to compile in: {problem}") from problem
 

@@ -1,0 +1,36 @@
+"""What a helper process is told to do in tests: it builds when it may, fails, or dies."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def build(folder: str) -> None:
+    """Write the kernel, once the test lets it."""
+    while not (Path(folder) / "go").exists():
+        time.sleep(0.01)
+    (Path(folder) / "kernel").write_text("built in the background")
+
+
+def build_nothing(folder: str) -> None:
+    """End well without a kernel."""
+
+
+def refuse(folder: str) -> None:
+    """Fail as a compiler does."""
+    raise RuntimeError(f"no such instruction in {Path(folder).name}")
+
+
+def die(folder: str) -> None:
+    """End the process, the first two times."""
+    count = len(list(Path(folder).glob("death-*")))
+    (Path(folder) / f"death-{count}").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(folder: str) -> None:
+    """End the process, the first time."""
+    if not (Path(folder) / "death-0").exists():
+        die(folder)
+    (Path(folder) / "kernel").write_text("built in the background")

@@ -1,0 +1,120 @@
+"""Kernels described for another process: what it compiles is what Triton then finds."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import planted_kernels as planted
+import pytest
+import torch
+import triton
+from triton.runtime.cache import FileCacheManager
+from triton.runtime.jit import TensorWrapper
+
+import opmux
+from opmux.plugin import takers
+from opmux_triton import deferred
+from opmux_triton.aot.build import compile_launch
+from opmux_triton.aot.described import _made, compile_described
+from opmux_triton.launch import FUSION, Launch, _specialised, as_bytes, recording
+
+ARCH = "sm_90"
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def launches_of(op: Any, *tensors: torch.Tensor, **options: Any) -> list[Launch]:
+    """What this backend's first choice launches on sm_90."""
+    taker = next(t for t in takers(op, *tensors, arch=ARCH, **options) if t.implementation.backend == "triton")
+    with recording(ARCH) as recorded:
+        taker.run()
+    return recorded.launches
+
+
+CALLS = {
+    "rms_norm": lambda: launches_of(opmux.rms_norm, meta(4, 256), meta(256)),
+    "linear": lambda: launches_of(opmux.linear, meta(256, 512), meta(512, 512)),
+    "quantize": lambda: launches_of(opmux.quantize, meta(64, 256), dtype=torch.float8_e4m3fn),
+    "unaligned": lambda: [Launch(planted.copy, (1,), (meta(65)[1:], meta(64), 64), {"BLOCK": 128, **FUSION})],
+    "bytes": lambda: [
+        Launch(
+            planted.copy,
+            (1,),
+            (*(as_bytes(meta(64, dtype=torch.float8_e4m3fn)) for _ in "ab"), 1),
+            {"BLOCK": 128, **FUSION},
+        )
+    ],
+}
+
+
+@pytest.fixture
+def hits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
+    """An empty cache of Triton's, and whether it had what was compiled."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    found: list[bool] = []
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda *, cache_hit, **rest: found.append(cache_hit))
+    return found
+
+
+def build_of(launch: Launch) -> Any:
+    return deferred.build_of(launch.kernel, launch.arguments, launch.meta, ARCH, _specialised(launch.kernel))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_described_is_what_a_launch_needs(name: str, hits: list[bool]) -> None:
+    for launch in CALLS[name]():
+        build = build_of(launch)
+        assert build.name == f"kernel {launch.kernel.__name__}"
+        with pytest.raises(deferred.Missing), deferred.deferring():
+            compile_launch(launch, ARCH)
+        assert hits == []
+        compile_described(*pickle.loads(pickle.dumps(build.arguments)))
+        with deferred.deferring():
+            compile_launch(launch, ARCH)
+        assert hits == [False, True]
+        hits.clear()
+
+
+def test_calls_that_triton_does_not_tell_apart_have_one_build() -> None:
+    def copying(size: int, offset: int = 0) -> Any:
+        memory = meta(size + 8)[offset:]
+        return build_of(Launch(planted.copy, (1,), (memory, meta(size), size), {"BLOCK": 128, **FUSION})).key
+
+    assert copying(160) == copying(320)
+    assert copying(160) != copying(161) != copying(1)
+    assert copying(160) != copying(160, offset=1)
+
+
+def test_a_kernel_without_a_name_is_left_to_the_call() -> None:
+    @triton.jit
+    def local(x):
+        pass
+
+    assert deferred.build_of(local, (meta(4),), {}, ARCH, (True,)) is None
+
+
+def test_other_threads_and_later_builds_find_triton_as_it_was() -> None:
+    before = triton.knobs.cache.manager_class
+    with deferred.deferring():
+        assert issubclass(triton.knobs.cache.manager_class, FileCacheManager)
+        assert triton.knobs.cache.manager_class is not before
+    assert triton.knobs.cache.manager_class is before
+    assert not deferred._thread.on
+
+
+def test_code_that_launches_is_not_waited_for_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    cache = deferred._raising(FileCacheManager)("0" * 64)
+    assert cache.get_file("__triton_launcher.so") is None
+    with deferred.deferring():
+        assert cache.get_file("other.so") is None
+        with pytest.raises(deferred.Missing):
+            cache.get_file("__triton_launcher.so")
+
+
+def test_a_wrapped_tensor_is_seen_as_its_wrapper() -> None:
+    made = _made(deferred._described(as_bytes(meta(64, dtype=torch.float8_e4m3fn)), True))
+    assert isinstance(made, TensorWrapper)
+    assert made.dtype == triton.language.uint8
