@@ -3,7 +3,7 @@
 ``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``products_page`` and ``attention_page`` have products.md
 and attention.md, its linear layers and its attention on shapes that tuning never saw; ``choice_page`` has choice.md,
 what opmux chooses on such calls, and ``paged_page`` has paged.md, paged decode with few kv heads, each once a run was
-measured; ``models_page`` has models.md, whole Hugging Face models.
+measured; ``host_page`` has host.md, host times, likewise; ``models_page`` has models.md, whole Hugging Face models.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -17,6 +17,7 @@ from pathlib import Path
 from attention_page import attention_page
 from choice_page import choice_page
 from choice_plot import choice_plot
+from host_page import host_page
 from models_page import models_page, models_plot
 from ops_page import ops_page, ops_pictures
 from page_parts import NO_REASON
@@ -39,6 +40,8 @@ if (FOLDER / "data" / "choice.json").exists():
     MADE |= {"choice.md": choice_page, "choice.svg": choice_plot}
 if (FOLDER / "data" / "paged.json").exists():
     MADE |= {"paged.md": paged_page}
+if (FOLDER / "data" / "host_times.json").exists():
+    MADE |= {"host.md": host_page}
 
 
 def main() -> int:
