@@ -25,6 +25,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "attention": ("attention", ("attention", "attention_varlen")),
     "paged KV cache": ("paged-kv-cache", ("kv_cache", "paged_attention")),
     "quantization": ("quantization", ("quantization", "conversion", "fused_quantization")),
+    "loss": ("loss", ("loss", "fused_loss")),
 }
 """Heading -> the page that explains it under docs/ops, and the modules of opmux.ops that define it."""
 
@@ -102,7 +103,8 @@ def dtype_text(op: Op, output: Output) -> str:
 def output_text(op: Op, output: Output) -> str:
     """``grad_x [*tokens, hidden] dtype of x``."""
     strides = "; strides by the options" if output.strides is not None else ""
-    return f"{output.name} [{', '.join(output.shape.text.split())}] {dtype_text(op, output)}{strides}"
+    reduced = f"; one number unless {output.reduction} is 'none'" if output.reduction else ""
+    return f"{output.name} [{', '.join(output.shape.text.split())}] {dtype_text(op, output)}{strides}{reduced}"
 
 
 def notes(op: Op, said: set[str]) -> Iterator[str]:

@@ -27,6 +27,11 @@ with _paused():
     from opmux.ops.attention import attention, attention_backward, attention_lse, merge_attention_states
     from opmux.ops.attention_varlen import attention_varlen, attention_varlen_backward, attention_varlen_lse
     from opmux.ops.conversion import convert_fp8, convert_scale
+    from opmux.ops.fused_loss import (
+        fused_linear_cross_entropy,
+        fused_linear_cross_entropy_backward,
+        fused_linear_cross_entropy_gradients,
+    )
     from opmux.ops.fused_quantization import add_rms_norm_quantize, rms_norm_quantize, silu_and_mul_quantize
     from opmux.ops.gemm import linear, linear_backward
     from opmux.ops.grouped_gemm import (
@@ -36,6 +41,7 @@ with _paused():
         masked_grouped_linear,
     )
     from opmux.ops.kv_cache import block_table_from_csr, write_kv_cache
+    from opmux.ops.loss import cross_entropy, cross_entropy_backward, cross_entropy_lse
     from opmux.ops.norm import (
         add_layer_norm,
         add_layer_norm_backward,
@@ -81,9 +87,15 @@ __all__ = [
     "block_table_from_csr",
     "convert_fp8",
     "convert_scale",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "cross_entropy_lse",
     "dequantize",
     "explain",
     "fp8_dtype",
+    "fused_linear_cross_entropy",
+    "fused_linear_cross_entropy_backward",
+    "fused_linear_cross_entropy_gradients",
     "gelu_and_mul",
     "gelu_and_mul_backward",
     "gelu_mul",

@@ -52,9 +52,15 @@ __all__ = [
     "block_table_from_csr",
     "convert_fp8",
     "convert_scale",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "cross_entropy_lse",
     "dequantize",
     "explain",
     "fp8_dtype",
+    "fused_linear_cross_entropy",
+    "fused_linear_cross_entropy_backward",
+    "fused_linear_cross_entropy_gradients",
     "gelu_and_mul",
     "gelu_and_mul_backward",
     "gelu_mul",
@@ -628,6 +634,104 @@ class _convert_scale(_Op):
 
 convert_scale: _convert_scale
 
+class _cross_entropy(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+cross_entropy: _cross_entropy
+
+class _cross_entropy_backward(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        grad_loss: Tensor,
+        logits: Tensor,
+        target: Tensor,
+        lse: Tensor,
+        grad_lse: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        output_mask: tuple[bool] = (True,),
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        grad_loss: Tensor,
+        logits: Tensor,
+        target: Tensor,
+        lse: Tensor,
+        grad_lse: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        output_mask: tuple[bool] = (True,),
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+cross_entropy_backward: _cross_entropy_backward
+
+class _cross_entropy_lse(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+cross_entropy_lse: _cross_entropy_lse
+
 class _dequantize(_Op):
     reference: Callable[..., Tensor]
     def __call__(
@@ -649,6 +753,112 @@ class _dequantize(_Op):
     ) -> Callable[..., Tensor]: ...
 
 dequantize: _dequantize
+
+class _fused_linear_cross_entropy(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+fused_linear_cross_entropy: _fused_linear_cross_entropy
+
+class _fused_linear_cross_entropy_backward(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor]]
+    def __call__(
+        self,
+        grad_loss: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        x_gradient: Tensor | None = None,
+        weight_gradient: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def bind(
+        self,
+        grad_loss: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        x_gradient: Tensor | None = None,
+        weight_gradient: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        output_mask: tuple[bool, bool] = (True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+fused_linear_cross_entropy_backward: _fused_linear_cross_entropy_backward
+
+class _fused_linear_cross_entropy_gradients(_Op):
+    reference: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+        out: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def bind(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        backend: str | None = None,
+    ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
+
+fused_linear_cross_entropy_gradients: _fused_linear_cross_entropy_gradients
 
 class _gelu_and_mul(_Op):
     reference: Callable[..., Tensor]

@@ -89,6 +89,7 @@ def _define(
     scales: Mapping[str, str] | None = None,
     mutates: tuple[str, ...] = (),
     option_dtypes: Mapping[str, Any] | None = None,
+    reduced: Mapping[str, str] | None = None,
     in_place_of: str | None = None,
     gradient: str = REFUSED,
     gradient_through: str | None = None,
@@ -113,6 +114,9 @@ def _define(
         scales: tensors that may hold 8-bit codes -> the argument with their scale, refused beside real numbers.
         mutates: tensors that are written; the op then returns nothing.
         option_dtypes: dtype option -> the dtype group that it must belong to.
+        reduced: output -> the option that reduces it to one number: a string of choices, of which ``"none"`` leaves the
+            output as its annotation says. A backward op gets the gradient of such an output in the annotated shape:
+            where the output is one number, every element is the gradient of that number.
         in_place_of: the functional op whose outputs are written into ``mutates``, in order; the body is then not used.
         gradient: the backward op's name, ``GENERATED`` or ``REFUSED``.
         gradient_through: the op that runs instead when a gradient is due.
@@ -144,6 +148,7 @@ def _define(
         scales=scales,
         mutates=mutates,
         option_dtypes=option_dtypes,
+        reduced=reduced,
     )
     names.check_names(signature)
     reference = fn if in_place_of is None else _copying(OPS[in_place_of].reference, signature)

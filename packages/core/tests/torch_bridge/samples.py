@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import opmux
 from opmux.callpath.op import OPS, Op
-from opmux.signatures.signature import REFUSED
+from opmux.signatures.signature import AHEAD, REFUSED
+from opmux.signatures.validation import bind_dims
 
 Arguments = tuple[tuple[Tensor | None, ...], dict[str, Any]]
 
@@ -73,6 +74,11 @@ def outputs(results: Any) -> tuple[Tensor, ...]:
     return () if results is None else results if isinstance(results, tuple) else (results,)
 
 
+def varying(op: Op, results: Any) -> tuple[Any, ...]:
+    """The results of a call that autograd differentiates: not the gradients that a forward computes ahead."""
+    return tuple(r for r, o in zip(outputs(results), op.signature.outputs, strict=True) if not o.name.endswith(AHEAD))
+
+
 def total(results: Any) -> Tensor:
     """A scalar of all results whose gradient is not the same everywhere."""
     return sum((r * torch.linspace(0.5, 1.5, r.numel(), device=r.device).view(r.shape)).sum() for r in outputs(results))  # type: ignore[return-value]
@@ -109,6 +115,9 @@ class _Maker:
     def rope(self) -> tuple[Tensor, Tensor]:
         cos, sin = opmux.rope.tables(opmux.rope.default(head_dim=8, rope_theta=10000.0)[0], 32)
         return cos.to(self.device), sin.to(self.device)
+
+    def classes(self) -> Tensor:
+        return self.ints([0, 5, -100, 3, 3], torch.int64)
 
     def paged(self) -> Arguments:
         tensors = (
@@ -199,10 +208,16 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
     "rms_norm_quantize": lambda m: ((m.real(5, 8), m.real(8)), {"dtype": torch.int8}),
     "add_rms_norm_quantize": lambda m: ((m.real(5, 8), m.real(5, 8), m.real(8)), {"dtype": torch.int8}),
     "silu_and_mul_quantize": lambda m: ((m.real(5, 8),), {"dtype": torch.int8}),
+    "cross_entropy": lambda m: ((m.real(5, 8), m.classes()), {"label_smoothing": 0.1}),
+    "cross_entropy_lse": lambda m: ((m.real(5, 8), m.classes()), {"reduction": "none", "softcap": 2.0}),
+    "fused_linear_cross_entropy": lambda m: ((m.real(5, 8), m.real(6, 8), m.classes()), {"z_loss": 0.01}),
+    "fused_linear_cross_entropy_gradients": lambda m: ((m.real(5, 8), m.real(6, 8), m.classes()), {"reduction": "sum"}),
 }
 _FORWARD_OF = {  # the one to make arguments from, where two ops share a backward op
     "attention_backward": "attention_lse",
     "attention_varlen_backward": "attention_varlen_lse",
+    "cross_entropy_backward": "cross_entropy_lse",
+    "fused_linear_cross_entropy_backward": "fused_linear_cross_entropy_gradients",
 }
 
 
@@ -216,9 +231,12 @@ def sample(name: str, dtype: torch.dtype = torch.float64, device: str = "cpu") -
     call = sample(forward, dtype, device)
     named: dict[str, Any] = call.op.names(call.tensors)
     results = outputs(call.op.reference(*call.tensors, **call.options))
+    filled = {o.name: o.default for o in call.op.signature.options} | call.options
+    dims = bind_dims(call.op.signature, named, filled)
     for output, result in zip(call.op.signature.outputs, results, strict=True):
         named[output.name] = result
-        named[f"grad_{output.name}"] = torch.linspace(-1, 1, result.numel()).to(result).view(result.shape)
+        grad = torch.linspace(-1, 1, result.numel()).to(result).view(result.shape)
+        named[f"grad_{output.name}"] = grad.expand(output.shape.value(dims, filled)).contiguous()
     accepted = {o.name for o in op.signature.options}
     options = {key: value for key, value in call.options.items() if key in accepted}
     return Sample(op, tuple(named[t.name] for t in op.signature.tensors), options)

@@ -73,7 +73,19 @@ def recorder() -> Iterator[Recorder]:
     torch._dynamo.reset()
 
 
-PLUMBING = {"clone", "copy_", "detach", "getitem", "alias", "view", "slice", "empty", "new_zeros", "as_strided"}
+PLUMBING = {
+    "clone",
+    "copy_",
+    "detach",
+    "getitem",
+    "alias",
+    "view",
+    "slice",
+    "empty",
+    "new_zeros",
+    "as_strided",
+    "expand",
+}
 """What may stand in the graph of one op beside it: what moves tensors and computes nothing."""
 
 

@@ -7,6 +7,7 @@ from opmux_triton.attention.forward import implementations as attention_forward
 from opmux_triton.attention.merge import implementations as attention_merge
 from opmux_triton.gemm import implementations as gemm
 from opmux_triton.kv_cache import implementations as kv_cache
+from opmux_triton.loss import implementations as loss
 from opmux_triton.norm import implementations as norm
 from opmux_triton.paged import implementations as paged
 from opmux_triton.quantization import implementations as quantization
@@ -15,7 +16,7 @@ from opmux_triton.scaled_gemm import implementations as scaled_gemm
 
 FAMILIES = (
     norm, activation, rope, kv_cache, gemm, attention_forward, attention_backward, attention_merge, paged,
-    quantization, scaled_gemm,
+    quantization, scaled_gemm, loss,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from opmux.arch import fp8_dtype
 from opmux.bench.shapes import Shape
 from opmux.callpath.op import OPS
+from opmux.dtypes import accumulation_dtype
 
 
 @dataclass(frozen=True)
@@ -352,6 +353,36 @@ def _convert_scale(data: Data, s: Shape) -> Arguments:
     return Arguments((_scales(data, s.tokens, s.hidden),), {"dtype": torch.float32, "scale_major": "m"})
 
 
+def _targets(data: Data, tokens: int, vocab: int) -> Tensor:
+    return torch.randint(vocab, (tokens,), generator=data.generator, device=data.device)
+
+
+def _vocab(s: Shape) -> int:
+    """About as many classes as Llama 3 has, for its own sizes."""
+    return 9 * s.intermediate
+
+
+def _cross_entropy(data: Data, s: Shape) -> Arguments:
+    return Arguments((data.normal(s.tokens, _vocab(s)), _targets(data, s.tokens, _vocab(s))))
+
+
+def _cross_entropy_backward(data: Data, s: Shape) -> Arguments:
+    logits, target = _cross_entropy(data, s).tensors
+    assert logits is not None
+    lse = torch.logsumexp(logits.to(accumulation_dtype(data.dtype)), -1)
+    return Arguments((data.lse(s.tokens), logits, target, lse, None), {"reduction": "none"})
+
+
+def _fused_cross_entropy(data: Data, s: Shape) -> Arguments:
+    weight = data.weight(_vocab(s), s.hidden)
+    return Arguments((data.normal(s.tokens, s.hidden), weight, _targets(data, s.tokens, _vocab(s))))
+
+
+def _fused_cross_entropy_backward(data: Data, s: Shape) -> Arguments:
+    tensors = (data.lse(s.tokens), *_fused_cross_entropy(data, s).tensors, None, None)
+    return Arguments(tensors, {"reduction": "none"}, flops=6.0 * s.tokens * _vocab(s) * s.hidden)
+
+
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
@@ -406,5 +437,13 @@ MAKERS: dict[str, Maker] = {
     "rms_norm_quantize": _rms_norm_quantize,
     "add_rms_norm_quantize": _add_rms_norm_quantize,
     "silu_and_mul_quantize": _silu_and_mul_quantize,
+    "cross_entropy": _cross_entropy,
+    "cross_entropy_lse": _cross_entropy,
+    "cross_entropy_backward": _cross_entropy_backward,
+    "fused_linear_cross_entropy": _fused_cross_entropy,
+    "fused_linear_cross_entropy_gradients": lambda data, s: Arguments(
+        _fused_cross_entropy(data, s).tensors, {"reduction": "sum"}
+    ),
+    "fused_linear_cross_entropy_backward": _fused_cross_entropy_backward,
 }
 """Every op that has cases; a test compares it with the core's ops."""

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from opmux.dtypes import accumulation_dtype
+
 Formulation = Callable[..., Any]
 
 
@@ -294,3 +296,28 @@ def scaled_masked_grouped_linear(
     """Both sides multiplied by their scales, then a batched product; for blocks of 1x128 with 128x128."""
     rows = w_scale.repeat_interleave(128, 1)[:, : w.shape[1]]
     return dequantize(x, x_scale, out_dtype=out_dtype) @ dequantize(w, rows, out_dtype=out_dtype).mT
+
+
+def cross_entropy(logits: Tensor, target: Tensor, *, reduction: str, **_: Any) -> Tensor:
+    """The loss of the logits in float32, as models compute it."""
+    return F.cross_entropy(logits.to(accumulation_dtype(logits.dtype)), target, reduction=reduction)
+
+
+def cross_entropy_lse(logits: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """The same with the log-sum-exp."""
+    return cross_entropy(logits, target, **options), torch.logsumexp(logits.to(accumulation_dtype(logits.dtype)), -1)
+
+
+def fused_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, reduction: str, **_: Any) -> Tensor:
+    """A linear layer and the loss of its logits, which are whole in memory."""
+    return cross_entropy(F.linear(x, weight), target, reduction=reduction)
+
+
+def fused_linear_cross_entropy_gradients(
+    x: Tensor, weight: Tensor, target: Tensor, **options: Any
+) -> tuple[Tensor, ...]:
+    """The loss, and its gradients by autograd."""
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in (x, weight)]
+        loss = fused_linear_cross_entropy(*leaves, target, **options)
+        return loss.detach(), *torch.autograd.grad(loss, leaves)

@@ -66,6 +66,18 @@ def _attention_varlen(given: Named) -> Graph:
     return Graph((out,), (q, k, v), (given["grad_out"],))
 
 
+def _cross_entropy(given: Named) -> Graph:
+    logits = _leaf(given["logits"])
+    loss = given["through"](f.cross_entropy)(logits, given["target"], reduction=given["reduction"])
+    return Graph((loss,), (logits,), (given["grad_loss"],))
+
+
+def _fused_cross_entropy(given: Named) -> Graph:
+    x, weight = _leaf(given["x"]), _leaf(given["weight"])
+    loss = given["through"](f.fused_linear_cross_entropy)(x, weight, given["target"], reduction=given["reduction"])
+    return Graph((loss,), (x, weight), (given["grad_loss"],))
+
+
 _BUILDERS: dict[str, Callable[[Named], Graph]] = {
     "rms_norm_backward": _through(f.rms_norm, ("x", "weight"), ("grad_y",), "eps", "weight_offset"),
     "add_rms_norm_backward": _add_rms_norm,
@@ -80,6 +92,8 @@ _BUILDERS: dict[str, Callable[[Named], Graph]] = {
     "merge_attention_states_backward": _through(
         f.merge_attention_states, ("out_a", "lse_a", "out_b", "lse_b"), ("grad_out", "grad_lse")
     ),
+    "cross_entropy_backward": _cross_entropy,
+    "fused_linear_cross_entropy_backward": _fused_cross_entropy,
 }
 
 

@@ -53,6 +53,10 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "rms_norm_quantize": f.rms_norm_quantize,
     "add_rms_norm_quantize": f.add_rms_norm_quantize,
     "silu_and_mul_quantize": f.silu_and_mul_quantize,
+    "cross_entropy": f.cross_entropy,
+    "cross_entropy_lse": f.cross_entropy_lse,
+    "fused_linear_cross_entropy": f.fused_linear_cross_entropy,
+    "fused_linear_cross_entropy_gradients": f.fused_linear_cross_entropy_gradients,
 }
 """Ops whose formulation takes the op's own arguments; these are passed to torch.compile."""
 

@@ -172,4 +172,6 @@ def signature_text(op: Op) -> str:
 
 
 def _shaped(tensor: TensorArgument | Output) -> str:
-    return f"{tensor.name}[{', '.join(tensor.shape.text.split())}]"
+    shape = f"{tensor.name}[{', '.join(tensor.shape.text.split())}]"
+    reduction = tensor.reduction if isinstance(tensor, Output) else None
+    return f"{shape} or {tensor.name}[] by {reduction}" if reduction else shape

@@ -58,8 +58,9 @@ def in_place(base: OpFunction[Any], *, check_data: Callable[..., None] | None = 
 def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[..., Any]], Any]:
     """Make a decorator that defines an op with the parameters of another.
 
-    The body is called with its own parameters, defaults filled in. Its return annotation becomes the op's, and the
-    base's Args section is added to its docstring.
+    The body is called with its own parameters, defaults filled in. Its return annotation becomes the op's, and its
+    parameters that have a default are added to the base's. The base's Args section is added to its docstring, before
+    the entries of the body's own Args section.
 
     Args:
         base: The op whose parameters, relations, dtypes and flop count also apply to this one.
@@ -67,7 +68,10 @@ def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[...
     """
 
     def define(body: Callable[..., Any]) -> Any:
-        signature = _parameters(base).replace(return_annotation=inspect.signature(body).return_annotation)
+        given = inspect.signature(body)
+        added = [p for p in given.parameters.values() if p.default is not p.empty]
+        parameters = [*_parameters(base).parameters.values(), *added]
+        signature = inspect.Signature(parameters, return_annotation=given.return_annotation)
 
         @functools.wraps(body)
         def reference(*tensors: Any, **options: Any) -> Any:
@@ -77,8 +81,9 @@ def variant(base: OpFunction[Any], **declaration: Any) -> Callable[[Callable[...
 
         reference.__signature__ = signature  # type: ignore[attr-defined]
         before, returns, after = inspect.cleandoc(body.__doc__ or "").partition("Returns:")
-        arguments = _sections(base.op.doc)["Args:"]
-        reference.__doc__ = f"{before}Args:\n{arguments}\n\n{returns}{after}"
+        summary, _, of_added = before.partition("Args:\n")
+        arguments = "\n".join(part for part in (_sections(base.op.doc)["Args:"], of_added.rstrip()) if part)
+        reference.__doc__ = f"{summary}Args:\n{arguments}\n\n{returns}{after}"
         return define_op(**{**_inherited(base), **declaration})(reference)
 
     return define

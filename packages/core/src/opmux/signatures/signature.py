@@ -16,6 +16,12 @@ from opmux.signatures.dims import Affine, CeilQuotient, OptionValue, Shape, pars
 from opmux.signatures.expressions import evaluate
 
 REFUSED = "refused"
+AHEAD = "_gradient"
+"""What ends the name of an output that holds the gradient of an argument, computed in the forward."""
+
+UNREDUCED = "none"
+"""The value of a reduction option that leaves an output as its annotation says."""
+
 GENERATED = "generated"
 
 
@@ -79,13 +85,23 @@ class Option:
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that the op returns. ``mask_index`` is its position in ``output_mask``."""
+    """A tensor that the op returns.
+
+    Attributes:
+        mask_index: its position in ``output_mask``.
+        reduction: the option that reduces it to one number unless it is ``"none"``.
+    """
 
     name: str
     shape: Shape
     dtype: OutputDtype
     strides: Callable[[tuple[int, ...], Mapping[str, Any]], tuple[int, ...]] | None = None
     mask_index: int | None = None
+    reduction: str | None = None
+
+    def is_reduced(self, options: Mapping[str, Any]) -> bool:
+        """Whether the options reduce it to one number, of shape ()."""
+        return self.reduction is not None and options[self.reduction] != UNREDUCED
 
 
 @dataclass(frozen=True)
@@ -161,10 +177,11 @@ class Signature:
         return {argument.name: value for argument, value in zip(self.tensors, tensors, strict=True)}
 
     def output_shapes(self, dims: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
-        """The shape of each output; one that ``output_mask`` does not ask for is empty, with shape (0,)."""
+        """The shape of each output: (0,) where ``output_mask`` does not ask for it, () where an option reduces it."""
         mask = options.get("output_mask")
         return tuple(
             (0,) if mask is not None and o.mask_index is not None and not mask[o.mask_index]
+            else () if o.is_reduced(options)
             else o.shape.value(dims, options)
             for o in self.outputs
         )  # fmt: skip
@@ -268,6 +285,7 @@ def read_signature(
     scales: Mapping[str, str] | None = None,
     mutates: tuple[str, ...] = (),
     option_dtypes: Mapping[str, Any] | None = None,
+    reduced: Mapping[str, str] | None = None,
 ) -> Signature:
     """Read a definition's Python signature and declarations into data, and check that they make sense together.
 
@@ -299,7 +317,7 @@ def read_signature(
         outputs = ()
     if len(returned) != len(outputs):
         raise TypeError(f"{name}: {len(outputs)} output names for {len(returned)} returned tensors")
-    dtype_of, strides_of = dict(out_dtype or {}), dict(out_strides or {})
+    dtype_of, strides_of, reduction_of = dict(out_dtype or {}), dict(out_strides or {}), dict(reduced or {})
     masked = any(o.name == "output_mask" for o in options)
     results = tuple(
         Output(
@@ -308,11 +326,22 @@ def read_signature(
             dtype_of.pop(output, tensors[0].name),
             strides_of.pop(output, None),
             index if masked else None,
+            reduction_of.pop(output, None),
         )
         for index, (output, annotation) in enumerate(zip(outputs, returned, strict=True))
     )
-    if dtype_of or strides_of:
-        raise TypeError(f"{name}: out_dtype or out_strides names no output: {[*dtype_of, *strides_of]}")
+    unknown = [*dtype_of, *strides_of, *reduction_of]
+    if unknown:
+        raise TypeError(f"{name}: out_dtype, out_strides or reduced names no output: {unknown}")
+    for result in results:
+        choices = {o.name: o.choices for o in options}.get(result.reduction or "", (UNREDUCED,))
+        if result.reduction is not None and (
+            result.reduction not in {o.name for o in options} or len(choices) < 2 or UNREDUCED not in choices
+        ):
+            raise TypeError(
+                f"{name}: `{result.name}` is reduced by `{result.reduction}`, which must be an option of choices "
+                f"with {UNREDUCED!r} among them"
+            )
 
     made = Signature(
         name,

@@ -157,6 +157,59 @@ _CODES = 32.0
 """The standard deviation of the codes in a cache that has a scale."""
 
 
+# Losses: logits that differ enough for a peaked softmax, and rows and weights that make such logits
+
+LOGITS = 3.0
+"""The standard deviation of logits."""
+
+
+@makes("logits")
+def _logits(making: Making) -> Tensor:
+    return making.normal(LOGITS)
+
+
+def _rows_of_logits(making: Making) -> Tensor:
+    return making.normal()
+
+
+def _classes_of_logits(making: Making) -> Tensor:
+    return making.normal(LOGITS / math.sqrt(max(1, making.shape[-1])))
+
+
+for _op in ("", "_gradients", "_backward"):
+    makes("x", op=f"fused_linear_cross_entropy{_op}")(_rows_of_logits)
+    makes("weight", op=f"fused_linear_cross_entropy{_op}")(_classes_of_logits)
+
+
+@makes("grad_loss", op="fused_linear_cross_entropy_backward")
+def _grad_of_reduced(making: Making) -> Tensor:
+    """The same number for every token, unless each has a loss of its own."""
+    drawn = making.normal()
+    if making.options["reduction"] == "none" or not drawn.numel():
+        return drawn
+    return drawn.reshape(-1)[0].expand(making.shape)
+
+
+IGNORED = "ignored"
+"""Contents in which every token is ignored."""
+
+
+@makes("target", data=(IGNORED, *PATTERNS))
+def _targets(making: Making) -> Tensor:
+    """Classes, some of them ignored."""
+    drawn, ignored = making.indices(making.dim("vocab")), making.options["ignore_index"]
+    if making.case.data == IGNORED:
+        return making.as_index(torch.full_like(drawn, ignored))
+    if making.case.data != FULL:
+        drawn = drawn.where(making.integers(0, 6) > 0, ignored)
+    if making.case.probe == "nan" and drawn.numel() and drawn.dim():
+        # Where the probe puts the NaN: in 16 bits into an ignored token, whose logits must not be used; else not.
+        middle = tuple(size // 2 for size in drawn.shape)
+        sixteen = next(iter(making.case.dtypes.values())).itemsize == 2
+        drawn[middle] = ignored if sixteen else (ignored + 1) % making.dim("vocab")
+    return making.as_index(drawn)
+
+
 # Index data
 
 

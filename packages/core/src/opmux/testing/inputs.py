@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
+from opmux.signatures.signature import AHEAD
 from opmux.testing import contents
 from opmux.testing.case import Case, all_options
 from opmux.testing.making import MAKERS, Arguments, Maker, Making
@@ -88,7 +89,10 @@ def _maker(op: Op, name: str) -> Maker:
 
 
 def _derived(op: Op) -> dict[str, Op]:
-    """Arguments of a backward op that are results of its forward (out, lse), and the op that returns them."""
+    """Arguments of a backward op that are results of its forward (out, lse), and the op that returns them.
+
+    Gradients that a forward has computed are multiplied and nothing else: any contents will do.
+    """
     if not op.is_backward:
         return {}
     names = [t.name for t in op.signature.tensors]
@@ -96,7 +100,8 @@ def _derived(op: Op) -> dict[str, Op]:
         if forward.gradient != op.name or forward.gradient_through is not None:
             continue
         if all(t.name in names for t in forward.signature.required):
-            return {o.name: forward for o in forward.signature.outputs if o.name in names}
+            outputs = [o.name for o in forward.signature.outputs if not o.name.endswith(AHEAD)]
+            return {name: forward for name in outputs if name in names}
     return {}
 
 

@@ -37,6 +37,7 @@ _WIDE: Mapping[str, int] = {
     "head_dim": 128,
     "value_dim": 128,
     "half": 64,
+    "vocab": 32768,
 }
 
 _TOGETHER = 4096
@@ -63,7 +64,9 @@ def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
     ragged = "tokens_q" in dims and "tokens_k" in dims
     if lead is None and not paged and not ragged and "groups" not in dims:
         return
-    required = {o.name: _usual(o) for o in signature.options if o.kind == "dtype" and o.required}
+    required: dict[str, Any] = {o.name: _usual(o) for o in signature.options if o.kind == "dtype" and o.required}
+    if any(o.name == "reduction" for o in signature.options):  # a mean over all entries is none over some of them
+        required["reduction"] = "none" if any(o.reduction for o in signature.outputs) else "sum"
     if "groups" in dims:  # weights and rows are both that large
         n, k, rows = dims["n"], dims["k"], min(dims["n"], dims["k"], _TOGETHER)
         groups = 3 + elements // (rows * min(n, k))

@@ -3,7 +3,7 @@
 `values` is the usual one. A probe runs one case; `opmux.testing.cases` decides which cases have which probe.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from opmux.callpath.op import OPS, Op
 from opmux.declared.implementation import Implementation
 from opmux.errors import InvalidArgument
+from opmux.signatures.signature import AHEAD
+from opmux.signatures.validation import bind_dims
 from opmux.testing import execution, large
 from opmux.testing.bounds import allowed_errors
 from opmux.testing.case import all_options
@@ -224,7 +226,7 @@ def gradient(subject: Subject) -> None:
     generator = torch.Generator(subject.device).manual_seed(1)
     given = [_drawn_like(saved[o.name], generator) for o in op.signature.outputs]
     named: dict[str, Any] = {**subject.arguments.tensors, **saved}
-    named |= {f"grad_{o.name}": g for o, g in zip(op.signature.outputs, given, strict=True)}
+    named |= _incoming(op, named, options, given)
     mask = tuple(subject.arguments.tensors[n] is not None for n in wanted)
     arguments = Arguments(
         {t.name: named.get(t.name) for t in backward.signature.tensors},
@@ -238,9 +240,27 @@ def gradient(subject: Subject) -> None:
     with torch.enable_grad():
         results = called(op, subject.backend, leaves, options)
         asked = [t for n in wanted if (t := leaves[n]) is not None]
-        found = iter(differentiated(results, asked, given))
+        found = iter(differentiated(_varying(op, results), asked, _varying(op, given)))
     _check_gradients(subject, backward, arguments, mask, found, "gradient", subject.case.view == "expanded")
     check_memory(subject)
+
+
+def _varying(op: Op, values: Sequence[Tensor]) -> list[Tensor]:
+    """Of values for each output, those of the outputs that autograd differentiates."""
+    return [v for v, o in zip(values, op.signature.outputs, strict=True) if not o.name.endswith(AHEAD)]
+
+
+def _incoming(
+    op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any], given: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """The gradients of the results as the backward op takes them, by name: those of reduced results in full shape."""
+    found = {f"grad_{o.name}": g for o, g in zip(op.signature.outputs, given, strict=True)}
+    reduced = [o for o in op.signature.outputs if o.is_reduced(options)]
+    dims = bind_dims(op.signature, tensors, options) if reduced else {}
+    for output in reduced:
+        name = f"grad_{output.name}"
+        found[name] = found[name].expand(output.shape.value(dims, options)).contiguous()
+    return found
 
 
 def _check_gradients(
@@ -276,13 +296,15 @@ def autograd(subject: Subject) -> None:
     tensors: dict[str, Any] = {n: upcast(t) for n, t in subject.arguments.tensors.items()}
     mask = tuple(tensors[n] is not None for n in wanted)
     variant = OPS[op.gradient_through] if op.gradient_through else op
-    saved = run_reference(variant, tensors, options)
+    saved = run_reference(variant, tensors, _options_of(variant, options))
+    # Without what the forward has computed ahead, so that the backward computes it.
+    ahead = {o.name for o in variant.signature.outputs if o.name.endswith(AHEAD)}
     named = tensors | {o.name: r for o, r in zip(variant.signature.outputs, saved, strict=True)}
     generator = torch.Generator(subject.device).manual_seed(2)
     given = [_drawn_like(named[o.name], generator) for o in op.signature.outputs]
-    named |= {f"grad_{o.name}": g for o, g in zip(op.signature.outputs, given, strict=True)}
+    named |= _incoming(op, named, options, given)
     arguments = Arguments(
-        {t.name: named.get(t.name) for t in backward.signature.tensors},
+        {t.name: named.get(t.name) for t in backward.signature.tensors if t.name not in ahead} | dict.fromkeys(ahead),
         {o.name: options.get(o.name) for o in backward.signature.options} | {"output_mask": mask},
     )
     leaves = {n: None if t is None else t.detach().requires_grad_(n in wanted) for n, t in tensors.items()}
@@ -290,7 +312,8 @@ def autograd(subject: Subject) -> None:
     try:
         with torch.enable_grad():
             results = run_reference(op, leaves, options)
-            found = torch.autograd.grad(results, asked, given, allow_unused=True, materialize_grads=True)
+            roots, grads = _varying(op, results), _varying(op, given)
+            found = torch.autograd.grad(roots, asked, grads, allow_unused=True, materialize_grads=True)
     except RuntimeError:  # the reference has no derivative of its own, or refuses one: difference quotients judge
         _check_quotients(subject, backward, arguments, [n for n in wanted if tensors[n] is not None], given)
         return
@@ -358,11 +381,17 @@ def must_claim(op: Op, backend: str, tensors: Any, options: Any) -> None:
         raise NotClaimed(f"{op.name}: {claim.reason}")
 
 
+def _options_of(variant: Op, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a variant: those of the op, and defaults for those that only the variant has."""
+    return {o.name: options.get(o.name, o.default) for o in variant.signature.options}
+
+
 def run_forward(subject: Subject, variant: Op) -> dict[str, Tensor]:
     """What the forward (the variant that runs when a gradient is due) returns, by name."""
-    must_claim(variant, subject.backend, subject.tensors, subject.arguments.options)
+    options = _options_of(variant, subject.arguments.options)
+    must_claim(variant, subject.backend, subject.tensors, options)
     with torch.no_grad():
-        results = called(variant, subject.backend, subject.tensors, subject.arguments.options)
+        results = called(variant, subject.backend, subject.tensors, options)
     return {o.name: r for o, r in zip(variant.signature.outputs, results, strict=True)}
 
 

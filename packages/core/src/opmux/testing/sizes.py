@@ -28,7 +28,7 @@ def tile_dims(signature: Signature, profile: Profile) -> Dims | None:
     if not profile.tile:
         return None
     dims = base_dims(signature, profile)
-    long = {"tokens", "n", "k", "m", "max_m", "hidden", "seq_q", "seq_k", "tokens_q", "tokens_k"} & set(dims)
+    long = {"tokens", "n", "k", "m", "max_m", "hidden", "vocab", "seq_q", "seq_k", "tokens_q", "tokens_k"} & set(dims)
     if not long:
         return None
     for name in long:
@@ -63,6 +63,8 @@ EDGES: tuple[Mapping[str, Any], ...] = (
     {"max_m": 1},
     {"groups": 1},
     {"groups": 9},
+    {"vocab": 1},
+    {"vocab": 9001, "*tokens": (3,)},  # several blocks of any kernel, and no whole number of them
 )
 """Changes of the base dims that often break kernels; each applies to ops that have the dim."""
 
@@ -188,7 +190,7 @@ def product_sums(dims: Mapping[str, Any], sizes: Mapping[str, int]) -> Dims | No
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:
     """The shapes of models, scaled by the profile."""
     names = set(signature.binders)
-    if not names & {"hidden", "n", "k", "heads"}:
+    if not names & {"hidden", "n", "k", "heads", "vocab"}:
         return
     for name in profile.models:
         shape = MODELS[name].scaled(profile.divisor)
@@ -207,6 +209,7 @@ def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelSh
                 "head_dim": shape.head_dim,
                 "value_dim": shape.head_dim,
                 "half": shape.head_dim // 2,
+                "vocab": 8 * shape.intermediate,
             }
             dims |= {name: size for name, size in sizes.items() if name in names}
             if "tokens" in signature.stars and not {"heads", "seq"} & names:

@@ -154,11 +154,13 @@ class _Recorded(_Level):
     def forward(
         ctx: Any, recipe: Recipe, compute: Compute, options: Mapping[str, Any], backend: str | None, *tensors: Any
     ) -> Any:
-        results = compute(recipe.variant, tensors, options, backend)
+        of_variant = recipe.forward_options(ctx.needs_input_grad[-len(tensors) :], options)
+        results = compute(recipe.variant, tensors, of_variant, backend)
         several = results if isinstance(results, tuple) else (results,)
         ctx.op, ctx.recipe, ctx.options, ctx.backend = recipe.op, recipe, options, backend
-        ctx.forms = [(tuple(r.shape), r.dtype) for r in several]
-        ctx.save_for_backward(*recipe.to_save(tensors, several))
+        ctx.forms = recipe.forms(tensors, options, several)
+        ctx.save_for_backward(*recipe.to_save(tensors, several, of_variant))
+        ctx.mark_non_differentiable(*recipe.constants(several))
         ctx.set_materialize_grads(False)
         count = len(recipe.op.signature.outputs)
         return several[0] if count == 1 else several[:count]

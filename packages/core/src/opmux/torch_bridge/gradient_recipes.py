@@ -1,11 +1,12 @@
 """How each op is recorded: what its backward op needs, where it comes from, and which gradients it returns.
 
 Everything follows from names: each tensor argument of the backward op is an argument of the forward, one of its
-results, or ``grad_<result>``; each output is ``grad_<argument>``.
+results, or ``grad_<result>``; each output is ``grad_<argument>``. A variant that computes gradients in the forward
+returns them as ``<argument>_gradient``.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
 from opmux.errors import GradientRefused
-from opmux.signatures.signature import REFUSED
+from opmux.signatures.signature import AHEAD, REFUSED
+from opmux.signatures.validation import bind_dims
 
 Form = tuple[tuple[Any, ...], torch.dtype]
 """The shape and dtype of an output."""
@@ -39,6 +41,7 @@ class Recipe:
         differentiated: the positions of the forward's tensors that the backward op differentiates, in its order.
         others: the positions of the forward's other tensors.
         option_names: the options that the backward op shares with the forward.
+        masked: the variant takes an ``output_mask``: besides the outputs of the op it computes gradients.
     """
 
     op: Op
@@ -48,6 +51,40 @@ class Recipe:
     differentiated: tuple[int, ...]
     others: tuple[int, ...]
     option_names: tuple[str, ...]
+    masked: bool = False
+
+    def forward_options(self, wanted: Sequence[bool], options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options of the variant.
+
+        Gradients are computed ahead for what wants them, as multiples of one incoming number: for outputs that are
+        not reduced to one, the backward op computes them.
+
+        Args:
+            wanted: which of the op's tensors need a gradient.
+            options: the options of the op.
+        """
+        if not self.masked or self.op is self.variant:
+            return options
+        outputs = self.op.signature.outputs
+        ahead = all(o.is_reduced(options) for o in outputs)
+        places = {t.name: i for i, t in enumerate(self.op.signature.tensors)}
+        computed = self.variant.signature.outputs[len(outputs) :]
+        mask = tuple(ahead and wanted[places[o.name.removesuffix(AHEAD)]] for o in computed)
+        return {**options, "output_mask": (True,) * len(outputs) + mask}
+
+    def constants(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """The results that autograd takes for constants: gradients computed in the forward."""
+        outputs = self.op.signature.outputs
+        return [r for r, o in zip(results, outputs, strict=False) if self.masked and o.name.endswith(AHEAD)]
+
+    def forms(self, tensors: Sequence[Any], options: Mapping[str, Any], results: Sequence[Tensor]) -> list[Form]:
+        """The form that the backward op expects of the gradient of each result."""
+        found: list[Form] = [(tuple(r.shape), r.dtype) for r in results]
+        for place, output in enumerate(self.op.signature.outputs):
+            if output.is_reduced(options):
+                dims = bind_dims(self.op.signature, self.op.names(tuple(tensors)), options)
+                found[place] = output.shape.value(dims, options), results[place].dtype
+        return found
 
     def refuse_undifferentiable(self, tensors: Sequence[Any]) -> None:
         """Refuse a gradient for an argument that the backward op does not differentiate.
@@ -62,9 +99,11 @@ class Recipe:
                     f"{self.op.name}: `{name}` has no gradient in this op, and it requires one; pass {name}.detach()"
                 )
 
-    def to_save(self, tensors: Sequence[Any], results: Sequence[Tensor]) -> list[Any]:
-        """The tensors that the backward op needs besides gradients."""
-        given = {"input": tensors, "result": results}
+    def to_save(self, tensors: Sequence[Any], results: Sequence[Tensor], options: Mapping[str, Any]) -> list[Any]:
+        """The tensors that the backward op needs besides gradients; None for a result that was not computed."""
+        mask = options["output_mask"] if self.masked else (True,) * len(results)
+        computed = [result if there else None for result, there in zip(results, mask, strict=True)]
+        given: dict[str, Sequence[Any]] = {"input": tensors, "result": computed}
         return [given[s.kind][s.place] for s in self.sources if s.kind != "grad"]
 
     def arguments(self, saved: Sequence[Any], grads: Sequence[Any], forms: Sequence[Form]) -> list[Any]:
@@ -78,7 +117,8 @@ class Recipe:
                 continue
             grad = grads[source.place] if source.place < len(grads) else None
             if grad is not None:
-                grad = _contiguous(grad)
+                shape, _ = forms[source.place]
+                grad = _contiguous(grad if grad.dim() == len(shape) else grad.expand(shape))
             elif not source.optional:
                 shape, dtype = forms[source.place]
                 grad = like.new_zeros(shape, dtype=dtype)
@@ -122,7 +162,7 @@ def recipe_of(op: Op) -> Recipe:
         return Source("grad", results[name.removeprefix("grad_")], optional)
 
     differentiated = tuple(inputs[o.name.removeprefix("grad_")] for o in backward.signature.outputs)
-    forward_options = {o.name for o in op.signature.options}
+    forward_options = {o.name for o in op.signature.options} - {"output_mask"}
     return Recipe(
         op,
         variant,
@@ -131,6 +171,7 @@ def recipe_of(op: Op) -> Recipe:
         differentiated,
         tuple(place for place in inputs.values() if place not in differentiated),
         tuple(o.name for o in backward.signature.options if o.name in forward_options),
+        any(o.name == "output_mask" for o in variant.signature.options),
     )
 
 

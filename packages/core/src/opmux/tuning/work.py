@@ -64,7 +64,8 @@ def _bytes_terms(op: Op, dtypes: Mapping[str, torch.dtype | None], options: Mapp
     mask = options.get("output_mask")
     for output in signature.outputs:
         if mask is None or output.mask_index is None or mask[output.mask_index]:
-            terms.append(f"{_result_dtype(output.dtype, dtypes, options, first).itemsize} * ({_numel(output.shape)})")
+            count = "1" if output.is_reduced(options) else _numel(output.shape)
+            terms.append(f"{_result_dtype(output.dtype, dtypes, options, first).itemsize} * ({count})")
     return terms
 
 

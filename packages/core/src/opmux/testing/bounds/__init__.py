@@ -56,6 +56,7 @@ from opmux.testing.bounds import (
     attention_backward,
     codes,
     grouped,
+    losses,
     merging,
     model,
     norms,
@@ -79,7 +80,7 @@ from opmux.testing.bounds.perturbation import by_perturbation
 from opmux.testing.making import Arguments
 from opmux.testing.oracle import upcast
 
-FAMILIES = (activations, attention, attention_backward, codes, grouped, merging, norms, products)
+FAMILIES = (activations, attention, attention_backward, codes, grouped, losses, merging, norms, products)
 """The modules that derive the bounds of the core's ops; importing them registers their derivations."""
 
 __all__ = [
@@ -119,7 +120,9 @@ def allowances(
         repeated: whether tensors repeat one entry along their first dim.
     """
     meant = OPS[op.in_place_of] if op.in_place_of is not None else op
-    real = [d for d in dtypes.values() if d.is_floating_point]
+    statistics = {t.name for t in op.signature.tensors if t.group == "Statistic"}
+    real = [d for name, d in dtypes.items() if d.is_floating_point and name not in statistics]
+    real += [d for d in dtypes.values() if d.is_floating_point]
     sixteen = real[0].itemsize <= 2 if real else False
     clean = {name: finite(value) for name, value in tensors.items()}
     half = sixteen and real[0] == torch.float16

@@ -1,0 +1,1 @@
+"""Losses over a vocabulary, of logits and of a linear layer in chunks."""
