@@ -21,6 +21,8 @@ else:
     INSTALLED = True
 
 FOLDER = "triton"
+LAUNCHER = "__triton_launcher"
+"""How Triton before 3.9 calls the compiled C code that launches a kernel."""
 _arch: Callable[[], str] = str
 """What is compiled for in the current context: Triton makes the cache's objects, and does not tell them."""
 
@@ -46,6 +48,23 @@ class BundledCache(FileCacheManager):  # type: ignore[misc]  # Triton is not typ
                 f"try: opmux prebuild --arch {_arch()} --backend triton --shapes FILE --out DIR"
             )
         return found
+
+    def get_file(self, filename: str) -> str | None:
+        """A file of Triton's cache; of the code that launches kernels, also one of the bundles."""
+        own: str | None = super().get_file(filename)
+        if own is not None or not filename.startswith(LAUNCHER):
+            return own
+        name = f"{FOLDER}/{self.key}/{filename}"
+        for bundle in layers():
+            try:
+                bundle.read(name)
+            except FileNotFoundError:
+                continue
+            except Damaged as damage:
+                logger.warning("bundle %s: %s is damaged, and is not used: %s", bundle.root, filename, damage)
+                continue
+            return str(bundle.root / name)
+        return None
 
     def _of_bundles(self, filename: str) -> dict[str, str] | None:
         folder = f"{FOLDER}/{self.key}"

@@ -20,12 +20,10 @@ from triton.runtime.cache import FileCacheManager
 from triton.runtime.jit import TensorWrapper
 
 from opmux.plugin import Build
+from opmux_triton.bundled import LAUNCHER
 
 COMPILE = "opmux_triton.aot.described:compile_described"
 """What the helper process calls with a description."""
-
-LAUNCHER = "__triton_launcher"
-"""How Triton calls the compiled C code that launches a kernel."""
 
 
 class Missing(Exception):

@@ -16,7 +16,7 @@ from opmux_jit.cache import bundles
 from opmux_jit.errors import KernelMissing
 from opmux_triton import bundled
 from opmux_triton.aot.build import compile_launch
-from opmux_triton.aot.prebuild import _launches_of
+from opmux_triton.aot.prebuild import _collect, _launches_of
 
 CALLS = [
     {"op": "rms_norm", "dtypes": {"x": "bf16", "weight": "bf16"}, "dims": {"tokens": 4, "hidden": 256}},
@@ -136,3 +136,32 @@ def test_a_call_that_no_kernel_takes_builds_nothing(built: Any, tmp_path: Path) 
     assert points[0].dtypes["x"] is torch.float64
     result = prebuild(["sm_90"], points, tmp_path / "none", backend="triton")
     assert (result.failures, result.kernels) == ([], {"triton": 0})
+
+
+def test_code_that_launches_kernels_is_found_in_a_bundle_and_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, name = "0" * 64, "__triton_launcher.so"
+    code = tmp_path / "bundle" / "triton" / key / name
+    code.parent.mkdir(parents=True)
+    code.write_bytes(b"code")
+    bundles.write(tmp_path / "bundle", ["sm_90"], {})
+    monkeypatch.setenv("OPMUX_BUNDLES", str(tmp_path / "bundle"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    bundles.layers_of.cache_clear()
+    cache = bundled.BundledCache(key)
+    assert cache.get_file(name) == str(code)
+    assert cache.get_file("__triton_launcher_other.so") is None
+    assert cache.get_file("cuda_utils.so") is None
+    code.write_bytes(b"edoc")
+    assert cache.get_file(name) is None
+    assert "__triton_launcher.so is damaged, and is not used" in caplog.text
+    bundles.layers_of.cache_clear()
+
+
+def test_code_that_launches_kernels_is_collected(tmp_path: Path) -> None:
+    code = tmp_path / "cache" / "key" / "__triton_launcher.so"
+    code.parent.mkdir(parents=True)
+    code.write_bytes(b"code")
+    assert _collect(tmp_path / "cache", tmp_path) == 0
+    assert (tmp_path / "key" / code.name).read_bytes() == b"code"

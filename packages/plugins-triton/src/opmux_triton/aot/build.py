@@ -7,6 +7,7 @@ from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import driver
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
@@ -72,6 +73,16 @@ def compile_launch(launch: Launch, arch: str) -> tuple[Any, tuple[Any, ...]]:
     source = source_class(kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=target, options=options.__dict__)
     return compiled, tuple(bound[name] for name, kind in signature.items() if kind != "constexpr")
+
+
+def build_launcher(compiled: Any) -> None:
+    """Compile the C code that launches a kernel into Triton's cache; from Triton 3.9 on there is none.
+
+    Raises:
+        Exception: where there is no C compiler or no driver's library to link with.
+    """
+    if compiled.metadata.target.backend == "cuda" and hasattr(driver, "make_launcher"):
+        driver.CudaLauncher(compiled.src, compiled.metadata)
 
 
 def build(launch: Launch, arch: str) -> Built:

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from triton.backends.nvidia import driver
 from triton.runtime.jit import TensorWrapper
 
-from opmux_triton.aot.build import compile_launch
+from opmux_triton.aot.build import build_launcher, compile_launch
 from opmux_triton.deferred import Description, Descriptor, Named, TensorLike
 from opmux_triton.launch import Launch
 
@@ -22,8 +21,7 @@ def compile_described(described: Description) -> None:
     arguments = tuple(_made(a) for a in described.arguments)
     meta = {name: _function(value) if isinstance(value, Named) else value for name, value in described.meta}
     compiled, _ = compile_launch(Launch(_function(described.kernel), (1,), arguments, meta), described.arch)
-    if described.arch.startswith("sm_") and hasattr(driver, "make_launcher"):
-        driver.CudaLauncher(compiled.src, compiled.metadata)
+    build_launcher(compiled)
 
 
 def _function(named: Named) -> Callable[..., Any]:

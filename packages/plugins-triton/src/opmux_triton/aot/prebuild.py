@@ -1,5 +1,6 @@
 """Compiles the Triton kernels of recorded calls ahead, into a folder that `opmux_triton.bundled` reads."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -12,7 +13,8 @@ import triton
 
 from opmux.plugin import Prebuilt, registered_ops, takers
 from opmux.shapes import Point
-from opmux_triton.aot.build import compile_launch
+from opmux_triton.aot.build import build_launcher, compile_launch
+from opmux_triton.bundled import LAUNCHER
 from opmux_triton.launch import Launch, recording
 
 BACKEND = "triton"
@@ -82,9 +84,13 @@ def _compile(place: tuple[str, int]) -> str | None:
     arch, index = place
     launch: Any = _launches[index]
     try:
-        compile_launch(launch, arch)
+        compiled, _ = compile_launch(launch, arch)
     except Exception as error:  # the compiler may raise anything, and the other kernels are built all the same
         return f"{launch.kernel.__name__} for {arch}: {type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    with contextlib.suppress(
+        Exception
+    ):  # where the driver's library or a C compiler lacks, it is compiled where it runs
+        build_launcher(compiled)
     return None
 
 
@@ -96,5 +102,9 @@ def _collect(cache: Path, folder: Path) -> int:
         for path in group.parent.iterdir():
             if path.suffix in KEPT and path.is_file() and not path.name.startswith("__grp__"):
                 shutil.move(path, target / path.name)
+    for code in cache.glob(f"*/{LAUNCHER}*"):
+        target = folder / code.parent.name
+        target.mkdir(exist_ok=True)
+        shutil.move(code, target / code.name)
     shutil.rmtree(cache, ignore_errors=True)
     return sum(1 for _ in folder.glob("*/*.json"))
