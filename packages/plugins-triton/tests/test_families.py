@@ -17,8 +17,6 @@ from opmux_triton import families
 
 LEFT_TO_OTHERS = {
     "static_quantize", "dequantize", "convert_scale", "convert_fp8",
-    "grouped_linear", "grouped_linear_backward", "grouped_weight_grad", "masked_grouped_linear",
-    "scaled_grouped_linear", "scaled_masked_grouped_linear",
 }  # fmt: skip
 """Ops of the core that this package has no kernels for yet."""
 FILLS = ("Memset", "FillFunctor")

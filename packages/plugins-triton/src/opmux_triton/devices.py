@@ -5,7 +5,8 @@ import functools
 import torch
 from torch import Tensor
 
-from opmux_triton.archs import usual_units
+from opmux.plugin import device_arch, parse_arch
+from opmux_triton.archs import fp8_flavour, usual_units
 from opmux_triton.launch import recorded_arch
 
 
@@ -20,3 +21,12 @@ def units(tensor: Tensor) -> int:
 @functools.cache
 def _units_of(index: int) -> int:
     return torch.cuda.get_device_properties(index).multi_processor_count
+
+
+def is_native(tensor: Tensor) -> bool:
+    """Whether the instructions of a tensor's device know its dtype, an 8-bit float; never under the interpreter."""
+    recorded = recorded_arch()
+    if recorded is None and not tensor.is_cuda:
+        return False
+    flavour = fp8_flavour(parse_arch(recorded) if recorded is not None else device_arch("cuda", tensor.get_device()))
+    return flavour == ("fnuz" if str(tensor.dtype).endswith("fnuz") else "ocp")

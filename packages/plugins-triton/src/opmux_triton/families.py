@@ -6,6 +6,7 @@ from opmux_triton.attention.backward import implementations as attention_backwar
 from opmux_triton.attention.forward import implementations as attention_forward
 from opmux_triton.attention.merge import implementations as attention_merge
 from opmux_triton.gemm import implementations as gemm
+from opmux_triton.grouped_gemm import implementations as grouped_gemm
 from opmux_triton.kv_cache import implementations as kv_cache
 from opmux_triton.loss import implementations as loss
 from opmux_triton.norm import implementations as norm
@@ -16,7 +17,7 @@ from opmux_triton.scaled_gemm import implementations as scaled_gemm
 
 FAMILIES = (
     norm, activation, rope, kv_cache, gemm, attention_forward, attention_backward, attention_merge, paged,
-    quantization, scaled_gemm, loss,
+    quantization, scaled_gemm, grouped_gemm, loss,
 )  # fmt: skip
 
 

@@ -195,6 +195,7 @@ def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
     tokens = max(1, case.dims.get("tokens_q", case.dims.get("tokens", 1)))
     context = case.dims.get("tokens_k", case.dims.get("max_pages", 1) * case.dims.get("page_size", 1))
     bounds = {"max_seqlen_q": -(-tokens // batch), "max_seqlen_k": max(1, context)}
+    bounds["expected_m"] = case.dims.get("max_m", 1)
     steps = [bounds]
     if "block_table" in {t.name for t in op.signature.tensors}:
         steps += [bounds | {"max_seqlen_q": 1}, bounds | {"max_seqlen_q": 1, "max_seqlen_k": LONG}]

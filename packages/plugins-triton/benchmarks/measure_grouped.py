@@ -1,0 +1,322 @@
+"""Kernel times of grouped products: every config worth trying, and torch's own, on the figures' shapes and seeded ones.
+
+``python benchmarks/measure_grouped.py --out FILE.json [--limit 300] [--seed 0] [--drawn 6] [--configs 8]`` checks each
+config against float64 on sizes that nothing divides, then times it with a cold cache, interleaved with torch's peers.
+Without a GPU it runs the same steps on small shapes under Triton's interpreter: the times then mean nothing.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+GPU = torch.cuda.is_available()
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+
+import opmux  # noqa: E402
+from opmux.plugin import device_arch, parse_arch  # noqa: E402
+from opmux_triton import families, repeats  # noqa: E402
+
+OPS = {name: getattr(opmux, name) for name in (
+    "grouped_linear", "scaled_grouped_linear", "masked_grouped_linear", "scaled_masked_grouped_linear",
+    "grouped_linear_backward", "grouped_weight_grad",
+)}  # fmt: skip
+DEVICE = "cuda" if GPU else "cpu"
+FLUSH_BYTES = 512 * 2**20 if GPU else 2**10
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """So many rows in each of some groups; ``room`` for rows in the masked layout, 0 in the ragged one."""
+
+    groups: int
+    rows: int
+    n: int
+    k: int
+    room: int = 0
+    figure: bool = False
+
+
+def shapes_of(op: str, seed: int, drawn: int) -> Iterator[Shape]:
+    """The rows of the figures, then shapes of experts by a seed."""
+    masked = "masked" in op
+    figures: tuple[tuple[int, int], ...] = (
+        ((6, 1024), (32, 192), (32, 20)) if masked else ((8, 4096), (32, 20), (128, 8))
+    )
+    if "grad" in op or "backward" in op:
+        figures = ((8, 4096),)
+    if not GPU:
+        figures, drawn = ((2, 5),), 0
+    n, k = (4096, 7168) if GPU else (24, 128)
+    for groups, rows in figures:
+        yield Shape(groups, rows, n, k, 4 * rows if masked else 0, figure=True)
+    random_ = random.Random(f"{seed} {op}")
+    for _ in range(drawn):
+        groups = random_.choice((8, 16, 32, 64, 128))
+        hidden, inner = random_.choice(((2048, 768), (4096, 1536), (4096, 14336), (7168, 2048), (2880, 2880)))
+        n, k = random_.choice(((2 * inner, hidden), (hidden, inner))) if GPU else (48, 256)
+        most = min(4096, int(2e12 / (2 * groups * n * k)))
+        rows = round(math.exp(random_.uniform(0, math.log(max(2, most))))) if GPU else 5
+        yield Shape(groups if GPU else 2, rows, n, k, max(128, 2 * rows) if masked else 0)
+
+
+def counts_of(shape: Shape, even: bool) -> list[int]:
+    """Rows of each group: all alike, or between none and twice as many."""
+    if even:
+        return [shape.rows] * shape.groups
+    drawn = random.Random(1)
+    counts = [drawn.randint(0, 2 * shape.rows) for _ in range(shape.groups)]
+    return [min(count, shape.room) if shape.room else count for count in counts]
+
+
+def arguments(op: str, shape: Shape, even: bool, seed: int = 0) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tensors and options of a call."""
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+
+    def drawn(*sizes: int) -> torch.Tensor:
+        return torch.randn(sizes, generator=generator, device=DEVICE, dtype=torch.bfloat16)
+
+    counts = counts_of(shape, even)
+    index = counts if shape.room else [0, *itertools.accumulate(counts)]
+    groups = torch.tensor(index, dtype=torch.int32, device=DEVICE)
+    lead = (shape.groups, shape.room) if shape.room else (sum(counts),)
+    x, w = drawn(*lead, shape.k), drawn(shape.groups, shape.n, shape.k)
+    options: dict[str, Any] = {"expected_m": shape.rows} if shape.room else {}
+    if op.startswith("scaled"):
+        scales = [torch.rand(*lead, -(-shape.k // 128), generator=generator, device=DEVICE) + 0.5]
+        blocks = (shape.groups, -(-shape.n // 128), -(-shape.k // 128))
+        scales.append(torch.rand(blocks, generator=generator, device=DEVICE) + 0.5)
+        more: tuple[Any, ...] = () if shape.room else (None,)
+        return (x.to(FP8), w.to(FP8), groups, *scales, *more), {**options, "out_dtype": torch.bfloat16}
+    if op == "grouped_linear_backward":
+        return (drawn(*lead, shape.n), x, w, groups, None), {"output_mask": (True, True)}
+    if op == "grouped_weight_grad":
+        out = torch.zeros(w.shape, device=DEVICE)
+        return (out, drawn(*lead, shape.n), x, groups, None), {}
+    return (x, w, groups) if shape.room else (x, w, groups, None), options
+
+
+def features_of(op: str, shape: Shape) -> dict[str, Any]:
+    """What config functions read of a call."""
+    rows = shape.groups * shape.rows
+    named = {"groups": shape.groups, "n": shape.n, "k": shape.k, "bucket(m)": (rows - 1).bit_length()}
+    return named | {"bucket(expected_m)": (shape.rows - 1).bit_length()} if shape.room else named
+
+
+def resolved(path: str) -> Any:
+    """What a record's string names."""
+    module, _, name = path.partition(":")
+    return getattr(__import__(module, fromlist=[name]), name)
+
+
+def contenders(op: str, shape: Shape, most: int) -> Iterator[tuple[str, Any, Any]]:
+    """(name, target, config): the heuristic of each implementation first, then others of its space."""
+    arch = device_arch("cuda", 0) if GPU else parse_arch("cpu")
+    features = features_of(op, shape)
+    for record in families.records():
+        if record.op != op or record.name == "float32" or (record.name and not GPU):
+            continue
+        assert isinstance(record.target, str)
+        target = resolved(record.target)
+        chosen = resolved(str(record.config))(arch, features)
+        others = [c for c in resolved(str(record.space))(arch, features) if c != chosen]
+        random.Random(str(shape)).shuffle(others)
+        for number, config in enumerate([chosen, *others[:most]]):
+            yield f"{record.name or 'portable'} {'chosen' if number == 0 else number}", target, config
+
+
+def peers(op: str, shape: Shape, tensors: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """What torch has for the same work; its 8-bit product takes scales of rows, not of blocks."""
+    if not GPU:
+        return {}
+    total = sum(counts_of(shape, True))
+    ends = torch.arange(1, shape.groups + 1, device=DEVICE, dtype=torch.int32) * shape.rows
+    if op == "grouped_linear_backward":
+        grad, x, w, *_ = tensors
+        return {"torch": lambda: (torch._grouped_mm(grad, w, offs=ends), torch._grouped_mm(grad.T, x, offs=ends))}
+    if op == "grouped_weight_grad":
+        _, dy, x, *_ = tensors
+        return {"torch": lambda: torch._grouped_mm(dy.T, x, offs=ends)}
+    x, w = tensors[0].flatten(0, -2)[:total], tensors[1]
+    if op.startswith("scaled"):
+        a, b = torch.ones(total, device=DEVICE), torch.ones(shape.groups, shape.n, device=DEVICE)
+        return {
+            "torch rows": lambda: torch._scaled_grouped_mm(x, w.mT, a, b, offs=ends, out_dtype=torch.bfloat16),
+            "torch rows fast": lambda: torch._scaled_grouped_mm(
+                x, w.mT, a, b, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=True
+            ),
+        }
+    return {"torch": lambda: torch._grouped_mm(x, w.mT, offs=ends)}
+
+
+def wrong(op: str, target: Any, config: Any, shape: Shape) -> str:
+    """What is wrong with a config on uneven groups; empty where nothing is."""
+    try:
+        for n, k, groups, rows in ((shape.n, shape.k, 2, 9), (200, 264, 5, 70), (72, 136, 3, 300))[: 3 if GPU else 1]:
+            one = Shape(groups, rows if GPU else 9, n, k, 3 * rows if shape.room else 0)
+            tensors, options = arguments(op, one, even=False)
+            exact = OPS[op].reference
+            doubles = [t.double() if isinstance(t, torch.Tensor) and t.dtype == torch.bfloat16 else t for t in tensors]
+            if op == "grouped_weight_grad":
+                expected = [tensors[0].double().clone()]
+                exact(expected[0], *doubles[1:])
+                target(*tensors, **options, config=config)
+                found = [tensors[0]]
+            else:
+                precise = {**options, "out_dtype": torch.float64} if "out_dtype" in options else options
+                expected, found = exact(*doubles, **precise), target(*tensors, **options, config=config)
+                expected, found = ([r] if isinstance(r, torch.Tensor) else [*r] for r in (expected, found))
+            if shape.room:
+                counts = counts_of(one, even=False)
+                expected, found = ([torch.cat([r[0][g, :c] for g, c in enumerate(counts)])] for r in (expected, found))
+            for right, got in zip(expected, found, strict=True):
+                error = float((got.double() - right.double()).norm() / right.double().norm())
+                if not error < 6e-3:
+                    return f"differs by {error:.3g} at {asdict(one)}"
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+class Clock:
+    """Microseconds of calls on a cold cache."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=DEVICE)
+
+    def round(self, calls: list[Callable[[], Any]]) -> list[float]:
+        """The time of each call, one after the other."""
+        if not GPU:
+            taken = []
+            for call in calls:
+                began = time.perf_counter()
+                call()
+                taken.append(1e6 * (time.perf_counter() - began))
+            return taken
+        events = []
+        for call in calls:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self._buffer.zero_()
+            start.record()
+            call()
+            end.record()
+            events.append((start, end))
+        torch.cuda.synchronize()
+        return [1e3 * start.elapsed_time(end) for start, end in events]
+
+
+def work_of(op: str, shape: Shape) -> tuple[float, float]:
+    """(operations, bytes) of a call."""
+    rows, size = shape.groups * shape.rows, 1 if op.startswith("scaled") else 2
+    flops = 2.0 * rows * shape.n * shape.k
+    weights = shape.groups * shape.n * shape.k
+    moved = size * (weights + rows * shape.k) + 2 * rows * shape.n
+    if op == "grouped_linear_backward":
+        return 2 * flops, 2 * (2 * weights + 2 * rows * shape.k + rows * shape.n)
+    if op == "grouped_weight_grad":
+        return flops, 8 * weights + 2 * rows * (shape.k + shape.n)
+    return flops, moved
+
+
+def copy_speed(clock: Clock) -> float:
+    """Terabytes a second that a large copy reads and writes."""
+    source = torch.ones(2**30 if GPU else 2**12, dtype=torch.int8, device=DEVICE)
+    to = torch.empty_like(source)
+    taken = min(clock.round([lambda: to.copy_(source)] * 9))
+    return 2 * source.numel() / taken / 1e6
+
+
+def main() -> int:
+    """Check and measure; the exit status is 1 where a config was wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--drawn", type=int, default=6, help="seeded shapes of each op")
+    parser.add_argument("--configs", type=int, default=8, help="configs beside each heuristic's")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds")
+    parser.add_argument("--op", action="append", choices=[*OPS], help="only these")
+    given = parser.parse_args()
+    began, clock, rows, faults = time.perf_counter(), Clock(), [], []
+    data: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if GPU else "cpu", "torch": torch.__version__, "seed": given.seed,
+        "copy_tbps": copy_speed(clock),
+    }  # fmt: skip
+    print(f"{data['device']}, torch {data['torch']}, copy {data['copy_tbps']:.2f} TB/s", flush=True)
+    todo = [(op, s) for op in given.op or OPS for s in shapes_of(op, given.seed, given.drawn)]
+    for op, shape in sorted(todo, key=lambda one: not one[1].figure):
+        if time.perf_counter() - began > given.limit:
+            print(f"stopped after {len(rows)} of {len(todo)} shapes", flush=True)
+            break
+        found, most = {}, given.configs if GPU else 1
+        tensors, options = arguments(op, shape, even=True)
+        calls: dict[str, Callable[[], Any]] = {}
+        for name, target, config in contenders(op, shape, most if shape.figure else 0):
+            if time.perf_counter() - began > given.limit:
+                break
+            said = wrong(op, target, config, shape)
+            if said:
+                faults.append({"op": op, "name": name, "config": asdict(config), "said": said})
+                print(f"WRONG {op} {name}: {said}", flush=True)
+                continue
+            found[name] = {"config": asdict(config)}
+            calls[name] = functools.partial(target, *tensors, **options, config=config)
+        for name, call in peers(op, shape, tensors).items():
+            try:
+                call()
+                calls[name] = call
+            except Exception as error:
+                print(f"no {name} for {op} {shape}: {' '.join(str(error).split())[:160]}", flush=True)
+        repeats.forget()
+        names = list(calls)
+        for _ in range(2 if GPU else 0):
+            clock.round([calls[name] for name in names])
+        samples: dict[str, list[float]] = {name: [] for name in names}
+        for _ in range(given.rounds if GPU else 1):
+            random.shuffle(names)
+            for name, took in zip(names, clock.round([calls[name] for name in names]), strict=True):
+                samples[name].append(took)
+        times = {name: round(statistics.median(taken), 2) for name, taken in samples.items()}
+        rows.append({"op": op, **asdict(shape), "times": times, "configs": found})
+        given.out.write_text(json.dumps({**data, "wrong": faults, "rows": rows}) + "\n")
+        if times:
+            print(line_of(op, shape, times, data["copy_tbps"]), flush=True)
+    given.out.write_text(json.dumps({**data, "wrong": faults, "rows": rows}) + "\n")
+    print(f"{len(rows)} shapes in {time.perf_counter() - began:.0f} s, {len(faults)} wrong", flush=True)
+    return int(bool(faults))
+
+
+def line_of(op: str, shape: Shape, times: dict[str, float], copy: float) -> str:
+    """One shape in a line: what the heuristics choose, the best of all configs, torch, and the rates of the best."""
+    flops, moved = work_of(op, shape)
+    ours = {name: t for name, t in times.items() if not name.startswith("torch")}
+    theirs = {name: t for name, t in times.items() if name.startswith("torch")}
+    chosen = " ".join(f"{name.partition(' ')[0]} {t}" for name, t in ours.items() if name.endswith("chosen"))
+    best = min(ours, key=lambda name: ours[name], default="")
+    said = f"{op} {shape.groups}x{shape.rows} n{shape.n} k{shape.k}: {chosen} us"
+    if best:
+        rate = moved / ours[best] / 1e6
+        said += f" | best {ours[best]} ({best}) {flops / ours[best] / 1e6:.0f} TFLOPS {rate:.2f} TB/s {rate / copy:.2f}"
+    if theirs:
+        said += " | " + " ".join(f"{name} {t}" for name, t in theirs.items())
+        if best:
+            said += f" x{min(theirs.values()) / ours[best]:.2f}"
+    return said
+
+
+if __name__ == "__main__":
+    sys.exit(main())

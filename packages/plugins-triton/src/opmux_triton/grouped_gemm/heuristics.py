@@ -1,0 +1,121 @@
+"""Which launch parameters a grouped product gets on an arch, by the rows that a group has on average. Loads no Triton.
+
+Groups of few rows are bound by reading the weights, which narrow tiles with deep pipelines do; groups of many rows are
+bound by the matrix units.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_triton.archs import CDNA, shared_memory
+from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig, ScaledGroupedConfig
+
+
+def grouped(arch: Arch, features: Mapping[str, Any]) -> GroupedConfig:
+    """16-bit `grouped_linear` and `masked_grouped_linear`."""
+    return _halves(arch, rows_of(features))
+
+
+def grouped_float32(arch: Arch, features: Mapping[str, Any]) -> GroupedConfig:
+    """float32 `grouped_linear` and `masked_grouped_linear`."""
+    return _floats(arch, rows_of(features))
+
+
+def scaled(arch: Arch, features: Mapping[str, Any]) -> ScaledGroupedConfig:
+    """`scaled_grouped_linear` and `scaled_masked_grouped_linear`."""
+    rows = rows_of(features)
+    if not arch.is_gpu:
+        return _codes(16, 16, 16, 1, 1)
+    height = min(128, max(16, rows))
+    if arch.vendor == "amd":
+        more: dict[str, Any] = {"matrix_instr_nonkdim": 16} if arch.name in CDNA else {}
+        return _codes(min(height, 64), 64, 128 if arch.name in CDNA else 64, 4, 2, **more)
+    if shared_memory(arch.name) < 163 * 1024:
+        return _codes(min(height, 64), 64, 128, 4, 3)
+    tma = arch.name == "sm_90"
+    if rows <= 32:
+        return _codes(height, 64, 128, 4, 6, per_unit=3, tma=tma, uneven=32)
+    if rows <= 64:
+        return _codes(64, 128, 128, 4, 4, tma=tma, uneven=32)
+    return _codes(128, 128, 128, 8, 4, per_unit=1, tma=tma, uneven=64)
+
+
+def backward(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:
+    """16-bit `grouped_linear_backward`; grad_x reads the weights along n, which descriptors of k do not."""
+    return GroupedBackwardConfig(grad_x=replace(grouped(arch, features), tma=False), grad_w=weight_grad(arch, features))
+
+
+def backward_float32(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:
+    """float32 `grouped_linear_backward`."""
+    return GroupedBackwardConfig(grad_x=grouped_float32(arch, features), grad_w=weight_grad_float32(arch, features))
+
+
+def weight_grad(arch: Arch, features: Mapping[str, Any]) -> GroupedConfig:
+    """16-bit `grouped_weight_grad`."""
+    if not arch.is_gpu:
+        return _tiles(16, 16, 16, 1, 1)
+    if arch.vendor == "amd":
+        return _tiles(128, 128, 32, 8, 2, **({"matrix_instr_nonkdim": 16} if arch.name in CDNA else {}))
+    if arch.name in ("sm_90", "sm_100", "sm_103"):
+        return _tiles(128, 128, 64, 8, 3)
+    return _tiles(128, 128, 32, 8, 3)
+
+
+def weight_grad_float32(arch: Arch, features: Mapping[str, Any]) -> GroupedConfig:
+    """float32 `grouped_weight_grad`."""
+    return _floats(arch, 128)
+
+
+def rows_of(features: Mapping[str, Any]) -> int:
+    """How many rows a group has on average, up to the next power of two."""
+    if "bucket(expected_m)" in features:
+        return 1 << max(0, features["bucket(expected_m)"])
+    rows = 1 << max(0, features["bucket(m)"])
+    return 1 << max(0, (-(-rows // max(1, features["groups"])) - 1).bit_length())
+
+
+def _halves(arch: Arch, rows: int) -> GroupedConfig:
+    if not arch.is_gpu:
+        return _tiles(16, 16, 16, 1, 1)
+    height = min(128, max(16, rows))
+    if arch.vendor == "amd":
+        if arch.name not in CDNA:
+            return _tiles(min(height, 64), 64, 32, 4, 2)
+        more: dict[str, Any] = {"matrix_instr_nonkdim": 16}
+        if height <= 64:
+            return _tiles(height, 64, 64, 4, 2, **more)
+        return _tiles(128, 128, 32, 8, 2, per_unit=1, **more)
+    if shared_memory(arch.name) < 163 * 1024:
+        return _tiles(min(height, 64), 64, 64, 4, 4) if height <= 64 else _tiles(128, 128, 32, 4, 3)
+    tma = arch.name == "sm_90"
+    if rows <= 16:
+        return _tiles(16, 64, 128, 4, 5, tma=tma, uneven=32)
+    if rows <= 32:
+        return _tiles(32, 64, 128, 4, 4, tma=tma, uneven=32)
+    if rows <= 64:
+        return _tiles(64, 128, 64, 4, 4, tma=tma, uneven=32)
+    if tma:
+        return _tiles(128, 256, 64, 8, 4, per_unit=1, tma=True, uneven=32)
+    return _tiles(128, 128, 32, 4, 4)
+
+
+def _floats(arch: Arch, rows: int) -> GroupedConfig:
+    """By fused multiply-adds, on CDNA by float32 matrix instructions."""
+    if not arch.is_gpu:
+        return _tiles(16, 16, 16, 1, 1)
+    height = min(64, max(16, rows))
+    if arch.name in CDNA:
+        return _tiles(height, 64, 32, 4, 2, matrix_instr_nonkdim=16)
+    return _tiles(height, 64, 16, 4 if height < 64 else 8, 3 if arch.vendor == "nvidia" else 2)
+
+
+def _tiles(block_m: int, block_n: int, block_k: int, warps: int, stages: int, **more: Any) -> GroupedConfig:
+    return GroupedConfig(block_m=block_m, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages, **more)
+
+
+def _codes(block_m: int, block_n: int, block_k: int, warps: int, stages: int, **more: Any) -> ScaledGroupedConfig:
+    return ScaledGroupedConfig(
+        block_m=block_m, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages, **more
+    )

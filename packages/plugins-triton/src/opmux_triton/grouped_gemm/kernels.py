@@ -1,0 +1,188 @@
+"""Grouped products from pointers, for every arch and any strides, of real numbers or of codes with scales.
+
+Each program finds its tiles itself: it reads how many rows each group has, all at once, and takes turns with the other
+programs. So the grid depends on shapes and the device alone, and a captured launch serves any counts.
+"""
+
+import triton
+import triton.language as tl
+
+from opmux_triton import interpreter
+from opmux_triton.dependent_launch import await_predecessor
+from opmux_triton.gemm.kernels import tile_of
+from opmux_triton.grouped_gemm.operands import operand
+from opmux_triton.rounding import rounded
+
+INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
+
+
+@triton.jit
+def read_groups(
+    offsets, sizes, groups, max_m, MASKED: tl.constexpr, PADDED: tl.constexpr, GROUPS: tl.constexpr
+):  # fmt: skip
+    """(first, count): the first row of each group and how many it has; none for those past ``groups``.
+
+    With MASKED, ``offsets`` are the counts of groups that each have room for ``max_m`` rows, numbered from 0 on. GROUPS
+    is a power of two.
+    """
+    index = tl.arange(0, GROUPS)
+    live = index < groups
+    first = tl.load(offsets + index, mask=live, other=0)
+    if MASKED:
+        count = tl.minimum(first, max_m)
+        first = tl.zeros_like(first)
+    elif PADDED:
+        count = tl.load(sizes + index, mask=live, other=0)
+    else:
+        count = tl.load(offsets + index + 1, mask=live, other=0) - first
+    return first, tl.maximum(count, 0)
+
+
+@triton.jit
+def of_group(values, group, GROUPS: tl.constexpr):
+    """The value of one group."""
+    return tl.sum(tl.where(tl.arange(0, GROUPS) == group, values, 0), 0)
+
+
+@triton.jit
+def products(
+    a, b, out, a_scale, b_scale, offsets, sizes, groups, n, k, max_m,
+    a_group, a_row, a_col, b_group, b_row, b_col, out_group, out_row, out_col,
+    a_scale_group, a_scale_row, a_scale_col, b_scale_group, b_scale_row, b_scale_col,
+    MASKED: tl.constexpr, PADDED: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, WEIGHT_ROWS: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, EVEN_K: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """``out[rows of g] = a[rows of g] @ b[g].T``, b being ``(groups, n, k)``, for every group.
+
+    Rows past the end of a group read its last one, columns past n the last one: what they give is not stored. Past k
+    both operands are 0. SCALED is ``once`` where rows and columns have one scale, ``blocks`` where they have one for
+    every 128 of k, and empty without scales; WEIGHT_ROWS rows of a weight share a scale. FORMAT is that of the codes,
+    which come as their bytes where the arch does not multiply them; empty for real numbers. With DESCRIPTORS, a and b
+    are descriptors of all rows one below the other, and groups of a are ``a_group`` rows apart.
+    """
+    await_predecessor(DEPENDENT)
+    first, count = read_groups(offsets, sizes, groups, max_m, MASKED, PADDED, GROUPS)
+    tiles = (count + BLOCK_M - 1) // BLOCK_M
+    ends = tl.cumsum(tiles, 0)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    for tile in range(tl.program_id(0), tl.sum(tiles, 0) * tiles_n, tl.num_programs(0)):
+        group = tl.sum((ends * tiles_n <= tile).to(tl.int32), 0)
+        rows = of_group(count, group, GROUPS)
+        tiles_m = of_group(tiles, group, GROUPS)
+        before = (of_group(ends, group, GROUPS) - tiles_m) * tiles_n
+        tile_m, tile_n = tile_of(tile - before, tiles_m, tiles_n, GROUP)
+        start = of_group(first, group, GROUPS).to(tl.int64)
+        wide_group = group.to(tl.int64)
+
+        in_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+        in_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+        at_m = start + tl.minimum(in_m, rows - 1)
+        at_n = tl.minimum(in_n, n - 1)
+        at_k = tl.arange(0, BLOCK_K).to(tl.int64)
+        if DESCRIPTORS:
+            from_m = (start + wide_group * a_group).to(tl.int32) + tile_m * BLOCK_M
+            from_n = group * n + tile_n * BLOCK_N
+        else:
+            a_here = a + wide_group * a_group + (at_m * a_row)[:, None] + (at_k * a_col)[None, :]
+            b_here = b + wide_group * b_group + (at_k * b_col)[:, None] + (at_n.to(tl.int64) * b_row)[None, :]
+        if SCALED != "":
+            a_scales = a_scale + wide_group * a_scale_group + at_m * a_scale_row
+            b_scales = b_scale + wide_group * b_scale_group + (at_n // WEIGHT_ROWS).to(tl.int64) * b_scale_row
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for block in range(tl.cdiv(k, BLOCK_K)):
+            if DESCRIPTORS:
+                a_tile = a.load([from_m, block * BLOCK_K])
+                b_tile = b.load([from_n, block * BLOCK_K]).T
+            elif EVEN_K:
+                a_tile = tl.load(a_here)
+                b_tile = tl.load(b_here)
+            else:
+                inside = tl.arange(0, BLOCK_K) < k - block * BLOCK_K
+                a_tile = tl.load(a_here, mask=inside[None, :], other=0.0)
+                b_tile = tl.load(b_here, mask=inside[:, None], other=0.0)
+            a_tile = operand(a_tile, FORMAT, FP8)
+            b_tile = operand(b_tile, FORMAT, FP8)
+            if FORMAT == "":
+                total = tl.dot(a_tile, b_tile, total, input_precision="ieee")
+            else:
+                if FORMAT == "int8" and not INTERPRETED:
+                    part = tl.dot(a_tile, b_tile, out_dtype=tl.int32).to(tl.float32)
+                else:
+                    part = tl.dot(a_tile, b_tile, input_precision="ieee")
+                if SCALED == "blocks":
+                    of_k = block * BLOCK_K // 128
+                    part = part * tl.load(a_scales + of_k * a_scale_col)[:, None]
+                    part = part * tl.load(b_scales + of_k * b_scale_col)[None, :]
+                total += part
+            if not DESCRIPTORS:
+                a_here += tl.cast(a_col, tl.int64) * BLOCK_K
+                b_here += tl.cast(b_col, tl.int64) * BLOCK_K
+        if SCALED == "once":
+            total = total * tl.load(a_scales)[:, None] * tl.load(b_scales)[None, :]
+        where = out + wide_group * out_group
+        where += ((start + in_m) * out_row)[:, None] + (in_n.to(tl.int64) * out_col)[None, :]
+        tl.store(where, rounded(total, out.dtype.element_ty), mask=(in_m < rows)[:, None] & (in_n < n)[None, :])
+
+
+@triton.jit
+def weight_sums(
+    dy, x, out, offsets, sizes, n, k, dy_row, dy_col, x_row, x_col, out_group, out_row, out_col,
+    PADDED: tl.constexpr, ACCUMULATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """``out[g] = dy[rows of g].T @ x[rows of g]``, a tile of BLOCK_M of n by BLOCK_N of k in each program.
+
+    With ACCUMULATE it is added to ``out``, which is then not touched for a group without rows.
+    """
+    await_predecessor(DEPENDENT)
+    tiles_m, tiles_n = tl.cdiv(n, BLOCK_M), tl.cdiv(k, BLOCK_N)
+    group = tl.program_id(0) // (tiles_m * tiles_n)
+    tile_m, tile_n = tile_of(tl.program_id(0) % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP)
+    start = tl.load(offsets + group)
+    if PADDED:
+        rows = tl.load(sizes + group)
+    else:
+        rows = tl.load(offsets + group + 1) - start
+    in_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    in_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    at_m = tl.minimum(in_m, n - 1).to(tl.int64)
+    at_n = tl.minimum(in_n, k - 1).to(tl.int64)
+    at_row = start.to(tl.int64) + tl.arange(0, BLOCK_K)
+    dy_here = dy + (at_row * dy_row)[None, :] + (at_m * dy_col)[:, None]
+    x_here = x + (at_row * x_row)[:, None] + (at_n * x_col)[None, :]
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for block in range(tl.cdiv(rows, BLOCK_K)):
+        inside = tl.arange(0, BLOCK_K) < rows - block * BLOCK_K
+        dy_tile = operand(tl.load(dy_here, mask=inside[None, :], other=0.0), "", "")
+        x_tile = operand(tl.load(x_here, mask=inside[:, None], other=0.0), "", "")
+        total = tl.dot(dy_tile, x_tile, total, input_precision="ieee")
+        dy_here += tl.cast(dy_row, tl.int64) * BLOCK_K
+        x_here += tl.cast(x_row, tl.int64) * BLOCK_K
+    where = out + group.to(tl.int64) * out_group
+    where += (in_m.to(tl.int64) * out_row)[:, None] + (in_n.to(tl.int64) * out_col)[None, :]
+    if ACCUMULATE:
+        n = tl.where(rows > 0, n, 0)
+    live = (in_m < n)[:, None] & (in_n < k)[None, :]
+    if ACCUMULATE:
+        total += tl.load(where, mask=live, other=0.0)
+    tl.store(where, rounded(total, out.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def zero_unused(
+    out, offsets, sizes, groups, m, width,
+    PADDED: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Write 0 into the rows of ``out``, contiguous rows of ``width``, that belong to no group."""
+    await_predecessor(DEPENDENT)
+    first, count = read_groups(offsets, sizes, groups, 0, False, PADDED, GROUPS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = (row[:, None] >= first[None, :]) & (row[:, None] < (first + count)[None, :])
+    unused = (tl.sum(inside.to(tl.int32), 1) == 0) & (row < m)
+    column = tl.arange(0, BLOCK)
+    if tl.sum(unused.to(tl.int32), 0) > 0:
+        for begin in range(0, width, BLOCK):
+            where = out + (row.to(tl.int64) * width)[:, None] + (begin + column)[None, :]
+            zeros = tl.zeros([ROWS, BLOCK], tl.float32).to(out.dtype.element_ty)
+            tl.store(where, zeros, mask=unused[:, None] & (begin + column < width)[None, :])

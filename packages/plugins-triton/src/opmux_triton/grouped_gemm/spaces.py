@@ -1,0 +1,57 @@
+"""The configs of grouped products that are worth measuring. Loads no Triton."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from opmux.plugin import Arch
+from opmux_triton.grouped_gemm import heuristics
+from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig
+from opmux_triton.variations import around, variations
+
+Config = TypeVar("Config", bound=GroupedConfig)
+
+
+def _tiles(base: Config) -> Iterator[Config]:
+    """Larger and smaller tiles, fewer and more stages, and one program on a multiprocessor or several."""
+    yield from variations(
+        base,
+        block_m=around(base.block_m, 16, 128),
+        block_n=around(base.block_n, 32, 256),
+        block_k=around(base.block_k, 32, 128),
+        num_stages=sorted({max(1, base.num_stages - 1), base.num_stages}),
+        num_warps=sorted({4, base.num_warps}),
+    )
+
+
+def _few(configs: Iterator[GroupedConfig], count: int = 12) -> list[GroupedConfig]:
+    return [config for _, config in zip(range(count), configs, strict=False)]
+
+
+def _of(function: Callable[[Arch, Mapping[str, Any]], Config]) -> Callable[[Arch, Mapping[str, Any]], Iterator[Config]]:
+    def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
+        """The tiles around those of the heuristic."""
+        yield from _tiles(function(arch, features))
+
+    return space
+
+
+def _of_both(
+    function: Callable[[Arch, Mapping[str, Any]], GroupedBackwardConfig],
+) -> Callable[[Arch, Mapping[str, Any]], Iterator[GroupedBackwardConfig]]:
+    def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedBackwardConfig]:
+        """Other tiles of either product, beside the heuristic's for the other."""
+        base = function(arch, features)
+        yield from (replace(base, grad_x=tiles) for tiles in _few(_tiles(base.grad_x)))
+        yield from (replace(base, grad_w=tiles) for tiles in _few(_tiles(base.grad_w)))
+
+    return space
+
+
+grouped = _of(heuristics.grouped)
+grouped_float32 = _of(heuristics.grouped_float32)
+scaled = _of(heuristics.scaled)
+weight_grad = _of(heuristics.weight_grad)
+weight_grad_float32 = _of(heuristics.weight_grad_float32)
+backward = _of_both(heuristics.backward)
+backward_float32 = _of_both(heuristics.backward_float32)

@@ -1,0 +1,70 @@
+"""Run by `grouped_gemm/test_targets` under TRITON_INTERPRET=1: groups of any sizes, in every layout, and every code."""
+
+import itertools
+import sys
+
+import torch
+import triton
+import triton.language as tl
+
+import opmux
+from opmux_triton.grouped_gemm import targets
+from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig
+from opmux_triton.grouped_gemm.operands import values_of
+
+torch.manual_seed(0)
+SMALL = GroupedConfig(block_m=16, block_n=16, block_k=32, group=2, num_warps=1, num_stages=1)
+SIZES = ((), (0, 0, 0), (1,), (40,), (5, 0, 33, 16), (0, 17, 0, 0, 32, 1), (3,) * 21)
+N, K = 33, 40
+
+
+def offsets(sizes: tuple[int, ...], padding: int) -> torch.Tensor:
+    return torch.tensor([0, *itertools.accumulate(size + padding for size in sizes)], dtype=torch.int32)
+
+
+@triton.jit
+def _decoded(codes, out, FORMAT: tl.constexpr):
+    at = tl.arange(0, 256)
+    tl.store(out + at, values_of(tl.load(codes + at), FORMAT))
+
+
+for form in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"):
+    codes, values = torch.arange(256).to(torch.uint8), torch.empty(256)
+    _decoded[(1,)](codes, values, form)
+    torch.testing.assert_close(values, codes.view(getattr(torch, form)).float(), rtol=0, atol=0, equal_nan=True)
+
+for sizes, padding in itertools.product(SIZES, (0, 3)):
+    starts = offsets(sizes, padding)
+    counts = torch.tensor(sizes, dtype=torch.int32) if padding else None
+    used = [range(start, start + size) for start, size in zip(starts.tolist(), sizes, strict=False)]
+    rows = [row for span in used for row in span]
+    m = int(starts[-1]) + 2
+    x, w = torch.randn(m, K), torch.randn(len(sizes), N, K)
+    x[[row for row in range(m) if row not in rows]] = float("nan")
+    out = torch.full((m, N), 7.0)
+    targets.grouped_linear(x, w, starts, counts, config=SMALL, out=out)
+    exact = opmux.grouped_linear.reference(x.double(), w.double(), starts, counts)
+    torch.testing.assert_close(out[rows].double(), exact[rows], rtol=1e-5, atol=1e-5)
+    assert (out == 7).all(1).sum() == m - len(rows)
+
+    grad = torch.randn(m, N)
+    config = GroupedBackwardConfig(SMALL, SMALL)
+    given = (grad, x, w, starts, counts)
+    found = targets.grouped_linear_backward(*given, output_mask=(True, True), config=config)
+    doubles = [t.double() if t is not None and t.is_floating_point() else t for t in given]
+    exact = opmux.grouped_linear_backward.reference(*doubles)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
+    summed = torch.ones(len(sizes), N, K)
+    targets.grouped_weight_grad(summed, grad, x, starts, counts, config=SMALL)
+    torch.testing.assert_close(summed.double(), 1 + exact[1], rtol=1e-5, atol=1e-4)
+
+    most = max(sizes, default=0) + 2
+    room, counted = torch.randn(len(sizes), most, K), torch.tensor(sizes, dtype=torch.int32)
+    result = torch.full((len(sizes), most, N), 7.0)
+    targets.masked_grouped_linear(room, w, counted, expected_m=4, config=SMALL, out=result)
+    for group, size in enumerate(sizes):
+        exact = room[group, :size].double() @ w[group].double().T
+        torch.testing.assert_close(result[group, :size].double(), exact, rtol=1e-5, atol=1e-5)
+        assert (result[group, size:] == 7).all()
+sys.stdout.write("all equal")

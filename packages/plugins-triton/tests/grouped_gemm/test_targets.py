@@ -1,0 +1,192 @@
+"""Grouped products: interpreted on a CPU, as launches, and on a GPU, in graphs whose counts change too."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import opmux
+from opmux.arch import parse_arch
+from opmux_triton.grouped_gemm import heuristics, targets
+from opmux_triton.launch import recording
+
+ARCHS = ("sm_80", "sm_89", "sm_90", "gfx942", "gfx1100")
+
+
+def test_interpreted_groups_agree_with_float64(interpret: Callable[[str], None]) -> None:
+    interpret("grouped_gemm/interpreted_groups.py")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("groups", "rows"), [(1, 1), (8, 4096), (32, 20), (128, 8), (200, 1)])
+def test_the_grid_depends_on_shapes_alone_and_covers_the_largest_groups(arch: str, groups: int, rows: int) -> None:
+    n, k, m = 4096, 7168, groups * rows
+    x, w = (torch.empty(*s, dtype=torch.bfloat16, device="meta") for s in ((m, k), (groups, n, k)))
+    offsets = torch.empty(groups + 1, dtype=torch.int32, device="meta")
+    features = {"bucket(m)": (m - 1).bit_length(), "groups": groups, "n": n, "k": k}
+    with recording(arch) as recorded:
+        targets.grouped_linear(x, w, offsets, None, config=heuristics.grouped(parse_arch(arch), features))
+    (launch,) = recorded.launches
+    assert launch.meta["GROUPS"] >= groups
+    tiles = -(-n // launch.meta["BLOCK_N"]) * (-(-m // launch.meta["BLOCK_M"]) + groups - 1)
+    assert 1 <= launch.grid[0] <= tiles
+
+
+def test_a_group_that_the_average_hides_gets_the_tile_of_the_average() -> None:
+    arch = parse_arch("sm_90")
+    few = heuristics.grouped(arch, {"bucket(m)": 10, "groups": 32, "n": 4096, "k": 7168})
+    many = heuristics.grouped(arch, {"bucket(m)": 15, "groups": 8, "n": 4096, "k": 7168})
+    assert (few.block_m, many.block_m) == (32, 128)
+    assert heuristics.rows_of({"bucket(expected_m)": 5}) == 32
+    assert heuristics.rows_of({"bucket(m)": 1, "groups": 300}) == 1
+
+
+# On a GPU
+
+
+def ragged(sizes: tuple[int, ...], n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    m = sum(sizes)
+    x = torch.randn(m + 3, k, generator=generator, device="cuda").to(dtype)
+    w = (k**-0.5 * torch.randn(len(sizes), n, k, generator=generator, device="cuda")).to(dtype)
+    return x, w, offsets_of(sizes)
+
+
+def offsets_of(sizes: tuple[int, ...]) -> Tensor:
+    return torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32, device="cuda")
+
+
+def assert_close(got: Tensor, expected: Tensor, tolerance: float = 6e-3) -> None:
+    error = (got.double() - expected.double()).norm()
+    assert error <= tolerance * expected.double().norm() + 1e-12, float(error / expected.double().norm())
+
+
+SIZES = [(300, 0, 129, 1, 700), (20,) * 32, (8,) * 128, (1,), (0, 0, 5), (2048, 1500)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{len(sizes)} groups, {sum(sizes)} rows")
+@pytest.mark.parametrize(("n", "k"), [(512, 1024), (200, 264), (77, 130)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_groups_on_a_gpu(sizes: tuple[int, ...], n: int, k: int, dtype: torch.dtype) -> None:
+    x, w, offsets = ragged(sizes, n, k, dtype)
+    x[sum(sizes) :] = float("nan")
+    out = opmux.grouped_linear(x, w, offsets, backend="triton")
+    exact = opmux.grouped_linear.reference(x.double(), w.double(), offsets)
+    assert_close(out[: sum(sizes)], exact[: sum(sizes)], 1e-5 if dtype == torch.float32 else 6e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{len(sizes)} groups, {sum(sizes)} rows")
+def test_padding_stays_as_it_is(sizes: tuple[int, ...]) -> None:
+    x, w, offsets = ragged(sizes, 512, 1024, torch.bfloat16)
+    counts = (offsets.diff() - offsets.diff().clamp(max=2)).to(torch.int32)
+    out = torch.full((len(x), 512), 7.0, dtype=torch.bfloat16, device="cuda")
+    opmux.grouped_linear(x, w, offsets, counts, backend="triton", out=out)
+    exact = opmux.grouped_linear.reference(x.double(), w.double(), offsets, counts)
+    used = torch.zeros(len(x), dtype=torch.bool)
+    for start, count in zip(offsets.tolist(), counts.tolist(), strict=False):
+        used[start : start + count] = True
+    assert_close(out[used.cuda()], exact[used.cuda()])
+    assert bool((out[~used.cuda()] == 7).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{len(sizes)} groups, {sum(sizes)} rows")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gradients_on_a_gpu(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, w, offsets = ragged(sizes, 200, 264, dtype)
+    grad = torch.randn(len(x), 200, device="cuda").to(dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 6e-3
+    found = opmux.grouped_linear_backward(grad, x, w, offsets, backend="triton")
+    exact = opmux.grouped_linear_backward.reference(grad.double(), x.double(), w.double(), offsets)
+    for one, other in zip(found, exact, strict=True):
+        assert_close(one, other, tolerance)
+    out = torch.ones(w.shape, device="cuda")
+    opmux.grouped_weight_grad(out, grad, x, offsets, backend="triton")
+    assert_close(out, 1 + exact[1], 1e-5)
+
+
+def quantised(shape: tuple[int, ...], block: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    values = torch.randn(shape, device="cuda")
+    return opmux.quantize(values, dtype=dtype, block=block)
+
+
+BLOCKS = [((1, 128), (128, 128)), ((1, 128), (1, 128)), ((1, -1), (1, -1))]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", SIZES[:3], ids=lambda sizes: f"{len(sizes)} groups, {sum(sizes)} rows")
+@pytest.mark.parametrize("blocks", BLOCKS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_groups_of_codes_on_a_gpu(sizes: tuple[int, ...], blocks: Any, dtype: torch.dtype) -> None:
+    n, k, m = 320, 640, sum(sizes)
+    (x, x_scale), (w, w_scale) = quantised((m, k), blocks[0], dtype), quantised((len(sizes), n, k), blocks[1], dtype)
+    given = (x, w, offsets_of(sizes), x_scale, w_scale)
+    out = opmux.scaled_grouped_linear(*given, out_dtype=torch.bfloat16, backend="triton")
+    exact = opmux.scaled_grouped_linear.reference(*given, out_dtype=torch.float64)
+    assert_close(out, exact)
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_serves_other_offsets() -> None:
+    x, w, offsets = ragged((300, 0, 129, 1, 700), 512, 1024, torch.bfloat16)
+
+    def run() -> Tensor:
+        return opmux.grouped_linear(x, w, offsets, backend="triton")
+
+    replay, out = captured(run)
+    for sizes in [(0, 0, 0, 0, 0), (1130, 0, 0, 0, 0), (1, 2, 3, 4, 5), (226,) * 5]:
+        offsets.copy_(offsets_of(sizes))
+        replay()
+        m = sum(sizes)
+        exact = opmux.grouped_linear.reference(x.double(), w.double(), offsets)
+        assert_close(out[:m], exact[:m])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scaled", [False, True], ids=["bfloat16", "float8"])
+def test_a_captured_graph_serves_other_counts(scaled: bool) -> None:
+    groups, most, n, k = 6, 200, 512, 1024
+    counts = torch.tensor([20, 0, 200, 1, 64, 65], dtype=torch.int32, device="cuda")
+    if scaled:
+        x, x_scale = quantised((groups, most, k), (1, 128), torch.float8_e4m3fn)
+        w, w_scale = quantised((groups, n, k), (128, 128), torch.float8_e4m3fn)
+        given: tuple[Tensor, ...] = (x, w, counts, x_scale, w_scale)
+        op: Any = opmux.scaled_masked_grouped_linear
+        options: dict[str, Any] = {"expected_m": 58, "out_dtype": torch.bfloat16}
+        exact = op.reference(
+            x, w, torch.full_like(counts, most), x_scale, w_scale, expected_m=1, out_dtype=torch.float64
+        )
+    else:
+        x = torch.randn(groups, most, k, device="cuda").to(torch.bfloat16)
+        w = torch.randn(groups, n, k, device="cuda").to(torch.bfloat16)
+        given, op, options = (x, w, counts), opmux.masked_grouped_linear, {"expected_m": 58}
+        exact = x.double() @ w.double().mT
+
+    replay, out = captured(lambda: op(*given, **options, backend="triton"))
+    for counted in [(20, 0, 200, 1, 64, 65), (0,) * 6, (200,) * 6, (1, 2, 3, 4, 5, 6), (0, 0, 0, 0, 0, 130)]:
+        counts.copy_(torch.tensor(counted, dtype=torch.int32))
+        out.fill_(7)
+        replay()
+        for group, count in enumerate(counted):
+            if count:
+                assert_close(out[group, :count], exact[group, :count])
+            assert bool((out[group, count:] == 7).all())
+
+
+def captured(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """A captured call, and the tensor that a replay writes."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    return graph.replay, out
