@@ -6,6 +6,7 @@ to. So a slot given back too early, a barrier waited for in the wrong phase and 
 """
 
 import random
+import sys
 import threading
 from collections.abc import Callable
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -220,9 +221,9 @@ class Machine:
             while len(self.own.stores) > most:
                 self.own.stores.pop(0)()
 
-        def warpgroup_mma(a: Shared, b: Shared, total: Any, is_async: bool) -> Any:
+        def warpgroup_mma(a: Shared, b: Shared, total: Any, is_async: bool, use_acc: bool = True) -> Any:
             def multiply() -> None:
-                total[:] += a.read() @ b.read()
+                total[:] = (total if use_acc else 0) + a.read() @ b.read()
 
             assert is_async
             self.own.products.append(multiply)
@@ -238,17 +239,20 @@ class Machine:
         def allocate(_dtype: Any, shape: list[int], layout: Any) -> Ring:
             return Ring([Barrier() if layout == "barrier" else Shared() for _ in range(shape[0])])
 
-        def load(pointer: Pointer, mask: Any, other: float) -> Any:
+        def load(pointer: Pointer, mask: Any = True, other: float = 0.0) -> Any:
             return tensor(np.where(mask, pointer.array[np.where(mask, pointer.at, 0)], other))
 
         def store(pointer: Pointer, values: Any) -> None:
             pointer.array[pointer.at] = values
 
+        def least(a: Any, b: Any) -> Any:
+            return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)
+
         def arange(start: int, end: int, layout: Any = None) -> Any:
             return tensor(np.arange(start, end))
 
         gl = SimpleNamespace(
-            program_id=lambda _axis: Int(self.program), num_programs=lambda _axis: self.programs, minimum=min,
+            program_id=lambda _axis: Int(self.program), num_programs=lambda _axis: self.programs, minimum=least,
             maximum=max, where=lambda c, a, b: a if c else b, static_range=range, constexpr=int, int64=None,
             float32=None, zeros=lambda shape, _dtype, _layout: tensor(np.zeros(shape)), arange=arange, load=load,
             store=store, convert_layout=lambda x, _layout: x, NVMMADistributedLayout=lambda *_: None,
@@ -268,11 +272,18 @@ class Machine:
     def functions(self, module: ModuleType) -> dict[str, Any]:
         """What a module holds, with its kernels as Python functions."""
         scope: dict[str, Any] = {}
-        for name, value in vars(module).items():
-            python = getattr(value, "fn", None)
-            scope[name] = FunctionType(python.__code__, scope) if isinstance(python, FunctionType) else value
+        self._fill(scope, module)
         scope |= self.names()
         return scope
+
+    def _fill(self, scope: dict[str, Any], module: ModuleType) -> None:
+        """Add what a module holds, and first what the modules hold whose kernels it imports."""
+        held = [(name, value, getattr(value, "fn", None)) for name, value in vars(module).items()]
+        kernels = [python for _, _, python in held if isinstance(python, FunctionType)]
+        for name in {python.__module__ for python in kernels} - {module.__name__}:
+            self._fill(scope, sys.modules[name])
+        for name, value, python in held:
+            scope[name] = FunctionType(python.__code__, scope) if isinstance(python, FunctionType) else value
 
     def run(self, module: ModuleType, kernel: str, arguments: tuple[Any, ...], meta: dict[str, Any]) -> None:
         """Run a kernel of a module."""

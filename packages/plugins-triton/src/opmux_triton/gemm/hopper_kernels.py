@@ -3,7 +3,7 @@
 The loading warp keeps a ring of blocks of both operands in shared memory filled through TMA, across the tiles of its
 program. The warpgroups either share a tile, one below the other, or (ALTERNATE) have whole tiles in turn, so that one
 stores a tile while the other multiplies. Results go through shared memory too: they are stored while the next tile is
-computed. Tiles that do not fill a round of all programs may be cut along k, see `_segment`.
+computed. Tiles that do not fill a round of all programs may be cut along k, see `segment`.
 """
 
 from triton.experimental import gluon
@@ -20,11 +20,11 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from opmux_triton.gemm import kernels
 from opmux_triton.hopper.names import load_block, store_block
 
-_tile_of = gluon.jit(kernels.tile_of.fn)
+tile_of = gluon.jit(kernels.tile_of.fn)
 
 
 @gluon.jit
-def _visits(work):
+def visits(work):
     """How many segments this program has."""
     _tiles_m, _tiles_n, _blocks, whole, rest, share, length, _spin = work
     programs = gl.num_programs(0)
@@ -35,7 +35,7 @@ def _visits(work):
 
 
 @gluon.jit
-def _segment(visit, work):
+def segment(visit, work):
     """(tile, first, last, before, is_whole): the visit's tile and blocks of k, and how many blocks the ring had before.
 
     The first ``whole`` tiles are computed whole: program p has tiles p, p + programs, ... The blocks of the others lie
@@ -64,7 +64,7 @@ def _segment(visit, work):
 
 
 @gluon.jit
-def _load_blocks(
+def load_blocks(
     a, b, b_rest, buffers, barriers, work,
     A_ROWS_ARE_K: gl.constexpr, B_ROWS_ARE_K: gl.constexpr, SWAPPED: gl.constexpr, HEIGHT: gl.constexpr,
     ROWS: gl.constexpr, BLOCK_N: gl.constexpr, REST_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
@@ -74,9 +74,9 @@ def _load_blocks(
     a_ring, b_ring, b_rest_ring, _c_slots, _c_rest_slots = buffers
     full, empty, _turns = barriers
     tiles_m, tiles_n, _blocks, _whole, _rest, _share, _length, spin = work
-    for visit in range(_visits(work)):
-        tile, first, last, before, _is_whole = _segment(visit, work)
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP)
+    for visit in range(visits(work)):
+        tile, first, last, before, _is_whole = segment(visit, work)
+        tile_m, tile_n = tile_of(tile, tiles_m, tiles_n, GROUP)
         # Programs with other parts of the large operand begin elsewhere in k: they do not all read the same part of
         # the small one at the same time.
         shift = (tile_m if SWAPPED else tile_n) * spin % (last - first)
@@ -112,27 +112,27 @@ def _load_blocks(
 
 
 @gluon.jit
-def _halves(x):
+def halves(x):
     """The left and the right half of the columns."""
     return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
 
 
 @gluon.jit
-def _parts(x, PARTS: gl.constexpr):
+def columns_in_parts(x, PARTS: gl.constexpr):
     """The columns in PARTS parts, from left to right."""
     if PARTS == 1:
         return (x,)
     elif PARTS == 2:
-        return _halves(x)
+        return halves(x)
     else:
-        left, right = _halves(x)
-        first, second = _halves(left)
-        third, fourth = _halves(right)
+        left, right = halves(x)
+        first, second = halves(left)
+        third, fourth = halves(right)
         return first, second, third, fourth
 
 
 @gluon.jit
-def _with_bias(x, bias, first_m, first_n, m, n, SWAPPED: gl.constexpr):
+def with_bias(x, bias, first_m, first_n, m, n, SWAPPED: gl.constexpr):
     """The bias lies along n; along m where the operands are swapped."""
     if SWAPPED:
         at = first_m + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, x.type.layout))
@@ -143,20 +143,20 @@ def _with_bias(x, bias, first_m, first_n, m, n, SWAPPED: gl.constexpr):
 
 
 @gluon.jit
-def _store_tile(
+def store_tile(
     c, bias, m, n, c_slots, total, strip, column,
     HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):  # fmt: skip
     """Begin to store a warpgroup's rows of a tile, the ``strip``-th such rows of C from ``column`` on."""
     ROWS: gl.constexpr = total.shape[0]
     WIDTH: gl.constexpr = total.shape[1] // PARTS
-    parts = _parts(total, PARTS)
+    parts = columns_in_parts(total, PARTS)
     first_m = strip * ROWS
     for index in gl.static_range(PARTS):
         first_n = column + index * WIDTH
         part = gl.convert_layout(parts[index], gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16]))
         if HAS_BIAS:
-            part = _with_bias(part, bias, first_m, first_n, m, n, SWAPPED)
+            part = with_bias(part, bias, first_m, first_n, m, n, SWAPPED)
         slot = c_slots.index(WARPGROUP * SLOTS + index % SLOTS)
         tma.store_wait(SLOTS - 1)
         if SWAPPED:
@@ -171,12 +171,12 @@ def _store_tile(
 
 
 @gluon.jit
-def _store_partial(to, total, PARTS: gl.constexpr):
+def store_partial(to, total, PARTS: gl.constexpr):
     """Store a warpgroup's rows of a tile's sums over a part of k, rows behind one another."""
     ROWS: gl.constexpr = total.shape[0]
     WIDTH: gl.constexpr = total.shape[1] // PARTS
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
-    parts = _parts(total, PARTS)
+    parts = columns_in_parts(total, PARTS)
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))
     for index in gl.static_range(PARTS):
@@ -201,9 +201,9 @@ def _multiply(
     PART: gl.constexpr = 0 if ALTERNATE else WARPGROUP
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST_N if REST_N > 0 else 16, 16])
-    for visit in range(FIRST, _visits(work), STEP):
-        tile, first, last, before, is_whole = _segment(visit, work)
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP)
+    for visit in range(FIRST, visits(work), STEP):
+        tile, first, last, before, is_whole = segment(visit, work)
+        tile_m, tile_n = tile_of(tile, tiles_m, tiles_n, GROUP)
         total = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         if REST_N > 0:
             total_rest = gl.zeros([ROWS, REST_N], gl.float32, rest_layout)
@@ -240,22 +240,22 @@ def _multiply(
         strip = tile_m * HEIGHT + PART
         column = tile_n * (BLOCK_N + REST_N)
         if partial is None:
-            _store_tile(c, bias, m, n, c_slots, total, strip, column,
+            store_tile(c, bias, m, n, c_slots, total, strip, column,
                         HAS_BIAS, SWAPPED, PARTS, SLOTS, WARPGROUP)  # fmt: skip
             if REST_N > 0:
-                _store_tile(c_rest, bias, m, n, c_rest_slots, total_rest, strip, column + BLOCK_N,
+                store_tile(c_rest, bias, m, n, c_rest_slots, total_rest, strip, column + BLOCK_N,
                             HAS_BIAS, SWAPPED, 1, 1, WARPGROUP)  # fmt: skip
         elif is_whole:
-            _store_tile(c, bias, m, n, c_slots, total, strip, column,
+            store_tile(c, bias, m, n, c_slots, total, strip, column,
                         HAS_BIAS, SWAPPED, PARTS, SLOTS, WARPGROUP)  # fmt: skip
             if REST_N > 0:
-                _store_tile(c_rest, bias, m, n, c_rest_slots, total_rest, strip, column + BLOCK_N,
+                store_tile(c_rest, bias, m, n, c_rest_slots, total_rest, strip, column + BLOCK_N,
                             HAS_BIAS, SWAPPED, 1, 1, WARPGROUP)  # fmt: skip
         else:
             to = partial + (gl.program_id(0) + tile - whole).to(gl.int64) * (HEIGHT * ROWS * (BLOCK_N + REST_N))
-            _store_partial(to + PART * (ROWS * BLOCK_N), total, PARTS)
+            store_partial(to + PART * (ROWS * BLOCK_N), total, PARTS)
             if REST_N > 0:  # behind the rows of all warpgroups
-                _store_partial(to + HEIGHT * ROWS * BLOCK_N + PART * (ROWS * REST_N), total_rest, 1)
+                store_partial(to + HEIGHT * ROWS * BLOCK_N + PART * (ROWS * REST_N), total_rest, 1)
     tma.store_wait(0)
 
 
@@ -270,7 +270,7 @@ def products(
     STAGES: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr, ALTERNATE: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """The first ``whole`` tiles of C, and shares of the blocks of k of the other ``rest``, see `_segment`.
+    """The first ``whole`` tiles of C, and shares of the blocks of k of the other ``rest``, see `segment`.
 
     A tile is BLOCK_N columns wide and REST_N more, which have blocks, sums and slots of their own. ``partial`` is None
     where all tiles are whole. A warpgroup stores the first BLOCK_N columns in PARTS parts through SLOTS buffers. A
@@ -314,7 +314,7 @@ def products(
             (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
                          A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 0)),
-            (_load_blocks, (a, b, b_rest, buffers, barriers, work,
+            (load_blocks, (a, b, b_rest, buffers, barriers, work,
                             A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, REST_N, BLOCK_K, GROUP,
                             STAGES)),
         ], [1], [24])
@@ -326,7 +326,7 @@ def products(
             (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
                          A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 1)),
-            (_load_blocks, (a, b, b_rest, buffers, barriers, work,
+            (load_blocks, (a, b, b_rest, buffers, barriers, work,
                             A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, REST_N, BLOCK_K, GROUP,
                             STAGES)),
         ], [4, 1], [REGISTERS, 24])
@@ -341,7 +341,7 @@ def products(
             (_multiply, (c, c_rest, bias, partial, m, n, buffers, barriers, work,
                          A_ROWS_ARE_K, B_ROWS_ARE_K, HAS_BIAS, SWAPPED, ALTERNATE, ROWS, BLOCK_N, REST_N, GROUP,
                          STAGES, PARTS, SLOTS, HEIGHT, WARPGROUPS, 2)),
-            (_load_blocks, (a, b, b_rest, buffers, barriers, work,
+            (load_blocks, (a, b, b_rest, buffers, barriers, work,
                             A_ROWS_ARE_K, B_ROWS_ARE_K, SWAPPED, HEIGHT, ROWS, BLOCK_N, REST_N, BLOCK_K, GROUP,
                             STAGES)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 24])

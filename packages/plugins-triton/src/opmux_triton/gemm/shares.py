@@ -1,16 +1,32 @@
 """The sum of what programs leave that compute shares of tiles, see `opmux_triton.gemm.cuts`."""
 
+from typing import Protocol
+
 from torch import Tensor
 
 from opmux_triton.gemm import kernels
-from opmux_triton.gemm.configs import HopperConfig, TilesConfig
 from opmux_triton.gemm.cuts import halves_of
 from opmux_triton.launch import launch
 
 
+class Tiled(Protocol):
+    """What a config of a product says about its tiles."""
+
+    @property
+    def block_m(self) -> int: ...
+    @property
+    def block_n(self) -> int: ...
+    @property
+    def swap(self) -> bool: ...
+    @property
+    def group(self) -> int: ...
+    @property
+    def sum_rows(self) -> int: ...
+
+
 def sum_shares(
     partial: Tensor, out: Tensor, bias: Tensor | None, sizes: tuple[int, int], which: tuple[int, int],
-    cut: tuple[int, int], c: TilesConfig | HopperConfig,
+    cut: tuple[int, int], c: Tiled,
 ) -> None:  # fmt: skip
     """Add up the parts of the tiles ``which`` (first, count); ``sizes`` are m and n after the swap."""
     m, n = sizes

@@ -51,8 +51,9 @@ def scales_of(scale: Tensor, m: int) -> Scales:
 
 
 def weight_scales(scale: Tensor, n: int) -> tuple[int, int, int]:
-    """(rows of the weight that share a row of scales, stride of these rows, stride of columns)."""
+    """(rows of the weight that share a row of scales, stride of these rows, stride of columns).
+
+    The stride is 0 where there is one row of scales.
+    """
     rows = scale.shape[0]
-    if rows == 1:
-        return 1, 0, scale.stride(1)
-    return (1 if rows == n else 128), scale.stride(0), scale.stride(1)
+    return (1 if rows == n else 128), (0 if rows == 1 else scale.stride(0)), scale.stride(1)

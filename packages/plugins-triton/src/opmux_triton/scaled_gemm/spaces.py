@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from opmux.plugin import Arch
-from opmux_triton.scaled_gemm import heuristics
+from opmux_triton.scaled_gemm import heuristics, hopper_heuristics
 from opmux_triton.scaled_gemm.configs import ScaledConfig
+from opmux_triton.scaled_gemm.hopper_configs import HopperScaledConfig
 from opmux_triton.variations import around, variations
 
 Space = Callable[[Arch, Mapping[str, Any]], Iterator[ScaledConfig]]
@@ -26,6 +27,13 @@ def _portable(function: Callable[[Arch, Mapping[str, Any]], ScaledConfig]) -> Sp
         )
 
     return space
+
+
+def hopper_scaled_linear(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperScaledConfig]:
+    """Every tile that is legal for a call, cut along k and swapped or not, by predicted time."""
+    product = hopper_heuristics.sizes(features)
+    for choice in sorted(hopper_heuristics.choices(product)):
+        yield hopper_heuristics.config(choice, product)
 
 
 scaled_linear = _portable(heuristics.scaled_linear)

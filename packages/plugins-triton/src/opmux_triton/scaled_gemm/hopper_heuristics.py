@@ -1,0 +1,111 @@
+"""Which tile of the Gluon kernel a scaled product gets on sm_90: the cost model of `opmux_triton.gemm.hopper_model`.
+
+The constants below are estimates, from what the matrix units and the caches can do and from the 16-bit kernel's costs.
+Loads no Triton.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from opmux.plugin import Arch, parse_arch
+from opmux_triton.archs import shared_memory
+from opmux_triton.gemm.hopper_model import Choice, cuts_of, predict, work_of
+from opmux_triton.gemm.hopper_tiles import Cost, Tile
+from opmux_triton.scaled_gemm.configs import ScaledConfig
+from opmux_triton.scaled_gemm.heuristics import tiles as portable
+from opmux_triton.scaled_gemm.hopper_configs import BLOCK_K, HopperScaledConfig
+
+_ARCH = parse_arch("sm_90")
+_RESERVED = 2048
+"""Bytes of shared memory that barriers and the compiler's own use take."""
+_MOST_STAGES = 16
+_RESULT_BYTES = 4
+"""Of a value of the largest result."""
+GROUP = 8
+_BY_COLUMN = 1.25
+"""How much longer a block takes whose columns have scales of their own."""
+
+TILES = (
+    Tile(64, 16, BLOCK_K, 1, False, Cost(7.5, 0.045, 0.015, 0.25, 2.0, 0.1, 1.35)),
+    Tile(64, 32, BLOCK_K, 1, False, Cost(7.5, 0.05, 0.02, 0.25, 2.5, 0.1, 1.35)),
+    Tile(64, 64, BLOCK_K, 1, False, Cost(7.5, 0.08, 0.03, 0.25, 2.5, 0.3, 1.35)),
+    Tile(64, 128, BLOCK_K, 1, False, Cost(7.5, 0.12, 0.05, 0.3, 3.0, 0.4, 1.35)),
+    Tile(128, 32, BLOCK_K, 2, False, Cost(7.5, 0.07, 0.03, 0.25, 2.5, 0.3, 1.35)),
+    Tile(128, 64, BLOCK_K, 2, False, Cost(7.5, 0.10, 0.04, 0.3, 3.0, 0.4, 1.35)),
+    Tile(128, 128, BLOCK_K, 2, False, Cost(7.5, 0.17, 0.07, 0.6, 4.0, 0.5, 1.3)),
+    Tile(192, 128, BLOCK_K, 3, False, Cost(8.0, 0.24, 0.08, 0.8, 5.0, 0.5, 1.28)),
+)
+
+
+class Sizes(NamedTuple):
+    """A product; and which sides have scales of their own for each block of k and each of their rows."""
+
+    m: int
+    n: int
+    k: int
+    blockwise: bool
+    by_weight_row: bool
+
+    def by_column(self, swap: bool) -> bool:
+        """Whether the columns of a tile have scales of their own in each block of k."""
+        return self.blockwise and (swap or self.by_weight_row)
+
+
+def scaled_linear(arch: Arch, features: Mapping[str, Any]) -> HopperScaledConfig:
+    """The tile with the least predicted time."""
+    found = sizes(features)
+    return config(best(found), found)
+
+
+def sizes(features: Mapping[str, Any]) -> Sizes:
+    """The product of a call; its m are the rows of all matrices together."""
+    m, n = features["bucket(m, 8)"] << features.get("bucket(batch)", 0), features["n"]
+    return Sizes(m, n, features["k"], features["k_blocks"] > 1, features["w_rows"] == n)
+
+
+@lru_cache(maxsize=1024)
+def best(product: Sizes) -> Choice:
+    """The choice with the least predicted time; of equals the smallest tile."""
+    return min(choices(product))
+
+
+def choices(product: Sizes) -> Iterator[Choice]:
+    """Every tile that is not much larger than the result, as it is and swapped, whole and cut along k."""
+    m, n, k, *_ = product
+    for tile in TILES:
+        for swap in (True, False):
+            rows, columns = (n, m) if swap else (m, n)
+            if tile.block_m > max(2 * rows - 1, 64) or tile.block_n > max(2 * columns - 1, 16):
+                continue
+            by_column = product.by_column(swap)
+            if by_column and tile.warpgroups == 3:  # two more values for each column do not fit its registers
+                continue
+            for cut in cuts_of(tile, rows, columns, k):
+                work = work_of(tile, cut, rows, columns, k)._replace(megabytes=1e-6 * (m * k + n * k + 2 * m * n))
+                if by_column and tile.block_n >= 64:
+                    work = work._replace(blocks=work.blocks * _BY_COLUMN)
+                yield Choice(predict(tile, work), tile, cut, swap)
+
+
+def config(choice: Choice, product: Sizes) -> HopperScaledConfig:
+    """The launch parameters of a choice, with as many stages as shared memory holds."""
+    _, tile, cut, swap = choice
+    m, n, k, *_ = product
+    parts = 2 if tile.block_n >= 64 else 1
+    few = swap and -(-m // tile.block_n) <= GROUP
+    return HopperScaledConfig(
+        tile.block_m, tile.block_n, stages_of(tile.block_m, tile.block_n, parts), tile.warpgroups, otherwise(m, n, k),
+        parts=parts, group=1 if few else GROUP, cut=cut, swap=swap,
+    )  # fmt: skip
+
+
+def otherwise(m: int, n: int, k: int) -> ScaledConfig:
+    """The portable kernel's parameters."""
+    return portable(_ARCH, 1 << (max(m, 1) - 1).bit_length(), n, k, native=True)
+
+
+def stages_of(block_m: int, block_n: int, parts: int) -> int:
+    """How many blocks of both operands shared memory holds beside the slots that results are stored through."""
+    slots = _RESULT_BYTES * block_m * block_n // parts
+    return min(_MOST_STAGES, (shared_memory("sm_90") - _RESERVED - slots) // ((block_m + block_n) * BLOCK_K))
