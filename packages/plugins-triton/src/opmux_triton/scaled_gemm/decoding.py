@@ -42,23 +42,27 @@ def _as_float16(codes, FORMAT: tl.constexpr):
 def factors(codes, FORMAT: tl.constexpr, FP8: tl.constexpr):
     """Codes, read through a pointer that `typed` made, as factors."""
     if FORMAT == "int8" or is_multiplied(FORMAT, FP8):
-        return codes
-    if INTERPRETED:  # the interpreter multiplies float32 best
-        return _as_float16(codes, FORMAT).to(tl.float32)
-    return _as_float16(codes, FORMAT)
+        found = codes
+    elif INTERPRETED:  # the interpreter multiplies float32 best
+        found = _as_float16(codes, FORMAT).to(tl.float32)
+    else:
+        found = _as_float16(codes, FORMAT)
+    return found
 
 
 @triton.jit
 def typed(pointer, FORMAT: tl.constexpr, FP8: tl.constexpr):
     """A pointer to bytes as one to what the arch multiplies: a load then goes to the matrix units as it is."""
     if FORMAT == "int8":
-        return pointer.to(tl.pointer_type(tl.int8), bitcast=True)
-    if not is_multiplied(FORMAT, FP8):
-        return pointer
-    if FORMAT == "float8_e4m3fn":
-        return pointer.to(tl.pointer_type(tl.float8e4nv), bitcast=True)
-    if FORMAT == "float8_e5m2":
-        return pointer.to(tl.pointer_type(tl.float8e5), bitcast=True)
-    if FORMAT == "float8_e4m3fnuz":
-        return pointer.to(tl.pointer_type(tl.float8e4b8), bitcast=True)
-    return pointer.to(tl.pointer_type(tl.float8e5b16), bitcast=True)
+        found = pointer.to(tl.pointer_type(tl.int8), bitcast=True)
+    elif not is_multiplied(FORMAT, FP8):
+        found = pointer
+    elif FORMAT == "float8_e4m3fn":
+        found = pointer.to(tl.pointer_type(tl.float8e4nv), bitcast=True)
+    elif FORMAT == "float8_e5m2":
+        found = pointer.to(tl.pointer_type(tl.float8e5), bitcast=True)
+    elif FORMAT == "float8_e4m3fnuz":
+        found = pointer.to(tl.pointer_type(tl.float8e4b8), bitcast=True)
+    else:
+        found = pointer.to(tl.pointer_type(tl.float8e5b16), bitcast=True)
+    return found

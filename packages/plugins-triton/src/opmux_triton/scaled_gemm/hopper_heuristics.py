@@ -39,13 +39,21 @@ TILES = (
 
 
 class Sizes(NamedTuple):
-    """A product; and which sides have scales of their own for each block of k and each of their rows."""
+    """A product.
+
+    Attributes:
+        m, n, k: its sizes.
+        blockwise: whether there are scales for each block of k.
+        by_weight_row: whether each row of the weight has scales of its own.
+        added: whether it is added to what is there: each tile is then computed whole.
+    """
 
     m: int
     n: int
     k: int
     blockwise: bool
     by_weight_row: bool
+    added: bool = False
 
     def by_column(self, swap: bool) -> bool:
         """Whether the columns of a tile have scales of their own in each block of k."""
@@ -60,8 +68,14 @@ def scaled_linear(arch: Arch, features: Mapping[str, Any]) -> HopperScaledConfig
 
 def sizes(features: Mapping[str, Any]) -> Sizes:
     """The product of a call; its m are the rows of all matrices together."""
-    m, n = features["bucket(m, 8)"] << features.get("bucket(batch)", 0), features["n"]
+    m, n = max(1, features["bucket(m, 8)"]) << features.get("bucket(batch)", 0), features["n"]
     return Sizes(m, n, features["k"], features["k_blocks"] > 1, features["w_rows"] == n)
+
+
+def scaled_linear_accumulate(arch: Arch, features: Mapping[str, Any]) -> HopperScaledConfig:
+    """The same for a product that is added."""
+    found = sizes(features)._replace(added=True)
+    return config(best(found), found)
 
 
 @lru_cache(maxsize=1024)
@@ -79,9 +93,12 @@ def choices(product: Sizes) -> Iterator[Choice]:
             if tile.block_m > max(2 * rows - 1, 64) or tile.block_n > max(2 * columns - 1, 16):
                 continue
             by_column = product.by_column(swap)
-            if by_column and tile.warpgroups == 3:  # two more values for each column do not fit its registers
+            # More values for each column, or addresses across rows, do not fit its registers.
+            if tile.warpgroups == 3 and (by_column or (product.added and swap)):
                 continue
             for cut in cuts_of(tile, rows, columns, k):
+                if product.added and cut != "none":
+                    continue
                 work = work_of(tile, cut, rows, columns, k)._replace(megabytes=1e-6 * (m * k + n * k + 2 * m * n))
                 if by_column and tile.block_n >= 64:
                     work = work._replace(blocks=work.blocks * _BY_COLUMN)

@@ -31,7 +31,15 @@ def _portable(function: Callable[[Arch, Mapping[str, Any]], ScaledConfig]) -> Sp
 
 def hopper_scaled_linear(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperScaledConfig]:
     """Every tile that is legal for a call, cut along k and swapped or not, by predicted time."""
-    product = hopper_heuristics.sizes(features)
+    yield from _gluon(hopper_heuristics.sizes(features))
+
+
+def hopper_scaled_linear_accumulate(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperScaledConfig]:
+    """The same for a product that is added."""
+    yield from _gluon(hopper_heuristics.sizes(features)._replace(added=True))
+
+
+def _gluon(product: hopper_heuristics.Sizes) -> Iterator[HopperScaledConfig]:
     for choice in sorted(hopper_heuristics.choices(product)):
         yield hopper_heuristics.config(choice, product)
 
