@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.plugin import BuildFailed, CaptureRefused, InvalidArgument, device_arch
+from opmux.plugin import Arch, BuildFailed, CaptureRefused, InvalidArgument, device_arch
 from opmux_asm.objects.reading import code_object
 from opmux_jit.launching.devices import current_stream, device
 from opmux_jit.launching.modules import Module, failure
@@ -51,12 +51,18 @@ def launch(family: str, kernel: str, grid: tuple[int, int, int], *arguments: Any
     if index < 0:
         if not _hosts:
             raise InvalidArgument(f"asm: {kernel}: `arguments` expected tensors on a GPU, got one on the CPU; move it")
-        run = _loaded(family, kernel, 0, device_arch("cpu", 0).name)
+        run = _loaded(family, kernel, 0, arch_of(first).name)
         with _hosts[-1](arguments):
             run(*grid, 0, *arguments)
         return
-    run = _loaded(family, kernel, index, device_arch("cuda", index).name)
+    run = _loaded(family, kernel, index, arch_of(first).name)
     run(*grid, current_stream(index), *arguments)
+
+
+def arch_of(tensor: Tensor) -> Arch:
+    """The arch of a tensor's device, or that which an emulator plays for the CPU's tensors."""
+    index = tensor.get_device()
+    return device_arch("cpu", 0) if index < 0 else device_arch("cuda", index)
 
 
 def _loaded(family: str, kernel: str, index: int, arch: str) -> Callable[..., None]:

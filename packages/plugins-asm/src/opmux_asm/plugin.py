@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from opmux.plugin import Implementation, hookimpl
+from opmux_asm.products import implementations as products
 from opmux_asm.row_ops import implementations as row_ops
 
 OPMUX_API_VERSION = 1
@@ -12,3 +13,4 @@ OPMUX_API_VERSION = 1
 def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from row_ops.RECORDS
+    yield from products.RECORDS

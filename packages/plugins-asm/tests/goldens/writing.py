@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from opmux_asm.kernels import ARCHS
+from opmux_asm.kernels.operands import Operands
+from opmux_asm.kernels.products import Product
 from opmux_asm.kernels.recipes import Recipe
 from opmux_asm.kernels.row_kernels import RowKernel
 from opmux_asm.writer import Kernel, module
@@ -15,6 +17,7 @@ def shown(arch: str) -> dict[str, Kernel]:
     quantised = Recipe("bf16", gates=True, codes="fp8", block="block")
     return {
         "rms_norm": RowKernel(arch, "rms_norm", Recipe("bf16", "bf16", norm="rms"), 4, 1).write(),
+        "linear": Product("linear_bf16_64x64", Operands(arch, "bf16", "bf16"), 64, 64).write(),
         "silu_and_mul_quantize": RowKernel(arch, "silu_and_mul_quantize", quantised, 1, 1).write(),
     }
 

@@ -180,11 +180,23 @@ class Kernel:
         name = {1: "ds_read_b32", 2: "ds_read_b64", 4: "ds_read_b128"}[len(target)]
         self.emit(Instruction(name, (target, address), f"offset:{offset}" if offset else ""))
 
-    def emit_buffer(self, what: str, data: Register, offset: Register, buffer: Register, immediate: int = 0) -> None:
-        """``buffer_load`` or ``buffer_store`` of 4, 8 or 16 bytes at an offset in bytes."""
+    def emit_buffer(
+        self, what: str, data: Register, offset: Register, buffer: Register, immediate: int = 0,
+        scalar: Register | int = 0,
+    ) -> None:  # fmt: skip
+        """``buffer_load`` or ``buffer_store`` of 4, 8 or 16 bytes.
+
+        Args:
+            what: ``load`` or ``store``.
+            data: the registers.
+            offset: of each lane, in bytes.
+            buffer: the descriptor.
+            immediate: added to the offset, up to 4095.
+            scalar: an offset of all lanes.
+        """
         name = {1: "dword", 2: "dwordx2", 3: "dwordx3", 4: "dwordx4"}[len(data)]
         mods = "offen" + (f" offset:{immediate}" if immediate else "")
-        self.emit(Instruction(f"buffer_{what}_{name}", (data, offset, buffer, 0), mods))
+        self.emit(Instruction(f"buffer_{what}_{name}", (data, offset, buffer, scalar), mods))
 
     def comment(self, text: str) -> None:
         """A comment on lines of its own, after an empty line."""

@@ -1,0 +1,1 @@
+"""Products: `linear` and `scaled_linear`."""
