@@ -3,19 +3,23 @@
 import triton
 import triton.language as tl
 
+from opmux_triton.codes import encoded
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 
 
 @triton.jit
 def _write(
-    source, cache, first, tokens, found, capacity, column,
-    stride, head_stride, page_stride, slot_stride, cache_head_stride,
+    source, cache, scale, first, tokens, found, capacity, column,
+    stride, head_stride, page_stride, slot_stride, cache_head_stride, scale_stride,
     HEADS: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, TOKENS: tl.constexpr, STREAM: tl.constexpr,
+    FORMAT: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
-    """Copy columns (head, dim) of tokens to the slots found for them."""
+    """Copy columns (head, dim) of tokens to the slots found for them; to a FORMAT of 8 bits, divided by the scale."""
     head = (column // DIM).to(tl.int64)
     dim = column % DIM
+    if scale is not None:
+        divisor = tl.load(scale + head * scale_stride, mask=column < HEADS * DIM, other=1.0)
     EVICT: tl.constexpr = "evict_first" if STREAM else ""
     # Tokens without a slot are read too, so that the loads start before the slots are known.
     read = ()
@@ -28,7 +32,12 @@ def _write(
         live = tl.where((slot >= 0) & (slot < capacity), HEADS * DIM, 0)
         place = cache + (slot // PAGE_SIZE * page_stride + slot % PAGE_SIZE * slot_stride)
         values = read[number]
-        if source.dtype != cache.dtype:
+        if FORMAT != "":
+            values = values.to(tl.float32)
+            if scale is not None:
+                values = tl.div_rn(values, divisor)
+            values = encoded(values, FORMAT, FP8)
+        elif source.dtype != cache.dtype:
             values = rounded(values.to(tl.float32), cache.dtype.element_ty)
         tl.store(place + head * cache_head_stride + dim, values, mask=column < live, eviction_policy=EVICT)
 
@@ -38,10 +47,15 @@ def write_kv_cache(
     k, v, k_cache, v_cache, slots, tokens, capacity, slots_stride,
     k_stride, k_head_stride, v_stride, v_head_stride,
     k_page_stride, k_slot_stride, k_cache_head_stride, v_page_stride, v_slot_stride, v_cache_head_stride,
+    k_scale, v_scale, k_scale_stride, v_scale_stride,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK: tl.constexpr, TOKENS: tl.constexpr, STREAM: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr, TOKENS: tl.constexpr, STREAM: tl.constexpr, FORMAT: tl.constexpr,
+    FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """``cache[slot // PAGE_SIZE, slot % PAGE_SIZE] = k`` of each token, and likewise v; slots outside are skipped."""
+    """``cache[slot // PAGE_SIZE, slot % PAGE_SIZE] = k`` of each token, and likewise v; slots outside are skipped.
+
+    FORMAT is that of a cache of 8-bit codes, which is given as bytes; else it is empty.
+    """
     await_predecessor(DEPENDENT)
     K_BLOCKS: tl.constexpr = (HEADS * HEAD_DIM + BLOCK - 1) // BLOCK
     V_BLOCKS: tl.constexpr = (HEADS * VALUE_DIM + BLOCK - 1) // BLOCK
@@ -55,11 +69,13 @@ def write_kv_cache(
     column = tl.arange(0, BLOCK)
     if block < K_BLOCKS:
         _write(
-            k, k_cache, first, tokens, found, capacity, block * BLOCK + column, k_stride, k_head_stride,
-            k_page_stride, k_slot_stride, k_cache_head_stride, HEADS, HEAD_DIM, PAGE_SIZE, TOKENS, STREAM,
+            k, k_cache, k_scale, first, tokens, found, capacity, block * BLOCK + column, k_stride, k_head_stride,
+            k_page_stride, k_slot_stride, k_cache_head_stride, k_scale_stride, HEADS, HEAD_DIM, PAGE_SIZE, TOKENS,
+            STREAM, FORMAT, FP8,
         )  # fmt: skip
     else:
         _write(
-            v, v_cache, first, tokens, found, capacity, (block - K_BLOCKS) * BLOCK + column, v_stride, v_head_stride,
-            v_page_stride, v_slot_stride, v_cache_head_stride, HEADS, VALUE_DIM, PAGE_SIZE, TOKENS, STREAM,
+            v, v_cache, v_scale, first, tokens, found, capacity, (block - K_BLOCKS) * BLOCK + column, v_stride,
+            v_head_stride, v_page_stride, v_slot_stride, v_cache_head_stride, v_scale_stride, HEADS, VALUE_DIM,
+            PAGE_SIZE, TOKENS, STREAM, FORMAT, FP8,
         )  # fmt: skip

@@ -8,6 +8,7 @@ the finite values, and what each row sees of the others is counted (`excess_of`)
 import triton
 import triton.language as tl
 
+from opmux_triton.paged.code_kernels import values_of
 from opmux_triton.scoring.online import weights_of
 
 _CHUNK = tl.constexpr(256)
@@ -122,7 +123,7 @@ def attend_blocks(
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
-    MASK: tl.constexpr,
+    FORMAT: tl.constexpr, FP8: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """The online softmax over the blocks [first, last); ``top`` is as `weights_of` has it.
 
@@ -158,6 +159,8 @@ def attend_blocks(
                 v = tl.load(v_at)
             else:
                 v = tl.load(v_at, mask=(value_dims < VALUE_DIM)[None, :], other=0.0)
+        k = values_of(k, q.dtype, FORMAT, FP8)
+        v = values_of(v, q.dtype, FORMAT, FP8)
         scores = scores_of(q, k, factor, cap, SOFTCAP, UPCAST)
         if MASK != "none":
             if MASK == "keys":
@@ -180,6 +183,7 @@ def excess_of(
     acc, v_head, table, position, first, last, low, high, left, right, v_page_stride, v_slot_stride, table_stride,
     PAGE_SIZE: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, UPCAST: tl.constexpr,
+    FORMAT: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     """What NaN and Inf among the values that a row sees add to its sum: NaN, Inf, -Inf or 0, in the shape of ``acc``.
 
@@ -194,6 +198,8 @@ def excess_of(
         page = pages_at(table, table_stride, block, high, PAGE_SIZE, BLOCK_N)
         v_rows = v_head + (page.to(tl.int64) * v_page_stride + (key % PAGE_SIZE).to(tl.int64) * v_slot_stride)[:, None]
         v = tl.load(v_rows + value_dims[None, :], mask=inside, other=0.0)
+        if FORMAT != "":  # counts are exact in float16
+            v = values_of(v, tl.float16, FORMAT, FP8)
         values = v.to(tl.float32)
         kind = tl.where(values > 0, 0.00390625, tl.where(values < 0, 1.0, 256.0))
         kind = tl.where(tl.abs(values) < float("inf"), 0.0, kind).to(v.dtype)

@@ -5,7 +5,14 @@ from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
+from opmux.dtypes import name_of
+from opmux_triton.flavours import scale_stride
+from opmux_triton.launch import as_bytes
 from opmux_triton.paged.configs import PagedConfig
+
+
+def _format_of(tensor: Tensor) -> str:
+    return name_of(tensor.dtype) if tensor.element_size() == 1 else ""
 
 
 class Call(NamedTuple):
@@ -18,6 +25,7 @@ class Call(NamedTuple):
         right: the same to the right; 0 with ``causal``.
         longest: upper bound of the new tokens of a sequence.
         reach: upper bound of the keys that a tile may see.
+        q_scale, k_scale, v_scale: of 8-bit codes; None for 1.
     """
 
     q: Tensor
@@ -36,6 +44,9 @@ class Call(NamedTuple):
     longest: int
     reach: int
     config: PagedConfig
+    q_scale: Tensor | None = None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
     @classmethod
     def of(
@@ -43,7 +54,8 @@ class Call(NamedTuple):
         out: Tensor, lse: Tensor | None,
     ) -> Self:  # fmt: skip
         """Build a call from the core's arguments and the results made for it."""
-        q, k_cache, v_cache, offsets, lengths, table, sinks, *_ = tensors
+        q, k_cache, v_cache, offsets, lengths, table, sinks, *scales = tensors
+        q_scale, k_scale, v_scale = scales or (None, None, None)
         assert q is not None
         assert k_cache is not None
         assert v_cache is not None
@@ -64,7 +76,26 @@ class Call(NamedTuple):
             longest=longest,
             reach=min(reach, left + longest) if left >= 0 else reach,
             config=config,
+            q_scale=q_scale,
+            k_scale=k_scale,
+            v_scale=v_scale,
         )  # fmt: skip
+
+    @property
+    def stored(self) -> tuple[Any, Any, Any]:
+        """Queries and caches as kernels take them: those of 8-bit codes as bytes."""
+        return tuple(as_bytes(t) if t.element_size() == 1 else t for t in (self.q, self.k_cache, self.v_cache))
+
+    @property
+    def scales(self) -> tuple[Tensor | int | None, ...]:
+        """The scales, and how far apart those of two kv heads lie."""
+        scales = (self.q_scale, self.k_scale, self.v_scale)
+        return (*scales, *map(scale_stride, scales))
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """The kernels' constants that name the formats of 8-bit codes."""
+        return {"Q_FORMAT": _format_of(self.q), "FORMAT": _format_of(self.k_cache)}
 
     @property
     def sinks_stride(self) -> int:

@@ -150,6 +150,27 @@ def float32_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     return _config(arch, features, 4)
 
 
+def codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
+    """For caches of 8-bit codes beside 16-bit queries.
+
+    Blocks of as many keys as in 16 bits, in deeper rings: a ring holds bytes, and the products 16 bits of one block.
+    """
+    config = _config(arch, features, 2)
+    if arch.vendor == "amd":
+        return config
+    shares = config.shares
+    return replace(
+        config,
+        decode=replace(config.decode, num_stages=4 if config.decode.num_stages > 2 else 2),
+        shares=None if shares is None else replace(shares, num_stages=4),
+    )
+
+
+def codes_float32_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
+    """For caches of 8-bit codes beside float32 queries."""
+    return _config(arch, features, 4)
+
+
 def hopper_config(arch: Arch, features: Mapping[str, Any]) -> HopperConfig:
     """For the Gluon prefill of 16-bit caches."""
     portable = halves_config(arch, features)

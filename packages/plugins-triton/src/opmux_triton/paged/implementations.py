@@ -5,8 +5,10 @@ from typing import Any
 
 from opmux.plugin import Aligned, AtLeast, Bucket, Dtype, Exact, Implementation, Predicate, Priority, UnitStride
 from opmux_triton.archs import HALVES, HOPPER, PORTABLE
+from opmux_triton.flavours import CODES, codes_of_arch
 from opmux_triton.scoring.constraints import HOPPER_HEADS, portable_heads
 
+_FP8 = tuple(name for name in CODES if name != "int8")
 _FEATURES = (Exact("page_size"), Exact("head_dim"), Exact("value_dim"), Bucket("batch"))
 
 
@@ -29,6 +31,20 @@ def _records() -> Iterator[Implementation]:
                 features=_FEATURES,
                 config=f"opmux_triton.paged.configs:{name or 'halves'}_config",
                 space=f"opmux_triton.paged.spaces:{name or 'halves'}_space",
+                config_schema="opmux_triton.paged.configs:PagedConfig",
+                capturable=True,
+                deterministic=True,
+            )
+        for name, dtypes in (("codes", (*HALVES, *_FP8)), ("codes_float32", ("float32",))):
+            yield Implementation(
+                op=op,
+                name=name,
+                target=f"opmux_triton.paged.targets:{op}_codes",
+                archs=PORTABLE,
+                when=(*codes_of_arch("k_cache"), *portable_heads(dtypes, "q", "k_cache", "v_cache")),
+                features=_FEATURES,
+                config=f"opmux_triton.paged.configs:{name}_config",
+                space=f"opmux_triton.paged.spaces:{name}_space",
                 config_schema="opmux_triton.paged.configs:PagedConfig",
                 capturable=True,
                 deterministic=True,

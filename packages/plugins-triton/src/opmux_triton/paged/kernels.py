@@ -15,6 +15,7 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import attend_blocks, blocks_of, count_of, excess_of, numbers_of, sequence_at
+from opmux_triton.paged.code_kernels import scaled, values_of
 from opmux_triton.scoring.base2 import LN_2
 from opmux_triton.scoring.online import with_sink
 
@@ -52,18 +53,21 @@ def attend(
     q_token_stride, q_head_stride, k_page_stride, k_slot_stride, k_head_stride,
     v_page_stride, v_slot_stride, v_head_stride,
     offsets_stride, lengths_stride, table_row_stride, table_stride, sinks_stride, factor, cap,
+    q_scale, k_scale, v_scale, q_scale_stride, k_scale_stride, v_scale_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_G: tl.constexpr, LEAST: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr, SCALED: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, SPLIT: tl.constexpr,
-    SEARCH: tl.constexpr, SINGLE: tl.constexpr, CLEAR: tl.constexpr, UPCAST: tl.constexpr, DEPENDENT: tl.constexpr,
+    SEARCH: tl.constexpr, SINGLE: tl.constexpr, CLEAR: tl.constexpr, UPCAST: tl.constexpr,
+    Q_FORMAT: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows, or a split of its keys, of a sequence with more than ``fewest`` new tokens and up to ``most``.
 
     The grid is (places * kv heads, splits). With SEARCH the places are counted by the tokens there are and a program
     finds its sequence; else each sequence has as many as the longest may need. SINGLE says that no sequence has more
     than one new token. With CLEAR, the tokens past the last sequence are cleared too. With ``troubles``, ``troubled``
-    numbers, nothing is done unless one of them is not 0.
+    numbers, nothing is done unless one of them is not 0. Q_FORMAT and FORMAT are those of queries and of caches of
+    8-bit codes, which are given as bytes; else they are empty.
     """
     await_predecessor(DEPENDENT)
     if troubles is not None:
@@ -123,7 +127,10 @@ def attend(
     asked = live[:, None]
     if HEAD_DIM != BLOCK_D:
         asked = asked & (dims < HEAD_DIM)[None, :]
-    queried = tl.load(q_rows[:, None] + dims[None, :], mask=asked, other=0.0)
+    queried = values_of(
+        tl.load(q_rows[:, None] + dims[None, :], mask=asked, other=0.0), out.dtype.element_ty, Q_FORMAT, FP8
+    )
+    factor = scaled(scaled(factor, q_scale, q_scale_stride, kv_head), k_scale, k_scale_stride, kv_head)
     k_head = k_cache + tl.cast(kv_head, tl.int64) * k_head_stride
     v_head = v_cache + tl.cast(kv_head, tl.int64) * v_head_stride
     pages = table + tl.cast(sequence, tl.int64) * table_row_stride
@@ -131,7 +138,7 @@ def attend(
     inside = live[:, None]
     if VALUE_DIM != BLOCK_V:
         inside = inside & (value_dims < VALUE_DIM)[None, :]
-    WIDE: tl.constexpr = not SOFTCAP and k_cache.dtype.element_ty == tl.float32
+    WIDE: tl.constexpr = not SOFTCAP and out.dtype.element_ty == tl.float32
     if SCALED and not SOFTCAP:  # the sign of the factor, or its being 0, is the queries'
         queried = (queried * tl.where(factor > 0, 1.0, tl.where(factor < 0, -1.0, 0.0))).to(queried.dtype)
         factor = tl.where(factor == 0, 1.0, tl.abs(factor))
@@ -143,7 +150,8 @@ def attend(
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, first, last, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, "keys",
+            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
+            "keys",
         )  # fmt: skip
     else:
         middle = tl.minimum(tl.maximum(full_begin, first), last)
@@ -153,17 +161,18 @@ def attend(
                 acc, top, total, queried, k_head, v_head, pages, position, first, middle, low, high, left, right,
                 k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                 PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
-                "rows",
+                FORMAT, FP8, "rows",
             )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, middle, after, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, "none",
+            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
+            "none",
         )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, after, last, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
+            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
             "rows" if (LEFT or RIGHT) else "keys",
         )  # fmt: skip
         if LEFT or RIGHT:
@@ -173,6 +182,7 @@ def attend(
                 excess = excess_of(
                     tl.zeros_like(acc), v_head, pages, position, first * fine, last * fine, low, high, left, right,
                     v_page_stride, v_slot_stride, table_stride, PAGE_SIZE, VALUE_DIM, 16, BLOCK_V, LEFT, RIGHT, UPCAST,
+                    FORMAT, FP8,
                 )  # fmt: skip
                 # Kept where only this program writes, until the sum is known.
                 if SPLIT:
@@ -186,10 +196,12 @@ def attend(
                     queried, k_head, v_head, pages, position, first * fine, last * fine, low, high, left, right,
                     k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                     PAGE_SIZE, HEAD_DIM, VALUE_DIM, 16, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
-                    "finite",
+                    FORMAT, FP8, "finite",
                 )  # fmt: skip
                 acc += tl.load(room, mask=inside, other=0.0).to(tl.float32)
 
+    if v_scale is not None:
+        acc = acc * tl.load(v_scale + kv_head * v_scale_stride)
     if WIDE:
         top = top * factor
     if SPLIT:

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import pages_at, scores_of, weighed
+from opmux_triton.paged.code_kernels import scaled, values_of
 from opmux_triton.paged.kernels import clear_rest, places_of
 from opmux_triton.scoring.base2 import LN_2
 from opmux_triton.scoring.online import weights_of, with_sink
@@ -113,7 +114,7 @@ def attend_keys(
     k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, LEFT: tl.constexpr, SOFTCAP: tl.constexpr,
-    WIDE: tl.constexpr, NARROW: tl.constexpr, UPCAST: tl.constexpr,
+    WIDE: tl.constexpr, NARROW: tl.constexpr, UPCAST: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     """(sum, top, total) over the blocks [first, last), for rows that all see the keys [low, high)."""
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
@@ -133,6 +134,8 @@ def attend_keys(
         v_inside = inside if VALUE_DIM == BLOCK_V else inside & (tl.arange(0, BLOCK_V) < VALUE_DIM)[None, :]
         k = tl.load(k_head + k_rows + k_inner, mask=k_inside, other=0.0)
         v = tl.load(v_head + v_rows + v_inner, mask=v_inside, other=0.0)
+        k = values_of(k, q.dtype, FORMAT, FP8)
+        v = values_of(v, q.dtype, FORMAT, FP8)
         scores = tl.where(seen[None, :], scores_of(q, k, factor, cap, SOFTCAP, UPCAST), float("-inf"))
         weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE)
         total = total * decay + tl.sum(weights, 1)
@@ -148,11 +151,12 @@ def attend_shares(
     q_token_stride, q_head_stride, k_page_stride, k_slot_stride, k_head_stride,
     v_page_stride, v_slot_stride, v_head_stride,
     offsets_stride, lengths_stride, table_row_stride, table_stride, sinks_stride, factor, cap,
+    q_scale, k_scale, v_scale, q_scale_stride, k_scale_stride, v_scale_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_B: tl.constexpr, LEAST: tl.constexpr, LEFT: tl.constexpr,
     SOFTCAP: tl.constexpr, SCALED: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, NARROW: tl.constexpr,
-    UPCAST: tl.constexpr, DEPENDENT: tl.constexpr,
+    UPCAST: tl.constexpr, Q_FORMAT: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A share, of LEAST blocks or more, for one tile. The grid is (shares * tiles,).
 
@@ -172,7 +176,8 @@ def attend_shares(
     rest = tl.maximum(tl.load(offsets + batch * offsets_stride), 0)
     clear_rest(out, lse, rest + own, shares, tokens, kv_head, HEADS, GROUP, VALUE_DIM, BLOCK_G, BLOCK_V, LSE)
 
-    WIDE: tl.constexpr = not SOFTCAP and k_cache.dtype.element_ty == tl.float32
+    WIDE: tl.constexpr = not SOFTCAP and out.dtype.element_ty == tl.float32
+    factor = scaled(scaled(factor, q_scale, q_scale_stride, kv_head), k_scale, k_scale_stride, kv_head)
     sign = 1.0
     if SCALED and not SOFTCAP:  # the sign of the factor, or its being 0, is the queries'
         sign = tl.where(factor > 0, 1.0, tl.where(factor < 0, -1.0, 0.0))
@@ -199,15 +204,19 @@ def attend_shares(
             live = (row < GROUP) & (asking >= 0) & (asking < tokens)
             asked = live[:, None] if HEAD_DIM == BLOCK_D else live[:, None] & (dims < HEAD_DIM)[None, :]
             q_rows = q + asking.to(tl.int64) * q_token_stride + head.to(tl.int64) * q_head_stride
-            queried = tl.load(q_rows[:, None] + dims[None, :], mask=asked, other=0.0)
+            queried = values_of(
+                tl.load(q_rows[:, None] + dims[None, :], mask=asked, other=0.0), out.dtype.element_ty, Q_FORMAT, FP8
+            )
             if SCALED and not SOFTCAP:
                 queried = (queried * sign).to(queried.dtype)
             acc, top, weight = attend_keys(
                 queried, k_head, v_head, table + tl.cast(sequence, tl.int64) * table_row_stride, first, last, low,
                 length, k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                 PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, SOFTCAP, WIDE, NARROW,
-                UPCAST,
+                UPCAST, FORMAT, FP8,
             )  # fmt: skip
+            if v_scale is not None:
+                acc = acc * tl.load(v_scale + kv_head * v_scale_stride)
             if WIDE:
                 top = top * factor
             inside = live[:, None] & (value_dims < VALUE_DIM)[None, :]

@@ -51,9 +51,10 @@ def _launch(call: Call, config: SharesConfig, group: int, rows: int, tiles: int)
         share_kernels.attend_shares,
         (shares * tiles,),
         (
-            q, k_cache, v_cache, offsets, lengths, call.table, sinks, call.out, call.lse, sums, statistics, joins,
+            *call.stored, offsets, lengths, call.table, sinks, call.out, call.lse, sums, statistics, joins,
             batch, tokens, call.left, q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
             offsets.stride(0), lengths.stride(0), *call.table.stride(), call.sinks_stride, factor, softcap * LOG2_E,
+            *call.scales,
         ),
         {
             "HEADS": heads, "GROUP": group, "PAGE_SIZE": page_size, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
@@ -61,7 +62,7 @@ def _launch(call: Call, config: SharesConfig, group: int, rows: int, tiles: int)
             "BLOCK_G": next_power_of_two(group), "BLOCK_B": 128 if batch <= 128 else 1024,
             "LEAST": max(1, config.least // block_n), "LEFT": call.left >= 0, "SOFTCAP": softcap > 0,
             "SCALED": not call.scale > 0, **present, "NARROW": furthest < 1 << 31, "UPCAST": INTERPRETED,
-            **config.compiler_options(),
+            **call.formats, **config.compiler_options(),
         },
     )  # fmt: skip
     slots, rows_of, columns = _joined(-(-shares // batch) + 1, rows, value_dim)

@@ -49,6 +49,8 @@ def _paths(function: Callable[[Arch, Mapping[str, Any]], PagedConfig]) -> Callab
 
 halves_space = _paths(configs.halves_config)
 float32_space = _paths(configs.float32_config)
+codes_space = _paths(configs.codes_config)
+codes_float32_space = _paths(configs.codes_float32_config)
 
 
 def hopper_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConfig]:

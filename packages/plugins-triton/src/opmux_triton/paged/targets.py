@@ -36,6 +36,18 @@ def paged_attention_lse(*tensors: Tensor | None, config: PagedConfig, **options:
     return out, lse
 
 
+def paged_attention_codes(*tensors: Tensor | None, config: PagedConfig, **options: Any) -> Tensor:
+    """The op `paged_attention` on caches of 8-bit codes."""
+    return run(tensors, options, config, False, coded=True)[0]
+
+
+def paged_attention_lse_codes(*tensors: Tensor | None, config: PagedConfig, **options: Any) -> tuple[Tensor, Tensor]:
+    """The op `paged_attention_lse` on caches of 8-bit codes."""
+    out, lse = run(tensors, options, config, True, coded=True)
+    assert lse is not None
+    return out, lse
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One launch over the sequences that have more than ``fewest`` new tokens, up to ``most``.
@@ -80,22 +92,30 @@ def _passes(config: PagedConfig, batch: int, tokens: int, group: int, longest: i
 
 def run(
     tensors: tuple[Tensor | None, ...], options: dict[str, Any], config: PagedConfig, with_lse: bool,
-    prefill: Callable[[Call, Pass], bool] | None = None,
+    prefill: Callable[[Call, Pass], bool] | None = None, coded: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Launch all passes of a call; ``prefill`` may take over a pass of prefill, and returns whether it did."""
-    q, _, v_cache, _, lengths, table, sinks, *_ = tensors
+    """Launch all passes of a call; ``prefill`` may take over a pass of prefill, and returns whether it did.
+
+    ``coded`` says that the caches hold 8-bit codes.
+    """
+    q, _, v_cache, _, lengths, table, sinks, *scales = tensors
     assert q is not None
     assert v_cache is not None
     assert lengths is not None
     assert table is not None
     tokens, heads, head_dim = q.shape
     value_dim, longest = v_cache.shape[3], options["max_seqlen_q"]
-    if value_dim == head_dim:
+    if coded:
+        dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
+        out = q.new_empty((tokens, heads, value_dim), dtype=dtype)
+    elif value_dim == head_dim:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
     else:
         out = q.new_empty((tokens, heads, value_dim))
     lse = q.new_empty((heads, tokens), dtype=torch.float32) if with_lse else None
     given = cast("tuple[Tensor, ...]", tensors[: 6 if sinks is None else 7])
+    if coded:
+        given = tuple(t for t in tensors if t is not None)
     results = (out,) if lse is None else (out, lse)
     reach = max(0, options["max_seqlen_k"])
     key = (
@@ -103,7 +123,7 @@ def run(
         options["window"], options["causal"], longest,
         # Only this much of the reach matters, so the steps of a growing sequence have one key.
         -(-reach // config.decode.least), -(-reach // config.prefill.least), _shares_of(config, reach), with_lse,
-        prefill is None,
+        prefill is None, coded and tuple(scale is None for scale in scales),
     )  # fmt: skip
     if repeated(key, given, results):
         return out, lse
@@ -156,10 +176,11 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
         kernels.attend,
         (one.places * kv_heads, splits),
         (
-            q, k_cache, v_cache, offsets, lengths, call.table, sinks, call.out, call.lse, sums, statistics, troubles,
+            *call.stored, offsets, lengths, call.table, sinks, call.out, call.lse, sums, statistics, troubles,
             batch, tokens, 0 if troubles is None else troubles.shape[0], one.fewest, one.most, call.left, call.right,
             q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
             offsets.stride(0), lengths.stride(0), *call.table.stride(), call.sinks_stride, factor, softcap * LOG2_E,
+            *call.scales,
         ),
         {
             "HEADS": heads, "GROUP": group, "PAGE_SIZE": page_size, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
@@ -167,7 +188,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             "BLOCK_G": next_power_of_two(group), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
             "SCALED": not call.scale > 0, **present, "SPLIT": splits > 1, "SEARCH": one.search,
             "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": INTERPRETED,
-            **path.compiler_options(),
+            **call.formats, **path.compiler_options(),
         },
     )  # fmt: skip
     if splits > 1:

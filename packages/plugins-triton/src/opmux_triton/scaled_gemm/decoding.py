@@ -18,7 +18,8 @@ def is_multiplied(form, flavour):
 
 
 @triton.jit
-def _as_float16(codes, FORMAT: tl.constexpr):
+def as_float16(codes, FORMAT: tl.constexpr):
+    """Codes of an 8-bit float, as bytes, in float16: by integer arithmetic, for archs that do not know the format."""
     bits = codes.to(tl.int32)
     size = bits & 0x7F
     if FORMAT == "float8_e5m2":  # the upper half of a float16
@@ -44,9 +45,9 @@ def factors(codes, FORMAT: tl.constexpr, FP8: tl.constexpr):
     if FORMAT == "int8" or is_multiplied(FORMAT, FP8):
         found = codes
     elif INTERPRETED:  # the interpreter multiplies float32 best
-        found = _as_float16(codes, FORMAT).to(tl.float32)
+        found = as_float16(codes, FORMAT).to(tl.float32)
     else:
-        found = _as_float16(codes, FORMAT)
+        found = as_float16(codes, FORMAT)
     return found
 
 
