@@ -1,15 +1,19 @@
 """Paged decode with few kv heads on sm_90, on shapes drawn by a seed, against a copy of as many bytes.
 
-``python benchmarks/measure_paged.py --seed N --out FILE.json [--each 4] [--dry]``. The lengths of a batch differ by up
-to three times. Each shape is checked against the reference on its own tensors, then timed with a cold cache; a copy
-that reads and writes as many bytes in all as the call reads of keys and values is timed in the same rounds.
-``scripts/paged_page.py`` makes a page from the result.
+``python benchmarks/measure_paged.py --seed N --out FILE.json [--each 4] [--fp8] [--heads 1 2] [--limit SECONDS]
+[--dry]``. The lengths of a batch differ by up to three times. With ``--fp8`` the caches of the same shapes hold fp8 in
+the arch's own flavour, with a scale for each kv head, beside bfloat16 queries. Each shape is checked against the
+reference on its own tensors, then timed with a cold cache; a copy that reads and writes as many bytes in all as the
+call reads of keys and values is timed in the same rounds. ``scripts/paged_page.py`` makes a page from the result.
 """
 
 import argparse
 import json
+import math
 import random
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +35,8 @@ SIZES = (50e6, 1.3e9)
 LONGEST = (1024, 65536)
 GROUPS = (4, 8, 16)
 SPREAD = 3
+CODES = 32.0
+"""The standard deviation of the codes in fp8 caches."""
 AGREES = 0.01
 """The largest relative distance of a result from the reference's: the weights are rounded to 16 bits."""
 
@@ -44,11 +50,12 @@ class Drawn:
     head_dim: int
     page_size: int
     lengths: tuple[int, ...]
+    itemsize: int = 2
 
     @property
     def kv_bytes(self) -> int:
         """What a call reads of keys and values."""
-        return sum(self.lengths) * self.kv_heads * self.head_dim * 4
+        return sum(self.lengths) * self.kv_heads * self.head_dim * 2 * self.itemsize
 
     @property
     def title(self) -> str:
@@ -58,15 +65,15 @@ class Drawn:
         return f"{lengths}, {heads}, pages of {self.page_size}, {self.kv_bytes / 1e6:.0f} MB"
 
 
-def drawn(seed: int, each: int) -> list[Drawn]:
-    """``each`` shapes for every number of kv heads and head size; one of them has about the fewest bytes."""
+def drawn(seed: int, each: int, heads: Sequence[int] = HEADS, itemsize: int = 2) -> list[Drawn]:
+    """``each`` shapes for every number of kv heads and head size; one of them has about the fewest bytes in 16 bits."""
     source = random.Random(seed)
 
     def between(low: float, high: float) -> float:
         return low * (high / low) ** source.random()
 
     found = []
-    for kv_heads in HEADS:
+    for kv_heads in heads:
         for head_dim in HEAD_DIMS:
             for number in range(each):
                 size = SIZES[0] * 1.05 if number == 0 else between(*SIZES)
@@ -74,19 +81,25 @@ def drawn(seed: int, each: int) -> list[Drawn]:
                 longest = min(int(between(*LONGEST)), int(size / row / mean))
                 batch = max(1, round(size / row / mean / longest))
                 lengths = tuple(source.randint(-(-longest // SPREAD), longest) for _ in range(batch))
-                found.append(Drawn(kv_heads, source.choice(GROUPS), head_dim, source.choice(PAGES), lengths))
+                found.append(Drawn(kv_heads, source.choice(GROUPS), head_dim, source.choice(PAGES), lengths, itemsize))
     return found
 
 
-def tensors_of(shape: Drawn, data: Data) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+def tensors_of(shape: Drawn, data: Data) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
     """A call's tensors and options; pages lie in random order."""
     batch, longest = len(shape.lengths), max(shape.lengths)
     each = -(-longest // shape.page_size)
     order = torch.randperm(batch * each, generator=data.generator, device=data.device).to(torch.int32)
     caches = [data.normal(batch * each, shape.page_size, shape.kv_heads, shape.head_dim) for _ in range(2)]
+    scales: list[Tensor | None] = [None, None]
+    if shape.itemsize == 1:
+        # Codes of about 32 use the format's whole range; scales differ from head to head.
+        caches = [cache.mul_(CODES).to(opmux.fp8_dtype(data.device)) for cache in caches]
+        steps = torch.arange(1, shape.kv_heads + 1, device=data.device, dtype=torch.float32)
+        scales = [(1 + steps / (place + 2 * shape.kv_heads)) / CODES for place in range(2)]
     q = data.normal(batch, shape.kv_heads * shape.group, shape.head_dim)
     rows = (data.offsets(batch, 1), data.ints(shape.lengths), order.reshape(batch, each))
-    return (q, *caches, *rows), {"max_seqlen_q": 1, "max_seqlen_k": longest}
+    return (q, *caches, *rows, None, None, *scales), {"max_seqlen_q": 1, "max_seqlen_k": longest}
 
 
 def measured(shape: Drawn, rounds: int) -> dict[str, Any]:
@@ -95,7 +108,7 @@ def measured(shape: Drawn, rounds: int) -> dict[str, Any]:
     data = Data.seeded(device, torch.bfloat16)
     tensors, options = tensors_of(shape, data)
     call = partial(opmux.paged_attention, *tensors, **options, backend="triton")
-    wide = [t.float() if t.is_floating_point() else t for t in tensors]
+    wide = [t.float() if t is not None and t.dtype == torch.bfloat16 else t for t in tensors]
     expected = opmux.paged_attention(*wide, **options, backend="reference")
     apart = float(((call().float() - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
     del wide, expected
@@ -130,23 +143,28 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=4, help="shapes for every number of kv heads and head size")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--fp8", action="store_true", help="caches in fp8, the shapes of 16-bit ones")
+    parser.add_argument("--heads", type=int, nargs="+", default=HEADS, help="numbers of kv heads")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further shape is begun")
     parser.add_argument("--dry", action="store_true", help="list the shapes; needs no GPU")
     given = parser.parse_args()
-    shapes = drawn(given.seed, given.each)
+    begun = time.monotonic()
+    shapes = drawn(given.seed, given.each, given.heads, 1 if given.fp8 else 2)
     if given.dry:
         sys.stdout.write("".join(f"{shape.title}\n" for shape in shapes))
         return 0
     if not torch.cuda.is_available():
         parser.error("measuring needs a GPU and there is none; --dry lists the shapes")
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_bytes_per_us": ceiling()}
-    cases = []
+    cases: list[dict[str, Any]] = []
     for shape in shapes:
+        if time.monotonic() - begun > given.limit:
+            print(f"{len(shapes) - len(cases)} of {len(shapes)} shapes were left out: the limit is over")
+            break
         cases.append(measured(shape, given.rounds))
         took, copy = (cases[-1]["times_us"][name][1] for name in ("triton", "copy"))
-        rate = shape.kv_bytes / took
-        print(
-            f"{shape.title}: {took:.1f} us, {rate / 1e6:.2f} TB/s, copy {copy:.1f} us, apart {cases[-1]['apart']:.4f}"
-        )
+        rate, wrong = shape.kv_bytes / took, cases[-1]["apart"]
+        print(f"{shape.title}: {took:.1f} us, {rate / 1e6:.2f} TB/s, {copy / took:.3f} of copy, apart {wrong:.4f}")
         if given.out is not None:
             given.out.write_text(json.dumps({**found, "seed": given.seed, "cases": cases}, indent=1) + "\n")
     return int(not all(case["apart"] <= AGREES for case in cases))

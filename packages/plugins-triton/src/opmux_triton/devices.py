@@ -18,6 +18,15 @@ def units(tensor: Tensor) -> int:
     return _units_of(tensor.get_device()) if tensor.is_cuda else 4
 
 
+def converts_pairs(tensor: Tensor) -> bool:
+    """Whether the tensor's device has NVIDIA's instructions that convert two 8-bit floats, as from sm_89 on."""
+    name = recorded_arch()
+    if name is None and not tensor.is_cuda:
+        return False
+    arch = device_arch("cuda", tensor.get_device()) if name is None else parse_arch(name)
+    return arch.vendor == "nvidia" and arch.number >= (8, 9)
+
+
 @functools.cache
 def _units_of(index: int) -> int:
     return torch.cuda.get_device_properties(index).multi_processor_count

@@ -8,7 +8,7 @@ the finite values, and what each row sees of the others is counted (`excess_of`)
 import triton
 import triton.language as tl
 
-from opmux_triton.paged.code_kernels import values_of
+from opmux_triton.paged.code_kernels import beside, of_pairs, pairs, values_of
 from opmux_triton.scoring.online import weights_of
 
 _CHUNK = tl.constexpr(256)
@@ -123,15 +123,21 @@ def attend_blocks(
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
-    FORMAT: tl.constexpr, FP8: tl.constexpr, MASK: tl.constexpr,
+    FORMAT: tl.constexpr, FP8: tl.constexpr, PAIRED: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """The online softmax over the blocks [first, last); ``top`` is as `weights_of` has it.
 
     MASK is ``"none"`` where each row sees each key, ``"keys"`` where all rows see the same ones, else ``"rows"``, or
-    ``"finite"``, which takes 0 for values that are NaN or Inf.
+    ``"finite"``, which takes 0 for values that are NaN or Inf. PAIRED (see `of_pairs`) takes an ``acc`` of 0.
     """
     dims = tl.arange(0, BLOCK_D)
-    value_dims = tl.arange(0, BLOCK_V)
+    WIDTH: tl.constexpr = BLOCK_V // 2 if PAIRED else BLOCK_V
+    COLUMNS: tl.constexpr = VALUE_DIM // 2 if PAIRED else VALUE_DIM
+    value_dims = tl.arange(0, WIDTH)
+    if PAIRED:
+        acc = tl.zeros([q.shape[0], WIDTH], tl.float32)
+        odd = tl.zeros([q.shape[0], WIDTH], tl.float32)
+        v_head, v_page_stride, v_slot_stride = pairs(v_head), v_page_stride // 2, v_slot_stride // 2
     page = pages_at(table, table_stride, first, tl.where(first < last, high, 0), PAGE_SIZE, BLOCK_N)
     for block in tl.range(first, last, num_stages=1 if MASK == "finite" else None):
         key = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -148,7 +154,7 @@ def attend_blocks(
         if MASK != "none":
             k = tl.load(k_at, mask=inside if HEAD_DIM == BLOCK_D else inside & (dims < HEAD_DIM)[None, :], other=0.0)
             v = tl.load(
-                v_at, mask=inside if VALUE_DIM == BLOCK_V else inside & (value_dims < VALUE_DIM)[None, :], other=0.0
+                v_at, mask=inside if VALUE_DIM == BLOCK_V else inside & (value_dims < COLUMNS)[None, :], other=0.0
             )
         else:
             if HEAD_DIM == BLOCK_D:
@@ -158,9 +164,8 @@ def attend_blocks(
             if VALUE_DIM == BLOCK_V:
                 v = tl.load(v_at)
             else:
-                v = tl.load(v_at, mask=(value_dims < VALUE_DIM)[None, :], other=0.0)
+                v = tl.load(v_at, mask=(value_dims < COLUMNS)[None, :], other=0.0)
         k = values_of(k, q.dtype, FORMAT, FP8)
-        v = values_of(v, q.dtype, FORMAT, FP8)
         scores = scores_of(q, k, factor, cap, SOFTCAP, UPCAST)
         if MASK != "none":
             if MASK == "keys":
@@ -171,10 +176,18 @@ def attend_blocks(
         weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE)
         total = total * decay + tl.sum(weights, 1)
         acc = acc * decay[:, None]
-        if MASK == "finite":
-            v = tl.where(tl.abs(v.to(tl.float32)) < float("inf"), v, 0.0)
-        acc = weighed(weights, v, acc, UPCAST)
+        if PAIRED:
+            lower, upper = of_pairs(v, q.dtype, FORMAT)
+            acc = weighed(weights, lower, acc, UPCAST)
+            odd = weighed(weights, upper, odd * decay[:, None], UPCAST)
+        else:
+            v = values_of(v, q.dtype, FORMAT, FP8)
+            if MASK == "finite":
+                v = tl.where(tl.abs(v.to(tl.float32)) < float("inf"), v, 0.0)
+            acc = weighed(weights, v, acc, UPCAST)
         top = new_top
+    if PAIRED:
+        acc = beside(acc, odd)
     return acc, top, total
 
 

@@ -3,9 +3,11 @@
 import math
 from typing import Any, NamedTuple, Self
 
+import torch
 from torch import Tensor
 
 from opmux.dtypes import name_of
+from opmux_triton.devices import converts_pairs
 from opmux_triton.flavours import scale_stride
 from opmux_triton.launch import as_bytes
 from opmux_triton.paged.configs import PagedConfig
@@ -93,9 +95,18 @@ class Call(NamedTuple):
         return (*scales, *map(scale_stride, scales))
 
     @property
-    def formats(self) -> dict[str, str]:
-        """The kernels' constants that name the formats of 8-bit codes."""
-        return {"Q_FORMAT": _format_of(self.q), "FORMAT": _format_of(self.k_cache)}
+    def formats(self) -> dict[str, str | bool]:
+        """The kernels' constants that name the formats of 8-bit codes, and how values are read."""
+        formats = {"Q_FORMAT": _format_of(self.q), "FORMAT": _format_of(self.k_cache)}
+        return {**formats, "PAIRED": bool(formats["FORMAT"]) and self._paired()}
+
+    def _paired(self) -> bool:
+        """Whether one new token of each sequence reads values as pairs of 8-bit floats (see `of_pairs`)."""
+        v = self.v_cache
+        if v.element_size() > 1 or self.longest > 1 or self.q.dtype == torch.float32 or v.dtype == torch.int8:
+            return False
+        even = not any(size % 2 for size in (v.shape[3], *v.stride()[:3], v.data_ptr()))
+        return even and converts_pairs(v)
 
     @property
     def sinks_stride(self) -> int:

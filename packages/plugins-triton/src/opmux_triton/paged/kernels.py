@@ -59,7 +59,8 @@ def attend(
     BLOCK_V: tl.constexpr, BLOCK_G: tl.constexpr, LEAST: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr, SCALED: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, SPLIT: tl.constexpr,
     SEARCH: tl.constexpr, SINGLE: tl.constexpr, CLEAR: tl.constexpr, UPCAST: tl.constexpr,
-    Q_FORMAT: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
+    Q_FORMAT: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr, PAIRED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows, or a split of its keys, of a sequence with more than ``fewest`` new tokens and up to ``most``.
 
@@ -151,7 +152,7 @@ def attend(
             acc, top, total, queried, k_head, v_head, pages, position, first, last, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
             PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-            "keys",
+            PAIRED, "keys",
         )  # fmt: skip
     else:
         middle = tl.minimum(tl.maximum(full_begin, first), last)
@@ -161,19 +162,19 @@ def attend(
                 acc, top, total, queried, k_head, v_head, pages, position, first, middle, low, high, left, right,
                 k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                 PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
-                FORMAT, FP8, "rows",
+                FORMAT, FP8, False, "rows",
             )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, middle, after, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
             PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-            "none",
+            False, "none",
         )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, after, last, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
             PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-            "rows" if (LEFT or RIGHT) else "keys",
+            False, "rows" if (LEFT or RIGHT) else "keys",
         )  # fmt: skip
         if LEFT or RIGHT:
             # Rare and slow: NaN or Inf may come from values that a row does not see.
@@ -196,7 +197,7 @@ def attend(
                     queried, k_head, v_head, pages, position, first * fine, last * fine, low, high, left, right,
                     k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                     PAGE_SIZE, HEAD_DIM, VALUE_DIM, 16, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
-                    FORMAT, FP8, "finite",
+                    FORMAT, FP8, False, "finite",
                 )  # fmt: skip
                 acc += tl.load(room, mask=inside, other=0.0).to(tl.float32)
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import pages_at, scores_of, weighed
-from opmux_triton.paged.code_kernels import scaled, values_of
+from opmux_triton.paged.code_kernels import beside, of_pairs, pairs, scaled, values_of
 from opmux_triton.paged.kernels import clear_rest, places_of
 from opmux_triton.scoring.base2 import LN_2
 from opmux_triton.scoring.online import weights_of, with_sink
@@ -115,32 +115,45 @@ def attend_keys(
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, LEFT: tl.constexpr, SOFTCAP: tl.constexpr,
     WIDE: tl.constexpr, NARROW: tl.constexpr, UPCAST: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr,
+    PAIRED: tl.constexpr,
 ):  # fmt: skip
     """(sum, top, total) over the blocks [first, last), for rows that all see the keys [low, high)."""
-    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    WIDTH: tl.constexpr = BLOCK_V // 2 if PAIRED else BLOCK_V
+    COLUMNS: tl.constexpr = VALUE_DIM // 2 if PAIRED else VALUE_DIM
+    acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    if PAIRED:
+        odd = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+        v_head, v_page_stride, v_slot_stride = pairs(v_head), v_page_stride // 2, v_slot_stride // 2
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     page = pages_at(table, table_stride, first, tl.where(first < last, high, 0), PAGE_SIZE, BLOCK_N)
     for block in tl.range(first, last):
         key = block * BLOCK_N + tl.arange(0, BLOCK_N)
         k_rows, k_inner = rows_of(page, block, k_page_stride, k_slot_stride, PAGE_SIZE, BLOCK_N, BLOCK_D, NARROW)
-        v_rows, v_inner = rows_of(page, block, v_page_stride, v_slot_stride, PAGE_SIZE, BLOCK_N, BLOCK_V, NARROW)
+        v_rows, v_inner = rows_of(page, block, v_page_stride, v_slot_stride, PAGE_SIZE, BLOCK_N, WIDTH, NARROW)
         page = pages_at(table, table_stride, block + 1, high, PAGE_SIZE, BLOCK_N)
         seen = key < high
         if LEFT:
             seen = seen & (key >= low)
         inside = seen[:, None]
         k_inside = inside if HEAD_DIM == BLOCK_D else inside & (tl.arange(0, BLOCK_D) < HEAD_DIM)[None, :]
-        v_inside = inside if VALUE_DIM == BLOCK_V else inside & (tl.arange(0, BLOCK_V) < VALUE_DIM)[None, :]
+        v_inside = inside if VALUE_DIM == BLOCK_V else inside & (tl.arange(0, WIDTH) < COLUMNS)[None, :]
         k = tl.load(k_head + k_rows + k_inner, mask=k_inside, other=0.0)
         v = tl.load(v_head + v_rows + v_inner, mask=v_inside, other=0.0)
         k = values_of(k, q.dtype, FORMAT, FP8)
-        v = values_of(v, q.dtype, FORMAT, FP8)
         scores = tl.where(seen[None, :], scores_of(q, k, factor, cap, SOFTCAP, UPCAST), float("-inf"))
         weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE)
         total = total * decay + tl.sum(weights, 1)
-        acc = weighed(weights, v, acc * decay[:, None], UPCAST)
+        if PAIRED:
+            lower, upper = of_pairs(v, q.dtype, FORMAT)
+            acc = weighed(weights, lower, acc * decay[:, None], UPCAST)
+            odd = weighed(weights, upper, odd * decay[:, None], UPCAST)
+        else:
+            v = values_of(v, q.dtype, FORMAT, FP8)
+            acc = weighed(weights, v, acc * decay[:, None], UPCAST)
         top = new_top
+    if PAIRED:
+        acc = beside(acc, odd)
     return acc, top, total
 
 
@@ -156,7 +169,8 @@ def attend_shares(
     VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_B: tl.constexpr, LEAST: tl.constexpr, LEFT: tl.constexpr,
     SOFTCAP: tl.constexpr, SCALED: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, NARROW: tl.constexpr,
-    UPCAST: tl.constexpr, Q_FORMAT: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
+    UPCAST: tl.constexpr, Q_FORMAT: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr, PAIRED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A share, of LEAST blocks or more, for one tile. The grid is (shares * tiles,).
 
@@ -213,7 +227,7 @@ def attend_shares(
                 queried, k_head, v_head, table + tl.cast(sequence, tl.int64) * table_row_stride, first, last, low,
                 length, k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                 PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, SOFTCAP, WIDE, NARROW,
-                UPCAST, FORMAT, FP8,
+                UPCAST, FORMAT, FP8, PAIRED,
             )  # fmt: skip
             if v_scale is not None:
                 acc = acc * tl.load(v_scale + kv_head * v_scale_stride)
