@@ -1,0 +1,21 @@
+"""Run by `paged/test_codes` under TRITON_INTERPRET=1: fp8 and int8 caches, written and read."""
+
+import sys
+
+import torch
+from paged.coded_calls import BATCHES, OPTIONS, check, check_written, coded_call
+
+CODES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.int8)
+
+for codes in CODES:
+    for scales in ("heads", "one", "none"):
+        check_written(codes, torch.bfloat16, "cpu", 3, 24, scales)
+        check(coded_call(codes, torch.bfloat16, "decode", "cpu", scales=scales))
+    check(coded_call(codes, torch.float32, "decode", "cpu", sinks=True))
+    if codes != torch.int8:
+        check(coded_call(codes, codes, "decode", "cpu"))
+for batch in BATCHES:
+    for options in OPTIONS.values():
+        check(coded_call(torch.float8_e4m3fn, torch.bfloat16, batch, "cpu", sinks=batch == "prefill"), **options)
+check(coded_call(torch.int8, torch.float16, "decode", "cpu", heads=(8, 1), dim=40, page_size=32))
+sys.stdout.write("all equal\n")
