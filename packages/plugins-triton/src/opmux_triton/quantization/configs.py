@@ -62,6 +62,11 @@ def quantize_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
     return QuantizeConfig(block=block, rows=tile, parts=parts, num_warps=max(1, block * tile // (lanes * _EACH)))
 
 
+def known_scale_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
+    """The tiles of blocks of one row: nothing is searched for, whatever shares a scale."""
+    return quantize_config(arch, {**features, "block": (1, GROUPS[-1])})
+
+
 def _whole_rows(lanes: int, k: int, few: bool) -> QuantizeConfig:
     block = min(_LARGEST_ROW, max(*GROUPS, next_power_of_two(k)))
     rows = 1 if few else max(1, 1024 // block)

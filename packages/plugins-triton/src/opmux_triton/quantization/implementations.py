@@ -1,6 +1,6 @@
 """The records of quantisation."""
 
-from opmux.plugin import Bucket, Dtype, Exact, Implementation, UnitStride
+from opmux.plugin import Bucket, Constraint, Dtype, Exact, Implementation, UnitStride
 from opmux_triton.archs import FLOATS, PORTABLE
 
 
@@ -20,7 +20,26 @@ def _record(op: str, kind: str, width: str, *tensors: str) -> Implementation:
     )
 
 
+def _known_scale(op: str, width: str, *when: Constraint) -> Implementation:
+    """An op whose scales are known; ``width`` is the tensor that is read along its rows."""
+    return Implementation(
+        op=op,
+        target=f"opmux_triton.quantization.known_scale_targets:{op}",
+        archs=PORTABLE,
+        when=(*when, UnitStride(width)),
+        features=(Exact("k"), Bucket("m")),
+        config="opmux_triton.quantization.configs:known_scale_config",
+        space="opmux_triton.quantization.spaces:known_scale_space",
+        config_schema="opmux_triton.quantization.configs:QuantizeConfig",
+        capturable=True,
+        deterministic=True,
+    )
+
+
 RECORDS = (
+    _known_scale("static_quantize", "x", Dtype("x", *FLOATS)),
+    _known_scale("dequantize", "q", Dtype("out_dtype", *FLOATS)),
+    _known_scale("convert_fp8", "q"),
     _record("quantize", "quantize", "k", "x"),
     _record("rms_norm_quantize", "norm_quantize", "hidden", "x", "weight"),
     _record("add_rms_norm_quantize", "norm_quantize", "hidden", "x", "residual", "weight"),

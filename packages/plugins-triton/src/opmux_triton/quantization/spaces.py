@@ -5,6 +5,7 @@ from typing import Any
 
 from opmux.plugin import Arch
 from opmux_triton.quantization.configs import (
+    GROUPS,
     FusedConfig,
     QuantizeConfig,
     gate_quantize_config,
@@ -24,6 +25,11 @@ def quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Quantize
     parts = [base.parts] if base.parts == 1 else around(base.parts, 2, 1024)
     blocks, rows = around(base.block, 128, 32768), around(base.rows, 1, 16)
     yield from variations(base, block=blocks, rows=rows, parts=parts, num_warps=warps)
+
+
+def known_scale_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[QuantizeConfig]:
+    """Wider and narrower tiles, by fewer and by more warps."""
+    yield from quantize_space(arch, {**features, "block": (1, GROUPS[-1])})
 
 
 def norm_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:
