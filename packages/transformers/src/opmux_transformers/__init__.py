@@ -7,7 +7,8 @@
     opmux_transformers.unpatch(model)
 
 `patch` replaces what it can prove equal: RMS norms, rotary embedding, gated activations, attention, residual sums with
-the norm after them, and the cache of ``generate``. The report says what was replaced, what was left, and why.
+the norm after them, the cache of ``generate``, and the loss in training. The report says what was replaced, what was
+left, and why.
 """
 
 from typing import Any
@@ -29,6 +30,7 @@ def patch(
     attention: bool = True,
     residual: bool = True,
     cache: bool = True,
+    loss: bool = True,
 ) -> Report:
     """Replace what opmux can prove equal in a model, or in every later model of a family.
 
@@ -47,6 +49,8 @@ def patch(
         attention: Whether attention is replaced.
         residual: Whether a residual sum and the norm after it become one op.
         cache: Whether ``generate`` makes a `PagedCache`.
+        loss: Whether a causal language model computes its loss in training without logits. Called with labels in
+            training mode, it then returns no logits.
 
     Returns:
         What was replaced and what was left. For a family's name, a report without rows; call `report` for each model.
@@ -62,6 +66,7 @@ def patch(
 
     options = {
         "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
+        "loss": loss,
     }  # fmt: skip
     for name, value in options.items():
         if not isinstance(value, bool):

@@ -9,6 +9,7 @@ from opmux_transformers.kinds.experts import EXPERTS
 from opmux_transformers.kinds.gate import GATE
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.linear import LINEAR
+from opmux_transformers.kinds.loss import LOSS
 from opmux_transformers.kinds.norm import NORM
 from opmux_transformers.kinds.residual import RESIDUAL
 from opmux_transformers.kinds.rope import ROPE
@@ -25,6 +26,7 @@ KINDS: list[Kind[Any]] = [
     DECODE,  # needs norms, rotation and attention
     RESIDUAL,  # needs norms and attention
     CACHE,  # needs attention
+    LOSS,
     EXPERTS,
     LINEAR,
 ]

@@ -1,0 +1,120 @@
+"""Losses on a GPU: against float64 at a real vocabulary's size, and the memory that chunks save."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import opmux
+from opmux_triton.loss.configs import FusedConfig, ProductConfig, RowsConfig
+
+CONFIG = FusedConfig(
+    4, 256, 512, RowsConfig(8192, 16), ProductConfig(num_warps=8, num_stages=3, block_m=128, block_n=256, block_k=64)
+)
+
+
+@pytest.mark.parametrize("tokens", [1, 255, 256, 1000, 2048, 8192, 32768, 100_000])
+@pytest.mark.parametrize("vocab", [32, 32_000, 128_256, 262_144])
+def test_a_chunk_is_a_part_of_the_tokens(tokens: int, vocab: int) -> None:
+    """At most a quarter of them, unless these are fewer than a product needs; and no more than half a GiB of logits."""
+    step = CONFIG.tokens(tokens, vocab, 2)
+    assert 1 <= step <= tokens
+    assert step <= max(256, -(-tokens // 4) + 127)
+    assert step <= 256 or step * vocab * 2 <= (512 << 20) + 128 * vocab * 2
+
+
+def rows_and_weight(tokens: int, hidden: int, vocab: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(tokens, hidden, generator=generator, device="cuda").to(dtype)
+    weight = (torch.randn(vocab, hidden, generator=generator, device="cuda") * 3 / hidden**0.5).to(dtype)
+    target = torch.randint(vocab, (tokens,), generator=generator, device="cuda")
+    target[::7] = -100
+    return x.requires_grad_(), weight.requires_grad_(), target
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_several_chunks_of_a_real_vocabulary(dtype: torch.dtype, reduction: str) -> None:
+    """The error of a gradient is that of 16-bit logits and of their 16-bit gradients, not of a sum in 16 bits."""
+    x, weight, target = rows_and_weight(1500, 512, 50_257, dtype)
+    with opmux.trace() as trace:
+        loss = opmux.fused_linear_cross_entropy(x, weight, target, reduction=reduction, backend="triton")
+        grad = torch.randn_like(loss)
+        loss.backward(grad)
+    assert {r.backend.partition(":")[0] for r in trace.rows if "cross_entropy" in r.op} == {"triton"}
+    wide = [t.detach().double().requires_grad_() for t in (x, weight)]
+    exact = F.cross_entropy(wide[0] @ wide[1].T, target, reduction=reduction)
+    exact.backward(grad.double())
+    close = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(loss.double(), exact, rtol=close, atol=close)
+    for mine, theirs in zip((x.grad, weight.grad), (wide[0].grad, wide[1].grad), strict=True):
+        assert mine is not None
+        assert theirs is not None
+        apart = torch.linalg.vector_norm(mine.double() - theirs) / torch.linalg.vector_norm(theirs)
+        assert apart < (1e-5 if dtype == torch.float32 else 1.5e-2)
+
+
+@pytest.mark.gpu
+def test_rows_longer_than_every_block() -> None:
+    logits = 4 * torch.randn(64, 128_256, device="cuda", dtype=torch.bfloat16)
+    target = torch.randint(128_256, (64,), device="cuda")
+    leaf = logits.clone().requires_grad_()
+    options: dict[str, Any] = {"label_smoothing": 0.1, "z_loss": 1e-4, "softcap": 30.0}
+    loss = opmux.cross_entropy(leaf, target, **options, backend="triton")
+    loss.backward()
+    wide = logits.double().requires_grad_()
+    exact = opmux.cross_entropy.reference(wide, target, **options)
+    exact.backward()
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-5, atol=1e-5)
+    assert leaf.grad is not None
+    torch.testing.assert_close(leaf.grad, wide.grad.to(torch.bfloat16), rtol=1e-2, atol=1e-8)
+
+
+@pytest.mark.gpu
+def test_no_more_memory_than_chunks_and_gradients_need() -> None:
+    tokens, hidden, vocab = 8192, 2048, 128_256
+    x, weight, target = rows_and_weight(tokens, hidden, vocab, torch.bfloat16)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    opmux.fused_linear_cross_entropy(x, weight, target, backend="triton").backward()
+    used = torch.cuda.max_memory_allocated() - before
+    sums, chunk = 4 * vocab * hidden, 2 * vocab * tokens // 4
+    assert used < sums + chunk + 2 * vocab * hidden // 4 + (256 << 20)
+    assert used < 2 * tokens * vocab, "less than the logits alone would take"
+
+
+@pytest.mark.gpu
+def test_a_training_step_in_a_graph() -> None:
+    """Targets may change between replays: how many are ignored is counted on the device."""
+    x, weight, target = rows_and_weight(700, 256, 10_000, torch.bfloat16)
+
+    def gradients() -> tuple[Tensor, ...]:
+        loss = opmux.fused_linear_cross_entropy(x, weight, target, backend="triton")
+        return loss, *torch.autograd.grad(loss, (x, weight))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        gradients()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = gradients()
+    target[:350] = -100
+    graph.replay()
+    for mine, theirs in zip(held, gradients(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+def test_targets_out_of_range_read_nothing() -> None:
+    """Run under a memory checker; here the loss of the other tokens is right."""
+    logits = torch.randn(3, 1000, device="cuda")
+    target = torch.tensor([1, 10**12, -5], device="cuda")
+    losses = opmux.cross_entropy(logits, target, reduction="none", backend="triton")
+    torch.testing.assert_close(losses[:1], F.cross_entropy(logits[:1], target[:1], reduction="none"))
