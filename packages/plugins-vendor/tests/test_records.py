@@ -165,3 +165,49 @@ def test_the_gradient_of_a_layer_norm_in_16_bits_is_left_to_the_reference_on_the
         "x is bfloat16, takes float32, float64, and this is cpu",
     )
     assert statuses(opmux.layer_norm_backward, x, x, weight, arch="sm_90")["vendor:fused"][0] == "chosen"
+
+
+def grouped(groups=4, rows=64, n=256, k=512, dtype=torch.bfloat16, sizes=False):
+    offsets = torch.empty(groups + 1, dtype=torch.int32)
+    counts = torch.empty(groups, dtype=torch.int32) if sizes else None
+    return torch.empty(groups * rows, k, dtype=dtype), torch.empty(groups, n, k, dtype=dtype), offsets, counts
+
+
+@pytest.mark.parametrize(
+    ("arch", "tensors", "reason"),
+    [
+        ("sm_90", grouped(), None),
+        ("cpu", grouped(dtype=torch.float32), None),
+        ("sm_90", grouped(sizes=True), "group_sizes is not supported"),
+        ("sm_90", grouped(k=100), "k = 100 is not a multiple of 8"),
+        ("sm_90", grouped(n=100), "n = 100 is not a multiple of 8"),
+        ("sm_90", grouped(groups=1024, rows=1, n=8, k=8), "groups = 1024 is more than 1023"),
+        ("sm_80", grouped(), "archs: cpu, sm_90, this is sm_80"),
+    ],
+)
+def test_grouped_products_are_taken_where_torch_has_a_kernel(arch, tensors, reason):
+    status, why = statuses(opmux.grouped_linear, *tensors, arch=arch)["vendor:grouped"]
+    assert (status in ("chosen", "accepted")) == (reason is None)
+    assert reason is None or why == reason
+
+
+def scales(groups=4, rows=64, n=256, k=512, blocks=(1, 1), w_rows=256):
+    x, w, offsets, _ = grouped(groups, rows, n, k, torch.float8_e4m3fn)
+    x_scale = torch.empty(groups * rows, blocks[0])
+    return x, w, offsets, x_scale, torch.empty(groups, w_rows, blocks[1])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "out_dtype", "reason"),
+    [
+        (scales(), torch.bfloat16, None),
+        (scales(blocks=(4, 4), w_rows=2), torch.bfloat16, "k_blocks = 4 is not 1"),
+        (scales(), torch.float32, "out_dtype is float32, takes bfloat16"),
+        (scales(k=520), torch.bfloat16, "k = 520 is not a multiple of 16"),
+    ],
+)
+def test_scaled_grouped_products_are_taken_with_scales_of_rows(tensors, out_dtype, reason):
+    found = statuses(opmux.scaled_grouped_linear, *tensors, arch="sm_90", out_dtype=out_dtype)
+    status, why = found["vendor:grouped"]
+    assert (status in ("chosen", "accepted")) == (reason is None)
+    assert reason is None or why == reason

@@ -1,6 +1,20 @@
 """The records of matrix products and norms."""
 
-from opmux.plugin import Aligned, AnyOf, Caveat, Contiguous, Dtype, Implementation, OneOf, Priority, SameDtype
+from opmux.plugin import (
+    Absent,
+    Aligned,
+    AnyOf,
+    AtMost,
+    Caveat,
+    Contiguous,
+    Dtype,
+    Equal,
+    Implementation,
+    MultipleOf,
+    OneOf,
+    Priority,
+    SameDtype,
+)
 from opmux_vendor.archs import GPUS, ON_CPU, OnArch
 
 _EPILOGUE = (
@@ -81,4 +95,54 @@ _FUSED = (
     ),
 )
 
-RECORDS = (*_BLAS, *_FUSED)
+_MOST_GROUPS = 1023
+"""Of a call to torch's CUTLASS kernels."""
+
+_GROUPED = (
+    Implementation(
+        op="grouped_linear",
+        name="grouped",
+        target="opmux_vendor.grouped:grouped_linear",
+        # On other archs torch multiplies group by group, and reads the offsets on the host.
+        archs=("cpu", "sm_90"),
+        priority=Priority.VENDOR,
+        when=(
+            Absent("group_sizes"),
+            AnyOf(Dtype("x", "bfloat16"), ON_CPU),
+            Dtype("x", "bfloat16", "float16", "float32"),
+            Contiguous("x", "w", "group_offsets"),
+            MultipleOf("k", 8),
+            MultipleOf("n", 8),
+            AtMost("groups", _MOST_GROUPS),
+            AnyOf(ON_CPU, Aligned("x", 16)),
+            AnyOf(ON_CPU, Aligned("w", 16)),
+        ),
+        capturable=True,
+        deterministic=True,
+    ),
+    Implementation(
+        op="scaled_grouped_linear",
+        name="grouped",
+        target="opmux_vendor.grouped:scaled_grouped_linear",
+        archs=("sm_90",),
+        priority=Priority.VENDOR,
+        when=(
+            Absent("group_sizes"),
+            Dtype("x", "float8_e4m3fn"),
+            Dtype("out_dtype", "bfloat16"),
+            Equal("m_blocks", "m"),
+            OneOf("k_blocks", 1),
+            Equal("w_rows", "n"),
+            Contiguous("x", "w", "x_scale", "w_scale", "group_offsets"),
+            MultipleOf("k", 16),
+            MultipleOf("n", 16),
+            AtMost("groups", _MOST_GROUPS),
+            Aligned("x", 16),
+            Aligned("w", 16),
+        ),
+        capturable=True,
+        deterministic=True,
+    ),
+)
+
+RECORDS = (*_BLAS, *_FUSED, *_GROUPED)

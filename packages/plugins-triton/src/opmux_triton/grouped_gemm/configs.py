@@ -16,8 +16,8 @@ class GroupedConfig(CompilerOptions):
         group: rows of tiles that are walked together.
         per_unit: programs on a multiprocessor.
         tma: whether operands come by descriptors where they can; else by pointers, in the same tiles.
-        uneven: columns of the operands at a time, for pointers where k is no multiple of ``block_k``, and then with at
-            most three stages: addresses and masks take registers. 0 for ``block_k``.
+        uneven: columns of the operands at a time, for pointers where k is no multiple of ``block_k``; the tile is then
+            half as wide, with three stages at most: addresses and masks take registers. 0 where nothing changes.
     """
 
     block_m: int
@@ -36,7 +36,10 @@ class GroupedConfig(CompilerOptions):
 
     def for_uneven(self) -> "GroupedConfig":
         """With what changes where k is no multiple of ``block_k``."""
-        return replace(self, block_k=self.uneven, num_stages=min(3, self.num_stages)) if self.uneven else self
+        if not self.uneven:
+            return self
+        width, stages = max(16, self.block_n // 2), min(3, self.num_stages)
+        return replace(self, block_n=width, block_k=self.uneven, num_stages=stages)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,12 +39,15 @@ def scaled(arch: Arch, features: Mapping[str, Any]) -> ScaledGroupedConfig:
         return _codes(height, 64, 128, 4, 6, per_unit=3, tma=tma, uneven=32)
     if rows <= 64:
         return _codes(64, 128, 128, 4, 4, tma=tma, uneven=32)
-    return _codes(128, 128, 128, 8, 4, per_unit=1, tma=tma, uneven=64)
+    return _codes(128, 128, 128, 8, 4, per_unit=1, tma=tma, uneven=32)
 
 
 def backward(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:
     """16-bit `grouped_linear_backward`; grad_x reads the weights along n, which descriptors of k do not."""
-    return GroupedBackwardConfig(grad_x=replace(grouped(arch, features), tma=False), grad_w=weight_grad(arch, features))
+    grad_x = replace(grouped(arch, features), tma=False)
+    if grad_x.block_n > 128:
+        grad_x = replace(grad_x, block_n=128)
+    return GroupedBackwardConfig(grad_x=grad_x, grad_w=weight_grad(arch, features))
 
 
 def backward_float32(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:
