@@ -14,7 +14,7 @@ from opmux.plugins.loading import temporary_plugin
 from opmux.testing import large
 from opmux.testing.case import Case
 from opmux.testing.profiles import PROFILES
-from opmux.testing.runner import FAILED, PASSED, run_one
+from opmux.testing.single import FAILED, PASSED, run_one
 
 THRESHOLD = 100_000
 CPU = torch.device("cpu")

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from opmux.testing.memory import view_strides
     from opmux.testing.oracle import rounds
     from opmux.testing.profiles import PROFILES, Profile
-    from opmux.testing.runner import Outcome, run_case, run_conformance
+    from opmux.testing.runner import run_conformance
+    from opmux.testing.single import Outcome, run_case
     from opmux.testing.suite import conformance_suite
 
 _WHERE = {
     "Case": "case",
-    "Outcome": "runner",
+    "Outcome": "single",
     "PROFILES": "profiles",
     "Profile": "profiles",
     "all_options": "case",
@@ -30,7 +31,7 @@ _WHERE = {
     "makes": "making",
     "parse_case": "case",
     "rounds": "oracle",
-    "run_case": "runner",
+    "run_case": "single",
     "run_conformance": "runner",
     "view_strides": "memory",
 }

@@ -1,164 +1,26 @@
 """`run_conformance`: run every case of every op that a backend implements, and report the results."""
 
 import functools
-import gc
-import os
-import platform
-import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from opmux import __about__
-from opmux.arch import arch_of
 from opmux.errors import InvalidArgument
 from opmux.plugins import loading
 from opmux.testing import execution, processes, refusals
-from opmux.testing.case import Case, op_named, parse_case, probe_of
+from opmux.testing.case import op_named
 from opmux.testing.cases import gradient_case
-from opmux.testing.comparison import Errors, Finding
 from opmux.testing.fitted import cases_for
-from opmux.testing.probes import OF_THE_OP, PROBES, not_declared
 from opmux.testing.profiles import profile_named
-from opmux.testing.subject import NotClaimed, Subject, TargetRaised, prepare, traceback_of
+from opmux.testing.reports import environment, fail_empty, report_of, version_of
+from opmux.testing.single import FAILED, PASSED, SKIPPED, Outcome, repro, repro_of_op, run_one
 from opmux.testing.surroundings import surroundings
 from opmux.testing.threads import one_thread
 from opmux.testing.watch import Watch
 
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass
-class Outcome:
-    """The outcome of one case.
-
-    Attributes:
-        status: passed, failed or skipped.
-        reason: why it was skipped.
-        findings: what is wrong.
-        errors: errors divided by their bounds.
-        claimed: whether the backend claims the call; a refusal can fail too.
-    """
-
-    case: str
-    status: str
-    reason: str = ""
-    findings: list[Finding] = field(default_factory=list)
-    errors: Errors = field(default_factory=Errors)
-    claimed: bool = True
-
-
-def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
-    """Run one case; errors of the target do not propagate."""
-    if case.probe == "large":
-        _release_memory()
-    try:
-        with one_thread(device):
-            return _run(prepare(backend, case, device))
-    except torch.OutOfMemoryError as error:
-        return _out_of_memory(case, error)
-    except Exception as error:  # an error of the kit or of the reference
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"the suite itself failed at {os.path.basename(where.filename)}:{where.lineno}: "
-        return Outcome(case.id, FAILED, findings=[Finding("suite", f"{text}{type(error).__name__}: {error}")])
-
-
-def _out_of_memory(case: Case, error: torch.OutOfMemoryError) -> Outcome:
-    """A case that does not fit in memory says nothing about the kernel, so it is reported as not run."""
-    held = str(error).partition(". GPU ")[0]
-    return Outcome(case.id, SKIPPED, f"the case does not fit this device: {held}", claimed=False)
-
-
-def _release_memory() -> None:
-    """Free the memory of the last case: a failed one is kept alive by the cycle of its exception and its frames."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _run(subject: Subject) -> Outcome:
-    case = subject.case
-    implementation = subject.claim.implementation
-    if case.probe in OF_THE_OP:
-        PROBES[case.probe](subject)
-        return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, claimed=False)
-    if implementation is None:
-        finding = refusals.check_refused(subject)
-        if finding is not None:
-            return Outcome(case.id, FAILED, findings=[finding], claimed=False)
-        return Outcome(case.id, SKIPPED, subject.claim.reason, claimed=False)
-    reason = not_declared(implementation, case.probe)
-    if reason is not None:
-        return Outcome(case.id, SKIPPED, reason, claimed=False)
-    try:
-        with torch.no_grad():
-            PROBES[case.probe](subject)
-    except NotClaimed as error:
-        return Outcome(case.id, SKIPPED, str(error), claimed=False)
-    except TargetRaised as error:
-        if case.probe == "large" and isinstance(error.__cause__, torch.OutOfMemoryError):
-            return _out_of_memory(case, error.__cause__)
-        subject.report("runs", str(error), traceback_of(error))
-    return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, errors=subject.errors)
-
-
-def run_case(backend: str, op: str, case: str, within: str | None = None) -> Outcome:
-    """Run one case of a report again.
-
-    Args:
-        backend: the backend's name.
-        op: the op's name.
-        case: the case's id.
-        within: the context that it ran in, as `run_conformance` takes it.
-
-    Returns:
-        The outcome, if it passed or was skipped.
-
-    Raises:
-        AssertionError: If it failed; lists everything that is wrong.
-        UnknownBackend: If no plugin registers the backend.
-        InvalidArgument: If there is no such op, or the text is no id.
-    """
-    execution.ops_of(backend)
-    with surroundings(within):
-        if case.startswith(refusals.PREFIX):
-            outcome = refusals.run_refusal(backend, op_named(op), case, execution.device_for(backend))
-            found = Outcome(case, FAILED if outcome else PASSED, findings=[outcome] if outcome else [])
-        else:
-            found = run_one(backend, parse_case(op, case), execution.device_for(backend))
-    if found.status == FAILED:
-        raise AssertionError(failure_text(backend, op, found, within))
-    detail = found.reason or f"error over bound: element {found.errors.element:.3g}, whole {found.errors.whole:.3g}"
-    sys.stdout.write(f"{op} {case}: {found.status} on {backend}; {detail}\n")
-    return found
-
-
-def repro(backend: str, op: str, case: str, within: str | None = None) -> str:
-    """The shell command that runs one case."""
-    more = f", within='{within}'" if within else ""
-    return f"python -c \"from opmux.testing import run_case; run_case('{backend}', '{op}', '{case}'{more})\""
-
-
-def repro_of_op(backend: str, op: str, profile: str, within: str | None = None) -> str:
-    """The shell command that runs all cases of an op."""
-    more = f" --within '{within}'" if within else ""
-    return f"opmux conformance {backend} --op {op} --profile {profile}{more}"
-
-
-def failure_text(backend: str, op: str, outcome: Outcome, within: str | None = None) -> str:
-    """A failed case in words."""
-    lines = [f"{op} on {backend} fails case {outcome.case}"]
-    for finding in outcome.findings:
-        lines.append(f"  {finding.check}: {finding.message}")
-        lines += [f"    {line}" for line in finding.traceback.splitlines()]
-    return "\n".join([*lines, f"  again: {repro(backend, op, outcome.case, within)}"])
 
 
 @dataclass
@@ -222,13 +84,13 @@ def _hold_here(
     if gradient is not None:
         refused += [o for o in (run_one(backend, gradient, device),) if o.status == FAILED]
     counts = Counter(o.status for o in (*outcomes, *refused))
-    return Held(_report_of(backend, op, outcomes, refused, within), counts, unbroken)
+    return Held(report_of(backend, op, outcomes, refused, within), counts, unbroken)
 
 
 def _not_held(backend: str, op: str, profile: str, cases: int, why: str, within: str | None) -> Held:
     """The result of an op whose process gave no answer."""
     failure = {"case": "", "check": "process", "message": why, "repro": repro_of_op(backend, op, profile, within)}
-    return Held({**_report_of(backend, op, [], []), "cases": cases, "failures": [failure]}, Counter({FAILED: 1}))
+    return Held({**report_of(backend, op, [], []), "cases": cases, "failures": [failure]}, Counter({FAILED: 1}))
 
 
 def run_conformance(
@@ -331,86 +193,15 @@ def _run_conformance(
     for one in held:
         counts.update(one.counts)
     if not counts[PASSED] and not counts[FAILED]:
-        _fail_empty(reports, backend, profile, within)
+        fail_empty(reports, backend, profile, within)
         counts[FAILED] = len(reports)
     unloaded = execution.unloaded_parts(backend)
     counts[FAILED] += len(unloaded)
     return {
         "backend": backend,
-        "version": _version(backend),
+        "version": version_of(backend),
         **counts,
         "ops": reports,
         "not_loaded": unloaded,
-        "environment": _environment(device, profile, unbroken, time.perf_counter() - began, within),
-    }
-
-
-def _report_of(
-    backend: str, op: str, outcomes: Sequence[Outcome], refused: Sequence[Outcome], within: str | None = None
-) -> dict[str, Any]:
-    errors = Errors()
-    for outcome in outcomes:
-        errors.include(outcome.errors)
-    claimed = sum(o.claimed for o in outcomes)
-    return {
-        "op": op,
-        "cases": len(outcomes),
-        "claimed": claimed,
-        "coverage": claimed / len(outcomes) if outcomes else 0.0,
-        "max_error": errors.as_dict(),
-        "failures": [
-            {"case": o.case, "check": f.check, "message": f.message, "repro": repro(backend, op, o.case, within)}
-            | ({"traceback": f.traceback} if f.traceback else {})
-            for o in (*outcomes, *refused)
-            for f in o.findings
-        ],
-        "skips": dict(Counter(o.reason for o in outcomes if o.status == SKIPPED)),
-        "not_run": _not_run(outcomes),
-    }
-
-
-def _not_run(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Probes that no claimed case ran, each with the reason given for its last case, which is fitted to the backend."""
-    ran = {probe_of(o.case) for o in outcomes if o.claimed and o.status != SKIPPED}
-    reasons = {probe_of(o.case): o.reason for o in outcomes if o.status == SKIPPED}
-    return {probe: reason for probe, reason in reasons.items() if probe not in ran}
-
-
-def _fail_empty(reports: Sequence[dict[str, Any]], backend: str, profile: str, within: str | None) -> None:
-    """Make a run without any claimed case fail."""
-    for report in reports:
-        reasons = "; ".join(report["skips"]) or "there are none"
-        report["failures"].append(
-            {
-                "case": "",
-                "check": "claims",
-                "message": f"no case ran: {backend} claims none of {report['cases']} cases ({reasons})",
-                "repro": repro_of_op(backend, report["op"], profile, within),
-            }
-        )
-
-
-def _version(backend: str) -> str:
-    for op in execution.ops_of(backend):
-        return execution.implementations(op_named(op), backend)[0].version
-    return ""
-
-
-def _environment(
-    device: torch.device, profile: str, unbroken: Sequence[str], seconds: float, within: str | None
-) -> dict[str, Any]:
-    gpu = device.type == "cuda"
-    return {
-        "opmux": __about__.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if gpu else "cpu",
-        "arch": arch_of(device).name,
-        "plugins": {p.name: f"{p.distribution} {p.version}" for p in loading.loaded_plugins()},
-        "profile": profile,
-        "within": within or "",
-        "seconds": round(seconds, 3),
-        "not_checked": {} if gpu else {"graph capture": "needs a GPU", "tensors past 2**31 elements": "needs a GPU"},
-        "constraints_not_broken": list(unbroken),
+        "environment": environment(device, profile, unbroken, time.perf_counter() - began, within),
     }

@@ -12,7 +12,7 @@ from opmux.testing.cases import gradient_case
 from opmux.testing.exceptions import exemption_of, read_exceptions, unused
 from opmux.testing.fitted import cases_for
 from opmux.testing.profiles import profile_named
-from opmux.testing.runner import FAILED, SKIPPED, failure_text, run_one
+from opmux.testing.single import FAILED, SKIPPED, failure_text, run_one
 
 
 def case_parameters(backend: str, ops: Sequence[str] | None, profile: str) -> list[Any]:
