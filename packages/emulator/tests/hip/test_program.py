@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,21 @@ def test_no_service(program: Path) -> None:
         "not initialized: the emulator's service cannot be started: /nowhere/python -m opmux_emulator.hip.service:"
         in done.stdout
     )
+    assert "name a Python that has opmux-emulator" in done.stdout
+
+
+def test_a_service_of_another_version(program: Path, tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    code = (
+        "from opmux_emulator.hip import service; from opmux_emulator.native import build; "
+        "build.sources = lambda library: 'other'; service.main()"
+    )
+    other.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "{code}"\n')
+    other.chmod(0o755)
+    variables = {**os.environ, **environment(), "OPMUX_HIP": f"gfx942 python={other}"}
+    done = subprocess.run([str(program)], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "it is of another opmux-emulator than this library (its sources are other, this library's " in done.stdout
     assert "name a Python that has opmux-emulator" in done.stdout
 
 

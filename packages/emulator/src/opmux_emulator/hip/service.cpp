@@ -72,6 +72,12 @@ bool start(std::string& wrong) {
         return false;
     }
     service.interpreter = hello.text();
+    std::string theirs = hello.text();
+    if (theirs != OPMUX_SOURCES) {
+        wrong = "it is of another opmux-emulator than this library (its sources are " + theirs + ", this library's " OPMUX_SOURCES ")";
+        stop();
+        return false;
+    }
     return true;
 }
 struct AtExit { ~AtExit() { stop(); } } at_exit;

@@ -20,6 +20,7 @@ import numpy as np
 
 from opmux_emulator.codeobject.program import Kernel, Program
 from opmux_emulator.errors import CodeObjectError, EmulatorError
+from opmux_emulator.native import build
 from opmux_emulator.native import library as native
 from opmux_emulator.native.build import BuildError
 from opmux_emulator.running.findings import judgement_of
@@ -250,7 +251,7 @@ def severity(code: int) -> int:
 
 
 def serve(connection: socket.socket) -> None:
-    """Greet with the interpreter's path, then answer until the other end closes."""
+    """Greet with the interpreter's path and this package's sources, then answer until the other end closes."""
 
     def send(code: int, data: bytes) -> None:
         connection.sendall(struct.pack("<iI", code, len(data)) + data)
@@ -263,7 +264,7 @@ def serve(connection: socket.socket) -> None:
         return b"".join(parts) if not size else b""
 
     try:
-        send(0, blob(str(native.path_of_library()).encode()))
+        send(0, blob(str(native.path_of_library()).encode()) + blob(build.sources(build.HIP).encode()))
     except BuildError as error:
         send(NOT_INITIALISED, blob(str(error).encode()))
         return

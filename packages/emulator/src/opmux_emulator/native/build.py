@@ -62,8 +62,14 @@ class BuildError(RuntimeError):
 
 
 def digest(library: Library = INTERPRETER) -> str:
-    """What the sources are, so that a library built from others is not used."""
-    hashed = hashlib.sha256(repr((FLAGS, library.units, library.flags, machine_flags())).encode())
+    """What the sources and flags are, so that a library built from others is not used."""
+    flags = repr((FLAGS, library.units, library.flags, machine_flags(), sources(library)))
+    return hashlib.sha256(flags.encode()).hexdigest()[:16]
+
+
+def sources(library: Library) -> str:
+    """What the sources are. The HIP library knows its own, and compares them with those of the service that it starts."""
+    hashed = hashlib.sha256()
     for path in sorted(
         {p for pattern in ("*.cpp", "*.h", "*.map") for p in (*library.folder.glob(pattern), *SOURCES.glob("*.h"))}
     ):
@@ -109,6 +115,7 @@ def build(target: Path, library: Library = INTERPRETER) -> Path:
     """
     command = compiler()
     flags = [*FLAGS, *machine_flags(), *(f for f in library.flags if f.startswith("-f"))]
+    flags.append(f'-DOPMUX_SOURCES="{sources(library)}"')
     command += [GIVEN_TO_ZIG.get(f, f) for f in flags if f not in UNKNOWN_TO_ZIG] if "ziglang" in command else flags
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
