@@ -68,7 +68,7 @@ def digest(library: Library = INTERPRETER) -> str:
 
 
 def sources(library: Library) -> str:
-    """What the sources are. The HIP library knows its own, and compares them with those of the service that it starts."""
+    """What the sources are. The HIP library knows its own, and compares them with those of its service."""
     hashed = hashlib.sha256()
     for path in sorted(
         {p for pattern in ("*.cpp", "*.h", "*.map") for p in (*library.folder.glob(pattern), *SOURCES.glob("*.h"))}
