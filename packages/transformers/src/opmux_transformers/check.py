@@ -28,7 +28,7 @@ FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
 """The largest allowed ratio of the patched model's error to the unpatched model's."""
 ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
 """Allowance for rounding, as a fraction of the largest magnitude."""
-ALL = {"norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True}
+ALL = {"norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True, "loss": True}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.d
     grads = []
     for model in (patched, plain, exact):
         model.zero_grad(set_to_none=True)
-        model(ids, labels=ids).loss.backward()
+        model.train()(ids, labels=ids).loss.backward()
+        model.eval()
         grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
     own, theirs, right = grads
     if own.keys() != right.keys():
