@@ -1,6 +1,6 @@
 """Kernel times of grouped products: every config worth trying, and torch's own, on the figures' shapes and seeded ones.
 
-``python benchmarks/measure_grouped.py --out FILE.json [--limit 300] [--seed 0] [--drawn 6] [--configs 8]`` checks each
+``python benchmarks/measure_grouped.py --out FILE.json [--limit 300] [--seed 0] [--drawn 6] [--configs 6]`` checks each
 config against float64 on sizes that nothing divides, then times it with a cold cache, interleaved with torch's peers.
 Without a GPU it runs the same steps on small shapes under Triton's interpreter: the times then mean nothing.
 """
@@ -10,12 +10,15 @@ import functools
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -166,8 +169,8 @@ def peers(op: str, shape: Shape, tensors: tuple[Any, ...]) -> dict[str, Callable
 def wrong(op: str, target: Any, config: Any, shape: Shape) -> str:
     """What is wrong with a config on uneven groups; empty where nothing is."""
     try:
-        for n, k, groups, rows in ((shape.n, shape.k, 2, 9), (200, 264, 5, 70), (72, 136, 3, 300))[: 3 if GPU else 1]:
-            one = Shape(groups, rows if GPU else 9, n, k, 3 * rows if shape.room else 0)
+        for n, k in ((320, 640),) if GPU else ((shape.n, shape.k),):
+            one = Shape(shape.groups, 20 if GPU else 5, n, k, 60 if shape.room else 0)
             tensors, options = arguments(op, one, even=False)
             exact = OPS[op].reference
             doubles = [t.double() if isinstance(t, torch.Tensor) and t.dtype == torch.bfloat16 else t for t in tensors]
@@ -190,6 +193,27 @@ def wrong(op: str, target: Any, config: Any, shape: Shape) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return ""
+
+
+def checked(todo: list[tuple[str, Shape]], most: int, seconds: float) -> dict[tuple[str, Shape, str], str]:
+    """What is wrong with each config, found by several processes, which leave what they compiled to this one."""
+    found: dict[tuple[str, Shape, str], str] = {}
+    pool = ProcessPoolExecutor(min(14, os.cpu_count() or 2), mp_context=multiprocessing.get_context("spawn"))
+    running = {
+        pool.submit(wrong, op, target, config, shape): (op, shape, name)
+        for op, shape in todo
+        for name, target, config in contenders(op, shape, most if shape.figure else 0)
+    }
+    try:
+        for done in as_completed(running, timeout=seconds):
+            found[running[done]] = done.result()
+        pool.shutdown()
+    except (TimeoutError, BrokenProcessPool) as error:
+        print(f"checks ended early: {error!r}", flush=True)
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+    return found
 
 
 class Clock:
@@ -246,7 +270,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--drawn", type=int, default=6, help="seeded shapes of each op")
-    parser.add_argument("--configs", type=int, default=8, help="configs beside each heuristic's")
+    parser.add_argument("--configs", type=int, default=6, help="configs beside each heuristic's")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds")
     parser.add_argument("--op", action="append", choices=[*OPS], help="only these")
@@ -257,18 +281,21 @@ def main() -> int:
         "copy_tbps": copy_speed(clock),
     }  # fmt: skip
     print(f"{data['device']}, torch {data['torch']}, copy {data['copy_tbps']:.2f} TB/s", flush=True)
-    todo = [(op, s) for op in given.op or OPS for s in shapes_of(op, given.seed, given.drawn)]
-    for op, shape in sorted(todo, key=lambda one: not one[1].figure):
-        if time.perf_counter() - began > given.limit:
+    jobs = [(op, s) for op in given.op or OPS for s in shapes_of(op, given.seed, given.drawn)]
+    todo = sorted(jobs, key=lambda one: not one[1].figure)
+    said_of = checked(todo, given.configs, 0.6 * given.limit) if GPU else {}
+    print(f"{len(said_of)} configs checked in {time.perf_counter() - began:.0f} s", flush=True)
+    for op, shape in todo:
+        if time.perf_counter() - began > given.limit and rows:
             print(f"stopped after {len(rows)} of {len(todo)} shapes", flush=True)
             break
         found, most = {}, given.configs if GPU else 1
         tensors, options = arguments(op, shape, even=True)
         calls: dict[str, Callable[[], Any]] = {}
         for name, target, config in contenders(op, shape, most if shape.figure else 0):
-            if time.perf_counter() - began > given.limit:
-                break
-            said = wrong(op, target, config, shape)
+            said = said_of.get((op, shape, name)) if GPU else wrong(op, target, config, shape)
+            if said is None or "out of resource" in said:
+                continue
             if said:
                 faults.append({"op": op, "name": name, "config": asdict(config), "said": said})
                 print(f"WRONG {op} {name}: {said}", flush=True)

@@ -73,10 +73,12 @@ def weight_grad_float32(arch: Arch, features: Mapping[str, Any]) -> GroupedConfi
 
 def rows_of(features: Mapping[str, Any]) -> int:
     """How many rows a group has on average, up to the next power of two."""
+    exponent: int = features.get("bucket(expected_m)", features.get("bucket(m)", 0))
+    rows = 1 << max(0, exponent)
     if "bucket(expected_m)" in features:
-        return 1 << max(0, features["bucket(expected_m)"])
-    rows = 1 << max(0, features["bucket(m)"])
-    return 1 << max(0, (-(-rows // max(1, features["groups"])) - 1).bit_length())
+        return rows
+    groups: int = max(1, features["groups"])
+    return 1 << (-(-rows // groups) - 1).bit_length()
 
 
 def _halves(arch: Arch, rows: int) -> GroupedConfig:
