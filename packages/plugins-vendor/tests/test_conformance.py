@@ -20,6 +20,10 @@ if torch.cuda.is_available():
     TestFused = conformance_suite("vendor:fused")
     TestGrouped = conformance_suite("vendor:grouped")
     TestCudnn = conformance_suite("vendor:cudnn")
+    TestScaledMm = conformance_suite("vendor:scaled_mm")
+    TestScaledMmOfTensors = conformance_suite("vendor:scaled_mm_tensors")
+    TestScaledMmOfBlocks = conformance_suite("vendor:scaled_mm_blocks")
+    TestIntMm = conformance_suite("vendor:int_mm")
     TestFlash = conformance_suite("vendor:flash", exceptions=exceptions("flash"))
 else:
     TestVendor = conformance_suite("vendor", exceptions=exceptions("cpu"))

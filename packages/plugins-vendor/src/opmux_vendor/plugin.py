@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opmux.plugin import Implementation, hookimpl
-from opmux_vendor import attention_records, product_records
+from opmux_vendor import attention_records, product_records, scaled_records
 
 OPMUX_API_VERSION = 1
 
@@ -13,3 +13,4 @@ def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from product_records.RECORDS
     yield from attention_records.RECORDS
+    yield from scaled_records.RECORDS

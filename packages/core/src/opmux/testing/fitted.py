@@ -39,6 +39,9 @@ from opmux.testing.cases import cases_of, is_valid
 from opmux.testing.memory import view_strides
 from opmux.testing.profiles import Profile, profile_named
 
+PLANTED = ("nan", "inf", "-inf", "magnitude")
+"""Probes that put a number into a tensor which integers do not have."""
+
 LARGEST_EDGE = 1 << 16
 """The largest size at which an upper bound is tried; a smaller profile stops at 64 times its own limit."""
 
@@ -130,9 +133,11 @@ def _fits(op: Op, backend: str, implementations: Sequence[Implementation], case:
 
 
 def _means_something(case: Case) -> bool:
-    """Whether the tensor that the probe is about is still given."""
-    names = {t.name for t in case.definition.signature.tensors}
-    return case.data not in names or case.data in case.dtypes
+    """Whether the tensor that the probe is about is still given, and can hold the number that is planted."""
+    if case.data not in {t.name for t in case.definition.signature.tensors}:
+        return True
+    dtype = case.dtypes.get(case.data)
+    return dtype is not None and (dtype.is_floating_point or case.probe not in PLANTED)
 
 
 def fitted(op: Op, implementation: Implementation, case: Case) -> Case:
