@@ -318,6 +318,6 @@ def fused_linear_cross_entropy_gradients(
 ) -> tuple[Tensor, ...]:
     """The loss, and its gradients by autograd."""
     with torch.enable_grad():
-        leaves = [t.detach().requires_grad_() for t in (x, weight)]
-        loss = fused_linear_cross_entropy(*leaves, target, **options)
+        leaves = x.detach().requires_grad_(), weight.detach().requires_grad_()
+        loss = fused_linear_cross_entropy(leaves[0], leaves[1], target, **options)
         return loss.detach(), *torch.autograd.grad(loss, leaves)

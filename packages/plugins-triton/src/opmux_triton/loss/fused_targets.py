@@ -110,15 +110,16 @@ class _Walk:
                 if mask[0]:
                     of_x, _, _ = opmux.linear_backward(logits, some, weight, output_mask=(True, False, False))
                     grad_x[first : first + step] = of_x
+                    del of_x
                 if mask[1]:
                     dtype = torch.float32 if step < tokens else weight.dtype
                     sums = _add_product(logits, some, sums, dtype, self.config.product)
+                del logits  # before the memory of the next chunk's, or of the result, is taken
         grad_weight = weight.new_empty(0)
         if mask[1]:
             if sums is None:
                 grad_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
             else:
-                logits = None  # the memory of the last chunk's, before that of the result is taken
                 grad_weight = sums.to(weight.dtype)
         return grad_x.reshape(self.shape) if mask[0] else grad_x, grad_weight
 

@@ -230,7 +230,7 @@ class _Given(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> MoeModelOutputWithPast:
         """The hidden states, whatever the tokens are."""
-        return MoeModelOutputWithPast(last_hidden_state=self.hidden)  # type: ignore[arg-type]
+        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
 
 
 def _judge(model: Any, head: nn.Linear, name: str) -> Head | str:
@@ -265,7 +265,7 @@ def _computed(model: Any, head: nn.Linear, name: str, found: Head | None, count:
     small = nn.Linear(_WIDTH, vocab, bias=False, device="meta")
     weight = agreement.random(vocab, _WIDTH, like=like, dtype=torch.float32, scale=0.5, seed=1)
     small.weight = nn.Parameter(weight)
-    made = type(model).__new__(type(model))
+    made: Any = object.__new__(type(model))
     vars(made).update(vars(model), _modules=dict(model._modules))
     vars(made).pop("forward", None)
     setattr(made, model.base_model_prefix, _Given(hidden))
