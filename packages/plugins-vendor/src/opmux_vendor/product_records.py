@@ -48,7 +48,7 @@ _BLAS = (
 )
 
 RECOMPUTED = Priority.PORTABLE - 5
-"""Two library calls, the first for statistics alone: behind a kernel that is made for the op, before the reference."""
+"""More than one pass of a library: behind a kernel that is made for the op, before the reference."""
 
 _FUSED = (
     Implementation(
@@ -145,4 +145,18 @@ _GROUPED = (
     ),
 )
 
-RECORDS = (*_BLAS, *_FUSED, *_GROUPED)
+_LOSSES = (
+    Implementation(
+        op="cross_entropy",
+        name="softmax",
+        target="opmux_vendor.losses:cross_entropy",
+        archs=("cpu", *GPUS),
+        priority=RECOMPUTED,  # a softmax of all logits in float32 is written and read again
+        when=(OneOf("z_loss", 0.0), OneOf("softcap", 0.0)),
+        capturable=True,
+        deterministic=True,
+        caveats=(Caveat.NONFINITE_KIND,),
+    ),
+)
+
+RECORDS = (*_BLAS, *_FUSED, *_GROUPED, *_LOSSES)
