@@ -10,8 +10,8 @@ import triton.language as tl
 from opmux_triton import interpreter
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.gemm.kernels import tile_of
-from opmux_triton.grouped_gemm.operands import operand
 from opmux_triton.rounding import rounded
+from opmux_triton.scaled_gemm.decoding import factors, typed
 
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 
@@ -58,10 +58,13 @@ def products(
     Rows past the end of a group read its last one, columns past n the last one: what they give is not stored. Past k
     both operands are 0. SCALED is ``once`` where rows and columns have one scale, ``blocks`` where they have one for
     every 128 of k, and empty without scales; WEIGHT_ROWS rows of a weight share a scale. FORMAT is that of the codes,
-    which come as their bytes where the arch does not multiply them; empty for real numbers. With DESCRIPTORS, a and b
-    are descriptors of all rows one below the other, and groups of a are ``a_group`` rows apart.
+    of which a and b are the bytes; empty for real numbers. With DESCRIPTORS, a and b are descriptors of all rows one
+    below the other, of what the arch multiplies, and groups of a are ``a_group`` rows apart.
     """
     await_predecessor(DEPENDENT)
+    if FORMAT != "" and not DESCRIPTORS:
+        a = typed(a, FORMAT, FP8)
+        b = typed(b, FORMAT, FP8)
     first, count = read_groups(offsets, sizes, groups, max_m, MASKED, PADDED, GROUPS)
     tiles = (count + BLOCK_M - 1) // BLOCK_M
     ends = tl.cumsum(tiles, 0)
@@ -101,8 +104,12 @@ def products(
                 inside = tl.arange(0, BLOCK_K) < k - block * BLOCK_K
                 a_tile = tl.load(a_here, mask=inside[None, :], other=0.0)
                 b_tile = tl.load(b_here, mask=inside[:, None], other=0.0)
-            a_tile = operand(a_tile, FORMAT, FP8)
-            b_tile = operand(b_tile, FORMAT, FP8)
+            if FORMAT != "":
+                a_tile = factors(a_tile, FORMAT, FP8)
+                b_tile = factors(b_tile, FORMAT, FP8)
+            if INTERPRETED:  # it multiplies 16-bit and 8-bit operands wrongly
+                a_tile = a_tile.to(tl.float32)
+                b_tile = b_tile.to(tl.float32)
             if FORMAT == "":
                 total = tl.dot(a_tile, b_tile, total, input_precision="ieee")
             else:
@@ -154,8 +161,11 @@ def weight_sums(
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(tl.cdiv(rows, BLOCK_K)):
         inside = tl.arange(0, BLOCK_K) < rows - block * BLOCK_K
-        dy_tile = operand(tl.load(dy_here, mask=inside[None, :], other=0.0), "", "")
-        x_tile = operand(tl.load(x_here, mask=inside[:, None], other=0.0), "", "")
+        dy_tile = tl.load(dy_here, mask=inside[None, :], other=0.0)
+        x_tile = tl.load(x_here, mask=inside[:, None], other=0.0)
+        if INTERPRETED:
+            dy_tile = dy_tile.to(tl.float32)
+            x_tile = x_tile.to(tl.float32)
         total = tl.dot(dy_tile, x_tile, total, input_precision="ieee")
         dy_here += tl.cast(dy_row, tl.int64) * BLOCK_K
         x_here += tl.cast(x_row, tl.int64) * BLOCK_K

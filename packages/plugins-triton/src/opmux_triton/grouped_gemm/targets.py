@@ -136,7 +136,7 @@ def _product(
     if described:
         a = TensorDescriptor(x, [x.numel() // k, k], [x.stride(-2), 1], [c.block_m, c.block_k])
         b = TensorDescriptor(w, [count * n, k], [w.stride(1), 1], [c.block_n, c.block_k])
-    elif x.element_size() == 1 and x.dtype != torch.int8 and not is_native(x):
+    elif x.element_size() == 1:
         a, b = as_bytes(x), as_bytes(w)
     group_step = (rows if described else x.stride(0)) if masked else 0
     arguments = (
