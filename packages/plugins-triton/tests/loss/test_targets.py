@@ -1,5 +1,6 @@
 """Losses on a GPU: against float64 at a real vocabulary's size, and the memory that chunks save."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ def test_a_chunk_is_a_part_of_the_tokens(tokens: int, vocab: int) -> None:
     assert 1 <= step <= tokens
     assert step <= max(256, -(-tokens // 4) + 127)
     assert step <= 256 or step * vocab * 2 <= (512 << 20) + 128 * vocab * 2
+
+
+def test_interpreted_losses_agree_with_the_references(interpret: Callable[[str], None]) -> None:
+    interpret("loss/interpreted_losses.py")
 
 
 def rows_and_weight(tokens: int, hidden: int, vocab: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

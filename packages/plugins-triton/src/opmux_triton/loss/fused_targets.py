@@ -164,8 +164,8 @@ def _scaled(given: Tensor, target: Tensor | None, grad_loss: Tensor, count: Tens
     if not given.numel():
         return out
     width = given.shape[-1]
-    block = min(2048, max(256, next_power_of_two(width)))
-    meta = {"WIDTH": width, "BLOCK": block, "MEAN": mean, "num_warps": block // 256}
+    block = min(2048, max(512, next_power_of_two(width)))
+    meta = {"WIDTH": width, "BLOCK": block, "MEAN": mean, "num_warps": block // 512}
     others = [out] if target is None else [out, target, grad_loss]
     for rows, (some, results, *of_tokens) in parts((given,), others):
         classes, grads = of_tokens if of_tokens else (None, grad_loss)

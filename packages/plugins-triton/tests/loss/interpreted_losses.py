@@ -1,0 +1,64 @@
+"""Run by `loss/test_targets` under TRITON_INTERPRET=1: what the interpreter's conformance cases do not reach."""
+
+import sys
+from typing import Any
+
+import torch
+from interpreted_results import same, scattered
+
+import opmux
+from opmux_triton.loss import fused_targets, targets
+from opmux_triton.loss.configs import FusedConfig, ProductConfig, RowsConfig
+
+torch.manual_seed(0)
+
+OPTIONS: dict[str, Any] = {"ignore_index": -100, "label_smoothing": 0.1, "z_loss": 0.01, "softcap": 3.0}
+ROWS = RowsConfig(block=16, num_warps=1)
+
+
+def check_logits() -> None:
+    """Several blocks of a row, in unfoldable strides."""
+    logits = 3 * scattered(2, 3, 2, 40)
+    target = torch.randint(40, (2, 3, 2))
+    target[1, 0] = -100
+    grad, grad_lse = torch.randn(2, 3, 2), torch.randn(2, 3, 2)
+    for reduction in ("mean", "sum", "none"):
+        o = {**OPTIONS, "reduction": reduction}
+        loss, lse = targets.cross_entropy_lse(logits, target, **o, config=ROWS)
+        same((loss, lse), opmux.cross_entropy_lse.reference(logits, target, **o), f"cross_entropy_lse {reduction}")
+        given = (grad, logits, target, lse, grad_lse)
+        found = targets.cross_entropy_backward(*given, **o, output_mask=(True,), config=ROWS)
+        same(found, opmux.cross_entropy_backward.reference(*given, **o), f"cross_entropy_backward {reduction}")
+
+
+def check_chunks() -> None:
+    """More chunks than one, the last of them shorter, with products whose tiles end inside."""
+    product = ProductConfig(num_warps=1, num_stages=1, block_m=16, block_n=16, block_k=16)
+    config = FusedConfig(parts=3, least=128, mebibytes=1, rows=ROWS, product=product)
+    assert config.tokens(300, 40, 4) == 128
+    x, weight = scattered(300, 24), scattered(40, 24)
+    target = torch.randint(40, (300,))
+    target[::5] = -100
+    for mask in ((True, True, True), (True, False, True), (True, True, False)):
+        o = {**OPTIONS, "reduction": "mean", "output_mask": mask}
+        found = fused_targets.fused_linear_cross_entropy_gradients(x, weight, target, **o, config=config)
+        wanted = opmux.fused_linear_cross_entropy_gradients.reference(x, weight, target, **o)
+        same(found, wanted, f"fused_linear_cross_entropy_gradients {mask}")
+    given = (torch.randn(300), x, weight, target, None, None)
+    o = {**OPTIONS, "reduction": "none", "output_mask": (True, True)}
+    found = fused_targets.fused_linear_cross_entropy_backward(*given, **o, config=config)
+    same(found, opmux.fused_linear_cross_entropy_backward.reference(*given, **o), "fused backward")
+
+
+def check_targets_out_of_range() -> None:
+    """Nothing is read outside of the logits, which the interpreter's guard would find; other tokens are right."""
+    logits, target = torch.randn(3, 40), torch.tensor([1, 10**12, -5])
+    o = {**OPTIONS, "reduction": "none"}
+    found = targets.cross_entropy(logits, target, **o, config=ROWS)
+    same(found[:1], opmux.cross_entropy.reference(logits[:1], target[:1], **o), "out of range")
+
+
+check_logits()
+check_chunks()
+check_targets_out_of_range()
+sys.stdout.write("all equal\n")
