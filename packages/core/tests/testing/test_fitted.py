@@ -90,3 +90,13 @@ def test_a_profile_may_run_a_few_claimed_cases_only() -> None:
     claimed = [case for case in every if case.dtypes["x"] == torch.float32]
     assert len(some) == 4
     assert some == tuple(claimed[len(claimed) * place // 4] for place in range(4))
+
+
+def test_no_case_plants_a_nan_into_integers() -> None:
+    """A backend that takes int8 alone: cases about NaN are fitted to it only where floats are meant."""
+    codes = Implementation(op="scaled_linear", target=opmux.scaled_linear.reference, when=(Dtype("x", "int8"),))
+    with backends(kernel=codes):
+        cases = cases_for("kernel", "scaled_linear", "small", CPU)
+    planted = [case for case in cases if case.probe in ("nan", "inf", "-inf") and case.dtypes["x"] == torch.int8]
+    assert {case.data for case in planted} >= {"x_scale", "bias"}
+    assert not {case.data for case in planted} & {"x", "w"}
