@@ -88,6 +88,41 @@ def test_pages_come_and_go() -> None:
     assert cache.free_pages == 0
 
 
+@pytest.mark.parametrize("dtype", ["fp8", torch.float8_e5m2, torch.int8], ids=str)
+@torch.no_grad()
+def test_a_cache_in_8_bits(block: Block, dtype: Any) -> None:
+    x = inputs(sum(LENGTHS), HIDDEN)
+    wanted = each_alone(block, x)
+    cache = nn.PagedCache(2, 40, 16, KV_HEADS, HIDDEN // HEADS, dtype=dtype)
+    assert cache.data.dtype == (torch.float8_e4m3fn if dtype == "fp8" else dtype)
+    assert cache.k_scale is not None
+    assert cache.k_scale.shape == (2, KV_HEADS)
+    assert bool((cache.k_scale == 1).all())
+    if dtype == torch.int8:  # the keys and values of this block are about 1, and so would their codes be
+        cache.calibrate(1, *(inputs(64, KV_HEADS, HIDDEN // HEADS) * 2 for _ in range(2)))
+    context = cache.layer(1, cache.step(dict(enumerate(LENGTHS))))
+    got = block(x, context=context)
+    assert 0 < float((got - wanted).norm() / wanted.norm()) < 0.2
+    assert not cache.data[:, 0].to(torch.float32).any()  # the other layer's
+
+
+@torch.no_grad()
+def test_calibrating_fits_the_largest_of_each_head() -> None:
+    cache = nn.PagedCache(2, 4, 16, 2, 8, dtype="fp8")
+    k, v = torch.ones(3, 2, 8), torch.ones(3, 2, 8)
+    k[1, 0, 3], k[2, 1, 0], v[0, 1, 7] = -896.0, 44.8, float("nan")
+    cache.calibrate(1, k, v)
+    assert cache.k_scale is not None
+    assert cache.v_scale is not None
+    torch.testing.assert_close(cache.k_scale, torch.tensor([[1.0, 1.0], [2.0, 0.1]]))
+    torch.testing.assert_close(cache.v_scale, torch.tensor([[1.0, 1.0], [1 / 448, 1 / 448]]))
+    context = cache.layer(1, cache.step({0: 3}))
+    context.attend(torch.randn(3, 4, 8), k, v, None, backend=None)
+    stored = context.k_cache.float() * cache.k_scale[1][:, None]
+    slots = context.step.slot_mapping
+    torch.testing.assert_close(stored.flatten(0, 1)[slots], k, rtol=0.07, atol=0)
+
+
 @pytest.mark.parametrize("counts", [{}, {3: 0}])
 def test_a_step_has_tokens(counts: dict[int, int]) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -117,6 +152,20 @@ def test_values_of_another_size() -> None:
         (
             lambda: nn.PagedCache(1, 1, 8, 1, 8),
             "PagedCache: `page_size` expected 1 or a multiple of 16, got 8; round it up",
+        ),
+        (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp4"),  # type: ignore[arg-type]
+            'PagedCache: `dtype` expected a torch.dtype, "fp8" or None, got \'fp4\'; pass torch.int8, or "fp8"',
+        ),
+        (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8).calibrate(0, torch.ones(1, 1, 8), torch.ones(1, 1, 8)),
+            "PagedCache: `index` expected a layer of an 8-bit cache, got one in float32; "
+            'make the cache with dtype="fp8"',
+        ),
+        (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").calibrate(0, torch.ones(0, 1, 8), torch.ones(1, 1, 8)),
+            "PagedCache: `k` expected shape [tokens, 1, dim] with at least one token, got shape [0, 1, 8]; "
+            "pass what the layer's projection gives, heads apart",
         ),
         (
             lambda: nn.PagedCache(1, 0, 16, 1, 8),
@@ -194,6 +243,9 @@ def test_values_of_another_size() -> None:
     ],
     ids=[
         "page_size",
+        "another dtype",
+        "not in 8 bits",
+        "no tokens to calibrate by",
         "no pages",
         "layer",
         "too few pages",
