@@ -84,7 +84,7 @@ class Call(NamedTuple):
         )  # fmt: skip
 
     @property
-    def stored(self) -> tuple[Any, Any, Any]:
+    def stored(self) -> tuple[Any, ...]:
         """Queries and caches as kernels take them: those of 8-bit codes as bytes."""
         return tuple(as_bytes(t) if t.element_size() == 1 else t for t in (self.q, self.k_cache, self.v_cache))
 

@@ -35,13 +35,13 @@ def _records() -> Iterator[Implementation]:
                 capturable=True,
                 deterministic=True,
             )
-        for name, dtypes in (("codes", (*HALVES, *_FP8)), ("codes_float32", ("float32",))):
+        for name, queries in (("codes", (*HALVES, *_FP8)), ("codes_float32", ("float32",))):
             yield Implementation(
                 op=op,
                 name=name,
                 target=f"opmux_triton.paged.targets:{op}_codes",
                 archs=PORTABLE,
-                when=(*codes_of_arch("k_cache"), *portable_heads(dtypes, "q", "k_cache", "v_cache")),
+                when=(*codes_of_arch("k_cache"), *portable_heads(queries, "q", "k_cache", "v_cache")),
                 features=_FEATURES,
                 config=f"opmux_triton.paged.configs:{name}_config",
                 space=f"opmux_triton.paged.spaces:{name}_space",
