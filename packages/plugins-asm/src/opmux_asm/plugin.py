@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from opmux.plugin import Implementation, hookimpl
 from opmux_asm.products import implementations as products
 from opmux_asm.row_ops import implementations as row_ops
+from opmux_asm.token_ops import implementations as token_ops
 
 OPMUX_API_VERSION = 1
 
@@ -14,3 +15,4 @@ def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from row_ops.RECORDS
     yield from products.RECORDS
+    yield from token_ops.RECORDS

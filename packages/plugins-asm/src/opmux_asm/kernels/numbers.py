@@ -13,6 +13,10 @@ HIGH_HALVES = 0x07060302
 """v_perm_b32: the upper halves of two registers, the first operand's on top."""
 
 
+HALF_UNIT, QUIET_NAN = 0x7FFF, 0x7FFF0000
+"""Less than half a unit in the last place of a bfloat16, and a NaN, as parts of float32."""
+
+
 class Constants:
     """Constants in registers, made when first asked for: instructions of three operands take no literals.
 
@@ -40,6 +44,12 @@ class Constants:
             self.made["v", value] = self.kernel.v(name)
             self.kernel.v_mov_b32(self.made["v", value], value)
         return self.made["v", value]
+
+    def prepare_bf16(self) -> None:
+        """Make those that `pack` takes for bfloat16 on gfx942."""
+        self.scalar("half_unit", HALF_UNIT)
+        self.vector("quiet_nan", QUIET_NAN)
+        self.scalar("high_halves", HIGH_HALVES)
 
 
 def unpack(k: Kernel, dtype: str, packed: Register, out: Register) -> None:
@@ -78,8 +88,8 @@ def pack(k: Kernel, dtype: str, values: Register, out: Register, constants: Cons
 
 def _pack_bf16(k: Kernel, low: Register, high: Register, target: Register, constants: Constants) -> None:
     """gfx942 has no conversion to bfloat16: add half a unit of the last place, and keep NaN a NaN."""
-    half = constants.scalar("half_unit", 0x7FFF)
-    quiet = constants.vector("quiet_nan", 0x7FFF0000)
+    half = constants.scalar("half_unit", HALF_UNIT)
+    quiet = constants.vector("quiet_nan", QUIET_NAN)
     with k.temporary("odd", 2) as odd, k.temporary("is_nan", 2, "s") as is_nan:
         k.v_cmp_u_f32(VCC, low, low)
         k.v_cmp_u_f32(is_nan, high, high)

@@ -4,12 +4,14 @@ import functools
 from collections.abc import Callable
 
 from opmux_asm.__about__ import __version__
-from opmux_asm.kernels import products, recipes, row_kernels
+from opmux_asm.kernels import cache, products, recipes, rope, row_kernels
 from opmux_asm.writer import Kernel, module
 
 FAMILIES: dict[str, Callable[[str], list[Kernel]]] = {
     **{name: functools.partial(row_kernels.kernels, name) for name in recipes.FAMILIES},
     **{name: functools.partial(products.kernels, name) for name in products.FAMILIES},
+    rope.FAMILY: rope.kernels,
+    cache.FAMILY: cache.kernels,
 }
 """By name, a function of the arch that writes the family's kernels."""
 

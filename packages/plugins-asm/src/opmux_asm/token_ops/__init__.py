@@ -1,0 +1,1 @@
+"""The ops of a token's heads: rotary embedding and the cache write."""
