@@ -13,8 +13,10 @@ import pytest
 import torch
 from kernels import Counting, add
 
-from opmux.plugin import BuildFailed, CaptureRefused
-from opmux_jit import CompileFailed, CompilerMissing, KernelMissing, Source, cache_root, machine_code
+from opmux.plugin import BuildDeferred, BuildFailed, CaptureRefused
+from opmux.policy import override
+from opmux.running.background import building_here
+from opmux_jit import CompileFailed, CompilerMissing, KernelMissing, Source, cache_root, compilers, machine_code
 from opmux_jit.cache import entry, files, layers, store, tending
 from opmux_jit.compilers import choice
 
@@ -375,3 +377,35 @@ def test_where_the_file_system_has_no_locks_nothing_of_others_is_removed(compile
         )
     assert other.exists()
     assert again(add()).place == first.place
+
+
+def test_a_kernel_in_the_cache_is_found_without_loading_the_compiler(compiler, cache, monkeypatch) -> None:
+    """Loading NVRTC takes longer than everything else that a process does to find a kernel."""
+    made = machine_code(add())
+
+    def loaded(source: Source, name: str | None) -> None:
+        raise AssertionError("the compiler was loaded")
+
+    monkeypatch.setattr(layers, "likely_identity", lambda source, name: made.compiler)
+    monkeypatch.setattr(layers, "choose", loaded)
+    assert again(add()).code == made.code
+
+
+def test_the_likely_compiler_is_that_which_is_chosen() -> None:
+    likely = compilers.likely_identity(add(), None)
+    assert likely in (compilers.identity(compilers.choose(add())), None)
+    assert compilers.likely_identity(add(), "nvcc") is None
+    assert compilers.likely_identity(add(arch="gfx942"), None) is None
+
+
+def test_no_call_waits_for_a_kernel_that_is_built_in_the_background(compiler, cache) -> None:
+    with override(build="background"):
+        with pytest.raises(BuildDeferred) as caught:
+            machine_code(add())
+        build = caught.value.build
+        assert (build.name, build.function) == ("kernel add", "opmux_jit.cache.layers:machine_code")
+        assert compiler.count == 0
+        with building_here():  # as in the helper process
+            machine_code(*build.arguments)
+        layers.forget()
+        assert machine_code(add()).builds == 1

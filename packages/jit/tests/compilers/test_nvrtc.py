@@ -138,3 +138,35 @@ def test_an_error_whose_log_cannot_be_had_names_the_options(tmp_path) -> None:
     assert str(caught.value).splitlines()[2] == (
         "NVRTC_ERROR_COMPILATION; options: --gpu-architecture=sm_90 --std=c++17"
     )
+
+
+def library(folder: Path, name: str, *wheels: str) -> Path:
+    """A file that is named as an NVRTC, in a folder of installed packages."""
+    for wheel in wheels:
+        (folder / f"{wheel}.dist-info").mkdir(parents=True)
+    path = folder / "nvidia" / "cu13" / "lib" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    return path
+
+
+def test_patch_releases_are_told_apart_without_loading_a_library(tmp_path) -> None:
+    wheel = library(tmp_path / "a", "libnvrtc.so.13", "nvidia_cuda_nvrtc-13.0.88", "nvidia_cuda_nvrtc_cu12-12.9.86")
+    assert nvrtc.stated_version(wheel) == "13.0.88"
+    toolkit = library(tmp_path / "b", "libnvrtc.so.13.0.48")
+    link = toolkit.with_name("libnvrtc.so.13")
+    link.symlink_to(toolkit)
+    assert nvrtc.stated_version(link) == "13.0.48"
+    assert nvrtc.stated_version(library(tmp_path / "c", "libnvrtc.so.13")) is None
+    both = library(tmp_path / "d", "libnvrtc.so.13", "nvidia_cuda_nvrtc-13.0.88", "nvidia_cuda_nvrtc-13.0.48")
+    assert nvrtc.stated_version(both) is None
+    assert nvrtc.stated_version(Path("libnvrtc.so.13")) is None
+
+
+def test_what_files_say_is_what_the_library_is(monkeypatch) -> None:
+    nvrtc.likely_version.cache_clear()
+    assert nvrtc.likely_version() in (real().version, None)
+    nvrtc.likely_version.cache_clear()
+    monkeypatch.setattr(nvrtc, "stated_version", lambda path: "11.8.89")
+    assert nvrtc.likely_version() is None, "too old to be used"
+    nvrtc.likely_version.cache_clear()

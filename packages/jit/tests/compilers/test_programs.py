@@ -40,7 +40,7 @@ def nothing_installed(monkeypatch, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("kind", "version", "arch", "options"),
     [
-        (NVCC, "13.0", "sm_90a", ["-cubin", "-arch=sm_90a", "-std=c++17"]),
+        (NVCC, "13.0.88", "sm_90a", ["-cubin", "-arch=sm_90a", "-std=c++17"]),
         (
             HIPCC,
             "6.4.43482",
@@ -97,7 +97,7 @@ def test_an_error_has_the_command_and_all_that_was_printed(tmp_path) -> None:
     lines = str(caught.value).splitlines()
     file, out = tmp_path / "add.cu", tmp_path / "out.bin"
     assert lines[:5] == [
-        f"add: nvcc 13.0 ({path}) could not compile it for sm_90",
+        f"add: nvcc 13.0.88 ({path}) could not compile it for sm_90",
         f"  source: {file}",
         f"{path} -cubin -arch=sm_90 -std=c++17 -o {out} {file}",
         "exit status 3",

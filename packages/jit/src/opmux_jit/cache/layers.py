@@ -17,7 +17,7 @@ from opmux_jit.cache.entry import Entry
 from opmux_jit.cache.keys import entry_key, source_key
 from opmux_jit.cache.reports import warn_once
 from opmux_jit.cache.store import NotKept, Store
-from opmux_jit.compilers import Compiler, choose, identity
+from opmux_jit.compilers import Compiler, choose, identity, likely_identity
 from opmux_jit.compilers.source import Source
 from opmux_jit.errors import CacheRefused, KernelMissing
 
@@ -68,14 +68,17 @@ def _found(source: Source, key: str, compiler: str | None) -> Entry | None:
     if compiling_forbidden():
         found = _read(store, lambda: store.find_any(key))
     else:
-        installed = _installed(source, compiler)
-        found = _read(
-            store,
-            lambda: store.find_any(key) if installed is None else store.find(entry_key(key, identity(installed))),
-        )
+        # First without loading the compiler, which takes longer than all the rest.
+        likely = likely_identity(source, compiler)
+        found = None if likely is None else _read(store, lambda: store.find(entry_key(key, likely)))
+        found = found or _read(store, lambda: _by_installed(store, key, _installed(source, compiler)))
     if found is not None:
         return found
     return next((entry for bundle in bundles.layers() if (entry := bundle.find(key)) is not None), None)
+
+
+def _by_installed(store: Store, key: str, installed: Compiler | None) -> Entry | None:
+    return store.find_any(key) if installed is None else store.find(entry_key(key, identity(installed)))
 
 
 def _read(store: Store, find: Callable[[], Entry | None]) -> Entry | None:

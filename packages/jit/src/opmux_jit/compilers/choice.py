@@ -52,6 +52,14 @@ def choose(source: Source, name: str | None = None) -> Compiler:
     raise CompilerMissing(_none_fits(source, reasons))
 
 
+def likely_identity(source: Source, name: str | None) -> str | None:
+    """The identity of the compiler that `choose` will return, where that can be told without loading a library."""
+    if source.vendor != "nvidia" or name not in (None, "nvrtc"):
+        return None
+    version = nvrtc.likely_version()
+    return None if version is None else f"nvrtc {version}"
+
+
 def _none_fits(source: Source, reasons: Mapping[str, str]) -> str:
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
     return f"{source.name}: no compiler for {source.arch}{lines}\n  try: {_REMEDY[source.vendor]}"

@@ -12,7 +12,7 @@ class Compiler(Protocol):
 
     Attributes:
         name: ``nvrtc``, ``nvcc``, ``hipcc`` or ``clang``.
-        version: as the compiler states it: ``13.5``.
+        version: as the compiler states it, with the patch release: ``13.5.27``.
         path: the library or program.
     """
 

@@ -20,6 +20,8 @@ from opmux_jit.compilers.source import Source
 from opmux_jit.errors import CompilerMissing
 
 _FILE = re.compile(r"libnvrtc\.so\.(\d+)(?:\.(\d+))?$")
+_WHOLE = re.compile(r"libnvrtc\.so\.(\d+\.\d+\.\d+)$")
+_WHEEL = re.compile(r"nvidia_cuda_nvrtc(?:_cu\d+)?-(\d+(?:\.\d+)+)\.dist-info$")
 _SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _COMPILE_ERROR = 6
 OLDEST = (12, 0)
@@ -50,7 +52,7 @@ class Nvrtc:
             self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         except (OSError, AttributeError) as error:
             raise CompilerMissing(f"nvrtc: {path} cannot be loaded: {error}") from None
-        self.version = f"{major.value}.{minor.value}"
+        self.version = stated_version(path) or f"{major.value}.{minor.value}"
         if (major.value, minor.value) < OLDEST:
             wanted = ".".join(map(str, OLDEST))
             raise CompilerMissing(
@@ -159,6 +161,35 @@ def candidates() -> Iterator[Path]:
 def _numbers(path: Path) -> tuple[int, int]:
     match = _FILE.search(path.name)
     return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
+
+
+def stated_version(path: Path) -> str | None:
+    """The version of a library, patch release included, by the names of files; None where they do not say.
+
+    The library itself states no patch release, and takes tens of milliseconds to load.
+    """
+    major = str(_numbers(path)[0])
+    real = _WHOLE.search(path.resolve().name)
+    if real is not None:
+        return real[1]
+    if len(path.parents) < 4:
+        return None
+    try:
+        names = [entry.name for entry in os.scandir(path.parents[3])]
+    except OSError:
+        return None
+    found = {match[1] for name in names if (match := _WHEEL.match(name)) and match[1].split(".")[0] == major}
+    return found.pop() if len(found) == 1 else None
+
+
+@functools.cache
+def likely_version() -> str | None:
+    """The version of the NVRTC that `find` will find, without loading it; None where files do not say."""
+    first = next(candidates())
+    version = stated_version(first)
+    if version is None or tuple(map(int, version.split(".")[:2])) < OLDEST:
+        return None
+    return version
 
 
 @functools.cache

@@ -45,7 +45,7 @@ class Kind:
 
 
 KINDS = (
-    Kind("nvcc", "nvcc", "nvidia", ("CUDA_HOME", "CUDA_PATH"), "/usr/local/cuda", r"release ([\d.]+)",
+    Kind("nvcc", "nvcc", "nvidia", ("CUDA_HOME", "CUDA_PATH"), "/usr/local/cuda", r"release (?:[\d.]+, V)?([\d.]+)",
          ("-cubin", "-arch={arch}", "-std=c++17")),
     Kind("hipcc", "hipcc", "amd", ("ROCM_PATH", "HIP_PATH"), "/opt/rocm", r"HIP version: ([\d.]+)",
          ("--genco", "--no-gpu-bundle-output", "--offload-arch={arch}", "-O3", "-std=c++17")),
