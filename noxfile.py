@@ -289,14 +289,14 @@ def run_demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Print the figures of the core: call budget, plan miss, import time."""
+    """Print the figures of the core: call budget, with gradients too, plan miss, import time."""
     install(session, *CORE_ALONE)
     run_bench(session)
 
 
 def run_bench(session: nox.Session) -> None:
     """Print the figures of the core."""
-    for program in ("call_budget", "plan_miss", "import_time"):
+    for program in ("call_budget", "gradient_budget", "plan_miss", "import_time"):
         session.run("python", f"{CORE}/benchmarks/{program}.py")
 
 

@@ -1,5 +1,6 @@
 """The benchmark of the call path runs in any environment; its figures are judged by people, not here."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,17 @@ def test_features_of_other_backends_do_not_stop_it():
     """Those that read a star dim need it bound, as the generated code has it."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_gradients_have_their_figures_too():
+    program = BENCHMARKS / "gradient_budget.py"
+    done = subprocess.run(
+        [sys.executable, program, "--rounds", "1", "--calls", "3", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"attention", "linear", "rms_norm", "silu_mul"}
+    assert all({"forward", "backward", "least forward", "least backward"} < set(us) for us in found.values())

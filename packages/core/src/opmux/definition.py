@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from opmux import __about__
 from opmux.callpath import names
-from opmux.callpath.op import OPS, Front, Op
+from opmux.callpath.op import OPS, Front, Op, Recording
 from opmux.declared.caveats import Caveat
 from opmux.declared.implementation import Implementation, Priority
 from opmux.planning import dispatch
@@ -27,7 +27,7 @@ from opmux.signatures.signature import (
     Widened,
     read_signature,
 )
-from opmux.torch_bridge import generated_gradients, routing, torch_library
+from opmux.torch_bridge import direct, generated_gradients, routing, torch_library
 
 Result = TypeVar("Result")
 
@@ -169,6 +169,7 @@ def _define(
         generated,
         caveats,
         on_miss=dispatch.plan_and_run,
+        recorder=direct.recorded,
     )
     public = _publish(op, python_signature, fn.__module__)
     _DEFINED_AT[name] = _place_of(fn)
@@ -228,7 +229,7 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
     def slow(*tensors: Any, backend: str | None, out: Any = None, **options: Any) -> Any:
         return routing.call(op, tensors, options, backend, out)
 
-    def recover(error: Exception, front: Front, /, *tensors: Any, **options: Any) -> Any:
+    def recover(error: Exception, front: Front | Recording, /, *tensors: Any, **options: Any) -> Any:
         return execution.recover(op, error, front, tensors, options, None)
 
     names.bind(op.namespace, op.absent, slow=slow, recover=recover, deterministic=deterministic_mode)

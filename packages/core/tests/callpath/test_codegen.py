@@ -63,8 +63,8 @@ def test_the_entry_asks_guard_then_shapes_then_looks_up_its_key():
         f"        return _traced({passed}, backend=backend, out=out)",
         "    if out is backend is None and not _profiler._is_profiler_enabled and not _dispatch_modes() "
         "and _forward_ad._current_level < 0 and not _function_modes(x):",
-        "        same, tracked, runs = _front_7",
-        f"        if not same({given}) or (tracked and _grad_enabled()):",
+        "        same, recorded, runs = _front_7",
+        f"        if not same({given}) or (recorded is not None and recorded is not _grad_enabled()):",
         f"            runs = _other_front_7({given})",
         "        if runs is not None:",
         "            try:",

@@ -80,7 +80,7 @@ PARAMETERS = {
 
 VARIABLES = {
     "same": "the guard asked first",
-    "tracked": "whether that guard's tensors require a gradient",
+    "recorded": "whether gradients must be on or off for that guard to hold; None where no tensor requires one",
     "runs": "the plans behind a guard, by key",
     "error": "an exception on the direct way",
 }

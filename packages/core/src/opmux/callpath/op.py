@@ -103,6 +103,35 @@ class Front(dict[Any, Callable[..., Any]]):
         return result
 
 
+class Recording(dict[Any, Callable[..., Any]]):
+    """What runs and records calls whose gradients are due, keyed as a `Front`.
+
+    It has plans of its own: the op looks for its plans again while it is recorded, with gradients off, and would
+    otherwise change its guard at every call.
+    """
+
+    def __init__(self, table: PlanTable, record: Callable[..., Any], instead: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.state, self.plans = table.state, Front(table)
+        self._record, self._instead = record, instead
+
+    def __missing__(self, key: Any) -> Callable[..., Any]:
+        run = self.plans.get(key) if self._instead is None else self._instead
+        if run is None:  # not planned yet: planned by the call
+            return functools.partial(self._record, self.plans, self.plans[key])
+        make_room(self, PlanTable.LIMIT)
+        self[key] = made = functools.partial(self._record, self.plans, run)
+        return made
+
+    def plan_of(self, key: Any) -> None:
+        """None: what its plans raise is handled while they are recorded."""
+
+    def forget(self, full: Any) -> None:
+        """Drop what is kept under a key of the table."""
+        self.plans.forget(full)
+        self.clear()
+
+
 @dataclass(frozen=True)
 class OpState:
     """What the parts of a key mean; replaced as a whole when implementations are added or removed."""
@@ -140,6 +169,8 @@ class Op:
         touched: tensor -> expression for how many of its elements the longest call touches, where that is not all.
         capturable: the reference reads no data on the host, so it may run during graph capture.
         caveats: what the definition leaves unspecified: an implementation that differs there declares it.
+        on_miss: makes a plan for a key that has none, and runs it.
+        recorder: see `Recorder`.
         generated: a backward op without a definition of its own: it runs its forward's reference through autograd.
         public: the function that users call.
     """
@@ -160,6 +191,7 @@ class Op:
     generated: bool = False
     caveats: tuple[Caveat, ...] = ()
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)
+    recorder: "Recorder | None" = field(default=None, repr=False)
     tuned_features: tuple[Feature, ...] = field(default=(), repr=False)
 
     FRONTS: ClassVar[int] = 16
@@ -256,7 +288,7 @@ class Op:
             else:
                 self.public.__code__ = made.__code__
                 # Old code may still be running: it finds no plans, and leaves through `_slow`.
-                self.namespace[names.front_name(self._versions - 1)] = (never, False, None)
+                self.namespace[names.front_name(self._versions - 1)] = (never, None, None)
                 self.namespace[names.other_front_name(self._versions - 1)] = _no_front
 
     def names_in_use(self) -> frozenset[str]:
@@ -276,21 +308,31 @@ class Op:
         self.namespace[names.other_front_name(self._versions)] = functools.partial(
             self._other_front, name, self.table, fronts
         )
-        self.namespace[name] = (never, False, None)
+        self.namespace[name] = (never, None, None)
 
-    def _other_front(self, name: str, table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any) -> Front | None:
+    def _other_front(
+        self, name: str, table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any
+    ) -> "Front | Recording | None":
         """The plans for tensors that the first guard does not match: those behind another guard, or behind a new one.
 
         Returns:
-            None where the call is not plain: a subclass, a gradient due, a functorch level, a wrong argument.
+            None where the call is not plain: a subclass, a functorch level, a wrong argument, or a gradient due that is
+            not recorded the short way.
         """
-        grad_enabled = torch.is_grad_enabled()
-        entry = next((e for e in tuple(fronts) if e[0](*tensors) and not (e[1] and grad_enabled)), None)
+        enabled = torch.is_grad_enabled()
+        entry = next((e for e in tuple(fronts) if e[0](*tensors) and e[1] in (None, enabled)), None)
         if entry is None:
             given = tuple(t for t in tensors if not any(t is absent for absent in self.absent.values()))
             if not is_plain(given) or not self._ranks_fit(tensors):
                 return None
-            entry = (make_guard(tensors), any(t.requires_grad for t in given), Front(table))
+            tracked = any(t.requires_grad for t in given)
+            runs: Front | Recording = Front(table)
+            if tracked and enabled:
+                recorded = None if self.recorder is None else self.recorder(self, tensors)
+                if recorded is None:
+                    return None
+                runs = Recording(table, *recorded)
+            entry = (make_guard(tensors), enabled if tracked else None, runs)
         with self._lock:
             if entry not in fronts:
                 fronts[:] = [*fronts[-self.FRONTS + 1 :], entry]
@@ -335,8 +377,12 @@ def _names_of(code: CodeType) -> Iterator[str]:
             yield from _names_of(constant)
 
 
-FrontEntry = tuple[Guard, bool, Front | None]
-"""A guard, whether one of its tensors requires a gradient (then it holds only while gradients are off), its plans."""
+FrontEntry = tuple[Guard, bool | None, Front | Recording | None]
+"""A guard, whether gradients must be on or off for it to hold (None where no tensor requires one), and its plans."""
+
+Recorder = Callable[["Op", Sequence[Any]], tuple[Callable[..., Any], Callable[..., Any] | None] | None]
+"""Returns what runs and records calls with tensors like these, called with the plans, the plan's callable, and the
+call's arguments; and the function of another op that is to run instead. None where such calls take the long way."""
 
 
 def _no_front(*tensors: Any) -> None:
@@ -348,14 +394,13 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def is_plain(tensors: tuple[Any, ...]) -> bool:
-    """Whether the direct way accepts these: plain strided tensors on one device, no gradient due, no transform."""
+    """Whether the direct way accepts these: plain strided tensors on one device, no transform."""
     return (
         all(t.__class__ in PLAIN and t.layout is torch.strided and not t.is_nested and not t.is_neg() for t in tensors)
         and not any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
         and not tensors[0].is_meta
         and all(t.device == tensors[0].device for t in tensors[1:])
         and torch._C._functorch.peek_interpreter_stack() is None
-        and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
     )
 
 

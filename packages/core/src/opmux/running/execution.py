@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opmux.callpath.op import Front, Op, PlanTable
+from opmux.callpath.op import Front, Op, PlanTable, Recording
 from opmux.running import faults, outputs
 from opmux.running.attempt import Forced, attempt_of
 from opmux.running.quarantine import quarantined_for
@@ -30,7 +30,7 @@ def execute(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend:
 def recover(
     op: Op,
     error: Exception,
-    runs: PlanTable | Front,
+    runs: PlanTable | Front | Recording,
     tensors: Sequence[Any],
     options: Mapping[str, Any],
     backend: str | None,

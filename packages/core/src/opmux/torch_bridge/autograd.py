@@ -134,7 +134,7 @@ def forward_mode(name: str) -> GradientRefused:
     )
 
 
-class _Level(_SingleLevelFunction):
+class Level(_SingleLevelFunction):
     """A function that records at the current level only; below it, the op is dispatched again.
 
     torch.autograd.Function would pass the call to functorch if a transform is active, and then require a form that
@@ -147,7 +147,7 @@ class _Level(_SingleLevelFunction):
         return ctx._autograd_function_id, id(ctx.op)
 
 
-class _Recorded(_Level):
+class _Recorded(Level):
     """Runs a forward op; its backward runs the backward op."""
 
     @staticmethod
@@ -186,7 +186,7 @@ class _Recorded(_Level):
         return None, None, None, None, *gradients
 
 
-class _Once(_Level):
+class _Once(Level):
     """Runs a backward op, whose results may be used but not differentiated again."""
 
     @staticmethod

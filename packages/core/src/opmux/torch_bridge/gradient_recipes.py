@@ -118,7 +118,7 @@ class Recipe:
             grad = grads[source.place] if source.place < len(grads) else None
             if grad is not None:
                 shape, _ = forms[source.place]
-                grad = _contiguous(grad if grad.dim() == len(shape) else grad.expand(shape))
+                grad = contiguous(grad if grad.dim() == len(shape) else grad.expand(shape))
             elif not source.optional:
                 shape, dtype = forms[source.place]
                 grad = like.new_zeros(shape, dtype=dtype)
@@ -126,13 +126,14 @@ class Recipe:
         return made
 
 
-def _contiguous(grad: Tensor) -> Tensor:
+def contiguous(grad: Tensor) -> Tensor:
     """The gradient in contiguous memory, with the strides that its shape implies.
 
     torch ignores the strides of dims of size 1, and all strides of empty tensors, when it decides whether a tensor is
     contiguous: an expanded gradient of such a shape keeps strides of 0, which a backend may refuse.
     """
-    grad = grad.contiguous()
+    if not grad.is_contiguous():
+        return grad.contiguous()
     return grad.clone(memory_format=torch.contiguous_format) if 0 in grad.stride() else grad
 
 
