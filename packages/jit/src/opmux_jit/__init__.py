@@ -3,8 +3,10 @@
 from opmux_jit.__about__ import __version__ as __version__
 from opmux_jit.ahead.prebuild import prebuild
 from opmux_jit.ahead.warmup import warmup
-from opmux_jit.cache.entry import Entry
-from opmux_jit.cache.layers import cache_root, machine_code
+from opmux_jit.cache.bundles import Bundle
+from opmux_jit.cache.bundles import layers as named_bundles
+from opmux_jit.cache.entry import Damaged, Entry
+from opmux_jit.cache.layers import cache_root, compiling_forbidden, machine_code
 from opmux_jit.compilers import Compiler, Source, choose, installed
 from opmux_jit.errors import (
     CacheRefused,
@@ -17,10 +19,12 @@ from opmux_jit.errors import (
 from opmux_jit.launching import Kernel, load, tensor_map
 
 __all__ = [
+    "Bundle",
     "CacheRefused",
     "CompileFailed",
     "Compiler",
     "CompilerMissing",
+    "Damaged",
     "Entry",
     "Kernel",
     "KernelMissing",
@@ -29,9 +33,11 @@ __all__ = [
     "Source",
     "cache_root",
     "choose",
+    "compiling_forbidden",
     "installed",
     "load",
     "machine_code",
+    "named_bundles",
     "prebuild",
     "tensor_map",
     "warmup",

@@ -70,6 +70,9 @@ int load(void **module, const void *image) {
 }
 
 int unload(void *module) {
+  if (const int code = failed("unload")) {
+    return code;
+  }
   delete static_cast<FakeModule *>(module);
   --fake.live_modules;
   return 0;

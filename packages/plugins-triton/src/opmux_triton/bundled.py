@@ -11,11 +11,9 @@ import triton
 from triton.runtime.cache import FileCacheManager
 
 try:
-    from opmux_jit.cache.bundles import layers
-    from opmux_jit.cache.entry import Damaged
-    from opmux_jit.cache.layers import compiling_forbidden
-    from opmux_jit.errors import KernelMissing
-except ModuleNotFoundError:  # it, or something that it depends on
+    from opmux_jit import Damaged, KernelMissing, compiling_forbidden
+    from opmux_jit import named_bundles as layers
+except ImportError:  # it, or something that it depends on; or it is older than what is asked of it
     INSTALLED = False
 else:
     INSTALLED = True

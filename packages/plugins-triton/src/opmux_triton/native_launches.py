@@ -20,12 +20,12 @@ from opmux_triton.launch import Made
 from opmux_triton.tensor_maps import Maps, launcher_of, layouts_of
 
 try:
-    from opmux_jit.launching import device
-    from opmux_jit.native.library import is_built, launcher
-except ModuleNotFoundError:  # it, or something that it depends on
+    from opmux_jit import launching
+    from opmux_jit.launching import device, is_built, launcher
+except ImportError:  # it, or something that it depends on; or it is older than what is asked of it
     INSTALLED = False
 else:
-    INSTALLED = True
+    INSTALLED = launching.API_VERSION == 1
 
 KINDS = {
     "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "fp32": "f",

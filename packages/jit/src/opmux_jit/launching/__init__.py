@@ -4,8 +4,13 @@ from opmux_jit.launching.devices import Device, device
 from opmux_jit.launching.kernel import Kernel, load
 from opmux_jit.launching.modules import Function, Module
 from opmux_jit.launching.tensor_maps import Fill, Promotion, Swizzle, tensor_map
+from opmux_jit.native.library import is_built, launcher
+
+API_VERSION = 1
+"""What `launcher` takes and returns, for packages that call it; raised when that changes."""
 
 __all__ = [
+    "API_VERSION",
     "Device",
     "Fill",
     "Function",
@@ -14,6 +19,8 @@ __all__ = [
     "Promotion",
     "Swizzle",
     "device",
+    "is_built",
+    "launcher",
     "load",
     "tensor_map",
 ]

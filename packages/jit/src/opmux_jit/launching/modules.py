@@ -1,6 +1,5 @@
 """Machine code that is loaded on a device, and the kernels in it."""
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +36,11 @@ def failure(name: str, error: Exception, text: str) -> Exception:
 
 
 class Module:
-    """Machine code on a device. It is unloaded when neither it nor a kernel of it is referenced any more."""
+    """Machine code on a device.
+
+    It stays loaded until the process ends or `unload` is called, even if nothing refers to it any more: a CUDA graph
+    that was captured may still launch its kernels, and refers to no object of Python.
+    """
 
     def __init__(self, code: Entry | bytes, device: Device) -> None:
         """Load verified machine code.
@@ -57,8 +60,6 @@ class Module:
             self.handle: int = native.load(device.driver, device.index, image)
         except native.DriverError as error:
             raise failure(self.name, error, self._refused(code, *error.args)) from None
-        self._unload = weakref.finalize(self, native.unload, device.driver, device.index, self.handle)
-        self._unload.atexit = False  # the driver unloads everything when the process ends
 
     def _refused(self, code: Entry | bytes, said: str, number: int) -> str:
         text = f"{self.name}: the driver does not load it on device {self.device.index}: {said}"
@@ -74,6 +75,18 @@ class Module:
             else "  try:       compile for this GPU's own arch, or update ROCm"
         )
         return "\n".join(lines)
+
+    def unload(self) -> None:
+        """Unload the code. Nothing may launch its kernels any more: neither this process's code nor a captured graph.
+
+        Raises:
+            LoadFailed: where the driver refuses it.
+        """
+        native = launcher()
+        try:
+            native.unload(self.device.driver, self.device.index, self.handle)
+        except native.DriverError as error:
+            raise failure(self.name, error, f"{self.name}: {error.args[0]}") from None
 
     def function(self, name: str) -> "Function":
         """A kernel of the module.
