@@ -37,6 +37,11 @@ def all_are_watched() -> bool:
     )
 
 
+def linears_are_torchs() -> bool:
+    """Whether a linear's forward is what torch defines, in this process."""
+    return _LINEAR is not None and nn.Linear.forward is _LINEAR
+
+
 def watched(module: nn.Module) -> bool:
     """Whether calling the module does more than run its forward; it then has to be called."""
     return bool(

@@ -116,8 +116,13 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
     yield from coded.cases(op, profile, gpu)
     for given in choices.presences(signature):
         yield from (case(dtype, given=given) for dtype in (half, single))
+    needed = {t.name for t in signature.tensors if not t.optional}
     for options in choices.option_choices(signature):
-        yield from (case(dtype, options=options) for dtype in (half, single))
+        for made in (case(dtype, options=options) for dtype in (half, single)):
+            # Some options go only without some optional tensors.
+            yield (
+                made if is_valid(made) else case(made.dtypes[signature.tensors[0].name], given=needed, options=options)
+            )
     tile = tile_dims(signature, profile)
     if tile is not None:
         yield from (case(dtype, tile, options=o) for dtype in (half, single) for o in ({}, _causal(signature)))

@@ -20,6 +20,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 import opmux
 from opmux.nn.autocast import autocast_dtype
 from opmux_transformers import agreement
+from opmux_transformers.calls import linears_are_torchs, watched
 from opmux_transformers.foreign import mark, whose_forward
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.survey import Survey
@@ -56,9 +57,10 @@ def head_forward(self: Any, input: Tensor) -> Tensor:  # the name in torch.nn.Li
     """Hand over the input where a loss is to be computed from it; else compute logits."""
     taken: Taken | None = getattr(self, TAKEN)
     weight = self.weight
-    # Hooks gather a sharded weight, which is whole during this call only.
-    if taken is None or self._forward_pre_hooks or self._forward_hooks:
-        return nn.functional.linear(input, weight)
+    # Hooks gather a sharded weight, which is whole during this call only; a process may replace what linears compute.
+    if taken is None or watched(self) or not linears_are_torchs():
+        logits: Tensor = type(self).forward(self, input)
+        return logits
     if (dtype := autocast_dtype(input)) is not None:
         taken.hidden, taken.weight = input.to(dtype), weight.to(dtype)
     elif input.dtype == weight.dtype:
@@ -221,16 +223,29 @@ def _head_of(model: Any) -> Any:
 _BATCH, _SEQ, _WIDTH = 2, 7, 16
 
 
+class _States(MoeModelOutputWithPast):
+    """Hidden states; whatever else a model asks its layers for is None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class _Given(nn.Module):
     """What stands in for the layers of a model: it returns hidden states that it was given."""
+
+    @property
+    def decoder(self) -> "_Given":
+        """Itself: some models call a part of their layers."""
+        return self
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
         self.hidden = hidden
 
-    def forward(self, *args: Any, **kwargs: Any) -> MoeModelOutputWithPast:
+    def forward(self, *args: Any, **kwargs: Any) -> _States:
         """The hidden states, whatever the tokens are."""
-        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+        return _States(last_hidden_state=self.hidden)
 
 
 def _judge(model: Any, head: nn.Linear, name: str) -> Head | str:
