@@ -1,0 +1,67 @@
+"""Launch parameters of scaled products: what an arch has, tiles of few rows, and what has no registers left."""
+
+from typing import Any
+
+import pytest
+from family_shapes import ARCHS, TOKENS, WIDTHS, assert_launchable
+
+from opmux.plugin import parse_arch
+from opmux_triton.archs import shared_memory
+from opmux_triton.scaled_gemm import heuristics, hopper_heuristics
+from opmux_triton.scaled_gemm.hopper_configs import BLOCK_K, HopperScaledConfig
+
+HOPPER = parse_arch("sm_90")
+ROWS = (1, 3, 16, 17, 64, 100, 128, 2048, 4096, 16384)
+FORMATS = (heuristics.scaled_linear, heuristics.scaled_linear_fnuz, heuristics.scaled_linear_int8)
+
+
+@pytest.mark.parametrize("arch", ARCHS, ids=lambda arch: arch.name)
+def test_a_program_keeps_to_what_an_arch_has(arch: Any) -> None:
+    found = [
+        config(arch, {"bucket(batch)": batch, "bucket(m)": m, "n": n, "k": k})
+        for config in FORMATS
+        for batch, m in ((0, 0), (2, 3), *((0, bucket) for bucket in TOKENS))
+        for n, k in zip(WIDTHS, reversed(WIDTHS), strict=True)
+    ]
+    assert_launchable(found, arch)
+
+
+def gluon(m: int, n: int, k: int, k_blocks: int = 1, w_rows: int = 1, added: bool = False) -> HopperScaledConfig:
+    features = {"bucket(m, 8)": m, "n": n, "k": k, "k_blocks": k_blocks, "w_rows": w_rows}
+    config = hopper_heuristics.scaled_linear_accumulate if added else hopper_heuristics.scaled_linear
+    return config(HOPPER, features if added else {**features, "bucket(batch)": 0})
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("m", ROWS)
+def test_the_ring_and_the_results_fit_shared_memory(m: int, added: bool) -> None:
+    for n, k in ((7168, 16384), (24576, 1536), (4096, 7168), (136, 272)):
+        for k_blocks, w_rows in ((1, 1), (1, n), (-(-k // 128), -(-n // 128)), (-(-k // 128), n)):
+            config = gluon(m, n, k, k_blocks, w_rows, added)
+            ring = config.stages * (config.block_m + config.block_n) * BLOCK_K
+            results = 4 * config.block_m * config.block_n // config.parts * config.slots
+            assert config.stages >= 2
+            assert ring + results < shared_memory("sm_90")
+
+
+def test_few_rows_are_the_columns_of_a_tile() -> None:
+    for m in (1, 8, 16):
+        config = gluon(m, 7168, 16384)
+        assert config.swap
+        assert config.block_n == 16
+
+
+def test_scales_of_columns_do_not_meet_the_widest_tile() -> None:
+    """It has no registers for them."""
+    widest = gluon(4096, 7168, 16384, k_blocks=128, w_rows=56)
+    assert (widest.warpgroups, widest.swap) == (3, False)
+    assert gluon(4096, 7168, 16384, k_blocks=128, w_rows=7168).warpgroups < 3
+
+
+def test_a_product_that_is_added_is_computed_whole() -> None:
+    for m in ROWS:
+        assert gluon(m, 4096, 7168, added=True).cut == "none"
+
+
+def test_no_rows_have_a_config() -> None:
+    assert gluon(0, 4096, 7168).block_m
