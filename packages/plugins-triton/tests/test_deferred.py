@@ -1,7 +1,9 @@
 """Kernels described for another process: what it compiles is what Triton then finds."""
 
 import pickle
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import planted_kernels as planted
@@ -12,8 +14,9 @@ from triton.runtime.cache import FileCacheManager
 from triton.runtime.jit import TensorWrapper
 
 import opmux
-from opmux.plugin import takers
-from opmux_triton import deferred
+from opmux.plugin import BuildDeferred, parse_arch, takers
+from opmux.running import helper
+from opmux_triton import deferred, launch
 from opmux_triton.aot import described
 from opmux_triton.aot.build import compile_launch
 from opmux_triton.aot.described import _made, compile_described
@@ -65,21 +68,21 @@ def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(described, "build_launcher", lambda compiled: None)
 
 
-def build_of(launch: Launch) -> Any:
-    return deferred.build_of(launch.kernel, launch.arguments, launch.meta, ARCH, _specialised(launch.kernel))
+def build_of(one: Launch) -> Any:
+    return deferred.build_of(one.kernel, one.arguments, one.meta, ARCH, _specialised(one.kernel))
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_described_is_what_a_launch_needs(name: str, hits: list[bool]) -> None:
-    for launch in CALLS[name]():
-        build = build_of(launch)
-        assert build.name == f"kernel {launch.kernel.__name__}"
+    for one in CALLS[name]():
+        build = build_of(one)
+        assert build.name == f"kernel {one.kernel.__name__}"
         with pytest.raises(deferred.Missing), deferred.deferring():
-            compile_launch(launch, ARCH)
+            compile_launch(one, ARCH)
         assert hits == []
         compile_described(*pickle.loads(pickle.dumps(build.arguments)))
         with deferred.deferring():
-            compile_launch(launch, ARCH)
+            compile_launch(one, ARCH)
         assert hits == [False, True]
         hits.clear()
 
@@ -125,3 +128,39 @@ def test_a_wrapped_tensor_is_seen_as_its_wrapper() -> None:
     made = _made(deferred._described(as_bytes(meta(64, dtype=torch.float8_e4m3fn)), True))
     assert isinstance(made, TensorWrapper)
     assert made.dtype == triton.language.uint8
+
+
+def test_a_launch_defers_what_triton_would_compile(hits: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    def warmup(*arguments: Any, grid: tuple[int, ...], **options: Any) -> Any:
+        compile_launch(Launch(planted.copy, grid, arguments, options), ARCH)
+        return SimpleNamespace(run="launcher")
+
+    monkeypatch.setattr(planted.copy, "warmup", warmup)
+    monkeypatch.setattr(launch, "device_arch", lambda *of: parse_arch(ARCH))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    given = planted.copy, (1,), (meta(64), meta(64), 64), {"BLOCK": 128, **FUSION}
+    with opmux.policy.override(build="background"):
+        with pytest.raises(BuildDeferred) as caught:
+            launch._compiled(*given)
+        build = caught.value.build
+        assert (build.name, build.function) == ("kernel copy", "opmux_triton.aot.described:compile_described")
+        assert hits == []
+        compile_described(*build.arguments)
+        assert launch._compiled(*given)[1] == "launcher"
+        assert hits == [False, True]
+    with opmux.policy.override(build="background", strict=True):
+        assert launch._compiled(*given)[1] == "launcher", "a strict call builds what it lacks"
+
+
+def test_the_helper_process_compiles_for_triton(hits: list[bool]) -> None:
+    (one,) = CALLS["rms_norm"]()
+    helper.helper().stop()  # one that runs already has the environment of its beginning
+    job = helper.helper().give(build_of(one))
+    deadline = time.monotonic() + 60
+    while not job.finished:
+        assert time.monotonic() < deadline, "the helper process does not answer"
+        time.sleep(0.01)
+    assert job.problem is None or "libcuda" in job.problem, job.problem  # Triton before 3.9 links with the driver
+    with deferred.deferring():
+        compile_launch(one, ARCH)
+    assert hits == [True]
