@@ -11,25 +11,21 @@ from opmux.declared.call import Call
 from opmux.declared.caveats import Caveat
 from opmux.declared.constraints import (
     Absent,
-    Aligned,
     AnyOf,
     AtLeast,
     AtMost,
     Constraint,
-    Contiguous,
     Dtype,
     Equal,
-    MaxNumel,
     MultipleOf,
     OneOf,
     Predicate,
     Present,
     SameDtype,
-    ScaleBlock,
-    UnitStride,
 )
 from opmux.declared.features import Alignment, Bucket, Exact, Feature, FeatureRule, StrideOrder
 from opmux.declared.implementation import Implementation, Priority
+from opmux.declared.memory_constraints import Aligned, Contiguous, MaxNumel, ScaleBlock, UnitStride
 from opmux.definition import GENERATED, REFUSED, Accumulated, OpFunction, Widened, define_op
 from opmux.errors import (
     BackendFault,

@@ -17,7 +17,7 @@ from opmux import plugin as p
 from opmux.callpath import codegen, names
 from opmux.callpath import op as op_module
 from opmux.callpath.op import OPS, Op
-from opmux.declared import constraints, features, functions
+from opmux.declared import constraints, features, functions, memory_constraints
 from opmux.declared.functions import Name
 from opmux.dtypes import Real
 from opmux.errors import BuildDeferred
@@ -25,7 +25,7 @@ from opmux.plugin import define_op
 from opmux.signatures.signature import read_signature
 from opmux.torch_bridge import flops, torch_library
 
-WRITERS = (codegen, features, constraints, torch_library, flops)
+WRITERS = (codegen, features, constraints, memory_constraints, torch_library, flops)
 RETRY = (BuildDeferred, lambda run, *tensors, **options: None)
 TABLE = {n.text for group in (names.SHARED, names.GIVEN, names.WRITTEN, names.ENCLOSED) for n in group}
 
