@@ -171,6 +171,8 @@ def test_ocp_conversions_of_gfx950() -> None:
             ("v_cvt_scalef32_pk_fp4_f32 {d}, {a}, {b}, {c}", (f(1.0), f(-6.0), f(1.0)), 0xDEADBEF2),
             ("v_prng_b32 {d}, {a}", (0x80000001,), 2 ^ 197),
             ("v_bitop3_b32 {d}, {a}, {b}, {c} bitop3:0x96", (0xF0, 0xCC, 0xAA), 0x96),
+            ("v_bitop3_b16 {d}, {a}, {b}, {c} bitop3:0x96", (0x1F0, 0x1CC, 0x1AA), 0xDEAD0196),
+            ("v_bitop3_b16 {d}, {a}, {b}, {c} bitop3:0xe4", (0x00FF00F0, 0xFFFF00CC, 0xFFFFFFAA), 0xDEAD00E4),
         ],
         "gfx950",
     )

@@ -193,7 +193,7 @@ inline void put_half(Wave& w, const Inst& i, u32* r, bool keeps) {
     if (i.opsel & 8 || keeps) {
         const u32* d = write_v(w, i, i.dst); bool high = i.opsel & 8;
         for (int l = 0; l < LANES; l++) r[l] = high ? r[l] << 16 | (d[l] & 0xffff) : (d[l] & 0xffff0000) | (r[l] & 0xffff);
-        int reg = i.dst - VGPR; w.part_v[reg] = w.slot; w.vflag[reg] |= 2;
+        if (high) { int reg = i.dst - VGPR; w.part_v[reg] = w.slot; w.vflag[reg] |= 2; }   // the rule is of op_sel: a kept upper half waits for nothing
     }
     write_lanes(w, i, i.dst, r);
 }

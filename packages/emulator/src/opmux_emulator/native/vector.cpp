@@ -346,6 +346,13 @@ u16 fma16(float a, float b, float c) {
 }
 }  // namespace
 
+// v_bitop3: bit (a, b, c) of an eight-bit table that stands where other instructions have modifiers (CDNA4 ISA, VOP3).
+static u32 truth_table(const Inst& i, u32 a, u32 b, u32 c) {
+    u32 table = (u32)(i.omod << 6 | i.abs << 3 | i.neg), found = 0;
+    for (int k = 0; k < 8; k++) if (table >> k & 1) found |= (k & 4 ? a : ~a) & (k & 2 ? b : ~b) & (k & 1 ? c : ~c);
+    return found;
+}
+
 #define U(name, D, A, expr) {name, [](Wave& w, const Inst& i) { unary<D, A>(w, i, [&](auto a) { return expr; }); }, VALU, 0}
 #define T(name, D, A, expr) {name, [](Wave& w, const Inst& i) { unary<D, A>(w, i, [&](auto a) { return expr; }); }, TRANS, 0}
 #define B(name, D, A, B_, expr) {name, [](Wave& w, const Inst& i) { binary<D, A, B_>(w, i, [&](auto a, auto b) { return expr; }); }, VALU, 0}
@@ -495,8 +502,7 @@ std::vector<Op> vector_ops() {
     C("v_lshl_or_b32", u32, u32, u32, u32, (a << (b & 31)) | c), C("v_and_or_b32", u32, u32, u32, u32, (a & b) | c), C("v_or3_b32", u32, u32, u32, u32, a | b | c),
     C("v_xad_u32", u32, u32, u32, u32, (a ^ b) + c), X("v_lshl_add_u64", shift_add64(w, i)), C("v_sad_u32", u32, u32, u32, u32, (a > b ? a - b : b - a) + c),
     C("v_sad_u8", u32, u32, u32, u32, sad8(a, b, c)),
-    C("v_bitop3_b32", u32, u32, u32, u32, [&] { u32 t = (u32)(i.omod << 6 | i.abs << 3 | i.neg), r = 0;
-        for (int k = 0; k < 8; k++) if (t >> k & 1) r |= (k & 4 ? a : ~a) & (k & 2 ? b : ~b) & (k & 1 ? c : ~c); return r; }()),
+    C("v_bitop3_b32", u32, u32, u32, u32, truth_table(i, a, b, c)),
     X("v_mbcnt_lo_u32_b32", binary<u32, u32, u32>(w, i, [l = 0](u32 a, u32 b) mutable { u32 below = l < 32 ? (1u << l) - 1 : ~0u; l++; return b + (u32)__builtin_popcount(a & below); })),
     X("v_mbcnt_hi_u32_b32", binary<u32, u32, u32>(w, i, [l = 0](u32 a, u32 b) mutable { u32 below = l > 32 ? (1u << (l - 32)) - 1 : 0; l++; return b + (u32)__builtin_popcount(a & below); })),
     // 16-bit integers.
@@ -510,6 +516,7 @@ std::vector<Op> vector_ops() {
     C("v_mad_legacy_u16", Short, Short, Short, Short, a * b + c & 0xffff), C("v_mad_legacy_i16", Short, Short, Short, Short, a * b + c & 0xffff),
     C("v_mad_u32_u16", u32, Short, Short, u32, a * b + c), C("v_mad_i32_i16", i32, Signed16, Signed16, i32, a * b + c),
     C("v_min3_u16", ShortKept, Short, Short, Short, std::min({a, b, c})), C("v_max3_u16", ShortKept, Short, Short, Short, std::max({a, b, c})),
+    C("v_bitop3_b16", ShortKept, Short, Short, Short, truth_table(i, a, b, c) & 0xffff),
     C("v_min3_i16", ShortKept, Signed16, Signed16, Signed16, (u32)std::min({a, b, c}) & 0xffff), C("v_max3_i16", ShortKept, Signed16, Signed16, Signed16, (u32)std::max({a, b, c}) & 0xffff),
     // Comparisons.
     CMPI("i32", i32), CMPI("u32", u32), CMPI("i64", i64), CMPI("u64", u64), CMPI("i16", Signed16), CMPI("u16", Short), CMPF("f32", float), CMPF("f64", double), CMPF("f16", Half),
