@@ -136,6 +136,8 @@ def test_backend_reaches_the_op_and_shows() -> None:
         (nn.LayerNorm(16, backend="nobodys"), (x, x)),
         (nn.GatedMLP(16, 16, backend="nobodys"), (x,)),
         (nn.GatedMLP(16, 16, fused=True, backend="nobodys"), (x,)),
+        (nn.GroupedLinear(2, 16, 8, backend="nobodys"), (x, torch.tensor([0, 1, 2], dtype=torch.int32))),
+        (nn.MoE(16, 8, 2, backend="nobodys"), (x, torch.zeros(len(x), 1, dtype=torch.int64), torch.ones(len(x), 1))),
         (nn.Attention(16, 2, backend="nobodys"), (x[None],)),
         (nn.RotaryEmbedding(8, 4, backend="nobodys"), (x.view(1, 2, 2, 8), x.view(1, 2, 2, 8))),
     ]

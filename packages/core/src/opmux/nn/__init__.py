@@ -7,6 +7,7 @@ weights and call ops, so they can be compiled, sharded, checkpointed and copied 
 
 from opmux.nn.attention import Attention
 from opmux.nn.context import Context, PackedSequences
+from opmux.nn.grouped import GroupedLinear, MoE
 from opmux.nn.linear import Linear
 from opmux.nn.mlp import GatedMLP
 from opmux.nn.norm import LayerNorm, RMSNorm
@@ -17,8 +18,10 @@ __all__ = [
     "Attention",
     "Context",
     "GatedMLP",
+    "GroupedLinear",
     "LayerNorm",
     "Linear",
+    "MoE",
     "PackedSequences",
     "PagedCache",
     "PagedLayer",

@@ -81,13 +81,10 @@ class GatedMLP(nn.Module):
         return self.down_proj(self._gated(x))  # type: ignore[no-any-return]
 
     def _gated(self, x: Tensor) -> Tensor:
-        approximate: Any = _GELU_FORMS.get(self.activation)
         if self.fused:
-            both = self.gate_up_proj(x)
-            if approximate is None:
-                return opmux.silu_and_mul(both, backend=self.backend)
-            return opmux.gelu_and_mul(both, approximate=approximate, backend=self.backend)
+            return packed_gate(self.gate_up_proj(x), self.activation, self.backend)
         gate, up = self.gate_proj(x), self.up_proj(x)
+        approximate: Any = _GELU_FORMS.get(self.activation)
         if approximate is None:
             return opmux.silu_mul(gate, up, backend=self.backend)
         return opmux.gelu_mul(gate, up, approximate=approximate, backend=self.backend)
@@ -98,3 +95,11 @@ class GatedMLP(nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, fused={self.fused}{backend_repr(self.backend)}"
+
+
+def packed_gate(both: Tensor, activation: str, backend: str | None) -> Tensor:
+    """The gate of `ACTIVATIONS` on ``(*tokens, 2 * intermediate)``, whose first half is the gate."""
+    approximate: Any = _GELU_FORMS.get(activation)
+    if approximate is None:
+        return opmux.silu_and_mul(both, backend=backend)
+    return opmux.gelu_and_mul(both, approximate=approximate, backend=backend)

@@ -90,8 +90,8 @@ def _halves(arch: Arch, rows: int) -> GroupedConfig:
             return _tiles(min(height, 64), 64, 32, 4, 2)
         more: dict[str, Any] = {"matrix_instr_nonkdim": 16}
         if height <= 64:
-            return _tiles(height, 64, 64, 4, 2, **more)
-        return _tiles(128, 128, 32, 8, 2, per_unit=1, **more)
+            return _tiles(height, 64, 64, 4, 2, uneven=32, **more)
+        return _tiles(128, 128, 32, 8, 2, per_unit=1, uneven=32, **more)
     if shared_memory(arch.name) < 163 * 1024:
         return _tiles(min(height, 64), 64, 64, 4, 4) if height <= 64 else _tiles(128, 128, 32, 4, 3)
     tma = arch.name == "sm_90"

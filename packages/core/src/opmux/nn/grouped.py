@@ -1,0 +1,210 @@
+"""Linear layers of several groups, and the experts of a mixture that are made of them."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux.errors import invalid
+from opmux.nn.autocast import autocast_dtype
+from opmux.nn.linear import backend_repr
+from opmux.nn.mlp import ACTIVATIONS, packed_gate
+from opmux.nn.sizes import check_sizes
+
+
+class GroupedLinear(nn.Module):
+    """Linear layers of one size, each for a group of rows, computed by `opmux.grouped_linear`.
+
+    Weights start with the values of a `torch.nn.Linear` each. Under autocast x and weight are cast, as in torch.
+
+    Args:
+        groups: How many layers there are.
+        in_features: The size of x's last dim.
+        out_features: The size of the result's last dim.
+        device: The device of the weights.
+        dtype: The dtype of the weights, and of x.
+        backend: Passed to the op.
+
+    Raises:
+        InvalidArgument: If a size is not a positive whole number.
+
+    Source:
+        `torch.nn.Linear`, group by group.
+    """
+
+    def __init__(
+        self,
+        groups: int,
+        in_features: int,
+        out_features: int,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes("GroupedLinear", groups=groups, in_features=in_features, out_features=out_features)
+        self.groups, self.in_features, self.out_features = groups, in_features, out_features
+        self.backend = backend
+        self.weight = nn.Parameter(torch.empty(groups, out_features, in_features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Reinitialise the weights, as `torch.nn.Linear` does."""
+        uniform_(self.weight)
+
+    def forward(self, x: Tensor, group_offsets: Tensor, group_sizes: Tensor | None = None) -> Tensor:
+        """Compute ``x (m, in_features)`` -> ``(m, out_features)``; the other arguments are those of the op."""
+        weight: Tensor = self.weight
+        dtype = autocast_dtype(x)
+        if dtype is not None:
+            x, weight = x.to(dtype), weight.to(dtype)
+        return opmux.grouped_linear(x, weight, group_offsets, group_sizes, backend=self.backend)
+
+    def extra_repr(self) -> str:
+        sizes = f"groups={self.groups}, in_features={self.in_features}, out_features={self.out_features}"
+        return sizes + backend_repr(self.backend)
+
+
+class MoE(nn.Module):
+    """The experts of a mixture: gated layers, of which each token goes to a few; a router says to which.
+
+    ``y[t] = sum over j of weights[t, j] * down[e](activation(gate[e](x[t])) * up[e](x[t]))`` for the experts
+    e = ids[t, j]; summed in float32. The state dict holds ``gate_up_proj (experts, 2 * intermediate, hidden)``, the
+    gate's rows first, and ``down_proj (experts, hidden, intermediate)``, as the experts of Hugging Face's models do.
+
+    Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due, each
+    expert gets room for all of them, for `opmux.masked_grouped_linear`: then nothing is sorted. Neither way reads ids
+    on the host, so that a graph can be captured.
+
+    Args:
+        hidden: The size of x's last dim.
+        intermediate: The size of an expert's gate.
+        experts: How many experts there are.
+        activation: As in `GatedMLP`.
+        few: Up to how many tokens the masked product is taken; 0 never takes it.
+        device: The device of the weights.
+        dtype: The dtype of the weights.
+        backend: Passed to the ops.
+
+    Raises:
+        InvalidArgument: If a size is not a positive whole number, few is negative, or the activation is unknown.
+
+    Source:
+        Shazeer et al., "Outrageously Large Neural Networks: the Sparsely-Gated Mixture-of-Experts Layer", 2017,
+        https://arxiv.org/abs/1701.06538.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        intermediate: int,
+        experts: int,
+        activation: str = "silu",
+        *,
+        few: int = 32,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            expected = f"one of {', '.join(ACTIVATIONS)}"
+            raise invalid(
+                "MoE", "activation", expected, repr(activation), "compute another gate with torch's functions"
+            )
+        check_sizes("MoE", hidden=hidden, intermediate=intermediate, experts=experts)
+        if isinstance(few, bool) or not isinstance(few, int) or few < 0:
+            raise invalid("MoE", "few", "a whole number, 0 or more", repr(few), "0 never takes the masked product")
+        self.activation, self.few, self.experts, self.backend = activation, few, experts, backend
+        how: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * intermediate, hidden, **how))
+        self.down_proj = nn.Parameter(torch.empty(experts, hidden, intermediate, **how))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Reinitialise the weights, as `torch.nn.Linear` does."""
+        uniform_(self.gate_up_proj)
+        uniform_(self.down_proj)
+
+    def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Compute the mixture.
+
+        Args:
+            x: The tokens, ``(*tokens, hidden)``.
+            ids: The experts of each token, all different, ``(*tokens, top_k)``, integers below ``experts``.
+            weights: What each expert's result is multiplied by, ``(*tokens, top_k)``.
+
+        Returns:
+            ``(*tokens, hidden)`` in the dtype of the weights' products: x's, or autocast's.
+
+        Raises:
+            InvalidArgument: If ids or weights have other leading dims than x, or differ in shape.
+        """
+        self._check(x, ids, weights)
+        gate_up, down, rows = self.gate_up_proj, self.down_proj, x.reshape(-1, x.shape[-1])
+        dtype = autocast_dtype(x)
+        if dtype is not None:
+            rows = rows.to(dtype)
+            gate_up, down = gate_up.to(dtype), down.to(dtype)
+        chosen = ids.reshape(len(rows), ids.shape[-1])
+        recorded = torch.is_grad_enabled() and (x.requires_grad or gate_up.requires_grad or down.requires_grad)
+        compute = self._masked if not recorded and 0 < len(rows) <= self.few else self._sorted
+        found = compute(rows, chosen, gate_up, down)
+        mixed = (found.float() * weights.reshape(*chosen.shape, 1).float()).sum(1)
+        return mixed.to(rows.dtype).view(x.shape)
+
+    def _sorted(self, x: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        """Each expert's result for each token, ``(tokens, top_k, hidden)``, with the rows sorted by expert."""
+        flat = ids.reshape(-1)
+        order = flat.argsort(stable=True)
+        offsets = torch.zeros(self.experts + 1, dtype=torch.int32, device=x.device)
+        offsets[1:] = self._counts(flat).cumsum(0)
+        rows = x[order // max(1, ids.shape[1])]
+        gated = self._gate(opmux.grouped_linear(rows, gate_up, offsets, backend=self.backend))
+        found = opmux.grouped_linear(gated, down, offsets, backend=self.backend)
+        return found[order.argsort()].view(*ids.shape, x.shape[1])
+
+    def _masked(self, x: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        """The same with room for all tokens at each expert."""
+        tokens, top_k = ids.shape
+        flat = ids.reshape(-1)
+        of_expert = flat.unsqueeze(1) == torch.arange(self.experts, device=x.device)
+        place = of_expert.cumsum(0).gather(1, flat.unsqueeze(1).long())[:, 0] - 1
+        counts = of_expert.sum(0, dtype=torch.int32)
+        room = x.new_zeros(self.experts, tokens, x.shape[1])
+        room[flat, place] = x.repeat_interleave(top_k, 0)
+        expected = -(-tokens * top_k // self.experts)
+        options: dict[str, Any] = {"expected_m": expected, "backend": self.backend}
+        gated = self._gate(opmux.masked_grouped_linear(room, gate_up, counts, **options))
+        found = opmux.masked_grouped_linear(gated, down, counts, **options)
+        return found[flat, place].view(tokens, top_k, x.shape[1])
+
+    def _gate(self, both: Tensor) -> Tensor:
+        return packed_gate(both, self.activation, self.backend)
+
+    def _counts(self, flat: Tensor) -> Tensor:
+        """How many rows each expert has; `torch.bincount` would read the largest id on the host."""
+        counts = torch.zeros(self.experts, dtype=torch.int32, device=flat.device)
+        return counts.scatter_add(0, flat.long(), torch.ones_like(flat, dtype=torch.int32))
+
+    def _check(self, x: Tensor, ids: Tensor, weights: Tensor) -> None:
+        if ids.shape[:-1] != x.shape[:-1]:
+            expected = f"shape ({', '.join(map(str, (*x.shape[:-1], 'top_k')))})"
+            raise invalid("MoE", "ids", expected, str(list(ids.shape)), "give the experts of every token of `x`")
+        if weights.shape != ids.shape:
+            raise invalid("MoE", "weights", f"shape {list(ids.shape)}", str(list(weights.shape)), "as `ids` has it")
+
+    def extra_repr(self) -> str:
+        experts, width, hidden = self.gate_up_proj.shape
+        sizes = f"hidden={hidden}, intermediate={width // 2}, experts={experts}, activation={self.activation!r}"
+        return f"{sizes}, few={self.few}{backend_repr(self.backend)}"
+
+
+def uniform_(weight: Tensor) -> None:
+    """Fill grouped weights with what a `torch.nn.Linear` of each group starts with."""
+    bound = 1 / math.sqrt(weight.shape[-1])
+    with torch.no_grad():
+        weight.uniform_(-bound, bound)

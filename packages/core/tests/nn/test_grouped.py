@@ -1,0 +1,126 @@
+"""Grouped layers and mixtures, against a loop over groups."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from nn.blocks import inputs, randomise
+from torch import Tensor
+
+import opmux
+from opmux import nn
+from opmux.errors import InvalidArgument
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 16, 12, 5, 2
+
+
+class Loop(torch.nn.Module):
+    """The same mixture, token by token."""
+
+    def __init__(self, moe: nn.MoE) -> None:
+        super().__init__()
+        self.gate_up_proj = torch.nn.Parameter(moe.gate_up_proj.detach().clone())
+        self.down_proj = torch.nn.Parameter(moe.down_proj.detach().clone())
+        self.gate = {"silu": F.silu, "gelu": F.gelu}[moe.activation]
+
+    def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        found = []
+        for row, experts, factors in zip(x, ids, weights, strict=True):
+            total = torch.zeros_like(row)
+            for expert, factor in zip(experts.tolist(), factors, strict=True):
+                gate, up = (self.gate_up_proj[expert] @ row).chunk(2)
+                total = total + factor * (self.down_proj[expert] @ (self.gate(gate) * up))
+            found.append(total)
+        return torch.stack(found) if found else x.clone()
+
+
+def routed(tokens: int) -> tuple[Tensor, Tensor]:
+    weights, ids = torch.softmax(inputs(tokens, EXPERTS), -1).topk(TOP_K)
+    return ids, weights
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 7, 40])
+@pytest.mark.parametrize("few", [0, 64])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_mixture_is_the_sum_of_its_experts(tokens: int, few: int, activation: str) -> None:
+    moe = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, activation, few=few))
+    x, (ids, weights) = inputs(tokens, HIDDEN), routed(tokens)
+    with torch.no_grad(), opmux.trace() as traced:
+        found = moe(x, ids, weights)
+    torch.testing.assert_close(found, Loop(moe)(x, ids, weights), rtol=1e-4, atol=1e-4)
+    product = "masked_grouped_linear" if few and tokens else "grouped_linear"
+    assert {row.op for row in traced.rows} <= {product, f"{activation}_and_mul"}
+
+
+def test_gradients_of_a_mixture() -> None:
+    ours = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS))
+    theirs, (ids, weights) = Loop(ours), routed(9)
+    a, b = (inputs(9, HIDDEN).requires_grad_() for _ in range(2))
+    mine, other = (weights.clone().requires_grad_() for _ in range(2))
+    ours(a, ids, mine).square().sum().backward()
+    theirs(b, ids, other).square().sum().backward()
+    pairs = [(a, b), (mine, other), *zip(ours.parameters(), theirs.parameters(), strict=True)]
+    for one, two in pairs:
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_leading_dims_and_names() -> None:
+    moe = nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, dtype=torch.bfloat16)
+    assert sorted(moe.state_dict()) == ["down_proj", "gate_up_proj"]
+    assert "hidden=16, intermediate=12, experts=5, activation='silu', few=32" in repr(moe)
+    x, (ids, weights) = inputs(6, HIDDEN, dtype=torch.bfloat16), routed(6)
+    with torch.no_grad():
+        flat = moe(x, ids, weights)
+        assert torch.equal(moe(x.view(2, 3, HIDDEN), ids.view(2, 3, -1), weights.view(2, 3, -1)).view(6, -1), flat)
+    assert flat.dtype == torch.bfloat16
+
+
+def test_a_mixture_under_autocast() -> None:
+    moe, (ids, weights) = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS)), routed(6)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = moe(inputs(6, HIDDEN), ids, weights)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), moe(inputs(6, HIDDEN), ids, weights), rtol=0.1, atol=0.1)
+
+
+def test_a_mixture_compiles_whole() -> None:
+    moe, (ids, weights) = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS)), routed(6)
+    x = inputs(6, HIDDEN)
+    compiled = torch.compile(moe, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, ids, weights), moe(x, ids, weights))
+
+
+def test_a_grouped_layer_is_a_linear_for_each_group() -> None:
+    layer = nn.GroupedLinear(3, 8, 5)
+    x, offsets = inputs(6, 8), torch.tensor([0, 4, 4, 6], dtype=torch.int32)
+    expected = torch.cat([F.linear(x[:4], layer.weight[0]), F.linear(x[4:], layer.weight[2])])
+    torch.testing.assert_close(layer(x, offsets), expected)
+    assert repr(layer) == "GroupedLinear(groups=3, in_features=8, out_features=5)"
+    assert bool((layer.weight.abs() <= 8**-0.5).all())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x, offsets).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.MoE(16, 0, 4), "MoE: `intermediate` expected a whole number, 1 or more, got 0"),
+        (lambda: nn.MoE(16, 8, 4, few=-1), "MoE: `few` expected a whole number, 0 or more, got -1"),
+        (
+            lambda: nn.MoE(16, 8, 4, "relu"),
+            "MoE: `activation` expected one of silu, gelu, gelu_tanh, gelu_pytorch_tanh",
+        ),
+        (lambda: nn.GroupedLinear(0, 8, 8), "GroupedLinear: `groups` expected a whole number, 1 or more, got 0"),
+        (
+            lambda: nn.MoE(16, 8, 4)(inputs(3, 16), torch.zeros(2, 1).long(), torch.ones(2, 1)),
+            "MoE: `ids` expected shape (3, top_k), got [2, 1]",
+        ),
+        (
+            lambda: nn.MoE(16, 8, 4)(inputs(3, 16), torch.zeros(3, 1).long(), torch.ones(3, 2)),
+            "MoE: `weights` expected shape [3, 1], got [3, 2]",
+        ),
+    ],
+)
+def test_what_is_refused(make, message: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        make()
+    assert str(raised.value).startswith(message)
