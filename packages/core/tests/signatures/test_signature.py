@@ -120,6 +120,17 @@ def odd_option(x: Real[Tensor, "k"], *, eps: dict = {}) -> Real[Tensor, "k"]: ..
 def required_optional(x: Real[Tensor, "k"], y: Real[Tensor, "k"] | None) -> Real[Tensor, "k"]: ...
 
 
+def reducible(
+    x: Real[Tensor, "*tokens n"], *, eps: float = 1e-6, reduction: Literal["mean", "none"] = "mean"
+) -> Real[Tensor, "*tokens"]: ...
+
+
+@pytest.mark.parametrize(("reduction", "shape"), [("mean", ()), ("none", (2, 3))])
+def test_an_option_reduces_an_output_to_one_number(reduction, shape):
+    made = read(reducible, reduced={"out": "reduction"})
+    assert made.output_shapes({"tokens": (2, 3), "n": 4}, {"eps": 0.0, "reduction": reduction}) == (shape,)
+
+
 @pytest.mark.parametrize(
     ("fn", "declaration", "message"),
     [
@@ -130,7 +141,12 @@ def required_optional(x: Real[Tensor, "k"], y: Real[Tensor, "k"] | None) -> Real
         (odd_option, {}, "option `eps` has an annotation that a torch schema cannot express"),
         (required_optional, {}, r"required_optional: optional tensor `y` must be `\.\.\. \| None = None`"),
         (unbound, {"outputs": ("a", "b")}, "unbound: 2 output names for 1 returned tensors"),
-        (unbound, {"out_dtype": {"y": "x"}}, r"unbound: out_dtype or out_strides names no output: \['y'\]"),
+        (unbound, {"out_dtype": {"y": "x"}}, r"unbound: out_dtype, out_strides or reduced names no output: \['y'\]"),
+        (
+            reducible,
+            {"reduced": {"out": "eps"}},
+            "reducible: `out` is reduced by `eps`, which must be an option of choices with 'none' among them",
+        ),
     ],
 )
 def test_a_definition_that_cannot_be_carried_is_refused(fn, declaration, message):
