@@ -72,6 +72,6 @@ def test_index_data_is_checked_where_the_op_has_some():
     attempt().check_data()
     op, k = opmux.write_kv_cache.op, torch.randn(2, 1, 8)
     caches = torch.zeros(2, 16, 1, 8), torch.zeros(2, 16, 1, 8)
-    bad = attempt_of(op, op.state, (k, k, *caches, torch.tensor([0, 99])), {"layout": "nhd"})
+    bad = attempt_of(op, op.state, (k, k, *caches, torch.tensor([0, 99]), None, None), {"layout": "nhd"})
     with pytest.raises(InvalidArgument, match="write_kv_cache: `slot_mapping`"):
         bad.check_data()

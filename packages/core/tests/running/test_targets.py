@@ -27,7 +27,7 @@ def test_what_is_not_capturable_refuses(monkeypatch):
 def test_the_debug_policy_checks_indices_and_every_output():
     runs = []
 
-    def sloppy(k, v, k_cache, v_cache, slot_mapping, *, layout):
+    def sloppy(k, v, k_cache, v_cache, slot_mapping, k_scale=None, v_scale=None, *, layout):
         runs.append(1)
 
     def late(x, weight, *, eps, weight_offset):

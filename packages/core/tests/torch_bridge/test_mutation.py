@@ -133,7 +133,7 @@ def test_out_that_is_a_slice() -> None:
 def test_caches_that_are_slices() -> None:
     call, expected = sample("write_kv_cache"), sample("write_kv_cache")
     large = torch.zeros(4, 16, 4, 8, dtype=torch.float64)
-    k, v, _, _, slots = call.tensors
+    k, v, _, _, slots, *_ = call.tensors
     large[:, :, :2], large[:, :, 2:] = call.tensors[2], call.tensors[3]
     opmux.write_kv_cache(k, v, large[:, :, :2], large[:, :, 2:], slots)
     expected()
