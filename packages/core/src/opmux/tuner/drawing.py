@@ -80,6 +80,9 @@ PAGES = (16, 32, 64)
 ROWS = (1, 65536)
 """Tokens of norms, gates and rotary embeddings."""
 
+VOCABULARIES = (384, 32_000, 50_257, 65_536, 128_256, 151_936, 201_088, 262_144)
+"""Classes of a loss, as published models have them: from ByT5's bytes to Gemma 3."""
+
 Sizes = dict[str, Any]
 
 WANTED: dict[str, Sizes] = {
@@ -313,6 +316,10 @@ def _gate_quantized(random: Random, model: Model) -> Sizes:
     return {**_quantized(random, model), "n": model.intermediate}
 
 
+def _loss(random: Random, model: Model) -> Sizes:
+    return {"tokens": _between(random, ROWS), "hidden": model.hidden, "vocab": random.choice(VOCABULARIES)}
+
+
 Distribution = Callable[[Random, Model], Sizes]
 
 DISTRIBUTIONS: dict[str, Distribution] = {
@@ -336,6 +343,14 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     **dict.fromkeys(("attention_varlen", "attention_varlen_lse", "attention_varlen_backward"), _ragged),
     **dict.fromkeys(("paged_attention", "paged_attention_lse"), _paged),
     **dict.fromkeys(("merge_attention_states", "merge_attention_states_backward"), _states),
+    **dict.fromkeys(("cross_entropy", "cross_entropy_lse", "cross_entropy_backward"), _loss),
+    **dict.fromkeys(
+        (
+            "fused_linear_cross_entropy", "fused_linear_cross_entropy_gradients",
+            "fused_linear_cross_entropy_backward",
+        ),
+        _loss,
+    ),
     "write_kv_cache": _written,
     "quantize": _quantized,
     **dict.fromkeys(("static_quantize", "dequantize", "convert_scale", "convert_fp8"), _scaled),
