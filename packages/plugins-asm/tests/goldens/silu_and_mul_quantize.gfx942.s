@@ -144,15 +144,8 @@ silu_and_mul_quantize_bf16_fp8_block_w1c1:
   .set v_inverse, 22
   s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1              // conversions saturate
   .set v_scale_at, 19
-  .set v_far, 24
   v_lshrrev_b32 v[v_scale_at], 4, v[v_thread]
   v_lshlrev_b32 v[v_scale_at], 2, v[v_scale_at]
-  .set v_first, 25
-  v_and_b32 v[v_first], 15, v[v_thread]
-  v_mov_b32 v[v_far], 0x40000000
-  v_cmp_eq_u32 vcc, 0, v[v_first]
-  s_nop 1
-  v_cndmask_b32 v[v_scale_at], v[v_far], v[v_scale_at], vcc
   v_mov_b32 v[v_scale], 0
   v_max3_f32 v[v_scale], |v[v_value0]|, |v[v_value0+1]|, v[v_scale]
   v_max3_f32 v[v_scale], |v[v_value0+2]|, |v[v_value0+3]|, v[v_scale]
@@ -166,7 +159,7 @@ silu_and_mul_quantize_bf16_fp8_block_w1c1:
   v_max_f32_dpp v[v_scale], v[v_scale], v[v_scale] row_half_mirror row_mask:0xf bank_mask:0xf
   s_nop 1
   v_max_f32_dpp v[v_scale], v[v_scale], v[v_scale] row_mirror row_mask:0xf bank_mask:0xf
-  .set v_lift, 25
+  .set v_lift, 24
   v_mov_b32 v[v_lift], 0x4b800000
   .set s_reciprocal, 30
   s_mov_b32 s[s_reciprocal], 0x3b888889
@@ -179,7 +172,10 @@ silu_and_mul_quantize_bf16_fp8_block_w1c1:
   v_cndmask_b32 v[v_raised], 1.0, v[v_lift], vcc
   v_mul_f32 v[v_inverse], v[v_scale], v[v_raised]
   v_rcp_f32 v[v_inverse], v[v_inverse]
+  s_mov_b32 exec_lo, 0x10001
+  s_mov_b32 exec_hi, 0x10001
   buffer_store_dword v[v_scale], v[v_scale_at], s[s_scales_row:s_scales_row+3], 0 offen
+  s_mov_b64 exec, -1
   v_pk_mul_f32 v[v_value0:v_value0+1], v[v_value0:v_value0+1], v[v_raised:v_raised+1] op_sel_hi:[1,0]
   v_pk_mul_f32 v[v_value0+2:v_value0+3], v[v_value0+2:v_value0+3], v[v_raised:v_raised+1] op_sel_hi:[1,0]
   v_pk_mul_f32 v[v_value0+4:v_value0+5], v[v_value0+4:v_value0+5], v[v_raised:v_raised+1] op_sel_hi:[1,0]
@@ -193,7 +189,7 @@ silu_and_mul_quantize_bf16_fp8_block_w1c1:
   v_cvt_pk_fp8_f32 v[v_codes0], v[v_value0+2], v[v_value0+3] op_sel:[0,0,1]
   v_cvt_pk_fp8_f32 v[v_codes0+1], v[v_value0+4], v[v_value0+5]
   v_cvt_pk_fp8_f32 v[v_codes0+1], v[v_value0+6], v[v_value0+7] op_sel:[0,0,1]
-  .set v_at8, 28
+  .set v_at8, 25
   v_lshlrev_b32 v[v_at8], 3, v[v_thread]
   buffer_store_dwordx2 v[v_codes0:v_codes0+1], v[v_at8], s[s_y_row:s_y_row+3], 0 offen
   s_endpgm

@@ -15,8 +15,8 @@ GROUP = 128
 """Columns of a block."""
 ACROSS_ROW = ACROSS[:4]
 """Steps after which each lane of a row of 16 has combined all of them."""
-FAR = 0x40000000
-"""An offset past every buffer of scales: what is stored there is dropped."""
+FIRST_LANES = {16: 0x00010001, 32: 1}
+"""By the number of lanes that hold a block, the first of each in half a wave."""
 
 
 def largest(k: Kernel, values: Sequence[Register], out: Register) -> None:
@@ -46,7 +46,7 @@ class Codes:
         self._scale()
         with k.temporary("scale_at") as at:
             k.v_lshlrev_b32(at, 2, k.thread)
-            k.emit_buffer("store", self.scale, at, scales)
+            self._store_scale(1, 0, at, scales, 0)
         for chunk, value in enumerate(values):
             self._store(chunk, value, target)
 
@@ -54,14 +54,9 @@ class Codes:
         """A scale for 128 columns; the first thread of those that hold them stores it."""
         k, tile = self.k, self.tile
         lanes = GROUP // tile.per
-        at, zero = k.v("scale_at"), k.v("far")
+        at, first = k.v("scale_at"), FIRST_LANES[lanes]
         k.v_lshrrev_b32(at, lanes.bit_length() - 1, k.thread)
         k.v_lshlrev_b32(at, 2, at)
-        with k.temporary("first") as first:
-            k.v_and_b32(first, lanes - 1, k.thread)
-            k.v_mov_b32(zero, FAR)
-            k.v_cmp_eq_u32(VCC, 0, first)
-            k.v_cndmask_b32(at, zero, at, VCC)
         for chunk, value in enumerate(values):
             largest(k, [value], self.scale)
             for step in ACROSS_ROW:
@@ -72,8 +67,16 @@ class Codes:
                     k.wait_for(other)
                     k.v_max_f32(self.scale, self.scale, other)
             self._scale()
-            k.emit_buffer("store", self.scale, at, scales, 4 * chunk * tile.threads // lanes)
+            self._store_scale(first, first, at, scales, 4 * chunk * tile.threads // lanes)
             self._store(chunk, value, target)
+
+    def _store_scale(self, low: int, high: int, at: Register, scales: Register, immediate: int) -> None:
+        """Store the scale from the lanes of two masks, which are of the lower and upper half of a wave."""
+        k = self.k
+        k.s_mov_b32("exec_lo", low)
+        k.s_mov_b32("exec_hi", high)
+        k.emit_buffer("store", self.scale, at, scales, immediate)
+        k.s_mov_b64("exec", -1)
 
     def _scale(self) -> None:
         """From the largest magnitude to the scale and to what values are multiplied by."""

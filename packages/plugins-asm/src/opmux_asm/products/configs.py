@@ -10,7 +10,8 @@ from opmux_asm.kernels.products import TILES
 UNITS = {"gfx942": 304, "gfx950": 256}
 """Compute units of the usual product of an arch: MI300X, MI355X."""
 BUSY = {(256, 256): 0.98, (256, 128): 0.97, (128, 256): 0.97, (128, 128): 0.86, (64, 128): 0.66, (64, 64): 0.5}
-"""By tile, the share of its loop in which the matrix unit works, by the emulator's model of gfx942."""
+"""By tile, the share of its loop in which the matrix unit is taken to work: what the emulator's model gives for short k
+on gfx942. Small tiles read more of their operands for each product."""
 OVERHEAD = 2.0e5
 """What a tile costs beyond its products, in elements of the tile times k: filling the first buffers, and storing."""
 
