@@ -3,6 +3,8 @@
 import logging
 import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -284,3 +286,35 @@ def test_the_policy_refuses_other_words(monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert "OPMUX_BUILD" in ENVIRONMENT
     monkeypatch.delenv("OPMUX_BUILD")
+
+
+ORPHAN = """
+import sys, time
+from opmux.running.helper import Build, helper
+helper().give(Build("kernel", "1", "slow_builds:build", (sys.argv[1],)))
+while helper().pid is None:
+    time.sleep(0.01)
+print(helper().pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_helper_ends_with_its_process_in_the_middle_of_a_build(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    )
+    with parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        until((tmp_path / "begun").exists)
+        parent.kill()
+
+    def gone() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+    until(gone)

@@ -4,9 +4,14 @@ import importlib
 import os
 import pickle
 import sys
+import threading
+import time
 
 NICE = 5
 """How far it steps back behind the processes that serve."""
+
+LOOK_S = 1.0
+"""How often it looks whether the process that it builds for is there."""
 
 
 def serve() -> None:
@@ -14,6 +19,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what compilers print must not mix with the answers
     os.nice(NICE)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while True:
         try:
             function, arguments = pickle.load(sys.stdin.buffer)
@@ -21,6 +27,13 @@ def serve() -> None:
             return
         pickle.dump(_problem_with(function, arguments), answers)
         answers.flush()
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its parent is gone, also in the middle of a build."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)
 
 
 def _problem_with(function: str, arguments: bytes) -> str | None:
