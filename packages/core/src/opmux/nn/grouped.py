@@ -144,7 +144,9 @@ class MoE(nn.Module):
             InvalidArgument: If ids or weights have other leading dims than x, or differ in shape.
         """
         self._check(x, ids, weights)
-        gate_up, down, rows = self.gate_up_proj, self.down_proj, x.reshape(-1, x.shape[-1])
+        gate_up: Tensor = self.gate_up_proj
+        down: Tensor = self.down_proj
+        rows = x.reshape(-1, x.shape[-1])
         dtype = autocast_dtype(x)
         if dtype is not None:
             rows = rows.to(dtype)
