@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import opmux
-from opmux.plugin import BackendFault, BuildFailed, InvalidArgument
+from opmux.plugin import BackendFault, BuildFailed, CaptureRefused, InvalidArgument
 from opmux_asm import launching
 from opmux_asm.objects import reading
 from opmux_emulator.asm_launches import on
@@ -61,6 +61,18 @@ def test_a_code_object_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch, 
     opmux.quarantine_clear()
     with on("gfx942"):
         torch.testing.assert_close(run(), torch.ones(2, 64))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_kernel_that_is_not_loaded_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with on("gfx942"), pytest.raises(CaptureRefused) as caught:
+        launching.launch("rms_norm", "rms_norm_bf16_bf16_w1c1", (1, 1, 1), torch.zeros(8))
+    assert str(caught.value) == (
+        "asm: kernel rms_norm_bf16_bf16_w1c1 is not loaded yet, and a graph is being captured; "
+        "run the call once before the capture"
+    )
 
 
 SCRIPT = """
