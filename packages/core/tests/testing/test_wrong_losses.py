@@ -70,7 +70,7 @@ def test_ignored_logits_that_are_read(hold: Hold) -> None:
 
     report = hold("cross_entropy", cross_entropy)
     assert_fails(report, "NaN and Inf")
-    assert {f["case"].rpartition("=")[2] for f in report["failures"]} == {"nan"}
+    assert any(f["case"].startswith("bf16") and f["case"].endswith("=nan") for f in report["failures"])
 
 
 def test_the_loss_rounded_to_16_bits(hold: Hold) -> None:
