@@ -67,7 +67,7 @@ def cases(op: Op, profile: Profile, elements: int = ELEMENTS) -> Iterator[Case]:
     required: dict[str, Any] = {o.name: _usual(o) for o in signature.options if o.kind == "dtype" and o.required}
     if any(o.name == "reduction" for o in signature.options):  # a mean over all entries is none over some of them
         required["reduction"] = "none" if any(o.reduction for o in signature.outputs) else "sum"
-    ahead = [o.name.endswith(AHEAD) and lead not in o.shape.names() for o in signature.outputs]
+    ahead = [o.name.endswith(AHEAD) and lead not in tuple(o.shape.names()) for o in signature.outputs]
     if any(ahead):  # gradients of a sum over all entries, which is no use then
         required["output_mask"] = tuple(not summed for summed in ahead)
     if "groups" in dims:  # weights and rows are both that large
