@@ -68,6 +68,8 @@ def test_what_generated_code_reads_is_in_the_table_and_bound(name):
     op = OPS[name]
     version = op._versions
     own = {names.front_name(version), names.other_front_name(version), *map(names.absent_name, op.absent)}
+    if op.signature.scales:
+        own |= {names.brief_front_name(version), names.other_brief_front_name(version)}
     for code in of_the_namespace(op):
         read = globals_read(code) - names.BUILTINS
         assert read <= TABLE | own

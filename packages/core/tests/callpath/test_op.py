@@ -139,3 +139,25 @@ def test_an_old_front_does_not_come_back_after_a_change_of_policy():
         opmux.policy.disable("a")
         stale(X, W)
         assert opmux.rms_norm(X, W).sum() != 32
+
+
+def test_a_call_without_scales_has_a_guard_of_its_own():
+    """It leaves them out of the guard and the key, and so pays nothing for what it is not given."""
+    op = opmux.write_kv_cache.op
+    k, cache, slots = torch.randn(3, 2, 8), torch.zeros(2, 16, 2, 8), torch.arange(3)
+    brief = f"_brief_front_{op._versions}"
+    opmux.write_kv_cache(k, k.clone(), cache, cache.clone(), slots)
+    entry = op.namespace[brief]
+    assert entry[2] is not None
+    codes = [torch.zeros(2, 16, 2, 8, dtype=torch.int8) for _ in range(2)]
+    opmux.write_kv_cache(k, k.clone(), *codes, slots, torch.tensor([0.1]), torch.tensor([0.2]))
+    assert op.namespace[brief] is entry
+    assert op.front[2] is not None
+    assert len(op.front[2]) == 1
+    before = [code.clone() for code in codes]
+    opmux.write_kv_cache(k, k.clone(), *codes, slots)
+    assert op.namespace[brief] is not entry
+    assert not any(torch.equal(*pair) for pair in zip(before, codes, strict=True))
+    op.forget_plan(next(iter(op.table)))
+    op.drop_plans()
+    assert op.namespace[brief][2] is None

@@ -8,6 +8,7 @@ explains, routes or plans (`dispatch`). `names` lists the names that the source 
 import itertools
 import linecache
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -225,10 +226,21 @@ def entry_source(
     """
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
     no_extras = "out is backend is None" if signature.takes_out else "backend is None"
-    lines, conditions = _conditions(signature, features, ranked=True)
     out = ", out=out" if signature.takes_out else ""
-    rest, tensors = forwarded(signature), stand_ins(signature)
-    indent = " " * 16
+    rest = forwarded(signature)
+    direct = _direct_lines(
+        signature, features, ambient, rest, names.front_name(version), names.other_front_name(version)
+    )
+    if signature.scales:  # a call without a scale pays for none: its guard, conditions and key leave them out
+        scales = list(dict.fromkeys(signature.scales.values()))
+        short = _direct_lines(
+            without_scales(signature), features, ambient, rest,
+            names.brief_front_name(version), names.other_brief_front_name(version),
+        )  # fmt: skip
+        direct = [
+            f"if {' is '.join(scales)} is None:", *(f"    {line}" for line in short),
+            "else:", *(f"    {line}" for line in direct),
+        ]  # fmt: skip
     # What the guard does not check: dispatch modes (FakeTensorMode among them), forward AD, function modes, profilers.
     plain = (
         f"not {names.PROFILER}._is_profiler_enabled and "
@@ -243,20 +255,37 @@ def entry_source(
             f"    if {names.COMPILING}():",
             f"        return {names.TRACED}({rest}, backend=backend{out})",
             f"    if {no_extras} and {plain}:",
-            f"        same, recorded, runs = {names.front_name(version)}",
-            f"        if not same({tensors}) or (recorded is not None and recorded is not {names.GRAD_ENABLED}()):",
-            f"            runs = {names.other_front_name(version)}({tensors})",
-            "        if runs is not None:",
-            "            try:",
-            *(indent + line for line in lines),
-            f"{indent}if {_all(conditions)}:",
-            f"{indent}    return runs[{_front_key(signature, features, ambient)}]({rest})",
-            "            except Exception as error:",
-            f"                return {names.RECOVER}(error, runs, {rest})",
+            *(f"        {line}" for line in direct),
             f"    return {names.SLOW}({rest}, backend=backend{out})",
             "",
         ]
     )
+
+
+def _direct_lines(
+    signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...], rest: str, front: str, other: str
+) -> list[str]:
+    """The direct way of calls with these tensors: guard, conditions, key, and the target with all arguments."""
+    lines, conditions = _conditions(signature, features, ranked=True)
+    tensors = stand_ins(signature)
+    return [
+        f"same, recorded, runs = {front}",
+        f"if not same({tensors}) or (recorded is not None and recorded is not {names.GRAD_ENABLED}()):",
+        f"    runs = {other}({tensors})",
+        "if runs is not None:",
+        "    try:",
+        *(f"        {line}" for line in lines),
+        f"        if {_all(conditions)}:",
+        f"            return runs[{_front_key(signature, features, ambient)}]({rest})",
+        "    except Exception as error:",
+        f"        return {names.RECOVER}(error, runs, {rest})",
+    ]
+
+
+def without_scales(signature: Signature) -> Signature:
+    """The signature of calls without the scales of 8-bit codes."""
+    scales = set(signature.scales.values())
+    return replace(signature, tensors=tuple(t for t in signature.tensors if t.name not in scales), scales={})
 
 
 def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...]) -> str:

@@ -120,6 +120,16 @@ def other_front_name(version: int) -> str:
     return f"_other_front_{version}"
 
 
+def brief_front_name(version: int) -> str:
+    """The same as `front_name`, for calls without a scale: a guard of fewer tensors, and shorter keys."""
+    return f"_brief_front_{version}"
+
+
+def other_brief_front_name(version: int) -> str:
+    """The same as `other_front_name`, for calls without a scale."""
+    return f"_other_brief_front_{version}"
+
+
 TUNED_CELL = "_tuned_cell_"
 """How the names of functions that place a call among the tuned records begin."""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 import sys
 import threading
 import weakref
@@ -290,6 +291,9 @@ class Op:
                 # Old code may still be running: it finds no plans, and leaves through `_slow`.
                 self.namespace[names.front_name(self._versions - 1)] = (never, None, None)
                 self.namespace[names.other_front_name(self._versions - 1)] = _no_front
+                if self.signature.scales:
+                    self.namespace[names.brief_front_name(self._versions - 1)] = (never, None, None)
+                    self.namespace[names.other_brief_front_name(self._versions - 1)] = _no_front
 
     def names_in_use(self) -> frozenset[str]:
         """The globals that the call path reads, and those of replaced code that a thread may still be running."""
@@ -302,16 +306,22 @@ class Op:
         """Start an empty plan table, with no guards."""
         assert self.on_miss is not None
         self.table = PlanTable(self.state, self.on_miss)
-        name = names.front_name(self._versions)
+        version, signature = self._versions, self.signature
+        self._fronts = [self._no_fronts(names.front_name(version), names.other_front_name(version), signature)]
+        if signature.scales:
+            brief = codegen.without_scales(signature)
+            of_brief = names.brief_front_name(version), names.other_brief_front_name(version)
+            self._fronts.append(self._no_fronts(*of_brief, brief))
+
+    def _no_fronts(self, name: str, other: str, signature: Signature) -> list["FrontEntry"]:
+        """Start with no guards for calls with these tensors; returns the list that they will be in."""
         fronts: list[FrontEntry] = []
-        self._fronts = fronts
-        self.namespace[names.other_front_name(self._versions)] = functools.partial(
-            self._other_front, name, self.table, fronts
-        )
+        self.namespace[other] = functools.partial(self._other_front, name, self.table, fronts, signature)
         self.namespace[name] = (never, None, None)
+        return fronts
 
     def _other_front(
-        self, name: str, table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any
+        self, name: str, table: PlanTable, fronts: list["FrontEntry"], signature: Signature, /, *tensors: Any
     ) -> "Front | Recording | None":
         """The plans for tensors that the first guard does not match: those behind another guard, or behind a new one.
 
@@ -323,7 +333,7 @@ class Op:
         entry = next((e for e in tuple(fronts) if e[0](*tensors) and e[1] in (None, enabled)), None)
         if entry is None:
             given = tuple(t for t in tensors if not any(t is absent for absent in self.absent.values()))
-            if not is_plain(given) or not self._ranks_fit(tensors):
+            if not is_plain(given) or not self._ranks_fit(signature, tensors):
                 return None
             tracked = any(t.requires_grad for t in given)
             runs: Front | Recording = Front(table)
@@ -340,9 +350,9 @@ class Op:
                 self.namespace[name] = entry
         return entry[2]
 
-    def _ranks_fit(self, tensors: tuple[Any, ...]) -> bool:
+    def _ranks_fit(self, signature: Signature, tensors: tuple[Any, ...]) -> bool:
         """Whether each tensor has the rank that its shape demands; behind a guard, ranks are not checked again."""
-        for argument, tensor in zip(self.signature.tensors, tensors, strict=True):
+        for argument, tensor in zip(signature.tensors, tensors, strict=True):
             least, absent = len(argument.shape.dims), any(tensor is a for a in self.absent.values())
             if not absent and (tensor.dim() < least or (argument.shape.star is None and tensor.dim() != least)):
                 return False
@@ -359,7 +369,7 @@ class Op:
         with self._lock:
             self.table.pop(key, None)
             self.table.plans.pop(key, None)
-            for _, _, front in self._fronts:
+            for _, _, front in itertools.chain.from_iterable(self._fronts):
                 if front is not None:
                     front.forget(key)
 
