@@ -6,6 +6,7 @@ weights and call ops, so they can be compiled, sharded, checkpointed and copied 
 """
 
 from opmux.nn.attention import Attention
+from opmux.nn.autocast import autocast_dtype
 from opmux.nn.context import Context, PackedSequences
 from opmux.nn.grouped import GroupedLinear, MoE
 from opmux.nn.linear import Linear
@@ -28,4 +29,5 @@ __all__ = [
     "PagedStep",
     "RMSNorm",
     "RotaryEmbedding",
+    "autocast_dtype",
 ]

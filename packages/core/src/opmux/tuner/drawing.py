@@ -274,6 +274,10 @@ def _scaled(random: Random, model: Model) -> Sizes:
     return {**sizes, "m_blocks": sizes["m"], "k_blocks": -(-sizes["k"] // 128)}
 
 
+def _dequantized(random: Random, model: Model) -> Sizes:
+    return {**_scaled(random, model), "out_dtype": torch.bfloat16}
+
+
 def _scaled_product(random: Random, model: Model) -> Sizes:
     product = _product(random, model)
     m, n, k = product["tokens"], product["n"], product["k"]
@@ -353,7 +357,8 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     ),
     "write_kv_cache": _written,
     "quantize": _quantized,
-    **dict.fromkeys(("static_quantize", "dequantize", "convert_scale", "convert_fp8"), _scaled),
+    **dict.fromkeys(("static_quantize", "convert_scale", "convert_fp8"), _scaled),
+    "dequantize": _dequantized,
     **dict.fromkeys(("rms_norm_quantize", "add_rms_norm_quantize"), _norm_quantized),
     "silu_and_mul_quantize": _gate_quantized,
     **dict.fromkeys(("scaled_linear", "scaled_linear_accumulate"), _scaled_product),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 import opmux
-from opmux.nn.autocast import autocast_dtype
+from opmux.nn import autocast_dtype
 from opmux_transformers import agreement
 from opmux_transformers.calls import linears_are_torchs, watched
 from opmux_transformers.foreign import mark, whose_forward
@@ -223,7 +223,7 @@ def _head_of(model: Any) -> Any:
 _BATCH, _SEQ, _WIDTH = 2, 7, 16
 
 
-class _States(MoeModelOutputWithPast):
+class _States(MoeModelOutputWithPast):  # type: ignore[misc]  # a class of a package whose types are not read
     """Hidden states; whatever else a model asks its layers for is None."""
 
     def __getattr__(self, name: str) -> None:
