@@ -14,6 +14,8 @@ torch.manual_seed(0)
 
 OPTIONS: dict[str, Any] = {"ignore_index": -100, "label_smoothing": 0.1, "z_loss": 0.01, "softcap": 3.0}
 ROWS = RowsConfig(block=16, num_warps=1)
+PRODUCT = ProductConfig(num_warps=1, num_stages=1, block_m=16, block_n=16, block_k=16)
+FUSED = FusedConfig(parts=3, least=128, mebibytes=1, rows=ROWS, product=PRODUCT)
 
 
 def check_logits() -> None:
@@ -31,22 +33,38 @@ def check_logits() -> None:
         same(found, opmux.cross_entropy_backward.reference(*given, **o), f"cross_entropy_backward {reduction}")
 
 
+def check_wide_gradients() -> None:
+    """Gradients of the loss in float64, beside logits in float32, are those of a float32 loss."""
+    logits, target = torch.randn(6, 40), torch.randint(40, (6,))
+    target[1] = -100
+    lse = opmux.cross_entropy_lse.reference(logits, target, **OPTIONS)[1]
+    grad, grad_lse = torch.randn(6, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
+    for reduction in ("mean", "none"):
+        o = {**OPTIONS, "reduction": reduction}
+        given = (grad, logits, target, lse.double(), grad_lse)
+        found = targets.cross_entropy_backward(*given, **o, output_mask=(True,), config=ROWS)
+        same(found, opmux.cross_entropy_backward.reference(*given, **o), f"wide gradients, {reduction}")
+    x, weight = torch.randn(6, 24), torch.randn(40, 24)
+    o = {**OPTIONS, "reduction": "none", "output_mask": (True, True)}
+    given_fused = (grad, x, weight, target, None, None)
+    found = fused_targets.fused_linear_cross_entropy_backward(*given_fused, **o, config=FUSED)
+    same(found, opmux.fused_linear_cross_entropy_backward.reference(*given_fused, **o), "wide gradients, fused")
+
+
 def check_chunks() -> None:
     """More chunks than one, the last of them shorter, with products whose tiles end inside."""
-    product = ProductConfig(num_warps=1, num_stages=1, block_m=16, block_n=16, block_k=16)
-    config = FusedConfig(parts=3, least=128, mebibytes=1, rows=ROWS, product=product)
-    assert config.tokens(300, 40, 4) == 128
+    assert FUSED.tokens(300, 40, 4) == 128
     x, weight = scattered(300, 24), scattered(40, 24)
     target = torch.randint(40, (300,))
     target[::5] = -100
     for mask in ((True, True, True), (True, False, True), (True, True, False)):
         o = {**OPTIONS, "reduction": "mean", "output_mask": mask}
-        found = fused_targets.fused_linear_cross_entropy_gradients(x, weight, target, **o, config=config)
+        found = fused_targets.fused_linear_cross_entropy_gradients(x, weight, target, **o, config=FUSED)
         wanted = opmux.fused_linear_cross_entropy_gradients.reference(x, weight, target, **o)
         same(found, wanted, f"fused_linear_cross_entropy_gradients {mask}")
     given = (torch.randn(300), x, weight, target, None, None)
     o = {**OPTIONS, "reduction": "none", "output_mask": (True, True)}
-    found = fused_targets.fused_linear_cross_entropy_backward(*given, **o, config=config)
+    found = fused_targets.fused_linear_cross_entropy_backward(*given, **o, config=FUSED)
     same(found, opmux.fused_linear_cross_entropy_backward.reference(*given, **o), "fused backward")
 
 
@@ -59,6 +77,7 @@ def check_targets_out_of_range() -> None:
 
 
 check_logits()
+check_wide_gradients()
 check_chunks()
 check_targets_out_of_range()
 sys.stdout.write("all equal\n")

@@ -1,7 +1,8 @@
 """The records of the losses."""
 
-from opmux.plugin import Bucket, Caveat, Dtype, Exact, Implementation, UnitStride
+from opmux.plugin import Bucket, Caveat, Constraint, Dtype, Exact, Implementation, UnitStride
 from opmux_triton.archs import FLOATS, HALVES, PORTABLE
+from opmux_triton.loss.constraints import KeepsSmallGradients
 
 
 def _of_logits(op: str, config: str) -> Implementation:
@@ -21,13 +22,17 @@ def _of_logits(op: str, config: str) -> Implementation:
 
 
 def _fused(op: str, name: str, dtypes: tuple[str, ...]) -> Implementation:
-    given = UnitStride("x_gradient", "weight_gradient")
+    when: list[Constraint] = [Dtype("x", *dtypes)]
+    if op.endswith("_backward"):
+        when.append(UnitStride("x_gradient", "weight_gradient"))
+    if op != "fused_linear_cross_entropy":  # the loss alone has no products of gradients
+        when.append(KeepsSmallGradients("x"))
     return Implementation(
         op=op,
         name=name,
         target=f"opmux_triton.loss.fused_targets:{op}",
         archs=PORTABLE,
-        when=(Dtype("x", *dtypes), *((given,) if op.endswith("_backward") else ())),
+        when=tuple(when),
         features=(Exact("vocab"), Exact("hidden"), Bucket("tokens")),
         config=f"opmux_triton.loss.configs:{f'fused_{name}' if name else 'fused'}_config",
         space=f"opmux_triton.loss.spaces:{f'fused_{name}' if name else 'fused'}_space",

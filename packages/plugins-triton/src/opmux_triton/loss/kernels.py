@@ -90,10 +90,13 @@ def slopes(
 
 @triton.jit
 def factor_of(token, grad_loss, count, MEAN: tl.constexpr):
-    """The gradient of a token's own loss, given that of the loss for each token (None is 1) and, if MEAN, the count."""
+    """The gradient of a token's own loss, given that of the loss for each token (None is 1) and, if MEAN, the count.
+
+    In float32, whatever dtype the gradients that come in have.
+    """
     factor = 1.0
     if grad_loss is not None:
-        factor = tl.load(grad_loss + token)
+        factor = tl.load(grad_loss + token).to(tl.float32)
         if MEAN:
             factor /= tl.load(count).to(tl.float32)
     return factor
@@ -167,12 +170,12 @@ def logit_gradients(
     if label != ignored:
         of_lse = None
         if grad_lse is not None:
-            of_lse = tl.load(grad_lse + token)
+            of_lse = tl.load(grad_lse + token).to(tl.float32)
         row = logits + row_starts(token, inner, stride, outer, VOCAB)
         values = load_logits(row, columns, softcap, VOCAB, BLOCK, CAPPED, "evict_first")
         grad = slopes(
-            values, columns, tl.load(lses + token), label, factor_of(token, grad_loss, count, MEAN), of_lse,
-            smoothing, z_loss, softcap, VOCAB, CAPPED, SMOOTHED, PENALISED,
+            values, columns, tl.load(lses + token).to(tl.float32), label, factor_of(token, grad_loss, count, MEAN),
+            of_lse, smoothing, z_loss, softcap, VOCAB, CAPPED, SMOOTHED, PENALISED,
         )  # fmt: skip
     store_tile(grads + token * VOCAB + columns, rounded(grad, grads.dtype.element_ty), columns < VOCAB, WHOLE)
 

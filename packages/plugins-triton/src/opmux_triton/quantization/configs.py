@@ -1,7 +1,7 @@
 """Launch parameters of quantisation, per arch. Loads no Triton."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opmux.plugin import Arch
@@ -63,8 +63,15 @@ def quantize_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
 
 
 def known_scale_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
-    """The tiles of blocks of one row: nothing is searched for, whatever shares a scale."""
-    return quantize_config(arch, {**features, "block": (1, GROUPS[-1])})
+    """The tiles of blocks of one row: nothing is searched for, whatever shares a scale.
+
+    On AMD, tiles of rows that no wide access divides have twice the warps. Every element of such a tile is loaded by
+    itself, under a mask of its own, and the masks of 16 columns take more scalar registers than there are.
+    """
+    config = quantize_config(arch, {**features, "block": (1, GROUPS[-1])})
+    if arch.vendor == "amd" and config.rows > 1 and features["k"] % _EACH:
+        return replace(config, num_warps=2 * config.num_warps)
+    return config
 
 
 def _whole_rows(lanes: int, k: int, few: bool) -> QuantizeConfig:
