@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import opmux
+from opmux.plugin import registered_ops, takers
+from opmux_triton.aot.build import compile_launch
+from opmux_triton.launch import recording
 from opmux_triton.loss.configs import FusedConfig, ProductConfig, RowsConfig
 
 CONFIG = FusedConfig(
@@ -28,6 +31,26 @@ def test_a_chunk_is_a_part_of_the_tokens(tokens: int, vocab: int) -> None:
 
 def test_interpreted_losses_agree_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("loss/interpreted_losses.py")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("op", ["cross_entropy_backward", "fused_linear_cross_entropy_backward"])
+def test_gradients_of_the_loss_in_float64_compile(op: str, arch: str) -> None:
+    """Unlike the interpreter, the compiler refuses a value whose dtype changes in a branch."""
+    x, target = torch.empty(8, 32, device="meta"), torch.empty(8, dtype=torch.int64, device="meta")
+    grad = torch.empty(8, dtype=torch.float64, device="meta")
+    others = (x, target, grad, grad) if op == "cross_entropy_backward" else (x, torch.empty_like(x), target)
+    found = takers(registered_ops()[op], grad, *others, arch=arch)
+    taker = next(t for t in found if t.implementation.backend == "triton")
+    config = taker.heuristic()
+    with recording(arch) as recorded, torch.no_grad():
+        taker.bound(config)(*taker.call.tensors.values(), **taker.call.options)
+    of_losses = [
+        one for one in recorded.launches if any(getattr(a, "dtype", None) == grad.dtype for a in one.arguments)
+    ]
+    assert of_losses
+    for launch in of_losses:
+        compile_launch(launch, arch)
 
 
 def rows_and_weight(tokens: int, hidden: int, vocab: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
