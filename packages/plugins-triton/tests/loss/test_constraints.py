@@ -39,3 +39,11 @@ def test_the_refusal_says_why_and_what_to_use() -> None:
 
 def test_the_loss_alone_is_taken_in_float16() -> None:
     assert triton_takes("fused_linear_cross_entropy", torch.float16, "gfx90a")
+
+
+def test_the_backward_of_logits_leaves_float64_to_the_reference() -> None:
+    logits, target = torch.empty(4, 8, device="meta"), torch.empty(4, dtype=torch.int64, device="meta")
+    for dtype, taken in ((torch.float32, True), (torch.float64, False)):
+        grad = torch.empty(4, dtype=dtype, device="meta")
+        found = takers(registered_ops()["cross_entropy_backward"], grad, logits, target, grad, arch="sm_90")
+        assert any(taker.implementation.backend == "triton" for taker in found) is taken

@@ -35,10 +35,10 @@ def test_no_tile_is_left_empty_where_a_smaller_one_divides_the_row() -> None:
     assert quantize_config(hopper, {"k": 8192, "block": (1, 128), "bucket(m)": 12}).block == 2048
 
 
-@pytest.mark.parametrize(("k", "bucket", "warps"), [(128, 12, 2), (127, 12, 4), (127, 6, 2), (1, 12, 4), (8192, 12, 2)])
-def test_threads_of_amd_hold_fewer_elements_of_rows_that_no_wide_access_divides(
-    k: int, bucket: int, warps: int
-) -> None:
+@pytest.mark.parametrize(
+    ("k", "bucket", "warps"), [(128, 12, 2), (24, 12, 2), (127, 12, 4), (127, 6, 2), (1, 12, 4), (8192, 12, 2)]
+)
+def test_threads_of_amd_hold_fewer_elements_of_odd_rows(k: int, bucket: int, warps: int) -> None:
     features = {"k": k, "block": (1, -1), "bucket(m)": bucket}
     found = known_scale_config(parse_arch("gfx942"), features)
     assert found.num_warps == warps

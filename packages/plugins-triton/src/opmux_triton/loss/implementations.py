@@ -5,12 +5,12 @@ from opmux_triton.archs import FLOATS, HALVES, PORTABLE
 from opmux_triton.loss.constraints import KeepsSmallGradients
 
 
-def _of_logits(op: str, config: str) -> Implementation:
+def _of_logits(op: str, config: str, *more: Constraint) -> Implementation:
     return Implementation(
         op=op,
         target=f"opmux_triton.loss.targets:{op}",
         archs=PORTABLE,
-        when=(Dtype("logits", *FLOATS), UnitStride("logits")),
+        when=(Dtype("logits", *FLOATS), UnitStride("logits"), *more),
         features=(Exact("vocab"), Bucket("tokens")),
         config=f"opmux_triton.loss.configs:{config}_config",
         space=f"opmux_triton.loss.spaces:{config}_space",
@@ -50,7 +50,7 @@ _FUSED = (
 RECORDS = (
     _of_logits("cross_entropy", "rows"),
     _of_logits("cross_entropy_lse", "rows"),
-    _of_logits("cross_entropy_backward", "gradient"),
+    _of_logits("cross_entropy_backward", "gradient", Dtype("grad_loss", "float32")),
     *(_fused(op, "", HALVES) for op in _FUSED),
     *(_fused(op, "float32", ("float32",)) for op in _FUSED),
 )

@@ -170,12 +170,12 @@ def logit_gradients(
     if label != ignored:
         of_lse = None
         if grad_lse is not None:
-            of_lse = tl.load(grad_lse + token).to(tl.float32)
+            of_lse = tl.load(grad_lse + token)
         row = logits + row_starts(token, inner, stride, outer, VOCAB)
         values = load_logits(row, columns, softcap, VOCAB, BLOCK, CAPPED, "evict_first")
         grad = slopes(
-            values, columns, tl.load(lses + token).to(tl.float32), label, factor_of(token, grad_loss, count, MEAN),
-            of_lse, smoothing, z_loss, softcap, VOCAB, CAPPED, SMOOTHED, PENALISED,
+            values, columns, tl.load(lses + token), label, factor_of(token, grad_loss, count, MEAN), of_lse,
+            smoothing, z_loss, softcap, VOCAB, CAPPED, SMOOTHED, PENALISED,
         )  # fmt: skip
     store_tile(grads + token * VOCAB + columns, rounded(grad, grads.dtype.element_ty), columns < VOCAB, WHOLE)
 

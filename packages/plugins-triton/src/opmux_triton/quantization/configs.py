@@ -65,11 +65,11 @@ def quantize_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
 def known_scale_config(arch: Arch, features: Mapping[str, Any]) -> QuantizeConfig:
     """The tiles of blocks of one row: nothing is searched for, whatever shares a scale.
 
-    On AMD, tiles of rows that no wide access divides have twice the warps. Every element of such a tile is loaded by
-    itself, under a mask of its own, and the masks of 16 columns take more scalar registers than there are.
+    On AMD, tiles of several rows have twice the warps where 8 does not divide a row. Every element of such a tile is
+    loaded under a mask of its own, and the masks of 16 columns take more scalar registers than there are.
     """
     config = quantize_config(arch, {**features, "block": (1, GROUPS[-1])})
-    if arch.vendor == "amd" and config.rows > 1 and features["k"] % _EACH:
+    if arch.vendor == "amd" and config.rows > 1 and features["k"] % 8:
         return replace(config, num_warps=2 * config.num_warps)
     return config
 
