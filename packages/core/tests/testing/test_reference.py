@@ -15,8 +15,10 @@ def test_the_reference_passes(op: str) -> None:
     assert report["failed"] == 0
     # On a GPU a reference that reads indices declares that it cannot be captured, and is not.
     uncapturable = 0 if torch.cuda.is_available() is False or OPS[op].capturable else 2
-    assert sum(of_op["skips"].values()) == uncapturable
-    assert report["passed"] == of_op["cases"] - uncapturable > 30
+    # No larger logits are possible beside an lse that is given: their weights would be infinite.
+    too_large = 1 if op == "cross_entropy_backward" else 0
+    assert sum(of_op["skips"].values()) == uncapturable + too_large
+    assert report["passed"] == of_op["cases"] - uncapturable - too_large > 30
 
 
 def test_the_reference_passes_tiny() -> None:

@@ -338,7 +338,9 @@ class Op:
             tracked = any(t.requires_grad for t in given)
             runs: Front | Recording = Front(table)
             if tracked and enabled:
-                recorded = None if self.recorder is None else self.recorder(self, tensors)
+                by_name = {**self.absent, **{t.name: x for t, x in zip(signature.tensors, tensors, strict=True)}}
+                every = tuple(by_name[t.name] for t in self.signature.tensors)
+                recorded = None if self.recorder is None else self.recorder(self, every)
                 if recorded is None:
                     return None
                 runs = Recording(table, *recorded)

@@ -155,7 +155,8 @@ class MoE(nn.Module):
         recorded = torch.is_grad_enabled() and (x.requires_grad or gate_up.requires_grad or down.requires_grad)
         compute = self._masked if not recorded and 0 < len(rows) <= self.few else self._sorted
         found = compute(rows, chosen, gate_up, down)
-        mixed = (found.float() * weights.reshape(*chosen.shape, 1).float()).sum(1)
+        wide = torch.float64 if found.dtype is torch.float64 else torch.float32
+        mixed = (found.to(wide) * weights.reshape(*chosen.shape, 1).to(wide)).sum(1)
         return mixed.to(rows.dtype).view(x.shape)
 
     def _sorted(self, x: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:

@@ -69,6 +69,8 @@ def awaited_for(op: str, arch: str, key: Any) -> dict[str, Job]:
     if not _awaited or not builds_deferred():
         return {}
     with _lock:
+        for place in [place for place, job in _awaited.items() if job.finished]:
+            del _awaited[place]
         found = list(_awaited.items())
     return {name: job for (o, name, a, k), job in found if (o, a) == (op, arch) and k == key and not job.finished}
 
@@ -136,6 +138,7 @@ def until_built(op: Op, table: PlanTable, key: Any, run: Callable[..., Any], nam
     def meanwhile(*tensors: Any, **options: Any) -> Any:
         if (job.finished or not builds_deferred()) and not modes.capturing():
             op.forget_plan(key)
+            table.pop(key, None)  # also where this table has been replaced, and a thread finishes on it
             if job.finished and job.problem is None:
                 logger.info("%s: %s is built, and runs from now on", op.name, name)
             return table[key](*tensors, **options)
@@ -152,6 +155,7 @@ def _after_fork() -> None:
         job.finished = True
     _jobs.clear()
     _awaited.clear()
+    _built_in_call.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

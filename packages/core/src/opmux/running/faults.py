@@ -20,6 +20,8 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
         BackendFault: where no other implementation may take its place.
     """
     op, call = attempt.op, attempt.call
+    if isinstance(error, BuildDeferred) and (attempt.forced is not None or not background.builds_deferred()):
+        error = BuildFailed(f"{error}, but this call waits for it: the target has to build it")
     if isinstance(error, BuildDeferred):
         op.forget_plan(attempt.table_key)
         problem = background.problem_of(attempt, implementation, error.build)

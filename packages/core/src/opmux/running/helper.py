@@ -27,8 +27,8 @@ TRIES = 2
 """How often a build is begun whose process dies."""
 
 _COMMAND = "import sys; sys.path[:] = {path!r}; from opmux.running.helper_loop import serve; serve()"
-_HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-"""Compilers need no GPU, and a context on one would cost memory."""
+_HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "OPMUX_BUILD": "wait"}
+"""Compilers need no GPU, and a context on one would cost memory. What is built there must not be put off again."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,14 @@ class Helper:
             if not select.select([process.stdout], [], [], PATIENCE_S)[0]:
                 raise _Died(f"not done within {PATIENCE_S:g} s")
             problem: str | None = pickle.load(process.stdout)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+        except (EOFError, BrokenPipeError):
             raise _Died(f"exit code {process.wait()}") from None
+        except (OSError, _Died):
+            raise
+        except Exception as error:  # something else wrote where answers are expected
+            process.kill()
+            process.wait()
+            raise _Died(f"what it answered is no answer: {type(error).__name__}") from None
         return problem
 
 

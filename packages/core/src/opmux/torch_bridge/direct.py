@@ -59,6 +59,7 @@ class Link:
 
     def __init__(self, recipe: Recipe) -> None:
         self.op, self.backward = recipe.op, recipe.backward
+        self.variant_runs = recipe.variant is not recipe.op
         self.tensors = len(recipe.op.signature.tensors)
         self.outputs = len(recipe.op.signature.outputs)
         self.results = len(recipe.variant.signature.outputs)
@@ -96,6 +97,8 @@ class _Direct(Level):
         try:
             results = run(*tensors, **options)
         except Exception as error:
+            if link.variant_runs:
+                raise  # by another op's call path, which has judged it
             results = recover(link.op, error, plans, tensors, options, None)
         several: tuple[Tensor, ...] = results if results.__class__ is tuple else (results,)
         ctx.op, ctx.link, ctx.options = link.op, link, options

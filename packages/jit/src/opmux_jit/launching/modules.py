@@ -82,11 +82,14 @@ class Module:
         Raises:
             LoadFailed: where the driver refuses it.
         """
+        if not self.handle:
+            return
         native = launcher()
         try:
             native.unload(self.device.driver, self.device.index, self.handle)
         except native.DriverError as error:
             raise failure(self.name, error, f"{self.name}: {error.args[0]}") from None
+        self.handle = 0
 
     def function(self, name: str) -> "Function":
         """A kernel of the module.

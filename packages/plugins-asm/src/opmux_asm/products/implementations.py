@@ -16,6 +16,7 @@ from opmux.plugin import (
 from opmux_asm.archs import ARCHS, FP8, UNMEASURED
 
 MOST_K = 1 << 22
+MOST_N = 1 << 20
 """Columns of x: the offsets of a tile's rows have 32 bits."""
 
 
@@ -32,6 +33,7 @@ def _record(
             *when,
             MultipleOf("k", step),
             AtMost("k", MOST_K),
+            AtMost("n", MOST_N),
             MultipleOf("n", 8),
             UnitStride("x", "w", "bias"),
             *map(Aligned, ("x", "w", "bias")),

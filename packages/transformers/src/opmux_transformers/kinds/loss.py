@@ -117,8 +117,14 @@ def _own_loss(model: Any) -> Callable[..., Any]:
     return found
 
 
-def forward_of(own: Callable[..., Any], head_name: str) -> Callable[..., Any]:
-    """A model's forward that computes no logits in training with labels; ``own`` is that of its class."""
+def forward_of(own: Callable[..., Any], head_name: str, computed: Callable[..., Any]) -> Callable[..., Any]:
+    """A model's forward that computes no logits in training with labels.
+
+    Args:
+        own: the forward of its class.
+        head_name: the attribute with its head.
+        computed: the loss function that needs no logits; with another one, set later, there are logits.
+    """
     parameters = inspect.signature(own).parameters
     by_name = parameters["labels"].kind is inspect.Parameter.KEYWORD_ONLY
     place = sys.maxsize if by_name else list(parameters).index("labels") - 1
@@ -135,6 +141,7 @@ def forward_of(own: Callable[..., Any], head_name: str) -> Callable[..., Any]:
             or not self.config.return_dict
             or not isinstance(kwargs.get("logits_to_keep", 0), int)
             or kwargs.get("logits_to_keep", 0) != 0
+            or getattr(vars(self).get("_loss_function"), "__func__", None) is not computed  # set after the patch
         )
         if whole:
             return own(self, *args, **kwargs)
@@ -155,12 +162,13 @@ def forward_of(own: Callable[..., Any], head_name: str) -> Callable[..., Any]:
 
 def _changes(model: Any, found: Head) -> list[tuple[Any, str, Any]]:
     """What a patch sets: (owner, attribute, value)."""
-    head, forward = getattr(model, found.name), forward_of(type(model).forward, found.name)
+    head, computed = getattr(model, found.name), mark(loss_of(found))
+    forward = forward_of(type(model).forward, found.name, computed)
     return [
         (model, TAKEN, None),
         (head, TAKEN, None),
         (head, "forward", mark(head_forward).__get__(head)),
-        (model, "_loss_function", mark(loss_of(found)).__get__(model)),
+        (model, "_loss_function", computed.__get__(model)),
         (model, "forward", mark(forward).__get__(model)),
     ]
 
@@ -186,6 +194,8 @@ class LossKind(Kind[Head]):
             return "its head is that of another model inside it"
         if type(head) is not nn.Linear or head.bias is not None or head._forward_hooks or head._forward_pre_hooks:
             return "its head is not a plain linear layer without a bias"
+        if head.weight.dtype is torch.float16:
+            return "in float16 the sum of the gradients of a weight may overflow before it is divided"
         foreign = whose_forward(model) or whose_forward(head)
         if foreign is not None:
             return foreign
