@@ -35,3 +35,10 @@ def die_once(folder: str) -> None:
     if not (Path(folder) / "death-0").exists():
         die(folder)
     (Path(folder) / "kernel").write_text("built in the background")
+
+
+def deferred(folder: str) -> None:
+    """Note whether a kernel would be put off here too."""
+    from opmux.plugin import builds_deferred
+
+    (Path(folder) / "deferred").write_text(str(builds_deferred()))

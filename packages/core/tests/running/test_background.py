@@ -318,3 +318,38 @@ def test_a_helper_ends_with_its_process_in_the_middle_of_a_build(tmp_path: Path)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
     until(gone)
+
+
+def test_a_helper_started_under_the_variable_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPMUX_BUILD", "background")
+    made = helper.Helper()
+    try:
+        job = made.give(Build("kernel", "key", "slow_builds:deferred", (str(tmp_path),)))
+        until(lambda: job.finished)
+    finally:
+        made.stop()
+    assert job.problem is None
+    assert (tmp_path / "deferred").read_text() == "False"
+
+
+def test_a_target_that_never_builds_is_quarantined_where_the_call_waits(tmp_path: Path) -> None:
+    def target(x: torch.Tensor, weight: torch.Tensor, *, eps: float, weight_offset: float) -> torch.Tensor:
+        raise BuildDeferred(Build("kernel rows", str(tmp_path), "slow_builds:build", (str(tmp_path),)))
+
+    with (
+        backends(a=implementation(target, priority=90)),
+        pytest.raises(opmux.plugin.BackendFault, match="but this call waits for it: the target has to build it"),
+    ):
+        opmux.rms_norm(X, W, backend="a")
+
+
+def test_a_thread_that_holds_a_replaced_table_finishes_on_it(tmp_path: Path) -> None:
+    with backends(a=implementation(slow(tmp_path), priority=90), b=implementation(ones, priority=50)):
+        assert value() == 1
+        old = opmux.rms_norm.op.table
+        (key,) = old
+        meanwhile = old[key]
+        opmux.policy.prefer("b")
+        (tmp_path / "go").touch()
+        until(lambda: finished(tmp_path))
+        assert float(meanwhile(X, W, eps=1e-6, weight_offset=0.0)[0, 0]) in (1, 2)

@@ -134,3 +134,15 @@ def test_options_that_the_backward_does_not_take_are_left_out() -> None:
     opmux.gelu_mul(gate, up, approximate="none").sum().backward()
     right = torch.autograd.grad(opmux.gelu_mul.reference(gate, up, approximate="none").sum(), gate)
     torch.testing.assert_close(gate.grad, right[0])
+
+
+def test_an_error_of_the_variant_is_not_blamed_on_the_op() -> None:
+    def broken(*tensors: Tensor, **options: Any) -> Any:
+        raise RuntimeError("the variant is broken")
+
+    tensors = tuple(leaf(1, 8, 2, 16) for _ in "qkv")
+    with backends(v=implementation(broken, op="attention_lse", priority=90)):
+        with torch.no_grad():
+            opmux.attention(*tensors)
+        assert opmux.attention(*tensors).shape == (1, 8, 2, 16)
+        assert {q.op for q in opmux.quarantined()} == {"attention_lse"}

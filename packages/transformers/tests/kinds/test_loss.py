@@ -93,6 +93,22 @@ def test_outside_of_training_there_are_logits() -> None:
     assert kept.logits.shape == (2, 3, 128)
 
 
+def test_a_loss_function_that_is_set_later_gets_logits() -> None:
+    patched = model()
+    opmux_transformers.patch(patched)
+    tokens, seen = ids(), []
+    patched.train()
+    patched.loss_function = lambda logits, labels, vocab_size, **_: seen.append(tuple(logits.shape)) or logits.sum()
+    assert patched(tokens, labels=tokens, use_cache=False).logits.shape == (2, 12, 128)
+    assert seen == [(2, 12, 128)]
+
+
+def test_a_model_in_float16_keeps_its_loss() -> None:
+    patched = model().half()
+    opmux_transformers.patch(patched)
+    assert row(patched).reason == "in float16 the sum of the gradients of a weight may overflow before it is divided"
+
+
 def test_unpatch_brings_the_logits_back() -> None:
     plain, patched = pair()
     opmux_transformers.patch(patched)
