@@ -89,6 +89,7 @@ def test_a_wheel_that_is_not_what_its_manifest_states(copy: Path, damage: object
 
 
 def test_a_tree_without_an_assembler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(reading, "FOLDER", reading.FOLDER.with_name("not-built"))
     monkeypatch.setattr(toolchain, "version", lambda: "")
     monkeypatch.setattr(reading.platformdirs, "user_cache_path", lambda name: tmp_path)
     reading.code_object.cache_clear()
