@@ -89,11 +89,6 @@ class Call(NamedTuple):
         return tuple(as_bytes(t) if t.element_size() == 1 else t for t in (self.q, self.k_cache, self.v_cache))
 
     @property
-    def any_factor(self) -> bool:
-        """Whether the factor on the scores may be zero or negative: only the device knows the scales of codes."""
-        return not self.scale > 0 or self.q_scale is not None or self.k_scale is not None
-
-    @property
     def scales(self) -> tuple[Tensor | int | None, ...]:
         """The scales, and how far apart those of two kv heads lie."""
         scales = (self.q_scale, self.k_scale, self.v_scale)

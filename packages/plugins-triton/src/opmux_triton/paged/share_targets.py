@@ -61,7 +61,7 @@ def _launch(call: Call, config: SharesConfig, group: int, rows: int, tiles: int)
             "BLOCK_M": rows, "BLOCK_N": block_n, "BLOCK_D": padded(head_dim), "BLOCK_V": padded(value_dim),
             "BLOCK_G": next_power_of_two(group), "BLOCK_B": 128 if batch <= 128 else 1024,
             "LEAST": max(1, config.least // block_n), "LEFT": call.left >= 0, "SOFTCAP": softcap > 0,
-            "SCALED": call.any_factor, **present, "NARROW": furthest < 1 << 31, "UPCAST": INTERPRETED,
+            "SCALED": not call.scale > 0, **present, "NARROW": furthest < 1 << 31, "UPCAST": INTERPRETED,
             **call.formats, **config.compiler_options(),
         },
     )  # fmt: skip

@@ -186,7 +186,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             "HEADS": heads, "GROUP": group, "PAGE_SIZE": page_size, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim,
             "BLOCK_M": one.rows, "BLOCK_N": block_n, "BLOCK_D": padded(head_dim), "BLOCK_V": block_v,
             "BLOCK_G": next_power_of_two(group), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
-            "SCALED": call.any_factor, **present, "SPLIT": splits > 1, "SEARCH": one.search,
+            "SCALED": not call.scale > 0, **present, "SPLIT": splits > 1, "SEARCH": one.search,
             "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": INTERPRETED,
             **call.formats, **path.compiler_options(),
         },
