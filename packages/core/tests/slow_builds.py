@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -42,3 +43,11 @@ def deferred(folder: str) -> None:
     from opmux.plugin import builds_deferred
 
     (Path(folder) / "deferred").write_text(str(builds_deferred()))
+
+
+def compile_for_ever(folder: str) -> None:
+    """Run a compiler that does not end, and note which process it is."""
+    compiler = subprocess.Popen(["sleep", "600"])
+    (Path(folder) / "compiler.part").write_text(str(compiler.pid))
+    (Path(folder) / "compiler.part").rename(Path(folder) / "compiler")
+    compiler.wait()

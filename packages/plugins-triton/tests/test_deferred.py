@@ -15,7 +15,7 @@ from triton.runtime.jit import TensorWrapper
 
 import opmux
 from opmux.plugin import BuildDeferred, parse_arch, takers
-from opmux.running import helper
+from opmux.running import build_process
 from opmux_triton import deferred, launch
 from opmux_triton.aot import described
 from opmux_triton.aot.build import compile_launch
@@ -154,8 +154,8 @@ def test_a_launch_defers_what_triton_would_compile(hits: list[bool], monkeypatch
 
 def test_the_helper_process_compiles_for_triton(hits: list[bool]) -> None:
     (one,) = CALLS["rms_norm"]()
-    helper.helper().stop()  # one that runs already has the environment of its beginning
-    job = helper.helper().give(build_of(one))
+    build_process.helper().stop()  # one that runs already has the environment of its beginning
+    job = build_process.helper().give(build_of(one))
     deadline = time.monotonic() + 60
     while not job.finished:
         assert time.monotonic() < deadline, "the helper process does not answer"

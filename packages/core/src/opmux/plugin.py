@@ -42,8 +42,8 @@ from opmux.plugins.loading import temporary_plugin
 from opmux.plugins.prebuilding import Prebuilt, prebuilders
 from opmux.plugins.reading import API_VERSION
 from opmux.running.background import builds_deferred
+from opmux.running.build_process import Build
 from opmux.running.builds import report_build
-from opmux.running.helper import Build
 from opmux.signatures.signature import Signature
 
 __all__ = [

@@ -17,7 +17,7 @@ from backends import backends, implementation
 import opmux
 from opmux.plugin import Build, BuildDeferred, InvalidArgument, builds_deferred
 from opmux.policy import ENVIRONMENT
-from opmux.running import background, helper, modes
+from opmux.running import background, build_process, execution, modes
 
 X, W = torch.randn(4, 8), torch.ones(8)
 
@@ -51,6 +51,15 @@ def until(over: Callable[[], bool]) -> None:
     while not over():
         assert time.monotonic() < deadline, "nothing happened for 60 s"
         time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
 
 
 def finished(folder: Path) -> bool:
@@ -186,8 +195,8 @@ def test_a_killed_helper_is_replaced(tmp_path: Path) -> None:
 def test_a_helper_killed_from_outside_while_it_builds(tmp_path: Path) -> None:
     with backends(a=implementation(slow(tmp_path), priority=90), b=implementation(ones, priority=50)):
         assert value() == 1
-        until(lambda: helper.helper().pid is not None)
-        os.kill(helper.helper().pid, 9)  # type: ignore[arg-type]
+        until(lambda: build_process.helper().pid is not None)
+        os.kill(build_process.helper().pid, 9)  # type: ignore[arg-type]
         assert value() == 1
         (tmp_path / "go").touch()
         until(lambda: finished(tmp_path))
@@ -198,8 +207,8 @@ def test_no_process_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def refused(*arguments: Any, **options: Any) -> Any:
         raise OSError("Resource temporarily unavailable")
 
-    helper.helper().stop()
-    monkeypatch.setattr(helper.subprocess, "Popen", refused)
+    build_process.helper().stop()
+    monkeypatch.setattr(build_process.subprocess, "Popen", refused)
     with backends(a=implementation(slow(tmp_path), priority=90), b=implementation(ones, priority=50)):
         assert value() == 1
         until(lambda: finished(tmp_path))
@@ -209,7 +218,7 @@ def test_no_process_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_build_that_answers_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(build_process, "PATIENCE_S", 0.01)
     with backends(a=implementation(slow(tmp_path), priority=90), b=implementation(ones, priority=50)):
         assert value() == 1
         until(lambda: finished(tmp_path))
@@ -290,7 +299,7 @@ def test_the_policy_refuses_other_words(monkeypatch: pytest.MonkeyPatch) -> None
 
 ORPHAN = """
 import sys, time
-from opmux.running.helper import Build, helper
+from opmux.running.build_process import Build, helper
 helper().give(Build("kernel", "1", "slow_builds:build", (sys.argv[1],)))
 while helper().pid is None:
     time.sleep(0.01)
@@ -310,19 +319,12 @@ def test_a_helper_ends_with_its_process_in_the_middle_of_a_build(tmp_path: Path)
         until((tmp_path / "begun").exists)
         parent.kill()
 
-    def gone() -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-    until(gone)
+    until(lambda: gone(pid))
 
 
 def test_a_helper_started_under_the_variable_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPMUX_BUILD", "background")
-    made = helper.Helper()
+    made = build_process.Helper()
     try:
         job = made.give(Build("kernel", "key", "slow_builds:deferred", (str(tmp_path),)))
         until(lambda: job.finished)
@@ -353,3 +355,56 @@ def test_a_thread_that_holds_a_replaced_table_finishes_on_it(tmp_path: Path) -> 
         (tmp_path / "go").touch()
         until(lambda: finished(tmp_path))
         assert float(meanwhile(X, W, eps=1e-6, weight_offset=0.0)[0, 0]) in (1, 2)
+
+
+def test_what_is_printed_while_the_process_starts_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chatty.pth").write_text("import sys; print('hello')\n")
+    (tmp_path / "sitecustomize.py").write_text("print('a lot of words')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1]), *sys.path]))
+    made = build_process.Helper()
+    try:
+        job = made.give(Build("kernel", "key", "slow_builds:deferred", (str(tmp_path),)))
+        until(lambda: job.finished)
+    finally:
+        made.stop()
+    assert job.problem is None
+
+
+def test_compilers_end_with_a_process_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_process, "TRIES", 1)
+    made = build_process.Helper()
+    job = made.give(Build("kernel", "key", "slow_builds:compile_for_ever", (str(tmp_path),)))
+    until((tmp_path / "compiler").exists)
+    compiler = int((tmp_path / "compiler").read_text())
+    made.stop()
+    until(lambda: gone(compiler))
+    until(lambda: job.finished)
+    assert "ended 1 times: exit code -9" in str(job.problem)
+
+
+def test_a_job_that_is_over_keeps_no_sources(tmp_path: Path) -> None:
+    with backends(a=implementation(slow(tmp_path), priority=90), b=implementation(ones, priority=50)):
+        assert value() == 1
+        (tmp_path / "go").touch()
+        until(lambda: finished(tmp_path))
+        assert value() == 2
+        assert value(torch.randn(5, 8), W) == 2  # planned again
+    (job,) = background._jobs.values()
+    assert job.build.arguments == ()
+    assert background._awaited == {}
+
+
+def test_another_implementation_is_not_blamed_for_a_build_that_is_awaited(tmp_path: Path) -> None:
+    with backends(
+        a=implementation(slow(tmp_path), priority=90),
+        b=implementation(ones, priority=70),
+        c=implementation(ones, priority=50),
+    ):
+        assert value() == 1
+        op, table = opmux.rms_norm.op, opmux.rms_norm.op.table
+        # As a thread meets it that called a's target before another one planned b's.
+        late = BuildDeferred(Build("kernel rows", str(tmp_path), "slow_builds:build", (str(tmp_path),)))
+        options = {"eps": 1e-6, "weight_offset": 0.0}
+        assert float(execution.recover(op, late, table, (X, W), options, None)[0, 0]) == 1
+        assert {place[1] for place in background._awaited} == {"a"}
+    assert opmux.quarantined() == ()

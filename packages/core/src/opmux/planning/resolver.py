@@ -10,7 +10,7 @@ from opmux.declared.constraints import refusal
 from opmux.declared.implementation import Implementation, Priority
 from opmux.errors import PLUGIN_FAULTS
 from opmux.policy import Policy
-from opmux.running.helper import Job
+from opmux.running.build_process import Job
 from opmux.tuning.choice import TunedChoice
 from opmux.tuning.estimates import NOTHING, Estimate, Estimates
 

@@ -18,7 +18,7 @@ from opmux.declared.implementation import Implementation
 from opmux.errors import BuildFailed
 from opmux.running import modes
 from opmux.running.attempt import Attempt
-from opmux.running.helper import Build, Job, helper
+from opmux.running.build_process import Build, Job, helper
 
 logger = logging.getLogger("opmux")
 
@@ -132,6 +132,17 @@ def _await(attempt: Attempt, implementation: Implementation, build: Build) -> Jo
     return job
 
 
+def is_awaited_by_another(attempt: Attempt, implementation: Implementation, build: Build) -> bool:
+    """Whether another implementation waits for this very build, for calls like this one."""
+    mine = _place(attempt, implementation)
+    with _lock:
+        found = list(_awaited.items())
+    return any(
+        place != mine and (place[0], *place[2:]) == (mine[0], *mine[2:]) and job.build.key == build.key
+        for place, job in found
+    )
+
+
 def until_built(op: Op, table: PlanTable, key: Any, run: Callable[..., Any], name: str, job: Job) -> Callable[..., Any]:
     """The callable of a plan that runs while a better implementation, ``name``, is being built."""
 
@@ -152,7 +163,8 @@ def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     for job in _jobs.values():
-        job.finished = True
+        if not job.finished:
+            job.problem, job.finished = "the process was forked meanwhile", True
     _jobs.clear()
     _awaited.clear()
     _built_in_call.clear()

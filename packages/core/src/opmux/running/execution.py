@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opmux.callpath.op import Front, Op, PlanTable, Recording
-from opmux.running import faults, outputs
+from opmux.errors import BuildDeferred
+from opmux.running import background, faults, outputs
 from opmux.running.attempt import Forced, attempt_of
 from opmux.running.quarantine import quarantined_for
 from opmux.running.targets import Plan
@@ -48,7 +49,10 @@ def recover(
     if found is None:
         raise error  # raised before a plan was stored, so it is already judged
     known = quarantined_for(op.name, found.arch.name, attempt.key)
-    if found.implementation.full_name not in known or op.signature.mutates:
+    met = isinstance(error, BuildDeferred) and background.is_awaited_by_another(
+        attempt, found.implementation, error.build
+    )
+    if not met and (found.implementation.full_name not in known or op.signature.mutates):
         faults.judge(attempt, found.implementation, error)
     # Otherwise another thread met the same fault first, and the implementation chosen now is not to blame.
     return execute(op, tensors, attempt.call.options, backend, out)

@@ -18,7 +18,7 @@ from opmux.declared.implementation import Implementation
 from opmux.errors import PLUGIN_FAULTS, CaptureRefused
 from opmux.running import faults, modes, quarantine
 from opmux.running.attempt import FUNCTIONAL, Attempt
-from opmux.running.helper import Job
+from opmux.running.build_process import Job
 from opmux.running.results import check_results
 from opmux.signatures.validation import check_call, describe_call
 

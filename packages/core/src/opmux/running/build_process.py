@@ -11,12 +11,14 @@ import os
 import pickle
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
 
 logger = logging.getLogger("opmux")
 
@@ -26,7 +28,7 @@ PATIENCE_S = 600.0
 TRIES = 2
 """How often a build is begun whose process dies."""
 
-_COMMAND = "import sys; sys.path[:] = {path!r}; from opmux.running.helper_loop import serve; serve()"
+_COMMAND = "import sys; sys.path[:] = {path!r}; from opmux.running.build_loop import serve; serve({answers})"
 _HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "OPMUX_BUILD": "wait"}
 """Compilers need no GPU, and a context on one would cost memory. What is built there must not be put off again."""
 
@@ -74,6 +76,7 @@ class Helper:
     """The process, and the builds that wait for it."""
 
     _process: "subprocess.Popen[bytes] | None" = None
+    _answers: IO[bytes] | None = None
     _thread: threading.Thread | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: "queue.SimpleQueue[Job]" = field(default_factory=queue.SimpleQueue)
@@ -94,13 +97,16 @@ class Helper:
         return job
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, and the compilers that it has started."""
         process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, self._answers):
+            if pipe is not None:
+                with suppress(OSError):  # what the process did not read is lost with it
                     pipe.close()
 
     def _work(self) -> None:
@@ -109,6 +115,7 @@ class Helper:
             started = time.perf_counter()
             job.problem, job.refused = self._result_of(job.build)
             job.seconds = time.perf_counter() - started
+            job.build = replace(job.build, arguments=())  # jobs are kept, and sources may be long
             if job.problem is None:
                 logger.info("%s was built in the background, in %.1f s", job.build.name, job.seconds)
             job.finished = True
@@ -132,31 +139,40 @@ class Helper:
         return f"the process that built it ended {TRIES} times: {'; '.join(ends)}", False
 
     def _answer(self, function: str, arguments: bytes) -> str | None:
-        process = self._process = self._process or _started()
+        if self._process is None:
+            self._process, self._answers = _started()
+        process, answers = self._process, self._answers
         assert process.stdin is not None
-        assert process.stdout is not None
+        assert answers is not None
         try:
             pickle.dump((function, arguments), process.stdin)
             process.stdin.flush()
-            if not select.select([process.stdout], [], [], PATIENCE_S)[0]:
+            if not select.select([answers], [], [], PATIENCE_S)[0]:
                 raise _Died(f"not done within {PATIENCE_S:g} s")
-            problem: str | None = pickle.load(process.stdout)
-        except (EOFError, BrokenPipeError):
+            problem: str | None = pickle.load(answers)  # written by `build_loop` alone: nobody else has this pipe
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # nothing, or half an answer
             raise _Died(f"exit code {process.wait()}") from None
-        except (OSError, _Died):
-            raise
-        except Exception as error:  # something else wrote where answers are expected
-            process.kill()
-            process.wait()
-            raise _Died(f"what it answered is no answer: {type(error).__name__}") from None
         return problem
 
 
-def _started() -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", _COMMAND.format(path=sys.path)]
-    pipe = subprocess.PIPE
-    # A session of its own: an interrupt from the terminal is for this process, which then ends the other.
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **_HIDDEN}, start_new_session=True)
+def _started() -> "tuple[subprocess.Popen[bytes], IO[bytes]]":
+    """The process, and the end of a pipe where it answers: its output may be written to by whatever it imports."""
+    ours, theirs = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND.format(path=sys.path, answers=theirs)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs,),
+            env={**os.environ, **_HIDDEN},
+            start_new_session=True,  # an interrupt from the terminal is for this process, which then ends the other
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return process, os.fdopen(ours, "rb")
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 import importlib
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -14,15 +15,16 @@ LOOK_S = 1.0
 """How often it looks whether the process that it builds for is there."""
 
 
-def serve() -> None:
-    """Answer each build on the standard output: None, or what went wrong."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what compilers print must not mix with the answers
+def serve(descriptor: int) -> None:
+    """Answer each build in this pipe: None, or what went wrong."""
+    answers = os.fdopen(descriptor, "wb")
+    os.set_inheritable(descriptor, False)  # a compiler that outlives this process must not keep it open
+    os.dup2(2, 1)
     os.nice(NICE)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while True:
         try:
-            function, arguments = pickle.load(sys.stdin.buffer)
+            function, arguments = pickle.load(sys.stdin.buffer)  # from the process that started this one
         except EOFError:
             return
         pickle.dump(_problem_with(function, arguments), answers)
@@ -30,10 +32,10 @@ def serve() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process once its parent is gone, also in the middle of a build."""
+    """End this process and its compilers once its parent is gone, also in the middle of a build."""
     while os.getppid() == parent:
         time.sleep(LOOK_S)
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)  # the group is this process's own
 
 
 def _problem_with(function: str, arguments: bytes) -> str | None:
