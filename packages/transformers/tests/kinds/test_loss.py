@@ -45,7 +45,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_logits(name: str, items: An
     assert "logits" not in ours
 
 
-def test_the_logits_are_never_whole() -> None:
+def test_the_head_makes_no_logits() -> None:
     """With a vocabulary that is large beside all else, no tensor is as large as the logits."""
     plain, patched = pair(vocab_size=5003)
     opmux_transformers.patch(patched)
@@ -153,6 +153,20 @@ def test_autocast_computes_in_its_dtype() -> None:
         theirs, wanted = trained(plain)
     torch.testing.assert_close(ours.loss, theirs.loss, rtol=2e-2, atol=2e-2)
     assert [g.dtype for g in own] == [g.dtype for g in wanted]
+
+
+def test_autocast_to_float16_computes_logits() -> None:
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    tokens = ids()
+    losses = []
+    for each in (patched, plain):
+        each.train()
+        with torch.autocast("cpu", torch.float16):
+            outputs = each(tokens, labels=tokens, use_cache=False)
+        losses.append(outputs.loss)
+        assert outputs.logits.shape == (2, 12, 128)
+    torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-3)
 
 
 def test_a_compiled_model_computes_the_same() -> None:

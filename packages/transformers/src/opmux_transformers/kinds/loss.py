@@ -58,10 +58,13 @@ def head_forward(self: Any, input: Tensor) -> Tensor:  # the name in torch.nn.Li
     taken: Taken | None = getattr(self, TAKEN)
     weight = self.weight
     # Hooks gather a sharded weight, which is whole during this call only; a process may replace what linears compute.
-    if taken is None or watched(self) or not linears_are_torchs():
+    dtype = autocast_dtype(input)
+    # In float16 the op's sum of the gradients of a weight may overflow before it is divided by the number of tokens.
+    narrow = (dtype or input.dtype) is torch.float16
+    if taken is None or narrow or watched(self) or not linears_are_torchs():
         logits: Tensor = type(self).forward(self, input)
         return logits
-    if (dtype := autocast_dtype(input)) is not None:
+    if dtype is not None:
         taken.hidden, taken.weight = input.to(dtype), weight.to(dtype)
     elif input.dtype == weight.dtype:
         taken.hidden, taken.weight = input, weight
