@@ -1,5 +1,7 @@
 """Grouped layers and mixtures, against a loop over groups."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,17 +40,71 @@ def routed(tokens: int) -> tuple[Tensor, Tensor]:
     return ids, weights
 
 
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def mixed(x: Tensor, **other: Any) -> Tensor:
+    given = {"ids": torch.zeros(3, 1).long(), "weights": torch.ones(3, 1), **other}
+    return nn.mix_experts(x, up=torch.ones(4, 8, 16), down=torch.ones(4, 16, 8), between=torch.relu, **given)
+
+
 @pytest.mark.parametrize("tokens", [0, 1, 7, 40])
 @pytest.mark.parametrize("few", [0, 64])
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_a_mixture_is_the_sum_of_its_experts(tokens: int, few: int, activation: str) -> None:
-    moe = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, activation, few=few))
-    x, (ids, weights) = inputs(tokens, HIDDEN), routed(tokens)
+    moe = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, activation, few=few, dtype=torch.float64))
+    x, (ids, weights) = inputs(tokens, HIDDEN, dtype=torch.float64), routed(tokens)
     with torch.no_grad(), opmux.trace() as traced:
         found = moe(x, ids, weights)
-    torch.testing.assert_close(found, Loop(moe)(x, ids, weights), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, Loop(moe)(x, ids, weights), **EXACT)
     product = "masked_grouped_linear" if few and tokens else "grouped_linear"
-    assert {row.op for row in traced.rows} <= {product, f"{activation}_and_mul"}
+    assert {row.op: row.calls for row in traced.rows} == {product: 2, f"{activation}_and_mul": 1}
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_the_comparison_finds_a_wrong_mixture(few: int) -> None:
+    moe = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, few=few, dtype=torch.float64))
+    x, (ids, weights) = inputs(7, HIDDEN, dtype=torch.float64), routed(7)
+    wrong = {
+        "another expert": (x, (ids + 1) % EXPERTS, weights),
+        "experts exchanged": (x, ids.flip(1), weights),
+        "not weighted": (x, ids, torch.ones_like(weights)),
+        "one expert dropped": (x, ids, weights * torch.tensor([1.0, 0.0])),
+        "rows of the neighbour": (x.roll(1, 0), ids, weights),
+    }
+    with torch.no_grad():
+        expected = Loop(moe)(x, ids, weights)
+        for arguments in wrong.values():
+            assert not torch.allclose(moe(*arguments), expected, rtol=1e-3, atol=1e-3)
+        moe.gate_up_proj.copy_(moe.gate_up_proj.roll(INTERMEDIATE, 1))  # the halves of the gate exchanged
+        assert not torch.allclose(moe(x, ids, weights), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_an_expert_that_a_token_names_twice_counts_twice(few: int) -> None:
+    moe = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, few=few, dtype=torch.float64))
+    x, ids = inputs(3, HIDDEN, dtype=torch.float64), torch.tensor([[2, 2, 2], [1, 2, 1], [2, 0, 4]], dtype=torch.int32)
+    weights = inputs(3, 3).double()
+    with torch.no_grad():
+        torch.testing.assert_close(moe(x, ids, weights), Loop(moe)(x, ids, weights), **EXACT)
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_experts_with_biases_and_something_after_them(few: int) -> None:
+    moe = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, dtype=torch.float64))
+    x, (ids, weights) = inputs(7, HIDDEN, dtype=torch.float64), routed(7)
+    up, down = moe.gate_up_proj.detach().transpose(1, 2).contiguous(), moe.down_proj.detach()  # (experts, in, out)
+    biases = inputs(EXPERTS, 2 * INTERMEDIATE).double(), inputs(EXPERTS, HIDDEN).double()
+    found = nn.mix_experts(
+        x, ids, weights, up.mT, down, lambda both: both[..., ::2] * both[..., 1::2].sigmoid(),
+        up_bias=biases[0], down_bias=biases[1], after=torch.tanh, few=few,
+    )  # fmt: skip
+    for t in range(len(x)):
+        expected = torch.zeros(HIDDEN, dtype=torch.float64)
+        for expert, factor in zip(ids[t].tolist(), weights[t], strict=True):
+            both = x[t] @ up[expert] + biases[0][expert]
+            expected += factor * torch.tanh(down[expert] @ (both[::2] * both[1::2].sigmoid()) + biases[1][expert])
+        torch.testing.assert_close(found[t], expected, **EXACT)
 
 
 def test_gradients_of_a_mixture() -> None:
@@ -117,6 +173,23 @@ def test_a_grouped_layer_is_a_linear_for_each_group() -> None:
         (
             lambda: nn.MoE(16, 8, 4)(inputs(3, 16), torch.zeros(3, 1).long(), torch.ones(3, 2)),
             "MoE: `weights` expected shape [3, 1], got [3, 2]",
+        ),
+        (
+            lambda: mixed(inputs(1, 3, 16)),
+            "mix_experts: `x, up, down` expected (tokens, hidden), (experts, width, hidden) and (experts, hidden,"
+            " intermediate), got shapes [1, 3, 16], [4, 8, 16] and [4, 16, 8]",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), ids=torch.zeros(2, 1).long()),
+            "mix_experts: `ids` expected shape (3, top_k), got [2, 1]",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), weights=torch.ones(3, 2)),
+            "mix_experts: `weights` expected shape [3, 1], got [3, 2]",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), down_bias=torch.ones(4, 8)),
+            "mix_experts: `down_bias` expected shape [4, 16], got [4, 8]",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from opmux.nn.autocast import autocast_dtype
 from opmux.nn.context import Context, PackedSequences
 from opmux.nn.grouped import GroupedLinear, MoE
 from opmux.nn.linear import Linear
+from opmux.nn.mixture import mix_experts
 from opmux.nn.mlp import GatedMLP
 from opmux.nn.norm import LayerNorm, RMSNorm
 from opmux.nn.paged import PagedCache, PagedLayer, PagedStep
@@ -30,4 +31,5 @@ __all__ = [
     "RMSNorm",
     "RotaryEmbedding",
     "autocast_dtype",
+    "mix_experts",
 ]

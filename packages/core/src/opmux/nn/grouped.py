@@ -10,6 +10,7 @@ import opmux
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
 from opmux.nn.linear import backend_repr
+from opmux.nn.mixture import mix_experts
 from opmux.nn.mlp import ACTIVATIONS, packed_gate
 from opmux.nn.sizes import check_sizes
 
@@ -75,9 +76,8 @@ class MoE(nn.Module):
     e = ids[t, j]; summed in float32. The state dict holds ``gate_up_proj (experts, 2 * intermediate, hidden)``, the
     gate's rows first, and ``down_proj (experts, hidden, intermediate)``, as the experts of Hugging Face's models do.
 
-    Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due, each
-    expert gets room for all of them, for `opmux.masked_grouped_linear`: then nothing is sorted. Neither way reads ids
-    on the host, so that a graph can be captured.
+    The products are those of `mix_experts`: `opmux.grouped_linear`, and `opmux.masked_grouped_linear` for up to ``few``
+    tokens where no gradient is due. Neither way reads ids on the host, so that a graph can be captured.
 
     Args:
         hidden: The size of x's last dim.
@@ -134,7 +134,8 @@ class MoE(nn.Module):
 
         Args:
             x: The tokens, ``(*tokens, hidden)``.
-            ids: The experts of each token, all different, ``(*tokens, top_k)``, integers below ``experts``.
+            ids: The experts of each token, ``(*tokens, top_k)``, integers below ``experts``. An expert that a token
+                names twice counts twice.
             weights: What each expert's result is multiplied by, ``(*tokens, top_k)``.
 
         Returns:
@@ -144,54 +145,14 @@ class MoE(nn.Module):
             InvalidArgument: If ids or weights have other leading dims than x, or differ in shape.
         """
         self._check(x, ids, weights)
-        gate_up: Tensor = self.gate_up_proj
-        down: Tensor = self.down_proj
-        rows = x.reshape(-1, x.shape[-1])
-        dtype = autocast_dtype(x)
-        if dtype is not None:
-            rows = rows.to(dtype)
-            gate_up, down = gate_up.to(dtype), down.to(dtype)
-        chosen = ids.reshape(len(rows), ids.shape[-1])
-        recorded = torch.is_grad_enabled() and (x.requires_grad or gate_up.requires_grad or down.requires_grad)
-        compute = self._masked if not recorded and 0 < len(rows) <= self.few else self._sorted
-        found = compute(rows, chosen, gate_up, down)
-        wide = torch.float64 if found.dtype is torch.float64 else torch.float32
-        mixed = (found.to(wide) * weights.reshape(*chosen.shape, 1).to(wide)).sum(1)
-        return mixed.to(rows.dtype).view(x.shape)
-
-    def _sorted(self, x: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """Each expert's result for each token, ``(tokens, top_k, hidden)``, with the rows sorted by expert."""
-        flat = ids.reshape(-1)
-        order = flat.argsort(stable=True)
-        offsets = torch.zeros(self.experts + 1, dtype=torch.int32, device=x.device)
-        offsets[1:] = self._counts(flat).cumsum(0)
-        rows = x[order // max(1, ids.shape[1])]
-        gated = self._gate(opmux.grouped_linear(rows, gate_up, offsets, backend=self.backend))
-        found = opmux.grouped_linear(gated, down, offsets, backend=self.backend)
-        return found[order.argsort()].view(*ids.shape, x.shape[1])
-
-    def _masked(self, x: Tensor, ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """The same with room for all tokens at each expert."""
-        tokens, top_k = ids.shape
-        flat = ids.reshape(-1)
-        of_expert = flat.unsqueeze(1) == torch.arange(self.experts, device=x.device)
-        place = of_expert.cumsum(0).gather(1, flat.unsqueeze(1).long())[:, 0] - 1
-        counts = of_expert.sum(0, dtype=torch.int32)
-        room = x.new_zeros(self.experts, tokens, x.shape[1])
-        room[flat, place] = x.repeat_interleave(top_k, 0)
-        expected = -(-tokens * top_k // self.experts)
-        options: dict[str, Any] = {"expected_m": expected, "backend": self.backend}
-        gated = self._gate(opmux.masked_grouped_linear(room, gate_up, counts, **options))
-        found = opmux.masked_grouped_linear(gated, down, counts, **options)
-        return found[flat, place].view(tokens, top_k, x.shape[1])
+        mixed = mix_experts(
+            x.reshape(-1, x.shape[-1]), ids.reshape(-1, ids.shape[-1]), weights.reshape(-1, ids.shape[-1]),
+            self.gate_up_proj, self.down_proj, self._gate, few=self.few, backend=self.backend,
+        )  # fmt: skip
+        return mixed.view(x.shape)
 
     def _gate(self, both: Tensor) -> Tensor:
         return packed_gate(both, self.activation, self.backend)
-
-    def _counts(self, flat: Tensor) -> Tensor:
-        """How many rows each expert has; `torch.bincount` would read the largest id on the host."""
-        counts = torch.zeros(self.experts, dtype=torch.int32, device=flat.device)
-        return counts.scatter_add(0, flat.long(), torch.ones_like(flat, dtype=torch.int32))
 
     def _check(self, x: Tensor, ids: Tensor, weights: Tensor) -> None:
         if ids.shape[:-1] != x.shape[:-1]:

@@ -1,0 +1,142 @@
+"""The sum of a mixture's experts, computed by grouped products: what `MoE` and patched models call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import opmux
+from opmux.errors import invalid
+from opmux.nn.autocast import autocast_dtype
+
+
+def mix_experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    between: Callable[[Tensor], Tensor],
+    *,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    after: Callable[[Tensor], Tensor] | None = None,
+    few: int = 32,
+    backend: str | None = None,
+) -> Tensor:
+    """Compute the experts of each token, and the weighted sum of their results.
+
+    ``y[t] = sum over j of weights[t, j] * after(down[e] @ between(up[e] @ x[t] + up_bias[e]) + down_bias[e])`` for the
+    experts e = ids[t, j]; summed in float32 (in float64 for float64) and rounded once. An expert that a token names
+    twice counts twice.
+
+    Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due, each
+    expert gets room for all of them, for `opmux.masked_grouped_linear`: then nothing is sorted. Neither way reads ids
+    on the host, so that a graph can be captured. Under autocast x, weights and biases are cast, as in torch.
+
+    Args:
+        x: The tokens, ``(tokens, hidden)``.
+        ids: The experts of each token, ``(tokens, top_k)``, integers below experts.
+        weights: What each expert's result is multiplied by, ``(tokens, top_k)``.
+        up: The first weight of each expert, ``(experts, width, hidden)``, in x's dtype.
+        down: The second weight of each expert, ``(experts, hidden, intermediate)``, in x's dtype.
+        between: The activation, from ``(*rows, width)`` to ``(*rows, intermediate)``, row by row. It may be given rows
+            of arbitrary values, whose results are not used.
+        up_bias: ``(experts, width)``, or None.
+        down_bias: ``(experts, hidden)``, or None.
+        after: What is applied to each expert's result, ``(rows, hidden)``, before it is weighted; None for nothing.
+        few: Up to how many tokens the masked product is taken; 0 never takes it.
+        backend: Passed to the ops.
+
+    Returns:
+        ``(tokens, hidden)`` in the dtype of the weights' products: x's, or autocast's.
+
+    Raises:
+        InvalidArgument: If a tensor's shape or dtype does not fit the others.
+    """
+    _check(x, ids, weights, up, down, up_bias, down_bias)
+    recorded = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (x, up, down, up_bias, down_bias)
+    )
+    dtype = autocast_dtype(x)
+    if dtype is not None:
+        x, up, down = x.to(dtype), up.to(dtype), down.to(dtype)
+        up_bias, down_bias = (None if bias is None else bias.to(dtype) for bias in (up_bias, down_bias))
+    compute = _masked if not recorded and 0 < len(x) <= few else _sorted
+    found = compute(x, ids.long(), (up, up_bias), (down, down_bias), between, backend)
+    if after is not None:
+        found = after(found.flatten(0, 1)).view(found.shape)
+    wide = torch.float64 if found.dtype is torch.float64 else torch.float32
+    return (found.to(wide) * weights.unsqueeze(-1).to(wide)).sum(1).to(x.dtype)
+
+
+def _sorted(
+    x: Tensor,
+    ids: Tensor,
+    up: tuple[Tensor, Tensor | None],
+    down: tuple[Tensor, Tensor | None],
+    between: Callable[[Tensor], Tensor],
+    backend: str | None,
+) -> Tensor:
+    """Each expert's result for each token, ``(tokens, top_k, hidden)``, with the rows sorted by expert."""
+    flat = ids.reshape(-1)
+    of_row, order = flat.sort(stable=True)
+    # `torch.bincount` would read the largest id on the host
+    counts = torch.zeros(len(up[0]), dtype=torch.int32, device=x.device)
+    counts = counts.scatter_add(0, flat, torch.ones_like(flat, dtype=torch.int32))
+    offsets = torch.zeros(len(up[0]) + 1, dtype=torch.int32, device=x.device)
+    offsets[1:] = counts.cumsum(0)
+    rows = x[order // max(1, ids.shape[1])]
+    for position, (weight, bias) in enumerate((up, down)):
+        rows = opmux.grouped_linear(rows, weight, offsets, backend=backend)
+        if bias is not None:
+            rows = rows + bias[of_row]
+        if position == 0:
+            rows = between(rows)
+    return rows[order.argsort()].view(*ids.shape, rows.shape[1])
+
+
+def _masked(
+    x: Tensor,
+    ids: Tensor,
+    up: tuple[Tensor, Tensor | None],
+    down: tuple[Tensor, Tensor | None],
+    between: Callable[[Tensor], Tensor],
+    backend: str | None,
+) -> Tensor:
+    """The same with room for all tokens at each expert, however often a token names it."""
+    (tokens, top_k), experts = ids.shape, len(up[0])
+    chosen = torch.zeros(tokens, experts, dtype=torch.bool, device=x.device).scatter(1, ids, True)
+    places = (chosen.cumsum(0).gather(1, ids) - 1).reshape(-1)
+    flat, counts = ids.reshape(-1), chosen.sum(0, dtype=torch.int32)
+    rows = x.new_empty(experts, tokens, x.shape[1])
+    rows[flat, places] = x.repeat_interleave(top_k, 0)
+    expected = -(-tokens * top_k // experts)
+    for position, (weight, bias) in enumerate((up, down)):
+        rows = opmux.masked_grouped_linear(rows, weight, counts, expected_m=expected, backend=backend)
+        if bias is not None:
+            rows = rows + bias.unsqueeze(1)
+        if position == 0:
+            rows = between(rows)
+    return rows[flat, places].view(tokens, top_k, rows.shape[2])
+
+
+def _check(
+    x: Tensor, ids: Tensor, weights: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None, down_bias: Tensor | None
+) -> None:
+    if x.ndim != 2 or up.ndim != 3 or down.ndim != 3:
+        got = f"shapes {list(x.shape)}, {list(up.shape)} and {list(down.shape)}"
+        expected = "(tokens, hidden), (experts, width, hidden) and (experts, hidden, intermediate)"
+        raise invalid("mix_experts", "x, up, down", expected, got, "flatten the leading dims of `x`")
+    if ids.ndim != 2 or len(ids) != len(x):
+        raise invalid(
+            "mix_experts", "ids", f"shape ({len(x)}, top_k)", str(list(ids.shape)), "give the experts of every token"
+        )
+    if weights.shape != ids.shape:
+        raise invalid("mix_experts", "weights", f"shape {list(ids.shape)}", str(list(weights.shape)), "as `ids` has it")
+    sizes: dict[str, Any] = {"up_bias": (up_bias, up.shape[1]), "down_bias": (down_bias, down.shape[1])}
+    for name, (bias, size) in sizes.items():
+        if bias is not None and bias.shape != (len(up), size):
+            expected = f"shape [{len(up)}, {size}]"
+            raise invalid("mix_experts", name, expected, str(list(bias.shape)), "one bias for each row of a weight")
