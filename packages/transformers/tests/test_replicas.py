@@ -34,3 +34,15 @@ def test_replicas_compute_with_their_own_parameters(name: str) -> None:
             got = replica(ids()).logits
     torch.testing.assert_close(got, logits(plain, ids()), **CLOSE)
     assert {"attention", "add_rms_norm", "apply_rope"} <= {row.op for row in trace.rows}
+
+
+def test_a_replica_computes_the_loss_from_its_own_head() -> None:
+    plain, patched = pair()
+    opmux_transformers.patch(patched)
+    replica = replica_of(patched.train(), lambda parameter: parameter * 1.5)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(1.5)
+    outputs = replica(ids(), labels=ids())
+    torch.testing.assert_close(outputs.loss, plain.train()(ids(), labels=ids()).loss, **CLOSE)
+    assert "logits" not in outputs

@@ -1,5 +1,8 @@
 """The loss of a patched model in training: the same number and gradients, without logits; undone by unpatch."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import opmux
 import opmux_transformers
-from opmux_transformers.kinds.loss import TAKEN
+from opmux_transformers.kinds.loss import CALLS
 
 
 def row(of: Any) -> Any:
@@ -113,7 +116,7 @@ def test_unpatch_brings_the_logits_back() -> None:
     plain, patched = pair()
     opmux_transformers.patch(patched)
     opmux_transformers.unpatch(patched)
-    assert not any(TAKEN in vars(m) or "_loss_function" in vars(m) for m in patched.modules())
+    assert not any("forward" in vars(m) or "_loss_function" in vars(m) for m in patched.modules())
     patched.train()
     torch.testing.assert_close(patched(ids(), labels=ids()).logits, plain.train()(ids(), labels=ids()).logits)
 
@@ -124,8 +127,77 @@ def test_an_error_in_the_forward_leaves_nothing_behind() -> None:
     patched.train()
     with pytest.raises(RuntimeError):
         patched(ids(), labels=ids(seq=5))
-    assert getattr(patched, TAKEN) is None
+    assert CALLS.taken is None
     assert logits(patched.eval(), ids()).shape == (2, 12, 128)
+
+
+def waiting(of: Any, before: Callable[[], Any]) -> Callable[[], None]:
+    """Have a model do something between its layers and its head; returns what undoes that."""
+
+    def hook(*_: Any) -> None:
+        before()
+
+    return of.model.norm.register_forward_hook(hook).remove
+
+
+def test_threads_that_call_one_model_have_a_loss_each() -> None:
+    """All threads are between layers and head at the same time, one of them in a call that wants logits."""
+    patched = model()
+    opmux_transformers.patch(patched)
+    patched.train()
+    prompts = [ids(seq) for seq in (6, 9, 12)]
+    expected = [patched(tokens, labels=tokens).loss for tokens in prompts]
+    all_there = threading.Barrier(len(prompts) + 1, timeout=120)
+    stop = waiting(patched, all_there.wait)
+    with ThreadPoolExecutor(len(prompts) + 1) as threads:
+        losses = [threads.submit(patched, tokens, labels=tokens) for tokens in prompts]
+        plain = threads.submit(patched, prompts[0])
+        for loss, wanted in zip(losses, expected, strict=True):
+            torch.testing.assert_close(loss.result().loss, wanted)
+            assert "logits" not in loss.result()
+        assert plain.result().logits.shape == (2, 6, 128)
+    stop()
+
+
+def test_a_thread_in_evaluation_gets_logits_while_another_trains() -> None:
+    """Switched to evaluation while another thread is inside, it computes that thread's loss from logits."""
+    patched = model()
+    opmux_transformers.patch(patched)
+    tokens = ids()
+    expected = patched.eval()(tokens, labels=tokens)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        if not inside.is_set():
+            inside.set()
+            assert go_on.wait(120)
+
+    stop = waiting(patched, hold)
+    with ThreadPoolExecutor(1) as threads:
+        training = threads.submit(patched.train(), tokens, labels=tokens)
+        assert inside.wait(120)
+        own = patched.eval()(tokens).logits
+        go_on.set()
+        torch.testing.assert_close(training.result().loss, expected.loss)
+    stop()
+    torch.testing.assert_close(own, expected.logits)
+
+
+def test_a_model_inside_another_has_its_own_loss() -> None:
+    """The outer model calls the inner one, with labels and without, between its layers and its head."""
+    outer, inner = model(), model("qwen2")
+    expected = outer.train()(ids(), labels=ids()).loss
+    theirs = inner.eval()(ids(), labels=ids())
+    for each in (outer, inner):
+        opmux_transformers.patch(each)
+    seen: list[Any] = []
+    stop = waiting(outer, lambda: seen.extend((inner(ids(), labels=ids()), inner(ids()))))
+    loss = outer(ids(), labels=ids()).loss
+    stop()
+    torch.testing.assert_close(loss, expected, **CLOSE)
+    torch.testing.assert_close(seen[0].loss, theirs.loss, **CLOSE)
+    for got in seen:
+        torch.testing.assert_close(got.logits, theirs.logits, **CLOSE)
 
 
 def test_it_is_left_where_it_is_not_asked_for() -> None:

@@ -4,11 +4,15 @@ A model calls its head, then its ``loss_function`` with the logits. In training 
 hands over what it was called with instead of computing logits, and its ``loss_function`` computes the loss from that
 and the head's weight. So what the model does to its logits in between has no effect: a model is changed only if its
 loss and the gradients are the same on random input.
+
+What is handed over belongs to one call in one thread: several threads may call one model, and replicas of
+``torch.nn.DataParallel`` compute in threads of their own.
 """
 
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -27,15 +31,24 @@ from opmux_transformers.survey import Survey
 from opmux_transformers.trial import still
 from opmux_transformers.undo import Patch
 
-TAKEN = "_opmux_taken"
-"""The attribute of a model and of its head that holds the `Taken` of a call, None outside of one."""
-
 
 class Taken:
-    """What the head of a model was called with, while its logits are not wanted."""
+    """What a head was called with in a call of its model that needs no logits."""
 
     hidden: Tensor | None = None
     weight: Tensor | None = None
+
+    def __init__(self, head: Any) -> None:
+        self.head = head
+
+
+class Calls(threading.local):
+    """The current call of a thread that needs no logits; a class, because torch.compile reads no ContextVar."""
+
+    taken: Taken | None = None
+
+
+CALLS = Calls()
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,9 @@ class Head:
 
 def head_forward(self: Any, input: Tensor) -> Tensor:  # the name in torch.nn.Linear
     """Hand over the input where a loss is to be computed from it; else compute logits."""
-    taken: Taken | None = getattr(self, TAKEN)
+    taken = CALLS.taken if self.training else None
+    if taken is not None and taken.head is not self:
+        taken = None  # of a model that calls this head's
     weight = self.weight
     # Hooks gather a sharded weight, which is whole during this call only; a process may replace what linears compute.
     dtype = autocast_dtype(input)
@@ -87,7 +102,7 @@ def loss_of(head: Head) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         """The loss of the next token; from the head's input, or from logits where there are some."""
-        taken: Taken | None = getattr(self, TAKEN)
+        taken = CALLS.taken
         if taken is None or taken.hidden is None or taken.weight is None:
             own = _own_loss(self)
             more = {"num_items_in_batch": num_items_in_batch, "ignore_index": ignore_index}
@@ -136,8 +151,7 @@ def forward_of(own: Callable[..., Any], head_name: str, computed: Callable[..., 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         labels = args[place] if len(args) > place else kwargs.get("labels")
         whole = (
-            labels is None
-            or not self.training
+            not self.training
             or not torch.is_grad_enabled()
             or len(args) > place + 1  # what follows the labels may ask for a part of the logits
             or kwargs.get("return_dict") is False
@@ -146,17 +160,15 @@ def forward_of(own: Callable[..., Any], head_name: str, computed: Callable[..., 
             or kwargs.get("logits_to_keep", 0) != 0
             or getattr(vars(self).get("_loss_function"), "__func__", None) is not computed  # set after the patch
         )
-        if whole:
+        if labels is None:
             return own(self, *args, **kwargs)
-        head, taken = getattr(self, head_name), Taken()
-        setattr(self, TAKEN, taken)
-        setattr(head, TAKEN, taken)
+        taken = None if whole else Taken(getattr(self, head_name))
+        before, CALLS.taken = CALLS.taken, taken  # another model's, if that one calls this one
         try:
             outputs = own(self, *args, **kwargs)
         finally:
-            setattr(self, TAKEN, None)
-            setattr(head, TAKEN, None)
-        if taken.hidden is None:
+            CALLS.taken = before
+        if taken is None or taken.hidden is None:
             return outputs
         return type(outputs)(**{name: value for name, value in outputs.items() if name != "logits"})
 
@@ -168,8 +180,6 @@ def _changes(model: Any, found: Head) -> list[tuple[Any, str, Any]]:
     head, computed = getattr(model, found.name), mark(loss_of(found))
     forward = forward_of(type(model).forward, found.name, computed)
     return [
-        (model, TAKEN, None),
-        (head, TAKEN, None),
         (head, "forward", mark(head_forward).__get__(head)),
         (model, "_loss_function", computed.__get__(model)),
         (model, "forward", mark(forward).__get__(model)),
