@@ -215,7 +215,7 @@ def emulate_assembly(session: nox.Session, profile: str) -> None:
     environment = {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "asm"}
     for arch in ASSEMBLY_ARCHS:
         arguments = ["--profile", profile, "--jobs", str(os.cpu_count() or 1), *session.posargs]
-        within = ["--within", f"opmux_emulator.asm_launches:on({arch})"]
+        within = ["--within", f"opmux_emulator.jit_launches:on({arch})"]
         session.run("opmux", "conformance", "asm", *arguments, *within, env=environment)
 
 

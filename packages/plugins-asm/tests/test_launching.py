@@ -11,7 +11,7 @@ import opmux
 from opmux.plugin import BackendFault, BuildFailed, CaptureRefused, InvalidArgument
 from opmux_asm import launching
 from opmux_asm.objects import reading
-from opmux_emulator.asm_launches import on
+from opmux_emulator.jit_launches import on
 
 
 def test_tensors_of_the_cpu_without_an_emulator() -> None:
@@ -79,7 +79,7 @@ SCRIPT = """
 import torch
 import opmux.errors
 from opmux.plugin import cpu_plays
-from opmux_asm.launching import hosted
+from opmux_jit.launching import hosted
 import contextlib
 
 with cpu_plays("gfx942"), hosted(lambda arguments: contextlib.nullcontext()):

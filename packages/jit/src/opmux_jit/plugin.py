@@ -24,5 +24,5 @@ def opmux_commands() -> list[tuple[str, Callable[..., None]]]:
 
 @hookimpl
 def opmux_toolchains() -> list[Callable[[], Iterator[dict[str, str | None]]]]:
-    """NVRTC and clang; the core looks for nvcc and hipcc itself."""
+    """NVRTC, clang and Zig's clang; the core looks for nvcc and hipcc itself."""
     return [toolchains]

@@ -28,7 +28,7 @@ def test_a_name_that_none_has_is_wrong_use(present) -> None:
     with pytest.raises(InvalidArgument) as caught:
         choose(add(), "gcc")
     assert str(caught.value) == (
-        "compile: `compiler` expected one of nvrtc, nvcc, hipcc, clang, got 'gcc'; leave it out"
+        "compile: `compiler` expected one of nvrtc, nvcc, hipcc, clang, zig, got 'gcc'; leave it out"
     )
 
 
@@ -43,6 +43,7 @@ def test_where_none_fits_each_has_its_reason(present, monkeypatch) -> None:
         "  nvcc: not found",
         "  hipcc: not found",
         "  clang: not found",
+        "  zig: not found",
         '  try: pip install "opmux-jit[nvrtc]", or install a CUDA toolkit and set CUDA_HOME',
     ]
 
@@ -54,7 +55,7 @@ def test_the_one_that_was_asked_for_is_not_replaced(present) -> None:
     assert str(caught.value).splitlines() == [
         "add: no compiler for gfx942",
         "  hipcc: not found",
-        "  try: install ROCm and set ROCM_PATH, or put clang++ on the path",
+        '  try: install ROCm and set ROCM_PATH, or put clang++ on the path, or pip install "opmux-jit[zig]"',
     ]
 
 
@@ -63,4 +64,5 @@ def test_doctor_is_told_of_those_that_the_core_does_not_look_for(present) -> Non
     assert list(choice.toolchains()) == [
         {"name": "nvrtc", "version": "13.5", "path": "/lib/libnvrtc.so.13"},
         {"name": "clang", "version": None, "path": None},
+        {"name": "zig", "version": None, "path": None},
     ]

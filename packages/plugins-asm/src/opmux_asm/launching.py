@@ -1,7 +1,6 @@
 """Launches of the kernels, through opmux-jit's native launcher, on torch's current stream."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,25 +9,12 @@ from torch import Tensor
 from opmux.plugin import Arch, BuildFailed, CaptureRefused, InvalidArgument, device_arch
 from opmux_asm.objects.reading import code_object
 from opmux_jit.launching.devices import current_stream, device
+from opmux_jit.launching.hosting import current_host
 from opmux_jit.launching.modules import Module, failure
 from opmux_jit.native.library import launcher
 
-Host = Callable[[tuple[Any, ...]], AbstractContextManager[None]]
-"""Opened around each launch on memory of the CPU, with the launch's arguments: an emulator's registers them."""
-
-_hosts: list[Host] = []
 _launches: dict[tuple[str, str, int, str], Callable[..., None]] = {}
 _modules: dict[tuple[str, int, str], Module] = {}
-
-
-@contextmanager
-def hosted(host: Host) -> Iterator[None]:
-    """Within it, kernels are launched on tensors of the CPU too, on device 0 of a HIP library that plays one."""
-    _hosts.append(host)
-    try:
-        yield
-    finally:
-        _hosts.pop()
 
 
 def launch(family: str, kernel: str, grid: tuple[int, int, int], *arguments: Any) -> None:
@@ -49,10 +35,11 @@ def launch(family: str, kernel: str, grid: tuple[int, int, int], *arguments: Any
     first: Tensor = arguments[0]
     index = first.get_device()
     if index < 0:
-        if not _hosts:
+        host = current_host()
+        if host is None:
             raise InvalidArgument(f"asm: {kernel}: `arguments` expected tensors on a GPU, got one on the CPU; move it")
         run = _loaded(family, kernel, 0, arch_of(first).name)
-        with _hosts[-1](arguments):
+        with host(arguments):
             run(*grid, 0, *arguments)
         return
     run = _loaded(family, kernel, index, arch_of(first).name)

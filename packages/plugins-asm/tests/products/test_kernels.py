@@ -8,7 +8,7 @@ from opmux.plugin import parse_arch
 from opmux_asm.kernels.products import TILES
 from opmux_asm.products import targets
 from opmux_asm.products.configs import TileConfig, tile_config
-from opmux_emulator.asm_launches import on
+from opmux_emulator.jit_launches import on
 
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 HALVES = (torch.bfloat16, torch.float16)

@@ -12,7 +12,7 @@ from opmux.plugin import parse_arch
 from opmux_asm.kernels.recipes import FAMILIES, TILES, Recipe, recipes
 from opmux_asm.row_ops import targets
 from opmux_asm.row_ops.configs import RowsConfig, for_row, rows_config
-from opmux_emulator.asm_launches import on
+from opmux_emulator.jit_launches import on
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOLERANCE = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 2**-18}

@@ -5,7 +5,7 @@ import torch
 
 import opmux
 from opmux_asm.kernels.rope import HALVES
-from opmux_emulator.asm_launches import on
+from opmux_emulator.jit_launches import on
 
 TOLERANCE = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
 

@@ -43,7 +43,7 @@ def machine_code(source: Source, compiler: str | None = None) -> Entry:
 
     Args:
         source: what to compile, and for which arch.
-        compiler: ``nvrtc``, ``nvcc``, ``hipcc`` or ``clang``; None takes the first that is installed and fits.
+        compiler: ``nvrtc``, ``nvcc``, ``hipcc``, ``clang`` or ``zig``; None takes the first that is installed and fits.
 
     Raises:
         CompilerMissing: where it must be compiled, and no compiler fits.

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Mapping
 
 from opmux.plugin import InvalidArgument
-from opmux_jit.compilers import nvrtc, programs
+from opmux_jit.compilers import nvrtc, programs, zig
 from opmux_jit.compilers.compiler import Compiler
 from opmux_jit.compilers.source import Source
 from opmux_jit.errors import CompilerMissing
 
-NAMES = ("nvrtc", *(kind.name for kind in programs.KINDS))
+NAMES = ("nvrtc", *(kind.name for kind in programs.KINDS), zig.NAME)
 """In the order in which they are tried."""
 
 _REMEDY = {
     "nvidia": 'pip install "opmux-jit[nvrtc]", or install a CUDA toolkit and set CUDA_HOME',
-    "amd": "install ROCm and set ROCM_PATH, or put clang++ on the path",
+    "amd": 'install ROCm and set ROCM_PATH, or put clang++ on the path, or pip install "opmux-jit[zig]"',
 }
 
 
@@ -21,6 +21,8 @@ def find(name: str) -> Compiler | None:
     """An installed compiler by name, or None."""
     if name == "nvrtc":
         return nvrtc.find()
+    if name == zig.NAME:
+        return zig.find()
     return programs.find(next(kind for kind in programs.KINDS if kind.name == name))
 
 
@@ -67,7 +69,7 @@ def _none_fits(source: Source, reasons: Mapping[str, str]) -> str:
 
 def toolchains() -> Iterator[dict[str, str | None]]:
     """What `opmux doctor` shows: each compiler that the core does not look for itself."""
-    for name in ("nvrtc", "clang"):
+    for name in ("nvrtc", "clang", zig.NAME):
         found = find(name)
         yield {
             "name": name,

@@ -11,7 +11,7 @@ class Compiler(Protocol):
     """Compiles a source to machine code.
 
     Attributes:
-        name: ``nvrtc``, ``nvcc``, ``hipcc`` or ``clang``.
+        name: ``nvrtc``, ``nvcc``, ``hipcc``, ``clang`` or ``zig``.
         version: as the compiler states it, with the patch release: ``13.5.27``.
         path: the library or program.
     """

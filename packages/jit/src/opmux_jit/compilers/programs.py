@@ -79,10 +79,7 @@ class Program:
         Raises:
             CompileFailed: with the command and everything that it printed.
         """
-        for name, text in source.headers.items():
-            header = folder / "headers" / name
-            header.parent.mkdir(parents=True, exist_ok=True)
-            header.write_text(text, encoding="utf-8")
+        write_headers(source, folder)
         out = folder / "out.bin"
         path = write_source(source, folder)
         places = [*([folder / "headers"] if source.headers else []), *source.include_dirs]
@@ -92,7 +89,7 @@ class Program:
         ]  # fmt: skip
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=_environment()
+                command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=environment()
             )
         except OSError as error:
             raise failure(self, source, f"{' '.join(command)}\n{error}", path) from None
@@ -102,7 +99,16 @@ class Program:
         return out.read_bytes()
 
 
-def _environment() -> dict[str, str]:
+def write_headers(source: Source, folder: Path) -> None:
+    """Write the headers that a source has in memory to the folder's ``headers``."""
+    for name, text in source.headers.items():
+        header = folder / "headers" / name
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(text, encoding="utf-8")
+
+
+def environment() -> dict[str, str]:
+    """The variables that a compiler sees."""
     return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
 
 

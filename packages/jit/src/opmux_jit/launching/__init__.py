@@ -1,6 +1,7 @@
 """Loading machine code and launching kernels, through the native launcher."""
 
 from opmux_jit.launching.devices import Device, device
+from opmux_jit.launching.hosting import current_host, hosted
 from opmux_jit.launching.kernel import Kernel, load
 from opmux_jit.launching.modules import Function, Module
 from opmux_jit.launching.tensor_maps import Fill, Promotion, Swizzle, tensor_map
@@ -18,7 +19,9 @@ __all__ = [
     "Module",
     "Promotion",
     "Swizzle",
+    "current_host",
     "device",
+    "hosted",
     "is_built",
     "launcher",
     "load",

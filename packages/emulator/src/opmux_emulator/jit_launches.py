@@ -1,8 +1,7 @@
-"""Launches of the assembly backend on the emulator's HIP library: its ops run on CPU tensors as on an absent GPU.
+"""Launches by opmux-jit's native launcher on the emulator's HIP library: CPU tensors stand for those of an absent GPU.
 
-``opmux conformance asm --profile emulator --within "opmux_emulator.asm_launches:on(gfx942)"`` compares the backend with
-the references this way, through opmux-jit's native launcher and the very calls of HIP that a GPU would get. Needs
-``opmux-asm``.
+``opmux conformance asm --profile emulator --within "opmux_emulator.jit_launches:on(gfx942)"`` compares a backend that
+launches through it (asm, ck) with the references, by the very calls of HIP that a GPU would get. Needs ``opmux-jit``.
 """
 
 from collections.abc import Iterator
@@ -10,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from opmux.plugin import cpu_plays
-from opmux_asm.launching import hosted
 from opmux_emulator.hip.library import settings
 from opmux_emulator.hip.runtime import Runtime
 from opmux_emulator.hip.triton_driver import played, registered
+from opmux_jit.launching import hosted
 
 
 @contextmanager
@@ -24,7 +23,7 @@ def on(arch: str) -> Iterator[None]:
     that breaks a rule raises the driver's error with the judgement.
 
     Args:
-        arch: what the device plays, gfx942 or gfx950.
+        arch: what the device plays.
     """
     hip = Runtime()
 
