@@ -14,9 +14,13 @@ from opmux.nn.mixture import mix_experts
 from opmux.nn.mlp import GatedMLP
 from opmux.nn.norm import LayerNorm, RMSNorm
 from opmux.nn.paged import PagedCache, PagedLayer, PagedStep
+from opmux.nn.quantization import DEFAULT_SKIP, quantize_
+from opmux.nn.quantization_report import QuantizationReport, QuantizedRow
+from opmux.nn.quantized import QuantizedLinear
 from opmux.nn.rotary import RotaryEmbedding
 
 __all__ = [
+    "DEFAULT_SKIP",
     "Attention",
     "Context",
     "GatedMLP",
@@ -28,8 +32,12 @@ __all__ = [
     "PagedCache",
     "PagedLayer",
     "PagedStep",
+    "QuantizationReport",
+    "QuantizedLinear",
+    "QuantizedRow",
     "RMSNorm",
     "RotaryEmbedding",
     "autocast_dtype",
     "mix_experts",
+    "quantize_",
 ]

@@ -1,0 +1,251 @@
+"""`quantize_`: the linear layers of a model, converted in place."""
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import opmux
+from opmux.errors import invalid
+from opmux.nn.calibration import Observed, called_with, observe, relative_error
+from opmux.nn.linear import Linear
+from opmux.nn.quantization_report import CONVERTED, LEFT, QuantizationReport, QuantizedRow
+from opmux.nn.quantized import QuantizedLinear, check_blocks, codes_dtype, flaw_of
+
+DEFAULT_SKIP: dict[str, str] = {
+    "*lm_head": "the head: its rounding reaches the logits at once, and it is read once for each token",
+    "*embed_out": "the head: its rounding reaches the logits at once, and it is read once for each token",
+    "*router*": "a router: a rounded score may send a token to another expert",
+    "*.gate": "a router: a rounded score may send a token to another expert",
+    "*.shared_expert_gate": "a router: a rounded score may weigh an expert otherwise",
+}
+"""What `quantize_` leaves alone unless told otherwise: patterns of paths -> the reason."""
+
+
+_FREED = nn.Linear(1, 1, device="meta")
+"""In the place of a layer that was converted and freed."""
+
+
+@dataclass
+class _Found:
+    """A linear layer: where it is, and why it is left."""
+
+    linear: nn.Linear
+    shape: tuple[int, int]
+    places: list[tuple[nn.Module, str, str]] = field(default_factory=list)
+    """The modules that hold it, under which name, and its path there."""
+    reason: str | None = None
+    made: QuantizedLinear | None = None
+
+    @property
+    def path(self) -> str:
+        return self.places[0][2]
+
+
+def quantize_(
+    model: nn.Module,
+    codes: torch.dtype | str = "fp8",
+    *,
+    activations: str = "token",
+    weights: str = "channel",
+    skip: Mapping[str, str] | Sequence[str] = DEFAULT_SKIP,
+    calibration: Any = None,
+    keep: bool = False,
+    backend: str | None = None,
+) -> QuantizationReport:
+    """Convert the linear layers of a model to `QuantizedLinear`, in place.
+
+    `torch.nn.Linear` and `opmux.nn.Linear` are converted, no subclass of them. A layer stays as it is if its path
+    matches a pattern of ``skip``, its weight is shared with something that is not converted (an embedding), is not
+    finite or on the meta device, it has hooks, or its forward was replaced. A layer in several places is converted
+    once; layers that share a weight share the codes. All layers are judged before any is converted.
+
+    Args:
+        model: The model; not a linear layer itself.
+        codes: As in `QuantizedLinear`.
+        activations: As in `QuantizedLinear`; ``"static"`` needs a calibration, whose largest magnitudes give scales.
+        weights: As in `QuantizedLinear`.
+        skip: Patterns of paths as `fnmatch` has them, with a reason each or without: ``{**DEFAULT_SKIP,
+            "*.down_proj": "too coarse"}``. ``()`` skips nothing.
+        calibration: What the model is called with to estimate errors, in evaluation mode and without gradients: a
+            tensor, a tuple of positional or a mapping of keyword arguments; or a function that is called with the model
+            and returns a result of it. None estimates nothing.
+        keep: Whether the report keeps the original layers for its ``undo``; they stay in memory then. Without it and
+            without a calibration, each is freed as soon as it is converted, and what is converted stays so if memory
+            runs out; else all are put back if anything raises.
+        backend: As in `QuantizedLinear`.
+
+    Returns:
+        What was converted, what was left and why, the errors, and the size before and afterwards.
+
+    Raises:
+        InvalidArgument: If the model is no module or a linear layer itself, codes, activations or weights are none of
+            those of `QuantizedLinear`, static activations have no calibration or one that does not call a layer, or
+            a tensor of the model is sharded. The model is unchanged then.
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
+        got = "a linear layer itself" if isinstance(model, nn.Linear) else type(model).__name__
+        remedy = "use QuantizedLinear.from_linear for one layer" if isinstance(model, nn.Linear) else "pass the model"
+        raise invalid("quantize_", "model", "a module that holds linear layers", got, remedy)
+    check_blocks("quantize_", activations, weights)
+    codes_dtype("quantize_", codes, "cpu")
+    if activations == "static" and calibration is None:
+        remedy = "pass inputs of the model, or choose activations='token'"
+        raise invalid("quantize_", "calibration", "inputs to find static scales with", "None", remedy)
+    _refuse_sharded(model)
+    found = _judged(model, skip)
+    chosen = [one for one in found if one.reason is None]
+    report = QuantizationReport(bytes_before=_bytes(model))
+    run = None if calibration is None else called_with(calibration)
+    how: dict[str, Any] = {"codes": codes, "activations": activations, "weights": weights, "backend": backend}
+    observed: dict[nn.Module, Observed] = {}
+    try:
+        scales = _static_scales(model, run, chosen, codes) if activations == "static" and run is not None else {}
+        freed = run is None and not keep
+        _convert(chosen, how, scales, free=freed)
+        if run is not None:
+            result, observed = observe(model, run, {one.linear: one.made for one in chosen})
+            _swap(chosen)
+            report.output_error = relative_error(observe(model, run, {})[0], result)
+        elif keep:
+            _swap(chosen)
+    except BaseException:
+        _put_back([one for one in chosen if one.linear is not _FREED])
+        raise
+    report.rows = [_row(one, observed) for one in found]
+    report.bytes_after = _bytes(model)
+    report.notes += _unused(skip, found)
+    if keep:
+        report._put_back = lambda: _put_back(chosen)
+    return report
+
+
+def _judged(model: nn.Module, skip: Mapping[str, str] | Sequence[str]) -> list[_Found]:
+    """All linear layers with the reason to leave them, by identity."""
+    found: dict[int, _Found] = {}
+    for path, holder in model.named_modules(remove_duplicate=False):
+        for name, child in holder._modules.items():
+            if isinstance(child, nn.Linear):
+                one = found.setdefault(id(child), _Found(child, (child.out_features, child.in_features)))
+                if all(place[0] is not holder or place[1] != name for place in one.places):
+                    one.places.append((holder, name, f"{path}.{name}".lstrip(".")))
+    reasons = skip if isinstance(skip, Mapping) else dict.fromkeys(skip, "")
+    for one in found.values():
+        one.reason = _reason(one, reasons)
+    users: dict[int, set[int]] = {}
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for name, tensor in itertools.chain(module._parameters.items(), module._buffers.items()):
+            if tensor is not None:
+                users.setdefault(id(tensor), set()).add(id(module))
+                one_of = found.get(id(module))
+                if one_of is None or one_of.reason is not None:
+                    names[id(tensor)] = f"{path}.{name}".lstrip(".")
+    for one in found.values():
+        other = names.get(id(one.linear._parameters.get("weight")))
+        if one.reason is None and other is not None:
+            one.reason = f"its weight is shared with {other}, which is not converted"
+    return [*found.values()]
+
+
+def _reason(one: _Found, reasons: Mapping[str, str]) -> str | None:
+    """Why a layer is left, apart from what it shares; None if nothing speaks against it."""
+    linear = one.linear
+    for pattern, reason in reasons.items():
+        if any(fnmatchcase(path, pattern) for _, _, path in one.places):
+            return f"{reason} (it matches {pattern!r})" if reason else f"it matches {pattern!r}"
+    if type(linear) not in (nn.Linear, Linear):
+        return f"it is a {type(linear).__name__}, which may compute something else"
+    if "weight" not in linear._parameters:
+        return "its weight is computed before each call"
+    if "forward" in vars(linear):
+        return "its forward was replaced"
+    hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
+    if any(hooks):
+        return "it has hooks, which would not move along"
+    flaw = flaw_of(linear.weight)
+    return None if flaw is None else f"its weight is {flaw}" if "meta" in flaw else f"its weight has {flaw}"
+
+
+def _convert(chosen: list[_Found], how: dict[str, Any], scales: dict[nn.Module, float], free: bool) -> None:
+    """Make the layers; with ``free``, put each in its places at once, and forget the original."""
+    uses = Counter(id(one.linear.weight) for one in chosen)
+    shared: dict[Tensor, QuantizedLinear] = {}
+    for one in chosen:
+        own = dict(how, backend=how["backend"] or getattr(one.linear, "backend", None))
+        made = QuantizedLinear.from_linear(one.linear, **own, input_scale=scales.get(one.linear))
+        if uses[id(one.linear.weight)] > 1:
+            twin = shared.setdefault(one.linear.weight, made)
+            made.weight, made.weight_scale = twin.weight, twin.weight_scale
+        one.made = made
+        if free:
+            _swap([one])
+            one.linear = _FREED
+
+
+def _swap(chosen: list[_Found]) -> None:
+    for one in chosen:
+        for holder, name, _ in one.places:
+            holder._modules[name] = one.made
+
+
+def _put_back(chosen: list[_Found]) -> None:
+    for one in chosen:
+        for holder, name, _ in one.places:
+            holder._modules[name] = one.linear
+
+
+def _static_scales(
+    model: nn.Module, run: Callable[[nn.Module], Any], chosen: list[_Found], codes: torch.dtype | str
+) -> dict[nn.Module, float]:
+    """The scales that the calibration's largest magnitudes give.
+
+    Raises:
+        InvalidArgument: If the calibration does not reach a layer.
+    """
+    _, observed = observe(model, run, {one.linear: None for one in chosen})
+    scales: dict[nn.Module, float] = {}
+    for one in chosen:
+        seen = observed.get(one.linear)
+        if seen is None or not 0 < seen.largest < float("inf"):
+            got = f"none for {one.path}" if seen is None else f"{seen.largest} as the largest magnitude for {one.path}"
+            remedy = "calibrate with inputs that reach every layer, or skip this one"
+            raise invalid("quantize_", "calibration", "finite inputs that reach every layer", got, remedy)
+        dtype = codes_dtype("quantize_", codes, one.linear.weight.device)
+        _, scale = opmux.quantize(torch.tensor([[seen.largest]]), dtype=dtype, block=(-1, -1), backend="reference")
+        scales[one.linear] = float(scale)
+    return scales
+
+
+def _row(one: _Found, observed: dict[nn.Module, Observed]) -> QuantizedRow:
+    if one.reason is not None:
+        return QuantizedRow(one.path, LEFT, one.reason, one.shape)
+    more = [path for _, _, path in one.places[1:]]
+    seen = observed.get(one.linear)
+    remark = f"also as {', '.join(more)}" if more else ""
+    return QuantizedRow(one.path, CONVERTED, remark, one.shape, None if seen is None else seen.error)
+
+
+def _unused(skip: Mapping[str, str] | Sequence[str], found: list[_Found]) -> list[str]:
+    """Notes on patterns of the caller's own that no layer matches: they may be mistyped."""
+    paths = [path for one in found for _, _, path in one.places]
+    own = [p for p in skip if p not in DEFAULT_SKIP and not any(fnmatchcase(path, p) for path in paths)]
+    return [f"no linear layer matches the pattern {pattern!r} of skip" for pattern in own]
+
+
+def _bytes(model: nn.Module) -> int:
+    tensors: dict[int, Tensor] = {id(p): p for p in model.parameters()}
+    return sum(p.numel() * p.element_size() for p in tensors.values())
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    home = sys.modules.get("torch.distributed.tensor")
+    if home is not None and any(isinstance(p, home.DTensor) for p in model.parameters()):
+        remedy = "quantise the model first, then shard it"
+        raise invalid("quantize_", "model", "a model of whole parameters", "sharded ones (DTensor)", remedy)
