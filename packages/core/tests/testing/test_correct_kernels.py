@@ -261,11 +261,28 @@ def test_quantize_by_the_reciprocal(hold: Hold) -> None:
     assert_passes(hold("quantize", quantize))
 
 
-def test_sums_of_8_bit_floats_that_float32_takes_over_every_128(hold: Hold) -> None:
-    """Hopper's matrix units keep 14 bits of a sum: with promotion that is enough."""
+def added_in_fourteen_bits(total: Tensor, terms: Tensor) -> Tensor:
+    """``total + terms.sum(-1)``, every number cut off at 2**-13 of the largest one's power of two."""
+    every = torch.cat((total.unsqueeze(-1), terms), -1)
+    _, exponent = torch.frexp(every.abs().amax(-1, keepdim=True))
+    step = torch.ldexp(torch.ones_like(total).unsqueeze(-1), exponent - 1 - 13)
+    cut = torch.trunc(every / step) * step
+    return torch.where(every.isfinite().all(-1), cut.sum(-1), every.sum(-1))
 
-    def in_fourteen_bits(values: Tensor) -> Tensor:
-        return (values.view(torch.int32) & ~0x3FF).view(torch.float32)
+
+def test_a_sum_of_products_that_cancel_may_be_off_by_a_rounding(hold: Hold) -> None:
+    """Where the terms of an accumulating product cancel exactly, the reference leaves the element as it is."""
+
+    def scaled_linear_accumulate(out: Tensor, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor) -> None:
+        zero = (x.float().abs() @ w.float().abs().T) == 0
+        opmux.scaled_linear_accumulate.reference(out, x, w, x_scale, w_scale)
+        out.copy_(torch.where(zero, out, torch.nextafter(out, torch.full_like(out, torch.inf))))
+
+    assert_passes(hold("scaled_linear_accumulate", scaled_linear_accumulate))
+
+
+def test_sums_of_8_bit_floats_that_float32_takes_over_every_128(hold: Hold) -> None:
+    """Hopper's matrix units keep 14 bits of the largest term of an addition: with promotion that is enough."""
 
     def scaled_linear(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Any, *, out_dtype: Any) -> Tensor:
         n, width = w.shape[0], 128
@@ -276,7 +293,7 @@ def test_sums_of_8_bit_floats_that_float32_takes_over_every_128(hold: Hold) -> N
             codes, weights = (t[..., start : start + width].float() for t in (x, w))
             part = torch.zeros_like(total)
             for some, others in zip(codes.split(32, -1), weights.split(32, -1), strict=True):
-                part = in_fourteen_bits(part + some @ others.T)
+                part = added_in_fourteen_bits(part, some.unsqueeze(-2) * others)
             if x_scale.shape[-1] > 1:
                 part = part * x_scale[..., block : block + 1] * w_scale[:, block]
             total = total + part

@@ -690,6 +690,14 @@ def test_padding_summed_into_gradients_of_weights(hold: Hold) -> None:
     assert_fails(hold("grouped_weight_grad", grouped_weight_grad), "NaN and Inf")
 
 
+def test_gradients_of_weights_of_empty_groups_rounded(hold: Hold) -> None:
+    def grouped_weight_grad(out: Tensor, dy: Tensor, x: Tensor, offsets: Tensor, sizes: Tensor | None) -> None:
+        out.copy_(torch.nextafter(out, torch.zeros_like(out)))
+        opmux.grouped_weight_grad.reference(out, dy, x, offsets, sizes)
+
+    assert_fails(hold("grouped_weight_grad", grouped_weight_grad), "writes elsewhere")
+
+
 def test_an_empty_groups_gradient_left_unwritten(hold: Hold) -> None:
     def grouped_linear_backward(
         grad: Tensor, x: Tensor, w: Tensor, offsets: Tensor, sizes: Tensor | None, **options: Any

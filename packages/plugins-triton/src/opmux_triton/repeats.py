@@ -46,7 +46,8 @@ def repeated(key: Hashable, given: Sequence[Tensor], results: Sequence[Tensor] =
         key: what the launches depend on apart from shapes, strides and dtypes: the target, the config by identity,
             options, which tensors there are; and the shapes that change from call to call, so that few share one key.
         given: the tensors of the call.
-        results: the tensors it makes, whose shapes and strides follow from the others.
+        results: the tensors it makes, whose shapes and strides follow from the others. One that the caller may have
+            given is among the others, or its dtype and strides are in the key.
     """
     for found in _repeats.get(key, ()):
         if found.same(*given):

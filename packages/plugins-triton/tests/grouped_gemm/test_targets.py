@@ -95,6 +95,21 @@ def test_padding_stays_as_it_is(sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.gpu
+def test_a_call_like_others_writes_into_the_rows_it_is_given() -> None:
+    """What is kept of earlier calls holds for results of their strides alone."""
+    x, w, offsets = ragged((5, 100), 512, 1024, torch.bfloat16)
+    exact = opmux.grouped_linear(x, w, offsets, backend="triton")
+    wide = torch.full((len(x), 768), 7.0, dtype=torch.bfloat16, device="cuda")
+    outs = [torch.empty_like(exact), torch.empty_like(exact), wide[:, :512], wide[:, 128:640], torch.empty_like(exact)]
+    for out in outs:
+        out.fill_(7)
+        for _ in range(3):
+            opmux.grouped_linear(x, w, offsets, backend="triton", out=out)
+        assert torch.equal(out[:105], exact[:105])
+    assert bool((wide[:, 640:] == 7).all())
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{len(sizes)} groups, {sum(sizes)} rows")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_gradients_on_a_gpu(sizes: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -23,7 +23,8 @@ def _grouped_linear_backward(given: Given) -> list[Allowance]:
 @derives("grouped_weight_grad")
 def _grouped_weight_grad(given: Given) -> list[Allowance]:
     out = given["out"]
-    return [Allowance(_outer(given, given["dy"].abs(), out) + out.abs() + given.expected[0].abs())]
+    added = _outer(given, given["dy"].abs(), out)
+    return [Allowance(added + out.abs() + given.expected[0].abs(), added=added)]
 
 
 @derives("masked_grouped_linear")

@@ -27,11 +27,14 @@ class Allowance:
         magnitude: in units of the accumulation dtype's unit roundoff; float64, of the output's shape.
         noise: in units of bfloat16's unit roundoff; None where nothing may be rounded to it.
         ulps: in ulp of the output, besides its own rounding.
+        added: the size of what an op adds to a tensor that it changes; where it is 0 nothing may change. None for an op
+            that replaces what it changes.
     """
 
     magnitude: Tensor | float = 0.0
     noise: Tensor | None = None
     ulps: float = 0.0
+    added: Tensor | None = None
 
 
 Derivation = Callable[["Given"], Sequence[Allowance]]

@@ -64,12 +64,14 @@ def _linear_backward(given: Given) -> list[Allowance]:
 
 # Products of codes: |A| @ |B| with every code multiplied by its scale.
 
-PROMOTED = 2.0**11 * 8
+PROMOTED = 2.0**11 * 32
 """The error of a sum of 8-bit floats on matrix units, in roundings of float32 and of the root of its squares.
 
 Hopper's units keep 14 bits of the largest term of an addition. With sums of 128 terms that float32 adds up, the error
 of each block is a few units of 2**-13 of its own sum, independent of the others'; without, it is one of the whole sum
-at every addition, and all have its sign.
+at every addition, and all have its sign. The largest error in 30 products of 1e5 to 2e5 elements on an H200 was 14 units
+of 2**-13 of that root, which is also what cutting every term at 2**-13 of the largest gives; among more elements, larger
+ones are found.
 """
 
 
@@ -83,7 +85,8 @@ def _scaled_linear(given: Given) -> list[Allowance]:
 
 @derives("scaled_linear_accumulate")
 def _scaled_linear_accumulate(given: Given) -> list[Allowance]:
-    return [Allowance(_scaled(given) + given["out"].abs() + given.expected[0].abs())]
+    added = _scaled(given)
+    return [Allowance(added + given["out"].abs() + given.expected[0].abs(), added=added)]
 
 
 def _scaled(given: Given) -> Tensor:
