@@ -18,7 +18,6 @@ def exceptions(library: str) -> Path:
 if torch.cuda.is_available():
     TestBlas = conformance_suite("vendor:blas")
     TestFused = conformance_suite("vendor:fused")
-    TestSoftmax = conformance_suite("vendor:softmax")
     TestGrouped = conformance_suite("vendor:grouped")
     TestCudnn = conformance_suite("vendor:cudnn")
     TestScaledMm = conformance_suite("vendor:scaled_mm")

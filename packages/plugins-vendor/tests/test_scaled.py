@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import opmux
+from opmux.errors import UnsupportedCall
 from opmux_vendor import scaled, scaled_records
 
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
@@ -30,6 +31,7 @@ TAKEN = [
     ("sm_90", given(blocks="tensor"), {"vendor:scaled_mm_tensors"}),
     ("sm_90", given(3, blocks="tensor"), set()),  # a scale for each matrix
     ("sm_90", given(k=520), set()),
+    ("sm_90", given(k=256, blocks="square"), set()),
     ("sm_90", given(dtype=torch.int8), {"vendor:int_mm"}),
     ("sm_90", given(m=16, dtype=torch.int8), set()),
     ("sm_90", given(dtype=torch.int8, blocks="square"), set()),
@@ -42,8 +44,26 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("arch", "tensors", "expected"), TAKEN)
-def test_products_are_taken_by_the_libraries_that_can(arch, tensors, expected):
+def test_products_are_taken_by_the_libraries_that_can(arch, tensors, expected, monkeypatch):
+    monkeypatch.setattr(scaled_records, "_refused_on_the_cpu", lambda dtype, scales: None)
+    opmux.policy.reset()
     assert taken(arch, *tensors) == expected
+
+
+def test_a_cpu_is_asked_whether_it_multiplies_such_codes(monkeypatch):
+    def scaled_mm(a, b, a_scale, b_scale, *, out_dtype):
+        if a_scale.numel() > 1:
+            raise RuntimeError("only per-tensor scaling")
+
+    monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
+    monkeypatch.setattr(scaled_records, "_refused_on_the_cpu", scaled_records._refused_on_the_cpu.__wrapped__)
+    opmux.policy.reset()
+    assert taken("cpu", *given(blocks="tensor")) == {"vendor:scaled_mm_tensors"}
+    explained = opmux.explain(opmux.scaled_linear, *given(), arch="cpu", out_dtype=BF16)
+    (found,) = [c for c in explained.candidates if c.name == "vendor:scaled_mm"]
+    assert found.reason == (
+        f"this is cpu, and torch {torch.__version__} does not multiply float8_e4m3fn with scales of rows on this CPU"
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,9 +88,30 @@ def test_scales_of_blocks_need_a_recent_cuda(cuda, reason, monkeypatch):
 def test_products_agree_with_the_reference(blocks, dtype, batch):
     batch = batch if blocks == "token" or dtype == torch.int8 else (1,)
     tensors = given(*batch, m=5, n=40, k=70, dtype=dtype, blocks=blocks)
+    if not taken("cpu", *tensors, out_dtype=torch.float32):
+        with pytest.raises(UnsupportedCall, match=r"does not multiply float8_\w+ with scales of .* on this CPU"):
+            opmux.scaled_linear(*tensors, out_dtype=torch.float32, backend="vendor")
+        return
     found = opmux.scaled_linear(*tensors, out_dtype=torch.float32, backend="vendor")
     expected = opmux.scaled_linear.reference(*tensors, out_dtype=torch.float32)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+
+
+def test_one_row_repeated_is_copied_for_the_library(monkeypatch):
+    seen = []
+    true = torch._scaled_mm
+
+    def scaled_mm(a, b, *scales, **options):
+        seen.append((a.stride(), b.stride()))
+        return true(a, b, *scales, **options)
+
+    monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
+    x, w, x_scale, w_scale = given(1, m=5, n=40, k=64, blocks="tensor")
+    x = x[:, :1].expand(1, 5, 64)
+    found = scaled.scaled_linear(x, w, x_scale, w_scale, None, out_dtype=torch.float32)
+    expected = opmux.scaled_linear.reference(x, w, x_scale, w_scale, out_dtype=torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+    assert seen == [((64, 1), (1, 64))]
 
 
 def test_int8_is_rounded_once_after_the_bias():
@@ -82,7 +123,7 @@ def test_int8_is_rounded_once_after_the_bias():
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_scales_of_blocks_are_laid_out_for_the_library(turned, monkeypatch):
-    """By rows of 1x128 next to one another, and by squares whose rows begin at multiples of 16 bytes."""
+    """Those of 1x128 with a row's neighbour next to it, and squares by rows."""
     seen = []
 
     def scaled_mm(a, b, a_scale, b_scale, *, out_dtype):
@@ -92,14 +133,14 @@ def test_scales_of_blocks_are_laid_out_for_the_library(turned, monkeypatch):
         return ((a.float() * of_a) @ (b.float() * of_b)).to(out_dtype)
 
     monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
-    x, w, x_scale, w_scale = given(2, m=12, n=256, k=640, blocks="square")
+    x, w, x_scale, w_scale = given(2, m=12, n=256, k=512, blocks="square")
     if turned:
         x_scale, w_scale = x_scale.mT.contiguous().mT, w_scale.t().contiguous().t()
     tensors = x, w, x_scale, w_scale, None
     found = scaled.scaled_linear_of_blocks(*tensors, out_dtype=torch.float32)
     expected = opmux.scaled_linear.reference(*tensors, out_dtype=torch.float32)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
-    assert seen == [((1, 24), (1, 8))]
+    assert seen == [((1, 24), (1, 4))]
 
 
 def test_an_empty_result_calls_no_library(monkeypatch):

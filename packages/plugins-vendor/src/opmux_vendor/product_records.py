@@ -85,7 +85,7 @@ _FUSED = (
         op="layer_norm_backward",
         name="fused",
         target="opmux_vendor.fused:layer_norm_backward",
-        archs=("cpu",),  # on a GPU torch's kernel stops the process at a target that is no class
+        archs=("cpu", *GPUS),
         priority=RECOMPUTED,
         # In 16 bits the CPU's kernel keeps the statistics in 16 bits too.
         when=(SameDtype("x", "weight"), AnyOf(Dtype("x", "float32", "float64"), OnArch(GPUS))),
@@ -150,7 +150,7 @@ _LOSSES = (
         op="cross_entropy",
         name="softmax",
         target="opmux_vendor.losses:cross_entropy",
-        archs=("cpu", *GPUS),
+        archs=("cpu",),  # on a GPU torch's kernel stops the process at a target that is no class
         priority=RECOMPUTED,  # a softmax of all logits in float32 is written and read again
         when=(OneOf("z_loss", 0.0), OneOf("softcap", 0.0)),
         capturable=True,

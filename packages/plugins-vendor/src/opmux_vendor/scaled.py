@@ -24,14 +24,11 @@ def scaled_linear_of_blocks(
 ) -> Tensor:
     """Compute ``opmux.scaled_linear`` with scales of blocks of 1x128 and of 128x128.
 
-    cuBLASLt reads the first with a row's neighbour next to it, and rows of the second at multiples of 16 bytes. Scales
-    that lie otherwise are copied.
+    cuBLASLt reads the first with a row's neighbour next to it, and the second by rows. Scales that lie otherwise are
+    copied.
     """
-    rows, columns = w_scale.shape
-    padded = -(-columns // 4) * 4
-    if w_scale.stride() != (padded, 1):
-        w_scale = w_scale.new_zeros(rows, padded)[:, :columns].copy_(w_scale)
-    return _scaled_mm(x, w, x_scale.reshape(-1, columns).t().contiguous().t(), w_scale.t(), out_dtype)
+    x_scale = x_scale.reshape(-1, w_scale.shape[1]).t().contiguous().t()
+    return _scaled_mm(x, w, x_scale, w_scale.contiguous().t(), out_dtype)
 
 
 def _scaled_mm(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -39,7 +36,9 @@ def _scaled_mm(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, out_dtype
     rows = math.prod(x.shape[:-1])
     if not rows:
         return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
-    made: Tensor = torch._scaled_mm(x.reshape(rows, k), w.t(), x_scale, w_scale, out_dtype=out_dtype)
+    # Rows may be one row, repeated: libraries take none that overlap.
+    a, b = (t if t.stride(0) >= k else t.contiguous() for t in (x.reshape(rows, k), w))
+    made: Tensor = torch._scaled_mm(a, b.t(), x_scale, w_scale, out_dtype=out_dtype)
     return made.view(*x.shape[:-1], n)
 
 

@@ -1,12 +1,15 @@
 """The records of products of 8-bit codes.
 
-What cuBLASLt and CUTLASS take is what torch 2.11 checks and documents; on a CPU it was tried with torch 2.13.
+What cuBLASLt and CUTLASS take is what torch 2.11 checks and documents, and what it was seen to take on an H200. What a
+CPU multiplies depends on the CPU and on how torch was built, and is tried.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
 
+from opmux.dtypes import name_of
 from opmux.plugin import (
     Absent,
     Aligned,
@@ -24,7 +27,7 @@ from opmux.plugin import (
     ScaleBlock,
     UnitStride,
 )
-from opmux_vendor.archs import ON_CPU
+from opmux_vendor.archs import GPUS, ON_CPU, OnArch
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,37 @@ class CudaAtLeast(Constraint):
         return None if numbers >= self.version else f"torch is built with CUDA {found}, needs {wanted}"
 
 
+@dataclass(frozen=True)
+class CpuMultiplies(Constraint):
+    """Torch multiplies such 8-bit floats with such scales on this CPU; tried once, with a small product.
+
+    Attributes:
+        scales: ``rows``, for one of each row, or ``tensor``.
+    """
+
+    scales: str
+
+    def check(self, call: Call) -> str | None:
+        """The reason why it does not hold, or None."""
+        x = call.tensors["x"]
+        return None if x is None else _refused_on_the_cpu(x.dtype, self.scales)
+
+
+@functools.cache
+def _refused_on_the_cpu(dtype: torch.dtype, scales: str) -> str | None:
+    codes = torch.zeros(16, 16, device="cpu").to(dtype)
+    scale = torch.ones((16, 1) if scales == "rows" else (1, 1), device="cpu")
+    try:
+        torch._scaled_mm(codes, codes.t(), scale, scale.t(), out_dtype=torch.float32)
+    except RuntimeError:
+        of = "rows" if scales == "rows" else "a tensor"
+        return f"torch {torch.__version__} does not multiply {name_of(dtype)} with scales of {of} on this CPU"
+    return None
+
+
 _CPU_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FLOATS = ("bfloat16", "float16", "float32")
+_ON_GPU = OnArch(GPUS)
 
 
 def _on_gpu(*constraints: Constraint) -> tuple[Constraint, ...]:
@@ -87,6 +119,7 @@ RECORDS = (
         Dtype("x", *_CPU_FLOATS),
         Dtype("out_dtype", *_FLOATS),
         *_on_gpu(Dtype("x", "float8_e4m3fn"), Dtype("out_dtype", "bfloat16")),
+        AnyOf(_ON_GPU, CpuMultiplies("rows")),
         ScaleBlock("x", (1, -1)),
         ScaleBlock("w", (1, -1)),
         *_CODES,
@@ -98,6 +131,7 @@ RECORDS = (
         Dtype("x", *_CPU_FLOATS),
         Dtype("out_dtype", *_FLOATS),
         *_on_gpu(Dtype("x", "float8_e4m3fn")),
+        AnyOf(_ON_GPU, CpuMultiplies("tensor")),
         ScaleBlock("x", (-1, -1)),
         ScaleBlock("w", (-1, -1)),
         AtMost("batch", 1),
@@ -113,9 +147,9 @@ RECORDS = (
         ScaleBlock("x", (1, 128)),
         ScaleBlock("w", (128, 128)),
         MultipleOf("k", 128),
-        AtLeast("k", 256),
         MultipleOf("n", 128),
         MultipleOf("m", 4),
+        MultipleOf("k_blocks", 4),
         *_CODES,
     ),
     Implementation(
