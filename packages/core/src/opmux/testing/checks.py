@@ -110,8 +110,8 @@ def check_untouched(
 ) -> None:
     """Check that elements which a mutating op does not write are unchanged bit for bit.
 
-    Those are the ones that the reference leaves as they are. Where an op adds to what is there, ``added`` is the size of
-    the terms: these may cancel in the reference and leave a rounding error elsewhere.
+    Those are the ones that the reference leaves as they are. Where an op adds to what is there, ``added`` is the size
+    of the terms: these may cancel in the reference and leave a rounding error elsewhere.
     """
     for name, after, terms in zip(mutated(subject.op), exact, added, strict=True):
         before = upcast(arguments.tensors[name])

@@ -69,9 +69,9 @@ PROMOTED = 2.0**11 * 32
 
 Hopper's units keep 14 bits of the largest term of an addition. With sums of 128 terms that float32 adds up, the error
 of each block is a few units of 2**-13 of its own sum, independent of the others'; without, it is one of the whole sum
-at every addition, and all have its sign. The largest error in 30 products of 1e5 to 2e5 elements on an H200 was 14 units
-of 2**-13 of that root, which is also what cutting every term at 2**-13 of the largest gives; among more elements, larger
-ones are found.
+at every addition, and all have its sign. The largest error in 30 products of 1e5 to 2e5 elements on an H200 was 14
+units of 2**-13 of that root, which is also what cutting every term at 2**-13 of the largest gives; among more elements,
+larger ones are found.
 """
 
 
