@@ -57,14 +57,14 @@ def test_a_model_of_ones_own_without_anything_of_transformers() -> None:
     patched = copy.deepcopy(plain)
     report = opmux_transformers.patch(patched)
     assert {(row.module, row.op) for row in report.rows if row.op} == {
-        ("0", "rms_norm"), ("1", "gelu_and_mul"), ("2", "rms_norm"),
+        ("0", "rms_norm"), ("1", "gelu_and_mul"), ("2", "rms_norm"), ("3", "layer_norm"),
     }  # fmt: skip
-    assert set(reasons(report, "norm")) == {"3", "4"}
+    assert set(reasons(report, "norm")) == {"4"}
     assert "no attention of transformers was found in it" in report.notes
     x = torch.randn(3, 16)
     with opmux.trace() as trace, torch.no_grad():
         torch.testing.assert_close(patched(x), plain(x), **CLOSE)
-    assert {row.op for row in trace.rows} == {"rms_norm", "gelu_and_mul"}
+    assert {row.op for row in trace.rows} == {"rms_norm", "layer_norm", "gelu_and_mul"}
 
 
 KINDS = ("norm", "gate", "rope", "attention", "residual", "cache")

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import opmux
 from opmux.errors import UnsupportedCall
-from opmux_transformers.masks import bounds_in, segments
+from opmux_transformers.masks import bounds_in, in_both_directions, sees_all, segments
 from opmux_transformers.paged_states import PagedStates
 
 NAME = "opmux"
@@ -25,7 +25,7 @@ NAMED = "_attn_implementation_internal"
 PASSED_OVER = frozenset(
     {
         "position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits",
-        "return_dict", "num_items_in_batch", "cache_position", "layer_idx", "logits_to_keep",
+        "return_dict", "num_items_in_batch", "cache_position", "layer_idx", "logits_to_keep", "deterministic",
     }
 )  # fmt: skip
 """Keywords that every attention function receives and that do not concern attention."""
@@ -63,7 +63,7 @@ def opmux_attention(
         attention_mask: What `opmux_mask` returns, or a mask of the user's own with four dims.
         dropout: Fraction of the probabilities to drop.
         scaling: Factor on the scores.
-        sliding_window: How many keys a query sees, including its own; None means all before it.
+        sliding_window: How many keys a query sees in each direction that it sees, including its own; None means all.
         softcap: Bound on the absolute value of the scores.
         s_aux: One sink for each head.
         is_causal: Whether a query sees no later key; None takes the module's attribute.
@@ -72,10 +72,15 @@ def opmux_attention(
         The averaged values, ``(batch, queries, heads, value_dim)``, and None for the probabilities, which no op
         returns.
     """
+    causal = bool(getattr(module, "is_causal", True)) if is_causal is None else bool(is_causal)
+    if attention_mask is not None and in_both_directions(attention_mask):
+        causal = False
+        attention_mask = None if sees_all(attention_mask) else attention_mask
+    left = -1 if sliding_window is None else sliding_window - 1
     options: dict[str, Any] = {
         "scale": scaling,
-        "causal": bool(getattr(module, "is_causal", True)) if is_causal is None else bool(is_causal),
-        "window": (-1, -1) if sliding_window is None else (sliding_window - 1, -1),
+        "causal": causal,
+        "window": (left, -1 if causal else left),
         "softcap": 0.0 if softcap is None else float(softcap),
     }
     bounds = None if attention_mask is None else bounds_in(attention_mask)

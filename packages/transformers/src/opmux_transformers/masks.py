@@ -3,9 +3,10 @@
 Registered with transformers as the mask function of the attention ``opmux``. It returns
 
 - None if attention is causal, with the window that the layer names, and nothing is padded;
+- in both directions (encoders), one True expanded to ``(batch, 1, queries, keys)`` if nothing is padded (`sees_all`);
 - ``int32 (2, batch, 1, 1)`` if sequences are padded on the left or right: the index of each sequence's first real key,
-  and one past its last. That becomes ragged attention. It has four dims because transformers treats such a tensor as a
-  finished mask;
+  and one past its last; in both directions ``int32 (1, 1, 2, batch)``. That becomes ragged attention. It has four dims
+  because transformers treats such a tensor as a finished mask;
 - the boolean mask ``(batch, 1, queries, keys)`` for everything else: custom and packed masks, static caches, padding on
   the right outside of training, padding under ``torch.compile`` (whose values a graph cannot read). There torch
   computes attention, not opmux.
@@ -66,27 +67,37 @@ def opmux_mask(
         )
         return mask
 
+    def nothing_hidden() -> Tensor | None:
+        if not both_ways:
+            return None
+        return torch.ones((), dtype=torch.bool, device=kwargs["device"]).expand(batch_size, 1, q_length, kv_length)
+
+    both_ways = allow_is_bidirectional_skip
     chunked = getattr(config, "attention_chunk_size", None) is not None
-    if not allow_is_causal_skip or allow_is_bidirectional_skip or chunked:
+    if allow_is_causal_skip == allow_is_bidirectional_skip or chunked:  # a mask of the model's or the user's own
         return whole()
     if isinstance(q_offset, Tensor) or q_offset + q_length != kv_offset + kv_length:
         return whole()  # a static cache: keys past the last query exist
     if attention_mask is None:
-        return None
+        return nothing_hidden()
     if torch.compiler.is_compiling():
         return whole()
     kept = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
     if kept.shape[1] == kv_length and bool(kept.all()):  # nothing is padded: read this once and remember it
-        return None
+        return nothing_hidden()
     if kept.shape[1] < kv_length:
         kept = torch.nn.functional.pad(kept, (0, kv_length - kept.shape[1]))
     found = bounds_of(kept)
     if found is None:
         return whole()
     padded, behind = torch.stack([found[1] - found[0] < kv_length, found[1] < kv_length]).any(1).tolist()
+    if not padded:
+        return nothing_hidden()
+    if both_ways:
+        return found[None, None]
     if behind and not torch.is_grad_enabled():
         return whole()  # queries after the last real key see those before it, and may be asked for a token
-    return found[:, :, None, None] if padded else None
+    return found[:, :, None, None]
 
 
 def says_nothing(mask: Tensor) -> bool:
@@ -94,8 +105,17 @@ def says_nothing(mask: Tensor) -> bool:
 
     The value is assumed to be True: a mask that hides every key from every query would leave nothing to compute.
     """
+    return mask.ndim == 2 and _is_expanded(mask)
+
+
+def sees_all(mask: Tensor) -> bool:
+    """The same of a finished mask: every query sees every key, later ones too."""
+    return mask.ndim == 4 and mask.dtype == torch.bool and _is_expanded(mask)
+
+
+def _is_expanded(mask: Tensor) -> bool:
     seen_as_many = (size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride(), strict=True))
-    return mask.ndim == 2 and mask.numel() > 1 and all(seen_as_many)
+    return mask.numel() > 1 and all(seen_as_many)
 
 
 def makes_masks(module: nn.Module) -> bool:
@@ -124,9 +144,16 @@ def with_own_positions(module: nn.Module) -> Callable[..., Any]:
 
 def bounds_in(mask: Tensor) -> Tensor | None:
     """The bounds ``int32 (2, batch)`` in a finished mask; None if it is another mask."""
-    if mask.dtype != torch.int32 or mask.ndim != 4 or mask.shape[0] != 2 or mask.shape[2:] != (1, 1):
+    if mask.dtype != torch.int32 or mask.ndim != 4:
         return None
-    return mask[:, :, 0, 0]
+    if in_both_directions(mask):
+        return mask[0, 0]
+    return mask[:, :, 0, 0] if mask.shape[0] == 2 and mask.shape[2:] == (1, 1) else None
+
+
+def in_both_directions(mask: Tensor) -> bool:
+    """Whether a finished mask lets queries see later keys, whatever their module says: bounds, or no mask at all."""
+    return sees_all(mask) or (mask.dtype == torch.int32 and mask.ndim == 4 and mask.shape[:3] == (1, 1, 2))
 
 
 def bounds_of(kept: Tensor) -> Tensor | None:

@@ -27,10 +27,13 @@ _SEQ = 9
 CACHES = ("past_key_values", "past_key_value", "layer_past")
 """Names of the parameter that takes the cache in an attention's forward."""
 
+_OF_OTHERS = frozenset({"encoder_hidden_states", "key_value_states"})
+"""Names of the parameters that take the states of another sequence."""
+
 NO_TABLES = "no module was found that makes its cos and sin"
 
-_COS_AND_SIN = ["cos", "sin"]
-"""Names of the third and fourth parameter of a rotary function."""
+_ROTARY = {"pair": (2, ["cos", "sin"]), "lone": (1, ["cos", "sin"]), "complex": (2, ["freqs_cis"])}
+"""What the rotary functions of transformers take: the names of the parameters after the states, and their place."""
 
 
 def forward_function(module: nn.Module) -> Any:
@@ -63,15 +66,18 @@ def rotary_functions(forward: Any) -> dict[str, Callable[..., Any]]:
     found = {}
     for name in forward.__code__.co_names:
         function = forward.__globals__.get(name)
-        if not callable(function) or isinstance(function, type):
-            continue
-        try:
-            parameters = list(inspect.signature(function).parameters)
-        except (TypeError, ValueError):
-            continue
-        if parameters[2:4] == _COS_AND_SIN:
+        if callable(function) and not isinstance(function, type) and rotary_form(function) is not None:
             found[name] = function
     return found
+
+
+def rotary_form(function: Callable[..., Any]) -> str | None:
+    """Which of the rotary functions of transformers a function looks like, by its parameters."""
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+    return next((form for form, (at, names) in _ROTARY.items() if parameters[at : at + len(names)] == names), None)
 
 
 def strangers(survey: Survey) -> dict[str, nn.Module]:
@@ -92,14 +98,15 @@ def unregistered(survey: Survey) -> list[str]:
     modules = survey.modules
     candidates = [path for path, module in modules.items() if is_candidate(module)]
     takers = _takers(modules, lambda names: any("mask" in name or name == "alibi" for name in names))
-    able = [path for path in takers if _has_weights(modules[path])]
+    able = [path for path in takers if _projects(modules[path])]
     inner = [path for path in able if not any(other != path and _holds(path, [other]) for other in able)]
     return [p for p in inner if not _holds(p, candidates) and not isinstance(modules[p], PreTrainedModel)]
 
 
-def _has_weights(module: nn.Module) -> bool:
-    """Whether a module has parameters and is not a table of positions, which some models index by their mask."""
-    return not isinstance(module, nn.Embedding) and next(module.parameters(), None) is not None
+def _projects(module: nn.Module) -> bool:
+    """Whether a module has weights beside those of embeddings and norms: some embeddings take a mask too."""
+    tables = {id(p) for m in module.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    return any(p.ndim > 1 and id(p) not in tables for p in module.parameters())
 
 
 def _takers(modules: dict[str, nn.Module], wanted: Callable[[set[str]], bool]) -> dict[str, nn.Module]:
@@ -175,7 +182,7 @@ class Probe:
         trial: Calls of it with random values.
         given: Keywords for its forward, without a mask.
         mask: The mask ``(2, 1, seq, seq)`` that eager attention needs, added to the scores.
-        window: The window that the layer's mask would have; None without one.
+        window: The window that the layer's mask would have, as a module passes it on; None without one.
     """
 
     module: nn.Module
@@ -223,8 +230,9 @@ def _probe(survey: Survey, path: str) -> Probe | str:
         return foreign
     if agreement.on_meta(module):
         return "it is on the meta device, where nothing can be checked: load the weights first"
-    if not getattr(module, "is_causal", True):
-        return "it attends in both directions: opmux's mask is made for decoders"
+    causal = bool(getattr(module, "is_causal", True))
+    if not causal and (others := sorted(_OF_OTHERS & inspect.signature(forward_function(module)).parameters.keys())):
+        return f"it attends in both directions, and its keys may be those of another sequence (`{'`, `'.join(others)}`)"
     if not any("attention_mask" in inspect.signature(f).parameters for f in _forwards(module) if _asks_registry(f)):
         return "its forward takes no `attention_mask`: its mask is not the one that opmux makes"
     try:
@@ -245,7 +253,11 @@ def _probe(survey: Survey, path: str) -> Probe | str:
         return NO_TABLES
     if (needs := agreement.unknown_needs(module, given)) is not None:
         return needs
-    band = attention.band(_SEQ, _SEQ, {"causal": True, "window": (-1 if window is None else window - 1, -1)}, x.device)
+    if window is not None and not causal:
+        window += 1  # transformers' masks in both directions count the keys on each side, without the query's own
+    left = -1 if window is None else window - 1
+    options = {"causal": causal, "window": (left, -1 if causal else left)}
+    band = attention.band(_SEQ, _SEQ, options, x.device)
     mask = torch.zeros(2, 1, _SEQ, _SEQ, device=x.device).masked_fill(~band, torch.finfo(torch.float32).min)
     made = Probe(module, Trial.random(module), given, mask, window)
     try:

@@ -20,11 +20,13 @@ class Tables:
         path: Its path in the model.
         width: The last dim of cos and of sin.
         kinds: The further arguments of its forward, after ``(x, position_ids)``: one tuple for each kind of layer.
+        is_complex: Whether it gives one complex tensor, ``cos + i sin``, rather than two.
     """
 
     path: str
     width: int
     kinds: tuple[tuple[Any, ...], ...]
+    is_complex: bool = False
 
     def kind_of(self, attention: nn.Module) -> tuple[Any, ...]:
         """Which of its kinds an attention's layer uses."""
@@ -47,12 +49,13 @@ def find_tables(path: str, module: nn.Module, dtype: torch.dtype) -> Tables | No
         made = [make(module, kind, 5, dtype) for kind in kinds]
     except Exception:  # the module holds inverse frequencies for another purpose
         return None
-    widths = {cos.shape[-1] for cos, _ in made}
-    return Tables(path, widths.pop(), kinds) if len(widths) == 1 else None
+    looks = {(angles[0].shape[-1], kinds, isinstance(angles, Tensor)) for angles in made}
+    return Tables(path, *looks.pop()) if len(looks) == 1 else None
 
 
-def make(module: nn.Module, kind: tuple[Any, ...], seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The cos and sin that a copy of a module gives for the positions 3, 4, 5, ..., each ``(1, seq, width)``.
+def make(module: nn.Module, kind: tuple[Any, ...], seq: int, dtype: torch.dtype) -> Any:
+    """What a copy of a module gives for the positions 3, 4, 5, ...: cos and sin, each ``(1, seq, width)``, or one
+    complex tensor of that shape.
 
     Raises:
         ValueError: if it returns anything else.
@@ -60,10 +63,13 @@ def make(module: nn.Module, kind: tuple[Any, ...], seq: int, dtype: torch.dtype)
     like = next(module.buffers())
     x = torch.zeros(1, seq, 8, dtype=dtype, device=like.device)
     with still():
-        cos, sin = Trial.own(module)(x, torch.arange(3, 3 + seq, device=like.device).unsqueeze(0), *kind)
-    if cos.ndim != 3 or cos.shape[:2] != (1, seq) or cos.shape != sin.shape:
-        raise ValueError(f"expected cos and sin (1, {seq}, width), got {list(cos.shape)}")
-    return cos, sin
+        angles = Trial.own(module)(x, torch.arange(3, 3 + seq, device=like.device).unsqueeze(0), *kind)
+    tensors = (angles,) if isinstance(angles, Tensor) and angles.is_complex() else tuple(angles)
+    if len(tensors) > 2 or tensors[0].ndim != 3 or tensors[0].shape[:2] != (1, seq):
+        raise ValueError(f"expected cos and sin (1, {seq}, width), got {[list(t.shape) for t in tensors]}")
+    if tensors[0].shape != tensors[-1].shape or (len(tensors) == 1) != tensors[0].is_complex():
+        raise ValueError("cos and sin differ in shape, or one is missing")
+    return angles
 
 
 def nearest(path: str, tables: Mapping[str, Tables] | Iterable[str]) -> str | None:

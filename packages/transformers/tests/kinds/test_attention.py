@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-import transformers
-from samples import GREEDY, LLAMA, SIZES, agree, changed_attention, ids, model, reasons, t5
+from samples import GREEDY, LLAMA, agree, changed_attention, ids, model, reasons, t5
 from torch import nn
 
 import opmux_transformers
@@ -93,26 +92,6 @@ def test_layers_that_look_at_their_number_are_judged_one_by_one() -> None:
     report = opmux_transformers.patch(patched)
     assert list(reasons(report, "residual")) == ["model.layers.1"]
     agree(patched, plain)
-
-
-def test_an_encoder() -> None:
-    config = transformers.BertConfig(**{**SIZES, "num_key_value_heads": 4}, type_vocab_size=2)
-    plain = transformers.BertModel(config).eval()
-    patched = copy.deepcopy(plain)
-    report = opmux_transformers.patch(patched)
-    assert report.replaced("norm") == report.replaced("attention") == report.replaced("gate") == 0
-    assert set(reasons(report, "norm").values()) == {"it has a bias, so it is not an RMS norm"}
-    attention = reasons(report, "attention")
-    assert len(attention) == 2
-    assert set(attention.values()) == {"it attends in both directions: opmux's mask is made for decoders"}
-    with torch.no_grad():
-        assert torch.equal(patched(ids()).last_hidden_state, plain(ids()).last_hidden_state)
-
-
-def test_an_encoder_has_no_rows_of_gates_and_residual_sums() -> None:
-    config = transformers.BertConfig(**{**SIZES, "num_key_value_heads": 4}, type_vocab_size=2)
-    report = opmux_transformers.patch(transformers.BertModel(config).eval())
-    assert {row.kind for row in report.left()} == {"norm", "attention", "cache"}
 
 
 def test_a_layer_whose_mask_is_no_window() -> None:

@@ -9,6 +9,8 @@ from samples import (
     LLAMA,
     TRAINING,
     agree,
+    ids,
+    logits,
     model,
     pair,
     reasons,
@@ -85,6 +87,73 @@ def test_a_norm_that_is_given_more_computes_as_before() -> None:
         args = (x,) if "gate" in given else ()
         torch.testing.assert_close(patched.model.norm(*args, **given), plain.model.norm(*args, **given), **CLOSE)
     assert len(patched.model.layers[0].mlp(x=x)) == 2
+
+
+class ShiftedNorm(nn.LayerNorm):
+    """As Nemotron's, which stores its weight around 0."""
+
+    def forward(self, input):
+        return functional.layer_norm(input, self.normalized_shape, self.weight + 1, self.bias, self.eps)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+@pytest.mark.parametrize("cls", [nn.LayerNorm, ShiftedNorm], ids=lambda cls: cls.__name__)
+def test_a_layer_norm_is_replaced_and_fused(cls, bias: bool) -> None:
+    plain = model()
+    for layer in plain.model.layers:
+        layer.post_attention_layernorm = cls(64, bias=bias)
+        for parameter in layer.post_attention_layernorm.parameters():
+            nn.init.normal_(parameter)
+    plain.model.norm = cls(64, eps=1e-3, bias=bias)
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    assert {row.op for row in report.rows if row.kind == "norm"} == {"rms_norm", "layer_norm"}
+    assert {row.op for row in report.rows if row.kind == "residual"} == {"add_layer_norm"}
+    assert report.left() == []
+    agree(patched, plain)
+    train_alike(patched, plain)
+    opmux_transformers.unpatch(patched)
+    assert torch.equal(logits(patched, ids()), logits(plain, ids()))
+
+
+def layer_norm_of_another_variance(self, input):
+    centred = input - input.mean(-1, keepdim=True)
+    return centred / (centred.var(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+
+def layer_norm_without_its_bias(self, input):
+    return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias * 0.5, self.eps)
+
+
+@pytest.mark.parametrize(
+    "forward", [layer_norm_of_another_variance, layer_norm_without_its_bias], ids=lambda f: f.__name__
+)
+def test_a_layer_norm_with_changed_maths_is_left_alone(forward) -> None:
+    plain = model()
+    plain.model.norm = nn.LayerNorm(64)  # its bias is zero and hides what is done with it
+    subclassed(plain.model.norm, forward)
+    patched = copy.deepcopy(plain)
+    left = reasons(opmux_transformers.patch(patched), "norm")
+    assert left["model.norm"].startswith("on random input it differs from the replacement by ")
+    agree(patched, plain)
+
+
+def test_a_norm_of_groups_is_no_norm_of_the_last_dim() -> None:
+    """For two dims, a norm of one group computes the same as a layer norm."""
+    plain = nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(1, 4))
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    assert list(reasons(report, "norm")) == ["1"]
+    x = torch.randn(3, 4, 4)
+    torch.testing.assert_close(patched(x), plain(x))
+
+
+def test_a_bias_of_another_dtype_is_left() -> None:
+    patched = model()
+    patched.model.norm = nn.LayerNorm(64)
+    patched.model.norm.bias.data = patched.model.norm.bias.data.double()
+    left = reasons(opmux_transformers.patch(patched), "norm")
+    assert left == {"model.norm": "its bias is float64, its weight float32"}
 
 
 class NoisyNorm(LLAMA.LlamaRMSNorm):

@@ -1,12 +1,17 @@
 """Rotary embedding: a rotation that computes or is called otherwise keeps its function."""
 
 import copy
+from unittest import mock
 
 import pytest
+import torch
 import transformers
-from samples import agree, changed_attention, model, reasons, subclassed
+from samples import agree, changed_attention, generated, ids, model, reasons, subclassed, train_alike
 
+import opmux
 import opmux_transformers
+from opmux_transformers import check
+from opmux_transformers.configs import small_config
 
 
 def test_an_attention_that_wraps_another_keeps_its_rotation() -> None:
@@ -65,4 +70,44 @@ def test_a_rotation_that_is_called_in_another_way_is_left_alone(how: str) -> Non
     report = opmux_transformers.patch(patched)
     assert list(reasons(report, "rope")) == ["model.layers.1.self_attn"]
     assert report.replaced("attention") == 2
+    agree(patched, plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "interleaved", "dims"),
+    [("cohere", True, 16), ("glm", True, 8), ("ernie4_5", True, 16), ("helium", True, 16), ("phi", False, 8),
+     ("stablelm", False, 4), ("gemma3n_text", False, 16)],
+)  # fmt: skip
+def test_rotations_of_neighbouring_dims_and_of_a_part_of_a_head(name: str, interleaved: bool, dims: int) -> None:
+    plain = check.build(small_config(name), torch.float32)
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    assert report.counts()["rope"] == {"replaced": 2, "left": 0}
+    assert report.replaced("rope tables") == 1
+    seen = []
+    own = opmux.apply_rope
+
+    def recorded(q, k, cos, sin, positions=None, *, interleaved=False, **more):
+        seen.append((interleaved, 2 * cos.shape[-1]))
+        return own(q, k, cos, sin, positions, interleaved=interleaved, **more)
+
+    with mock.patch.object(opmux, "apply_rope", recorded):
+        agree(patched, plain)
+    assert set(seen) == {(interleaved, dims)}
+    train_alike(patched, plain)
+    assert torch.equal(generated(patched, ids()), generated(plain, ids()))
+
+
+def test_tables_of_neither_halves_nor_pairs_are_left() -> None:
+    plain = model()
+    maker = plain.model.rotary_emb
+
+    def forward(self, x, position_ids):
+        cos, sin = type(self).__mro__[1].forward(self, x, position_ids)
+        return cos * torch.linspace(1, 2, cos.shape[-1]), sin
+
+    subclassed(maker, forward)
+    patched = copy.deepcopy(plain)
+    left = reasons(opmux_transformers.patch(patched), "rope")
+    assert set(left.values()) == {"its cos and sin have 16 dims that are neither equal halves nor equal pairs"}
     agree(patched, plain)

@@ -16,7 +16,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from opmux_transformers import agreement, attention, masks
 from opmux_transformers.foreign import whose_class, whose_forward
 from opmux_transformers.kinds.kind import Kind
-from opmux_transformers.kinds.rope import ROPE, Rope, rotating_function
+from opmux_transformers.kinds.rope import ROPE, rotating_function
+from opmux_transformers.kinds.rotation import Rope
 from opmux_transformers.probe import CACHES, Probe, first, is_candidate, key_of, probe, strangers, unregistered
 from opmux_transformers.survey import Survey
 from opmux_transformers.trial import Trial, still

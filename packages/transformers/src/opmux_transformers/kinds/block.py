@@ -1,4 +1,4 @@
-"""A decoder layer whose residual sum is followed by a norm: its wiring, and its forward with `opmux.add_rms_norm`."""
+"""A decoder layer whose residual sum is followed by a norm: its wiring, and its forward with the two in one op."""
 
 import functools
 from collections.abc import Callable
@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-import opmux
 from opmux_transformers import agreement
 from opmux_transformers.calls import all_are_watched, call, call_as_module, callee, computes
 from opmux_transformers.foreign import mark
-from opmux_transformers.kinds.norm import Norm, weight_of
+from opmux_transformers.kinds.norm import Norm
 from opmux_transformers.kinds.norm import forward_of as norm_forward_of
 
 
@@ -73,10 +72,8 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
         if block.factor:
             hidden_states = hidden_states * getattr(self, block.factor)
         norm = children[block.norm]
-        if computes(norm, norm_forward) and (not spec.fixed or agreement.unchanged(norm, spec.fixed)):
-            hidden_states, residual = opmux.add_rms_norm(
-                hidden_states, residual, weight_of(norm), eps=spec.eps_of(norm), weight_offset=spec.offset
-            )
+        if computes(norm, norm_forward) and spec.holds(norm):
+            hidden_states, residual = spec.of_sum(norm, hidden_states, residual)
         else:  # it has to be called as a module, or was replaced
             residual = residual + hidden_states
             hidden_states = ask(norm, residual)

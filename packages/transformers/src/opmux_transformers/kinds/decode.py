@@ -27,7 +27,8 @@ from opmux_transformers.kinds.attention import ATTENTION
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.norm import NORM, Norm
 from opmux_transformers.kinds.norm import forward_of as norm_forward_of
-from opmux_transformers.kinds.rope import ROPE, Rope, rotating_function
+from opmux_transformers.kinds.rope import ROPE, rotating_function
+from opmux_transformers.kinds.rotation import Layout, Rope
 from opmux_transformers.paged_cache import PagedCache
 from opmux_transformers.paged_states import PageTable
 from opmux_transformers.probe import key_of, window_of, with_attention
@@ -55,12 +56,14 @@ class Decoding:
     """How a module of the usual wiring decodes.
 
     Attributes:
-        width: Half of the dims that are rotated.
+        layout: How its cos and sin hold their angles.
+        interleaved: Whether it rotates neighbouring dims.
         norms: Those of q and k, applied to each head; empty if it has none.
         windowed: Whether its forward reads a window from it.
     """
 
-    width: int
+    layout: Layout
+    interleaved: bool
     norms: tuple[Norm, ...]
     windowed: bool
 
@@ -80,7 +83,7 @@ class Decoding:
         v = call(children["v_proj"], x).view(batch, -1, head_dim)
         if self.norms:
             q, k = call(children["q_norm"], q), call(children["k_norm"], k)
-        q, k = opmux.apply_rope(q, k, tables[2], tables[3])
+        q, k = opmux.apply_rope(q, k, tables[2], tables[3], interleaved=self.interleaved)
         table = layer.write(k, v, 1)
         window = held.sliding_window if self.windowed else None
         out = opmux.paged_attention(
@@ -103,14 +106,14 @@ class Decoding:
         self, table: PageTable, cos: Tensor, sin: Tensor, batch: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """A row for each sequence: views of the halved tables, made once for all layers."""
-        known = table.angles
-        if known is not None and known[0] is cos and known[1] is sin and known[2].shape == (batch, self.width):
+        known, half = table.angles, self.layout.half
+        if known is not None and known[0] is cos and known[1] is sin and known[2].shape == (batch, half):
             return known
         for given in (cos, sin):
             plain = given.dtype == torch.float32 and given.is_contiguous()
-            if not plain or given.shape not in ((1, 1, self.width), (batch, 1, self.width)):
+            if not plain or given.shape not in ((1, 1, half), (batch, 1, half)):
                 return None
-        rows = (given.view(-1, self.width).expand(batch, self.width) for given in (cos, sin))
+        rows = (given.view(-1, half).expand(batch, half) for given in (cos, sin))
         table.angles = (cos, sin, *rows)  # type: ignore[assignment]
         return table.angles
 
@@ -123,7 +126,7 @@ def find_decoding(
     Args:
         module: the module.
         rope: how it rotates.
-        norms: its child RMS norms that were replaced, by name.
+        norms: its child norms that were replaced, by name.
         angles: cos and sin of some positions, float32, as the forward takes them.
 
     Returns:
@@ -144,9 +147,8 @@ def find_decoding(
     )
     if not usual:
         return None
-    found = Decoding(
-        rope.rotary_dim // 2, tuple(norms[name] for name in _NORMS if name in norms), "sliding_window" in named
-    )
+    both = tuple(norms[name] for name in _NORMS if name in norms)
+    found = Decoding(rope.layout, rope.interleaved, both, "sliding_window" in named)
     try:
         with still():
             return found if _agrees(module, found, rotating, angles) else None
@@ -160,7 +162,7 @@ def _agrees(module: nn.Module, found: Decoding, rotating: Callable[..., Any], an
     trial = Trial.random(module)
     like, past = agreement.like(module), angles[0].shape[1] - 1
     x = agreement.random(2, past + 1, own.hidden_size, like=like, dtype=torch.float32)
-    halved = [t[..., : found.width].float().contiguous() for t in angles]
+    halved = [found.layout.once(t).float().contiguous() for t in angles]
 
     def short(self: nn.Module, hidden_states: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
         return found.step(self, hidden_states, cos, sin, cache)
@@ -225,7 +227,7 @@ class DecodeKind(Kind[Decoding]):
     def judge(self, survey: Survey, path: str) -> Decoding | None:
         """Judge one of all modules that differ only in the values of their tensors."""
         module, tables = survey.modules[path], survey.tables_of(path)
-        if tables is None:
+        if tables is None or tables.is_complex:
             return None
         norms, turning = survey.children_found(NORM, path), survey.found(ROPE)[path]
 

@@ -1,13 +1,13 @@
-"""RMS norms: found by their single weight, verified numerically, replaced by `opmux.rms_norm`.
+"""Norms of the last dim: found by their weight, verified numerically, replaced by an op of opmux.
 
-A norm's eps may be in any attribute, and its weight may be stored around 0 (Gemma). Both are found by trial: the
-check's rows are small enough for eps to matter, and its weight is random.
+Whether it is an RMS norm or a layer norm, which attribute holds its eps, and whether its weight is stored around 0
+(Gemma, Nemotron) is found by trial: the check's rows are small enough for eps to matter, and its weight is random.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,27 +25,60 @@ OFFSETS = (0.0, 1.0)
 _LARGEST_EPS = 0.1
 _ROW_SCALES = (1.0, 1e-2, 1e-3, 30.0)
 """Magnitudes of the check's rows. In the small ones an eps of 1e-6 is as large as the mean square."""
+_SHIFT = 0.5
+"""Mean of the check's rows, relative to their magnitude: a layer norm subtracts it, an RMS norm does not."""
 _LARGE = 1e3
 """Factor on rows and weight in a second check, which finds clamped values."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """How a module is an RMS norm.
+    """What norm a module is.
 
     Attributes:
+        op: ``"rms_norm"`` or ``"layer_norm"``.
         eps: The attribute that holds its eps.
         offset: What is added to its weight.
+        biased: Whether it has a bias.
         fixed: Other numbers that its forward reads; the finding holds while they do not change.
     """
 
+    op: str
     eps: str
     offset: float
+    biased: bool = False
     fixed: tuple[tuple[str, Any], ...] = ()
 
-    def eps_of(self, module: nn.Module) -> float:
-        """The module's current eps."""
-        return float(getattr(module, self.eps))
+    def of(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The op, with the module's current weights and eps."""
+        return self.compute(x, weight_of(module), self._bias_of(module), getattr(module, self.eps))
+
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        """The op."""
+        if self.op == "rms_norm":
+            return opmux.rms_norm(x, weight, eps=eps, weight_offset=self.offset)
+        return opmux.layer_norm(x, self._gain(weight), bias, eps=eps)
+
+    def of_sum(self, module: nn.Module, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of a residual sum, and the sum, in one op."""
+        eps, weight = getattr(module, self.eps), weight_of(module)
+        if self.op == "rms_norm":
+            return opmux.add_rms_norm(x, residual, weight, eps=eps, weight_offset=self.offset)
+        return opmux.add_layer_norm(x, residual, self._gain(weight), self._bias_of(module), eps=eps)
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether the module's numbers are still those of the check."""
+        return not self.fixed or agreement.unchanged(module, self.fixed)
+
+    def _gain(self, weight: Tensor) -> Tensor:
+        """The weight that multiplies; `opmux.layer_norm` has no offset, so the sum is rounded as in the module."""
+        return weight + self.offset if self.offset else weight
+
+    def _bias_of(self, module: nn.Module) -> Tensor | None:
+        if not self.biased:
+            return None
+        bias = module._parameters.get("bias")
+        return module.bias if bias is None else bias  # type: ignore[return-value]  # replicas of DataParallel
 
 
 def is_candidate(module: nn.Module) -> bool:
@@ -93,18 +126,19 @@ def find_norm(module: nn.Module, dtype: torch.dtype) -> Norm | str:
         dtype: the dtype of the model's activations.
 
     Returns:
-        How it is an RMS norm, or why it is left unchanged.
+        What norm it is, or why it is left unchanged.
     """
     if (foreign := whose_forward(module)) is not None:
         return foreign
-    if module._parameters.get("bias") is not None:
-        return "it has a bias, so it is not an RMS norm"
+    bias = module._parameters.get("bias")
     weight: Tensor = module._parameters["weight"]  # type: ignore[assignment]
     if weight.is_meta:
         return "it is on the meta device, where nothing can be checked: load the weights first"
     epses = _epses(module)
     if not epses:
         return "it has no eps"
+    if bias is not None and bias.dtype != weight.dtype:
+        return f"its bias is {bias.dtype}, its weight {weight.dtype}".replace("torch.", "")
     try:
         with still():
             return _judge(module, weight, epses, dtype)
@@ -115,43 +149,46 @@ def find_norm(module: nn.Module, dtype: torch.dtype) -> Norm | str:
 def _judge(module: nn.Module, weight: Tensor, epses: dict[str, float], dtype: torch.dtype) -> Norm | str:
     hidden = weight.shape[0]
     gain = agreement.random(hidden, like=weight, dtype=torch.float32, seed=1)
+    bias = None
     trial = Trial.random(module).given("weight", gain)
-    x = agreement.random(len(_ROW_SCALES), hidden, like=weight, dtype=torch.float32)
+    if module._parameters.get("bias") is not None:
+        bias = agreement.random(hidden, like=weight, dtype=torch.float32, seed=2)
+        trial = trial.given("bias", bias)
+    # three dims: a norm of groups or of channels computes something different for them
+    x = _SHIFT + agreement.random(2, len(_ROW_SCALES), hidden, like=weight, dtype=torch.float32)
     x = x * x.new_tensor(_ROW_SCALES).unsqueeze(-1)
     expected = trial(x)
 
-    def candidate(eps: float, offset: float) -> Callable[[], Tensor]:
-        return lambda: opmux.rms_norm(x, gain, eps=eps, weight_offset=offset)
+    def candidate(found: Norm, x: Tensor = x, gain: Tensor = gain) -> Callable[[], Tensor]:
+        return lambda: found.compute(x, gain, bias, epses[found.eps])
 
-    tried = [((name, offset), candidate(eps, offset)) for name, eps in epses.items() for offset in OFFSETS]
-    best, far = agreement.closest(expected, tried)
+    ops = ("rms_norm", "layer_norm") if bias is None else ("layer_norm",)
+    tried = [Norm(op, name, offset, bias is not None) for op in ops for name in epses for offset in OFFSETS]
+    best, far = agreement.closest(expected, [(norm, candidate(norm)) for norm in tried])
     if best is None:
         return far
-    name, offset = best
-    found = Norm(name, offset, agreement.numbers(module, name))
-    eps = found.eps_of(module)
-    got = opmux.rms_norm(_LARGE * x, _LARGE * gain, eps=eps, weight_offset=offset)
+    found = replace(best, fixed=agreement.numbers(module, best.eps))
+    got = candidate(found, _LARGE * x, _LARGE * gain)()
     reason = agreement.difference(got, trial.given("weight", _LARGE * gain)(_LARGE * x))
     own = functools.partial(trial, x)
-    reason = reason or difference_in_training(trial, x.device, own, candidate(eps, offset)) or trial.written
+    reason = reason or difference_in_training(trial, x.device, own, candidate(found)) or trial.written
     if reason is not None:
         return reason
-    x = x.to(dtype)
-    got = opmux.rms_norm(x, weight, eps=eps, weight_offset=offset)
-    return agreement.difference(got, Trial.own(module)(x)) or found
+    x = x[0].to(dtype)
+    return agreement.difference(found.of(module, x), Trial.own(module)(x)) or found
 
 
 @functools.cache
 def forward_of(norm: Norm) -> Callable[..., Tensor]:
     """The forward that replaces such a module's own."""
-    eps, offset, fixed = norm.eps, norm.offset, norm.fixed
+    fixed, of = norm.fixed, norm.of
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         # given more than the input, or with changed numbers, it may compute something different
         if len(args) != 1 or kwargs or (fixed and not agreement.unchanged(self, fixed)):
             result: Tensor = type(self).forward(self, *args, **kwargs)
             return result
-        return opmux.rms_norm(args[0], weight_of(self), eps=getattr(self, eps), weight_offset=offset)
+        return of(self, args[0])
 
     return mark(forward)
 
@@ -163,7 +200,7 @@ def weight_of(module: nn.Module) -> Tensor:
 
 
 class NormKind(Kind[Norm]):
-    """RMS norms."""
+    """RMS norms and layer norms."""
 
     name = option = "norm"
 
@@ -179,14 +216,14 @@ class NormKind(Kind[Norm]):
         return survey.once(("norm", agreement.signature_of(module)), lambda: find_norm(module, survey.dtype))
 
     def replace(self, survey: Survey, patch: Patch) -> None:
-        """Give each a forward that calls `opmux.rms_norm`."""
+        """Give each a forward that calls its op."""
         for path, spec in survey.found(self).items():
             module = survey.modules[path]
             patch.set(module, "forward", forward_of(spec).__get__(module), self.name)
 
     def op(self, finding: Norm) -> str:
-        """Always the same one."""
-        return "rms_norm"
+        """Which norm it is."""
+        return finding.op
 
 
 NORM = NormKind()

@@ -1,4 +1,4 @@
-"""Decoder layers whose residual sum is followed by a norm: the two become `opmux.add_rms_norm`.
+"""Decoder layers whose residual sum is followed by a norm: the two become one op.
 
 How a layer wires its children is found by observing a copy of it once on random input: which child is called when, with
 what, and which inputs are sums of the residual and the previous output. A layer wired as
@@ -49,7 +49,7 @@ def find_block(
     Args:
         module: the layer.
         attention: the name of its attention.
-        norms: its child RMS norms that are replaced, by name.
+        norms: its child norms that are replaced, by name.
         given: keywords for its forward, including ``hidden_states`` in float32.
         prepare: what is done to a copy of the layer before it is called.
 
@@ -194,14 +194,14 @@ class ResidualKind(Kind[Block]):
         return survey.once(key, lambda: _try(survey, path, attention, norms))
 
     def replace(self, survey: Survey, patch: Patch) -> None:
-        """Give each a forward that calls `opmux.add_rms_norm`."""
+        """Give each a forward that calls `opmux.add_rms_norm` or `opmux.add_layer_norm`."""
         for path, wired in survey.found(self).items():
             layer = survey.modules[path]
             patch.set(layer, "forward", forward_of(wired).__get__(layer), self.name)
 
     def op(self, finding: Block) -> str:
-        """Always the same one."""
-        return "add_rms_norm"
+        """That of its norm, with the sum."""
+        return f"add_{finding.spec.op}"
 
 
 def _attentions(survey: Survey) -> dict[str, str]:

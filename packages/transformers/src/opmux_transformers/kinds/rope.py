@@ -1,152 +1,26 @@
 """Rotary embedding: the function that an attention's forward calls.
 
-transformers passes each layer the cos and sin of every token, in the model's dtype and usually with two equal halves,
-and the function rotates by them. It is found among the globals of the attention's forward by its signature ``(q, k,
-cos, sin)``, and verified numerically. A module's forward is replaced by one with its own globals, so that no other
-model in the process changes.
+transformers passes each layer the cos and sin of every token, in the model's dtype and usually with every angle twice,
+or both as one complex number; and the function rotates by them. It is found among the globals of the attention's
+forward by its signature, ``(q, k, cos, sin)``, ``(x, cos, sin)`` or ``(q, k, freqs_cis)``, and verified numerically:
+which dims of a head form a pair, and how many of them turn. A module's forward is replaced by one with its own globals,
+so that no other model in the process changes.
 """
 
-import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-import opmux
 from opmux_transformers import agreement
-from opmux_transformers.foreign import home_package, mark, whose_forward
+from opmux_transformers.foreign import mark, whose_forward
 from opmux_transformers.kinds.kind import Kind
-from opmux_transformers.probe import (
-    NO_TABLES,
-    Probe,
-    first,
-    forward_function,
-    is_candidate,
-    key_of,
-    probe,
-    rotary_functions,
-    rotates,
-)
+from opmux_transformers.kinds.rope_check import find_rope
+from opmux_transformers.kinds.rotation import Rope, function_of
+from opmux_transformers.probe import NO_TABLES, Probe, first, forward_function, is_candidate, key_of, probe, rotates
 from opmux_transformers.survey import Survey
-from opmux_transformers.tables import Tables, make
 from opmux_transformers.trial import still
 from opmux_transformers.undo import Patch
-
-
-@dataclass(frozen=True)
-class Rope:
-    """How a forward rotates: the global it calls, and how wide cos is.
-
-    Attributes:
-        name: The global's name.
-        halves: Whether cos and sin hold every angle twice.
-        rotary_dim: The number of dims of a head that are rotated.
-    """
-
-    name: str
-    halves: bool
-    rotary_dim: int
-
-
-def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int) -> Rope | str:
-    """Judge the rotary function of an attention's forward on random input.
-
-    Args:
-        forward: the forward's function, undecorated.
-        tables: the module that makes its cos and sin.
-        module: that module itself.
-        head_dim: the size of a head.
-
-    Returns:
-        How it rotates, or why it is left unchanged.
-    """
-    named = rotary_functions(forward)
-    if len(named) != 1:
-        return (
-            "its forward calls no function (q, k, cos, sin)"
-            if not named
-            else "its forward calls several rotary functions"
-        )
-    ((name, function),) = named.items()
-    home = home_package(function)
-    if home not in (forward.__globals__.get("__name__", "").partition(".")[0], "transformers"):
-        return f"already patched: {name} comes from {home}"
-    forms = [Rope(name, True, tables.width), Rope(name, False, 2 * tables.width)]
-    reasons = [f"its cos and sin have {tables.width} dims, a head has {head_dim}"]
-    for form in forms:
-        if form.rotary_dim > head_dim:
-            continue
-        try:
-            with still():
-                reason = _judge(function, form, tables, module, head_dim)
-        except Exception as error:  # a function may raise anything
-            reason = f"{name} raises {type(error).__name__} on random input"
-            if form.rotary_dim < head_dim:
-                wide = f"its cos and sin have {tables.width} dims, a head has {head_dim}"
-                reason = f"{name} does not take a whole head: {wide}"
-        if reason is None:
-            return form
-        reasons.append(reason)
-    return reasons[1] if len(reasons) > 1 else reasons[0]
-
-
-def _judge(function: Any, rope: Rope, tables: Tables, module: nn.Module, head_dim: int) -> str | None:
-    for kind in tables.kinds:
-        cos, sin = make(module, kind, 5, torch.float32)
-        half = rope.rotary_dim // 2
-        if rope.halves and not (
-            torch.equal(cos[..., :half], cos[..., half:]) and torch.equal(sin[..., :half], sin[..., half:])
-        ):
-            return "the two halves of its cos or sin differ"
-        for batch in (1, 2):
-            q = agreement.random(batch, 3, 5, head_dim, like=cos, dtype=torch.float32, seed=1)
-            k = agreement.random(batch, 1, 5, head_dim, like=cos, dtype=torch.float32, seed=2)
-            # different angles for every sequence of a batch, as padding causes
-            per_row = [torch.cat([torch.roll(table, b, 1) for b in range(batch)]) for table in (cos, sin)]
-            expected = function(q, k, *per_row)
-            got = function_of(rope)(q, k, *per_row)
-            for mine, theirs in zip(got, expected, strict=True):
-                if (reason := agreement.difference(mine.contiguous(), theirs.contiguous())) is not None:
-                    return reason
-    return None
-
-
-@functools.cache
-def function_of(rope: Rope) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The rotary function that replaces a module's own."""
-    half = rope.rotary_dim // 2
-
-    def rotate(
-        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1, **_: Any
-    ) -> tuple[Tensor, Tensor]:
-        heads_first = unsqueeze_dim == 1
-        if heads_first:
-            q, k = q.transpose(1, 2), k.transpose(1, 2)
-        rows = cos.shape[0]
-        # (rows * seq, half) float32: one row of the tables for each token, or one for each position of all sequences
-        cos, sin = _rows(cos, half), _rows(sin, half)
-        batch, seq = q.shape[:2]
-        if rows == 1 or batch == 1:
-            q, k = opmux.apply_rope(q, k, cos, sin)
-        elif seq == 1:
-            q, k = opmux.apply_rope(q.squeeze(1), k.squeeze(1), cos, sin)
-            q, k = q.unsqueeze(1), k.unsqueeze(1)
-        else:
-            positions = torch.arange(batch * seq, device=q.device).view(batch, seq)
-            q, k = opmux.apply_rope(q, k, cos, sin, positions)
-        return (q.transpose(1, 2), k.transpose(1, 2)) if heads_first else (q, k)
-
-    return mark(rotate)
-
-
-def _rows(table: Tensor, half: int) -> Tensor:
-    """The tables as rows; only a view if they were halved for all layers, since every layer calls this."""
-    if table.shape[-1] != half:
-        table = table[..., :half]
-    table = table.reshape(-1, half).contiguous()
-    return table if table.dtype == torch.float32 else table.to(torch.float32)
 
 
 def with_globals(function: Any, **replaced: Any) -> Any:
@@ -197,7 +71,7 @@ class RopeKind(Kind[Rope]):
             return "its forward is decorated, so its globals cannot be replaced"
         if tables is None:
             return NO_TABLES
-        head_dim = getattr(module, "head_dim", None) or tables.width
+        head_dim = getattr(module, "head_dim", None)
         found = find_rope(function, tables, survey.modules[tables.path], head_dim)
         return found if isinstance(found, str) else _rotates_alike(made, found)
 

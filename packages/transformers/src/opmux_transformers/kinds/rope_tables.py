@@ -8,35 +8,36 @@ from torch import Tensor, nn
 from opmux_transformers.foreign import mark
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.rope import ROPE
+from opmux_transformers.kinds.rotation import Layout
 from opmux_transformers.probe import is_candidate, strangers
 from opmux_transformers.survey import Survey
 from opmux_transformers.undo import Patch
 
 
-class RopeTablesKind(Kind[int]):
-    """The cos and sin of all layers; a finding is the number of dims of a head that they rotate."""
+class RopeTablesKind(Kind[Layout]):
+    """The cos and sin of all layers; a finding is how they hold their angles."""
 
     name = "rope tables"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """Modules whose cos and sin an attention uses."""
-        return (path for path in survey.tables if _users(survey, path))
+        """Modules whose cos and sin an attention uses; complex tables hold every angle once already."""
+        return (path for path, tables in survey.tables.items() if not tables.is_complex and _users(survey, path))
 
-    def judge(self, survey: Survey, path: str) -> int | str:
+    def judge(self, survey: Survey, path: str) -> Layout | str:
         """Halve them if only replaced rotations read them."""
         turning, users = survey.found(ROPE), _users(survey, path)
-        dims = {turning[user].rotary_dim for user in users if user in turning}
-        if len(dims) != 1 or not all(user in turning for user in users) or strangers(survey):
+        layouts = {turning[user].layout for user in users if user in turning}
+        if len(layouts) != 1 or not all(user in turning for user in users) or strangers(survey):
             return "not every layer that uses them was replaced"
-        return dims.pop()
+        return layouts.pop()
 
     def replace(self, survey: Survey, patch: Patch) -> None:
         """Give each a forward that halves the result of its own."""
-        for path, rotary_dim in survey.found(self).items():
+        for path, layout in survey.found(self).items():
             maker = survey.modules[path]
-            patch.set(maker, "forward", halving(maker, rotary_dim).__get__(maker), self.name)
+            patch.set(maker, "forward", halving(maker, layout).__get__(maker), self.name)
 
-    def op(self, finding: int) -> str:
+    def op(self, finding: Layout) -> str:
         """No op of its own."""
         return "halved once"
 
@@ -47,14 +48,13 @@ def _users(survey: Survey, path: str) -> list[str]:
     return [p for p, module in survey.modules.items() if is_candidate(module) and survey.tables_of(p) == tables]
 
 
-def halving(module: nn.Module, rotary_dim: int) -> Callable[..., tuple[Tensor, Tensor]]:
+def halving(module: nn.Module, layout: Layout) -> Callable[..., tuple[Tensor, Tensor]]:
     """The forward of a module that makes tables, with its result halved and widened once for all layers."""
     own = type(module).forward
-    half = rotary_dim // 2
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         cos, sin = own(self, *args, **kwargs)
-        return cos[..., :half].float().contiguous(), sin[..., :half].float().contiguous()
+        return layout.once(cos).float().contiguous(), layout.once(sin).float().contiguous()
 
     return mark(forward)
 
