@@ -28,11 +28,12 @@ TEMPLATE = "examples/backend-template"
 TRITON = "packages/plugins-triton"
 VENDOR = "packages/plugins-vendor"
 ASM = "packages/plugins-asm"
+CK = "packages/plugins-ck"
 TRANSFORMERS = "packages/transformers"
 EMULATOR = "packages/emulator"
 JIT = "packages/jit"
-PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, ASM, TRANSFORMERS, EMULATOR)
-TESTED = (CORE, JIT, TRITON, VENDOR, ASM, TRANSFORMERS, EMULATOR)
+PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, ASM, CK, TRANSFORMERS, EMULATOR)
+TESTED = (CORE, JIT, TRITON, VENDOR, ASM, CK, TRANSFORMERS, EMULATOR)
 """Packages with tests of their own; the template's run in session ``build``."""
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
@@ -44,6 +45,7 @@ EVERYTHING = (
     TRITON,
     VENDOR,
     f"{ASM}[testing]",
+    f"{CK}[testing]",
     f"{TRANSFORMERS}[testing]",
     f"{EMULATOR}[compiler]",
     f"{JIT}[testing]",
@@ -223,6 +225,18 @@ ASSEMBLY_ARCHS = ("gfx942", "gfx950")
 """The archs that the assembly kernels are for."""
 
 
+@nox.session(name="test-ck")
+def ck(session: nox.Session) -> None:
+    """Build Composable Kernel's instances from its sources (fetches 40 MB) and run them on the emulator."""
+    install(session, f"{CORE}[cli,testing]", JIT, f"{CK}[testing]", EMULATOR)
+    archive = session.run("python", f"{CK}/with_ck/fetching.py", silent=True)
+    environment = {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "ck", "OPMUX_CK_DIR": str(archive).strip()}
+    session.run("python", "-m", "pytest", f"{CK}/with_ck", env=environment)
+    arguments = ["--profile", "small", "--jobs", "2", *session.posargs]
+    within = ["--within", "opmux_emulator.jit_launches:on(gfx942)"]
+    session.run("opmux", "conformance", "ck", *arguments, *within, env=environment)
+
+
 @nox.session(name="test-foreign")
 def foreign(session: nox.Session) -> None:
     """Run AMD's hand-written code objects on the emulator (fetches 40 MB); ``-- --write`` writes the page."""
@@ -378,7 +392,7 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     session.run("python", "-m", "virtualenv", "--quiet", str(folder / "venv"))
     scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
     python, opmux = str(scripts / "python"), str(scripts / "opmux")
-    packages = ["opmux[cli,testing,triton,asm]", "opmux-template"]
+    packages = ["opmux[cli,testing,triton,asm,ck]", "opmux-template"]
     find = ["--find-links", str(wheels)]
     run = {"external": True}
     session.run(python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS, *find, *packages, **run)

@@ -24,8 +24,8 @@ CHECKS_NOTHING = ("generate",)
 """Sessions that write files. The pages are compared with their sources by `docs`, the stub by `types`."""
 
 
-BY_HAND = ("test-foreign",)
-"""Sessions that fetch programs of others from the network."""
+BY_HAND = ("test-foreign", "test-ck")
+"""Sessions that fetch programs or sources of others from the network."""
 
 
 def named(script: str) -> list[str]:

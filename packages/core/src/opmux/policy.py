@@ -66,6 +66,7 @@ ENVIRONMENT: dict[str, str] = {
     "OPMUX_NO_JIT": "1: nothing is compiled; a kernel that is in no cache or bundle is an error",
     "OPMUX_NATIVE_LAUNCH": "0: the Triton backend launches through Triton's launcher, not through opmux-jit's",
     "OPMUX_HIP": "what the HIP library of opmux-emulator plays: an arch, then report=FILE, ignore=RULES, pageable, ...",
+    "OPMUX_CK_DIR": "a folder or a source archive of Composable Kernel, which the CK backend builds its kernels from",
     "OPMUX_LOG": "level of the `opmux` logger: debug, info, warning or error",
 }
 """Every environment variable that opmux reads, and its meaning."""

@@ -1,0 +1,62 @@
+"""Which compiler builds the instances, with which headers and flags."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from opmux_jit.compilers import Compiler, find
+from opmux_jit.errors import CompilerMissing
+
+NAMES = ("hipcc", "zig", "clang")
+"""In the order in which they are tried: ROCm's own first, then the one whose version a package pins."""
+OLDEST_CLANG = 19
+"""The oldest clang with which CK was built here; it spills registers where newer ones do not."""
+
+TEMPLATES = Path(__file__).parent.parent / "cpp"
+"""This package's own headers: a thin template for each op."""
+FLAGS = (
+    "-std=c++20",
+    "-w",
+    "-DNDEBUG",
+    "-D__HIP_PLATFORM_AMD__=1",
+    "-DCK_TILE_FLOAT_TO_BFLOAT16_DEFAULT=0",  # round to nearest; CK truncates unless told otherwise
+    "-mllvm",
+    "-amdgpu-function-calls=false",  # else some templates keep calls, and with them scratch memory
+)
+
+
+def compiler_for(name: str, arch: str) -> Compiler:
+    """The compiler for an instance.
+
+    Args:
+        name: of the instance, for the error.
+        arch: what it is compiled for.
+
+    Raises:
+        CompilerMissing: none is installed that can build CK; the message has the reason of each.
+    """
+    reasons = {}
+    for one in NAMES:
+        found = find(one)
+        reason = "not found" if found is None else _refusal(found)
+        if found is not None and reason is None:
+            return found
+        reasons[one] = reason
+    lines = "".join(f"\n  {one}: {reason}" for one, reason in reasons.items())
+    raise CompilerMissing(
+        f"{name}: no compiler for {arch}{lines}\n"
+        '  try: install ROCm and set ROCM_PATH, or pip install "opmux-ck[compiler]"'
+    )
+
+
+def _refusal(compiler: Compiler) -> str | None:
+    major = int(compiler.version.partition(".")[0])
+    if compiler.name == "clang" and major < OLDEST_CLANG:
+        return f"{compiler.path} is version {compiler.version}, older than {OLDEST_CLANG}"
+    return None
+
+
+def include_dirs(compiler: Compiler) -> Iterator[Path]:
+    """Folders of this package's headers: hipcc has ROCm's HIP headers, the others get the few lines that CK needs."""
+    yield TEMPLATES
+    if compiler.name != "hipcc":
+        yield TEMPLATES / "hip_subset"

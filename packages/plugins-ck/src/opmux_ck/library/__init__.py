@@ -1,0 +1,1 @@
+"""Composable Kernel itself: where it is, which version, what it lacks."""

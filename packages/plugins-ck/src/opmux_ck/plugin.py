@@ -1,0 +1,21 @@
+"""What the core loads of this package: the records, and where Composable Kernel is. Touches no device or compiler."""
+
+from collections.abc import Callable, Iterator
+
+from opmux.plugin import Implementation, hookimpl
+from opmux_ck.library.report import toolchains
+from opmux_ck.norms import implementations as norms
+
+OPMUX_API_VERSION = 1
+
+
+@hookimpl
+def opmux_implementations() -> Iterator[Implementation]:
+    """Every implementation."""
+    yield from norms.RECORDS
+
+
+@hookimpl
+def opmux_toolchains() -> list[Callable[[], Iterator[dict[str, str | None]]]]:
+    """Composable Kernel, for `opmux doctor`."""
+    return [toolchains]

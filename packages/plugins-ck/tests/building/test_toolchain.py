@@ -1,0 +1,55 @@
+"""Which compiler builds the instances, and what is said where there is none."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from opmux_ck.building import toolchain
+from opmux_ck.building.toolchain import TEMPLATES, compiler_for, include_dirs
+from opmux_jit import CompilerMissing
+
+
+@dataclass
+class Installed:
+    """Stands for a compiler."""
+
+    name: str
+    version: str
+    path: Path = Path("/opt/bin/it")
+
+
+@pytest.fixture
+def present(monkeypatch) -> dict[str, Installed]:
+    """The compilers that are installed."""
+    found: dict[str, Installed] = {}
+    monkeypatch.setattr(toolchain, "find", found.get)
+    return found
+
+
+def test_rocms_own_comes_first(present) -> None:
+    present["clang"] = Installed("clang", "19.1.7")
+    assert compiler_for("k", "gfx942").name == "clang"
+    present["zig"] = Installed("zig", "0.17.0")
+    assert compiler_for("k", "gfx942").name == "zig"
+    present["hipcc"] = Installed("hipcc", "6.4.43482")
+    assert compiler_for("k", "gfx942").name == "hipcc"
+
+
+def test_where_there_is_none_each_has_its_reason(present) -> None:
+    present["clang"] = Installed("clang", "14.0.6")
+    with pytest.raises(CompilerMissing) as caught:
+        compiler_for("rms_norm_bf16", "gfx942")
+    assert str(caught.value).splitlines() == [
+        "rms_norm_bf16: no compiler for gfx942",
+        "  hipcc: not found",
+        "  zig: not found",
+        "  clang: /opt/bin/it is version 14.0.6, older than 19",
+        '  try: install ROCm and set ROCM_PATH, or pip install "opmux-ck[compiler]"',
+    ]
+
+
+def test_hipcc_has_hips_headers_and_the_others_get_a_subset() -> None:
+    assert list(include_dirs(Installed("hipcc", "6"))) == [TEMPLATES]
+    assert list(include_dirs(Installed("zig", "0.17.0"))) == [TEMPLATES, TEMPLATES / "hip_subset"]
+    assert (TEMPLATES / "hip_subset/hip/hip_runtime.h").is_file()

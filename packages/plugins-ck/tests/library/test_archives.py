@@ -1,0 +1,96 @@
+"""Source archives: headers are unpacked once, and nothing is written elsewhere."""
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from opmux_ck.library.archives import ArchiveError, unpacked
+from opmux_ck.library.places import library_for
+
+FILES = {
+    "sources-1.2/CMakeLists.txt": b"set(version 1.2.0)\n",
+    "sources-1.2/include/ck_tile/core.hpp": b"// core\n",
+    "sources-1.2/include/ck_tile/ops/rmsnorm2d.hpp": b"// norm\n",
+    "sources-1.2/include/ck_tile/ops/epilogue.hpp": b"// store\n",
+    "sources-1.2/example/main.cpp": b"int main() {}\n",
+    "sources-1.2/include/../../../escaped.hpp": b"// out\n",
+    "elsewhere/include/other.hpp": b"// not CK's\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def user_cache(monkeypatch, tmp_path) -> Path:
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "user" / name)
+    return tmp_path / "user" / "opmux" / "ck"
+
+
+def zipped(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+def tarred(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        link = tarfile.TarInfo("sources-1.2/include/link.hpp")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    return path
+
+
+@pytest.mark.parametrize(("make", "name"), [(zipped, "ck.whl"), (tarred, "ck.tar.gz")])
+def test_its_headers_and_nothing_else(make, name, monkeypatch, tmp_path, user_cache) -> None:
+    archive = make(tmp_path / name, FILES)
+    monkeypatch.setenv("OPMUX_CK_DIR", str(archive))
+    found = library_for("rms_norm")
+    assert found.version == (1, 2, 0)
+    folder = found.include.parent
+    assert folder.parent == user_cache
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == [
+        "CMakeLists.txt",
+        "include/ck_tile/core.hpp",
+        "include/ck_tile/ops/epilogue.hpp",
+        "include/ck_tile/ops/rmsnorm2d.hpp",
+    ]
+    assert not list(tmp_path.rglob("escaped.hpp"))
+    assert [p.name for p in user_cache.iterdir()] == [folder.name]
+
+
+def test_it_is_unpacked_once(tmp_path) -> None:
+    folder = unpacked(zipped(tmp_path / "ck.zip", FILES))
+    marked = folder / "include/ck_tile/core.hpp"
+    marked.write_text("// kept")
+    assert unpacked(tmp_path / "ck.zip") == folder
+    assert marked.read_text() == "// kept"
+
+
+def test_one_of_something_else(tmp_path, user_cache) -> None:
+    archive = zipped(tmp_path / "other.zip", {"readme": b"hello"})
+    with pytest.raises(ArchiveError) as caught:
+        unpacked(archive)
+    assert str(caught.value) == (f"{archive} has no include/ck_tile/core.hpp: it is no archive of Composable Kernel")
+    assert not list(user_cache.iterdir())
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"plain text"])
+def test_a_damaged_one(tmp_path, damage) -> None:
+    archive = tarred(tmp_path / "ck.tar.gz", FILES)
+    archive.write_bytes(damage(archive.read_bytes()))
+    with pytest.raises(ArchiveError, match=r"ck\.tar\.gz cannot be unpacked: "):
+        unpacked(archive)
+
+
+def test_a_cache_that_others_can_write_to(tmp_path, user_cache) -> None:
+    user_cache.mkdir(parents=True)
+    user_cache.chmod(0o777)
+    with pytest.raises(ArchiveError, match=r"cannot be unpacked: .* can be written by other users: chmod go-w "):
+        unpacked(zipped(tmp_path / "ck.zip", FILES))

@@ -1,0 +1,42 @@
+"""What the records take, and why they refuse the rest."""
+
+import pytest
+import torch
+
+import opmux
+
+
+def explained(x: torch.Tensor, weight: torch.Tensor, arch: str = "gfx942", **options: float) -> tuple[bool, str]:
+    explanation = opmux.explain(opmux.rms_norm, x, weight, arch=arch, **options)
+    (candidate,) = (c for c in explanation.candidates if c.name == "ck")
+    return candidate.status in ("chosen", "accepted"), candidate.reason
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_explain_shows_the_instance() -> None:
+    accepted, reason = explained(meta(4096, 8192), meta(8192))
+    assert accepted
+    assert reason == (
+        "priority 9; rows 1, threads 256, repeats 4, vector 8, pads True, two_passes False "
+        "(heuristic: no tuned record for gfx942)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "arch", "options", "reason"),
+    [
+        (meta(4, 64), meta(64), "gfx950", {}, "archs: gfx942, this is gfx950"),
+        (meta(4, 63), meta(63), "gfx942", {}, "hidden = 63 is not a multiple of 8"),
+        (meta(4, 64), meta(64), "gfx942", {"weight_offset": 1.0}, "weight_offset = 1.0 is not 0.0"),
+        (meta(4, 64, dtype=torch.float32), meta(64), "gfx942", {}, "x is float32, takes bfloat16, float16"),
+        (meta(4, 64), meta(64, dtype=torch.float16), "gfx942", {},
+         "dtypes differ: x bfloat16, weight float16, and weight is float16, takes float32"),
+        (meta(4, 128)[:, ::2], meta(64), "gfx942", {}, "the last stride of x is not 1: strides [128, 2]"),
+        (meta(4, 68)[:, :64], meta(64), "gfx942", {}, "x is not aligned to 16 bytes"),
+    ],
+)  # fmt: skip
+def test_refusals(x, weight, arch, options, reason) -> None:
+    assert explained(x, weight, arch, **options) == (False, reason)
