@@ -31,6 +31,7 @@ def patch(
     residual: bool = True,
     cache: bool = True,
     loss: bool = True,
+    linear: bool = True,
 ) -> Report:
     """Replace what opmux can prove equal in a model, or in every later model of a family.
 
@@ -51,6 +52,8 @@ def patch(
         cache: Whether ``generate`` makes a `PagedCache`.
         loss: Whether a causal language model computes its loss in training without logits. Called with labels in
             training mode, it then returns no logits.
+        linear: Whether linears with an 8-bit weight, as quantisers and `opmux.nn.quantize_` make them, multiply it by
+            opmux's ops.
 
     Returns:
         What was replaced and what was left. For a family's name, a report without rows; call `report` for each model.
@@ -66,7 +69,7 @@ def patch(
 
     options = {
         "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
-        "loss": loss,
+        "loss": loss, "linear": linear,
     }  # fmt: skip
     for name, value in options.items():
         if not isinstance(value, bool):

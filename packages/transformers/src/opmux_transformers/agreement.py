@@ -6,12 +6,15 @@ own dtype is checked afterwards, with a tolerance of about one rounding. `trial`
 
 import inspect
 import itertools
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from opmux_transformers.coded import codes_of
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Largest difference, as a fraction of the element's own magnitude plus the root mean square of all elements."""
@@ -102,16 +105,18 @@ def random_state(module: nn.Module, like: Tensor | None = None) -> dict[str, Ten
 
     A model's own values may hide what it computes: weights of one, zeros, or scores so small that every softmax is
     flat. Buffers get positive random values, because a factor of one would be invisible. Quantised modules and modules
-    that hold frequencies keep their values.
+    that hold frequencies keep their values, except linears whose codes opmux multiplies: `coded` says why.
 
     Args:
         module: the module.
         like: a tensor on the device for the values; None means each parameter's own device.
     """
     kept = {id(t) for child in module.modules() if _means_something(child) for t in _own_tensors(child)}
+    coded = {id(child._parameters.get("weight")) for child in module.modules() if codes_of(child) is not None}
     state = {}
     for seed, (name, parameter) in enumerate(module.named_parameters()):
-        if not parameter.is_floating_point() or parameter.element_size() < 2 or id(parameter) in kept:
+        plain = parameter.is_floating_point() and parameter.element_size() > 1 and id(parameter) not in kept
+        if not plain and id(parameter) not in coded:
             continue
         fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
         scale = 2.0 / fan_in**0.5 if parameter.ndim > 1 else 0.5
@@ -194,6 +199,8 @@ def signature_of(module: nn.Module) -> tuple[Any, ...]:
     """What two modules must have in common so that one check covers both: all but the values of their tensors."""
 
     def plain(value: Any) -> Any:
+        if isinstance(value, types.MethodType):
+            return id(value.__func__)
         return value if isinstance(value, (bool, int, float, str, type(None))) else id(value)
 
     def own(child: nn.Module) -> tuple[Any, ...]:

@@ -28,7 +28,11 @@ FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
 """The largest allowed ratio of the patched model's error to the unpatched model's."""
 ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
 """Allowance for rounding, as a fraction of the largest magnitude."""
-ALL = {"norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True, "loss": True}
+
+ALL = {
+    "norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True, "loss": True,
+    "linear": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -53,11 +53,14 @@ def patch_model(model: nn.Module, options: dict[str, bool]) -> Report:
 
 
 def _replace(survey: Survey, patch: Patch) -> None:
-    """Judge every kind before anything is changed; then change the model, and report what was done."""
+    """Judge every kind before others than those of ``at_once`` change the model; then change it, and report."""
     for kind in KINDS:
         survey.judge(kind)
+        if kind.at_once:
+            kind.replace(survey, patch)
     for kind in KINDS:
-        kind.replace(survey, patch)
+        if not kind.at_once:
+            kind.replace(survey, patch)
     for module in {id(c.owner): c.owner for c in patch.changes if c.name == "forward"}.values():
         follow_replicas(module, patch)
     survive_pickle(survey.model, patch)

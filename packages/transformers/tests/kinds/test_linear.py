@@ -1,13 +1,22 @@
-"""Quantised linears are called as they are."""
+"""Quantised linears: those whose codes opmux multiplies, and those that are called as they are."""
 
 import copy
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
-from samples import agree, model, reasons
+from quantised import WIDE, as_fp8, dequantised, finegrained, linears
+from samples import agree, deep_looks, ids, logits, model, ops_of, reasons
 from torch import nn
 from torch.nn import functional
+from transformers.integrations.finegrained_fp8 import FP8Linear, fp8_linear
 
+import opmux
+import opmux.nn
 import opmux_transformers
+
+KINDS = ("norm", "gate", "rope", "attention", "residual", "cache", "loss")
 
 
 class Int8Linear(nn.Module):
@@ -70,3 +79,190 @@ def test_quantised_parameters_hinder_no_attention() -> None:
     assert report.replaced("residual") == report.replaced("gate") == 2
     assert len(reasons(report, "linear")) == 2 * 7
     agree(patched, plain)
+
+
+def test_fine_grained_fp8() -> None:
+    plain = model("llama", **WIDE)
+    patched = as_fp8(plain)
+    before, saved = deep_looks(patched), {name: t.clone() for name, t in patched.state_dict().items()}
+    report = opmux_transformers.patch(patched)
+    assert report.counts()["linear"] == {"replaced": 14, "left": 0}
+    assert not any(report.left(kind) for kind in KINDS)
+    assert not any("quantised" in note for note in report.notes)
+    found, expected = logits(patched, ids()), logits(dequantised(plain, activations="block", weights="block"), ids())
+    assert (found - expected).norm() < 0.02 * expected.norm()
+    assert (found - logits(plain, ids())).norm() > 0.05 * expected.norm()
+    assert {"quantize", "scaled_linear"} <= ops_of(patched)
+    for name, tensor in patched.state_dict().items():
+        assert torch.equal(tensor.view(torch.uint8), saved[name].view(torch.uint8))
+    opmux_transformers.unpatch(patched)
+    assert deep_looks(patched) == before
+
+
+def linear(k: int = 200, n: int = 136, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(k, n, bias)
+
+
+def patched_alone(module: nn.Module) -> Any:
+    holder = nn.ModuleDict({"linear": module})
+    return holder, opmux_transformers.patch(holder)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("how", "activations", "ops"),
+    [
+        ({}, "block", {"quantize", "scaled_linear"}),
+        ({"block": None}, "token", {"quantize", "scaled_linear"}),
+        ({"static": 0.01}, "static", {"static_quantize", "scaled_linear"}),
+        ({"static": 0.01, "block": None}, "static", {"static_quantize", "scaled_linear"}),
+        ({"form": "ue8m0"}, "block", {"quantize", "scaled_linear"}),
+    ],
+    ids=["blocks", "tensor", "static blocks", "static tensor", "powers of two"],
+)
+def test_forms_of_fp8(how: dict[str, Any], activations: str, ops: set[str], bias: bool) -> None:
+    plain = linear(bias=bias)
+    holder, report = patched_alone(finegrained(plain, **how))
+    (row,) = (row for row in report.rows if row.kind == "linear")
+    assert row.op.endswith(f"scaled_linear ({activations})"), row.reason
+    x = torch.randn(2, 3, 200).requires_grad_()
+    with opmux.trace() as traced, torch.no_grad():
+        found = holder["linear"](x)
+    assert {row.op for row in traced.rows} == ops
+    assert 0 < (found - plain(x)).norm() / plain(x).norm() < 0.06
+    holder["linear"](x).sum().backward()  # adapters train beside it
+    stored = holder["linear"]
+    scale = stored.weight_scale_inv.float().reshape(*(stored.weight_scale_inv.shape or (1, 1)))
+    weight = opmux.dequantize(stored.weight.detach(), scale.detach(), out_dtype=torch.float32)
+    torch.testing.assert_close(x.grad, torch.ones(2, 3, 136) @ weight, rtol=1e-4, atol=1e-4)
+
+
+class Louder(FP8Linear):
+    def forward(self, input):
+        return super().forward(input) * 1.01
+
+
+class Quieter(FP8Linear):
+    def forward(self, input):
+        return fp8_linear_of_its_own(input * 0.99, self.weight, self.weight_scale_inv, self.block_size)
+
+
+def fp8_linear_of_its_own(input, weight, scale, block):
+    values = weight.to(input.dtype) * scale.repeat_interleave(128, 0)[:136].repeat_interleave(128, 1)[:, :200]
+    return functional.linear(input, values)
+
+
+class Swapped(FP8Linear):
+    def forward(self, input):
+        return fp8_linear(input, self.weight, self.weight_scale_inv.flip(0), self.block_size, self.bias)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda made: setattr(made, "__class__", Quieter), "on random codes it differs from the replacement by"),
+        (lambda made: setattr(made, "__class__", Swapped), "on random codes it differs from the replacement by"),
+        (lambda made: setattr(made, "__class__", Louder), "its forward raises ImportError on the input of a check"),
+        (lambda made: setattr(made, "activation_scheme", "static"), "quantised: it computes as before"),
+        (lambda made: setattr(made, "block_size", (128, 64)), "quantised: it computes as before"),
+        (lambda made: made.to("meta"), "it is on the meta device, where nothing can be checked"),
+        (lambda made: setattr(made, "forward", lambda x: x), "already patched: its forward was replaced by"),
+        (
+            lambda made: setattr(made.weight_scale_inv, "data", torch.ones(3, 2)),
+            "quantised: its scales [3, 2] are not those of a tensor, channels, or 128x128 blocks",
+        ),
+        (
+            lambda made: setattr(made.weight, "data", made.weight.data.view(torch.float8_e4m3fnuz)),
+            "its codes are float8_e4m3fnuz, and the device multiplies float8_e4m3fn",
+        ),
+    ],
+)
+def test_what_is_left(change: Any, reason: str) -> None:
+    made = finegrained(linear(bias=False))
+    change(made)
+    _, report = patched_alone(made)
+    (row,) = report.left("linear")
+    assert row.reason.startswith(reason)
+
+
+def test_it_can_be_switched_off() -> None:
+    holder = nn.ModuleDict({"linear": finegrained(linear())})
+    report = opmux_transformers.patch(holder, linear=False)
+    assert reasons(report, "linear") == {"linear": "not asked for: linear=False"}
+    assert "forward" not in vars(holder["linear"])
+
+
+class Scheme(SimpleNamespace):
+    """What compressed-tensors hangs on a linear, in as far as it is read."""
+
+
+def compressed(int8: bool, **activations: Any) -> Any:
+    """A linear as compressed-tensors leaves it: codes, scales of channels, a scheme, and a forward of its own."""
+    plain = linear()
+    codes = torch.int8 if int8 else torch.float8_e4m3fn
+    static = activations.get("dynamic") is False
+
+    class Compressed(nn.Linear):
+        def forward(self, input):
+            rows = input.reshape(-1, self.in_features).float()
+            block = (1, 128) if "group_size" in activations else (1, -1)
+            if static:
+                q = opmux.static_quantize(rows, self.input_scale.view(1, 1), dtype=codes)
+                scale = self.input_scale.view(1, 1)
+            else:
+                q, scale = opmux.quantize(rows, dtype=codes, block=block)
+            values = opmux.dequantize(q, scale, out_dtype=torch.float32)
+            weight = self.weight.float() * self.weight_scale
+            return functional.linear(values, weight, self.bias).view(*input.shape[:-1], -1)
+
+    made = Compressed(200, 136)
+    q, scale = opmux.quantize(plain.weight.detach(), dtype=codes, block=(1, -1))
+    made.weight, made.weight_scale = (nn.Parameter(t, requires_grad=False) for t in (q, scale))
+    if static:
+        made.input_scale = nn.Parameter(torch.tensor([0.02]), requires_grad=False)
+    made.bias.data.copy_(plain.bias.detach())
+    made.quantization_scheme = Scheme(input_activations=Scheme(num_bits=8, symmetric=True, **activations))
+    return plain, made
+
+
+@pytest.mark.parametrize("int8", [True, False])
+@pytest.mark.parametrize(
+    ("activations", "found"),
+    [
+        ({"strategy": "token", "dynamic": True}, "token"),
+        ({"strategy": SimpleNamespace(value="token"), "dynamic": True}, "token"),
+        ({"strategy": "group", "group_size": 128, "dynamic": True}, "block"),
+        ({"strategy": "tensor", "dynamic": False}, "static"),
+    ],
+)
+def test_compressed_tensors(int8: bool, activations: dict[str, Any], found: str) -> None:
+    plain, made = compressed(int8, **activations)
+    holder, report = patched_alone(made)
+    (row,) = (row for row in report.rows if row.kind == "linear")
+    assert row.op.endswith(f"({found})"), row.reason
+    x = torch.randn(3, 200)
+    with torch.no_grad():
+        assert (holder["linear"](x) - plain(x)).norm() / plain(x).norm() < 0.06
+
+
+def test_weights_alone_in_eight_bits_are_left() -> None:
+    _, made = compressed(True, strategy="token", dynamic=True)
+    made.quantization_scheme.input_activations = None
+    _, report = patched_alone(made)
+    assert reasons(report, "linear") == {"linear": "quantised: it computes as before"}
+
+
+def test_models_that_opmux_has_quantised() -> None:
+    plain = model("qwen2")
+    patched = copy.deepcopy(plain)
+    opmux.nn.quantize_(patched, "int8")
+    before = logits(patched, ids())
+    report = opmux_transformers.patch(patched)
+    assert report.counts()["linear"] == {"replaced": 14, "left": 0}
+    assert not any(report.left(kind) for kind in KINDS)
+    found = logits(patched, ids())
+    assert (found - before).norm() < 0.02 * before.norm()
+    opmux_transformers.unpatch(patched)
+    assert torch.equal(logits(patched, ids()), before)
+    assert len(linears(patched)) == 0

@@ -189,7 +189,7 @@ class QuantizedLinear(nn.Module):
         rows, out_dtype = x.reshape(-1, self.in_features), autocast_dtype(x) or x.dtype
         if torch.is_grad_enabled() and x.requires_grad:
             out = StraightThrough.apply(  # type: ignore[no-untyped-call]
-                rows, self.weight, self.weight_scale, self.input_scale, self.bias,
+                rows, None, self.weight, self.weight_scale, self.input_scale, self.bias,
                 (self.activations, out_dtype, self.backend),
             )  # fmt: skip
         else:

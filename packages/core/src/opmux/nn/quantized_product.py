@@ -82,35 +82,54 @@ def _paired(scale: Tensor, weight_scale: Tensor, m: int, n: int, k: int) -> tupl
     return scale, weight_scale.expand(n, 1)
 
 
-def input_gradient(grad: Tensor, weight: Tensor, weight_scale: Tensor, backend: str | None = None) -> Tensor:
-    """The gradient of the rows, as if they had not been quantised: ``grad (m, n)`` by the dequantised weight."""
-    values = opmux.dequantize(weight, weight_scale, out_dtype=grad.dtype, backend=backend)
-    return opmux.linear(grad, values.t(), backend=backend)
-
-
 class StraightThrough(torch.autograd.Function):
-    """The product of rows that require a gradient, which passes through their quantisation unchanged."""
+    """The product of rows or a weight that require a gradient, which passes through their quantisation unchanged."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
+        original: Tensor | None,
         weight: Tensor,
         weight_scale: Tensor,
         input_scale: Tensor | None,
         bias: Tensor | None,
         options: tuple[str, torch.dtype, str | None],
     ) -> Tensor:
-        """Quantise and multiply; options are ``(activations, out_dtype, backend)``."""
+        """Quantise the rows and multiply.
+
+        Args:
+            ctx: torch's.
+            x: The rows, ``(m, k)``.
+            original: What the codes were made of, ``(n, k)``, to get its gradient; or None.
+            weight: As in `quantized_product`.
+            weight_scale: As in `quantized_product`.
+            input_scale: As in `quantize_rows`.
+            bias: As in `quantized_product`.
+            options: ``(activations, out_dtype, backend)``.
+        """
         activations, out_dtype, backend = options
-        ctx.save_for_backward(weight, weight_scale)
+        wants_weight = original is not None and original.requires_grad
+        ctx.save_for_backward(weight, weight_scale, x if wants_weight else None)
         ctx.x_dtype, ctx.backend = x.dtype, backend
+        ctx.original_dtype = None if original is None else original.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
         q, scale = quantize_rows(x.detach(), weight.dtype, activations, input_scale, backend)
-        return quantized_product(q, scale, weight, weight_scale, bias, out_dtype, backend)
+        bias = None if bias is None else bias.detach()
+        return quantized_product(q, scale, weight.detach(), weight_scale.detach(), bias, out_dtype, backend)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of x alone: weight, scales and bias are fixed."""
-        weight, weight_scale = ctx.saved_tensors
-        grad = input_gradient(grads[0], weight, weight_scale, ctx.backend).to(ctx.x_dtype)
-        return grad, None, None, None, None, None
+        """The gradients of the rows, of the original weight and of the bias; scales are fixed."""
+        (grad,) = grads
+        weight, weight_scale, x = ctx.saved_tensors
+        wants_x, wants_original, *_, wants_bias, _ = ctx.needs_input_grad
+        of_x = of_original = of_bias = None
+        if wants_x:
+            values = opmux.dequantize(weight.detach(), weight_scale.detach(), out_dtype=grad.dtype, backend=ctx.backend)
+            of_x = opmux.linear(grad, values.t(), backend=ctx.backend).to(ctx.x_dtype)
+        if wants_original:
+            of_original = opmux.linear(grad.t(), x.to(grad.dtype).t(), backend=ctx.backend).to(ctx.original_dtype)
+        if wants_bias:
+            of_bias = grad.sum(0).to(ctx.bias_dtype)
+        return of_x, of_original, None, None, None, of_bias, None

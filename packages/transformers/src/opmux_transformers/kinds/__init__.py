@@ -18,6 +18,7 @@ from opmux_transformers.kinds.rope_tables import ROPE_TABLES
 __all__ = ["KINDS", "Kind"]
 
 KINDS: list[Kind[Any]] = [
+    LINEAR,  # replaced at once: the others are judged with 8-bit products in place
     NORM,
     GATE,
     ROPE,  # attention is judged with its rotation already replaced
@@ -28,7 +29,6 @@ KINDS: list[Kind[Any]] = [
     CACHE,  # needs attention
     LOSS,
     EXPERTS,
-    LINEAR,
 ]
 """In the order in which they are judged, replaced and reported; undone in reverse. Each may use the findings of those
 before it."""

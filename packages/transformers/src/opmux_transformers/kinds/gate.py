@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import opmux
 from opmux_transformers import agreement
 from opmux_transformers.calls import all_are_watched, call, call_as_module, watched
+from opmux_transformers.coded import codes_of
 from opmux_transformers.foreign import mark, whose_forward, whose_hooks
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.norm import takes_one_input
@@ -171,8 +172,8 @@ def _plain(linear: Any) -> nn.Linear:
 def _difference_of_real_linears(
     module: nn.Module, inputs: tuple[str, ...], output: str, op: str, x: Tensor
 ) -> str | None:
-    """Compare using the module's own linears, as far as rounding permits; None if they are torch's own."""
-    if all(type(c) is nn.Linear for c in module.children() if is_linear(c)):
+    """Compare using the module's own linears, as far as rounding permits; None if they are torch's own, or opmux's."""
+    if all(type(c) is nn.Linear or codes_of(c) is not None for c in module.children() if is_linear(c)):
         return None
     trial = Trial.own(module)
     return agreement.difference(_candidates(trial, inputs, output, x)[op](), trial(x))

@@ -25,6 +25,9 @@ class Kind(ABC, Generic[F]):
     option: str | None = None
     """The argument of `patch` that switches it off; None if there is none."""
 
+    at_once: bool = False
+    """Whether its modules are replaced as soon as they are judged, so that later kinds find them replaced."""
+
     @abstractmethod
     def find(self, survey: Survey) -> Iterable[str]:
         """The paths of the modules that may be of this kind."""

@@ -1,13 +1,43 @@
-"""Quantised linear layers: named in the report, and left as they are."""
+"""Quantised linear layers: those that multiply 8-bit codes by 8-bit codes, verified numerically.
 
+A candidate states its numbers of features, and holds 8-bit codes of that shape and their scales. What it does with its
+input is read from what quantisers state: transformers' fine-grained fp8, compressed-tensors, and `opmux.nn`. Then its
+own forward is called with random codes and scales, on input that can be quantised without rounding, so that only what
+it computes matters and not how it rounds. A kernel that transformers would fetch from its hub is replaced by its
+definition in torch for that call: what its forward hands over is what is compared.
+"""
+
+import functools
+import inspect
+import math
+import types
 from collections.abc import Iterable
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
+import opmux
+from opmux.nn import QuantizedLinear
+from opmux.nn.quantized_product import WEIGHTS, scale_shape
+from opmux_transformers import agreement
+from opmux_transformers.coded import Codes, forward_of, matrix
+from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.gate import is_linear
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.survey import Survey
+from opmux_transformers.trial import Trial, still
 from opmux_transformers.undo import Patch
+
+STAYS = "quantised: it computes as before"
+_SCALES = ("weight_scale_inv", "weight_scale", "scale")
+"""Names of a weight's scales."""
+_INPUT_SCALES = ("activation_scale", "input_scale")
+"""Names of the scale of static activations."""
+_MATRIX_UNITS = 1e-3
+"""The allowed relative difference: the units that multiply fp8 keep about 14 bits of a sum."""
+_ROWS = 5
 
 
 def is_quantised(module: nn.Module) -> bool:
@@ -18,26 +48,198 @@ def is_quantised(module: nn.Module) -> bool:
     return any(not t.is_floating_point() or t.element_size() < 2 for t in held)
 
 
-class LinearKind(Kind[None]):
-    """Linear layers that are not plain, which are never replaced."""
+def find_codes(module: Any) -> Codes | str:
+    """Judge a quantised linear.
 
-    name = "linear"
+    Returns:
+        How it stores its codes, or why it is left unchanged.
+    """
+    stated = _stated(module)
+    if isinstance(stated, str):
+        return stated
+    if (foreign := whose_forward(module)) is not None:
+        return foreign
+    if agreement.on_meta(module):
+        return "it is on the meta device, where nothing can be checked: load the weights first"
+    weight, own = module._parameters["weight"], opmux.fp8_dtype(module._parameters["weight"].device)
+    if weight.dtype in (torch.float8_e4m3fn, torch.float8_e4m3fnuz) and weight.dtype != own:
+        return f"its codes are {weight.dtype}, and the device multiplies {own}".replace("torch.", "")
+    try:
+        with still():
+            return _difference(module, stated) or stated
+    except Exception as error:  # a forward may raise anything
+        return agreement.raised(module, (), error)
+
+
+def _stated(module: Any) -> Codes | str:
+    """What a module says of its codes; or why they are none that opmux multiplies."""
+    weight = module._parameters.get("weight")
+    known = (torch.int8, torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+    if weight is None or weight.dtype not in known or weight.shape != (module.out_features, module.in_features):
+        return STAYS
+    held = {**module._parameters, **module._buffers}
+    scale = next((name for name in _SCALES if held.get(name) is not None), None)
+    if scale is None:
+        return STAYS
+    input_scale = next((name for name in _INPUT_SCALES if held.get(name) is not None), "")
+    activations = _activations(module, bool(input_scale))
+    if activations is None:
+        return STAYS
+    shape = tuple(matrix(held[scale]).shape) if held[scale].ndim <= 2 else ()
+    allowed = {scale_shape(module.out_features, module.in_features, block) for block in WEIGHTS.values()}
+    if shape not in allowed:
+        return f"quantised: its scales {list(held[scale].shape)} are not those of a tensor, channels, or 128x128 blocks"
+    if input_scale and held[input_scale].numel() != 1:
+        return "quantised: the scale of its input is not a single number"
+    return Codes(scale, input_scale, activations, isinstance(module, QuantizedLinear))
+
+
+def _activations(module: Any, static: bool) -> str | None:
+    """Which values of its input share a scale, as the module states; None if it does not, or leaves its input alone."""
+    if isinstance(module, QuantizedLinear):
+        return module.activations
+    if isinstance(scheme := getattr(module, "activation_scheme", None), str) and hasattr(module, "block_size"):
+        if static or scheme == "static":
+            return "static" if static and scheme == "static" else None
+        return "token" if module.block_size is None else "block" if tuple(module.block_size)[1] == 128 else None
+    given = getattr(getattr(module, "quantization_scheme", None), "input_activations", None)
+    if given is None or getattr(given, "num_bits", None) != 8 or getattr(given, "symmetric", None) is not True:
+        return None
+    if getattr(given, "dynamic", None) is False:
+        return "static" if static else None
+    strategy = getattr(given, "strategy", None)
+    name = str(getattr(strategy, "value", strategy))  # an enumeration of strings
+    if name == "group" and getattr(given, "group_size", None) == 128:
+        return "block"
+    return name if name == "token" else None
+
+
+def _difference(module: Any, codes: Codes) -> str | None:
+    """How a module with random codes differs from its replacement, on input that is quantised without rounding."""
+    values = _random_values(module, codes)
+    x = _exact_input(module, codes)
+    own = _callable_forward(module)
+    for training in (False, True):
+        found = []
+        for forward in (own, forward_of(codes)):
+            trial = Trial.own(module, **values).where(functools.partial(_give, forward))
+            trial.shared.training = training
+            found.append(trial(x))
+        far = agreement.distance(found[1], found[0])
+        if isinstance(far, str):
+            return far
+        if far > _MATRIX_UNITS:
+            return f"on random codes it differs from the replacement by {far:.2g} of its magnitude"
+    return None
+
+
+def _give(forward: Any, made: Any) -> None:
+    made.forward = forward.__get__(made)
+
+
+def _random_values(module: Any, codes: Codes) -> dict[str, Tensor]:
+    """Random codes, scales and a random bias for a module, as its own tensors have them."""
+    weight = module._parameters["weight"]
+    held = {**module._parameters, **module._buffers}
+    numbers = agreement.random(*weight.shape, like=weight, dtype=torch.float32, seed=1)
+    made = {"weight": opmux.quantize(numbers, dtype=weight.dtype, block=(-1, -1), backend="reference")[0]}
+    scale = held[codes.scale]
+    factors = agreement.random(*scale.shape, like=weight, dtype=torch.float32, seed=2).abs() / 64 + 1 / 64
+    if scale.dtype == torch.float8_e8m0fnu:
+        factors = torch.exp2(factors.log2().round())
+    made[codes.scale] = factors.to(scale.dtype)
+    if codes.input_scale:
+        made[codes.input_scale] = torch.full_like(held[codes.input_scale], 2.0**-5)
+    bias = held.get("bias")
+    if bias is not None:
+        made["bias"] = agreement.random(*bias.shape, like=weight, dtype=torch.float32, seed=3)
+    return made
+
+
+def _exact_input(module: Any, codes: Codes) -> Tensor:
+    """Rows of codes times powers of two, with the largest code in every block of 128: their scale is that power."""
+    weight = module._parameters["weight"]
+    k = module.in_features
+    numbers = agreement.random(_ROWS, k, like=weight, dtype=torch.float32)
+    q, _ = opmux.quantize(numbers, dtype=weight.dtype, block=(1, -1), backend="reference")
+    largest = q.float().abs().max()
+    q = q.float()
+    q[:, torch.arange(0, k, 128, device=q.device)] = largest
+    if codes.activations == "static":
+        return q * 2.0**-5
+    powers = torch.arange(_ROWS, device=q.device).neg().exp2().unsqueeze(1)
+    if codes.activations == "block":
+        blocks = torch.arange(math.ceil(k / 128), device=q.device).remainder(3).neg().exp2()
+        powers = powers * blocks.repeat_interleave(128)[:k]
+    return q * powers * 2.0**-3
+
+
+def _callable_forward(module: Any) -> Any:
+    """The forward of a module's class; that of transformers' fp8 linear with its kernel's definition for the kernel."""
+    forward = type(module).forward
+    function = inspect.unwrap(forward)
+    if "fp8_linear" not in function.__code__.co_names:
+        return forward
+    scope = {**function.__globals__, "fp8_linear": _fp8_linear}
+    return types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+
+
+def _fp8_linear(
+    input: Tensor,
+    weight: Tensor,
+    weight_scale_inv: Tensor,
+    block_size: Any = None,
+    bias: Tensor | None = None,
+    activation_scale: Tensor | None = None,
+    allow_deepgemm: bool = True,
+) -> Tensor:
+    """What transformers' function of this name computes, for input that is quantised without rounding."""
+    rows, columns = weight.shape
+    down, across = (rows, columns) if block_size is None else block_size
+    scale = weight_scale_inv.to(torch.float32)
+    if scale.ndim == 2:
+        scale = scale.repeat_interleave(down, 0)[:rows].repeat_interleave(across, 1)[:, :columns]
+    if activation_scale is not None:
+        step = activation_scale.to(torch.float32)
+        input = opmux.static_quantize(input, step.view(1, 1), dtype=weight.dtype, backend="reference").float() * step
+    return functional.linear(input, weight.to(torch.float32) * scale, bias).to(input.dtype)
+
+
+class LinearKind(Kind[Codes]):
+    """Linear layers that multiply 8-bit codes. They are replaced first: others are judged with them in place."""
+
+    name = option = "linear"
+    at_once = True
 
     def find(self, survey: Survey) -> Iterable[str]:
         """Quantised linears."""
         return (path for path, module in survey.modules.items() if is_quantised(module))
 
-    def judge(self, survey: Survey, path: str) -> str:
-        """Left, always."""
-        return "quantised: it computes as before"
+    def judge(self, survey: Survey, path: str) -> Codes | str:
+        """Judge one of all linears that differ only in the values of their tensors."""
+        module = survey.modules[path]
+        return survey.once(("linear", agreement.signature_of(module)), lambda: find_codes(module))
+
+    def replace(self, survey: Survey, patch: Patch) -> None:
+        """Give each a forward that calls `opmux.scaled_linear`."""
+        for path, codes in survey.found(self).items():
+            module = survey.modules[path]
+            patch.set(module, "forward", forward_of(codes).__get__(module), self.name)
+
+    def op(self, finding: Codes) -> str:
+        """The ops, with what shares a scale."""
+        return f"{'static_' if finding.input_scale else ''}quantize, scaled_linear ({finding.activations})"
 
     def report(self, survey: Survey, patch: Patch) -> None:
-        """The rows, and a note if the model says that it is quantised."""
+        """The rows, and a note if some of a quantised model's linears are left."""
         super().report(survey, patch)
         model, config = survey.model, getattr(survey.model, "config", None)
         named = getattr(model, "is_quantized", False) or getattr(config, "quantization_config", None) is not None
-        if named or survey.results[self.name]:
-            patch.report.notes.append("the model is quantised: its linear layers are called as they are")
+        found = survey.found(self)
+        if (named or survey.results[self.name]) and (not found or found.keys() != survey.results[self.name].keys()):
+            others = "its linear layers are called as they are"
+            some = "those of its linear layers that are left are called as they are"
+            patch.report.notes.append(f"the model is quantised: {some if found else others}")
 
 
 LINEAR = LinearKind()

@@ -1,0 +1,101 @@
+"""Linear layers whose weight is stored in 8 bits: how one stores its codes, and the forward that multiplies them.
+
+In a check of what lies around such a layer, the layer gets a random weight of full precision and computes an ordinary
+product: rounding to 8 bits would turn the last bits of its input into visible differences.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from opmux.nn import autocast_dtype
+from opmux.nn.quantized_product import StraightThrough, quantize_rows, quantized_product
+from opmux_transformers.foreign import mark
+
+CODES = "_opmux_codes"
+"""Attribute of a forward that multiplies codes: its `Codes`."""
+
+
+@dataclass(frozen=True)
+class Codes:
+    """How a linear stores its codes.
+
+    Attributes:
+        scale: The attribute that holds the weight's scales.
+        input_scale: The attribute that holds the scale of static activations; empty if they are dynamic.
+        activations: Which values of the input share a scale: a name of `opmux.nn.QuantizedLinear`.
+        casts: Whether its result has autocast's dtype; else it has the input's.
+    """
+
+    scale: str
+    input_scale: str
+    activations: str
+    casts: bool = False
+
+    def of_weight(self, module: nn.Module) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The codes of a module's weight, their scales, and its bias."""
+        bias = module._parameters.get("bias")
+        if bias is None:
+            bias = getattr(module, "bias", None)  # replicas of DataParallel
+        return tensor_of(module, "weight"), matrix(tensor_of(module, self.scale)), bias
+
+    def of_input(self, module: nn.Module) -> Tensor | None:
+        """The scale of static activations, ``(1, 1)``."""
+        return matrix(tensor_of(module, self.input_scale)) if self.input_scale else None
+
+    def quantized(self, module: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes and scales of rows ``(m, in_features)``, as the module takes them."""
+        return quantize_rows(rows, tensor_of(module, "weight").dtype, self.activations, self.of_input(module))
+
+    def product(self, module: nn.Module, q: Tensor, scale: Tensor, out_dtype: torch.dtype) -> Tensor:
+        """The module's result for rows that are quantised already."""
+        weight, weight_scale, bias = self.of_weight(module)
+        return quantized_product(q, scale, weight, weight_scale, bias, out_dtype)
+
+
+def tensor_of(module: nn.Module, name: str) -> Tensor:
+    """A module's own tensor: ``__getattr__`` of a module takes longer than many views."""
+    found = module._parameters.get(name)
+    return getattr(module, name) if found is None else found
+
+
+def matrix(scale: Tensor) -> Tensor:
+    """Scales as opmux's ops take them: float32 of two dims; a scalar is one for all, a vector one for each channel."""
+    if scale.ndim != 2:
+        scale = scale.reshape(-1, 1)
+    return scale if scale.dtype == torch.float32 else scale.to(torch.float32)
+
+
+def codes_of(module: nn.Module) -> Codes | None:
+    """How a module whose forward multiplies its codes stores them; None if its forward is another."""
+    function = getattr(vars(module).get("forward"), "__func__", None)
+    return getattr(function, CODES, None)
+
+
+@functools.cache
+def forward_of(codes: Codes) -> Callable[..., Tensor]:
+    """The forward that replaces such a module's own."""
+
+    def forward(self: nn.Module, input: Tensor) -> Tensor:
+        weight, scale, bias = codes.of_weight(self)
+        if weight.element_size() > 1:  # in a check, or dequantised since
+            return functional.linear(input, weight, bias)
+        rows = input.reshape(-1, input.shape[-1])
+        out_dtype = (autocast_dtype(input) if codes.casts else None) or input.dtype
+        if torch.is_grad_enabled() and input.requires_grad:
+            options = (codes.activations, out_dtype, None)
+            fixed = None if bias is None else bias.detach()
+            out: Any = StraightThrough.apply(rows, None, weight, scale, codes.of_input(self), fixed, options)  # type: ignore[no-untyped-call]
+        else:
+            q, x_scale = codes.quantized(self, rows)
+            out = quantized_product(q, x_scale, weight, scale, bias, out_dtype)
+        result: Tensor = out.view(*input.shape[:-1], weight.shape[0])
+        return result
+
+    setattr(forward, CODES, codes)
+    return mark(forward)
