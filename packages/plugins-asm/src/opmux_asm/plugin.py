@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from opmux.plugin import Implementation, hookimpl
+from opmux_asm.attention import implementations as attention
 from opmux_asm.products import implementations as products
 from opmux_asm.row_ops import implementations as row_ops
 from opmux_asm.token_ops import implementations as token_ops
@@ -16,3 +17,4 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from row_ops.RECORDS
     yield from products.RECORDS
     yield from token_ops.RECORDS
+    yield from attention.RECORDS

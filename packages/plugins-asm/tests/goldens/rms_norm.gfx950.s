@@ -39,16 +39,16 @@ rms_norm_bf16_bf16_w4c1:
   s_mul_hi_u32 s[s_x_row+1], s[s_group], s[s_x_stride]
   s_add_u32 s[s_x_row], s[s_x_row], s[s_x]
   s_addc_u32 s[s_x_row+1], s[s_x_row+1], s[s_x+1]
-  s_and_b32 s[s_x_row+1], s[s_x_row+1], 0xffff
   s_mov_b32 s[s_x_row+2], s[s_row_bytes2]
+  s_and_b32 s[s_x_row+1], s[s_x_row+1], 0xffff
   s_mov_b32 s[s_x_row+3], 0x27000
   .set s_y_row, 28
   s_mul_i32 s[s_y_row], s[s_group], s[s_row_bytes2]
   s_mul_hi_u32 s[s_y_row+1], s[s_group], s[s_row_bytes2]
   s_add_u32 s[s_y_row], s[s_y_row], s[s_y]
   s_addc_u32 s[s_y_row+1], s[s_y_row+1], s[s_y+1]
-  s_and_b32 s[s_y_row+1], s[s_y_row+1], 0xffff
   s_mov_b32 s[s_y_row+2], s[s_row_bytes2]
+  s_and_b32 s[s_y_row+1], s[s_y_row+1], 0xffff
   s_mov_b32 s[s_y_row+3], 0x27000
 
   // Load what is read
@@ -59,8 +59,8 @@ rms_norm_bf16_bf16_w4c1:
   .set s_gains, 32
   s_mov_b32 s[s_gains], s[s_weight]
   s_mov_b32 s[s_gains+1], s[s_weight+1]
-  s_and_b32 s[s_gains+1], s[s_gains+1], 0xffff
   s_mov_b32 s[s_gains+2], s[s_row_bytes2]
+  s_and_b32 s[s_gains+1], s[s_gains+1], 0xffff
   s_mov_b32 s[s_gains+3], 0x27000
   .set v_gain0, 6
   buffer_load_dwordx4 v[v_gain0:v_gain0+3], v[v_at16], s[s_gains:s_gains+3], 0 offen

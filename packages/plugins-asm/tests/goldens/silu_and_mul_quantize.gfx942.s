@@ -39,8 +39,8 @@ silu_and_mul_quantize_bf16_fp8_block_w1c1:
   s_mul_hi_u32 s[s_x_row+1], s[s_group], s[s_x_stride]
   s_add_u32 s[s_x_row], s[s_x_row], s[s_x]
   s_addc_u32 s[s_x_row+1], s[s_x_row+1], s[s_x+1]
-  s_and_b32 s[s_x_row+1], s[s_x_row+1], 0xffff
   s_mov_b32 s[s_x_row+2], s[s_row_bytes2]
+  s_and_b32 s[s_x_row+1], s[s_x_row+1], 0xffff
   s_mov_b32 s[s_x_row+3], 0x27000
   .set s_row_bytes1, 28
   s_mul_i32 s[s_row_bytes1], s[s_columns], 1
@@ -49,8 +49,8 @@ silu_and_mul_quantize_bf16_fp8_block_w1c1:
   s_mul_hi_u32 s[s_y_row+1], s[s_group], s[s_row_bytes1]
   s_add_u32 s[s_y_row], s[s_y_row], s[s_y]
   s_addc_u32 s[s_y_row+1], s[s_y_row+1], s[s_y+1]
-  s_and_b32 s[s_y_row+1], s[s_y_row+1], 0xffff
   s_mov_b32 s[s_y_row+2], s[s_row_bytes1]
+  s_and_b32 s[s_y_row+1], s[s_y_row+1], 0xffff
   s_mov_b32 s[s_y_row+3], 0x27000
   .set s_scale_bytes, 29
   s_add_u32 s[s_scale_bytes], s[s_columns], 0x7f
@@ -61,8 +61,8 @@ silu_and_mul_quantize_bf16_fp8_block_w1c1:
   s_mul_hi_u32 s[s_scales_row+1], s[s_group], s[s_scale_bytes]
   s_add_u32 s[s_scales_row], s[s_scales_row], s[s_scales]
   s_addc_u32 s[s_scales_row+1], s[s_scales_row+1], s[s_scales+1]
-  s_and_b32 s[s_scales_row+1], s[s_scales_row+1], 0xffff
   s_mov_b32 s[s_scales_row+2], s[s_scale_bytes]
+  s_and_b32 s[s_scales_row+1], s[s_scales_row+1], 0xffff
   s_mov_b32 s[s_scales_row+3], 0x27000
 
   // Load what is read

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 from opmux_asm.kernels import ARCHS
+from opmux_asm.kernels.attention import Attention
+from opmux_asm.kernels.block_products import BlockProduct
 from opmux_asm.kernels.operands import Operands
+from opmux_asm.kernels.paged_decode import Decode
 from opmux_asm.kernels.products import Product
 from opmux_asm.kernels.recipes import Recipe
 from opmux_asm.kernels.row_kernels import RowKernel
@@ -18,6 +21,11 @@ def shown(arch: str) -> dict[str, Kernel]:
     return {
         "rms_norm": RowKernel(arch, "rms_norm", Recipe("bf16", "bf16", norm="rms"), 4, 1).write(),
         "linear": Product("linear_bf16_64x64", Operands(arch, "bf16", "bf16"), 64, 64).write(),
+        "scaled_linear_blocks": BlockProduct(
+            "scaled_linear_blocks_fp8_64x64", Operands(arch, "fp8", "bf16"), 64, 64
+        ).write(),
+        "paged_attention": Decode(arch, "bf16", "fp8").write(),
+        "attention": Attention("attention_bf16", arch, "bf16").write(),
         "silu_and_mul_quantize": RowKernel(arch, "silu_and_mul_quantize", quantised, 1, 1).write(),
     }
 

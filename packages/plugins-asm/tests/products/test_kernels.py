@@ -5,6 +5,7 @@ import torch
 
 import opmux
 from opmux.plugin import parse_arch
+from opmux_asm.kernels.block_products import TILES as BLOCK_TILES
 from opmux_asm.kernels.products import TILES
 from opmux_asm.products import targets
 from opmux_asm.products.configs import TileConfig, tile_config
@@ -48,6 +49,25 @@ def test_every_tile_of_scaled_linear(arch: str, codes: str) -> None:
                 expected = (x.double() @ w.double().T) * x_scale * w_scale.T
                 expected = expected if bias is None else expected + bias.double()
                 torch.testing.assert_close(y.double(), expected, rtol=TOLERANCE[result], atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("tile", BLOCK_TILES, ids=str)
+def test_every_tile_with_scales_of_blocks(arch: str, tile: tuple[int, int]) -> None:
+    """Scales that differ a lot from block to block, in both orders; two blocks of w's rows, the second one short."""
+    rows, columns = tile
+    m, n, k = rows + 3, columns + 136, 384
+    result = RESULTS[BLOCK_TILES.index(tile)]
+    x, w = (torch.randint(-8, 9, (size, k)).float() for size in (m, n))
+    x_scale, w_scale = (torch.randn(3, m) - 2).exp().T, torch.randn(-(-n // 128), 3).exp()
+    bias = torch.randn(n).to(result)
+    blocks = (x.view(m, 3, 128), w.view(n, 3, 128), w_scale.repeat_interleave(128, 0)[:n])
+    expected = torch.einsum("mbk,nbk,mb,nb->mn", *(t.double() for t in (*blocks[:2], x_scale, blocks[2]))) + bias
+    with on(arch):
+        for scales in (x_scale, x_scale.contiguous()):
+            given = x.to(FP8[arch]), w.to(FP8[arch]), scales, w_scale, bias
+            y = targets.scaled_linear_blocks(*given, out_dtype=result, config=TileConfig(*tile))
+            torch.testing.assert_close(y.double(), expected, rtol=TOLERANCE[result], atol=2e-2)
 
 
 def test_strides_and_batches() -> None:

@@ -160,3 +160,71 @@ def test_lds_offsets_are_aligned() -> None:
 def test_an_unknown_attribute_is_no_mnemonic() -> None:
     with pytest.raises(AttributeError):
         _ = kernel().nothing
+
+
+def test_what_may_be_skipped_counts_on_both_ways() -> None:
+    """A wait within it does not cover the load for those who skip it, and what it writes last needs its wait states."""
+    k = kernel()
+    (x,), out = loads(k, 1)
+    with k.skipped_if("scc1"):
+        k.wait_for(x)
+        k.v_mov_b32(out[0], x[0])
+    with pytest.raises(WriterError, match=r"v_mov_b32: v\d+ is used while a load"):
+        k.v_mov_b32(out[1], x[1])
+    k.wait_for(x)
+    with k.skipped_if("vccz"):
+        k.v_rsq_f32(out[0], x[0])
+    k.v_mov_b32(out[1], out[0])
+    assert instructions(k)[-2] == "s_nop 0"
+
+
+def test_what_may_be_skipped_leaves_nothing_outstanding() -> None:
+    k = kernel()
+    (x,), out = loads(k, 1)
+    buffer = k.s("again", 4)
+    k.wait_for(x)
+
+    def write() -> None:
+        with k.skipped_if("scc1"):
+            k.emit_buffer("load", x, out[0], buffer)
+
+    with pytest.raises(
+        WriterError, match=r"^k: instructions that may be skipped leave an access outstanding: wait for it$"
+    ):
+        write()
+
+
+def test_what_may_be_skipped_in_a_loop() -> None:
+    """The second iteration is checked as if it were skipped."""
+    k = kernel()
+    (x,), out = loads(k, 1)
+    times, buffer = k.s("times"), k.s("again", 4)
+    k.s_mov_b32(times, 4)
+    k.wait_for(x)
+
+    def write() -> None:
+        with k.loop("tiles", times):
+            with k.skipped_if("scc1"):
+                k.wait(vm=0)
+            k.v_mov_b32(out[0], x[0])
+            k.emit_buffer("load", x, out[1], buffer)
+
+    with pytest.raises(WriterError, match=r"k, again in loop tiles: v_mov_b32: v\d+ is used while a load"):
+        write()
+
+
+def test_wait_states_that_only_a_second_iteration_needs() -> None:
+    k = kernel()
+    v, a, times = k.v("v", 4), k.v("a", 16), k.s("times")
+    k.s_mov_b32(times, 4)
+    with k.loop("tiles", times):
+        k.v_mov_b32(v[0], a[0])
+        k.v_mfma_f32_32x32x8_bf16(a, v[0:2], v[2:4], a)
+    assert instructions(k)[-5:] == [
+        "s_nop 0", "s_nop 7", "s_sub_u32 s[s_times], s[s_times], 1", "s_cmp_lg_u32 s[s_times], 0",
+        "s_cbranch_scc1 k.tiles.1",
+    ]  # fmt: skip
+
+
+def test_ids_of_three_dims_follow_the_arguments() -> None:
+    assert Kernel("k", "gfx942", 64, [], "", dims=3).group.first == 2

@@ -11,6 +11,8 @@ SUFFIXES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 """The short names of dtypes in kernels' names, and torch's."""
 HIGH_HALVES = 0x07060302
 """v_perm_b32: the upper halves of two registers, the first operand's on top."""
+LOW_HALVES = 0x05040100
+"""Their lower halves."""
 
 
 HALF_UNIT, QUIET_NAN = 0x7FFF, 0x7FFF0000

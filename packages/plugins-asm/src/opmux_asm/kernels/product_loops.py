@@ -27,8 +27,8 @@ class Loop(Places):
             for part in range(width)
         ]  # fmt: skip
 
-    def _multiply(self, which: int) -> list[Step]:
-        """The matrix instructions on a set of registers."""
+    def _multiply(self, which: int, is_first: bool = False) -> list[Step]:
+        """The matrix instructions on a set of registers; ``is_first`` in the first substep of an iteration."""
         steps: list[Step] = []
         for first, end in self.op.parts:
             for i in range(self.i_tiles):
@@ -38,6 +38,14 @@ class Loop(Places):
                     a, b = self.fragment(which, "w", i)[first:end], self.fragment(which, "x", j)[first:end]
                     steps.append(partial(getattr(self.k, self.op.instruction), total, a, b, total))
         return steps
+
+    def _begin_scales(self) -> list[Step]:
+        """Steps before the loop, for scales that change with k."""
+        return []
+
+    def _turn_scales(self) -> list[Step]:
+        """Steps of each iteration after its first substep, for scales that change with k."""
+        return []
 
     def _wait_for_set(self, which: int) -> None:
         count = 4 * self.op.width * (self.i_tiles + self.j_tiles)
@@ -68,7 +76,8 @@ class Loop(Places):
 
         k.comment("Before the loop: two steps on their way, the first in LDS")
         arrived: list[Step] = [partial(k.wait_for, stages[0])]
-        for step in (*load(0), *load(1), *arrived, *store(0, 0), *load(0), k.barrier, *self._reads(0, 0)):
+        first = (*load(0), *load(1), *arrived, *store(0, 0), *self._begin_scales(), *load(0))
+        for step in (*first, k.barrier, *self._reads(0, 0)):
             step()
         k.comment("The loop: two steps of k")
         with k.loop("k", self.iterations):
@@ -78,8 +87,10 @@ class Loop(Places):
                 self._wait_for_set(0)
                 arrived = [partial(k.wait_for, stages[other])]
                 beside = [*self._reads(1, 1, buffer * self.buffer_bytes), *arrived, *store(other, other), *load(other)]
-                interleave(self._multiply(0), beside)
+                interleave(self._multiply(0, is_first=not buffer), beside)
                 k.barrier()
+                for step in self._turn_scales() if not buffer else ():
+                    step()
                 interleave(self._multiply(1), self._reads(0, 0, other * self.buffer_bytes))
         k.wait(vm=0, lgkm=0)
         k.free(*stages, self.write_at)
@@ -108,7 +119,7 @@ class Loop(Places):
         k.s_add_u32(to, to, between)
         k.wait(vm=0)
         k.barrier()
-        for step in self._reads(0, 0):
+        for step in (*self._begin_scales(), *self._reads(0, 0)):
             step()
         k.comment("The loop: a step of k")
         with k.loop("k", self.iterations):
@@ -120,7 +131,9 @@ class Loop(Places):
                 self._wait_for_set(substep % 2)
                 some = loads[cuts[substep] : cuts[substep + 1]]
                 beside = [*some, *self._reads(1 - substep % 2, substep + 1)]
-                interleave(self._multiply(substep % 2), beside)
+                interleave(self._multiply(substep % 2, is_first=not substep), beside)
+                for step in self._turn_scales() if not substep else ():
+                    step()
             k.comment("The last substep: half of it gives the loads time, beside the rest come the next step's chunks")
             self._wait_for_set(1)
             multiply = self._multiply(1)

@@ -20,6 +20,8 @@ gfx942, and two of 128 those of gfx950."""
 class Places:
     """Where the parts of a tile are."""
 
+    arguments = ARGUMENTS
+
     def __init__(self, name: str, operands: Operands, rows: int, columns: int) -> None:
         self.op, self.rows, self.columns = operands, rows, columns
         self.i_tiles, self.j_tiles = columns // 2 // SIDE, rows // 2 // SIDE
@@ -30,7 +32,7 @@ class Places:
             f"x by {columns} of w,\nof which each of two buffers of LDS holds {operands.row_bytes} bytes. "
             "Grid: tiles of n, tiles of m."
         )
-        self.k = Kernel(name, operands.arch, THREADS, ARGUMENTS, about, dims=2)
+        self.k = Kernel(name, operands.arch, THREADS, self.arguments, about, dims=2)
         self.x_bytes = rows * self.row_bytes
         self.buffer_bytes = self.x_bytes + columns * self.row_bytes
         self.k.allocate_lds(2 * self.buffer_bytes)

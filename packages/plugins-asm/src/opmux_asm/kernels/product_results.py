@@ -12,6 +12,15 @@ FAR = 0x7FFFFFFF
 class Result(Places):
     """The result of a tile."""
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the sums have still to be scaled."""
+        return self.op.scaled
+
+    def take(self, value: Register, total: Register) -> None:
+        """Copy a sum to a vector register."""
+        self.k.v_accvgpr_read_b32(value, total)
+
     def finish(self) -> None:
         """Scale, add the bias, round, and store four neighbours of a row at a time."""
         k, given, result = self.k, self.given, self.op.result
@@ -33,7 +42,7 @@ class Result(Places):
                     k.v_add_u32(at, SIDE * j, at)
                 k.v_mul_lo_u32(at, at, y_stride)
                 k.v_add_u32(at, at, column_at)
-        if self.op.scaled:
+        if self.is_scaled:
             self._scales()
         far = constants.vector("far", FAR)
         inside, values, packed = k.s("inside", 8), k.v("values", 16), k.v("packed", 4 * size)
@@ -43,20 +52,20 @@ class Result(Places):
             for g in range(4):
                 place, part = SIDE * i + 8 * g, bias_packed[bias_size * g : bias_size * (g + 1)]
                 k.emit_buffer("load", part, bias_at, biases, bias_size * place)
-                if self.op.scaled:
+                if self.is_scaled:
                     k.emit_buffer("load", self.w_factors[4 * g : 4 * g + 4], bias_at, self.w_scales, 4 * place)
                 with k.temporary("at_column") as at_column:
                     k.v_add_u32(at_column, SIDE * i + 8 * g, column)
                     k.v_cmp_gt_u32(inside[2 * g : 2 * g + 2], given["n"], at_column)
             k.wait_for(bias_packed)
             unpack(k, self.op.bias, bias_packed, bias)
-            if self.op.scaled:
+            if self.is_scaled:
                 k.wait_for(self.w_factors)
             for j in range(self.j_tiles):
                 first = 16 * (i * self.j_tiles + j)
                 for value, total in zip(values, self.sums[first : first + 16], strict=True):
-                    k.v_accvgpr_read_b32(value, total)
-                if self.op.scaled:
+                    self.take(value, total)
+                if self.is_scaled:
                     self._scale(values, j)
                 add(k, values, values, bias)
                 pack(k, result, values, packed, constants)

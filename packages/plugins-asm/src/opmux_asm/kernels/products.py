@@ -48,11 +48,15 @@ class Product(Loop, Result):
         self.given = k.load_arguments()
         self.begin()
         k.comment("The sums")
-        self.sums = k.a("sums", 16 * self.i_tiles * self.j_tiles)
-        for one in self.sums:
-            k.v_accvgpr_write_b32(one, 0)
+        self.clear()
         (self.through_registers if k.arch == "gfx942" else self.straight)()
         k.wait(vm=0, lgkm=0)
         k.free(self.frags, self.read_x, self.read_w, self.x_at, self.w_at)
         self.finish()
         return k
+
+    def clear(self) -> None:
+        """Sums of 0, in accumulation registers."""
+        self.sums = self.k.a("sums", 16 * self.i_tiles * self.j_tiles)
+        for one in self.sums:
+            self.k.v_accvgpr_write_b32(one, 0)

@@ -56,10 +56,15 @@ def descriptor(k: Kernel, name: str, pointer: Register, size: Register, row: Reg
         k.s_mul_hi_u32(buffer[1], row, stride)
         k.s_add_u32(buffer[0], buffer[0], pointer[0])
         k.s_addc_u32(buffer[1], buffer[1], pointer[1])
-    k.s_and_b32(buffer[1], buffer[1], 0xFFFF)
     k.s_mov_b32(buffer[2], size)
-    k.s_mov_b32(buffer[3], RAW_BUFFER)
+    raw_buffer(k, buffer)
     return buffer
+
+
+def raw_buffer(k: Kernel, buffer: Register) -> None:
+    """Complete a descriptor that has an address and a size: raw data, in steps of no stride."""
+    k.s_and_b32(buffer[1], buffer[1], 0xFFFF)
+    k.s_mov_b32(buffer[3], RAW_BUFFER)
 
 
 class Access:

@@ -4,14 +4,17 @@ import functools
 from collections.abc import Callable
 
 from opmux_asm.__about__ import __version__
-from opmux_asm.kernels import cache, products, recipes, rope, row_kernels
+from opmux_asm.kernels import attention, block_products, cache, paged_decode, products, recipes, rope, row_kernels
 from opmux_asm.writer import Kernel, module
 
 FAMILIES: dict[str, Callable[[str], list[Kernel]]] = {
     **{name: functools.partial(row_kernels.kernels, name) for name in recipes.FAMILIES},
     **{name: functools.partial(products.kernels, name) for name in products.FAMILIES},
+    block_products.FAMILY: block_products.kernels,
     rope.FAMILY: rope.kernels,
     cache.FAMILY: cache.kernels,
+    attention.FAMILY: attention.kernels,
+    paged_decode.FAMILY: paged_decode.kernels,
 }
 """By name, a function of the arch that writes the family's kernels."""
 

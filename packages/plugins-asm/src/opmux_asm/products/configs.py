@@ -5,13 +5,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from opmux.plugin import Arch
+from opmux_asm.kernels.block_products import TILES as BLOCK_TILES
 from opmux_asm.kernels.products import TILES
 
 UNITS = {"gfx942": 304, "gfx950": 256}
 """Compute units of the usual product of an arch: MI300X, MI355X."""
-BUSY = {(256, 256): 0.98, (256, 128): 0.97, (128, 256): 0.97, (128, 128): 0.86, (64, 128): 0.66, (64, 64): 0.5}
-"""By tile, the share of its loop in which the matrix unit is taken to work: what the emulator's model gives for short k
-on gfx942. Small tiles read more of their operands for each product."""
+BUSY = {
+    "gfx942": {
+        (256, 256): 0.987, (256, 128): 0.973, (128, 256): 0.973, (128, 128): 0.990, (64, 128): 0.667, (64, 64): 0.501,
+    },
+    "gfx950": {
+        (256, 256): 0.957, (256, 128): 0.808, (128, 256): 0.808, (128, 128): 0.954, (64, 128): 0.674, (64, 64): 0.502,
+    },
+}  # fmt: skip
+"""By arch and tile, the share of its loop in which the matrix unit works, in bfloat16: what the emulator's model gives,
+with which a test compares them. Small tiles read more of their operands for each product."""
+BUSY_BLOCKS = {
+    "gfx942": {(128, 128): 0.989, (64, 128): 0.658, (64, 64): 0.482},
+    "gfx950": {(128, 128): 0.900, (64, 128): 0.648, (64, 64): 0.475},
+}
+"""The same for scales of blocks, in fp8."""
 OVERHEAD = 2.0e5
 """What a tile costs beyond its products, in elements of the tile times k: filling the first buffers, and storing."""
 
@@ -38,22 +51,36 @@ def tile_config(arch: Arch, features: Mapping[str, Any]) -> TileConfig:
 
     Nothing of this is measured.
     """
+    return _fastest(arch, features, BUSY[arch.name])
+
+
+def block_config(arch: Arch, features: Mapping[str, Any]) -> TileConfig:
+    """The same of the tiles that kernels with scales of blocks have."""
+    return _fastest(arch, features, BUSY_BLOCKS[arch.name])
+
+
+def _fastest(arch: Arch, features: Mapping[str, Any], busy: Mapping[tuple[int, int], float]) -> TileConfig:
     m, n, k = 1 << min(_tokens(features), 30), features["n"], features["k"]
-    units = UNITS.get(arch.name, 256)
+    units = UNITS[arch.name]
 
     def time(tile: tuple[int, int]) -> float:
         rows, columns = tile
         tiles = -(-m // rows) * -(-n // columns)
         rounds = -(-tiles // units)
-        work = rows * columns / BUSY[tile]
+        work = rows * columns / busy[tile]
         return float(rounds * (work * k + OVERHEAD * (rows + columns) / 64))
 
-    return TileConfig(*min(TILES, key=time))
+    return TileConfig(*min(busy, key=time))
 
 
 def tile_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[TileConfig]:
     """Every tile."""
     return (TileConfig(*tile) for tile in TILES)
+
+
+def block_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[TileConfig]:
+    """Every tile of the kernels with scales of blocks."""
+    return (TileConfig(*tile) for tile in BLOCK_TILES)
 
 
 def _tokens(features: Mapping[str, Any]) -> int:

@@ -1,5 +1,7 @@
 """The records of the products."""
 
+from collections.abc import Iterator
+
 from opmux.plugin import (
     Aligned,
     AtMost,
@@ -21,12 +23,13 @@ MOST_N = 1 << 20
 
 
 def _record(
-    op: str, when: tuple[Constraint, ...], rows: FeatureRule, step: int, archs: tuple[str, ...], name: str = ""
-) -> Implementation:
+    op: str, when: tuple[Constraint, ...], rows: FeatureRule, step: int, archs: tuple[str, ...], name: str = "",
+    kind: str = "tile",
+) -> Implementation:  # fmt: skip
     return Implementation(
         op=op,
         name=name,
-        target=f"opmux_asm.products.targets:{op}",
+        target=f"opmux_asm.products.targets:{op}{'_blocks' if kind == 'block' else ''}",
         archs=archs,
         priority=UNMEASURED,
         when=(
@@ -39,31 +42,27 @@ def _record(
             *map(Aligned, ("x", "w", "bias")),
         ),
         features=(rows, Exact("n"), Exact("k")),
-        config="opmux_asm.products.configs:tile_config",
+        config=f"opmux_asm.products.configs:{kind}_config",
         config_schema="opmux_asm.products.configs:TileConfig",
-        space="opmux_asm.products.configs:tile_space",
+        space=f"opmux_asm.products.configs:{kind}_space",
         capturable=True,
         deterministic=True,
     )
 
 
-RECORDS = (
-    _record("linear", (Dtype("x", "bfloat16", "float16"),), Bucket("tokens"), 64, ARCHS),
-    *(
-        _record(
-            "scaled_linear",
-            (
-                Dtype("x", dtype, "int8"),
-                Dtype("out_dtype", "bfloat16", "float16", "float32"),
-                Dtype("bias", "bfloat16", "float16", "float32"),
-                ScaleBlock("x", (1, -1)),
-                ScaleBlock("w", (1, -1)),
-            ),
-            Bucket("m"),
-            128,
-            (arch,),
-            name,
-        )
-        for arch, (name, dtype) in FP8.items()
-    ),
+RESULTS = (
+    Dtype("out_dtype", "bfloat16", "float16", "float32"),
+    Dtype("bias", "bfloat16", "float16", "float32"),
 )
+
+
+def _scaled() -> Iterator[Implementation]:
+    """Records for each arch, whose instructions know one flavour of fp8."""
+    for arch, (name, dtype) in FP8.items():
+        channels = Dtype("x", dtype, "int8"), *RESULTS, ScaleBlock("x", (1, -1)), ScaleBlock("w", (1, -1))
+        blocks = Dtype("x", dtype), *RESULTS, ScaleBlock("x", (1, 128)), ScaleBlock("w", (128, 128))
+        yield _record("scaled_linear", channels, Bucket("m"), 128, (arch,), name)
+        yield _record("scaled_linear", blocks, Bucket("m"), 128, (arch,), f"{name}_blocks", "block")
+
+
+RECORDS = (_record("linear", (Dtype("x", "bfloat16", "float16"),), Bucket("tokens"), 64, ARCHS), *_scaled())

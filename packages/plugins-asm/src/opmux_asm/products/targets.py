@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from opmux_asm.dtypes import short
+from opmux_asm.kernels import block_products
 from opmux_asm.kernels.operands import Operands
 from opmux_asm.kernels.products import name_of
 from opmux_asm.launching import arch_of, launch
@@ -33,15 +34,38 @@ def scaled_linear(
     return y
 
 
+def scaled_linear_blocks(
+    x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype,
+    config: TileConfig,
+) -> Tensor:  # fmt: skip
+    """The op `scaled_linear` with blocks of 1x128 and 128x128; a wave loads the scales of 32 rows together."""
+    y = x.new_empty((*x.shape[:-1], w.shape[0]), dtype=out_dtype)
+    scales = x_scale.reshape(-1, x_scale.shape[-1])
+    if scales.stride(0) != 1:
+        scales = scales.T.contiguous().T
+    added = None if bias is None else bias.float()
+    _run(block_products.FAMILY, CODES[x.dtype], x, w, added, y, scales, w_scale, config)
+    return y
+
+
 def _run(
     family: str, dtype: str, x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, x_scale: Tensor | None,
     w_scale: Tensor | None, config: TileConfig,
 ) -> None:  # fmt: skip
-    """Launch a product; y is contiguous and may be empty."""
+    """Launch a product; y is contiguous and may be empty. Scales of blocks have two dims, others one."""
     if not y.numel():
         return
     n, k = w.shape
-    name = name_of(family, Operands(arch_of(x).name, dtype, short(y)), config.rows, config.columns)
+    operands = Operands(arch_of(x).name, dtype, short(y))
+    is_blocked = family == block_products.FAMILY
+    name = (
+        block_products.name_of(operands, config.rows, config.columns)
+        if is_blocked
+        else name_of(family, operands, config.rows, config.columns)
+    )
+    strides = [
+        4 * stride for scale in (x_scale, w_scale) if scale is not None and is_blocked for stride in scale.stride()
+    ]
     x_rows, weights = _narrow(with_row_stride(x)), _narrow(w)
     scales = x_rows if x_scale is None else x_scale
     size = x.element_size()
@@ -51,6 +75,7 @@ def _run(
         launch(
             family, name, grid, x_part, weights, bias, y_part, None if x_scale is None else scale_part, w_scale, m, n,
             k, x_part.stride(0) * size, weights.stride(0) * size, 0 if bias is None else n * bias.element_size(),
+            *strides,
         )  # fmt: skip
 
 

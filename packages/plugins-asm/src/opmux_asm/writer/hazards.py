@@ -31,6 +31,15 @@ class Slots:
     def copy(self) -> "Slots":
         return Slots(self.now, {k: dict(v) for k, v in self.written.items()}, dict(self.passes))
 
+    def join(self, other: "Slots") -> None:
+        """Go on where two ways meet: of what each wrote, the latest counts, and the most passes."""
+        for what, places in other.written.items():
+            mine = self.written.setdefault(what, {})
+            for place, at in places.items():
+                mine[place] = max(mine.get(place, FAR), at - other.now + self.now)
+        for place, passes in other.passes.items():
+            self.passes[place] = max(self.passes.get(place, 0), passes)
+
     def needed(self, instruction: Instruction) -> int:
         """Wait states that must come before an instruction."""
         unit, most = instruction.unit, 0
@@ -97,7 +106,7 @@ class Slots:
             note("valu", {})[place] = self.now
         if unit == "trans":
             note("trans", {})[place] = self.now
-        if "sdwa" in instruction.name or "op_sel" in instruction.modifiers:
+        if "sdwa" in instruction.name or "op_sel:" in instruction.modifiers:
             note("part", {})[place] = self.now
         if unit == "mfma":
             note("mfma", {})[place] = self.now

@@ -238,6 +238,8 @@ class Kernel:
     def loop(self, name: str, times: Register) -> Iterator[None]:
         """Repeat the body ``times`` times, at least once; counts the register down to 0.
 
+        Wait states that only a second iteration needs are written at the end of the body.
+
         Raises:
             WriterError: the second iteration uses a register that the end of the first leaves outstanding.
         """
@@ -245,17 +247,47 @@ class Kernel:
         self.place(label)
         start = len(self.lines)
         yield
+        end = len(self.lines)
         self.s_sub_u32(times, times, 1)
         self.s_cmp_lg_u32(times, 0)
         self.s_cbranch_scc1(label)
-        self._check_repeated(name, start)
+        missing = self._missing_when_repeated(name, start)
+        for states in [8] * (missing // 8) + [missing % 8] * (missing % 8 > 0):
+            self.lines.insert(end, Instruction("s_nop", (states - 1,)))
 
-    def _check_repeated(self, name: str, start: int) -> None:
-        """Go through the body once more, from what its end leaves behind."""
+    @contextmanager
+    def skipped_if(self, condition: str) -> Iterator[None]:
+        """Instructions that are skipped if a condition holds, as ``scc1`` or ``vccz``.
+
+        What comes after them is checked against both ways there. They may wait for what is outstanding, but all that
+        they issue themselves must be complete at their end.
+
+        Raises:
+            WriterError: they leave a load or a store of their own outstanding.
+        """
+        label = self.label("after")
+        self.emit(Instruction(f"s_cbranch_{condition}", (label,)))
         outstanding, slots = self.outstanding.copy(), self.slots.copy()
+        yield
+        if not self.outstanding.is_end_of(outstanding):
+            raise WriterError(f"{self.name}: instructions that may be skipped leave an access outstanding: wait for it")
+        self.outstanding = outstanding
+        self.slots.join(slots)
+        self.place(label)
+
+    def _missing_when_repeated(self, name: str, start: int) -> int:
+        """Go through the body once more, from what its end leaves behind; the wait states that it lacks."""
+        missing = 0
+        outstanding, slots = self.outstanding.copy(), self.slots.copy()
+        skipped: dict[str, tuple[Outstanding, Slots]] = {}
         for line in self.lines[start:]:
             if not isinstance(line, Instruction):
+                if line.removesuffix(":") in skipped:
+                    outstanding, others = skipped.pop(line.removesuffix(":"))
+                    slots.join(others)
                 continue
+            if line.name.startswith("s_cbranch_"):
+                skipped[str(line.operands[0])] = outstanding.copy(), slots.copy()
             if line.name == "s_waitcnt":
                 outstanding.wait(*counts_of(str(line.operands[0])))
             else:
@@ -263,11 +295,9 @@ class Kernel:
                     outstanding.issue(line)
                 except WriterError as error:
                     raise WriterError(f"{self.name}, again in loop {name}: {error}") from None
-            if (missing := slots.needed(line)) > 0:
-                raise WriterError(
-                    f"{self.name}, again in loop {name}: {missing} wait states are missing before\n{line}"
-                )
+            missing = max(missing, slots.needed(line))
             slots.issue(line)
+        return missing
 
     def note(self, text: str) -> None:
         """A comment at the end of the last instruction's line."""

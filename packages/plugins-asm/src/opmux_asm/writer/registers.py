@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from opmux_asm.writer.errors import WriterError
 
-ALIGNMENTS = {"s": {1: 1, 2: 2}, "v": {1: 1}, "a": {1: 1}}
+ALIGNMENTS = {"s": {1: 1, 2: 2, 3: 1}, "v": {1: 1}, "a": {1: 1}}
 """By kind and number of registers; more registers than are listed are aligned to 4 (s) or 2 (v, a): gfx90a on needs
 vector operands of 64 bits and more to be even."""
 LIMITS = {"s": 100, "v": 256, "a": 256}

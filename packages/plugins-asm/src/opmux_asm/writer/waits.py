@@ -26,6 +26,14 @@ class Outstanding:
     def copy(self) -> "Outstanding":
         return Outstanding(list(self.vector), list(self.scalar))
 
+    def is_end_of(self, other: "Outstanding") -> bool:
+        """Whether all of it is what ``other`` has outstanding too, with nothing after it."""
+        vector, scalar = len(self.vector), len(self.scalar)
+        return (
+            self.vector == other.vector[len(other.vector) - vector :]
+            and self.scalar == other.scalar[len(other.scalar) - scalar :]
+        )
+
     def issue(self, instruction: Instruction) -> None:
         """Check an instruction's registers and count what it leaves outstanding.
 

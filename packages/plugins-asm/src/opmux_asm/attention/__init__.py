@@ -1,0 +1,1 @@
+"""Attention: over a paged cache, one query a sequence, and dense."""
