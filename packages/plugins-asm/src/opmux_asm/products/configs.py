@@ -28,6 +28,9 @@ BUSY_BLOCKS = {
 OVERHEAD = 2.0e5
 """What a tile costs beyond its products, in elements of the tile times k: filling the first buffers, and storing."""
 
+NEAR = 1.05
+"""By how much a larger tile may take longer: it reads less of memory, of which the model knows nothing."""
+
 
 @dataclass(frozen=True)
 class TileConfig:
@@ -70,7 +73,9 @@ def _fastest(arch: Arch, features: Mapping[str, Any], busy: Mapping[tuple[int, i
         work = rows * columns / busy[tile]
         return float(rounds * (work * k + OVERHEAD * (rows + columns) / 64))
 
-    return TileConfig(*min(busy, key=time))
+    times = {tile: time(tile) for tile in busy}
+    near = [tile for tile, taken in times.items() if taken <= NEAR * min(times.values())]
+    return TileConfig(*max(near, key=lambda tile: tile[0] * tile[1]))
 
 
 def tile_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[TileConfig]:
