@@ -262,10 +262,51 @@ paged_attention_bf16_fp8.after.3:
   s_mov_b32 s[s_k_rows+3], 0x27000
   s_mov_b32 s[s_v_rows+3], 0x27000
   .set v_key_at, 62
-  .set v_value_at, 64
-  v_mul_lo_u32 v[v_key_at], v[v_query], s[s_k_token]
-  v_lshl_add_u32 v[v_key_at], v[v_part], 4, v[v_key_at]
-  .set v_key, 63
+  .set v_write_key, 64
+  .set v_read_key, 66
+  .set v_chunk, 68
+  .set v_key, 69
+  .set v_swizzle, 70
+  v_and_b32 v[v_chunk], 7, v[v_thread]
+  v_bfe_u32 v[v_key], v[v_thread], 3, 3
+  v_mul_lo_u32 v[v_key_at], v[v_key], s[s_k_token]
+  v_lshl_add_u32 v[v_key_at], v[v_chunk], 4, v[v_key_at]
+  v_bfe_u32 v[v_swizzle], v[v_key], 1, 3
+  v_xor_b32 v[v_swizzle], v[v_chunk], v[v_swizzle]
+  v_lshlrev_b32 v[v_swizzle], 4, v[v_swizzle]
+  v_lshl_add_u32 v[v_write_key], v[v_key], 7, v[v_swizzle]
+  .set s_own_block, 63
+  s_mul_i32 s[s_own_block], s[s_wave], 0x800
+  v_add_u32 v[v_write_key], s[s_own_block], v[v_write_key]
+  v_bfe_u32 v[v_key], v[v_thread], 3, 3
+  v_add_u32 v[v_key], 8, v[v_key]
+  v_mul_lo_u32 v[v_key_at+1], v[v_key], s[s_k_token]
+  v_lshl_add_u32 v[v_key_at+1], v[v_chunk], 4, v[v_key_at+1]
+  v_bfe_u32 v[v_swizzle], v[v_key], 1, 3
+  v_xor_b32 v[v_swizzle], v[v_chunk], v[v_swizzle]
+  v_lshlrev_b32 v[v_swizzle], 4, v[v_swizzle]
+  v_lshl_add_u32 v[v_write_key+1], v[v_key], 7, v[v_swizzle]
+  .set s_own_block, 63
+  s_mul_i32 s[s_own_block], s[s_wave], 0x800
+  v_add_u32 v[v_write_key+1], s[s_own_block], v[v_write_key+1]
+  v_add_u32 v[v_chunk], 0, v[v_part]
+  v_bfe_u32 v[v_swizzle], v[v_query], 1, 3
+  v_xor_b32 v[v_swizzle], v[v_chunk], v[v_swizzle]
+  v_lshlrev_b32 v[v_swizzle], 4, v[v_swizzle]
+  v_lshl_add_u32 v[v_read_key], v[v_query], 7, v[v_swizzle]
+  .set s_own_block, 63
+  s_mul_i32 s[s_own_block], s[s_wave], 0x800
+  v_add_u32 v[v_read_key], s[s_own_block], v[v_read_key]
+  v_add_u32 v[v_chunk], 4, v[v_part]
+  v_bfe_u32 v[v_swizzle], v[v_query], 1, 3
+  v_xor_b32 v[v_swizzle], v[v_chunk], v[v_swizzle]
+  v_lshlrev_b32 v[v_swizzle], 4, v[v_swizzle]
+  v_lshl_add_u32 v[v_read_key+1], v[v_query], 7, v[v_swizzle]
+  .set s_own_block, 63
+  s_mul_i32 s[s_own_block], s[s_wave], 0x800
+  v_add_u32 v[v_read_key+1], s[s_own_block], v[v_read_key+1]
+  .set v_value_at, 68
+  .set v_key, 72
   v_lshl_add_u32 v[v_key], v[v_part], 2, 0
   v_mul_lo_u32 v[v_value_at], v[v_key], s[s_v_token]
   v_lshl_add_u32 v[v_value_at], v[v_query], 3, v[v_value_at]
@@ -278,9 +319,9 @@ paged_attention_bf16_fp8.after.3:
   v_lshl_add_u32 v[v_key], v[v_part], 2, 3
   v_mul_lo_u32 v[v_value_at+3], v[v_key], s[s_v_token]
   v_lshl_add_u32 v[v_value_at+3], v[v_query], 3, v[v_value_at+3]
-  .set v_keys, 68
-  .set v_values, 76
-  .set v_scores, 84
+  .set v_keys, 72
+  .set v_values, 80
+  .set v_scores, 88
 
   // Before the loop: the first block, and the page of the second
   .set s_entry, 63
@@ -337,7 +378,7 @@ paged_attention_bf16_fp8.after.3:
   s_addc_u32 s[s_entry_place+1], s[s_table_of+1], 0
   s_load_dword s[s_page], s[s_entry_place:s_entry_place+1], 0
   buffer_load_dwordx4 v[v_keys:v_keys+3], v[v_key_at], s[s_k_rows:s_k_rows+3], 0 offen
-  buffer_load_dwordx4 v[v_keys+4:v_keys+7], v[v_key_at], s[s_k_rows:s_k_rows+3], 0 offen offset:64
+  buffer_load_dwordx4 v[v_keys+4:v_keys+7], v[v_key_at+1], s[s_k_rows:s_k_rows+3], 0 offen
   buffer_load_dwordx2 v[v_values:v_values+1], v[v_value_at], s[s_v_rows:s_v_rows+3], 0 offen
   buffer_load_dwordx2 v[v_values+2:v_values+3], v[v_value_at+1], s[s_v_rows:s_v_rows+3], 0 offen
   buffer_load_dwordx2 v[v_values+4:v_values+5], v[v_value_at+2], s[s_v_rows:s_v_rows+3], 0 offen
@@ -349,55 +390,12 @@ paged_attention_bf16_fp8.blocks.4:
   s_sub_i32 s[s_left_of_block], s[s_length], s[s_first_key]
   s_add_i32 s[s_left_of_block], s[s_left_of_block], 64
   s_waitcnt vmcnt(4)
-  .set v_pieces, 88
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+1], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys+1]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys+1] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces+2], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+3], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys+2]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys+2] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces+4], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+5], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys+3]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys+3] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces+6], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+7], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys+4]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys+4] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces+8], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+9], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys+5]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys+5] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces+10], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+11], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys+6]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys+6] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces+12], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+13], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  .set v_decoded, 104
-  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_keys+7]
-  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_keys+7] src0_sel:WORD_1
-  v_perm_b32 v[v_pieces+14], v[v_decoded+1], v[v_decoded], s[s_high_halves]
-  v_perm_b32 v[v_pieces+15], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces:v_pieces+1], v[v_queries:v_queries+1], 0
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+2:v_pieces+3], v[v_queries+2:v_queries+3], v[v_scores:v_scores+3]
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+4:v_pieces+5], v[v_queries+4:v_queries+5], v[v_scores:v_scores+3]
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+6:v_pieces+7], v[v_queries+6:v_queries+7], v[v_scores:v_scores+3]
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+8:v_pieces+9], v[v_queries+8:v_queries+9], v[v_scores:v_scores+3]
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+10:v_pieces+11], v[v_queries+10:v_queries+11], v[v_scores:v_scores+3]
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+12:v_pieces+13], v[v_queries+12:v_queries+13], v[v_scores:v_scores+3]
-  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+14:v_pieces+15], v[v_queries+14:v_queries+15], v[v_scores:v_scores+3]
+  ds_write_b128 v[v_write_key], v[v_keys:v_keys+3]
+  ds_write_b128 v[v_write_key+1], v[v_keys+4:v_keys+7]
+  .set v_own_keys, 92
+  ds_read_b128 v[v_own_keys:v_own_keys+3], v[v_read_key]
+  ds_read_b128 v[v_own_keys+4:v_own_keys+7], v[v_read_key+1]
+  s_waitcnt lgkmcnt(0)
   s_waitcnt lgkmcnt(0)
   .set s_left, 72
   .set s_inside, 73
@@ -444,16 +442,65 @@ paged_attention_bf16_fp8.blocks.4:
   s_addc_u32 s[s_entry_place+1], s[s_table_of+1], 0
   s_load_dword s[s_page], s[s_entry_place:s_entry_place+1], 0
   buffer_load_dwordx4 v[v_keys:v_keys+3], v[v_key_at], s[s_k_rows:s_k_rows+3], 0 offen
-  buffer_load_dwordx4 v[v_keys+4:v_keys+7], v[v_key_at], s[s_k_rows:s_k_rows+3], 0 offen offset:64
+  buffer_load_dwordx4 v[v_keys+4:v_keys+7], v[v_key_at+1], s[s_k_rows:s_k_rows+3], 0 offen
+  .set v_pieces, 100
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+1], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys+1]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys+1] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces+2], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+3], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys+2]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys+2] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces+4], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+5], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys+3]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys+3] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces+6], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+7], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys+4]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys+4] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces+8], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+9], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys+5]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys+5] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces+10], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+11], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys+6]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys+6] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces+12], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+13], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  .set v_decoded, 116
+  v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_own_keys+7]
+  v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_own_keys+7] src0_sel:WORD_1
+  v_perm_b32 v[v_pieces+14], v[v_decoded+1], v[v_decoded], s[s_high_halves]
+  v_perm_b32 v[v_pieces+15], v[v_decoded+3], v[v_decoded+2], s[s_high_halves]
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces:v_pieces+1], v[v_queries:v_queries+1], 0
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+2:v_pieces+3], v[v_queries+2:v_queries+3], v[v_scores:v_scores+3]
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+4:v_pieces+5], v[v_queries+4:v_queries+5], v[v_scores:v_scores+3]
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+6:v_pieces+7], v[v_queries+6:v_queries+7], v[v_scores:v_scores+3]
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+8:v_pieces+9], v[v_queries+8:v_queries+9], v[v_scores:v_scores+3]
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+10:v_pieces+11], v[v_queries+10:v_queries+11], v[v_scores:v_scores+3]
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+12:v_pieces+13], v[v_queries+12:v_queries+13], v[v_scores:v_scores+3]
+  v_mfma_f32_16x16x16_bf16 v[v_scores:v_scores+3], v[v_pieces+14:v_pieces+15], v[v_queries+14:v_queries+15], v[v_scores:v_scores+3]
 
   // Without those past the end
-  .set v_first_of_part, 63
-  .set v_weightless, 88
+  .set v_first_of_part, 92
+  .set v_weightless, 93
   v_mov_b32 v[v_weightless], 0xff800000
   v_lshlrev_b32 v[v_first_of_part], 2, v[v_part]
   v_sub_u32 v[v_first_of_part], s[s_left_of_block], v[v_first_of_part]
   v_cmp_lt_i32 vcc, 0, v[v_first_of_part]
-  s_nop 1
+  s_nop 3
   v_cndmask_b32 v[v_scores], v[v_weightless], v[v_scores], vcc
   v_cmp_lt_i32 vcc, 1, v[v_first_of_part]
   s_nop 1
@@ -468,14 +515,14 @@ paged_attention_bf16_fp8.blocks.4:
   // Shares
   v_max3_f32 v[v_peak], v[v_scores], v[v_scores+1], v[v_scores+2]
   v_max_f32 v[v_peak], v[v_peak], v[v_scores+3]
-  .set v_excess, 63
+  .set v_excess, 92
   v_sub_f32 v[v_excess], v[v_peak], v[v_top]
   v_mul_f32 v[v_excess], v[v_factor], v[v_excess]
   v_cmp_lt_f32 vcc, 0x41000000, v[v_excess]
   s_cbranch_vccz paged_attention_bf16_fp8.after.5
 
   // Move the references up
-  .set v_others, 88
+  .set v_others, 92
   ds_bpermute_b32 v[v_others], v[v_lane_16_further], v[v_peak]
   s_waitcnt lgkmcnt(0)
   v_max_f32 v[v_peak], v[v_peak], v[v_others]
@@ -506,7 +553,7 @@ paged_attention_bf16_fp8.blocks.4:
   v_pk_mul_f32 v[v_sums+28:v_sums+29], v[v_sums+28:v_sums+29], v[v_others:v_others+1] op_sel_hi:[1,0]
   v_pk_mul_f32 v[v_sums+30:v_sums+31], v[v_sums+30:v_sums+31], v[v_others:v_others+1] op_sel_hi:[1,0]
 paged_attention_bf16_fp8.after.5:
-  .set v_shares, 88
+  .set v_shares, 92
   v_pk_add_f32 v[v_scores:v_scores+1], v[v_scores:v_scores+1], v[v_minus_top:v_minus_top+1] op_sel_hi:[1,0]
   v_pk_add_f32 v[v_scores+2:v_scores+3], v[v_scores+2:v_scores+3], v[v_minus_top:v_minus_top+1] op_sel_hi:[1,0]
   v_pk_mul_f32 v[v_scores:v_scores+1], v[v_scores:v_scores+1], v[v_factor:v_factor+1] op_sel_hi:[1,0]
@@ -522,8 +569,8 @@ paged_attention_bf16_fp8.after.5:
 
   // Values
   s_waitcnt vmcnt(2)
-  .set v_columns, 90
-  .set v_decoded, 106
+  .set v_columns, 94
+  .set v_decoded, 110
   v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_values]
   v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_values] src0_sel:WORD_1
   v_cvt_pk_f32_fp8 v[v_decoded+4:v_decoded+5], v[v_values+2]
@@ -532,7 +579,7 @@ paged_attention_bf16_fp8.after.5:
   v_perm_b32 v[v_columns+2], v[v_decoded+5], v[v_decoded+1], s[s_high_halves]
   v_perm_b32 v[v_columns+4], v[v_decoded+6], v[v_decoded+2], s[s_high_halves]
   v_perm_b32 v[v_columns+6], v[v_decoded+7], v[v_decoded+3], s[s_high_halves]
-  .set v_decoded, 106
+  .set v_decoded, 110
   v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_values+4]
   v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_values+4] src0_sel:WORD_1
   v_cvt_pk_f32_fp8 v[v_decoded+4:v_decoded+5], v[v_values+6]
@@ -541,7 +588,7 @@ paged_attention_bf16_fp8.after.5:
   v_perm_b32 v[v_columns+3], v[v_decoded+5], v[v_decoded+1], s[s_high_halves]
   v_perm_b32 v[v_columns+5], v[v_decoded+6], v[v_decoded+2], s[s_high_halves]
   v_perm_b32 v[v_columns+7], v[v_decoded+7], v[v_decoded+3], s[s_high_halves]
-  .set v_decoded, 106
+  .set v_decoded, 110
   v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_values+1]
   v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_values+1] src0_sel:WORD_1
   v_cvt_pk_f32_fp8 v[v_decoded+4:v_decoded+5], v[v_values+3]
@@ -550,7 +597,7 @@ paged_attention_bf16_fp8.after.5:
   v_perm_b32 v[v_columns+10], v[v_decoded+5], v[v_decoded+1], s[s_high_halves]
   v_perm_b32 v[v_columns+12], v[v_decoded+6], v[v_decoded+2], s[s_high_halves]
   v_perm_b32 v[v_columns+14], v[v_decoded+7], v[v_decoded+3], s[s_high_halves]
-  .set v_decoded, 106
+  .set v_decoded, 110
   v_cvt_pk_f32_fp8 v[v_decoded:v_decoded+1], v[v_values+5]
   v_cvt_pk_f32_fp8_sdwa v[v_decoded+2:v_decoded+3], v[v_values+5] src0_sel:WORD_1
   v_cvt_pk_f32_fp8 v[v_decoded+4:v_decoded+5], v[v_values+7]
@@ -587,13 +634,14 @@ paged_attention_bf16_fp8.after.5:
 
   // The references and sums of all waves
   .set v_lds_at, 6
+  s_barrier
   v_lshlrev_b32 v[v_lds_at], 2, v[v_query]
   .set v_own, 7
   v_lshl_add_u32 v[v_own], s[s_wave], 6, v[v_lds_at]
   s_mov_b32 exec_lo, 0xffff
   s_mov_b32 exec_hi, 0
-  ds_write_b32 v[v_own], v[v_top] offset:0
-  ds_write_b32 v[v_own], v[v_total] offset:256
+  ds_write_b32 v[v_own], v[v_top]                              // references
+  ds_write_b32 v[v_own], v[v_total] offset:256                 // sums
   s_mov_b64 exec, -1
   s_waitcnt lgkmcnt(0)
   s_barrier
@@ -859,8 +907,8 @@ paged_attention_bf16_fp8.done.1:
   .amdhsa_system_vgpr_workitem_id 0
   .amdhsa_ieee_mode 0
   .amdhsa_float_denorm_mode_32 3
-  .amdhsa_next_free_vgpr 116
-  .amdhsa_accum_offset 116
+  .amdhsa_next_free_vgpr 120
+  .amdhsa_accum_offset 120
   .amdhsa_next_free_sgpr 78
 .end_amdhsa_kernel
 
@@ -877,7 +925,7 @@ amdhsa.kernels:
     .private_segment_fixed_size: 0
     .wavefront_size: 64
     .sgpr_count: 84
-    .vgpr_count: 116
+    .vgpr_count: 120
     .agpr_count: 0
     .max_flat_workgroup_size: 256
     .args:

@@ -41,9 +41,9 @@ class Loop(Places):
             k.s_add_u32(rows[0], rows[0], step)
             k.s_addc_u32(rows[1], rows[1], 0)
 
+        scalars: list[Register | int] = [0, *steps]
         loads: list[Step] = [
-            partial(k.emit_buffer, "load", staged[4 * i : 4 * i + 4], at, rows, scalar=([0, *steps][i]))
-            for i in range(4)
+            partial(k.emit_buffer, "load", staged[4 * i : 4 * i + 4], at, rows, scalar=scalars[i]) for i in range(4)
         ]
         return [resize, move, *loads]
 

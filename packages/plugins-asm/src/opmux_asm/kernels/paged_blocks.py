@@ -1,4 +1,8 @@
-"""The loop of paged attention: scores, shares and values of a block of keys while the next one is on its way."""
+"""The loop of paged attention: scores, shares and values of a block of keys while the next one is on its way.
+
+Neighbouring lanes load neighbouring bytes. Values are put in order by permutes; keys, of which matrix instructions want
+a lane to have a row, go through LDS, where each wave has a block of its own and no barrier is needed.
+"""
 
 from contextlib import nullcontext
 
@@ -45,9 +49,8 @@ class Blocks(Results):
         self.rows = {name: k.s(f"{name}_rows", 4) for name in ("k", "v")}
         for rows in self.rows.values():
             k.s_mov_b32(rows[3], RAW_BUFFER)
-        self.key_at, self.value_at = k.v("key_at"), k.v("value_at", 4)
-        k.v_mul_lo_u32(self.key_at, self.query, self.given["k_token"])
-        k.v_lshl_add_u32(self.key_at, self.part, 4, self.key_at)
+        self._key_places()
+        self.value_at = k.v("value_at", 4)
         with k.temporary("key") as key:
             for i, one in enumerate(self.value_at):
                 k.v_lshl_add_u32(key, self.part, 2, i)
@@ -63,7 +66,41 @@ class Blocks(Results):
         with k.loop("blocks", self.steps):
             self._block(queries, scores)
         k.wait(vm=0, lgkm=0)
-        k.free(scores, self.key_at, self.value_at)
+        k.free(scores, self.key_at, self.write_key, self.read_key, self.value_at)
+
+    def _key_places(self) -> None:
+        """Where a lane loads chunks of keys, where in LDS it writes them, and where it reads those of its row."""
+        k, row_bytes = self.k, HEAD * self.element
+        chunks = row_bytes // 16
+        bits, at_once = chunks.bit_length() - 1, 64 // chunks
+        turned = 0 if chunks == 16 or k.arch == "gfx942" else 1  # two rows of 128 bytes fill the 64 banks of gfx950
+        self.key_at, self.write_key = k.v("key_at", BLOCK // at_once), k.v("write_key", BLOCK // at_once)
+        self.read_key = k.v("read_key", chunks // 4)
+        with k.temporary("chunk") as chunk, k.temporary("key") as key, k.temporary("swizzle") as swizzle:
+            k.v_and_b32(chunk, chunks - 1, k.thread)
+            for i, (at, write) in enumerate(zip(self.key_at, self.write_key, strict=True)):
+                k.v_bfe_u32(key, k.thread, bits, 6 - bits)
+                if i:
+                    k.v_add_u32(key, at_once * i, key)
+                k.v_mul_lo_u32(at, key, self.given["k_token"])
+                k.v_lshl_add_u32(at, chunk, 4, at)
+                self._place_chunk(write, key, chunk, swizzle, turned, bits)
+            for i, read in enumerate(self.read_key):
+                k.v_add_u32(chunk, 4 * i, self.part)
+                self._place_chunk(read, self.query, chunk, swizzle, turned, bits)
+
+    def _place_chunk(
+        self, out: Register, row: Register, chunk: Register, swizzle: Register, turned: int, bits: int
+    ) -> None:
+        """The address in LDS of a row's chunk, which is swizzled by the row's number; of this wave's block."""
+        k = self.k
+        k.v_bfe_u32(swizzle, row, turned, bits)
+        k.v_xor_b32(swizzle, chunk, swizzle)
+        k.v_lshlrev_b32(swizzle, 4, swizzle)
+        k.v_lshl_add_u32(out, row, bits + 4, swizzle)
+        with k.temporary("own_block", 1, "s") as own:
+            k.s_mul_i32(own, self.wave, BLOCK << bits + 4)
+            k.v_add_u32(out, own, out)
 
     def _next_page(self) -> None:
         """Begin to load the page of the block ``at``; past the end, that of the last."""
@@ -102,8 +139,8 @@ class Blocks(Results):
         self._next_page()
 
     def _load_keys(self) -> None:
-        for i in range(len(self.keys) // 4):
-            self.k.emit_buffer("load", self.keys[4 * i : 4 * i + 4], self.key_at, self.rows["k"], 64 * i)
+        for i, at in enumerate(self.key_at):
+            self.k.emit_buffer("load", self.keys[4 * i : 4 * i + 4], at, self.rows["k"])
 
     def _load_values(self) -> None:
         size = len(self.values) // 4
@@ -118,16 +155,23 @@ class Blocks(Results):
             k.s_sub_i32(left, self.length, self.at)
             k.s_add_i32(left, left, BLOCK * WAVES)  # the block's first key is one turn behind
             k.wait_for(self.keys)
+            for i, at in enumerate(self.write_key):
+                k.ds_write_b128(at, self.keys[4 * i : 4 * i + 4])
+            read = k.v("own_keys", len(self.keys))
+            for i, at in enumerate(self.read_key):
+                k.emit_read(read[4 * i : 4 * i + 4], at, 0)
+            k.wait(lgkm=0)
+            self._next_rows()
+            self._load_keys()
             addend: Register | int = 0
-            with k.temporary("pieces", 16) if self.cache else nullcontext(self.keys) as pieces:
+            with k.temporary("pieces", 16) if self.cache else nullcontext(read) as pieces:
                 if self.cache:
-                    for i, word in enumerate(self.keys):
+                    for i, word in enumerate(read):
                         self._decode(word, pieces[2 * i : 2 * i + 2])
                 for i in range(0, 16, 2):
                     getattr(k, self.multiply)(scores, pieces[i : i + 2], queries[i : i + 2], addend)
                     addend = scores
-            self._next_rows()
-            self._load_keys()
+            k.free(read)
             k.comment("Without those past the end")
             with k.temporary("first_of_part") as first, k.temporary("weightless") as weightless:
                 k.v_mov_b32(weightless, MINUS_INFINITY)

@@ -2,13 +2,13 @@
 
 Each of its four waves takes every fourth block of 16 keys, for all queries at once: the keys are the rows of a matrix
 instruction, the queries, up to 16, its columns. The lanes then hold scores in the order in which the second product
-takes shares, and each lane loads the values of four keys whole, so that no data crosses lanes: tile ``j`` of the result
-is made of the dims ``8 * row + j``.
+takes shares, and each lane loads eight dims of the values of four keys: tile ``j`` of the result is made of the dims
+``8 * row + j``.
 """
 
 from opmux_asm.kernels.numbers import LOW_HALVES, Constants
 from opmux_asm.kernels.paged_blocks import Blocks
-from opmux_asm.kernels.paged_results import HEAD, WAVES
+from opmux_asm.kernels.paged_results import HEAD, LDS_BYTES, WAVES
 from opmux_asm.kernels.rope import advance
 from opmux_asm.kernels.rows import raw_buffer
 from opmux_asm.kernels.softmax import Softmax, signed
@@ -55,6 +55,7 @@ class Decode(Blocks):
             "Grid: sequences, kv heads, new tokens of the longest sequence."
         )
         self.k = Kernel(name_of(dtype, cache), arch, 64 * WAVES, ARGUMENTS, about, dims=3)
+        self.k.allocate_lds(LDS_BYTES)
         self.element = 1 if cache else 2
         self.multiply = f"v_mfma_f32_16x16x16_{dtype}"
 

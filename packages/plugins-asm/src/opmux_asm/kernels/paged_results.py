@@ -8,6 +8,8 @@ from opmux_asm.writer import Kernel, Register
 
 HEAD, WAVES = 128, 4
 """Dims of a head, waves of a workgroup."""
+LDS_BYTES = WAVES * 4 * 1024
+"""Of each wave a block of keys, later half of its rows of results."""
 
 
 class Results:
@@ -45,20 +47,21 @@ class Results:
         if self.dtype == "bf16" and k.arch == "gfx942":
             self.constants.prepare_bf16()
         k.comment("The references and sums of all waves")
-        at, shared = k.v("lds_at"), k.allocate_lds(4 * WAVES * 64 * 16)
+        at = k.v("lds_at")
+        k.barrier()  # the keys' blocks are not needed any more
         k.v_lshlrev_b32(at, 2, self.query)
         with k.temporary("own") as own:
             k.v_lshl_add_u32(own, self.wave, 6, at)
             k.s_mov_b32("exec_lo", 0xFFFF)
             k.s_mov_b32("exec_hi", 0)
-            k.ds_write_b32(own, top, mods=f"offset:{shared}")
-            k.ds_write_b32(own, total, mods=f"offset:{shared + 64 * WAVES}")
+            k.ds_write_b32(own, top, note="references")
+            k.ds_write_b32(own, total, mods=f"offset:{64 * WAVES}", note="sums")
             k.s_mov_b64("exec", -1)
         k.barrier()
         tops, totals = k.v("tops", WAVES), k.v("totals", WAVES)
         for wave in range(WAVES):
-            k.emit_read(tops[wave : wave + 1], at, shared + 64 * wave)
-            k.emit_read(totals[wave : wave + 1], at, shared + 64 * (WAVES + wave))
+            k.emit_read(tops[wave : wave + 1], at, 64 * wave)
+            k.emit_read(totals[wave : wave + 1], at, 64 * (WAVES + wave))
         k.wait(lgkm=0)
         common, whole = k.v("common"), k.v("whole")
         k.v_max3_f32(common, tops[0], tops[1], tops[2])
@@ -95,13 +98,13 @@ class Results:
                 for tile, one in enumerate(eight):
                     k.v_mul_f32(one, factor, self.sums[4 * tile + 2 * turn + row])
                 for half in range(2):
-                    offset = shared + 2048 * row + 1024 * half
+                    offset = 2048 * row + 1024 * half
                     k.ds_write_b128(write_at, eight[4 * half : 4 * half + 4], mods=f"offset:{offset}")
             k.barrier()
             for wave in range(WAVES):
                 for half in range(2):
                     part = values[8 * wave + 4 * half : 8 * wave + 4 * half + 4]
-                    k.emit_read(part, at, shared + 4096 * wave + 1024 * half)
+                    k.emit_read(part, at, 4096 * wave + 1024 * half)
             for wave in range(1, WAVES):
                 k.wait_for(values[: 8 * (wave + 1)])
                 for pair, other in zip(pairs((values[:8],)), pairs((values[8 * wave : 8 * wave + 8],)), strict=True):

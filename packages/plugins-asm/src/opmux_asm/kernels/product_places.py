@@ -20,7 +20,7 @@ gfx942, and two of 128 those of gfx950."""
 class Places:
     """Where the parts of a tile are."""
 
-    arguments = ARGUMENTS
+    arguments: tuple[Argument, ...] = ARGUMENTS
 
     def __init__(self, name: str, operands: Operands, rows: int, columns: int) -> None:
         self.op, self.rows, self.columns = operands, rows, columns
