@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from opmux_emulator.asm_launches import on
 
 import opmux
 from opmux_asm.attention import dense_targets
+from opmux_emulator.jit_launches import on
 
 TOLERANCE = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from opmux_emulator.asm_launches import on
 
 import opmux
 from opmux_asm.archs import FP8
+from opmux_emulator.jit_launches import on
 
 TOLERANCE = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
 PAGES = 48
