@@ -29,11 +29,12 @@ TRITON = "packages/plugins-triton"
 VENDOR = "packages/plugins-vendor"
 ASM = "packages/plugins-asm"
 CK = "packages/plugins-ck"
+DEEPGEMM = "packages/plugins-deepgemm"
 TRANSFORMERS = "packages/transformers"
 EMULATOR = "packages/emulator"
 JIT = "packages/jit"
-PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, ASM, CK, TRANSFORMERS, EMULATOR)
-TESTED = (CORE, JIT, TRITON, VENDOR, ASM, CK, TRANSFORMERS, EMULATOR)
+PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, ASM, CK, DEEPGEMM, TRANSFORMERS, EMULATOR)
+TESTED = (CORE, JIT, TRITON, VENDOR, ASM, CK, DEEPGEMM, TRANSFORMERS, EMULATOR)
 """Packages with tests of their own; the template's run in session ``build``."""
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
@@ -46,6 +47,7 @@ EVERYTHING = (
     VENDOR,
     f"{ASM}[testing]",
     f"{CK}[testing]",
+    f"{DEEPGEMM}[testing]",
     f"{TRANSFORMERS}[testing]",
     f"{EMULATOR}[compiler]",
     f"{JIT}[testing]",
@@ -392,7 +394,7 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     session.run("python", "-m", "virtualenv", "--quiet", str(folder / "venv"))
     scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
     python, opmux = str(scripts / "python"), str(scripts / "opmux")
-    packages = ["opmux[cli,testing,triton,asm,ck]", "opmux-template"]
+    packages = ["opmux[cli,testing,triton,asm,ck,deepgemm]", "opmux-template"]
     find = ["--find-links", str(wheels)]
     run = {"external": True}
     session.run(python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS, *find, *packages, **run)

@@ -1,0 +1,353 @@
+"""Every kernel on a Hopper GPU, held to float64 and timed: `python packages/plugins-deepgemm/benchmarks/on_gpu.py`.
+
+Kernels are compiled first, in as many processes as there are cores. Each family then runs in a process of its own,
+which is ended when its time is up: a kernel that hangs costs only its own family. Results are poisoned before each
+product; what lies behind them must stay as it was. Times are medians with a cold second-level cache, beside torch's.
+With ``--compile`` nothing is run, which takes no GPU. Ends with 1 if a result is wrong, or a family did not end.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
+
+import torch
+from torch import Tensor
+
+from opmux_deepgemm.configs import Config, most_stages
+from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.launching import Scales, launch, source
+from opmux_deepgemm.model import Sizes, scored
+from opmux_jit import machine_code
+
+LISTED = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
+"""n and k of the issue's shapes: those of a large mixture of experts."""
+FLUSHED = 1 << 28
+"""Bytes written before each timed product: five times the second-level cache."""
+
+
+class Case(NamedTuple):
+    """A product with the config that computes it."""
+
+    m: int
+    n: int
+    k: int
+    config: Config
+    out: str = "bfloat16"
+    bias: bool = False
+    by_columns: bool = False
+    """Whether the scales of x lie with a column's neighbours next to each other."""
+
+
+def large(block_m: int, block_n: int, consumers: int, cluster: int = 1, stages: int = 0) -> Config:
+    """A config of the persistent kernel, with as many stages as fit."""
+    fit = most_stages("large", block_m, block_n, consumers)
+    return Config("large", block_m, block_n, stages or min(fit, 8), consumers, cluster, group=8)
+
+
+def small(block_m: int, block_n: int, cluster: int, stages: int = 0) -> Config:
+    """A config of the kernel for few rows."""
+    fit = most_stages("small", block_m, block_n, block_n // 64)
+    return Config("small", block_m, block_n, stages or min(fit, 12), block_n // 64, cluster)
+
+
+def checked(family: str) -> Iterator[Case]:
+    """Products whose results are compared: edges of every dim, every kind of tile."""
+    kind, dtype = family.split()
+    step = 64 if dtype == "bf16" else 128
+    if kind == "large":
+        yield Case(128, 128, step, large(128, 128, 2))
+        yield Case(128, 256, 4 * step, large(128, 128, 2, stages=2))
+        yield Case(64, 64, 512, large(64, 64, 1))
+        yield Case(1, 72, 512, large(64, 64, 1))
+        yield Case(300, 344, 520 if dtype == "bf16" else 528, large(128, 160, 2), bias=True)
+        yield Case(4096, 576, 7168, large(128, 128, 2), "float32")
+        yield Case(1000, 2112, 1536, large(128, 192, 2, 2), by_columns=True)
+        yield Case(333, 576, 7168, large(128, 128, 2, 2), "float32", bias=True)
+        yield Case(129, 4104, 512, large(64, 256 if dtype == "bf16" else 192, 1, 2))
+        if dtype == "bf16":
+            yield Case(1000, 2112, 1536, large(128, 256, 2))
+            yield Case(1000, 2112, 1536, large(128, 256, 2, 2))
+            yield Case(511, 2112, 1536, large(256, 192, 2, 2))
+            yield Case(511, 264, 1536, large(256, 128, 2), "float32")
+    else:
+        yield Case(8, 128, step, small(8, 64, 1))
+        yield Case(1, 200, 512, small(8, 64, 2))
+        yield Case(1, 2112, 7168, small(8, 64, 4))
+        yield Case(3, 576, 7168, small(8, 64, 8), bias=True, by_columns=True)
+        yield Case(17, 2112, 512, small(24, 128, 2), "float32")
+        yield Case(64, 7168, 2048, small(64, 128, 1))
+        yield Case(100, 264, 1040, small(128, 64, 8), bias=True)
+
+
+def timed(family: str) -> Iterator[tuple[int, int, int, list[Config]]]:
+    """Products that are timed, each with the configs that the cost model likes best, of different kinds."""
+    kind, dtype = family.split()
+    for m in (4096, 128) if kind == "large" else (1, 16, 64, 128):
+        for n, k in LISTED if m in (4096, 128, 1) else LISTED[::3]:
+            found = [one.config for one in scored(Sizes(m, n, k * (2 if dtype == "bf16" else 1), dtype == "fp8"))]
+            found = [config for config in found if config.kernel == kind]
+            best: dict[object, Config] = {}
+            for config in found:  # the best of each kind
+                best.setdefault((config.block_m, config.consumers, config.cluster), config)
+            yield m, n, k, list(best.values())[:5]
+
+
+def product_of(family: str, n: int, k: int, out: str = "bfloat16", bias: bool = False) -> Product:
+    """The product of a family."""
+    return Product("bfloat16" if family.endswith("bf16") else "float8_e4m3fn", out, n, k, bias)
+
+
+class Operands(NamedTuple):
+    """What is multiplied."""
+
+    x: Tensor
+    w: Tensor
+    scales: Scales | None
+    bias: Tensor | None
+
+
+def operands(family: str, m: int, n: int, k: int, bias: bool = False, by_columns: bool = False) -> Operands:
+    """Random operands on the GPU."""
+    torch.manual_seed(m + n + k)
+    x, w = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
+    shift = torch.randn(n, device="cuda").bfloat16() if bias else None
+    if family.endswith("bf16"):
+        return Operands(x.bfloat16(), w.bfloat16(), None, shift)
+    blocks = -(-k // 128)
+    x_scale = torch.rand(blocks, m, device="cuda").t() + 0.5
+    x_scale = x_scale if by_columns else x_scale.contiguous()
+    scales = Scales(x_scale, torch.rand(-(-n // 128), blocks, device="cuda") + 0.5)
+    return Operands(x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), scales, shift)
+
+
+def exact(given: Operands) -> tuple[Tensor, Tensor]:
+    """The product in float64, and that of the absolute values."""
+    x, w = given.x.double(), given.w.double()
+    if given.scales is not None:
+        k, n = x.shape[1], len(w)
+        x = x * given.scales.x.double().repeat_interleave(128, 1)[:, :k]
+        w = w * given.scales.w.double().repeat_interleave(128, 1)[:, :k].repeat_interleave(128, 0)[:n]
+    y, size = x @ w.t(), x.abs() @ w.abs().t()
+    return (y, size) if given.bias is None else (y + given.bias.double(), size)
+
+
+def check(family: str, case: Case) -> str:
+    """Compare one product with float64; returns what is wrong, or nothing."""
+    m, n, k, config, out, bias, by_columns = case
+    given = operands(family, m, n, k, bias, by_columns)
+    dtype = torch.bfloat16 if out == "bfloat16" else torch.float32
+    room = torch.full((m + 300, n), float("nan"), dtype=dtype, device="cuda")
+    room[m:] = 7.0
+    launch(config, given.x, given.w, room[:m], given.bias, given.scales)
+    torch.cuda.synchronize()
+    found, (wanted, size) = room[:m].double(), exact(given)
+    rounding = 2.0**-8 if out == "bfloat16" else 2.0**-22
+    # A matrix unit keeps about 14 bits of a sum of 8-bit codes; of 16-bit ones float32.
+    bound = wanted.abs() * rounding + size * (2.0**-13 if family.endswith("fp8") else 2.0**-20) + 1e-30
+    wrong = ((found - wanted).abs() > bound) | found.isnan()
+    if not bool((room[m:] == 7.0).all()):
+        return "wrote behind the result"
+    if not bool(wrong.any()):
+        return ""
+    rows, columns = wrong.nonzero(as_tuple=True)
+    first = (int(rows[0]), int(columns[0]))
+    box = [f"{int(side.min())}-{int(side.max())}" for side in (rows, columns)]
+    return (
+        f"{int(wrong.sum())} of {wrong.numel()} wrong, {int(found.isnan().sum())} NaN; rows {box[0]}, "
+        f"columns {box[1]}; first {first}: {float(found[first]):.4g}, expected {float(wanted[first]):.4g}"
+    )
+
+
+def milliseconds(call: Callable[[], object], flush: Tensor, rounds: int = 12) -> float:
+    """The median time of a call on the GPU, its operands not in the second-level cache."""
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(rounds)]
+    call()
+    for start, end in pairs:
+        flush.zero_()
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return sorted(start.elapsed_time(end) for start, end in pairs)[rounds // 2]
+
+
+def rivals(family: str, given: Operands) -> dict[str, Callable[[], object]]:
+    """The same product by torch."""
+    x, w, scales, _ = given
+    if scales is None:
+        return {"cublas": lambda: torch.nn.functional.linear(x, w)}
+    one = torch.ones((), device="cuda")
+    columns = scales.x.t().contiguous().t()
+    rows, blocks = scales.w.shape
+    padded = scales.w.new_zeros(rows, -(-blocks // 4) * 4)[:, :blocks].copy_(scales.w)
+    bf16 = torch.bfloat16
+    return {
+        "fast": lambda: torch._scaled_mm(x, w.t(), one, one, out_dtype=bf16, use_fast_accum=True),
+        "blocks": lambda: torch._scaled_mm(x, w.t(), columns, padded.t(), out_dtype=bf16),
+    }
+
+
+def short(config: Config) -> str:
+    """A config in few letters."""
+    c = config
+    return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}"
+
+
+def compare(family: str, m: int, n: int, k: int, configs: list[Config], flush: Tensor) -> str:
+    """One line: the speeds of torch and of the configs."""
+    given = operands(family, m, n, k)
+    y = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+    read = (given.x.numel() + given.w.numel()) * given.x.element_size() + 2 * y.numel()
+    parts = []
+    ways = rivals(family, given)
+    ways |= {short(c): partial(launch, c, given.x, given.w, y, None, given.scales) for c in configs}
+    for name, call in ways.items():
+        try:
+            spent = milliseconds(call, flush)
+        except Exception as error:  # torch's block scaling is not in every build
+            parts.append(f"{name} {type(error).__name__}: {str(error).splitlines()[0][:60]}")
+            continue
+        speed = 2 * m * n * k / spent / 1e9 if m >= 128 else read / spent / 1e6
+        parts.append(f"{name} {speed:.0f}")
+    return f"{family} {m} {n} {k} {'TF' if m >= 128 else 'GB/s'}: {' | '.join(parts)}"
+
+
+def run_checks(family: str) -> None:
+    """A line for each wrong product, and a last one."""
+    wrong = 0
+    cases = list(checked(family))
+    for case in cases:
+        try:
+            problem = check(family, case)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error)[:300]}"
+        if problem:
+            wrong += 1
+            say(
+                f"WRONG {family} {case.m} {case.n} {case.k} {short(case.config)} {case.out} bias={case.bias}: {problem}"
+            )
+        if "CUDA error" in problem or "Accelerator" in problem:
+            break
+    say(f"{family}: {len(cases) - wrong} of {len(cases)} right")
+    if wrong:
+        raise SystemExit(1)
+
+
+def run_times(family: str) -> None:
+    """A line for each product."""
+    flush = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
+    for m, n, k, configs in timed(family):
+        say(compare(family, m, n, k, configs, flush))
+
+
+def run_calls(_: str) -> None:
+    """The op itself: bits that repeat, a captured graph, the host time of a call."""
+    import opmux
+
+    x, w = torch.randn(2, 77, 512, device="cuda").bfloat16(), torch.randn(576, 512, device="cuda").bfloat16()
+    y = opmux.linear(x, w, backend="deepgemm")
+    torch.testing.assert_close(y, torch.nn.functional.linear(x, w), rtol=2e-2, atol=2e-1)
+    assert torch.equal(y, opmux.linear(x, w, backend="deepgemm")), "other bits"
+    row = x[0, :1]
+    opmux.linear(row, w, backend="deepgemm")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z, one = opmux.linear(x, w, backend="deepgemm"), opmux.linear(row, w, backend="deepgemm")
+    z.zero_()
+    one.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(z, y), "a captured call gives other bits"
+    torch.testing.assert_close(one, torch.nn.functional.linear(row, w), rtol=2e-2, atol=2e-1)
+    for name, call in {
+        "opmux.linear": lambda: opmux.linear(row, w, backend="deepgemm"),
+        "torch": lambda: torch.nn.functional.linear(row, w),
+    }.items():
+        started = time.perf_counter()
+        for _ in range(2000):
+            call()
+        say(f"host time of {name}: {(time.perf_counter() - started) / 2000 * 1e6:.2f} us")
+        torch.cuda.synchronize()
+    say("calls: right")
+
+
+def say(line: str) -> None:
+    """Print at once: the process may be ended."""
+    print(line, flush=True)
+
+
+def kernels() -> list[tuple[Product, Config]]:
+    """Everything that is launched."""
+    found = {}
+    for family in FAMILIES:
+        for case in checked(family):
+            found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
+        for _, n, k, configs in timed(family):
+            found.update(dict.fromkeys((product_of(family, n, k), config) for config in configs))
+    return list(found)
+
+
+def build(kernel: tuple[Product, Config]) -> str:
+    """Compile one kernel; returns what went wrong, or nothing."""
+    try:
+        machine_code(source(*kernel))
+    except Exception as error:
+        return f"{kernel}: {error}"
+    return ""
+
+
+FAMILIES = ("large bf16", "large fp8", "small bf16", "small fp8")
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--compile", action="store_true", help="compile only; takes no GPU")
+    parser.add_argument("--only", nargs="+", default=FAMILIES, choices=FAMILIES)
+    parser.add_argument("--checks", type=float, default=15, help="seconds for the checks of a family")
+    parser.add_argument("--times", type=float, default=12, help="seconds for the times of a family")
+    given = parser.parse_args()
+    fork = multiprocessing.get_context("fork")  # nothing has touched the GPU yet
+    started = time.perf_counter()
+    wanted = kernels()
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=fork) as pool:
+        problems = [problem for problem in pool.map(build, wanted) if problem]
+    say(f"compiled {len(wanted)} kernels in {time.perf_counter() - started:.1f} s")
+    for problem in problems:
+        say(problem)
+    if given.compile:
+        return bool(problems)
+    failed = bool(problems)
+    steps = [(family, run_checks, given.checks) for family in given.only]
+    steps += [("calls", run_calls, given.checks)]
+    steps += [(family, run_times, given.times) for family in given.only]
+    wrong = set()
+    for family, step, seconds in steps:
+        if step is run_times and family in wrong:
+            say(f"{family}: not timed")
+            continue
+        process = fork.Process(target=step, args=(family,))
+        began = time.perf_counter()
+        process.start()
+        process.join(seconds)
+        if process.is_alive():
+            process.kill()
+            process.join(10)
+            say(f"HUNG {family} {step.__name__}: ended after {seconds:.0f} s")
+        if process.exitcode != 0:
+            failed = True
+            wrong.add(family)
+        say(f"# {family} {step.__name__} {time.perf_counter() - began:.1f} s")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What can be chosen about a kernel: its tile, and how the tile is fed and shared. Imports no toolchain."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+SHARED_BYTES = 232_448
+"""Of a block, at most: 227 KB (CUDA programming guide, compute capability 9.0)."""
+ROW_BYTES = 128
+"""Bytes of k in the rows of a stage."""
+BARRIER_BYTES = 16
+"""Of a stage: the barrier of its bytes and that of its readers."""
+ALIGNMENT_BYTES = 1024
+"""Left free so that the ring can begin at a multiple of it, as the 128-byte swizzle asks."""
+MOST_VALUES = 192
+"""Values of sums that a thread of a consumer holds at most. It has 232 registers."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A config of a kernel.
+
+    Attributes:
+        kernel: ``large``, which is persistent: its blocks compute tile after tile. ``small``, for few rows, which swaps
+            the operands, computes a tile for each cluster of blocks, and cuts k between the blocks of a cluster.
+        block_m: rows of x in a tile: of ``large`` 64, 128 or 256, of ``small`` a multiple of 8 up to 128.
+        block_n: rows of w in a tile: of ``large`` a multiple of 32 up to 256, of ``small`` 64 or 128.
+        stages: blocks of 128 bytes of k that the ring in shared memory holds.
+        consumers: warp groups that multiply. Of ``large`` each takes ``block_m / consumers`` rows of x, 64 or 128; of
+            ``small`` each takes 64 rows of w.
+        cluster: blocks of a cluster. Of ``large`` 1 or 2: their tiles lie below each other, and each copies half of
+            their rows of w for both. Of ``small`` 1, 2, 4 or 8, the parts of k.
+        group: rows of tiles that ``large`` walks together, down first, so that what they read stays in the cache; 1 for
+            ``small``.
+
+    Raises:
+        ValueError: where there is no such kernel.
+    """
+
+    kernel: Literal["large", "small"]
+    block_m: int
+    block_n: int
+    stages: int
+    consumers: int
+    cluster: int = 1
+    group: int = 1
+
+    def __post_init__(self) -> None:
+        if self.stages < 2:
+            raise ValueError(f"stages expected 2 or more, got {self.stages}")
+        if self.group < 1:
+            raise ValueError(f"group expected 1 or more, got {self.group}")
+        if self.kernel == "large":
+            _one_of("block_m", self.block_m, (64, 128, 256))
+            _multiple_of("block_n", self.block_n, 32, 256)
+            _one_of("consumers", self.consumers, (1, 2))
+            _one_of("cluster", self.cluster, (1, 2))
+            _one_of("block_m / consumers", self.block_m // self.consumers, (64, 128))
+        elif self.kernel == "small":
+            _multiple_of("block_m", self.block_m, 8, 128)
+            _one_of("block_n", self.block_n, (64, 128))
+            _one_of("consumers", self.consumers, (self.block_n // 64,))
+            _one_of("cluster", self.cluster, (1, 2, 4, 8))
+            _one_of("group", self.group, (1,))
+        else:
+            raise ValueError(f"kernel expected 'large' or 'small', got {self.kernel!r}")
+        if self.values > MOST_VALUES:
+            raise ValueError(f"a thread would hold {self.values} values of the tile, more than {MOST_VALUES}")
+        if self.shared_bytes(4) > SHARED_BYTES:
+            raise ValueError(f"it takes {self.shared_bytes(4)} bytes of shared memory, a block has {SHARED_BYTES}")
+
+    @property
+    def values(self) -> int:
+        """Values of the result that a consumer's thread holds."""
+        return self.block_m * self.block_n // self.consumers // 128
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: the consumers' and the producer's warp groups."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage."""
+        return (self.block_m + self.block_n) * ROW_BYTES
+
+    def slice_width(self, out_bytes: int) -> int:
+        """Bytes of a row of the slices by which ``large`` stores results: as wide a swizzle as divides the tile."""
+        return next(width for width in (128, 64, 32) if self.block_n * out_bytes % width == 0)
+
+    def shared_bytes(self, out_bytes: int) -> int:
+        """Dynamic shared memory; a result of 4 bytes takes the most."""
+        return ALIGNMENT_BYTES + self.stages * (self.stage_bytes + BARRIER_BYTES) + self._result_bytes(out_bytes)
+
+    def _result_bytes(self, out_bytes: int) -> int:
+        if self.kernel == "large":
+            return 2 * self.consumers * 64 * self.slice_width(out_bytes)
+        return 4 * self.block_m * self.block_n
+
+
+def most_stages(kernel: str, block_m: int, block_n: int, consumers: int) -> int:
+    """The stages that shared memory has room for; it may be fewer than a config must have."""
+    result = 2 * consumers * 64 * 128 if kernel == "large" else 4 * block_m * block_n
+    return (SHARED_BYTES - ALIGNMENT_BYTES - result) // ((block_m + block_n) * ROW_BYTES + BARRIER_BYTES)
+
+
+def _one_of(name: str, value: int, values: tuple[int, ...]) -> None:
+    if value not in values:
+        raise ValueError(f"{name} expected {' or '.join(map(str, values))}, got {value}")
+
+
+def _multiple_of(name: str, value: int, step: int, most: int) -> None:
+    if value < step or value > most or value % step:
+        raise ValueError(f"{name} expected a multiple of {step} up to {most}, got {value}")

@@ -1,0 +1,277 @@
+// y = x w^T, persistent: each block computes tiles of BLOCK_M x BLOCK_N of y, one after the other.
+//
+// The last warp group is the producer: one thread of it copies blocks of x and w by TMA into a ring of STAGES. The others,
+// the consumers, each multiply BLOCK_M / CONSUMERS rows of x by all of the tile's rows of w. A stage has two barriers:
+// `full` when its bytes have come, `empty` when every consumer's warp has read it. The results go to y through two
+// slices of shared memory for each consumer. In a cluster of two blocks, which compute tiles below each other, each copies
+// half of their common rows of w for both.
+//
+// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers.
+
+constexpr int BLOCK_K = 128 / OPERAND_BYTES;
+constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
+constexpr int N_BLOCKS = (N + BLOCK_N - 1) / BLOCK_N;
+constexpr int GROUP_ROWS = BLOCK_M / CONSUMERS;
+constexpr int PARTS = GROUP_ROWS / 64;  // results of the matrix unit that a consumer holds, 64 rows each
+constexpr int VALUES = BLOCK_N / 2;     // of each, in a thread
+
+constexpr u32 X_BYTES = BLOCK_M * 128, W_BYTES = BLOCK_N * 128, STAGE_BYTES = X_BYTES + W_BYTES;
+constexpr int SLICE_COLUMNS = SLICE_WIDTH / OUT_BYTES, SLICES = BLOCK_N / SLICE_COLUMNS;
+constexpr u32 SLICE_BYTES = 64 * SLICE_WIDTH;
+constexpr u32 THREADS = 128 * (CONSUMERS + 1);
+constexpr u32 ARRIVALS = 4 * CONSUMERS * CLUSTER;  // that empty a stage: one of each warp that reads it
+
+// The tile's first row and column of y.
+struct Place {
+  int row, column;
+};
+
+// GROUP rows of tiles are walked together, down first, so that neighbours in time share rows of w and x in the cache.
+DEVICE Place place_of(int tile, int units, int rank) {
+  constexpr int OF_GROUP = GROUP * N_BLOCKS;
+  const int first = tile / OF_GROUP * GROUP, inside = tile % OF_GROUP;
+  const int rows = units - first < GROUP ? units - first : GROUP;
+  return {((first + inside % rows) * CLUSTER + rank) * BLOCK_M, inside / rows * BLOCK_N};
+}
+
+// The scales of a thread's two rows of each part, and of the blocks of w's rows that the tile touches.
+struct Scales {
+  float x[2 * PARTS], w[W_SCALES];
+};
+
+DEVICE void load_scales(Scales& scales, const float* const (&x_rows)[2 * PARTS], const float* const (&w_rows)[W_SCALES],
+                        long long x_stride, long long w_stride, int block) {
+#pragma unroll
+  for (int i = 0; i < 2 * PARTS; ++i) scales.x[i] = load_constant(x_rows[i] + block * x_stride);
+#pragma unroll
+  for (int i = 0; i < W_SCALES; ++i) scales.w[i] = load_constant(w_rows[i] + block * w_stride);
+}
+
+// total += part * scales; the columns from `border` on belong to the second block of w's rows.
+DEVICE void add_scaled(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales, int border) {
+#pragma unroll
+  for (int p = 0; p < PARTS; ++p) {
+    float factors[W_SCALES][2];
+#pragma unroll
+    for (int i = 0; i < W_SCALES; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) factors[i][half] = scales.x[2 * p + half] * scales.w[i];
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / 8; ++j) {
+      const bool second = W_SCALES > 1 && 8 * j >= border;
+      const float upper = second ? factors[W_SCALES - 1][0] : factors[0][0];
+      const float lower = second ? factors[W_SCALES - 1][1] : factors[0][1];
+      total[p][4 * j] += part[p][4 * j] * upper;
+      total[p][4 * j + 1] += part[p][4 * j + 1] * upper;
+      total[p][4 * j + 2] += part[p][4 * j + 2] * lower;
+      total[p][4 * j + 3] += part[p][4 * j + 3] * lower;
+    }
+  }
+}
+
+// Says to every block that filled it that a warp has read a stage.
+DEVICE void release(u32 empty, u32 lane) {
+  if constexpr (CLUSTER > 1) {
+    if (lane < CLUSTER) barrier_arrive_at(empty, lane);
+  } else {
+    if (lane == 0) barrier_arrive(empty);
+  }
+}
+
+DEVICE void add_bias(float (&total)[PARTS][VALUES], int column, const u16* bias) {
+#pragma unroll
+  for (int j = 0; j < BLOCK_N / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = column + 8 * j + (int)fragment_column(threadIdx.x) + i;
+      const float shift = at < N ? bfloat16_value(load_constant(bias + at)) : 0.0f;
+#pragma unroll
+      for (int p = 0; p < PARTS; ++p) {
+        total[p][4 * j + i] += shift;
+        total[p][4 * j + 2 + i] += shift;
+      }
+    }
+}
+
+// Writes the values of one slice into shared memory, in the swizzle by which the copy engine reads it.
+DEVICE void write_slice(u32 slice, const float (&values)[VALUES], int first) {
+  const u32 thread = threadIdx.x;
+  if constexpr (OUT_BYTES == 2) {
+    const u32 row = thread % 128 / 32 * 16 + thread % 16;
+#pragma unroll
+    for (int j = 0; j < SLICE_COLUMNS / 8; j += 2) {
+      u32 pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &values[4 * (first + j + i / 2) + 2 * (i % 2)];
+        pairs[i] = bfloat16_pair(pair[0], pair[1]);
+      }
+      const u32 offset = row * SLICE_WIDTH + (j + thread % 32 / 16) * 16;
+      store_matrices(slice + swizzled<SLICE_WIDTH>(offset), pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < SLICE_COLUMNS / 8; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* pair = &values[4 * (first + j) + 2 * half];
+        const u32 row = fragment_row(thread) + 8 * half;
+        const u32 offset = row * SLICE_WIDTH + (8 * j + fragment_column(thread)) * 4;
+        store_shared_pair(slice + swizzled<SLICE_WIDTH>(offset), pair[0], pair[1]);
+      }
+  }
+}
+
+KERNEL(THREADS)
+product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_scale, const u16* bias, long long x_scale_row,
+        long long x_scale_block, long long w_scale_row, long long w_scale_block, int m) {
+  DYNAMIC_SHARED_MEMORY(memory);
+  const u32 ring = (shared_address(memory) + 1023) & ~1023u;
+  const u32 slices = ring + STAGES * STAGE_BYTES;
+  const u32 full = slices + 2 * CONSUMERS * SLICE_BYTES, empty = full + 8 * STAGES;
+  const u32 thread = threadIdx.x, group = thread / 128;
+  const int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
+
+  if (thread == 0) {
+    prefetch_map(x_map);
+    prefetch_map(w_map);
+    prefetch_map(y_map);
+    for (int i = 0; i < STAGES; ++i) {
+      barrier_init(full + 8 * i, 1);
+      barrier_init(empty + 8 * i, ARRIVALS);
+    }
+    barrier_init_done();
+  }
+  if constexpr (CLUSTER > 1)
+    sync_cluster();
+  else
+    __syncthreads();
+  start_next();
+  wait_for_previous();
+
+  const int units = ((m + BLOCK_M - 1) / BLOCK_M + CLUSTER - 1) / CLUSTER, tiles = units * N_BLOCKS;
+  const int first = (int)blockIdx.x / CLUSTER, step = (int)gridDim.x / CLUSTER;
+  u32 stage = 0, phase = 0;
+
+  if (group == CONSUMERS) {
+    if constexpr (CONSUMERS > 1) registers_down<40>();
+    if (thread == 128 * CONSUMERS) {
+      for (int tile = first; tile < tiles; tile += step) {
+        const Place place = place_of(tile, units, rank);
+        for (int block = 0; block < K_BLOCKS; ++block) {
+          const u32 x_at = ring + stage * STAGE_BYTES, w_at = x_at + X_BYTES;
+          barrier_wait<(CLUSTER > 1)>(empty + 8 * stage, phase ^ 1);
+          barrier_expect(full + 8 * stage, STAGE_BYTES);
+          tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, place.row);
+          if constexpr (CLUSTER > 1) {
+            const int half = rank * (BLOCK_N / CLUSTER);
+            tma_load_multicast(w_at + half * 128, w_map, full + 8 * stage, block * BLOCK_K, place.column + half,
+                               (1 << CLUSTER) - 1);
+          } else {
+            tma_load(w_at, w_map, full + 8 * stage, block * BLOCK_K, place.column);
+          }
+          if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+      }
+    }
+  } else {
+    if constexpr (CONSUMERS > 1) registers_up<232>();
+    const u32 lane = thread % 32;
+    const bool leader = thread % 128 == 0;
+    u32 slice = 0;
+    float total[PARTS][VALUES] = {};
+    float part[PARTS][VALUES] = {};
+    for (int tile = first; tile < tiles; tile += step) {
+      const Place place = place_of(tile, units, rank);
+      const int row = place.row + group * GROUP_ROWS;
+
+      if constexpr (SCALED) {
+        const float* x_rows[2 * PARTS];
+        const float* w_rows[W_SCALES];
+#pragma unroll
+        for (int i = 0; i < 2 * PARTS; ++i) {
+          const int at = row + 64 * (i / 2) + (int)fragment_row(thread) + 8 * (i % 2);
+          x_rows[i] = x_scale + (at < m ? at : m - 1) * x_scale_row;  // rows beyond the last are not stored
+        }
+#pragma unroll
+        for (int i = 0; i < W_SCALES; ++i) {
+          const int at = place.column / 128 + i;
+          w_rows[i] = w_scale + (at < W_SCALE_ROWS ? at : W_SCALE_ROWS - 1) * w_scale_row;
+        }
+        const int border = 128 - place.column % 128;
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+          for (int i = 0; i < VALUES; ++i) total[p][i] = 0.0f;
+        Scales next;
+        load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, 0);
+        for (int block = 0; block < K_BLOCKS; ++block) {
+          const Scales scales = next;
+          const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
+          const u32 w_at = ring + stage * STAGE_BYTES + X_BYTES;
+          barrier_wait<false>(full + 8 * stage, phase);
+#pragma unroll
+          for (int p = 0; p < PARTS; ++p) settle(part[p]);
+          products_begin();
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+              multiply(part[p], descriptor(x_at + p * 8192 + 32 * i), descriptor(w_at + 32 * i), i != 0);
+          products_commit();
+          if (block + 1 < K_BLOCKS) load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, block + 1);
+          products_wait<0>();
+#pragma unroll
+          for (int p = 0; p < PARTS; ++p) settle(part[p]);
+          release(empty + 8 * stage, lane);
+          if (++stage == STAGES) stage = 0, phase ^= 1;
+          add_scaled(total, part, scales, border);
+        }
+      } else {
+        u32 read = 0;  // the stage of the products that may not be done yet
+        for (int block = 0; block < K_BLOCKS; ++block) {
+          const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
+          const u32 w_at = ring + stage * STAGE_BYTES + X_BYTES;
+          barrier_wait<false>(full + 8 * stage, phase);
+          products_begin();
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+              multiply(total[p], descriptor(x_at + p * 8192 + 32 * i), descriptor(w_at + 32 * i), block + i != 0);
+          products_commit();
+          products_wait<1>();
+          if (block > 0) release(empty + 8 * read, lane);
+          read = stage;
+          if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+        products_wait<0>();
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) settle(total[p]);
+        release(empty + 8 * read, lane);
+      }
+
+      if constexpr (BIAS) add_bias(total, place.column, bias);
+#pragma unroll
+      for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+        for (int i = 0; i < SLICES; ++i) {
+          const int column = place.column + i * SLICE_COLUMNS;
+          const u32 at = slices + (2 * group + slice) * SLICE_BYTES;
+          if (leader) store_wait_read<1>();  // of this slice's last use: the other one may still be read
+          sync_threads(1 + group, 128);
+          write_slice(at, total[p], i * SLICE_COLUMNS / 8);
+          fence_async_shared();
+          sync_threads(1 + group, 128);
+          if (leader) {
+            if (column < N && row + 64 * p < m) tma_store(y_map, at, column, row + 64 * p);
+            store_commit();
+          }
+          slice ^= 1;
+        }
+    }
+    if (leader) store_wait_all();
+  }
+  // Another block of the cluster may still write to this one's memory, or arrive at its barriers.
+  if constexpr (CLUSTER > 1) sync_cluster();
+}

@@ -1,0 +1,67 @@
+"""The records of the products."""
+
+from opmux.plugin import (
+    Aligned,
+    AtMost,
+    Bucket,
+    Constraint,
+    Dtype,
+    Exact,
+    FeatureRule,
+    Implementation,
+    MultipleOf,
+    Priority,
+    ScaleBlock,
+    UnitStride,
+)
+
+ARCHS = ("sm_90",)
+"""Hopper: the kernels use its own matrix and copy instructions, which later archs do not have."""
+MOST_ROWS, MOST_N, MOST_K = 1 << 23, 1 << 19, 1 << 24
+"""Tiles are counted in 32 bits."""
+
+
+def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]) -> Implementation:
+    return Implementation(
+        op=op,
+        target=f"opmux_deepgemm.targets:{op}",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until a GPU has run every kernel
+        when=(
+            *when,
+            AtMost("k", MOST_K),
+            AtMost("n", MOST_N),
+            MultipleOf("n", 8),
+            UnitStride("x", "w", "bias"),
+            Aligned("x"),
+            Aligned("w"),
+        ),
+        features=(*rows, Exact("n"), Exact("k")),
+        config=f"opmux_deepgemm.model:{op}",
+        config_schema="opmux_deepgemm.configs:Config",
+        space=f"opmux_deepgemm.model:{op}_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+RECORDS = (
+    _record(
+        "linear",
+        (Bucket("tokens", per_octave=8),),
+        (Dtype("x", "bfloat16"), MultipleOf("k", 8), AtMost("tokens", MOST_ROWS)),
+    ),
+    _record(
+        "scaled_linear",
+        (Bucket("batch"), Bucket("m", per_octave=8)),
+        (
+            Dtype("x", "float8_e4m3fn"),
+            Dtype("out_dtype", "bfloat16", "float32"),
+            Dtype("bias", "bfloat16"),
+            ScaleBlock("x", (1, 128)),
+            ScaleBlock("w", (128, 128)),
+            MultipleOf("k", 16),
+            AtMost("m", MOST_ROWS),
+        ),
+    ),
+)

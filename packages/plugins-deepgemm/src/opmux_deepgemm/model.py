@@ -1,0 +1,173 @@
+"""Which config a product gets: a cost model that scores every legal one. Imports no toolchain.
+
+The time of a product is that of its busiest multiprocessor, or that of its bytes where they take longer:
+
+    large:  work   = rounds * (blocks * max(multiply, copy) + epilogue)
+    small:  work   = rounds * (blocks * max(multiply, copy, latency / stages) + epilogue) + meeting
+    time  = start + (work**4 + memory**4)**(1/4)
+
+``rounds`` is how many tiles the busiest multiprocessor computes, ``blocks`` the blocks of 128 bytes of k of each. No
+constant here has been measured with these kernels: they are an H200's datasheet, and what is usual on Hopper.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from opmux.plugin import Arch
+from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
+from opmux_deepgemm.grids import clusters
+
+UNITS = 132
+"""Multiprocessors of an H100 or H200 (SXM)."""
+BANDWIDTH = 4.3e6
+"""Bytes in a microsecond from memory: of a large copy on an H200."""
+RATE = {1: 14.0e6, 2: 7.0e6}
+"""Operations in a microsecond of a multiprocessor's matrix unit, by bytes of an operand."""
+COPY_RATE = 45e3
+"""Bytes in a microsecond that a multiprocessor copies from the second-level cache."""
+LATENCY = 1.0
+"""Microseconds from the start of a copy to its bytes."""
+START = 3.0
+"""Microseconds of a launch, the first copies and the last store."""
+MEETING = 1.5
+"""Microseconds for the blocks of a cluster to add their sums."""
+PROMOTION = 150e3
+"""Sums in a microsecond that a multiprocessor scales and adds in float32."""
+MOST_STAGES = 16
+"""Beyond so many blocks of k, more hide no more latency."""
+SMALL_ROWS = 128
+"""Rows up to which the kernel for few rows is scored."""
+MULTIPROCESSOR_BYTES = 233_472
+"""Shared memory of a multiprocessor: 228 KB, of which a block takes 1 KB more than it asks for."""
+
+
+class Sizes(NamedTuple):
+    """A product: rows of x, rows of w, bytes of k, and whether the operands are codes with scales."""
+
+    m: int
+    n: int
+    k_bytes: int
+    scaled: bool
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of an element of x and w."""
+        return 1 if self.scaled else 2
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 128 bytes of k."""
+        return -(-self.k_bytes // 128)
+
+
+class Scored(NamedTuple):
+    """A config and its predicted time in microseconds."""
+
+    time: float
+    config: Config
+
+
+def configs(sizes: Sizes) -> Iterator[Config]:
+    """Every config that is legal for a product and no more than twice as large, in a fixed order."""
+    yield from (c for c in _large(sizes) if c.block_m < 2 * max(sizes.m, 33) and c.block_n < 2 * max(sizes.n, 17))
+    if sizes.m <= SMALL_ROWS:
+        yield from _small(sizes)
+
+
+def _large(sizes: Sizes) -> Iterator[Config]:
+    held = 2 if sizes.scaled else 1  # the sums of a block of k beside those of all
+    for block_m, consumers in ((64, 1), (128, 1), (128, 2), (256, 2)):
+        for block_n in range(32, 257, 32):
+            stages = min(most_stages("large", block_m, block_n, consumers), MOST_STAGES)
+            if stages < 2 or held * block_m // consumers * block_n // 128 > MOST_VALUES:
+                continue
+            for cluster in (1, 2):
+                if cluster == 1 or sizes.m > block_m:
+                    yield Config("large", block_m, block_n, stages, consumers, cluster, group=8)
+
+
+def _small(sizes: Sizes) -> Iterator[Config]:
+    block_m = -(-sizes.m // 8) * 8
+    for block_n in (64, 128):
+        stages = min(most_stages("small", block_m, block_n, block_n // 64), MOST_STAGES)
+        for cluster in (1, 2, 4, 8):
+            if cluster <= sizes.blocks:
+                yield Config("small", block_m, block_n, stages, block_n // 64, cluster)
+
+
+def predict(sizes: Sizes, config: Config) -> float:
+    """Microseconds."""
+    work = _large_work(sizes, config) if config.kernel == "large" else _small_work(sizes, config)
+    moved = (sizes.m + sizes.n) * sizes.k_bytes + 2 * sizes.m * sizes.n
+    memory = moved / BANDWIDTH
+    return float(START + (work**4 + memory**4) ** 0.25)
+
+
+def _large_work(sizes: Sizes, config: Config) -> float:
+    rounds = -(-clusters(config, sizes.m, sizes.n) // (UNITS // config.cluster))
+    epilogue = config.block_m * config.block_n * 4 / COPY_RATE / 2 + 0.3
+    copied = (config.block_m + config.block_n / config.cluster) * 128
+    block = max(_multiply(sizes, config), copied / COPY_RATE)
+    return rounds * (sizes.blocks * block + epilogue)
+
+
+def _small_work(sizes: Sizes, config: Config) -> float:
+    resident = max(1, min(MULTIPROCESSOR_BYTES // (config.shared_bytes(4) + 1024), 2048 // config.threads))
+    programs = clusters(config, sizes.m, sizes.n) * config.cluster
+    rounds = -(-programs // (UNITS * resident))
+    together = min(resident, -(-programs // UNITS))
+    blocks = -(-sizes.blocks // config.cluster)
+    copy = config.stage_bytes * together / COPY_RATE
+    block = max(_multiply(sizes, config) * together, copy, LATENCY / config.stages)
+    return rounds * (blocks * block + 0.3) + (MEETING if config.cluster > 1 else 0.0)
+
+
+def _multiply(sizes: Sizes, config: Config) -> float:
+    """Microseconds that a multiprocessor multiplies a block of k."""
+    operations = 2.0 * config.block_m * config.block_n * 128 / sizes.operand_bytes
+    # Both operands are read from shared memory: 64 rows on the left are read once for up to 256 on the right.
+    left, right = (64, config.block_n) if config.kernel == "large" else (64, config.block_m)
+    share = min(1.0, right / 128) * (0.9 if config.consumers == 1 else 1.0) * min(1.0, 0.9 + left * right / 163_840)
+    time = operations / (RATE[sizes.operand_bytes] * share)
+    if sizes.scaled:
+        promoted = config.block_m * config.block_n / PROMOTION
+        # One consumer's promotion runs beside the other's products.
+        time = max(time, promoted) if config.consumers > 1 else time + promoted
+    return time
+
+
+@lru_cache(maxsize=1024)
+def scored(sizes: Sizes) -> tuple[Scored, ...]:
+    """Every config with its predicted time, the fastest first; of equals the one that comes first."""
+    found = [Scored(predict(sizes, config), config) for config in configs(sizes)]
+    return tuple(sorted(found, key=lambda one: one.time))
+
+
+def linear(arch: Arch, features: Mapping[str, Any]) -> Config:
+    """The config of `linear` with the least predicted time."""
+    return scored(_linear_sizes(features))[0].config
+
+
+def linear_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
+    """Every legal config of `linear`, by predicted time."""
+    return (one.config for one in scored(_linear_sizes(features)))
+
+
+def scaled_linear(arch: Arch, features: Mapping[str, Any]) -> Config:
+    """The config of `scaled_linear` with the least predicted time."""
+    return scored(_scaled_sizes(features))[0].config
+
+
+def scaled_linear_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
+    """Every legal config of `scaled_linear`, by predicted time."""
+    return (one.config for one in scored(_scaled_sizes(features)))
+
+
+def _linear_sizes(features: Mapping[str, Any]) -> Sizes:
+    return Sizes(max(int(features["bucket(tokens, 8)"]), 1), features["n"], 2 * features["k"], False)
+
+
+def _scaled_sizes(features: Mapping[str, Any]) -> Sizes:
+    rows = int(features["bucket(m, 8)"]) << int(features["bucket(batch)"])
+    return Sizes(max(rows, 1), features["n"], features["k"], True)

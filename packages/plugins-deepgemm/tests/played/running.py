@@ -1,0 +1,94 @@
+"""Runs a kernel's own text on the CPU: its instructions are played by ``instructions.h``."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation.source import Product, body, read
+from opmux_deepgemm.grids import grid_of
+from opmux_jit.native.build import compiler
+
+HERE = Path(__file__).parent
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused")
+
+
+class Stopped(Exception):
+    """A kernel did what no kernel may do, or went on for ever."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a product is of: x and w, with scales where they are codes, and a bias or None."""
+
+    x: Tensor
+    w: Tensor
+    x_scale: Tensor | None = None
+    w_scale: Tensor | None = None
+    bias: Tensor | None = None
+
+    def product(self, out: torch.dtype) -> Product:
+        n, k = self.w.shape
+        names = [str(dtype).removeprefix("torch.") for dtype in (self.x.dtype, out)]
+        return Product(*names, n, k, self.bias is not None)
+
+
+def build(product: Product, config: Config, operands: Operands, folder: Path) -> Path:
+    """Compile a kernel with the instructions that are played."""
+    strides = [
+        0 if s is None else i
+        for s in (operands.x_scale, operands.w_scale)
+        for i in (s.stride() if s is not None else (0, 0))
+    ]
+    names = ("X_SCALE_ROW", "X_SCALE_BLOCK", "W_SCALE_ROW", "W_SCALE_BLOCK")
+    text = "".join(
+        [
+            (HERE / "instructions.h").read_text(),
+            "#define SMALL\n" if config.kernel == "small" else "",
+            read("layouts.cuh"),
+            body(product, config),
+            *(f"constexpr long {name} = {stride};\n" for name, stride in zip(names, strides, strict=True)),
+            (HERE / "main.cpp.part").read_text(),
+        ]
+    )
+    source, program = folder / "kernel.cpp", folder / "kernel"
+    source.write_text(text)
+    command = [compiler(), "-std=c++17", "-O1", *WARNINGS, "-o", str(program), str(source)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
+    return program
+
+
+def run(program: Path, product: Product, config: Config, operands: Operands, seed: int, units: int = 3) -> Tensor:
+    """Run a kernel; results are poisoned before.
+
+    Args:
+        program: as `build` made it.
+        product: what it computes.
+        config: of the kernel.
+        operands: what it is given.
+        seed: of the threads' order; odd ones do background work at once, even ones as late as possible.
+        units: multiprocessors of the GPU that is played.
+
+    Raises:
+        Stopped: with what is wrong with the kernel.
+    """
+    folder, m = program.parent, len(operands.x)
+    for name in ("x", "w", "x_scale", "w_scale", "bias"):
+        tensor = getattr(operands, name)
+        if tensor is not None:
+            memory = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())  # its strides stay
+            (folder / name).write_bytes(memory.numpy().tobytes())
+    out = {"bfloat16": torch.bfloat16, "float32": torch.float32}[product.out]
+    (folder / "y").write_bytes(b"\xff" * (m * product.n * product.out_bytes))
+    grid = grid_of(config, m, product.n, units)[:2]
+    numbers = (m, config.threads, config.cluster, *grid, config.shared_bytes(product.out_bytes), seed)
+    command = [str(program), *map(str, numbers)]
+    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise Stopped(done.stderr)
+    found = torch.frombuffer(bytearray((folder / "y").read_bytes()), dtype=out)
+    return found.view(m, product.n)

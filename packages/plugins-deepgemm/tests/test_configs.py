@@ -1,0 +1,57 @@
+"""Configs: what there is a kernel for, and what shared memory it takes."""
+
+import re
+
+import pytest
+
+from opmux_deepgemm.configs import SHARED_BYTES, Config, most_stages
+
+LARGE = {"kernel": "large", "block_m": 128, "block_n": 128, "stages": 4, "consumers": 2}
+SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (LARGE | {"kernel": "medium"}, "kernel expected 'large' or 'small', got 'medium'"),
+        (LARGE | {"block_m": 192}, "block_m expected 64 or 128 or 256, got 192"),
+        (LARGE | {"block_n": 100}, "block_n expected a multiple of 32 up to 256, got 100"),
+        (LARGE | {"consumers": 3}, "consumers expected 1 or 2, got 3"),
+        (LARGE | {"block_m": 256, "consumers": 1}, "block_m / consumers expected 64 or 128, got 256"),
+        (LARGE | {"block_m": 64}, "block_m / consumers expected 64 or 128, got 32"),
+        (LARGE | {"cluster": 4}, "cluster expected 1 or 2, got 4"),
+        (LARGE | {"group": 0}, "group expected 1 or more, got 0"),
+        (LARGE | {"stages": 1}, "stages expected 2 or more, got 1"),
+        (LARGE | {"stages": 9}, "it takes 328848 bytes of shared memory, a block has 232448"),
+        (
+            LARGE | {"block_m": 256, "block_n": 224, "stages": 2},
+            "a thread would hold 224 values of the tile, more than 192",
+        ),
+        (SMALL | {"block_m": 12}, "block_m expected a multiple of 8 up to 128, got 12"),
+        (SMALL | {"block_n": 96}, "block_n expected 64 or 128, got 96"),
+        (SMALL | {"consumers": 2}, "consumers expected 1, got 2"),
+        (SMALL | {"cluster": 3}, "cluster expected 1 or 2 or 4 or 8, got 3"),
+        (SMALL | {"group": 8}, "group expected 1, got 8"),
+    ],
+)
+def test_what_there_is_no_kernel_for(given, message) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Config(**given)
+
+
+@pytest.mark.parametrize("given", [LARGE, LARGE | {"block_n": 256, "cluster": 2}, SMALL, SMALL | {"block_m": 128}])
+def test_the_most_stages_are_the_most(given) -> None:
+    most = most_stages(given["kernel"], given["block_m"], given["block_n"], given["consumers"])
+    assert Config(**given | {"stages": most}).shared_bytes(4) <= SHARED_BYTES
+    with pytest.raises(ValueError, match="bytes of shared memory"):
+        Config(**given | {"stages": most + 1})
+
+
+@pytest.mark.parametrize(("block_n", "out_bytes", "width"), [(128, 2, 128), (160, 2, 64), (160, 4, 128), (96, 2, 64)])
+def test_slices_are_as_wide_as_divides_the_tile(block_n, out_bytes, width) -> None:
+    assert Config(**LARGE | {"block_n": block_n}).slice_width(out_bytes) == width
+
+
+def test_threads() -> None:
+    assert Config(**LARGE).threads == 384
+    assert Config(**SMALL).threads == 256

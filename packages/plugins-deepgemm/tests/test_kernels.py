@@ -1,0 +1,117 @@
+"""The kernels' own text, run on the CPU with the instructions played; broken ones must fail."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from played.running import Operands, Stopped, build, run
+
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation import source
+
+SEEDS = (0, 1)
+"""As late as possible, and at once."""
+
+
+def operands(m: int, n: int, k: int, *, fp8: bool = False, bias: bool = False, by_columns: bool = False) -> Operands:
+    torch.manual_seed(m + n + k)
+    x, w = torch.randn(m, k), torch.randn(n, k)
+    shift = torch.randn(n).bfloat16() if bias else None
+    if not fp8:
+        return Operands(x.bfloat16(), w.bfloat16(), bias=shift)
+    blocks = -(-k // 128)
+    x_scale = torch.rand(blocks, m).t() + 0.5 if by_columns else torch.rand(m, blocks) + 0.5
+    w_scale = torch.rand(-(-n // 128), blocks) + 0.5
+    return Operands(x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), x_scale, w_scale, shift)
+
+
+def wrong(found: torch.Tensor, given: Operands) -> int:
+    """How many elements are further from float64 than roundings explain."""
+    x, w = given.x.double(), given.w.double()
+    if given.x_scale is not None and given.w_scale is not None:
+        (_, k), n = x.shape, len(w)
+        x = x * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
+        w = w * given.w_scale.double().repeat_interleave(128, 1)[:, :k].repeat_interleave(128, 0)[:n]
+    wanted = x @ w.T
+    if given.bias is not None:
+        wanted = wanted + given.bias.double()
+    rounding = 2.0**-8 if found.dtype == torch.bfloat16 else 2.0**-22
+    bound = wanted.abs() * rounding + x.abs() @ w.abs().T * 2.0**-20
+    return int(((found.double() - wanted).abs() <= bound).logical_not().sum())  # NaN counts
+
+
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "out"),
+    [
+        (operands(1, 72, 192), Config("large", 64, 64, 2, 1, 1, 8), BF16),
+        (operands(130, 136, 136, bias=True), Config("large", 256, 96, 2, 2, 1, 1), F32),
+        (operands(300, 168, 72), Config("large", 128, 160, 4, 2, 2, 1), BF16),
+        (operands(130, 136, 272, fp8=True, bias=True), Config("large", 128, 96, 2, 2, 1, 8), BF16),
+        (operands(130, 200, 144, fp8=True, by_columns=True), Config("large", 128, 192, 3, 2, 2, 8), F32),
+        (operands(3, 136, 520, bias=True), Config("small", 8, 128, 2, 2, 4), BF16),
+        (operands(17, 136, 656, fp8=True, by_columns=True), Config("small", 16, 64, 2, 1, 2), F32),
+        (operands(9, 72, 144, fp8=True, bias=True), Config("small", 16, 64, 2, 1, 8), BF16),
+    ],
+    ids=[
+        "one row", "256 rows", "two blocks share w", "codes", "codes, two blocks share w", "k in four",
+        "codes, k in two", "more parts than blocks of k",
+    ],
+)  # fmt: skip
+def test_a_kernel_computes_its_product(given, config, out, tmp_path) -> None:
+    product = given.product(out)
+    program = build(product, config, given, tmp_path)
+    for seed in SEEDS:
+        assert wrong(run(program, product, config, given, seed), given) == 0
+
+
+def outcomes(program: Path, given: Operands, config: Config) -> list[str]:
+    """For each seed what the kernel was stopped with, or whether its results are wrong."""
+    found = []
+    for seed in SEEDS:
+        try:
+            number = wrong(run(program, given.product(BF16), config, given, seed), given)
+        except Stopped as stopped:
+            found.append(str(stopped).split(":")[0])
+        else:
+            found.append("wrong" if number else "right")
+    return found
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    """An edit of a file of the kernels, in its first place."""
+
+    def edit(text: str) -> str:
+        assert old in text
+        return text.replace(old, new, 1)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (replaced("barrier_wait<(CLUSTER > 1)>(empty + 8 * stage, phase ^ 1)", "(void)0"), "barrier"),
+        (replaced("phase ^ 1", "phase"), "deadlock"),
+        (replaced("products_wait<1>();", "products_wait<2>();"), "wrong"),
+        (replaced("fence_async_shared();", ""), "named barrier"),
+        (replaced("slice + swizzled<SLICE_WIDTH>(offset), pairs", "slice + offset, pairs"), "wrong"),
+        (replaced("if (leader) store_wait_all();", ""), "stores"),
+        (replaced("STAGE_BYTES);\n", "STAGE_BYTES - 16);\n"), "deadlock"),
+    ],
+    ids=[
+        "a stage is filled before it is free", "the wrong phase", "a stage is freed before it is read", "no fence",
+        "no swizzle", "stores left behind", "too few bytes announced",
+    ],
+)  # fmt: skip
+def test_a_broken_kernel_fails(edit, reason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {file: source.read(file) for file in ("large.cuh", "layouts.cuh")}
+    broken = whole | {"large.cuh": edit(whole["large.cuh"])}
+    monkeypatch.setattr(source, "read", broken.__getitem__)
+    given, config = operands(130, 72, 320), Config("large", 128, 64, 2, 2, 1, 8)
+    product = given.product(BF16)
+    program = build(product, config, given, tmp_path)
+    assert outcomes(program, given, config).count(reason)

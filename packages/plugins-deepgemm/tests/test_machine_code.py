@@ -1,0 +1,72 @@
+"""What NVRTC makes of the kernels: Hopper's instructions, as often as they should be, and nothing in local memory."""
+
+import re
+import subprocess
+from collections import Counter
+from importlib.metadata import files
+from pathlib import Path
+
+import pytest
+
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.launching import source
+from opmux_jit import machine_code
+
+OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.x]+)", re.MULTILINE)
+
+
+def disassembler() -> Path:
+    found = [file for file in files("nvidia-cuda-nvdisasm") or () if file.name == "nvdisasm"]
+    assert len(found) == 1
+    return Path(str(found[0].locate()))
+
+
+def opcodes(product: Product, config: Config, folder: Path) -> Counter[str]:
+    """How often the kernel has each instruction."""
+    cubin = folder / "kernel.cubin"
+    cubin.write_bytes(machine_code(source(product, config)).code)
+    done = subprocess.run([disassembler(), "-c", cubin], capture_output=True, text=True, check=True)
+    return Counter(OPCODE.findall(done.stdout))
+
+
+def count(found: Counter[str], begin: str) -> int:
+    return sum(number for opcode, number in found.items() if opcode.startswith(begin))
+
+
+def product(dtype: str, out: str = "bfloat16", bias: bool = False) -> Product:
+    return Product(dtype, out, 2112, 7168, bias)
+
+
+BF16, FP8 = "bfloat16", "float8_e4m3fn"
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "matrix"),
+    [
+        (product(BF16), Config("large", 128, 256, 4, 2, 1, 8), "HGMMA.64x256x16.F32.BF16"),
+        (product(BF16, bias=True), Config("large", 128, 160, 5, 2, 2, 8), "HGMMA.64x160x16.F32.BF16"),
+        (product(BF16, "float32"), Config("large", 256, 192, 3, 2, 2, 8), "HGMMA.64x192x16.F32.BF16"),
+        (product(BF16), Config("large", 64, 128, 8, 1, 1, 8), "HGMMA.64x128x16.F32.BF16"),
+        (product(FP8), Config("large", 128, 128, 6, 2, 1, 8), "QGMMA.64x128x32.F32.E4M3.E4M3"),
+        (product(FP8, "float32", True), Config("large", 128, 192, 4, 2, 2, 8), "QGMMA.64x192x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("large", 256, 96, 4, 2, 1, 8), "QGMMA.64x96x32.F32.E4M3.E4M3"),
+        (product(BF16), Config("small", 8, 64, 16, 1, 4), "HGMMA.64x8x16.F32.BF16"),
+        (product(BF16, "float32", True), Config("small", 128, 128, 5, 2, 1), "HGMMA.64x128x16.F32.BF16"),
+        (product(FP8), Config("small", 64, 128, 7, 2, 8), "QGMMA.64x64x32.F32.E4M3.E4M3"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp_path) -> None:
+    found = opcodes(given, config, tmp_path)
+    parts = config.block_m // config.consumers // 64 if config.kernel == "large" else 1
+    assert found[matrix] == 4 * parts == count(found, "HGMMA") + count(found, "QGMMA")
+    # One wait in the loop and one behind it, or one where sums are promoted: products are not made one by one.
+    assert count(found, "WARPGROUP.DEPBAR") == (1 if given.scaled else 2)
+    assert count(found, "UTMALDG") == 2
+    assert (count(found, "UTMASTG") > 0) == (config.kernel == "large")
+    assert (count(found, "UTMALDG.2D.MULTICAST") > 0) == (config.kernel == "large" and config.cluster > 1)
+    assert count(found, "USETMAXREG") == (2 if config.kernel == "large" and config.consumers > 1 else 0)
+    assert count(found, "STSM") == (config.values // 8 if config.kernel == "large" and given.out_bytes == 2 else 0)
+    assert count(found, "LDL") == count(found, "STL") == 0
+    assert count(found, "HMMA") == 0

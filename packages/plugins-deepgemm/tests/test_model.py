@@ -1,0 +1,87 @@
+"""The cost model: every config is legal, and the choice follows the shape."""
+
+import pytest
+
+from opmux.plugin import parse_arch
+from opmux_deepgemm import model
+from opmux_deepgemm.configs import SHARED_BYTES, Config
+from opmux_deepgemm.grids import clusters, grid_of
+from opmux_deepgemm.model import Sizes, predict, scored
+
+SHAPES = [(m, n, k) for m in (1, 9, 64, 128, 129, 4096, 100_000) for n, k in ((8, 16), (576, 7168), (2112, 512))]
+SM90 = parse_arch("sm_90")
+
+
+def sizes(m: int, n: int, k: int, scaled: bool) -> Sizes:
+    return Sizes(m, n, k if scaled else 2 * k, scaled)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_config_is_legal_and_appears_once(shape, scaled) -> None:
+    found = [one.config for one in scored(sizes(*shape, scaled))]
+    assert found
+    assert len(set(found)) == len(found)
+    for config in found:
+        assert config.shared_bytes(4) <= SHARED_BYTES
+        assert config.values * (2 if scaled and config.kernel == "large" else 1) <= 192
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_fastest_comes_first_and_none_beats_memory(shape, scaled) -> None:
+    wanted = sizes(*shape, scaled)
+    times = [one.time for one in scored(wanted)]
+    assert times == sorted(times)
+    m, n, _ = shape
+    assert times[0] >= ((m + n) * wanted.k_bytes + 2 * m * n) / model.BANDWIDTH
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_many_rows_take_the_persistent_kernel_and_few_the_other(scaled) -> None:
+    assert scored(sizes(4096, 4096, 7168, scaled))[0].config.kernel == "large"
+    assert scored(sizes(1, 4096, 7168, scaled))[0].config.kernel == "small"
+
+
+def test_few_tiles_are_cut_along_k() -> None:
+    few, many = (scored(sizes(1, n, 7168, True))[0].config for n in (576, 24576))
+    assert few.cluster > many.cluster
+    assert scored(sizes(1, 576, 128, True))[0].config.cluster == 1  # there is but one block of k
+
+
+def test_more_work_takes_more_time() -> None:
+    config = Config("large", 128, 128, 4, 2)
+    base = predict(sizes(2048, 2048, 2048, False), config)
+    for larger in ((4096, 2048, 2048), (2048, 4096, 2048), (2048, 2048, 4096)):
+        assert predict(sizes(*larger, False), config) > base
+
+
+def test_a_wave_that_is_not_full_counts_whole() -> None:
+    config = Config("large", 128, 128, 4, 2)
+    full, over = (predict(sizes(128 * rows, 128 * 12, 1024, False), config) for rows in (11, 12))
+    assert over > 1.3 * full  # 132 and 144 tiles
+
+
+def test_blocks_cover_the_product() -> None:
+    large, pair = Config("large", 128, 192, 4, 2), Config("large", 128, 192, 4, 2, cluster=2)
+    small = Config("small", 16, 64, 4, 1, cluster=4)
+    assert clusters(large, 300, 400) == 9
+    assert clusters(pair, 300, 400) == 6
+    assert clusters(small, 17, 200) == 8
+    assert grid_of(large, 300, 400, 132) == (9, 1, 1)
+    assert grid_of(large, 4096, 4096, 132) == (132, 1, 1)
+    assert grid_of(pair, 4096, 4096, 131) == (130, 1, 1)
+    assert grid_of(small, 17, 200, 132) == (16, 2, 1)
+
+
+def test_features_become_sizes() -> None:
+    features = {"bucket(tokens, 8)": 4096, "n": 2112, "k": 7168}
+    assert model.linear(SM90, features) == scored(Sizes(4096, 2112, 14336, False))[0].config
+    assert next(model.linear_space(SM90, features)) == model.linear(SM90, features)
+    features = {"bucket(m, 8)": 16, "bucket(batch)": 2, "n": 2112, "k": 7168}
+    assert model.scaled_linear(SM90, features) == scored(Sizes(64, 2112, 7168, True))[0].config
+    assert next(model.scaled_linear_space(SM90, features)) == model.scaled_linear(SM90, features)
+
+
+def test_an_empty_product_has_a_config() -> None:
+    assert model.linear(SM90, {"bucket(tokens, 8)": 0, "n": 8, "k": 8}).kernel == "small"

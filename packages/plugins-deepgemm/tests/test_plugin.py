@@ -1,0 +1,111 @@
+"""What the backend claims: nothing unless it is asked for; what it refuses, with the reason."""
+
+import pytest
+import torch
+
+import opmux
+from opmux_deepgemm.targets import matrix
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+
+
+def meta(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def codes(m: int, n: int, k: int, dtype: torch.dtype = FP8) -> tuple[torch.Tensor, ...]:
+    blocks = -(-k // 128)
+    scales = meta(m, blocks, dtype=torch.float32), meta(-(-n // 128), blocks, dtype=torch.float32)
+    return meta(m, k, dtype=dtype), meta(n, k, dtype=dtype), *scales
+
+
+def judged(op, *arguments, arch: str = "sm_90", backend: str | None = "deepgemm", **options):
+    """The candidate of this backend."""
+    plan = opmux.explain(op, *arguments, arch=arch, backend=backend, **options)
+    return next(candidate for candidate in plan.candidates if candidate.name == "deepgemm")
+
+
+def test_it_is_chosen_only_where_it_is_asked_for() -> None:
+    found = judged(opmux.linear, meta(4096, 7168), meta(2112, 7168), backend=None)
+    assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+    assert judged(opmux.linear, meta(4096, 7168), meta(2112, 7168)).status == "chosen"
+
+
+def test_explain_shows_the_config() -> None:
+    plan = opmux.explain(opmux.linear, meta(4096, 7168), meta(2112, 7168), arch="sm_90", backend="deepgemm")
+    assert plan.config["kernel"] == "large"
+    assert plan.config_source == "heuristic"
+    assert "kernel large, block_m" in str(plan)
+    plan = opmux.explain(opmux.scaled_linear, *codes(1, 2112, 7168), out_dtype=BF16, arch="sm_90", backend="deepgemm")
+    assert plan.config["kernel"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "options", "reason"),
+    [
+        (opmux.linear, (meta(4, 12), meta(8, 12)), {}, "k = 12 is not a multiple of 8"),
+        (opmux.linear, (meta(4, 16), meta(12, 16)), {}, "n = 12 is not a multiple of 8"),
+        (opmux.linear, (meta(4, 16).float(), meta(8, 16).float()), {}, "x is float32, takes bfloat16"),
+        (opmux.linear, (meta(16, 4).T, meta(8, 16)), {}, "the last stride of x is not 1: strides [1, 4]"),
+        (opmux.linear, (meta(4, 20)[:, :16], meta(8, 16)), {}, "x is not aligned to 16 bytes"),
+        (opmux.scaled_linear, codes(4, 8, 24), {"out_dtype": BF16}, "k = 24 is not a multiple of 16"),
+        (
+            opmux.scaled_linear, codes(4, 8, 32, torch.float8_e5m2), {"out_dtype": BF16},
+            "x is float8_e5m2, takes float8_e4m3fn",
+        ),
+        (
+            opmux.scaled_linear, codes(4, 8, 32), {"out_dtype": torch.float16},
+            "out_dtype is float16, takes bfloat16, float32",
+        ),
+        (
+            opmux.scaled_linear, (*codes(4, 8, 32), meta(8, dtype=torch.float32)), {"out_dtype": BF16},
+            "bias is float32, takes bfloat16",
+        ),
+        (
+            opmux.scaled_linear,
+            (*codes(4, 256, 256)[:2], meta(4, 1, dtype=torch.float32), meta(256, 1, dtype=torch.float32)),
+            {"out_dtype": BF16},
+            "x_scale is [4, 1], takes one scale per [1, 128] block of x",
+        ),
+        (
+            opmux.scaled_linear,
+            (*codes(4, 256, 256)[:3], meta(256, 2, dtype=torch.float32)),
+            {"out_dtype": BF16},
+            "w_scale is [256, 2], takes one scale per [128, 128] block of w",
+        ),
+    ],
+)  # fmt: skip
+def test_what_it_refuses_has_a_reason(op, arguments, options, reason) -> None:
+    found = judged(op, *arguments, **options)
+    assert (found.status, found.reason) == ("rejected", reason)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100", "sm_120", "gfx942", "cpu"])
+def test_other_archs_are_refused(arch) -> None:
+    found = judged(opmux.linear, meta(64, 64), meta(64, 64), arch=arch)
+    assert (found.status, found.reason) == ("rejected", f"archs: sm_90, this is {arch}")
+
+
+def test_a_call_on_the_cpu_says_what_is_missing() -> None:
+    with pytest.raises(opmux.errors.UnsupportedCall, match="archs: sm_90, this is cpu"):
+        opmux.linear(torch.zeros(8, 8, dtype=BF16), torch.zeros(8, 8, dtype=BF16), backend="deepgemm")
+
+
+def test_rows_become_a_matrix_that_can_be_copied() -> None:
+    rows = torch.zeros(4, 32)
+    assert matrix(rows, 32).data_ptr() == rows.data_ptr()
+    assert matrix(rows[:, :16], 16).stride() == (32, 1)
+    assert matrix(torch.zeros(2, 3, 16), 16).shape == (6, 16)
+    assert matrix(rows[0].expand(4, 32), 32).stride() == (32, 1)  # rows that overlap are copied
+    assert matrix(rows[::4, :16], 16).stride() == (16, 1)  # one row has no stride of its own
+
+
+def test_an_empty_result_launches_nothing() -> None:
+    from opmux_deepgemm import model, targets
+
+    config = model.linear(opmux.plugin.parse_arch("sm_90"), {"bucket(tokens, 8)": 0, "n": 8, "k": 16})
+    x, w = torch.zeros(0, 16, dtype=BF16), torch.zeros(8, 16, dtype=BF16)
+    assert targets.linear(x, w, None, config=config).shape == (0, 8)
+    x, w, scales = x.to(FP8), w.to(FP8), (torch.zeros(0, 1), torch.zeros(1, 1))
+    found = targets.scaled_linear(x, w, *scales, None, out_dtype=torch.float32, config=config)
+    assert (found.shape, found.dtype) == ((0, 8), torch.float32)

@@ -1,0 +1,46 @@
+"""Sources: constants of the shape at hand, no headers, a name for each."""
+
+import pytest
+
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation.source import Product, blocks_touched, constants, name, text
+
+LARGE, SMALL = Config("large", 128, 160, 4, 2, 2, 8), Config("small", 8, 128, 4, 2, 4)
+BF16, FP8 = Product("bfloat16", "bfloat16", 2112, 7168), Product("float8_e4m3fn", "float32", 576, 512, True)
+
+
+@pytest.mark.parametrize("product", [BF16, FP8])
+@pytest.mark.parametrize("config", [LARGE, SMALL])
+def test_a_source_needs_no_header_and_has_one_kernel(product, config) -> None:
+    found = text(product, config)
+    assert "#include" not in found
+    assert found.count("\nKERNEL(") == 1
+    assert f"constexpr int N = {product.n};" in found
+
+
+def test_the_multiplication_has_the_width_of_the_tile() -> None:
+    assert "m64n160k16.f32.bf16.bf16" in text(BF16, LARGE)
+    assert "m64n160k32.f32.e4m3.e4m3" in text(FP8, LARGE)
+    assert "m64n8k16.f32.bf16.bf16" in text(BF16, SMALL)
+
+
+def test_constants() -> None:
+    assert constants(FP8, LARGE) == {
+        "N": 576, "K": 512, "OPERAND_BYTES": 1, "OUT_BYTES": 4, "BIAS": 1, "SCALED": 1, "W_SCALE_ROWS": 5,
+        "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "CLUSTER": 2, "GROUP": 8, "SLICE_WIDTH": 128,
+        "W_SCALES": 2,
+    }  # fmt: skip
+    assert constants(BF16, SMALL)["SPLIT"] == 4
+
+
+@pytest.mark.parametrize(("block_n", "blocks"), [(32, 1), (64, 1), (96, 2), (128, 1), (160, 2), (192, 2), (256, 2)])
+def test_blocks_of_scales_that_a_tile_touches(block_n, blocks) -> None:
+    assert blocks_touched(block_n) == blocks
+
+
+def test_names_tell_kernels_apart() -> None:
+    found = {name(product, config) for product in (BF16, FP8) for config in (LARGE, SMALL)}
+    assert found == {
+        "bf16_bfloat16_2112x7168_large_128x160_4_2_2", "bf16_bfloat16_2112x7168_small_8x128_4_2_4",
+        "fp8_float32_576x512_bias_large_128x160_4_2_2", "fp8_float32_576x512_bias_small_8x128_4_2_4",
+    }  # fmt: skip
