@@ -191,6 +191,16 @@ def test_grouped_products_are_taken_where_torch_has_a_kernel(arch, tensors, reas
     assert reason is None or why == reason
 
 
+def test_gradients_of_groups_stand_behind_a_kernel_made_for_them():
+    x, w, offsets, _ = grouped()
+    grad = torch.empty(len(x), w.shape[1], dtype=x.dtype)
+    assert statuses(opmux.grouped_linear_backward, grad, x, w, offsets, arch="sm_90")["vendor:grouped"][0] == "chosen"
+    status, why = statuses(opmux.grouped_linear_backward, grad.mT.contiguous().mT, x, w, offsets, arch="sm_90")[
+        "vendor:grouped"
+    ]
+    assert (status, why) == ("rejected", "grad_out is not contiguous: strides [1, 256]")
+
+
 def scales(groups=4, rows=64, n=256, k=512, blocks=(1, 1), w_rows=256):
     x, w, offsets, _ = grouped(groups, rows, n, k, torch.float8_e4m3fn)
     x_scale = torch.empty(groups * rows, blocks[0])

@@ -98,6 +98,18 @@ _FUSED = (
 _MOST_GROUPS = 1023
 """Of a call to torch's CUTLASS kernels."""
 
+_OF_GROUPS = (
+    Absent("group_sizes"),
+    AnyOf(Dtype("x", "bfloat16"), ON_CPU),
+    Dtype("x", "bfloat16", "float16", "float32"),
+    Contiguous("x", "w", "group_offsets"),
+    MultipleOf("k", 8),
+    MultipleOf("n", 8),
+    AtMost("groups", _MOST_GROUPS),
+    AnyOf(ON_CPU, Aligned("x", 16)),
+    AnyOf(ON_CPU, Aligned("w", 16)),
+)
+
 _GROUPED = (
     Implementation(
         op="grouped_linear",
@@ -106,17 +118,17 @@ _GROUPED = (
         # On other archs torch multiplies group by group, and reads the offsets on the host.
         archs=("cpu", "sm_90"),
         priority=Priority.VENDOR,
-        when=(
-            Absent("group_sizes"),
-            AnyOf(Dtype("x", "bfloat16"), ON_CPU),
-            Dtype("x", "bfloat16", "float16", "float32"),
-            Contiguous("x", "w", "group_offsets"),
-            MultipleOf("k", 8),
-            MultipleOf("n", 8),
-            AtMost("groups", _MOST_GROUPS),
-            AnyOf(ON_CPU, Aligned("x", 16)),
-            AnyOf(ON_CPU, Aligned("w", 16)),
-        ),
+        when=_OF_GROUPS,
+        capturable=True,
+        deterministic=True,
+    ),
+    Implementation(
+        op="grouped_linear_backward",
+        name="grouped",
+        target="opmux_vendor.grouped:grouped_linear_backward",
+        archs=("cpu", "sm_90"),
+        priority=RECOMPUTED,  # each gradient is written twice
+        when=(*_OF_GROUPS, Contiguous("grad_out"), AnyOf(ON_CPU, Aligned("grad_out", 16))),
         capturable=True,
         deterministic=True,
     ),
