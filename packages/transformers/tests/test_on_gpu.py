@@ -29,7 +29,7 @@ def test_the_families_on_kernels(name: str, dtype: torch.dtype) -> None:
     with opmux.trace() as trace:
         comparisons, report = check.compare(small_config(name), dtype, "cuda")
     assert [c for c in comparisons if not c.passed] == []
-    assert {row.kind for row in report.left()} <= {"residual", "experts"}
+    assert {row.kind for row in report.left()} <= {"residual"}
     assert {"attention", "attention_backward", "paged_attention", "write_kv_cache"} <= {row.op for row in trace.rows}
     assert others(trace) == []
     assert sum(row.fallbacks for row in trace.rows) == 0

@@ -7,8 +7,8 @@
     opmux_transformers.unpatch(model)
 
 `patch` replaces what it can prove equal: RMS norms, rotary embedding, gated activations, attention, residual sums with
-the norm after them, the cache of ``generate``, and the loss in training. The report says what was replaced, what was
-left, and why.
+the norm after them, mixtures of experts, the cache of ``generate``, and the loss in training. The report says what was
+replaced, what was left, and why.
 """
 
 from typing import Any
@@ -31,6 +31,7 @@ def patch(
     residual: bool = True,
     cache: bool = True,
     loss: bool = True,
+    experts: bool = True,
     linear: bool = True,
 ) -> Report:
     """Replace what opmux can prove equal in a model, or in every later model of a family.
@@ -52,6 +53,7 @@ def patch(
         cache: Whether ``generate`` makes a `PagedCache`.
         loss: Whether a causal language model computes its loss in training without logits. Called with labels in
             training mode, it then returns no logits.
+        experts: Whether the experts of mixtures are computed by grouped products.
         linear: Whether linears with an 8-bit weight, as quantisers and `opmux.nn.quantize_` make them, multiply it by
             opmux's ops.
 
@@ -69,7 +71,7 @@ def patch(
 
     options = {
         "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
-        "loss": loss, "linear": linear,
+        "loss": loss, "experts": experts, "linear": linear,
     }  # fmt: skip
     for name, value in options.items():
         if not isinstance(value, bool):

@@ -25,6 +25,7 @@ _RARE: dict[str, Any] = {
     "attn_layer_period": 2, "attn_layer_offset": 1,  # Jamba: one attention layer in this many
     "num_kv_shared_layers": 0,  # Gemma 3n: two layers have no layer of their kind to share with
     "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 16,
+    "first_k_dense_replace": 1, "moe_intermediate_size": 48, "n_routed_experts": 16,  # one dense layer, small experts
     "per_layer_config": None,  # Gemma 4: sizes of layers that the small model does not have
 }  # fmt: skip
 """Sizes that only some configurations have, and the values that replace them if they are set."""

@@ -10,9 +10,14 @@ from torch import nn
 
 from opmux.errors import InvalidArgument
 from opmux_transformers.attention import NAME, NAMED
+from opmux_transformers.experts import NAME as NAME_OF_EXPERTS
+from opmux_transformers.experts import NAMED as NAMED_EXPERTS
 from opmux_transformers.kinds import KINDS
-from opmux_transformers.kinds.attention import ATTENTION, register
+from opmux_transformers.kinds import attention as attention_kind
+from opmux_transformers.kinds import experts as experts_kind
+from opmux_transformers.kinds.attention import ATTENTION
 from opmux_transformers.kinds.cache import CACHE
+from opmux_transformers.kinds.experts import EXPERTS
 from opmux_transformers.pickled import survive_pickle
 from opmux_transformers.replicas import follow_replicas
 from opmux_transformers.reporting import LEFT, REPLACED, Report, Row
@@ -34,7 +39,8 @@ def patch_model(model: nn.Module, options: dict[str, bool]) -> Report:
             f"opmux_transformers.patch: `model` is patched already, with {changed}; unpatch(model) first, or leave the"
             " options as they were"
         )
-    register()
+    attention_kind.register()
+    experts_kind.register()
     config = getattr(model, "config", None)
     report = Report(type(model).__name__, str(getattr(config, "model_type", "?")), transformers.__version__)
     patch = Patch(report, options, unloaded=_unloaded(model))
@@ -106,9 +112,13 @@ def _note(model: nn.Module, patch: Patch) -> None:
 
 
 def report_of(model: nn.Module, patch: Patch) -> Report:
-    """The current report of a patch: ``set_attn_implementation`` may have changed the attention since."""
+    """The current report of a patch: ``set_attn_implementation`` and its like may have changed the model since."""
 
     def now(row: Row) -> Row:
+        if row.kind == EXPERTS.name and row.status == REPLACED:
+            named = vars(vars(modules[row.module])["config"]).get(NAMED_EXPERTS)
+            reason = f"it was given back to transformers' {named!r} (set_experts_implementation)"
+            return row if named == NAME_OF_EXPERTS else replace(row, status=LEFT, op="", reason=reason)
         if row.kind not in (ATTENTION.name, CACHE.name) or row.status != REPLACED:
             return row
         module: Any = modules.get(row.module)
@@ -123,7 +133,8 @@ def report_of(model: nn.Module, patch: Patch) -> Report:
             reason = f"generate keeps its ordinary cache: attention was given back to transformers' {name!r}"
         return replace(row, status=LEFT, op="", reason=reason)
 
-    if all(vars(config.made).get(NAMED) == config.at_first.get(NAMED) for config in patch.configs):
+    named = (NAMED, NAMED_EXPERTS)
+    if all(vars(config.made).get(key) == config.at_first.get(key) for config in patch.configs for key in named):
         return patch.report
     modules = dict(model.named_modules())
     return replace(patch.report, rows=[now(row) for row in patch.report.rows])

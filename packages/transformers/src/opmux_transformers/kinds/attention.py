@@ -5,7 +5,6 @@ and the attention that it would get. The keywords that it passes to attention ar
 change what is computed, and a window must be the one that the layer's mask would have.
 """
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,10 @@ from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.rope import ROPE, rotating_function
 from opmux_transformers.kinds.rotation import Rope
 from opmux_transformers.probe import CACHES, Probe, first, is_candidate, key_of, probe, strangers, unregistered
+from opmux_transformers.stand_ins import switch
 from opmux_transformers.survey import Survey
 from opmux_transformers.trial import Trial, still
-from opmux_transformers.undo import Patch, StandIn
+from opmux_transformers.undo import Patch
 
 RECORDING = "opmux_recording"
 """The name of the attention that a check runs under: opmux's own, with its arguments recorded."""
@@ -112,7 +112,7 @@ class AttentionKind(Kind[Attention]):
         for path in _makers_of_masks(survey):
             module = survey.modules[path]
             patch.set(module, "forward", masks.with_own_positions(module).__get__(module), self.name)
-        _switch(survey, patch)
+        switch(survey, patch, survey.found(self), attention.NAMED, attention.NAME, self.name)
 
     def undo(self, patch: Patch) -> None:
         """Put back the model's own configurations, with what has been set in their copies since."""
@@ -209,38 +209,6 @@ def _makers_of_masks(survey: Survey) -> list[str]:
     above = {path for path in modules if any(a.startswith(f"{path}." if path else "") for a in attended)}
     makers = [p for p in above if masks.makes_masks(modules[p]) and whose_forward(modules[p]) is None]
     return [p for p in makers if not any(o != p and o.startswith(f"{p}." if p else "") for o in makers)]
-
-
-def _switch(survey: Survey, patch: Patch) -> None:
-    """Name opmux's attention in copies of the configuration, since other models may hold the same object."""
-    attended = survey.found(ATTENTION)
-    switched = {id(survey.modules[path].config) for path in attended}
-    if not switched:
-        return
-    made: dict[int, Any] = {}
-
-    def stand_in(config: Any) -> Any:
-        if id(config) in made:
-            return made[id(config)]
-        inner = {k: getattr(config, k, None) for k in getattr(config, "sub_configs", {})}
-        changed = {k: new for k, c in inner.items() if c is not None and (new := stand_in(c)) is not c}
-        if id(config) not in switched and not changed:
-            made[id(config)] = config
-            return config
-        new = copy.copy(config)
-        vars(new).update(changed)
-        if id(config) in switched:
-            vars(new)[attention.NAMED] = attention.NAME
-        made[id(config)] = new
-        patch.configs.append(StandIn(config, new, dict(vars(new))))
-        return new
-
-    for module in survey.modules.values():
-        config = vars(module).get("config")
-        if config is not None and hasattr(config, attention.NAMED):
-            new = stand_in(config)
-            if new is not config:
-                patch.set(module, "config", new, ATTENTION.name)
 
 
 ATTENTION = AttentionKind()
