@@ -1,23 +1,24 @@
-"""Model figures of the kernels, and of Triton's code of the same tile under the same model. Nothing of it is measured.
+"""Model figures of the kernels, and of Triton's and AITER's code under the same model. Nothing of it is measured.
 
 Run: ``python packages/plugins-asm/benchmarks/figures.py`` writes ``figures.md`` beside it. Needs opmux-emulator,
-opmux-triton and ziglang.
+opmux-triton and ziglang; fetches AITER's wheel (40 MB) once.
 """
 
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import launches
 import numpy as np
+import peers
 import torch
+from launches import product, program_of
 
 from opmux_asm.kernels import ARCHS
-from opmux_asm.kernels.operands import Operands
-from opmux_asm.kernels.products import TILES, Product
+from opmux_asm.kernels.block_products import TILES as BLOCK_TILES
+from opmux_asm.kernels.products import TILES
 from opmux_asm.kernels.recipes import Recipe
 from opmux_asm.kernels.row_kernels import RowKernel
-from opmux_asm.objects.toolchain import assemble
-from opmux_asm.writer import Kernel, module
 from opmux_emulator import Memory, Program, Report, launch
 from opmux_emulator.triton_launches import argument_of
 from opmux_triton.aot.build import compile_launch
@@ -27,6 +28,7 @@ from opmux_triton.launch import recording
 
 K_BYTES = 2048
 HIDDEN, ROWS = 8192, 4
+BLOCKS = "fp8, scales of blocks"
 HEADER = """\
 # Model figures
 
@@ -34,23 +36,6 @@ Made by `python packages/plugins-asm/benchmarks/figures.py`. Every number comes 
 kernels execute, and its model of one SIMD, which knows neither caches nor clocks nor bandwidth beyond a compute unit.
 **Nothing here was measured on a GPU.**
 """
-
-
-def program_of(kernel: Kernel) -> Program:
-    """A kernel, assembled."""
-    return Program(assemble(module("k", kernel.arch, [kernel], "figures"), kernel.arch, kernel.name))
-
-
-def product(arch: str, dtype: str, rows: int, columns: int) -> tuple[Kernel, Report]:
-    """A launch of one workgroup."""
-    operands = Operands(arch, dtype, "bf16" if dtype in ("fp8", "int8") else dtype)
-    kernel, memory = Product("k", operands, rows, columns).write(), Memory()
-    pointers = [
-        memory.add(np.zeros(size, "u1"))
-        for size in (rows * K_BYTES, columns * K_BYTES, 4 * columns, 2 * rows * columns, 4 * rows, 4 * columns)
-    ]
-    sizes = map(np.uint32, (rows, columns, K_BYTES // operands.bytes, K_BYTES, K_BYTES, 0))
-    return kernel, launch(program_of(kernel), "k", (1,), (256,), [*pointers, *sizes], memory=memory, model=True)
 
 
 def triton_product(arch: str, warps: int, block_k: int, stages: int) -> Report:
@@ -86,16 +71,39 @@ def loops() -> Iterator[str]:
     yield "| arch | x and w | tile | matrix unit busy | cycles | matrix instructions | registers | LDS | conflicts |"
     yield "|---|---|---|---|---|---|---|---|---|"
     cases = [("bf16", tile) for tile in TILES] + [(dtype, (256, 256)) for dtype in ("f16", "fp8", "int8")]
+    cases += [(BLOCKS, tile) for tile in BLOCK_TILES]
     for arch in ARCHS:
         for dtype, tile in cases:
-            kernel, report = product(arch, dtype, *tile)
+            kernel, report = product(arch, dtype.split(",")[0], *tile, K_BYTES, blocks=dtype == BLOCKS)
             registers = f"{kernel.files['v'].most} + {kernel.files['a'].most}"
             conflicts = report.counts.lds_conflict_cycles
             size = f"{tile[0]}x{tile[1]}"
             yield f"| {arch} | {dtype} | {size} | {share(report)} | {registers} | {kernel.lds} | {conflicts} |"
 
 
-def peers() -> Iterator[str]:
+def attention() -> Iterator[str]:
+    """The loops of attention, and what they read."""
+    yield "\n## Attention\n"
+    yield "One workgroup: 128 queries, or 8 that share a kv head and pages of 16; heads of 128, bfloat16 queries. What"
+    yield "1024 further keys add: the share of that time in which the matrix unit works, and a compute unit's cycles"
+    yield "for a key, when as many workgroups run as fit. A compute unit reads 64 bytes a cycle, so a key and its value"
+    yield "take at least 8 cycles in bfloat16 and 4 in fp8.\n"
+    yield "| op | arch | cache | matrix unit busy | cycles a key | registers | waves a SIMD | LDS | conflicts |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for arch in ARCHS:
+        runs = {("attention", ""): lambda keys, arch=arch: launches.attention(arch, keys)}
+        for cache in ("", "fp8"):
+            runs["paged_attention", cache] = lambda keys, arch=arch, cache=cache: launches.paged(arch, cache, keys, 8)
+        for (op, cache), made in runs.items():
+            kernel, report = made(16)
+            found = peers.pace(lambda keys, made=made: made(keys)[1], 1024)
+            yield (
+                f"| `{op}` | {arch} | {cache or 'bf16'} | {found.busy:.3f} | {found.cycles / 1024:.2f} | "
+                f"{kernel.files['v'].most} | {report.counts.waves_per_simd} | {kernel.lds} | {found.conflicts} |"
+            )
+
+
+def triton() -> Iterator[str]:
     """The largest tile beside Triton's."""
     yield "\n## The same tile by Triton\n"
     yield "bfloat16, 256x256, compiled by the installed Triton from the kernel of `opmux-triton`, in several configs;"
@@ -153,7 +161,7 @@ def rows() -> Iterator[str]:
 
 def main() -> None:
     """Write the page."""
-    lines = [HEADER.rstrip(), *loops(), *peers(), *rows()]
+    lines = [HEADER.rstrip(), *loops(), *triton(), *peers.table(), *attention(), *rows()]
     Path(__file__).with_name("figures.md").write_text("\n".join(lines) + "\n")
 
 

@@ -174,6 +174,18 @@ def test_a_rule_can_be_left_out(rule: str) -> None:
     ).is_clean
 
 
+@pytest.mark.parametrize(("used", "rules"), [("v2", {"unwritten-register"}), ("v0", set())])
+def test_what_a_transposed_read_finds_unwritten_is_judged_where_it_is_used(used: str, rules: set[str]) -> None:
+    """Half of the rows are written; compilers read past a narrow tile and use none of it."""
+    write = "  v_cmp_gt_u32 vcc, 8, v0\n  s_and_saveexec_b64 s[12:13], vcc\n  v_mov_b32 v6, 1\n  v_mov_b32 v7, 1\n"
+    write += "  v_lshlrev_b32 v5, 3, v0\n  ds_write_b64 v5, v[6:7]\n  s_mov_b64 exec, s[12:13]\n"
+    read = "  v_lshlrev_b32 v5, 3, v0\n  ds_read_b64_tr_b16 v[2:3], v5\n  s_waitcnt lgkmcnt(0)\n"
+    body = LOAD + write + read + STORE.replace("v2", used)
+    program = assemble(body, arch="gfx950", lds=1024)
+    report = launch(program, "k", (1,), (64,), [np.zeros(256, "f4"), np.zeros(256, "f4")], check=False)
+    assert {judgement.rule for judgement in report.judgements} == rules
+
+
 @pytest.mark.parametrize("write", ["ds_write_b32", "ds_write_b16", "ds_write_b8", "ds_write_b16_d16_hi"])
 def test_waves_may_write_the_same_value_to_the_same_place(write: str) -> None:
     """Compilers store replicated data so. Another value is a race, whatever the width."""

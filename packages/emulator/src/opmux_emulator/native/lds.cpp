@@ -194,9 +194,18 @@ void across(Wave& w, const Inst& i, int kind) {   // 0 swizzle, 1 permute, 2 bpe
     w.vu[i.dst - VGPR] = (w.vu[i.dst - VGPR] & ~exec) | (und & exec);
     w.issued[LDS_OP]++; outstanding_v(w, i.dst, LDS_OP);
 }
+// What nothing wrote counts as an unwritten value that was stored there: compilers read rows past a narrow tile, whose
+// elements they do not use.
+void taint_unwritten(Wave& w, const u32* base, u32 offset, u32 bytes) {
+    for (int l = 0; l < LANES; l++) if (w.exec() >> l & 1) for (u32 at = (base[l] + offset) & ~3u; at < base[l] + offset + bytes && at + 4 <= w.g->lds.size(); at += 4) {
+        LdsWord& x = w.g->shadow[at / 4];
+        if (x.written != 15) { x.written = 15; x.tainted = 1; }
+    }
+}
 // CDNA4 ISA, "LDS transpose": sixteen lanes read sixteen rows of 64 bits and get a column of elements each.
 void read_transposed(Wave& w, const Inst& i, int bits) {
-    const u32* a = address_of(w, i); u32 at[LANES]; int bytes = bits == 6 ? 12 : 8, n = bytes / 4; u64 mask = take(w, i, a, i.imm, bytes, false, at);
+    const u32* a = address_of(w, i); u32 at[LANES]; int bytes = bits == 6 ? 12 : 8, n = bytes / 4; taint_unwritten(w, a, i.imm, bytes);
+    u64 mask = take(w, i, a, i.imm, bytes, false, at), tainted[3] = {};
     int per = bytes * 8 / bits, rows = bits == 16 ? 4 : bits == 6 ? 16 : per; u32 out[3][LANES] = {};
     auto element = [&](int lane, int k) -> u32 {
         if (!(mask >> lane & 1)) return 0;
@@ -207,11 +216,15 @@ void read_transposed(Wave& w, const Inst& i, int bits) {
     for (int l = 0; l < LANES; l++) {
         // Within 16 lanes: rows of 16 elements lie in 16 / per lanes each; lane l gets column l & 15 of `per` rows.
         int block = l & ~15, column = l & 15, lanes_a_row = 16 / per; unsigned __int128 x = 0;
-        for (int k = 0; k < per; k++) { int from = block + (lanes_a_row ? k * lanes_a_row + column / per : k); x |= (unsigned __int128)element(from, column % per) << (k * bits); }
+        for (int k = 0; k < per; k++) {
+            int from = block + (lanes_a_row ? k * lanes_a_row + column / per : k); x |= (unsigned __int128)element(from, column % per) << (k * bits);
+            if (mask >> from & 1 && w.g->shadow[(at[from] + column % per * bits / 8) / 4].tainted) for (int d = k * bits / 32; d <= ((k + 1) * bits - 1) / 32; d++) tainted[d] |= 1ull << l;
+        }
         for (int k = 0; k < n; k++) out[k][l] = (u32)(x >> (32 * k));
     }
     for (int k = 0; k < n; k++) { u32* d = write_v(w, i, i.dst + k); for (int l = 0; l < LANES; l++) if (w.exec() >> l & 1) d[l] = out[k][l]; }
     w.issued[LDS_OP]++; lds_note(w, LDS_OP, false, bytes, mask, at); finish_read(w, i, n);
+    for (int k = 0; k < n; k++) w.vu[i.dst - VGPR + k] |= tainted[k] & w.exec();
 }
 u32 pk_add_f16(u32 a, u32 b) { return to_half(half(a) + half(b)) | (u32)to_half(half(a >> 16) + half(b >> 16)) << 16; }
 u32 pk_add_bf16(u32 a, u32 b) { return to_bf16(bf16(a) + bf16(b)) | (u32)to_bf16(bf16(a >> 16) + bf16(b >> 16)) << 16; }
