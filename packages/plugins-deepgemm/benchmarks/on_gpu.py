@@ -96,8 +96,8 @@ def timed(family: str) -> Iterator[tuple[int, int, int, list[Config]]]:
             found = [config for config in found if config.kernel == kind]
             best: dict[object, Config] = {}
             for config in found:  # the best of each kind
-                best.setdefault((config.block_m, config.consumers, config.cluster), config)
-            yield m, n, k, list(best.values())[:5]
+                best.setdefault((config.block_m, config.block_n, config.cluster), config)
+            yield m, n, k, list(best.values())[:6]
 
 
 def product_of(family: str, n: int, k: int, out: str = "bfloat16", bias: bool = False) -> Product:

@@ -32,6 +32,8 @@ START = 3.0
 """Microseconds of a launch, the first copies and the last store."""
 MEETING = 1.5
 """Microseconds for the blocks of a cluster to add their sums."""
+ALONE = 1.05
+"""By how much longer a single consumer takes."""
 PROMOTION = 150e3
 """Sums in a microsecond that a multiprocessor scales and adds in float32."""
 MOST_STAGES = 16
@@ -109,6 +111,8 @@ def _large_work(sizes: Sizes, config: Config) -> float:
     epilogue = config.block_m * config.block_n * 4 / COPY_RATE / 2 + 0.3
     copied = (config.block_m + config.block_n / config.cluster) * 128
     block = max(_multiply(sizes, config), copied / COPY_RATE)
+    if config.consumers == 1:  # nobody multiplies while it waits, scales or stores
+        block *= ALONE
     return rounds * (sizes.blocks * block + epilogue)
 
 
