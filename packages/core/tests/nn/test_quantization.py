@@ -181,7 +181,7 @@ def test_layers_that_are_not_plain() -> None:
     assert reasons(report) == {
         "a": "it has hooks, which would not move along",
         "b": "its forward was replaced",
-        "c": "its weight is one on the meta device",
+        "c": "its weight is on the meta device: load it first",
         "d": "its weight has NaN or infinity in it",
         "e": "it is a Adapted, which may compute something else",
         "f": "its weight is computed before each call",

@@ -33,6 +33,7 @@ def patch(
     loss: bool = True,
     experts: bool = True,
     linear: bool = True,
+    quantize: str | None = None,
 ) -> Report:
     """Replace what opmux can prove equal in a model, or in every later model of a family.
 
@@ -56,20 +57,23 @@ def patch(
         experts: Whether the experts of mixtures are computed by grouped products.
         linear: Whether linears with an 8-bit weight, as quantisers and `opmux.nn.quantize_` make them, multiply it by
             opmux's ops.
+        quantize: ``"fp8"`` or ``"int8"`` also quantises plain linears, per token and channel, except heads and
+            routers. Their weights stay beside the codes, so that `unpatch` restores the model; gradients pass through
+            the quantisation.
 
     Returns:
         What was replaced and what was left. For a family's name, a report without rows; call `report` for each model.
 
     Raises:
-        InvalidArgument: if ``model`` is neither a model nor a known family, a flag is not a bool, or the model is
-            already patched with other options.
+        InvalidArgument: if ``model`` is neither a model nor a known family, a flag is not a bool, ``quantize`` is
+            unknown, or the model is already patched with other options.
         UnsupportedCall: if the version of transformers is not supported.
     """
     from opmux.errors import InvalidArgument
     from opmux_transformers.loading import patch_family
     from opmux_transformers.patching import patch_model
 
-    options = {
+    options: dict[str, Any] = {
         "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
         "loss": loss, "experts": experts, "linear": linear,
     }  # fmt: skip
@@ -78,6 +82,12 @@ def patch(
             raise InvalidArgument(
                 f"opmux_transformers.patch: `{name}` expected True or False, got {value!r}; pass False to skip it"
             )
+    if quantize not in (None, "fp8", "int8"):
+        raise InvalidArgument(
+            f"opmux_transformers.patch: `quantize` expected 'fp8', 'int8' or None, got {quantize!r}; opmux.nn.quantize_"
+            " before patch(model) takes other dtypes and blocks"
+        )
+    options["quantize"] = quantize
     if isinstance(model, str):
         return patch_family(model, options)
     return patch_model(_module("patch", model, " or a family's name"), options)

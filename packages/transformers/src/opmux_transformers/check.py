@@ -31,7 +31,7 @@ ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
 
 ALL = {
     "norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True, "loss": True,
-    "experts": True, "linear": True,
+    "experts": True, "linear": True, "quantize": None,
 }  # fmt: skip
 
 

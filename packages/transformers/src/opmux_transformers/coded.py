@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import opmux
 from opmux.nn import autocast_dtype
 from opmux.nn.quantized_product import StraightThrough, quantize_rows, quantized_product
 from opmux_transformers.foreign import mark
@@ -48,14 +49,47 @@ class Codes:
         """The scale of static activations, ``(1, 1)``."""
         return matrix(tensor_of(module, self.input_scale)) if self.input_scale else None
 
-    def quantized(self, module: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The codes and scales of rows ``(m, in_features)``, as the module takes them."""
-        return quantize_rows(rows, tensor_of(module, "weight").dtype, self.activations, self.of_input(module))
+    def original(self, module: nn.Module) -> Tensor | None:
+        """The parameter that the codes were made of; None if the codes are all there is."""
+        return None
 
     def product(self, module: nn.Module, q: Tensor, scale: Tensor, out_dtype: torch.dtype) -> Tensor:
         """The module's result for rows that are quantised already."""
         weight, weight_scale, bias = self.of_weight(module)
         return quantized_product(q, scale, weight, weight_scale, bias, out_dtype)
+
+
+class Kept:
+    """The codes of a plain linear's weight, made again when the weight has changed."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.key: tuple[Any, ...] = ()
+        self.codes: tuple[Tensor, Tensor] | None = None
+
+    def of(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes ``(n, k)`` and the scales ``(n, 1)`` of a weight."""
+        if self.codes is not None and torch.compiler.is_compiling():
+            return self.codes
+        key = (weight.data_ptr(), weight.dtype, weight.device, 0 if weight.is_inference() else weight._version)
+        if self.codes is None or self.key != key:
+            self.codes = opmux.quantize(weight.detach(), dtype=self.dtype, block=(1, -1))
+            self.key = key
+        return self.codes
+
+
+@dataclass(frozen=True)
+class MadeCodes(Codes):
+    """Codes that are made of a plain linear's weight and kept beside it, in the attribute ``scale``."""
+
+    def of_weight(self, module: nn.Module) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The codes, their scales, and the bias."""
+        kept: Kept = getattr(module, self.scale)
+        return *kept.of(tensor_of(module, "weight")), module._parameters.get("bias")
+
+    def original(self, module: nn.Module) -> Tensor | None:
+        """The weight itself."""
+        return tensor_of(module, "weight")
 
 
 def tensor_of(module: nn.Module, name: str) -> Tensor:
@@ -87,12 +121,13 @@ def forward_of(codes: Codes) -> Callable[..., Tensor]:
             return functional.linear(input, weight, bias)
         rows = input.reshape(-1, input.shape[-1])
         out_dtype = (autocast_dtype(input) if codes.casts else None) or input.dtype
-        if torch.is_grad_enabled() and input.requires_grad:
+        original = codes.original(self) if torch.is_grad_enabled() else None
+        if torch.is_grad_enabled() and (input.requires_grad or (original is not None and original.requires_grad)):
             options = (codes.activations, out_dtype, None)
-            fixed = None if bias is None else bias.detach()
-            out: Any = StraightThrough.apply(rows, None, weight, scale, codes.of_input(self), fixed, options)  # type: ignore[no-untyped-call]
+            bias = bias.detach() if bias is not None and original is None else bias
+            out: Any = StraightThrough.apply(rows, original, weight, scale, codes.of_input(self), bias, options)  # type: ignore[no-untyped-call]
         else:
-            q, x_scale = codes.quantized(self, rows)
+            q, x_scale = quantize_rows(rows, weight.dtype, codes.activations, codes.of_input(self))
             out = quantized_product(q, x_scale, weight, scale, bias, out_dtype)
         result: Tensor = out.view(*input.shape[:-1], weight.shape[0])
         return result

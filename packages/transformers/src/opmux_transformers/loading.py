@@ -26,7 +26,7 @@ _METHODS = ("__init__", "post_init", "from_pretrained")
 class _Patched:
     """A family whose later models are patched."""
 
-    def __init__(self, base: type[PreTrainedModel], options: dict[str, bool], report: Report) -> None:
+    def __init__(self, base: type[PreTrainedModel], options: dict[str, Any], report: Report) -> None:
         self.base, self.options, self.report = base, options, report
 
 
@@ -58,7 +58,7 @@ def base_class(name: str) -> type[PreTrainedModel]:
     return base
 
 
-def patch_family(name: str, options: dict[str, bool]) -> Report:
+def patch_family(name: str, options: dict[str, Any]) -> Report:
     """Patch every model of a family that is loaded or constructed from now on."""
     check_transformers()
     base, name = base_class(name), canonical(name)
@@ -131,6 +131,6 @@ def _begun() -> list[Any]:
     return _under_construction.models  # type: ignore[no-any-return]
 
 
-def _patch_unless_meta(model: Any, options: dict[str, bool]) -> None:
+def _patch_unless_meta(model: Any, options: dict[str, Any]) -> None:
     if state_of(model) is None and not any(p.is_meta for p in model.parameters()):
         patch_model(model, options)

@@ -26,7 +26,7 @@ from opmux_transformers.undo import STATE, Patch, state_of
 from opmux_transformers.versions import check_transformers
 
 
-def patch_model(model: nn.Module, options: dict[str, bool]) -> Report:
+def patch_model(model: nn.Module, options: dict[str, Any]) -> Report:
     """Replace what can be proved equal in one model; see `opmux_transformers.patch`."""
     check_transformers()
     if (before := state_of(model)) is not None and before.options == options:

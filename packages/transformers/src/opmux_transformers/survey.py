@@ -54,7 +54,7 @@ class Survey:
     """
 
     model: nn.Module
-    options: dict[str, bool]
+    options: dict[str, Any]
     modules: dict[str, nn.Module] = field(init=False)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     _known: dict[Any, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Survey:
 
     def wants(self, kind: Finder[Any]) -> bool:
         """Whether the caller of `patch` wants a kind replaced."""
-        return kind.option is None or self.options[kind.option]
+        return kind.option is None or bool(self.options[kind.option])
 
     def found(self, kind: Finder[F]) -> dict[str, F]:
         """The modules of a kind that are replaced, by path."""

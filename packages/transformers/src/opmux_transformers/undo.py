@@ -65,7 +65,7 @@ class Patch:
     """
 
     report: Report
-    options: dict[str, bool]
+    options: dict[str, Any]
     changes: list[Change] = field(default_factory=list)
     configs: list[StandIn] = field(default_factory=list)
     unloaded: int = 0

@@ -137,7 +137,7 @@ def _judged(model: nn.Module, skip: Mapping[str, str] | Sequence[str]) -> list[_
                     one.places.append((holder, name, f"{path}.{name}".lstrip(".")))
     reasons = skip if isinstance(skip, Mapping) else dict.fromkeys(skip, "")
     for one in found.values():
-        one.reason = _reason(one, reasons)
+        one.reason = reason_to_leave(one.linear, [path for _, _, path in one.places], reasons)
     users: dict[int, set[int]] = {}
     names: dict[int, str] = {}
     for path, module in model.named_modules():
@@ -154,11 +154,16 @@ def _judged(model: nn.Module, skip: Mapping[str, str] | Sequence[str]) -> list[_
     return [*found.values()]
 
 
-def _reason(one: _Found, reasons: Mapping[str, str]) -> str | None:
-    """Why a layer is left, apart from what it shares; None if nothing speaks against it."""
-    linear = one.linear
-    for pattern, reason in reasons.items():
-        if any(fnmatchcase(path, pattern) for _, _, path in one.places):
+def reason_to_leave(linear: nn.Linear, paths: Sequence[str], skip: Mapping[str, str]) -> str | None:
+    """Why a layer is left, apart from what it shares; None if nothing speaks against it.
+
+    Args:
+        linear: The layer.
+        paths: Its paths in the model.
+        skip: Patterns of paths, with a reason each, which may be empty.
+    """
+    for pattern, reason in skip.items():
+        if any(fnmatchcase(path, pattern) for path in paths):
             return f"{reason} (it matches {pattern!r})" if reason else f"it matches {pattern!r}"
     if type(linear) not in (nn.Linear, Linear):
         return f"it is a {type(linear).__name__}, which may compute something else"
@@ -169,8 +174,10 @@ def _reason(one: _Found, reasons: Mapping[str, str]) -> str | None:
     hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
     if any(hooks):
         return "it has hooks, which would not move along"
+    if linear.weight.is_meta:
+        return "its weight is on the meta device: load it first"
     flaw = flaw_of(linear.weight)
-    return None if flaw is None else f"its weight is {flaw}" if "meta" in flaw else f"its weight has {flaw}"
+    return None if flaw is None else f"its weight has {flaw}"
 
 
 def _convert(chosen: list[_Found], how: dict[str, Any], scales: dict[nn.Module, float], free: bool) -> None:

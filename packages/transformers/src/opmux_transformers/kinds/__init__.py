@@ -11,6 +11,7 @@ from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.linear import LINEAR
 from opmux_transformers.kinds.loss import LOSS
 from opmux_transformers.kinds.norm import NORM
+from opmux_transformers.kinds.quantize import QUANTIZE
 from opmux_transformers.kinds.residual import RESIDUAL
 from opmux_transformers.kinds.rope import ROPE
 from opmux_transformers.kinds.rope_tables import ROPE_TABLES
@@ -29,6 +30,7 @@ KINDS: list[Kind[Any]] = [
     CACHE,  # needs attention
     LOSS,
     EXPERTS,
+    QUANTIZE,
 ]
 """In the order in which they are judged, replaced and reported; undone in reverse. Each may use the findings of those
 before it."""

@@ -1,0 +1,124 @@
+"""Plain models, quantised on request: near the reference on dequantised values, and restored bit by bit."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from quantised import dequantised
+from samples import deep_looks, generated, ids, logits, model, ops_of, reasons, train_alike
+from torch import nn
+
+import opmux_transformers
+from opmux.errors import InvalidArgument
+
+
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+@pytest.mark.parametrize("name", ["llama", "phi3", "gemma3_text"])
+def test_greedy_tokens_are_those_of_the_dequantised_model(name: str, codes: str) -> None:
+    plain = model(name)
+    patched, reference = copy.deepcopy(plain), dequantised(plain, codes)
+    report = opmux_transformers.patch(patched, quantize=codes)
+    assert report.counts()["quantize"]["left"] == 1
+    assert report.replaced("attention") == report.replaced("gate") == 2
+    assert {"quantize", "scaled_linear"} <= ops_of(patched)
+    found, expected, exact = logits(patched, ids()), logits(reference, ids()), logits(plain, ids())
+    assert (found - expected).norm() < 0.25 * (exact - expected).norm()  # a code may round otherwise, no more
+    tokens, theirs = generated(patched, ids()), generated(reference, ids())
+    scores = logits(reference, tokens)[:, ids().shape[1] - 1 : -1]
+    chosen = scores.gather(-1, tokens[:, ids().shape[1] :, None]).squeeze(-1)
+    assert torch.equal(tokens, theirs) or bool((scores.amax(-1) - chosen < 0.02 * scores.abs().max()).all())
+
+
+def test_unpatch_restores_the_model() -> None:
+    patched = model()
+    before, result = deep_looks(patched), logits(patched, ids())
+    saved = {name: tensor.clone() for name, tensor in patched.state_dict().items()}
+    opmux_transformers.patch(patched, quantize="fp8")
+    assert not torch.equal(logits(patched, ids()), result)
+    assert {name: torch.equal(t, saved[name]) for name, t in patched.state_dict().items()} == dict.fromkeys(saved, True)
+    file = io.BytesIO()
+    torch.save(patched, file)
+    file.seek(0)
+    assert torch.equal(logits(torch.load(file, weights_only=False), ids()), result)
+    opmux_transformers.unpatch(patched)
+    assert deep_looks(patched) == before
+    assert torch.equal(logits(patched, ids()), result)
+
+
+def test_what_is_left_and_what_it_takes() -> None:
+    patched = model()
+    patched.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: None)
+    report = opmux_transformers.patch(patched, quantize="int8")
+    left = reasons(report, "quantize")
+    assert left["lm_head"].startswith("the head: ")
+    assert left["model.layers.0.mlp.up_proj"] == "it has hooks, which would not move along"
+    assert len(left) == 2
+    assert report.replaced("quantize") == 13
+    assert {row.op for row in report.rows if row.kind == "quantize" and row.op} == {"quantize, scaled_linear (token)"}
+    (note,) = (note for note in report.notes if "codes" in note)
+    assert note == (
+        "the codes take 0.00 GiB beside the weights, which stay as they are for unpatch;"
+        " opmux.nn.quantize_(model) before patch(model) frees the weights"
+    )
+
+
+def test_codes_follow_the_weights() -> None:
+    patched = model()
+    opmux_transformers.patch(patched, quantize="fp8")
+    other = copy.deepcopy(patched)
+    before = logits(patched, ids())
+    assert torch.equal(logits(other, ids()), before)
+    with torch.no_grad():
+        patched.model.layers[0].mlp.down_proj.weight.mul_(-1)
+    changed = logits(patched, ids())
+    assert not torch.equal(changed, before)
+    assert torch.equal(logits(other, ids()), before)
+    opmux_transformers.unpatch(patched)
+    opmux_transformers.patch(patched, quantize="fp8")
+    assert torch.equal(logits(patched, ids()), changed)
+    patched.to(torch.bfloat16)
+    assert logits(patched, ids()).dtype is torch.bfloat16
+
+
+def test_gradients_pass_through() -> None:
+    plain = model()
+    patched = copy.deepcopy(plain)
+    opmux_transformers.patch(patched, quantize="int8", loss=False)
+    for of in (plain, patched):
+        of.train()
+        of(ids(), labels=ids()).loss.backward()
+    for (name, own), (_, theirs) in zip(patched.named_parameters(), plain.named_parameters(), strict=True):
+        assert own.grad is not None, name
+        cosine = nn.functional.cosine_similarity(own.grad.flatten(), theirs.grad.flatten(), dim=0)
+        assert cosine > 0.8, name
+
+
+def test_nothing_is_quantised_unless_asked_for() -> None:
+    plain = model()
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    assert "quantize" not in report.counts()
+    train_alike(patched, plain)
+
+
+def test_it_compiles() -> None:
+    patched = model()
+    opmux_transformers.patch(patched, quantize="fp8", loss=False)
+    with torch.no_grad():
+        compiled: Any = torch.compile(patched, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(ids()).logits, logits(patched, ids()), rtol=1e-4, atol=1e-4)
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        opmux_transformers.patch(model(), quantize="fp4")
+    assert str(caught.value) == (
+        "opmux_transformers.patch: `quantize` expected 'fp8', 'int8' or None, got 'fp4'; opmux.nn.quantize_"
+        " before patch(model) takes other dtypes and blocks"
+    )
+    patched = model()
+    opmux_transformers.patch(patched, quantize="fp8")
+    with pytest.raises(InvalidArgument, match="is patched already, with quantize=fp8; unpatch"):
+        opmux_transformers.patch(patched)
