@@ -2,7 +2,8 @@
 
 Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for decode), with Liger and with TileGym
 where they are installed and patch the family, patched by opmux (eager), and patched under torch.compile or captured as
-a CUDA graph for decode.
+a CUDA graph for decode. Rows with fp8 in their name are quantised models, for inference; they run where --rows names
+them.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
 every round has all rows under the same clocks, and memory is freed after each turn: in training, the models of the rows
@@ -30,7 +31,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROWS = ("eager", "compiled", "liger", "tilegym", "opmux", "opmux compiled", "opmux graph")
+PLAIN_ROWS = ("eager", "compiled", "liger", "tilegym", "opmux", "opmux compiled", "opmux graph")
+FP8_ROWS = (
+    "hf fp8", "hf fp8 compiled", "opmux fp8", "opmux fp8 compiled", "opmux fp8 graph", "opmux fp8 token",
+    "opmux fp8 token compiled", "opmux fp8 token graph",
+)  # fmt: skip
+"""Models quantised as transformers' fine-grained fp8 (blocks of 128x128), called by transformers (``hf``) or patched;
+and by `opmux.nn.quantize_`, per token and channel."""
+ROWS = (*PLAIN_ROWS, *FP8_ROWS)
 WORK = ("prefill", "decode-1", "decode-8", "decode-64", "training")
 PROMPT = 128
 """Tokens that are in the cache before decoding starts."""
@@ -53,6 +61,20 @@ def llama_1b() -> Any:
     )  # fmt: skip
 
 
+def llama_8b() -> Any:
+    """Llama 3.1 8B: the published shape."""
+    import transformers
+
+    return transformers.LlamaConfig(
+        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        },
+    )  # fmt: skip
+
+
 def qwen3_4b() -> Any:
     """Qwen3 4B: the published shape."""
     import transformers
@@ -64,7 +86,8 @@ def qwen3_4b() -> Any:
     )  # fmt: skip
 
 
-MODELS: dict[str, Callable[[], Any]] = {"llama-1b": llama_1b, "qwen3-4b": qwen3_4b}
+MODELS: dict[str, Callable[[], Any]] = {"llama-1b": llama_1b, "qwen3-4b": qwen3_4b, "llama-8b": llama_8b}
+DEFAULT_MODELS = ("llama-1b", "qwen3-4b")
 
 
 def shrink(config: Any) -> Any:
@@ -111,6 +134,9 @@ class Row:
                 config, dtype=dtype, attn_implementation="sdpa"
             )
         self.model.eval()
+        self.static = name in ("compiled", "hf fp8 compiled")
+        """Whether it decodes with transformers' static cache."""
+        self.quantise()
         self.patch_model()
         self.decoded: set[int] = set()
         """Batch sizes that were decoded before."""
@@ -134,6 +160,33 @@ class Row:
             if patch is None:
                 raise LookupError(f"TileGym does not patch {family}")
             patch(use_cutile=True)
+
+    def quantise(self) -> None:
+        """Quantise the model, in a row that wants it; the head stays as it is."""
+        if "fp8" not in self.name:
+            return
+        import opmux.nn
+
+        if "token" in self.name:
+            opmux.nn.quantize_(self.model)
+            return
+        from transformers.integrations.finegrained_fp8 import FP8Linear
+
+        torch = self.torch
+        linears = [(path, m) for path, m in self.model.named_modules() if type(m) is torch.nn.Linear]
+        for path, linear in linears:
+            if path == "lm_head":
+                continue
+            with torch.device("meta"):
+                made = FP8Linear(
+                    linear.in_features, linear.out_features, block_size=(128, 128), has_bias=linear.bias is not None
+                )
+            q, scale = opmux.quantize(linear.weight.detach(), dtype=torch.float8_e4m3fn, block=(128, 128))
+            made.weight = torch.nn.Parameter(q, requires_grad=False)
+            made.weight_scale_inv = torch.nn.Parameter(scale, requires_grad=False)
+            made.bias = linear.bias
+            parent, _, name = path.rpartition(".")
+            setattr(self.model.get_submodule(parent), name, made)
 
     def patch_model(self) -> None:
         """Patch the model with opmux."""
@@ -252,10 +305,10 @@ class Row:
             run = self.stepper(batch, cache, first)
 
             def step(new: int = new) -> None:
-                if hasattr(cache, "crop") and self.name != "compiled":
+                if hasattr(cache, "crop") and not self.static:
                     seen = cache.get_seq_length()
                     cache.crop(-(int(seen) - PROMPT))
-                elif self.name == "compiled":
+                elif self.static:
                     for layer in cache.layers:
                         layer.cumulative_length.fill_(PROMPT)
                 token = first
@@ -270,7 +323,7 @@ class Row:
 
     def cache(self, batch: int, length: int) -> Any:
         """The cache of a row's decoding."""
-        if self.name == "compiled":
+        if self.static:
             return self.transformers.StaticCache(config=self.model.config, max_cache_len=length)
         if self.name.startswith("opmux"):
             import opmux_transformers
@@ -281,7 +334,7 @@ class Row:
     def stepper(self, batch: int, cache: Any, first: Any) -> Callable[[Any], Any]:
         """The function that turns the current token of every sequence into the next one."""
         torch = self.torch
-        if self.name == "opmux graph" and self.settings.device == "cuda":
+        if self.name.endswith("graph") and self.settings.device == "cuda":
             return self.captured(cache, first)
         model = self.compiled("reduce-overhead" if self.settings.device == "cuda" else None)
 
@@ -479,7 +532,7 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
             print(f"{model_name}: {name} is left out: {reason}", flush=True)
         for work in arguments.work:
             table: dict[str, Any] = {name: {"left_out": reason} for name, reason in workers.left_out.items()}
-            rows = [name for name in workers.running if name != "opmux graph" or work.startswith("decode")]
+            rows = [name for name in workers.running if not name.endswith("graph") or work.startswith("decode")]
             if late():
                 return
             if work == "training":
@@ -548,9 +601,9 @@ def join(target: Path, parts: Sequence[Path], refuse: Callable[[str], None]) -> 
 def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(DEFAULT_MODELS))
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(PLAIN_ROWS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=256, help="tokens that are decoded")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one turn of one row may take")

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+import opmux
+
 PROGRAM = Path(__file__).parent.parent / "benchmarks" / "models.py"
 
 
@@ -261,3 +263,18 @@ def test_files_of_several_runs_are_joined(program: ModuleType, tmp_path: Path) -
     parts[0].write_text(json.dumps({**results({}), "device": "another"}))
     program.join(tmp_path / "all.json", parts[:1], refused.append)
     assert refused == [f"{parts[0]}: {tmp_path / 'all.json'} has results of device d, not another"]
+
+
+def test_rows_in_fp8_are_quantised_and_patched(program: ModuleType) -> None:
+    settings = program.Settings(tiny=True, steps=4)
+    rows = {name: program.Row(name, "llama-8b", settings) for name in ("opmux fp8", "opmux fp8 token", "hf fp8")}
+    for name, row in rows.items():
+        stored = {p.dtype for path, p in row.model.named_parameters() if path.endswith("proj.weight")}
+        assert stored == {torch.float8_e4m3fn}, name
+        assert row.model.lm_head.weight.dtype is torch.float32
+    for name in ("opmux fp8", "opmux fp8 token"):
+        with opmux.trace() as traced:
+            found = rows[name].run("decode-8")
+        assert found["tokens_per_second"] > 0
+        assert {"quantize", "scaled_linear", "paged_attention"} <= {row.op for row in traced.rows}
+    assert set(program.PLAIN_ROWS) | set(program.FP8_ROWS) == set(program.ROWS)
