@@ -1,5 +1,8 @@
 """What the records take, and why they refuse the rest."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -39,3 +42,85 @@ def test_explain_shows_asm_behind_portable_kernels(arch: str) -> None:
 )  # fmt: skip
 def test_refusals(x: torch.Tensor, weight: torch.Tensor, arch: str, reason: str) -> None:
     assert explained(x, weight, arch) == (False, reason)
+
+
+def refused(op: Any, *tensors: torch.Tensor | None, name: str = "asm", arch: str = "gfx942", **options: object) -> str:
+    """Why a record refuses a call, or an empty string."""
+    explanation = opmux.explain(op, *tensors, **options, arch=arch)
+    (candidate,) = (c for c in explanation.candidates if c.name == name)
+    return "" if candidate.status in ("chosen", "accepted") else candidate.reason
+
+
+def heads(seq: int = 300, count: int = 4, dim: int = 128, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return meta(2, seq, count, dim, dtype=dtype)
+
+
+def test_attention_is_accepted() -> None:
+    for op in (opmux.attention, opmux.attention_lse):
+        assert refused(op, heads(), heads(70, 2), heads(70, 2), causal=True, arch="gfx950") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "reason"),
+    [
+        ((heads(dim=64),) * 3, {}, "head_dim = 64 is not 128"),
+        ((heads(), heads(), heads(dim=64)), {}, "value_dim = 64 is not 128"),
+        ((heads(dtype=torch.float32),) * 3, {}, "q is float32, takes bfloat16, float16"),
+        ((*(heads(),) * 3, meta(4)), {}, "sinks is not supported"),
+        ((heads(),) * 3, {"window": (64, 0)}, "window = (64, 0) is not (-1, -1)"),
+        ((heads(),) * 3, {"softcap": 30.0}, "softcap = 30.0 is more than 0"),
+        ((heads().mT.contiguous().mT,) * 3, {}, "the last stride of q is not 1: strides [153600, 512, 1, 4]"),
+    ],
+)
+def test_refusals_of_attention(given: tuple[torch.Tensor, ...], options: dict[str, object], reason: str) -> None:
+    assert refused(opmux.attention, *given, **options) == reason
+
+
+def decode(
+    count: int = 8, kv_heads: int = 2, page_size: int = 16, dtype: torch.dtype = torch.bfloat16, *, new: int = 1,
+    cache: torch.dtype | None = None, name: str = "asm",
+) -> str:  # fmt: skip
+    """Why a call of paged attention is refused."""
+    pages = meta(9, page_size, kv_heads, 128, dtype=cache or dtype)
+    index = meta(4, dtype=torch.int32), meta(3, dtype=torch.int32), meta(3, 2, dtype=torch.int32)
+    return refused(
+        opmux.paged_attention, meta(3 * new, count, 128, dtype=dtype), pages, pages, *index, max_seqlen_q=new,
+        max_seqlen_k=32, name=name,
+    )  # fmt: skip
+
+
+def test_paged_attention_is_accepted() -> None:
+    assert decode() == ""
+    assert decode(dtype=torch.float16, cache=torch.float8_e4m3fnuz, name="asm:fnuz") == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (lambda: decode(new=17), "max_seqlen_q = 17 is more than 16"),
+        (lambda: decode(34), "heads = 34 is more than 16 for each of kv_heads = 2"),
+        (lambda: decode(page_size=48), "page_size = 48 is not 16 or 32 or 64 or 128 or 256 or 512 or 1024"),
+        (lambda: decode(cache=torch.int8), "dtypes differ: q bfloat16, k_cache int8"),
+        (lambda: decode(cache=torch.float8_e4m3fn, name="asm:fnuz"),
+         "k_cache is float8_e4m3fn, takes float8_e4m3fnuz"),
+    ],
+)  # fmt: skip
+def test_refusals_of_paged_attention(found: Callable[[], str], reason: str) -> None:
+    assert found() == reason
+
+
+def test_refusals_of_scales_of_blocks() -> None:
+    x, w = (meta(256, 256, dtype=torch.float8_e4m3fnuz) for _ in range(2))
+    x_scale, w_scale = meta(256, 2, dtype=torch.float32), meta(2, 2, dtype=torch.float32)
+    options = {"out_dtype": torch.bfloat16, "name": "asm:fnuz_blocks"}
+    assert refused(opmux.scaled_linear, x, w, x_scale, w_scale, **options) == ""
+    channels = refused(opmux.scaled_linear, x, w, x_scale[:, :1], x_scale[:, :1], **options)
+    assert channels == "x_scale is [256, 1], takes one scale per [1, 128] block of x"
+    rows = refused(opmux.scaled_linear, x, w, x_scale, x_scale, **options)
+    assert rows == "w_scale is [256, 2], takes one scale per [128, 128] block of w"
+
+
+def test_a_cache_of_any_size() -> None:
+    caches = [meta(1 << 17, 16, 8, 128) for _ in range(2)]
+    given = meta(3, 8, 128), meta(3, 8, 128), *caches, meta(3, dtype=torch.int64)
+    assert refused(opmux.write_kv_cache, *given) == ""

@@ -1,8 +1,7 @@
 """`write_kv_cache`: a workgroup copies the heads of one token's key, or of its value, to their slot."""
 
 from opmux_asm.kernels.rope import advance
-from opmux_asm.kernels.rows import RAW_BUFFER
-from opmux_asm.writer import Argument, Kernel
+from opmux_asm.writer import OFF, VCC, Argument, Kernel
 
 FAMILY = "write_kv_cache"
 THREADS = 64
@@ -14,7 +13,6 @@ ARGUMENTS = (
 )  # fmt: skip
 """Strides in bytes: of the source's tokens and heads; of the cache's pages, slots and heads. A page has 2**page_shift
 slots and a head 2**chunk_shift accesses of 16 bytes."""
-FAR = 0x7FFFFFFF
 NAME = "write_kv_cache_16"
 
 
@@ -40,7 +38,7 @@ def copy_heads(arch: str) -> Kernel:
     k.s_cmp_ge_u32(slot[0], given["slot_count"])
     k.s_cbranch_scc1(done)
     k.comment("Where it begins in the source, and in the cache")
-    source, target, page = k.s("source_row", 4), k.s("slot_row", 4), k.s("page")
+    source, target, page = k.s("source_row", 2), k.s("slot_row", 2), k.s("page")
     advance(k, source, given["source"], k.group, given["source_stride"])
     k.s_lshr_b32(page, slot[0], given["page_shift"])
     advance(k, target, given["cache"], page, given["page_stride"])
@@ -49,31 +47,29 @@ def copy_heads(arch: str) -> Kernel:
     k.s_mul_i32(slot[0], slot[0], given["token_stride"])
     k.s_add_u32(target[0], target[0], slot[0])
     k.s_addc_u32(target[1], target[1], 0)
-    for buffer, stride in ((source, "source_head"), (target, "head_stride")):
-        k.s_and_b32(buffer[1], buffer[1], 0xFFFF)
-        k.s_sub_u32(buffer[2], given["heads"], 1)
-        k.s_mul_i32(buffer[2], buffer[2], given[stride])
-        k.s_lshl_b32(eight, 16, given["chunk_shift"])
-        k.s_add_u32(buffer[2], buffer[2], eight)
-        k.s_mov_b32(buffer[3], RAW_BUFFER)
     k.comment("Its heads, an access of each lane at a time")
-    head, chunk, at, far = k.v("head"), k.v("chunk"), k.v("at", 2), k.v("far")
-    data, inside, unit = k.v("data", 4), k.s("inside", 2), k.v("unit")
-    k.v_mov_b32(far, FAR)
+    head, chunk, at, data, unit = k.v("head"), k.v("chunk"), k.v("at", 2), k.v("data", 4), k.v("unit")
+    strides = [k.v(f"{name}_of_head") for name in ("source", "slot")]
+    for stride, name in zip(strides, ("source_head", "head_stride"), strict=True):
+        k.v_mov_b32(stride, given[name])
     k.v_mov_b32(unit, k.thread)
     with k.loop("heads", given["steps"]):
         k.v_lshrrev_b32(head, given["chunk_shift"], unit)
         k.v_lshlrev_b32(chunk, given["chunk_shift"], head)
         k.v_sub_u32(chunk, unit, chunk)
         k.v_lshlrev_b32(chunk, 4, chunk)
-        k.v_cmp_gt_u32(inside, given["heads"], head)
-        for one, stride in zip(at, ("source_head", "head_stride"), strict=True):
-            k.v_mul_lo_u32(one, head, given[stride])
-            k.v_add_u32(one, one, chunk)
-            k.v_cndmask_b32_e64(one, far, one, inside)
-        k.emit_buffer("load", data, at[0], source)
+        k.v_cmp_gt_u32(VCC, given["heads"], head)
+        k.s_mov_b64("exec", VCC)
+        for start, stride, what in zip((source, target), strides, ("load", "store"), strict=True):
+            k.v_mad_u64_u32(at, VCC, head, stride, start)
+            k.v_add_co_u32(at[0], VCC, at[0], chunk)
+            k.v_addc_co_u32(at[1], VCC, 0, at[1], VCC)
+            if what == "load":
+                k.global_load_dwordx4(data, at, OFF)
+                k.wait_for(data)
+            else:
+                k.global_store_dwordx4(at, data, OFF)
+        k.s_mov_b64("exec", -1)
         k.v_add_u32(unit, THREADS, unit)
-        k.wait_for(data)
-        k.emit_buffer("store", data, at[1], target)
     k.place(done)
     return k

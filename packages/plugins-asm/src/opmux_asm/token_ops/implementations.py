@@ -10,7 +10,6 @@ from opmux.plugin import (
     Dtype,
     Exact,
     Implementation,
-    MaxNumel,
     OneOf,
     Predicate,
     SameDtype,
@@ -64,8 +63,6 @@ RECORDS = (
             OneOf("value_dim", 8, 16, 32, 64, 128, 256, 512),
             UnitStride(*CACHE),
             *map(Aligned, CACHE),
-            # Lanes without a token store at an offset of 2**31 - 1 bytes, which has to lie outside.
-            *(MaxNumel(cache, (1 << 29) - 1) for cache in ("k_cache", "v_cache")),
         ),
         capturable=True,
         deterministic=True,
