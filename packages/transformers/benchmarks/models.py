@@ -2,8 +2,9 @@
 
 Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for decode), with Liger and with TileGym
 where they are installed and patch the family, patched by opmux (eager), and patched under torch.compile or captured as
-a CUDA graph for decode. Rows with fp8 in their name are quantised models, for inference; they run where --rows names
-them.
+a CUDA graph for decode. Mixtures of experts have the first two once more with the experts function that transformers'
+``generate`` takes for decoding (batched), where the others have the one it takes by default (grouped). Rows with fp8 in
+their name are quantised models, for inference; they run where --rows names them.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
 every round has all rows under the same clocks, and memory is freed after each turn: in training, the models of the rows
@@ -14,6 +15,7 @@ in the table with the reason. Results are written after each turn. Results in th
 kept; rows that are measured again are replaced. A file from another device or from other versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
+    python benchmarks/models.py --json mixture.json --models qwen3-30b-a3b-6l --work prefill decode-1 decode-8 decode-64
     python benchmarks/models.py --json results.json --join decode.json training.json    # from several GPUs
     python benchmarks/models.py --tiny                  # small models on the CPU, to check that everything runs
 """
@@ -31,7 +33,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-PLAIN_ROWS = ("eager", "compiled", "liger", "tilegym", "opmux", "opmux compiled", "opmux graph")
+PLAIN_ROWS = (
+    "eager", "compiled", "eager batched", "compiled batched", "liger", "tilegym", "opmux", "opmux compiled",
+    "opmux graph",
+)  # fmt: skip
 FP8_ROWS = (
     "hf fp8", "hf fp8 compiled", "opmux fp8", "opmux fp8 compiled", "opmux fp8 graph", "opmux fp8 token",
     "opmux fp8 token compiled", "opmux fp8 token graph",
@@ -86,8 +91,25 @@ def qwen3_4b() -> Any:
     )  # fmt: skip
 
 
-MODELS: dict[str, Callable[[], Any]] = {"llama-1b": llama_1b, "qwen3-4b": qwen3_4b, "llama-8b": llama_8b}
+def qwen3_30b_a3b() -> Any:
+    """Qwen3 30B-A3B: the published shape with 6 of its 48 layers, so that the rows' models fit beside each other."""
+    import transformers
+
+    return transformers.Qwen3MoeConfig(
+        vocab_size=151936, hidden_size=2048, intermediate_size=6144, moe_intermediate_size=768, num_experts=128,
+        num_experts_per_tok=8, norm_topk_prob=True, num_hidden_layers=6, num_attention_heads=32, num_key_value_heads=4,
+        head_dim=128, max_position_embeddings=40960, rms_norm_eps=1e-6, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    )  # fmt: skip
+
+
+MIXTURE = "qwen3-30b-a3b-6l"
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama-1b": llama_1b, "qwen3-4b": qwen3_4b, "llama-8b": llama_8b, MIXTURE: qwen3_30b_a3b,
+}  # fmt: skip
 DEFAULT_MODELS = ("llama-1b", "qwen3-4b")
+PREFILL = {MIXTURE: 4096}
+"""Tokens of a prompt where they are not 2048."""
 
 
 def shrink(config: Any) -> Any:
@@ -95,6 +117,7 @@ def shrink(config: Any) -> Any:
     sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": None}
     kept = {key: value for key, value in config.to_dict().items() if key != "layer_types"}
+    sizes |= {key: value for key, value in {"moe_intermediate_size": 48, "num_experts": 8}.items() if key in kept}
     return type(config)(**{**kept, **sizes, **heads})
 
 
@@ -108,9 +131,9 @@ PARK = "park"
 class Settings:
     """What is the same for all rows of a run."""
 
-    def __init__(self, tiny: bool, steps: int) -> None:
+    def __init__(self, tiny: bool, steps: int, model_name: str = "") -> None:
         self.tiny, self.steps = tiny, steps
-        self.prefill = 64 if tiny else 2048
+        self.prefill = 64 if tiny else PREFILL.get(model_name, 2048)
         self.new = 4 if tiny else steps
         self.training = (2, 32) if tiny else (4, 2048)
         self.device = "cpu" if tiny else "cuda"
@@ -126,6 +149,8 @@ class Row:
         self.torch, self.transformers, self.name, self.settings = torch, transformers, name, settings
         config = MODELS[model_name]()
         config = shrink(config) if settings.tiny else config
+        if name.endswith("batched"):
+            config._experts_implementation = "batched_mm"
         dtype = torch.float32 if settings.tiny else torch.bfloat16
         self.patch_classes(config.model_type)
         torch.manual_seed(0)
@@ -134,7 +159,7 @@ class Row:
                 config, dtype=dtype, attn_implementation="sdpa"
             )
         self.model.eval()
-        self.static = name in ("compiled", "hf fp8 compiled")
+        self.static = name in ("compiled", "compiled batched", "hf fp8 compiled")
         """Whether it decodes with transformers' static cache."""
         self.quantise()
         self.patch_model()
@@ -382,7 +407,7 @@ def say(error: Exception) -> str:
 def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any) -> None:
     """A row's process: make the model, then measure what is asked for."""
     try:
-        row = Row(name, model_name, Settings(tiny, steps))
+        row = Row(name, model_name, Settings(tiny, steps, model_name))
         pipe.send(("ready", None))
     except Exception as error:
         pipe.send(("left out", say(error)))
@@ -526,7 +551,8 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
         return False
 
     for model_name in arguments.models:
-        workers = Workers(model_name, arguments.rows, arguments)
+        rows_of_model = [name for name in arguments.rows if model_name == MIXTURE or not name.endswith("batched")]
+        workers = Workers(model_name, rows_of_model, arguments)
         found = results["models"].setdefault(model_name, {})
         for name, reason in workers.left_out.items():
             print(f"{model_name}: {name} is left out: {reason}", flush=True)

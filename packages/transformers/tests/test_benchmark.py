@@ -15,6 +15,7 @@ import torch
 
 import opmux
 
+RATE = {"tokens_per_second": 1.0, "peak_gib": 0.0}
 PROGRAM = Path(__file__).parent.parent / "benchmarks" / "models.py"
 
 
@@ -144,6 +145,34 @@ def test_a_row_that_does_not_answer_is_left_out(program: ModuleType) -> None:
     }
     assert workers.left_out == {"liger": ended, "tilegym": late}
     assert workers.running.keys() == {"eager"}
+
+
+def test_the_mixture_runs_with_both_experts_functions_and_patched(program: ModuleType) -> None:
+    config = program.MODELS[program.MIXTURE]()
+    assert (config.num_experts, config.num_experts_per_tok, config.num_hidden_layers) == (128, 8, 6)
+    assert program.Settings(False, 4, program.MIXTURE).prefill == 4096
+    assert program.Settings(False, 4, "llama-1b").prefill == 2048
+    settings = program.Settings(True, 4, program.MIXTURE)
+    experts = {}
+    for name in ("eager", "eager batched", "opmux"):
+        row = program.Row(name, program.MIXTURE, settings)
+        experts[name] = row.model.config._experts_implementation
+        for work in ("prefill", "decode-1"):
+            assert row.run(work)["tokens_per_second"] > 0
+    assert experts == {"eager": "grouped_mm", "eager batched": "batched_mm", "opmux": "opmux"}
+
+
+def test_only_mixtures_have_rows_of_experts_functions(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "Workers", Rows)
+    arguments = argparse.Namespace(
+        models=["llama-1b", program.MIXTURE], rows=["compiled", "compiled batched"], work=["prefill"], rounds=1,
+        total=60.0, limit=9.0,
+    )  # fmt: skip
+    monkeypatch.setattr(Rows, "ask", lambda self, work, names: dict.fromkeys(names, ("measured", RATE)))
+    found = results({})
+    program.measure(arguments, found, lambda: None)
+    rows = {model: [*tables["prefill"]] for model, tables in found["models"].items()}
+    assert rows == {"llama-1b": ["compiled"], program.MIXTURE: ["compiled", "compiled batched"]}
 
 
 def test_a_turn_of_training_leaves_no_optimiser_behind(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
