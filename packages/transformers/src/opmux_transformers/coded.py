@@ -49,6 +49,14 @@ class Codes:
         """The scale of static activations, ``(1, 1)``."""
         return matrix(tensor_of(module, self.input_scale)) if self.input_scale else None
 
+    def dtype(self, module: nn.Module) -> torch.dtype:
+        """The dtype of the codes."""
+        return tensor_of(module, "weight").dtype
+
+    def casts_now(self, module: nn.Module) -> bool:
+        """Whether its result has another dtype than its input at the moment."""
+        return self.casts and torch.is_autocast_enabled(tensor_of(module, "weight").device.type)
+
     def original(self, module: nn.Module) -> Tensor | None:
         """The parameter that the codes were made of; None if the codes are all there is."""
         return None
@@ -86,6 +94,11 @@ class MadeCodes(Codes):
         """The codes, their scales, and the bias."""
         kept: Kept = getattr(module, self.scale)
         return *kept.of(tensor_of(module, "weight")), module._parameters.get("bias")
+
+    def dtype(self, module: nn.Module) -> torch.dtype:
+        """The dtype of the codes."""
+        kept: Kept = getattr(module, self.scale)
+        return kept.dtype
 
     def original(self, module: nn.Module) -> Tensor | None:
         """The weight itself."""

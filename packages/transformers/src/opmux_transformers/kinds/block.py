@@ -5,12 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+import opmux
 from opmux_transformers import agreement
 from opmux_transformers.calls import all_are_watched, call, call_as_module, callee, computes
+from opmux_transformers.coded import Codes
+from opmux_transformers.fed import block_of, taking
 from opmux_transformers.foreign import mark
-from opmux_transformers.kinds.norm import Norm
+from opmux_transformers.kinds.gate import Gate, gate_of, of_codes
+from opmux_transformers.kinds.norm import Norm, weight_of
 from opmux_transformers.kinds.norm import forward_of as norm_forward_of
 
 
@@ -71,13 +76,17 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
             hidden_states = ask(children[name], hidden_states)
         if block.factor:
             hidden_states = hidden_states * getattr(self, block.factor)
-        norm = children[block.norm]
+        norm, mlp = children[block.norm], children[block.mlp]
         if computes(norm, norm_forward) and spec.holds(norm):
-            hidden_states, residual = spec.of_sum(norm, hidden_states, residual)
+            if not everything and (taken := _codes_taken(spec, mlp)) is not None:
+                hidden_states, residual = _fed(spec, norm, mlp, taken, hidden_states, residual)
+            else:
+                hidden_states, residual = spec.of_sum(norm, hidden_states, residual)
+                hidden_states = ask(mlp, hidden_states)
         else:  # it has to be called as a module, or was replaced
             residual = residual + hidden_states
             hidden_states = ask(norm, residual)
-        hidden_states = ask(children[block.mlp], hidden_states)
+            hidden_states = ask(mlp, hidden_states)
         if isinstance(hidden_states, tuple):  # a mixture of experts also returns its router's scores
             hidden_states = hidden_states[0]
         for name in block.after_mlp:
@@ -87,3 +96,23 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
         return residual + hidden_states
 
     return mark(forward)
+
+
+def _codes_taken(spec: Norm, mlp: Any) -> tuple[Gate, Codes, torch.dtype] | None:
+    """What codes an MLP takes in place of the norm's result; None if it takes none."""
+    gate = gate_of(mlp) if spec.op == "rms_norm" else None
+    taken = None if gate is None else taking([mlp._modules[name] for name in gate.inputs])
+    return None if gate is None or taken is None else (gate, *taken)
+
+
+def _fed(
+    spec: Norm, norm: nn.Module, mlp: Any, taken: tuple[Gate, Codes, torch.dtype], x: Tensor, residual: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The MLP's result, and the residual sum, whose norm is quantised in the pass that computes it."""
+    gate, codes, dtype = taken
+    q, scale, total = opmux.add_rms_norm_quantize(
+        x, residual, weight_of(norm), dtype=dtype, block=block_of(codes), eps=getattr(norm, spec.eps),
+        weight_offset=spec.offset,
+    )  # fmt: skip
+    rows, columns = q.shape[:-1].numel(), scale.shape[-1]
+    return of_codes(gate, mlp, q.view(rows, -1), scale.reshape(rows, columns), x.shape, x.dtype), total

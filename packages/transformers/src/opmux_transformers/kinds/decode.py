@@ -22,6 +22,7 @@ import opmux
 from opmux_transformers import agreement
 from opmux_transformers.attention import NAME, NAMED, PASSED_OVER
 from opmux_transformers.calls import all_are_watched, call, computes
+from opmux_transformers.fed import products
 from opmux_transformers.foreign import mark
 from opmux_transformers.kinds.attention import ATTENTION
 from opmux_transformers.kinds.kind import Kind
@@ -78,9 +79,9 @@ class Decoding:
         if tables is None:
             return None
         children, head_dim = held._modules, held.head_dim
-        q = call(children["q_proj"], x).view(batch, -1, head_dim)
-        k = call(children["k_proj"], x).view(batch, -1, head_dim)
-        v = call(children["v_proj"], x).view(batch, -1, head_dim)
+        projections = [children[name] for name in _PROJECTIONS[:3]]
+        projected = products(projections, x) or [call(projection, x) for projection in projections]
+        q, k, v = (states.view(batch, -1, head_dim) for states in projected)
         if self.norms:
             q, k = call(children["q_norm"], q), call(children["k_norm"], k)
         q, k = opmux.apply_rope(q, k, tables[2], tables[3], interleaved=self.interleaved)

@@ -7,7 +7,7 @@ replaces what lies between them.
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import opmux
 from opmux_transformers import agreement
 from opmux_transformers.calls import all_are_watched, call, call_as_module, watched
 from opmux_transformers.coded import codes_of
+from opmux_transformers.fed import gated, product, products
 from opmux_transformers.foreign import mark, whose_forward, whose_hooks
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.norm import takes_one_input
@@ -36,6 +37,10 @@ PACKED: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_and_mul(tanh)": functools.partial(opmux.gelu_and_mul, approximate="tanh"),
 }
 
+GATED = "_opmux_gate"
+"""Attribute of a forward that computes a gated MLP: its `Gate`."""
+
+_SWIGLU = "silu_and_mul"
 _LARGE = 100.0
 """Factor on the input of a second check, which finds clamped values."""
 
@@ -202,10 +207,11 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
             if len(args) != 1 or kwargs or not gate.holds(self):
                 return own(self, *args, **kwargs)
-            ask = call_as_module if all_are_watched() else call
-            children = self._modules
-            gated = op(ask(children[first], args[0]), ask(children[second], args[0]), **approximate)
-            result: Tensor = ask(children[last], gated)
+            everything, children = all_are_watched(), self._modules
+            ask = call_as_module if everything else call
+            both = None if everything else products((children[first], children[second]), args[0])
+            one, other = both or (ask(children[first], args[0]), ask(children[second], args[0]))
+            result: Tensor = ask(children[last], op(one, other, **approximate))
             return result
     else:
         (packed,) = gate.inputs
@@ -213,16 +219,37 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
             if len(args) != 1 or kwargs or not gate.holds(self):
                 return own(self, *args, **kwargs)
-            ask = call_as_module if all_are_watched() else call
-            children = self._modules
-            result: Tensor = ask(children[last], op(ask(children[packed], args[0]), **approximate))
+            everything = all_are_watched()
+            children: dict[str, Any] = self._modules
+            ask = call_as_module if everything else call
+            both = ask(children[packed], args[0])
+            fed = gated(children[last], both) if gate.op == _SWIGLU and not everything else None
+            result: Tensor = ask(children[last], op(both, **approximate)) if fed is None else fed
             return result
 
     def own(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         result: Tensor = type(self).forward(self, *args, **kwargs)
         return result
 
+    setattr(forward, GATED, gate)
     return mark(forward)
+
+
+def gate_of(module: Any) -> Gate | None:
+    """How a module is a gated MLP, if its forward is opmux's and calling it would do nothing else."""
+    gate = getattr(getattr(vars(module).get("forward"), "__func__", None), GATED, None)
+    return gate if gate is not None and not watched(module) and gate.holds(module) else None
+
+
+def of_codes(gate: Gate, module: Any, q: Tensor, scale: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The result of such a module whose input linears take these codes, ``(*shape)`` in this dtype."""
+    children = module._modules
+    parts = [product(children[name], q, scale, shape, dtype) for name in gate.inputs]
+    if gate.op == _SWIGLU and (fed := gated(children[gate.output], parts[0])) is not None:
+        return fed
+    ops: dict[str, Callable[..., Tensor]] = {**APART, **PACKED}
+    result: Tensor = call(children[gate.output], ops[gate.op](*parts))
+    return result
 
 
 class GateKind(Kind[Gate]):

@@ -1,0 +1,75 @@
+"""Rows that are quantised once: which ops run, and the same results as with one linear after another."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from quantised import WIDE, as_fp8, dequantised
+from samples import generated, ids, logits, model
+
+import opmux
+import opmux.nn
+import opmux_transformers
+
+
+def calls_of(of: Any, run: Any) -> dict[str, int]:
+    """How often a model calls each op that quantises or multiplies codes."""
+    with opmux.trace() as traced:
+        run(of)
+    found: dict[str, int] = {}
+    for row in traced.rows:
+        if "quantize" in row.op or row.op in ("scaled_linear", "silu_mul", "silu_and_mul"):
+            found[row.op] = found.get(row.op, 0) + row.calls
+    return found
+
+
+def test_the_norm_feeds_gate_and_up() -> None:
+    plain = model("llama", **WIDE)
+    patched = as_fp8(plain)
+    opmux_transformers.patch(patched)
+    assert calls_of(patched, lambda of: logits(of, ids())) == {
+        "add_rms_norm_quantize": 2, "quantize": 2 * 5, "scaled_linear": 2 * 7, "silu_mul": 2,
+    }  # fmt: skip
+    found = logits(patched, ids())
+    expected = logits(dequantised(plain, activations="block", weights="block"), ids())
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+def test_packed_gates_are_quantised_as_they_are_computed(codes: str) -> None:
+    plain = model("phi3")
+    patched = copy.deepcopy(plain)
+    opmux_transformers.patch(patched, quantize=codes)
+    assert calls_of(patched, lambda of: logits(of, ids())) == {
+        "add_rms_norm_quantize": 2, "silu_and_mul_quantize": 2, "quantize": 2 * 2, "scaled_linear": 2 * 4,
+    }  # fmt: skip
+    found, expected = logits(patched, ids()), logits(dequantised(plain, codes), ids())
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+def test_a_decode_step_quantises_once_for_queries_keys_and_values() -> None:
+    patched = model("qwen3")
+    opmux.nn.quantize_(patched)
+    opmux_transformers.patch(patched)
+    tokens = generated(patched, ids())
+    steps = tokens.shape[1] - ids().shape[1] - 1
+    found = calls_of(patched, lambda of: generated(of, ids()))
+    prompt = 2 * 5
+    assert found["quantize"] == prompt + steps * 2 * 3  # q, k and v; the output; the MLP's last
+    assert found["add_rms_norm_quantize"] == 2 * (steps + 1)
+
+
+def test_what_watches_a_linear_gets_every_call() -> None:
+    patched = model("llama")
+    opmux.nn.quantize_(patched)
+    opmux_transformers.patch(patched)
+    expected, seen = logits(patched, ids()), []
+    layer = patched.model.layers[0]
+    layer.mlp.up_proj.register_forward_hook(lambda module, inputs, result: seen.append(inputs[0].dtype))
+    torch.testing.assert_close(logits(patched, ids()), expected, rtol=1e-3, atol=1e-3)
+    assert seen == [torch.float32]
+    assert calls_of(patched, lambda of: logits(of, ids()))["add_rms_norm_quantize"] == 1
+    with torch.enable_grad():
+        patched(ids()).logits.sum().backward()
+    assert patched.model.embed_tokens.weight.grad is not None
