@@ -4,9 +4,10 @@ import pytest
 import torch
 from samples import CLOSE, GREEDY, ids, logits, pair
 from transformers.masking_utils import (
+    causal_mask_function,
+    chunked_causal_mask_function,
     create_causal_mask,
     create_sliding_window_causal_mask,
-    sliding_window_causal_mask_function,
 )
 
 import opmux
@@ -99,13 +100,23 @@ def test_everything_else_is_a_whole_mask(given) -> None:
     assert found.shape == (1, 1, 5, given.get("kv_length", 5))
 
 
-def test_a_chunked_configuration_gets_a_whole_mask() -> None:
+def test_chunked_layers_get_a_whole_mask_past_the_first_chunk() -> None:
+    """Other layers of the same configuration name no size, or that of their window."""
+
     class Chunked:
         attention_chunk_size = 4
 
-    found = opmux_mask(1, 5, 5, mask_function=sliding_window_causal_mask_function(3), config=Chunked())
-    assert found is not None
-    assert found.shape == (1, 1, 5, 5)
+    for keys, size, whole in ((5, 4, True), (4, 4, False), (5, None, False), (5, 3, False)):
+        own = {} if size is None else {"local_size": size}
+        function = chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.int)) if whole else causal_mask_function
+        found = opmux_mask(1, keys, keys, mask_function=function, config=Chunked(), **own)
+        assert (found is not None) == whole
+    expected = [[i // 4 == j // 4 and j <= i for j in range(5)] for i in range(5)]
+    found = opmux_mask(
+        1, 5, 5, mask_function=chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.int)), config=Chunked(),
+        local_size=4,
+    )  # fmt: skip
+    assert found[0, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])

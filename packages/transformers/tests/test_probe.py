@@ -43,7 +43,7 @@ def test_a_probe_says_why_there_is_none() -> None:
     of.model.layers[1].self_attn.to("meta")
     survey = Survey(of, OPTIONS)
     assert probe(survey, "model.layers.0.self_attn") == (
-        "it attends in both directions: opmux's mask is made for decoders"
+        "it attends in both directions, but the masks of its model are causal"
     )
     assert probe(survey, "model.layers.1.self_attn") == (
         "it is on the meta device, where nothing can be checked: load the weights first"

@@ -97,7 +97,8 @@ def is_attention(module: nn.Module) -> bool:
 def test_attention_that_does_not_ask_the_registry_says_so(name: str) -> None:
     left = reasons(opmux_transformers.patch(small(name)), "attention")
     assert len(left) == 2
-    assert set(left.values()) == {"it mixes tokens in its own code, not through transformers' attention registry"}
+    (reason,) = set(left.values())
+    assert reason.startswith("it mixes tokens in its own code, not through transformers' attention registry")
 
 
 @pytest.mark.parametrize("name", ["mamba", "xlnet", "jamba"])

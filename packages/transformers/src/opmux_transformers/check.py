@@ -42,8 +42,8 @@ class Comparison:
     Attributes:
         what: ``"logits"``, ``"tokens"`` or ``"gradients"``.
         dtype: The models' dtype.
-        error: The patched model's error: the largest difference over the largest magnitude; for tokens the number of
-            tokens that differ.
+        error: The patched model's error: the largest difference over the largest magnitude; for gradients the root mean
+            square of both, because rounding may turn a ReLU on or off; for tokens the number of tokens that differ.
         bound: The largest allowed error.
         detail: Where the error is largest.
     """
@@ -98,11 +98,16 @@ def _bound(theirs: float, dtype: torch.dtype) -> float:
     return FACTORS[dtype] * theirs + ROUNDING[dtype]
 
 
-def _far(got: Tensor, exact: Tensor, least: float = 0.0) -> float:
-    """The largest difference as a fraction of the largest magnitude, or of ``least`` if that is larger."""
-    largest = max(float(exact.abs().max()), least)
+def _far(got: Tensor, exact: Tensor) -> float:
+    """The largest difference as a fraction of the largest magnitude."""
+    largest = float(exact.abs().max())
     error = float((got.float() - exact.float()).abs().nan_to_num(nan=float("inf")).max())
     return error / largest if largest else error
+
+
+def _size(gradient: Tensor) -> float:
+    """The root mean square of a gradient's elements."""
+    return float(gradient.double().square().mean().sqrt().nan_to_num(nan=float("inf")))
 
 
 def _logits(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtype) -> Comparison:
@@ -113,25 +118,34 @@ def _logits(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtyp
 
 def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtype) -> Comparison:
     grads = []
+    training = not _drops(plain.config)  # what dropout drops is random
     for model in (patched, plain, exact):
         model.zero_grad(set_to_none=True)
-        model.train()(ids, labels=ids).loss.backward()
+        model.train(training)(ids, labels=ids).loss.backward()
         model.eval()
         grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
     own, theirs, right = grads
     if own.keys() != right.keys():
         return Comparison("gradients", _name(dtype), float("inf"), 0.0, "not the same parameters have gradients")
+    magnitudes = {name: _size(gradient) for name, gradient in right.items()}
+    middle = statistics.median(magnitudes.values())
     # a gradient that is zero except for rounding (a key bias's) is no useful unit
-    least = 1e-3 * statistics.median(float(gradient.abs().max()) for gradient in right.values())
-    errors = {name: _far(theirs[name], gradient, least) for name, gradient in right.items()}
+    units = {name: middle if size < 1e-5 * middle else max(size, 1e-3 * middle) for name, size in magnitudes.items()}
+    errors = {name: _size(theirs[name] - gradient) / units[name] for name, gradient in right.items()}
     usual = statistics.median(errors.values())
     worst = ("", 0.0, 0.0)
     for name, gradient in right.items():
         # an unpatched model that happened to be exact gives no useful bound: rounding is not repeatable
-        error, bound = _far(own[name], gradient, least), _bound(max(errors[name], usual), dtype)
+        error, bound = _size(own[name] - gradient) / units[name], _bound(max(errors[name], usual), dtype)
         if not worst[0] or error - bound > worst[1] - worst[2]:
             worst = (name, error, bound)
     return Comparison("gradients", _name(dtype), worst[1], worst[2], worst[0])
+
+
+def _drops(config: Any) -> bool:
+    """Whether a configuration names a dropout, of whatever."""
+    values = config.to_dict().items()
+    return any("drop" in name and isinstance(rate, float) and rate > 0 for name, rate in values)
 
 
 def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: float) -> Comparison:

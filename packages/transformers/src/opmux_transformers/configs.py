@@ -27,6 +27,11 @@ _RARE: dict[str, Any] = {
     "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 16,
     "first_k_dense_replace": 1, "moe_intermediate_size": 48, "n_routed_experts": 16,  # one dense layer, small experts
     "per_layer_config": None,  # Gemma 4: sizes of layers that the small model does not have
+    "attention_chunk_size": 10, "no_rope_layers": [1, 0], "intermediate_size_mlp": 96,  # Llama 4
+    "moe_intermediate_size": 32,
+    "ffn_dim": 96, "word_embed_proj_dim": 64,  # OPT
+    "num_kv_heads": 4,  # Falcon
+    "rotary_dim": 8,  # GPT-J, CodeGen: of a head
 }  # fmt: skip
 """Sizes that only some configurations have, and the values that replace them if they are set."""
 
@@ -117,8 +122,9 @@ def shrunk(config: Any) -> Any:
     """The same architecture at the sizes of `SIZES`; its activation, windows, caps, rope and biases are kept."""
     values = config.to_dict()
     heads, kv_heads = values.get("num_attention_heads"), values.get("num_key_value_heads")
-    changed = {key: value for key, value in SIZES.items() if key in values}
-    layers = values.get("num_hidden_layers")
+    own_names = {key: type(config).attribute_map.get(key, key) for key in SIZES}
+    changed = {own_names[key]: value for key, value in SIZES.items() if own_names[key] in values}
+    layers = values.get(own_names["num_hidden_layers"])
     for key, value in values.items():
         if key not in changed and isinstance(value, list) and len(value) == layers:  # one value for each layer
             changed[key] = value[: SIZES["num_hidden_layers"]]
@@ -134,6 +140,8 @@ def shrunk(config: Any) -> Any:
     for experts in ("num_local_experts", "num_experts"):
         if isinstance(values.get(experts), int):
             changed |= {experts: 4, "num_experts_per_tok": 2}
+    if "num_experts_per_tok" in values and values["num_experts_per_tok"] is None:  # DeepSeek-V2
+        changed["num_experts_per_tok"] = 2
     made = type(config)(
         **{**{k: v for k, v in values.items() if k not in ("model_type", "transformers_version")}, **changed}
     )

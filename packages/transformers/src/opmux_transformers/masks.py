@@ -73,7 +73,9 @@ def opmux_mask(
         return torch.ones((), dtype=torch.bool, device=kwargs["device"]).expand(batch_size, 1, q_length, kv_length)
 
     both_ways = allow_is_bidirectional_skip
-    chunked = getattr(config, "attention_chunk_size", None) is not None
+    chunk = getattr(config, "attention_chunk_size", None)
+    # of such a configuration, only the masks of chunked layers name a size; within the first chunk they are causal
+    chunked = chunk is not None and kwargs.get("local_size") == chunk and kv_offset + kv_length > chunk
     if allow_is_causal_skip == allow_is_bidirectional_skip or chunked:  # a mask of the model's or the user's own
         return whole()
     if isinstance(q_offset, Tensor) or q_offset + q_length != kv_offset + kv_length:

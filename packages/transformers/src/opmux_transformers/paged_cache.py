@@ -31,6 +31,8 @@ def not_keys_and_values(config: Any) -> str | None:
         layers = DynamicCache(config=config).layers
     except Exception as error:  # a configuration may raise anything
         return f"transformers' own cache cannot be made from its configuration: it raises {type(error).__name__}"
+    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        return "some of its layers attend within chunks"
     others = sorted({type(layer).__name__ for layer in layers} - {c.__name__ for c in _KEYS_AND_VALUES})
     if others:
         return f"some of its layers keep other states than keys and values: {', '.join(others)}"

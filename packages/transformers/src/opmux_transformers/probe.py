@@ -27,6 +27,9 @@ _SEQ = 9
 CACHES = ("past_key_values", "past_key_value", "layer_past")
 """Names of the parameter that takes the cache in an attention's forward."""
 
+SHARED = "shared_kv_states"
+"""The parameter that takes the keys and values of other layers, and where a layer may leave its own (Gemma 3n)."""
+
 _OF_OTHERS = frozenset({"encoder_hidden_states", "key_value_states"})
 """Names of the parameters that take the states of another sequence."""
 
@@ -104,9 +107,9 @@ def unregistered(survey: Survey) -> list[str]:
 
 
 def _projects(module: nn.Module) -> bool:
-    """Whether a module has weights beside those of embeddings and norms: some embeddings take a mask too."""
+    """Whether a module has several matrices beside those of embeddings: some embeddings take a mask too."""
     tables = {id(p) for m in module.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    return any(p.ndim > 1 and id(p) not in tables for p in module.parameters())
+    return sum(p.ndim > 1 and id(p) not in tables for p in module.parameters()) > 1
 
 
 def _takers(modules: dict[str, nn.Module], wanted: Callable[[set[str]], bool]) -> dict[str, nn.Module]:
@@ -120,6 +123,14 @@ def _takers(modules: dict[str, nn.Module], wanted: Callable[[set[str]], bool]) -
         if wanted(names):
             found[path] = module
     return found
+
+
+def _only_causal_masks(survey: Survey, path: str) -> bool:
+    """Whether the modules around one make causal masks and none in both directions, by the functions they name."""
+    above = [m for p, m in survey.modules.items() if path.startswith(f"{p}." if p else "")]
+    functions = [f for m in above for cls in type(m).__mro__ for f in vars(cls).values() if inspect.isfunction(f)]
+    named = {name for f in functions for name in inspect.unwrap(f).__code__.co_names if name.startswith("create_")}
+    return any("causal_mask" in name for name in named) and not any("bidirectional" in name for name in named)
 
 
 def _holds(path: str, others: list[str]) -> bool:
@@ -143,7 +154,12 @@ def window_of(module: nn.Module) -> int | None:
         return None
     if kinds[index] == "sliding_attention":
         return window
-    raise ValueError(f"its layer is of the kind {kinds[index]!r}: only full and sliding attention are known")
+    chunk = getattr(config, "attention_chunk_size", None)
+    if kinds[index] == "chunked_attention" and isinstance(chunk, int):
+        if chunk < _SEQ:
+            raise ValueError(f"its layer attends within chunks of {chunk} tokens, fewer than the {_SEQ} of a check")
+        return None
+    raise ValueError(f"its layer is of the kind {kinds[index]!r}: only full, sliding and chunked attention are known")
 
 
 def layer_kind(module: nn.Module) -> Any:
@@ -165,6 +181,20 @@ def with_attention(config: Any, name: str) -> Any:
     made = copy.copy(config)
     vars(made)[attention.NAMED] = name
     return made
+
+
+class SharedStates(dict[Any, tuple[Tensor, Tensor]]):
+    """Keys and values of other layers, for a check: random ones for whatever layer is asked for."""
+
+    def __init__(self, module: nn.Module, like: Tensor) -> None:
+        super().__init__()
+        config: Any = module.config
+        shape = (2, config.num_key_value_heads, _SEQ, getattr(module, "head_dim", None) or config.head_dim)
+        self._states = tuple(agreement.random(*shape, like=like, dtype=torch.float32, seed=seed) for seed in (3, 4))
+
+    def __missing__(self, layer: Any) -> tuple[Tensor, Tensor]:
+        keys, values = self._states
+        return keys, values
 
 
 def first(result: Any) -> Tensor:
@@ -233,6 +263,8 @@ def _probe(survey: Survey, path: str) -> Probe | str:
     causal = bool(getattr(module, "is_causal", True))
     if not causal and (others := sorted(_OF_OTHERS & inspect.signature(forward_function(module)).parameters.keys())):
         return f"it attends in both directions, and its keys may be those of another sequence (`{'`, `'.join(others)}`)"
+    if not causal and _only_causal_masks(survey, path):
+        return "it attends in both directions, but the masks of its model are causal"
     if not any("attention_mask" in inspect.signature(f).parameters for f in _forwards(module) if _asks_registry(f)):
         return "its forward takes no `attention_mask`: its mask is not the one that opmux makes"
     try:
@@ -245,6 +277,8 @@ def _probe(survey: Survey, path: str) -> Probe | str:
     given: dict[str, Any] = {"hidden_states": x, "attention_mask": None, **positions(module, _SEQ, x.device)}
     parameters = inspect.signature(forward_function(module)).parameters
     given |= {name: None for name in CACHES if name in parameters}
+    if SHARED in parameters:
+        given[SHARED] = SharedStates(module, like)
     tables = survey.tables_of(path)
     if tables is not None:
         maker = survey.modules[tables.path]

@@ -100,7 +100,7 @@ def test_a_layer_whose_mask_is_no_window() -> None:
     left = reasons(opmux_transformers.patch(patched), "attention")
     assert (
         left["model.layers.1.self_attn"]
-        == "its layer is of the kind 'chunked_attention': only full and sliding attention are known"
+        == "its layer is of the kind 'chunked_attention': only full, sliding and chunked attention are known"
     )
 
 
@@ -112,7 +112,8 @@ def test_the_reasons_for_t5() -> None:
         "its forward takes no `attention_mask`: its mask is not the one that opmux makes"
     )
     assert set(reasons(report, "residual").values()) == {
-        "its attention calls no function (q, k, cos, sin), and only layers whose attention does are considered"
+        "it returns more than the hidden states",
+        "its forward needs `key_value_states`, which a check cannot provide",
     }
 
 
@@ -139,3 +140,13 @@ def test_an_attention_that_scales_by_positions_is_replaced() -> None:
     mask[0, :5] = 0
     expected = plain.generate(ids(), attention_mask=mask, **GREEDY)
     assert torch.equal(patched.generate(ids(), attention_mask=mask, **GREEDY), expected)
+
+
+def test_a_causal_model_whose_layer_is_said_not_to_be_keeps_its_masks() -> None:
+    """transformers' eager attention goes by the mask, which is causal; opmux's would go by the layer."""
+    plain = model()
+    plain.model.layers[1].self_attn.is_causal = False
+    patched = copy.deepcopy(plain)
+    left = reasons(opmux_transformers.patch(patched), "attention")
+    assert left["model.layers.1.self_attn"] == "it attends in both directions, but the masks of its model are causal"
+    agree(patched, plain)

@@ -5,6 +5,7 @@ and the attention that it would get. The keywords that it passes to attention ar
 change what is computed, and a window must be the one that the layer's mask would have.
 """
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,17 @@ from opmux_transformers.foreign import whose_class, whose_forward
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.rope import ROPE, rotating_function
 from opmux_transformers.kinds.rotation import Rope
-from opmux_transformers.probe import CACHES, Probe, first, is_candidate, key_of, probe, strangers, unregistered
+from opmux_transformers.probe import (
+    CACHES,
+    Probe,
+    first,
+    forward_function,
+    is_candidate,
+    key_of,
+    probe,
+    strangers,
+    unregistered,
+)
 from opmux_transformers.stand_ins import switch
 from opmux_transformers.survey import Survey
 from opmux_transformers.trial import Trial, still
@@ -27,6 +38,9 @@ RECORDING = "opmux_recording"
 """The name of the attention that a check runs under: opmux's own, with its arguments recorded."""
 
 _UNREGISTERED = "it mixes tokens in its own code, not through transformers' attention registry"
+
+_BIASES = frozenset({"alibi", "position_bias"})
+"""Names of the parameters that take what an attention adds to its scores."""
 
 _seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -83,9 +97,7 @@ class AttentionKind(Kind[Attention]):
         """The layers of one configuration get the same masks, so all of them change their attention or none does."""
         module = survey.modules[path]
         if not is_candidate(module):
-            return (
-                whose_forward(module) or "it mixes tokens in its own code, not through transformers' attention registry"
-            )
+            return whose_forward(module) or _UNREGISTERED + _bias_of(module)
         alone = self._alone(survey, path)
         if isinstance(alone, str):
             return alone
@@ -146,6 +158,14 @@ class AttentionKind(Kind[Attention]):
             "padding becomes ragged attention; custom and packed masks, static caches, and padding under torch.compile"
             " are computed by torch under a whole mask; attention gives no probabilities (output_attentions)"
         )
+
+
+def _bias_of(module: nn.Module) -> str:
+    """What an attention adds to its scores, in words; empty if nothing."""
+    names = sorted(_BIASES & inspect.signature(forward_function(module)).parameters.keys())
+    if not names or not getattr(vars(module).get("config"), "alibi", True):  # Falcon takes one and may not use it
+        return ""
+    return f"; it adds a bias to its scores (`{names[0]}`), which opmux.attention does not have"
 
 
 def _judge(survey: Survey, path: str) -> Attention | str:

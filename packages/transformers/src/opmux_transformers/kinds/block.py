@@ -33,6 +33,7 @@ class Block:
         after_mlp: What its output passes through before the second sum.
         factor: The attribute that both outputs are multiplied by; empty for 1.
         parameters: The names of the forward's parameters after the hidden states, in order.
+        kept_back: Those that its attention does not get; given any of them, its own forward computes.
         checkpoints: Whether the class's forward does the checkpointing, rather than its ``__call__``.
         fixed: Other numbers that its forward reads; the finding holds while they do not change.
     """
@@ -46,6 +47,7 @@ class Block:
     after_mlp: tuple[str, ...]
     factor: str
     parameters: tuple[str, ...]
+    kept_back: frozenset[str]
     checkpoints: bool
     fixed: tuple[tuple[str, Any], ...]
 
@@ -59,11 +61,15 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
     def forward(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args:
             kwargs.update(zip(block.parameters, args, strict=False))
-        if (block.checkpoints and self.training and self.gradient_checkpointing) or (
-            block.fixed and not agreement.unchanged(self, block.fixed)
+        if (
+            (block.checkpoints and self.training and self.gradient_checkpointing)
+            or (block.fixed and not agreement.unchanged(self, block.fixed))
+            or any(kwargs.get(name) is not None for name in block.kept_back)
         ):
             result: Tensor = type(self).forward(self, hidden_states, **kwargs)
             return result
+        for name in block.kept_back:
+            kwargs.pop(name, None)
         everything = all_are_watched()
         ask = call_as_module if everything else call
         children: dict[str, Any] = self._modules
@@ -93,7 +99,7 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
             hidden_states = ask(children[name], hidden_states)
         if block.factor:
             hidden_states = hidden_states * getattr(self, block.factor)
-        return residual + hidden_states
+        return residual + hidden_states.reshape(residual.shape)  # a mixture of experts may join batch and tokens
 
     return mark(forward)
 

@@ -306,7 +306,8 @@ def _computed(model: Any, head: nn.Linear, name: str, found: Head | None, count:
     made: Any = object.__new__(type(model))
     vars(made).update(vars(model), _modules=dict(model._modules))
     vars(made).pop("forward", None)
-    setattr(made, model.base_model_prefix, _Given(hidden))
+    layers = next(name for name in (model.base_model_prefix, "model") if name in model._modules)  # Llama 4: model
+    setattr(made, layers, _Given(hidden))
     setattr(made, name, small)
     made.training = True
     for owner, attribute, value in _changes(made, found) if found is not None else ():

@@ -12,6 +12,7 @@ is an attribute of the layer (Granite) or 1.
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from opmux_transformers import agreement
+from opmux_transformers.attention import PASSED_OVER
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.block import Block, forward_of
 from opmux_transformers.kinds.kind import Kind
@@ -36,7 +38,7 @@ class _Call:
     """One observed call of a child."""
 
     name: str
-    given: Tensor
+    given: Any
     result: Tensor
     keywords: dict[str, Any]
 
@@ -77,11 +79,11 @@ def _watch(trial: Trial, given: dict[str, Any]) -> tuple[list[_Call], Any]:
     """Call a copy of the layer once and record the calls of its children."""
     layer = trial.copy()
     calls: list[_Call] = []
-    inputs: dict[str, tuple[Tensor, dict[str, Any]]] = {}
+    inputs: dict[str, tuple[Any, dict[str, Any]]] = {}
     for name, child in layer.named_children():
 
         def before(_: nn.Module, args: Any, kwargs: dict[str, Any], name: str = name) -> None:
-            tensor = args[0] if args else kwargs["hidden_states"]
+            tensor = args[0] if args else kwargs.get("hidden_states")
             inputs[name] = (tensor, {k: v for k, v in kwargs.items() if v is not tensor})
 
         def after(_: nn.Module, args: Any, kwargs: dict[str, Any], result: Any, name: str = name) -> None:
@@ -102,8 +104,13 @@ def _judge(
     if not isinstance(result, Tensor):
         raise _Unfit("it returns more than the hidden states")
     names = [call.name for call in calls]
-    if attention not in names or len(set(names)) != len(names):
+    holding = {name for name, child in module.named_children() if next(child.parameters(), None) is not None}
+    if len(set(names)) != len(names) or not holding <= set(names):
         raise _Unfit("it does not call each of its children once")
+    if names[0] == attention and any(names[i] in norms and calls[i].given is calls[i - 1].result for i in range(1, 3)):
+        raise _Unfit("it norms the outputs before it adds them to the residual: no op does that in one")
+    if names[0] == attention and any(c.name in norms and c.given is not b.result for b, c in itertools.pairwise(calls)):
+        raise _Unfit("its norms follow its sums, and only layers that norm before their attention are fused")
     if names[0] not in norms or calls[0].given is not x or names.index(attention) != 1:
         raise _Unfit("no norm follows a residual sum in it")
     if calls[1].given is not calls[0].result:
@@ -119,7 +126,9 @@ def _judge(
     lost = [k for k, v in given.items() if k != "hidden_states" and calls[1].keywords.get(k) is not v]
     if lost:
         raise _Unfit(f"its attention does not get `{'`, `'.join(lost)}` unchanged")
-    parameters = list(inspect.signature(module.forward).parameters.values())
+    parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    parameters = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    kept_back = {p.name for p in parameters} - calls[1].keywords.keys() - PASSED_OVER
     factor = _attribute(module, first, second)
     found = Block(
         before_attention=names[0],
@@ -130,7 +139,8 @@ def _judge(
         mlp=names[at + 1],
         after_mlp=tuple(names[at + 2 :]),
         factor=factor,
-        parameters=tuple(p.name for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD),
+        parameters=tuple(p.name for p in parameters),
+        kept_back=frozenset(kept_back),
         checkpoints="gradient_checkpointing" in type(module).forward.__code__.co_names,
         fixed=agreement.numbers(module, factor),
     )
@@ -146,8 +156,9 @@ def _judge(
 
 def _factor(residual: Tensor, part: Tensor, total: Tensor) -> float:
     """The number that makes ``residual + number * part`` the total."""
-    if part.shape != residual.shape or total.shape != residual.shape:
-        raise _Unfit("its residual sum changes the shape")
+    if part.numel() != residual.numel() or total.numel() != residual.numel():
+        raise _Unfit("its residual sum changes the size")
+    part, total = part.reshape(residual.shape), total.reshape(residual.shape)  # OPT joins batch and tokens
     rest = (total - residual).double()
     number = float((rest * part).sum() / part.double().square().sum())
     if agreement.difference((residual + number * part).float(), total) is not None:
@@ -181,14 +192,9 @@ class ResidualKind(Kind[Block]):
         attention = _attentions(survey)[path]
         layer, inner = survey.modules[path], survey.modules[attention]
         norms, tables = survey.children_found(NORM, path), survey.tables_of(attention)
-        rotating = tables is not None or rotates(inner)
-        if not rotating and not norms:
-            return None  # as in BERT
-        if not rotating:
-            return (
-                "its attention calls no function (q, k, cos, sin), and only layers whose attention does are considered"
-            )
-        if tables is None:
+        if not norms:
+            return None  # as in BERT, whose norms are deeper inside
+        if tables is None and rotates(inner):
             return "no module was found that makes cos and sin for the check"
         key = ("residual", agreement.signature_of(layer), layer_kind(inner), tuple(norms.items()))
         return survey.once(key, lambda: _try(survey, path, attention, norms))
@@ -213,15 +219,15 @@ def _attentions(survey: Survey) -> dict[str, str]:
 def _try(survey: Survey, path: str, attention: str, norms: dict[str, Norm]) -> Block | str:
     """Judge a layer under transformers' eager attention, which needs nothing but a mask."""
     layer, inner, tables = survey.modules[path], survey.modules[attention], survey.tables_of(attention)
-    assert tables is not None
     if agreement.on_meta(layer):
         return "it is on the meta device, where nothing can be checked: load the weights first"
     own, seq, like = vars(inner)["config"], 6, agreement.like(layer)
     hidden = agreement.random(2, seq, own.hidden_size, like=like, dtype=torch.float32)
     future = torch.ones(seq, seq, dtype=torch.bool, device=like.device).triu(1)
     mask = torch.zeros(2, 1, seq, seq, device=like.device).masked_fill(future, torch.finfo(torch.float32).min)
-    angles = make(survey.modules[tables.path], tables.kind_of(inner), seq, torch.float32)
-    given = {"hidden_states": hidden, "attention_mask": mask, "position_embeddings": angles}
+    given = {"hidden_states": hidden, "attention_mask": mask}
+    if tables is not None:
+        given["position_embeddings"] = make(survey.modules[tables.path], tables.kind_of(inner), seq, torch.float32)
     given |= positions(inner, seq, like.device)
     child, eager = attention.rpartition(".")[2], with_attention(own, "eager")
 
