@@ -28,7 +28,6 @@ _RARE: dict[str, Any] = {
     "first_k_dense_replace": 1, "moe_intermediate_size": 48, "n_routed_experts": 16,  # one dense layer, small experts
     "per_layer_config": None,  # Gemma 4: sizes of layers that the small model does not have
     "attention_chunk_size": 10, "no_rope_layers": [1, 0], "intermediate_size_mlp": 96,  # Llama 4
-    "moe_intermediate_size": 32,
     "ffn_dim": 96, "word_embed_proj_dim": 64,  # OPT
     "num_kv_heads": 4,  # Falcon
     "rotary_dim": 8,  # GPT-J, CodeGen: of a head
