@@ -15,6 +15,7 @@ from opmux.plugin import (
     UnitStride,
 )
 
+BACKEND = "deepgemm"
 ARCHS = ("sm_90",)
 """Hopper: the kernels use its own matrix and copy instructions, which later archs do not have."""
 MOST_ROWS, MOST_N, MOST_K = 1 << 23, 1 << 19, 1 << 24

@@ -9,6 +9,7 @@ from torch import Tensor
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product, name, text
 from opmux_deepgemm.grids import grid_of
+from opmux_deepgemm.implementations import BACKEND
 from opmux_jit import Kernel, Source, load, tensor_map
 from opmux_jit.launching import Promotion, Swizzle
 from opmux_jit.launching.devices import current_stream
@@ -31,7 +32,7 @@ class Scales(NamedTuple):
 def source(product: Product, config: Config) -> Source:
     """The source of a kernel."""
     op = "scaled_linear" if product.scaled else "linear"
-    return Source(name(product, config), text(product, config), ARCH, backend="deepgemm", op=op)
+    return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=op)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,8 +1,9 @@
-"""What the core loads of this package: its records. Loads no library and touches no device."""
+"""What the core loads of this package: its records, and how to compile ahead. Touches no device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from opmux.plugin import Implementation, hookimpl
+from opmux.plugin import Implementation, Prebuilt, hookimpl
 from opmux_deepgemm.implementations import RECORDS
 
 OPMUX_API_VERSION = 1
@@ -12,3 +13,15 @@ OPMUX_API_VERSION = 1
 def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from RECORDS
+
+
+@hookimpl
+def opmux_prebuilders() -> list[Callable[..., Prebuilt]]:
+    """The kernels of recorded calls, compiled for an arch."""
+    return [_prebuild]
+
+
+def _prebuild(*arguments: Any) -> Prebuilt:
+    from opmux_deepgemm.prebuilding import prebuild  # imports opmux-jit
+
+    return prebuild(*arguments)

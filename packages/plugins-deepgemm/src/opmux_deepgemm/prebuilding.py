@@ -1,0 +1,82 @@
+"""Compiles the kernels of recorded calls ahead, as entries of a bundle that opmux-jit reads."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from opmux.plugin import BuildFailed, Call, Prebuilt, registered_ops, takers
+from opmux.shapes import Point
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.implementations import BACKEND, RECORDS
+from opmux_deepgemm.launching import source
+from opmux_jit import choose
+from opmux_jit.cache import bundles, entry, keys
+from opmux_jit.cache.layers import compile_entry
+from opmux_jit.compilers import identity
+
+
+def prebuild(
+    arch: str, points: Sequence[Point], folder: Path, workers: int, tick: Callable[[int, int], None]
+) -> Prebuilt:
+    """Compile every kernel that the calls would launch.
+
+    Args:
+        arch: only ``sm_90`` has kernels.
+        points: the calls.
+        folder: this backend's in the bundle; entries lie beside it.
+        workers: threads that compile; NVRTC does not hold Python's lock.
+        tick: told the number of finished and of all kernels.
+    """
+    failures: list[str] = []
+    wanted = list(dict.fromkeys(_kernels(arch, points, failures)))
+    place = folder.parent / bundles.ENTRIES
+    made_with: dict[str, str] = {}
+    built = 0
+    with ThreadPoolExecutor(workers) as pool:
+        for done, (compiler, problem) in enumerate(pool.map(partial(_compile, place), wanted), 1):
+            if problem:
+                failures.append(problem)
+            else:
+                built += 1
+                made_with["nvrtc"] = compiler
+            tick(done, len(wanted))
+    return Prebuilt(built, failures, made_with)
+
+
+def product_of(call: Call) -> Product:
+    """The product of a call of an op that this backend implements."""
+    x, w = call.tensors["x"], call.tensors["w"]
+    out = call.options.get("out_dtype", x.dtype)
+    dtype, result = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, out))
+    n, k = w.shape
+    return Product(dtype, result, n, k, call.tensors["bias"] is not None)
+
+
+def _kernels(arch: str, points: Sequence[Point], failures: list[str]) -> Iterator[tuple[Product, Config]]:
+    ops = registered_ops()
+    for point in points:
+        if point.op not in {record.op for record in RECORDS}:
+            continue
+        for taker in takers(ops[point.op], *point.tensors().values(), arch=arch, backend=BACKEND, **point.options):
+            try:
+                yield product_of(taker.call), taker.config()
+            except Exception as error:  # one call's failure must not hide the others
+                failures.append(f"{point.key} {BACKEND}: {type(error).__name__}: {error}")
+
+
+def _compile(place: Path, kernel: tuple[Product, Config]) -> tuple[str, str]:
+    """Compile one kernel; returns the compiler's version, and what went wrong."""
+    wanted = source(*kernel)
+    try:
+        compiler = choose(wanted, "nvrtc")
+        name = keys.entry_key(keys.source_key(wanted), identity(compiler))
+        with tempfile.TemporaryDirectory() as folder:
+            made = compile_entry(wanted, compiler, name, Path(folder))
+        (place / name).mkdir(parents=True, exist_ok=True)
+        entry.write(place / name, made)
+    except (BuildFailed, OSError) as error:
+        return "", f"{wanted.name} for {wanted.arch}: {error}"
+    return compiler.version, ""

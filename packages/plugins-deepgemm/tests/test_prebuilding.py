@@ -1,0 +1,71 @@
+"""Kernels of recorded calls, compiled ahead into a bundle that a launch reads."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import opmux
+from opmux.shapes import Point
+from opmux_deepgemm import model
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.launching import source
+from opmux_jit import CompileFailed, KernelMissing, machine_code, prebuild
+from opmux_jit.cache import layers
+from opmux_jit.compilers import nvrtc
+
+
+def points() -> list[Point]:
+    """Two calls of one kernel, one of another, one that the backend refuses and one of an op that it has not."""
+    bf16 = {"x": torch.bfloat16, "w": torch.bfloat16}
+    codes = {"x": torch.float8_e4m3fn, "w": torch.float8_e4m3fn, "x_scale": torch.float32, "w_scale": torch.float32}
+    blocks = {"m_blocks": 3, "k_blocks": 2, "w_rows": 1, "w_blocks": 2}
+    return [
+        Point("linear", bf16, {"tokens": 3, "k": 256, "n": 64}),
+        Point("linear", bf16, {"tokens": 4, "k": 256, "n": 64}),
+        Point("linear", bf16, {"tokens": 3, "k": 256, "n": 65}),
+        Point("scaled_linear", codes, {"batch": 1, "m": 3, "k": 256, "n": 64, **blocks}, {"out_dtype": torch.float32}),
+        Point("rms_norm", {"x": torch.bfloat16, "weight": torch.bfloat16}, {"tokens": 3, "hidden": 256}),
+    ]
+
+
+def test_a_bundle_has_the_kernels_that_calls_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[tuple[str, int, int]] = []
+    made = prebuild(["sm_90"], points(), tmp_path / "bundle", processes=2, tick=lambda *tick: ticks.append(tick))
+    assert (made.kernels, made.failures, made.written) == ({"deepgemm": 2}, [], True)
+    assert ticks == [("deepgemm", 1, 2), ("deepgemm", 2, 2)]
+    monkeypatch.setenv("OPMUX_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("OPMUX_NO_JIT", "1")
+    monkeypatch.setenv("OPMUX_BUNDLES", str(tmp_path / "bundle"))
+    layers.forget()
+    config = model.linear(opmux.plugin.parse_arch("sm_90"), {"bucket(tokens, 8)": 4, "n": 64, "k": 256})
+    assert machine_code(source(Product("bfloat16", "bfloat16", 64, 256), config)).code[:4] == b"\x7fELF"
+    with pytest.raises(KernelMissing, match="opmux prebuild --arch sm_90 --backend deepgemm --op linear"):
+        machine_code(source(Product("bfloat16", "bfloat16", 72, 256), config))
+
+
+def test_another_arch_has_no_kernels(tmp_path: Path) -> None:
+    made = prebuild(["sm_100"], points(), tmp_path / "bundle", processes=1)
+    assert (made.kernels, made.failures) == ({"deepgemm": 0}, [])
+
+
+def test_a_kernel_that_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: nvrtc.Nvrtc, source: object, folder: Path) -> bytes:
+        raise CompileFailed("no such instruction")
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", refuse)
+    made = prebuild(["sm_90"], points()[:1], tmp_path / "bundle", processes=1)
+    (failure,) = made.failures
+    assert made.kernels == {"deepgemm": 0}
+    assert failure.startswith("bf16_bfloat16_64x256_small_8x64_")
+    assert failure.endswith(" for sm_90a: no such instruction")
+
+
+def test_a_config_that_cannot_be_chosen_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arch: object, features: object) -> Config:
+        raise ValueError("no config")
+
+    monkeypatch.setattr(model, "linear", fail)
+    (failure,) = prebuild(["sm_90"], points()[:1], tmp_path / "bundle", processes=1).failures
+    assert failure.endswith(" deepgemm: ValueError: no config")
