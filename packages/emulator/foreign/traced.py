@@ -45,8 +45,8 @@ TRACED = (
         "LDS shared without a barrier", "lds-race", ".*", ".*",
         "Real by the rule: nothing orders the waves. In the int8 product of 128x128 it is a prefetch after the last "
         "step, whose value nobody uses, and the buffer that the epilogue uses again. In MLA, the `lgkmcnt(8)` of "
-        "0x3008 covers four of the eight writes before it, since only four reads come between; the others, from 0x2f70 on, "
-        "may be under way when other waves read them behind the barrier, at 0x3018. In the int8 product of 192x128 "
+        "0x3008 covers four of the eight writes before it, since only four reads come between; the others, from 0x2f70 "
+        "on, may be under way when other waves read them behind the barrier, at 0x3018. In the int8 product of 192x128 "
         "it was not looked up. Where the last column says so, the result depends on it: the waves must "
         "proceed at about the same pace, as they do on a compute unit.",
     ),
