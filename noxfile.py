@@ -232,7 +232,7 @@ def ck(session: nox.Session) -> None:
     """Build Composable Kernel's instances from its sources (fetches 40 MB) and run them on the emulator."""
     install(session, f"{CORE}[cli,testing]", JIT, f"{CK}[testing]", EMULATOR)
     archive = session.run("python", f"{CK}/with_ck/fetching.py", silent=True)
-    environment = {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "ck", "OPMUX_CK_DIR": str(archive).strip()}
+    environment = {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "ck", "OPMUX_CK_DIR": str(archive).strip().splitlines()[-1]}
     session.run("python", "-m", "pytest", f"{CK}/with_ck", env=environment)
     arguments = ["--profile", "small", "--jobs", "2", *session.posargs]
     within = ["--within", "opmux_emulator.jit_launches:on(gfx942)"]

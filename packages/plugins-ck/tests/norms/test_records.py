@@ -6,8 +6,8 @@ import torch
 import opmux
 
 
-def explained(x: torch.Tensor, weight: torch.Tensor, arch: str = "gfx942", **options: float) -> tuple[bool, str]:
-    explanation = opmux.explain(opmux.rms_norm, x, weight, arch=arch, **options)
+def explained(*tensors: torch.Tensor, op: str = "rms_norm", arch: str = "gfx942", **options: float) -> tuple[bool, str]:
+    explanation = opmux.explain(getattr(opmux, op), *tensors, arch=arch, **options)
     (candidate,) = (c for c in explanation.candidates if c.name == "ck")
     return candidate.status in ("chosen", "accepted"), candidate.reason
 
@@ -39,4 +39,19 @@ def test_explain_shows_the_instance() -> None:
     ],
 )  # fmt: skip
 def test_refusals(x, weight, arch, options, reason) -> None:
-    assert explained(x, weight, arch, **options) == (False, reason)
+    assert explained(x, weight, arch=arch, **options) == (False, reason)
+
+
+@pytest.mark.parametrize(
+    ("op", "tensors", "reason"),
+    [
+        ("add_rms_norm", (meta(4, 64), meta(4, 64, dtype=torch.float32), meta(64)),
+         "dtypes differ: x bfloat16, residual float32"),
+        ("add_rms_norm", (meta(4, 16392), meta(4, 16392), meta(16392)), "hidden = 16392 is more than 16384"),
+        ("add_rms_norm_", (meta(4, 128)[:, :64], meta(4, 64), meta(64)), "x is not contiguous"),
+        ("layer_norm", (meta(4, 64), meta(64)), "bias is absent"),
+    ],
+)  # fmt: skip
+def test_refusals_of_the_other_norms(op, tensors, reason) -> None:
+    accepted, said = explained(*tensors, op=op)
+    assert (accepted, said.startswith(reason)) == (False, True), said

@@ -19,6 +19,9 @@ FLAGS = (
     "-DNDEBUG",
     "-D__HIP_PLATFORM_AMD__=1",
     "-DCK_TILE_FLOAT_TO_BFLOAT16_DEFAULT=0",  # round to nearest; CK truncates unless told otherwise
+    # What lies past the end of a row is not read. CK otherwise reads it and throws it away: memory that another
+    # workgroup may be writing.
+    "-DCK_TILE_EXPERIMENTAL_USE_BUFFER_LOAD_OOB_CHECK_OFFSET_TRICK=1",
     "-mllvm",
     "-amdgpu-function-calls=false",  # else some templates keep calls, and with them scratch memory
 )

@@ -15,8 +15,12 @@ VARIABLE = "OPMUX_CK_DIR"
 OLDEST = (1, 1, 0)
 """The oldest CK whose templates this package was written for."""
 CORE = "ck_tile/core.hpp"
-NEEDED = {"rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp")}
-"""What an op includes."""
+NEEDED = {
+    "rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
+    "add_rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
+    "layer_norm": ("ck_tile/ops/layernorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
+}
+"""What the kernels of an op include."""
 ROCM = "/opt/rocm"
 WHEEL, IN_WHEEL = "amd-aiter", "aiter_meta/3rdparty/composable_kernel"
 

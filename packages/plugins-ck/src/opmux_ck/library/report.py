@@ -17,6 +17,9 @@ def toolchains() -> Iterator[dict[str, str | None]]:
 
 
 def _state(library: Library) -> str:
-    lacks = "; ".join(f"lacks {header} for {op}" for op, header in library.lacks().items())
+    ops: dict[str, list[str]] = {}
+    for op, headers in library.lacks().items():
+        ops.setdefault(headers, []).append(op)
+    lacks = "; ".join(f"lacks {headers} for {', '.join(names)}" for headers, names in ops.items())
     problem = "too old" if library.refusal() else lacks
     return f"{library.shown_version}, {problem}" if problem else library.shown_version

@@ -1,1 +1,1 @@
-"""Norms of rows: CK's rmsnorm2d."""
+"""Norms of rows: CK's rmsnorm2d and layernorm2d."""

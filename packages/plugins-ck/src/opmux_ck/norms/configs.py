@@ -1,5 +1,6 @@
 """The instances of CK's norms: the space of their tiles, the rules of what is legal, and the tile for a call."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +59,6 @@ def broken_rules(config: NormConfig) -> Iterator[str]:
         yield f"threads = {config.threads} is not a multiple of {WAVE}"
     if config.repeats * config.vector > MOST_ELEMENTS:
         yield f"repeats * vector = {config.repeats * config.vector} is more than {MOST_ELEMENTS} elements a thread"
-    if config.two_passes and config.rows > 1:
-        yield f"rows = {config.rows}: two passes read one row a workgroup"
 
 
 def misfit(config: NormConfig, columns: int) -> str | None:
@@ -73,12 +72,17 @@ def misfit(config: NormConfig, columns: int) -> str | None:
     return None
 
 
+WORKGROUPS = ((4, 64), (2, 128), (1, 256), (1, 512), (1, 1024))
+"""Rows and threads of a row, in the space."""
+
+LONGEST = 16384
+"""Columns of the largest tile that a call gets."""
 TILES = (
     NormConfig(4, 64, 1),  # up to 512 columns: a wave a row
     NormConfig(1, 256, 1),
     NormConfig(1, 256, 2),
     NormConfig(1, 256, 4),
-    NormConfig(1, 1024, 2),  # up to 16384
+    NormConfig(1, 1024, 2),  # up to LONGEST
     NormConfig(1, 1024, 2, two_passes=True),
 )
 """What calls are given without a tuned record, by length."""
@@ -90,15 +94,21 @@ def norm_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
 
 
 def norm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
-    """Every legal tile for rows of a length, without those that are mostly padding."""
+    """Every legal tile for rows of a length, without those that are mostly padding, or read twice what they hold."""
     columns = features["hidden"]
-    for rows, threads in ((4, 64), (2, 128), (1, 256), (1, 512), (1, 1024)):
-        for vector in VECTORS[::-1]:
-            for repeats in range(1, MOST_ELEMENTS // vector + 1):
-                for pads in (True, False):
-                    for two_passes in (False, True) if rows == 1 else (False,):
-                        config = NormConfig(rows, threads, repeats, vector, pads, two_passes)
-                        fits = misfit(config, columns) is None
-                        filled = repeats == 1 or 4 * columns > config.columns
-                        if fits and filled and (not two_passes or columns > config.columns):
-                            yield config
+    yield from _space(columns, two_passes=False)
+    yield from (config for config in _space(columns, two_passes=True) if config.columns < columns)
+
+
+def one_pass_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
+    """Every legal tile that holds rows of a length, without those that are mostly padding."""
+    return _space(features["hidden"], two_passes=False)
+
+
+def _space(columns: int, two_passes: bool) -> Iterator[NormConfig]:
+    for (rows, threads), vector, pads in itertools.product(WORKGROUPS, VECTORS[::-1], (True, False)):
+        for repeats in range(1, MOST_ELEMENTS // vector + 1):
+            config = NormConfig(rows, threads, repeats, vector, pads, two_passes)
+            filled = repeats == 1 or 4 * columns > config.columns
+            if filled and misfit(config, columns) is None:
+                yield config

@@ -3,40 +3,55 @@
 from opmux.plugin import (
     Aligned,
     AnyOf,
+    AtMost,
+    Constraint,
+    Contiguous,
     Dtype,
     Exact,
     Implementation,
     MultipleOf,
     OneOf,
+    Present,
     Priority,
     SameDtype,
     UnitStride,
 )
+from opmux_ck.norms.configs import LONGEST
 
 ARCHS = ("gfx942",)
 UNMEASURED = Priority.PORTABLE - 1
 """Behind portable kernels: these have run on an emulator only. A tuned record, measured on a GPU, ranks before it."""
 
-RECORDS = (
-    Implementation(
-        op="rms_norm",
-        target="opmux_ck.norms.targets:rms_norm",
+
+def _record(op: str, tensors: tuple[str, ...], *more: Constraint, space: str = "norm_space") -> Implementation:
+    return Implementation(
+        op=op,
+        target=f"opmux_ck.norms.targets:{op}",
         archs=ARCHS,
         priority=UNMEASURED,
         when=(
             Dtype("x", "bfloat16", "float16"),
             AnyOf(SameDtype("x", "weight"), Dtype("weight", "float32")),
-            OneOf("weight_offset", 0.0),
             MultipleOf("hidden", 8),
-            UnitStride("x", "weight"),
-            Aligned("x"),
-            Aligned("weight"),
+            UnitStride(*tensors),
+            *(Aligned(tensor) for tensor in tensors),
+            *more,
         ),
         features=(Exact("hidden"),),
         config="opmux_ck.norms.configs:norm_config",
         config_schema="opmux_ck.norms.configs:NormConfig",
-        space="opmux_ck.norms.configs:norm_space",
+        space=f"opmux_ck.norms.configs:{space}",
         capturable=True,
         deterministic=True,
-    ),
+    )
+
+
+NO_OFFSET = OneOf("weight_offset", 0.0)
+ADDED = ("x", "residual", "weight")
+WHOLE_ROWS = (NO_OFFSET, SameDtype("x", "residual"), AtMost("hidden", LONGEST))
+RECORDS = (
+    _record("rms_norm", ("x", "weight"), NO_OFFSET),
+    _record("add_rms_norm", ADDED, *WHOLE_ROWS, space="one_pass_space"),
+    _record("add_rms_norm_", ADDED, *WHOLE_ROWS, Contiguous("x", "residual"), space="one_pass_space"),
+    _record("layer_norm", ("x", "weight", "bias"), Present("bias")),
 )

@@ -1,4 +1,4 @@
-"""The instances of CK's rmsnorm2d, as translation units."""
+"""The instances of CK's norms, as translation units."""
 
 from dataclasses import dataclass
 
@@ -7,25 +7,43 @@ from opmux_ck.norms.configs import NormConfig
 CPP = {"bf16": "ck_tile::bf16_t", "fp16": "ck_tile::fp16_t", "fp32": "float"}
 """CK's short names of dtypes, and its types."""
 
+TEMPLATES = {
+    "rms_norm": ("rms_norm.h", "ppp"),
+    "add_rms_norm": ("rms_norm.h", "ppppp"),
+    "layer_norm": ("layer_norm.h", "pppp"),
+}
+"""The header of a kernel's template, and the kernel's tensors."""
+STRIDES = 5
+SCALARS = "f" + "i" * (2 + STRIDES)
+"""The other arguments: eps; rows and columns; the strides of the matrices' rows, and zeros in place of those that there
+are not. Eight of them, because clang 22 reads seven by one load of eight, past the end of the arguments."""
+
 
 @dataclass(frozen=True)
-class RmsNorm:
-    """An instance of rmsnorm2d that neither adds nor quantises.
+class Norm:
+    """An instance of a norm.
 
     Attributes:
-        x: CK's name of the dtype of x and of the result.
-        weight: that of the weight.
+        op: the op, and the name of the kernel.
+        x: CK's name of the dtype of x and of the results.
+        weight: that of the weight and the bias.
         config: the tile.
     """
 
+    op: str
     x: str
     weight: str
     config: NormConfig
 
-    op = "rms_norm"
-    kernel = "rms_norm"
-    signature = "pppfiiii"
-    """x, weight, y; eps; rows and columns; the strides of x's and y's rows, in elements."""
+    @property
+    def kernel(self) -> str:
+        """The kernel's name, the same in every instance of an op."""
+        return self.op
+
+    @property
+    def signature(self) -> str:
+        """Of the kernel."""
+        return TEMPLATES[self.op][1] + SCALARS
 
     @property
     def threads(self) -> int:
@@ -34,10 +52,10 @@ class RmsNorm:
 
     @property
     def name(self) -> str:
-        """Dtypes, tile, threads, vector; ``pad`` and ``two`` as CK's names have them."""
+        """Dtypes, tile, threads, vector, then ``pad`` and ``two`` for padding and two passes."""
         c = self.config
         tile = f"b{c.rows}x{c.columns}_t{c.rows}x{c.threads}_v{c.vector}"
-        return f"rms_norm_{self.x}_{self.weight}_{tile}{'_pad' * c.pads}{'_two' * c.two_passes}"
+        return f"{self.op}_{self.x}_{self.weight}_{tile}{'_pad' * c.pads}{'_two' * c.two_passes}"
 
     def text(self) -> str:
         """The translation unit."""
@@ -45,8 +63,8 @@ class RmsNorm:
         numbers = f"{c.rows}, {c.threads}, {c.repeats}, {c.vector}"
         flags = f"{_cpp(c.pads)}, {_cpp(c.two_passes)}"
         return (
-            f'// {self.name}\n#include "rms_norm.h"\n\n'
-            f"OPMUX_CK_RMS_NORM({CPP[self.x]}, {CPP[self.weight]}, {numbers}, {flags})\n"
+            f'// {self.name}\n#include "{TEMPLATES[self.op][0]}"\n\n'
+            f"OPMUX_CK_{self.op.upper()}({CPP[self.x]}, {CPP[self.weight]}, {numbers}, {flags})\n"
         )
 
 

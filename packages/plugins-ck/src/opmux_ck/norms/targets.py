@@ -1,14 +1,16 @@
 """What the core calls for a norm."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from opmux_ck.launching import launch
 from opmux_ck.norms.configs import NormConfig
-from opmux_ck.norms.instances import RmsNorm
+from opmux_ck.norms.instances import STRIDES, Norm
 
+DENSELY = torch.contiguous_format
 SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 MOST_BYTES = (1 << 31) - 1
 """Of a matrix in a launch: CK counts its elements, and the buffers' bytes, in 32 bits."""
@@ -18,23 +20,58 @@ MOST_ROWS = 1 << 21
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig) -> Tensor:
     """The op `rms_norm`; `weight_offset` is 0."""
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if not y.numel():
-        return y
-    columns = weight.numel()
-    instance = RmsNorm(SHORT[x.dtype], SHORT[weight.dtype], config)
-    for x_part, y_part in in_launches(x.reshape(-1, columns), y.view(-1, columns)):
-        rows = len(x_part)
-        launch(
-            instance, -(-rows // config.rows), x_part, weight, y_part, eps, rows, columns, x_part.stride(0),
-            y_part.stride(0),
-        )  # fmt: skip
+    y = torch.empty_like(x, memory_format=DENSELY)
+    _run("rms_norm", config, (x,), (weight,), (y,), eps)
     return y
 
 
-def in_launches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
+) -> tuple[Tensor, Tensor]:
+    """The op `add_rms_norm`; `weight_offset` is 0."""
+    y, total = torch.empty_like(x, memory_format=DENSELY), torch.empty_like(residual, memory_format=DENSELY)
+    _run("add_rms_norm", config, (x, residual), (weight,), (y, total), eps)
+    return y, total
+
+
+def add_rms_norm_(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
+) -> None:
+    """The op `add_rms_norm_`: a thread has read its elements of x and residual when it overwrites them."""
+    _run("add_rms_norm", config, (x, residual), (weight,), (x, residual), eps)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float, config: NormConfig) -> Tensor:
+    """The op `layer_norm`, with a bias."""
+    y = torch.empty_like(x, memory_format=DENSELY)
+    _run("layer_norm", config, (x,), (weight, bias), (y,), eps)
+    return y
+
+
+def _run(
+    op: str,
+    config: NormConfig,
+    given: tuple[Tensor, ...],
+    gains: tuple[Tensor, ...],
+    made: tuple[Tensor, ...],
+    eps: float,
+) -> None:
+    """Launch a norm on matrices that are read, vectors, and contiguous matrices that are written."""
+    if not made[0].numel():
+        return
+    columns = gains[0].numel()
+    instance = Norm(op, SHORT[given[0].dtype], SHORT[gains[0].dtype], config)
+    matrices = (*(t.reshape(-1, columns) for t in given), *(t.view(-1, columns) for t in made))
+    for parts in in_launches(*matrices):
+        rows = len(parts[0])
+        arguments: list[Any] = [*parts[: len(given)], *gains, *parts[len(given) :], eps, rows, columns]
+        strides = [part.stride(0) for part in parts]
+        launch(instance, -(-rows // config.rows), *arguments, *strides, *[0] * (STRIDES - len(strides)))
+
+
+def in_launches(*matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Matrices of equally many rows, in parts that a launch can address."""
-    row_bytes = max(x.stride(0), y.stride(0), 1) * x.element_size()
+    row_bytes = max(max(t.stride(0), 1) * t.element_size() for t in matrices)
     most = min(max(MOST_BYTES // row_bytes, 1), MOST_ROWS)
-    for first in range(0, len(x), most):
-        yield x[first : first + most], y[first : first + most]
+    for first in range(0, len(matrices[0]), most):
+        yield tuple(t[first : first + most] for t in matrices)

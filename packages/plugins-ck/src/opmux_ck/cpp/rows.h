@@ -1,0 +1,25 @@
+// What the templates of norms share.
+#pragma once
+#include <hip/hip_runtime.h>
+
+#include "ck_tile/core.hpp"
+#include "ck_tile/ops/common.hpp"
+#include "ck_tile/ops/epilogue.hpp"
+
+namespace opmux_ck {
+
+// A tile of rows: `Rows` rows of `Threads` threads each, of which every one has `Repeats` vectors of `Vector` elements.
+template <int Rows, int Threads, int Repeats, int Vector>
+using RowTile = ck_tile::Generic2dBlockShape<ck_tile::sequence<Rows, Threads * Repeats * Vector>,
+                                             ck_tile::sequence<Rows, Threads>, ck_tile::sequence<1, Vector>>;
+
+// The end of a norm: rounds to the result's type and stores.
+template <class Y, bool Pads>
+using Store = ck_tile::Default2DEpilogue<ck_tile::Default2DEpilogueProblem<float, Y, false, Pads, false>>;
+
+}  // namespace opmux_ck
+
+// The launching code counts threads and rows of a workgroup by itself: it must be of one mind with CK.
+#define OPMUX_CK_TILE(ROWS, THREADS, REPEATS, VECTOR)                                                \
+  using Tile = opmux_ck::RowTile<ROWS, THREADS, REPEATS, VECTOR>;                                    \
+  static_assert(Tile::BlockSize == ROWS * THREADS && Tile::Block_M == ROWS && Tile::Repeat_M == 1);
