@@ -40,6 +40,13 @@ RECORDS = (
     _known_scale("static_quantize", "x", Dtype("x", *FLOATS)),
     _known_scale("dequantize", "q", Dtype("out_dtype", *FLOATS)),
     _known_scale("convert_fp8", "q"),
+    Implementation(
+        op="convert_scale",
+        target="opmux_triton.quantization.scale_targets:convert_scale",
+        archs=PORTABLE,
+        capturable=True,
+        deterministic=True,
+    ),
     _record("quantize", "quantize", "k", "x"),
     _record("rms_norm_quantize", "norm_quantize", "hidden", "x", "weight"),
     _record("add_rms_norm_quantize", "norm_quantize", "hidden", "x", "residual", "weight"),
