@@ -6,9 +6,9 @@
     print(report)
     opmux_transformers.unpatch(model)
 
-`patch` replaces what it can prove equal: RMS norms, rotary embedding, gated activations, attention, residual sums with
-the norm after them, mixtures of experts, the cache of ``generate``, and the loss in training. The report says what was
-replaced, what was left, and why.
+`patch` replaces what it can prove equal: RMS norms and layer norms, rotary embedding, gated activations, attention,
+residual sums with the norm after them, mixtures of experts, the cache of ``generate``, and the loss in training. The
+report says what was replaced, what was left, and why.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ def patch(
     Args:
         model: A model; or a family's name (transformers' ``model_type``, such as ``"llama"``) before loading: every
             model of it that is loaded or constructed afterwards is patched.
-        norm: Whether RMS norms are replaced.
+        norm: Whether RMS norms and layer norms are replaced.
         gate: Whether gated activations are replaced.
         rope: Whether rotary embedding is replaced.
         attention: Whether attention is replaced.

@@ -22,6 +22,8 @@ from torch.nn import functional
 from torch.nn.utils import parametrize, prune
 
 import opmux_transformers
+from opmux_transformers import check
+from opmux_transformers.configs import small_config
 
 
 def changed_norm(self, hidden_states):
@@ -146,6 +148,18 @@ def test_a_norm_of_groups_is_no_norm_of_the_last_dim() -> None:
     assert list(reasons(report, "norm")) == ["1"]
     x = torch.randn(3, 4, 4)
     torch.testing.assert_close(patched(x), plain(x))
+
+
+def test_a_weight_of_several_dims_is_left() -> None:
+    """Cohere norms queries and keys with a row of weights for each head."""
+    config = small_config("cohere")
+    config.use_qk_norm = True
+    plain = check.build(config, torch.float32)
+    patched = copy.deepcopy(plain)
+    left = reasons(opmux_transformers.patch(patched), "norm")
+    assert set(left) == {f"model.layers.{i}.self_attn.{name}_norm" for i in (0, 1) for name in "qk"}
+    assert set(left.values()) == {"its weight has several dims, that of an op has one"}
+    agree(patched, plain)
 
 
 def test_a_bias_of_another_dtype_is_left() -> None:

@@ -104,6 +104,13 @@ def weight_is_computed(module: nn.Module) -> bool:
     return isinstance(weight, Tensor) and weight.ndim == 1
 
 
+def weight_has_dims(module: nn.Module) -> bool:
+    """Whether a module looks like a norm except that its weight has several dims: one row for each head (Cohere)."""
+    weight = module._parameters.get("weight")
+    alone = not module._modules and module._parameters.keys() <= {"weight", "bias"} and takes_one_input(module)
+    return alone and weight is not None and weight.ndim > 1 and bool(_epses(module))
+
+
 def _epses(module: nn.Module) -> dict[str, float]:
     return {k: float(v) for k, v in vars(module).items() if isinstance(v, float) and 0 < v < _LARGEST_EPS}
 
@@ -205,12 +212,15 @@ class NormKind(Kind[Norm]):
     name = option = "norm"
 
     def find(self, survey: Survey) -> Iterable[str]:
-        """Modules that hold what a norm holds, and norms whose weight is computed."""
-        return (path for path, m in survey.modules.items() if is_candidate(m) or weight_is_computed(m))
+        """Modules that hold what a norm holds, and norms whose weight is computed or has several dims."""
+        looks = (is_candidate, weight_is_computed, weight_has_dims)
+        return (path for path, m in survey.modules.items() if any(look(m) for look in looks))
 
     def judge(self, survey: Survey, path: str) -> Norm | str:
         """Judge one of all norms that differ only in the values of their tensors."""
         module = survey.modules[path]
+        if weight_has_dims(module):
+            return "its weight has several dims, that of an op has one"
         if not is_candidate(module):
             return "its weight is computed in every call, or is not a parameter"
         return survey.once(("norm", agreement.signature_of(module)), lambda: find_norm(module, survey.dtype))
