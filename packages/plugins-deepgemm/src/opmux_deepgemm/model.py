@@ -3,11 +3,11 @@
 The time of a product is that of its busiest multiprocessor, or that of its bytes where they take longer:
 
     large:  work   = rounds * (blocks * max(multiply, copy) + epilogue)
-    small:  work   = rounds * (blocks * max(multiply, copy, latency / stages) + epilogue) + meeting
+    small:  work   = rounds * (blocks * max(multiply, copy, latency / stages) + epilogue + round) + meeting
     time  = start + (work**4 + memory**4)**(1/4)
 
-``rounds`` is how many tiles the busiest multiprocessor computes, ``blocks`` the blocks of 128 bytes of k of each. No
-constant here has been measured with these kernels: they are an H200's datasheet, and what is usual on Hopper.
+``rounds`` is how many tiles the busiest multiprocessor computes, ``blocks`` the blocks of 128 bytes of k of each. The
+constants are an H200's datasheet, estimates, and a first run on one; they are not fitted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,22 +24,29 @@ BANDWIDTH = 4.3e6
 """Bytes in a microsecond from memory: of a large copy on an H200."""
 RATE = {1: 14.0e6, 2: 7.0e6}
 """Operations in a microsecond of a multiprocessor's matrix unit, by bytes of an operand."""
-COPY_RATE = 45e3
+COPY_RATE = 55e3
 """Bytes in a microsecond that a multiprocessor copies from the second-level cache."""
 LATENCY = 1.0
 """Microseconds from the start of a copy to its bytes."""
 START = 3.0
 """Microseconds of a launch, the first copies and the last store."""
-MEETING = 1.5
+MEETING = 2.0
 """Microseconds for the blocks of a cluster to add their sums."""
 ALONE = 1.05
 """By how much longer a single consumer takes."""
+PAIRED = 1.8
+"""By how much longer two blocks take that share their rows of w, as measured on an H200; they should take less."""
+CLUSTERED_UNITS = {1: 132, 2: 132, 4: 128, 8: 112}
+"""Multiprocessors that clusters of so many blocks can use: a cluster lies within a group of 16 or 18 of them."""
+ROUND = 2.5
+"""Microseconds from one of the small kernel's blocks to the next on a multiprocessor: nothing is copied meanwhile."""
 PROMOTION = 150e3
 """Sums in a microsecond that a multiprocessor scales and adds in float32."""
 MOST_STAGES = 16
 """Beyond so many blocks of k, more hide no more latency."""
-SMALL_ROWS = 128
-"""Rows up to which the kernel for few rows is scored."""
+SMALL_ROWS = {False: 128, True: 64}
+"""Rows up to which the kernel for few rows is scored, by whether there are scales: those of more take too many
+registers."""
 MULTIPROCESSOR_BYTES = 233_472
 """Shared memory of a multiprocessor: 228 KB, of which a block takes 1 KB more than it asks for."""
 
@@ -73,7 +80,7 @@ class Scored(NamedTuple):
 def configs(sizes: Sizes) -> Iterator[Config]:
     """Every config that is legal for a product and no more than twice as large, in a fixed order."""
     yield from (c for c in _large(sizes) if c.block_m < 2 * max(sizes.m, 33) and c.block_n < 2 * max(sizes.n, 17))
-    if sizes.m <= SMALL_ROWS:
+    if sizes.m <= SMALL_ROWS[sizes.scaled]:
         yield from _small(sizes)
 
 
@@ -113,18 +120,21 @@ def _large_work(sizes: Sizes, config: Config) -> float:
     block = max(_multiply(sizes, config), copied / COPY_RATE)
     if config.consumers == 1:  # nobody multiplies while it waits, scales or stores
         block *= ALONE
+    if config.cluster > 1:
+        block *= PAIRED
     return rounds * (sizes.blocks * block + epilogue)
 
 
 def _small_work(sizes: Sizes, config: Config) -> float:
     resident = max(1, min(MULTIPROCESSOR_BYTES // (config.shared_bytes(4) + 1024), 2048 // config.threads))
     programs = clusters(config, sizes.m, sizes.n) * config.cluster
-    rounds = -(-programs // (UNITS * resident))
-    together = min(resident, -(-programs // UNITS))
+    units = CLUSTERED_UNITS[config.cluster]
+    rounds = -(-programs // (units * resident))
+    together = min(resident, -(-programs // units))
     blocks = -(-sizes.blocks // config.cluster)
     copy = config.stage_bytes * together / COPY_RATE
     block = max(_multiply(sizes, config) * together, copy, LATENCY / config.stages)
-    return rounds * (blocks * block + 0.3) + (MEETING if config.cluster > 1 else 0.0)
+    return rounds * (blocks * block + 0.3) + (rounds - 1) * ROUND + (MEETING if config.cluster > 1 else 0.0)
 
 
 def _multiply(sizes: Sizes, config: Config) -> float:
