@@ -130,3 +130,20 @@ def test_the_small_configurations_have_the_sizes_that_are_said() -> None:
         assert all(
             getattr(config, key) == value for key, value in SIZES.items() if key in ("hidden_size", "vocab_size")
         )
+
+
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+def test_the_check_of_a_quantised_model(codes: str) -> None:
+    done = opmux_cli("models", "check", "qwen3", "--device", "cpu", "--quantize", codes, "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    (last,) = (c for c in result["comparisons"] if c["dtype"] == f"{codes} codes")
+    assert last["passed"]
+    assert last["what"] == "logits"
+    assert result["report"]["counts"]["quantize"] == {"replaced": 14, "left": 1}
+
+
+def test_an_unknown_form_of_codes() -> None:
+    done = opmux_cli("models", "check", "qwen3", "--device", "cpu", "--quantize", "fp4")
+    assert done.exit_code == 2
+    assert "`quantize` expected fp8 or int8, got fp4; leave it out for none" in done.stderr

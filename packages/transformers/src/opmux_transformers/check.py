@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import opmux.nn
 from opmux.errors import InvalidArgument
 from opmux_transformers.configs import first_line, small_config
 from opmux_transformers.patching import patch_model
@@ -29,7 +30,10 @@ FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
 ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
 """Allowance for rounding, as a fraction of the largest magnitude."""
 
-ALL = {
+OTHER_CODES = 0.05
+"""The largest difference of quantised models, in which single values may get neighbouring codes."""
+
+ALL: dict[str, Any] = {
     "norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True, "loss": True,
     "experts": True, "linear": True, "quantize": None,
 }  # fmt: skip
@@ -165,12 +169,30 @@ def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: fl
     )
 
 
-def run(name: str, device: str | None = None) -> dict[str, Any]:
+def compare_quantised(config: Any, codes: str, device: str = "cpu") -> tuple[Comparison, Report]:
+    """Compare a model that `patch` quantises with one of the same codes that is not patched, on the references.
+
+    A value that lies between two codes may be rounded to either, so that the two differ by more than rounding.
+    """
+    plain = build(config, torch.float32, device)
+    patched = copy.deepcopy(plain)
+    report = patch_model(patched, {**ALL, "quantize": codes})
+    taken = {row.module for row in report.rows if row.kind == "quantize" and row.op}
+    others = [path for path, module in plain.named_modules() if isinstance(module, nn.Linear) and path not in taken]
+    opmux.nn.quantize_(plain, codes, skip=others, backend="reference")
+    ids = prompts(plain.config).to(device)
+    with torch.no_grad():
+        own, right = (model(ids).logits for model in (patched, plain))
+    return Comparison("logits", f"{codes} codes", _far(own, right), OTHER_CODES), report
+
+
+def run(name: str, device: str | None = None, quantize: str | None = None) -> dict[str, Any]:
     """Check a family or a configuration, in float32 and bfloat16.
 
     Args:
         name: what `small_config` takes.
         device: ``"cpu"`` or ``"cuda"``; None means a GPU if there is one.
+        quantize: ``"fp8"`` or ``"int8"`` also compares a quantised model; the report is then that one's.
 
     Returns:
         What ``opmux models check --json`` prints, and the report under ``"report_object"``.
@@ -180,6 +202,10 @@ def run(name: str, device: str | None = None) -> dict[str, Any]:
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InvalidArgument(
             f"opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got {device}; pass cpu"
+        )
+    if quantize not in (None, "fp8", "int8"):
+        raise InvalidArgument(
+            f"opmux models check: `quantize` expected fp8 or int8, got {quantize}; leave it out for none"
         )
     try:
         with torch.no_grad():
@@ -193,6 +219,9 @@ def run(name: str, device: str | None = None) -> dict[str, Any]:
     for dtype in (torch.float32, torch.bfloat16):
         found, report = compare(copy.deepcopy(config), dtype, device)
         comparisons += found
+    if quantize is not None:
+        quantised, report = compare_quantised(copy.deepcopy(config), quantize, device)
+        comparisons.append(quantised)
     failures = [
         f"{c.what} in {c.dtype}: {c.error:.3g}, at most {c.bound:.3g} {c.detail}".rstrip()
         for c in comparisons
