@@ -36,7 +36,7 @@ ALONE = 1.05
 """By how much longer a single consumer takes."""
 PAIRED = 1.8
 """By how much longer two blocks take that share their rows of w, as measured on an H200; they should take less."""
-CLUSTERED_UNITS = {1: 132, 2: 132, 4: 128, 8: 112}
+CLUSTERED_UNITS = {1: 132, 2: 132, 4: 120, 8: 112}
 """Multiprocessors that clusters of so many blocks can use: a cluster lies within a group of 16 or 18 of them."""
 ROUND = 2.5
 """Microseconds from one of the small kernel's blocks to the next on a multiprocessor: nothing is copied meanwhile."""

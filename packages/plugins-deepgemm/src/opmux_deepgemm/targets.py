@@ -31,7 +31,7 @@ def scaled_linear(
 
 def matrix(tensor: Tensor, columns: int) -> Tensor:
     """A tensor's rows as a matrix that the copy engine reads; copied where its rows overlap or have several strides."""
-    rows = tensor.reshape(-1, columns)
+    rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, columns)
     if len(rows) == 1:  # one row may have any stride
         return rows.as_strided((1, columns), (columns, 1))
     return rows if rows.stride(0) >= columns else rows.contiguous()
