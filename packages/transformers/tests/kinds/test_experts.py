@@ -17,10 +17,13 @@ from opmux_transformers.configs import small_config
 PRODUCTS = "grouped_linear, masked_grouped_linear, "
 SILU, OWN = PRODUCTS + "silu_and_mul", PRODUCTS + "its own gate"
 FAMILIES = {
-    "mixtral": SILU, "qwen2_moe": SILU, "qwen3_moe": SILU, "deepseek_v3": SILU, "gpt_oss": OWN, "aria_text": SILU,
+    "mixtral": SILU, "qwen2_moe": SILU, "qwen3_moe": SILU, "deepseek_v3": SILU, "gpt_oss": OWN,
     "deepseek_v4": OWN, "nemotron_h": OWN, "olmoe": SILU,
 }  # fmt: skip
 """Transposed weights, weights with biases, clamped gates and experts without a gate are among them."""
+
+if hasattr(transformers.models.aria.modeling_aria.AriaExperts, "_apply_gate"):  # older versions have modules of groups
+    FAMILIES["aria_text"] = SILU
 
 MIXTRAL = transformers.models.mixtral.modeling_mixtral
 FAR = "on random input it differs from the replacement by"
