@@ -71,6 +71,8 @@ def find_experts(module: nn.Module) -> Experts | str:
     """
     if (foreign := whose_forward(module)) is not None:
         return foreign
+    if any(not p.is_floating_point() or p.element_size() < 2 for p in module.parameters()):
+        return "quantised: it computes as before"
     if not experts.asks_registry(module):
         return "it computes its experts in its own code, not through transformers' experts registry"
     of: Any = module
@@ -79,8 +81,6 @@ def find_experts(module: nn.Module) -> Experts | str:
         return "its weights are not parameters of the module itself"
     if agreement.on_meta(module):
         return "it is on the meta device, where nothing can be checked: load the weights first"
-    if any(not p.is_floating_point() or p.element_size() < 2 for p in module.parameters()):
-        return "quantised: it computes as before"
     if getattr(of, "_is_expert_parallel", False) or vars(module).get("num_experts") != len(up):
         return "its experts are spread over several devices"
     try:
