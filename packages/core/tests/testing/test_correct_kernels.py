@@ -303,3 +303,26 @@ def test_sums_of_8_bit_floats_that_float32_takes_over_every_128(hold: Hold) -> N
 
     floats = Dtype("x", "float8_e4m3fn", "float8_e4m3fnuz")
     assert_passes(hold("scaled_linear", scaled_linear, when=(floats, Dtype("out_dtype", "bfloat16", "float32"))))
+
+
+def test_gradients_of_a_loss_by_logits_and_slopes_in_16_bits(hold: Hold) -> None:
+    """As a linear layer, a loss and their backwards compute them; classes whose logit is -inf have no share."""
+
+    def gradients(
+        x: Tensor, weight: Tensor, target: Tensor, *, output_mask: tuple[bool, ...], **options: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows, wide = x.float(), weight.float()
+        logits = (rows @ wide.T).to(x.dtype)
+        loss, lse = opmux.cross_entropy_lse.reference(logits, target, **options)
+        one, summed = torch.ones(()), {**options, "reduction": "sum"}
+        slopes = opmux.cross_entropy_backward.reference(one, logits, target, lse, None, **summed, output_mask=(True,))
+        slopes = slopes.float().reshape(-1, weight.shape[0])
+        grad_x = (slopes @ wide).to(x.dtype).reshape(x.shape)
+        grad_weight = (slopes.T @ rows.reshape(-1, x.shape[-1])).to(weight.dtype)
+        return (
+            loss if output_mask[0] else loss.new_empty(0),
+            grad_x if output_mask[1] else x.new_empty(0),
+            grad_weight if output_mask[2] else x.new_empty(0),
+        )
+
+    assert_passes(hold("fused_linear_cross_entropy_gradients", gradients, when=(Dtype("x", "bfloat16", "float16"),)))

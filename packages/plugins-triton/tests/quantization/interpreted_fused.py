@@ -45,6 +45,6 @@ for place, block in enumerate(BLOCKS):
             check("rms_norm_quantize", (x, weight), block, major, config)
             check("add_rms_norm_quantize", (x, torch.randn_like(x), weight), block, major, config)
         for x in (torch.randn(5, 600), scattered(2, 2, 3, 600)):
-            if config is TWO_PASSES or block in ((1, 128), (1, 32)):
+            if config is TWO_PASSES or block[0] == 1:
                 check("silu_and_mul_quantize", (x,), block, major, config)
 sys.stdout.write("all equal\n")

@@ -84,7 +84,7 @@ def compare(name: str, got: Tensor, exact: Tensor, allowance: Allowance, unit: f
     errors.row = errors.whole
     rows = None
     if got.dim() > 1:
-        rows = _norm_ratio(error, terms)
+        rows = _norm_ratio(error, terms, allowance.along_rows)
         errors.row = float(rows.max())
     if errors.element > 1:
         findings.append(_element(name, got, exact, error, ratio))
@@ -150,18 +150,20 @@ def _terms(exact: Tensor, allowance: Allowance, unit: float, dtype: torch.dtype)
     return _Terms(rounding, soft, noise, exact.to(dtype).to(torch.float64) - exact)
 
 
-def _norm_ratio(error: Tensor, terms: _Terms) -> Tensor:
+def _norm_ratio(error: Tensor, terms: _Terms, along_rows: Tensor | None = None) -> Tensor:
     """The norm of each row of errors divided by its bound.
 
     Rounding errors average out unless results are alike and round alike; the norm of the correctly rounded row is
-    always allowed.
+    always allowed. ``along_rows`` is as in `Allowance`.
     """
     count = error.shape[-1]
     # Large ulps dominate: a few of them average like a short row.
     weights = terms.rounding.square()
     alike = weights.sum(-1).square() / weights.square().sum(-1).clamp_min(1e-300)
     mean_square = torch.clamp(0.125 * (1 + 6 / alike.clamp_min(1.0).sqrt()), max=0.25)
-    averaged = min(1.0, 0.25 + 2 / math.sqrt(max(1, count)))
+    averaged: Tensor | float = min(1.0, 0.25 + 2 / math.sqrt(max(1, count)))
+    if along_rows is not None:
+        averaged = averaged * along_rows
     rounding, soft, noise, rounded, norm = (
         torch.linalg.vector_norm(t, dim=-1) for t in (terms.rounding, terms.soft, terms.noise, terms.rounded, error)
     )

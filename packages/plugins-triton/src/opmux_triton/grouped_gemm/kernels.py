@@ -50,13 +50,15 @@ def products(
     a_group, a_row, a_col, b_group, b_row, b_col, out_group, out_row, out_col,
     a_scale_group, a_scale_row, a_scale_col, b_scale_group, b_scale_row, b_scale_col,
     MASKED: tl.constexpr, PADDED: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, WEIGHT_ROWS: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, EVEN_K: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr, FP8: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, ALONG_N: tl.constexpr, EVEN_K: tl.constexpr, GROUPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
+    FP8: tl.constexpr,
 ):  # fmt: skip
     """``out[rows of g] = a[rows of g] @ b[g].T``, b being ``(groups, n, k)``, for every group.
 
-    Rows past the end of a group read its last one, columns past n the last one: what they give is not stored. Past k
-    both operands are 0. SCALED is ``once`` where rows and columns have one scale, ``blocks`` where they have one for
+    Rows past the end of a group read its last one, columns past n the last one: what they give is not stored. With
+    ALONG_N, neighbours in b are neighbours in n, and columns past n are masked, so that loads stay wide. Past k both
+    operands are 0. SCALED is ``once`` where rows and columns have one scale, ``blocks`` where they have one for
     every 128 of k, and empty without scales; WEIGHT_ROWS rows of a weight share a scale. FORMAT is that of the codes,
     of which a and b are the bytes; empty for real numbers. With DESCRIPTORS, a and b are descriptors of all rows one
     below the other, of what the arch multiplies, and groups of a are ``a_group`` rows apart.
@@ -88,7 +90,8 @@ def products(
             from_n = group * n + tile_n * BLOCK_N
         else:
             a_here = a + wide_group * a_group + (at_m * a_row)[:, None] + (at_k * a_col)[None, :]
-            b_here = b + wide_group * b_group + (at_k * b_col)[:, None] + (at_n.to(tl.int64) * b_row)[None, :]
+            of_n = in_n if ALONG_N else at_n
+            b_here = b + wide_group * b_group + (at_k * b_col)[:, None] + (of_n.to(tl.int64) * b_row)[None, :]
         if SCALED != "":
             a_scales = a_scale + wide_group * a_scale_group + at_m * a_scale_row
             b_scales = b_scale + wide_group * b_scale_group + (at_n // WEIGHT_ROWS).to(tl.int64) * b_scale_row
@@ -97,13 +100,20 @@ def products(
             if DESCRIPTORS:
                 a_tile = a.load([from_m, block * BLOCK_K])
                 b_tile = b.load([from_n, block * BLOCK_K]).T
-            elif EVEN_K:
-                a_tile = tl.load(a_here)
-                b_tile = tl.load(b_here)
             else:
                 inside = tl.arange(0, BLOCK_K) < k - block * BLOCK_K
-                a_tile = tl.load(a_here, mask=inside[None, :], other=0.0)
-                b_tile = tl.load(b_here, mask=inside[:, None], other=0.0)
+                if EVEN_K:
+                    a_tile = tl.load(a_here)
+                else:
+                    a_tile = tl.load(a_here, mask=inside[None, :], other=0.0)
+                if ALONG_N and EVEN_K:
+                    b_tile = tl.load(b_here, mask=(in_n < n)[None, :], other=0.0)
+                elif ALONG_N:
+                    b_tile = tl.load(b_here, mask=inside[:, None] & (in_n < n)[None, :], other=0.0)
+                elif EVEN_K:
+                    b_tile = tl.load(b_here)
+                else:
+                    b_tile = tl.load(b_here, mask=inside[:, None], other=0.0)
             if FORMAT != "":
                 a_tile = factors(a_tile, FORMAT, FP8)
                 b_tile = factors(b_tile, FORMAT, FP8)
@@ -153,16 +163,14 @@ def weight_sums(
         rows = tl.load(offsets + group + 1) - start
     in_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     in_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    at_m = tl.minimum(in_m, n - 1).to(tl.int64)
-    at_n = tl.minimum(in_n, k - 1).to(tl.int64)
     at_row = start.to(tl.int64) + tl.arange(0, BLOCK_K)
-    dy_here = dy + (at_row * dy_row)[None, :] + (at_m * dy_col)[:, None]
-    x_here = x + (at_row * x_row)[:, None] + (at_n * x_col)[None, :]
+    dy_here = dy + (at_row * dy_row)[None, :] + (in_m.to(tl.int64) * dy_col)[:, None]
+    x_here = x + (at_row * x_row)[:, None] + (in_n.to(tl.int64) * x_col)[None, :]
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(tl.cdiv(rows, BLOCK_K)):
         inside = tl.arange(0, BLOCK_K) < rows - block * BLOCK_K
-        dy_tile = tl.load(dy_here, mask=inside[None, :], other=0.0)
-        x_tile = tl.load(x_here, mask=inside[:, None], other=0.0)
+        dy_tile = tl.load(dy_here, mask=(in_m < n)[:, None] & inside[None, :], other=0.0)
+        x_tile = tl.load(x_here, mask=inside[:, None] & (in_n < k)[None, :], other=0.0)
         if INTERPRETED:
             dy_tile = dy_tile.to(tl.float32)
             x_tile = x_tile.to(tl.float32)

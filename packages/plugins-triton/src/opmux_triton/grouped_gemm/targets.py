@@ -116,6 +116,9 @@ def _product(
     described = c.tma and _fit(x, w)
     if not described and k % c.block_k:
         c = c.for_uneven()
+    even = k % c.block_k == 0
+    # In float32 a mask of columns beside one of rows takes more registers than wide loads save.
+    along_n = not described and w.stride(1) == 1 and w.stride(2) > 1 and (even or w.element_size() < 4)
     meta = {
         "MASKED": masked,
         "PADDED": sizes is not None,
@@ -123,7 +126,8 @@ def _product(
         "SCALED": scaled,
         "WEIGHT_ROWS": weight_rows,
         "DESCRIPTORS": described,
-        "EVEN_K": k % c.block_k == 0,
+        "ALONG_N": along_n,
+        "EVEN_K": even,
         "GROUPS": _room(count),
         "BLOCK_M": c.block_m,
         "BLOCK_N": c.block_n,

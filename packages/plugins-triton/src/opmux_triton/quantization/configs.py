@@ -118,6 +118,9 @@ def gate_quantize_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig
     """Tiles of whole blocks of one row, with half the columns of `quantize_config`: they hold two tensors."""
     n, few = max(1, features["n"]), features["bucket(m)"] <= _FEW_ROWS
     lanes = lanes_of_rows(arch)
+    if features["block"] == (1, -1) and n <= _LARGEST_ROW // 2:
+        tile = _whole_rows(lanes, n, few)
+        return FusedConfig(block=tile.block, rows=tile.rows, num_warps=min(1024 // lanes, 2 * tile.num_warps))
     block = min(1024, max(*GROUPS, next_power_of_two(n)))
     rows = 1 if few else max(1, 2048 // block)
     each = 8 if few else _EACH

@@ -85,6 +85,8 @@ def _normed(
     made = () if total is None else (total,)
     tile = {"BLOCK": config.block, "ROWS": config.rows, "num_warps": config.num_warps}
     fused = config.quantize is None
+    if fused:
+        _require_whole_rows(config, hidden)
     y = q if fused else scratch(x.shape, x)
     step, column = strides_of(scale, transposed)
     for rows, tensors in parts(given, (y, scale, *made)):
@@ -104,16 +106,24 @@ def _normed(
         quantize_into(y, q, scale, block, transposed, config.quantize)
 
 
+def _require_whole_rows(config: FusedConfig, columns: int) -> None:
+    if config.block < columns:
+        raise ValueError(f"block expected at least {columns}, a row, got {config.block}")
+
+
 def _gated(x: Tensor, q: Tensor, scale: Tensor, block: tuple[int, int], transposed: bool, config: FusedConfig) -> None:
     m, n = q.shape[-2:]
     tile = {"BLOCK": config.block, "ROWS": config.rows, "num_warps": config.num_warps}
     fused = config.quantize is None
+    if fused and block[1] == -1:
+        _require_whole_rows(config, n)
     y = q if fused else scratch(q.shape, x)
     step, column = strides_of(scale, transposed)
     for rows, (part, y_part, scale_part) in parts((x,), (y, scale)):
         grid = (-(-rows.total // config.rows) * -(-n // config.block),)
         if fused:
-            meta = {"FORMAT": name_of(q.dtype), "N": n, "GROUP": block[1], "TRANSPOSED": transposed, **tile}
+            group = config.block if block[1] == -1 else block[1]
+            meta = {"FORMAT": name_of(q.dtype), "N": n, "GROUP": group, "TRANSPOSED": transposed, **tile}
             places = (m, step, column, rows.inner, *rows.stride, *rows.outer)
             launch(gate_kernels.gated_quantize, grid, (part, as_bytes(y_part), scale_part, rows.total, *places), meta)
         else:

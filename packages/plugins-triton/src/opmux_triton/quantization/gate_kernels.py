@@ -16,7 +16,10 @@ def gated_quantize(
     FORMAT: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, TRANSPOSED: tl.constexpr,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """``quantize(silu(gate) * up)`` by blocks of GROUP columns; gate and up lie side by side, and q is contiguous."""
+    """``quantize(silu(gate) * up)`` by blocks of GROUP columns; gate and up lie side by side, and q is contiguous.
+
+    For a scale of a whole row, GROUP and BLOCK are the power of two that a row fits into.
+    """
     await_predecessor(DEPENDENT)
     CHUNKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
     GROUPS: tl.constexpr = (N + GROUP - 1) // GROUP

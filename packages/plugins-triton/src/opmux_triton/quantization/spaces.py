@@ -39,7 +39,8 @@ def norm_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Fus
 
 
 def gate_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:
-    """Wider and narrower tiles, by fewer and by more warps."""
+    """Wider and narrower tiles, by fewer and by more warps; rows with one scale are held whole."""
     base = gate_quantize_config(arch, features)
-    blocks, rows = around(base.block, 128, 8192), around(base.rows, 1, 16)
+    whole = features["block"] == (1, -1) and base.quantize is None
+    blocks, rows = [base.block] if whole else around(base.block, 128, 8192), around(base.rows, 1, 16)
     yield from variations(base, block=blocks, rows=rows, num_warps=around(base.num_warps, 1, 16))

@@ -14,6 +14,8 @@ from torch import Tensor
 from opmux.testing.bounds import model
 from opmux.testing.bounds.model import Allowance, Given, derives, roundings, row_sums
 
+_NEVER = -1e30
+"""A logit whose class has no share."""
 _EXPONENTIAL = 8.0  # exp, tanh or log, a product or two: two ulp each in the usual libraries
 
 
@@ -138,6 +140,9 @@ class _Linear:
 def _linear(given: Given) -> _Linear:
     x, weight = given["x"], given["weight"]
     logits = x @ weight.T
+    if not (given.raw["x"].isfinite().all() and given.raw["weight"].isfinite().all()):
+        # A class whose logit is -inf has no share: the others' are larger than without the infinity.
+        logits = torch.where(given.raw["x"] @ given.raw["weight"].T == -math.inf, _NEVER, logits)
     error = roundings(x.shape[-1]) * (x.abs() @ weight.abs().T)
     tokens = _tokens(given, logits)
     return _Linear(x.reshape(-1, x.shape[-1]), weight, logits, error, tokens)
@@ -180,12 +185,15 @@ def _products(given: Given, layer: _Linear, factors: Tensor) -> tuple[Allowance,
     whole = own + (column * common * curvature).square()
     repeated = model.repeated.get()
     root_weight = whole.sqrt().T @ x if repeated else (whole.T @ x.square()).sqrt()
+    # A token's rounding errors are those of a whole row: where few tokens matter they do not average out along it.
+    matter = whole.sum(0).square() / whole.square().sum(0).clamp_min(1e-300)
+    along_rows = 1 + 0.6 / matter.clamp_min(1.0).sqrt()
     noise_x = given.noise(root_x, root_x * 0)
     noise_weight = given.noise(root_weight, root_weight * 0)
     shape = given["x"].shape
     return (
         Allowance(of_x.reshape(shape), None if noise_x is None else noise_x.reshape(shape)),
-        Allowance(of_weight, noise_weight),
+        Allowance(of_weight, noise_weight, along_rows=along_rows),
     )
 
 

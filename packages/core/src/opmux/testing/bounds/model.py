@@ -29,12 +29,14 @@ class Allowance:
         ulps: in ulp of the output, besides its own rounding.
         added: the size of what an op adds to a tensor that it changes; where it is 0 nothing may change. None for an op
             that replaces what it changes.
+        along_rows: by what the noise of each row, taken as a whole, exceeds that of independent errors; None for 1.
     """
 
     magnitude: Tensor | float = 0.0
     noise: Tensor | None = None
     ulps: float = 0.0
     added: Tensor | None = None
+    along_rows: Tensor | None = None
 
 
 Derivation = Callable[["Given"], Sequence[Allowance]]
