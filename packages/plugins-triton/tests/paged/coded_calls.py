@@ -61,7 +61,7 @@ def check(given: tuple[tuple[Tensor | None, ...], dict[str, Any]], **options: An
 
 
 def check_written(codes: torch.dtype, dtype: torch.dtype, device: str, heads: int, dim: int, scales: str) -> None:
-    """Compare `write_kv_cache` with its reference: the codes are equal, bit by bit."""
+    """Compare `write_kv_cache` with its reference: the values of the codes are equal; a NaN has two in some formats."""
     generator = torch.Generator(device).manual_seed(2)
     k, v = (torch.randn(37, heads, dim, generator=generator, device=device).mul(3).to(dtype) for _ in range(2))
     k[0, 0, :3] = torch.tensor([float("inf"), -float("inf"), float("nan")])
@@ -77,5 +77,5 @@ def check_written(codes: torch.dtype, dtype: torch.dtype, device: str, heads: in
     for backend in ("triton", "reference"):
         caches = [torch.zeros(4, 16, heads, dim, dtype=torch.uint8, device=device).view(codes) for _ in range(2)]
         opmux.write_kv_cache(k, v, *caches, slots, *given, backend=backend)
-        results.append(torch.stack([cache.view(torch.uint8) for cache in caches]))
-    assert torch.equal(*results)
+        results.append(torch.stack([cache.float() for cache in caches]))
+    torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)

@@ -1,9 +1,22 @@
 """The records of paged attention: 16-bit and float32 caches differ in their launch parameters."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from opmux.plugin import Aligned, AtLeast, Bucket, Dtype, Exact, Implementation, Predicate, Priority, UnitStride
+from opmux.plugin import (
+    Aligned,
+    AtLeast,
+    Bucket,
+    Call,
+    Constraint,
+    Dtype,
+    Exact,
+    Implementation,
+    Predicate,
+    Priority,
+    UnitStride,
+)
 from opmux_triton.archs import HALVES, HOPPER, PORTABLE
 from opmux_triton.flavours import CODES, codes_of_arch
 from opmux_triton.scoring.constraints import HOPPER_HEADS, portable_heads
@@ -17,6 +30,25 @@ def _holds_boxes(features: Mapping[str, Any]) -> str | None:
     if features["page_size"] not in (16, 32, 64) and features["page_size"] % 128:
         return f"page_size = {features['page_size']} is not 16, 32, 64 or a multiple of 128"
     return None
+
+
+@dataclass(frozen=True)
+class SeenToWork(Constraint):
+    """On NVIDIA, 8-bit caches hold keys and values of one size, more than 32 columns.
+
+    With keys of 40 columns and values of 24, one call read outside its memory on an H200, and it is not known why.
+    Heads of 40, 64, 128 and 256 columns were right.
+    """
+
+    def check(self, call: Call) -> str | None:
+        """The reason why it does not hold, or None."""
+        if call.arch.vendor != "nvidia":
+            return None
+        head_dim, value_dim = call.dims["head_dim"], call.dims["value_dim"]
+        if head_dim == value_dim and head_dim > 32:
+            return None
+        wanted = "8-bit caches on NVIDIA have equal ones of more than 32"
+        return f"head_dim = {head_dim} and value_dim = {value_dim}: {wanted}"
 
 
 def _records() -> Iterator[Implementation]:
@@ -41,7 +73,11 @@ def _records() -> Iterator[Implementation]:
                 name=name,
                 target=f"opmux_triton.paged.targets:{op}_codes",
                 archs=PORTABLE,
-                when=(*codes_of_arch("k_cache"), *portable_heads(queries, "q", "k_cache", "v_cache")),
+                when=(
+                    *codes_of_arch("k_cache"),
+                    *portable_heads(queries, "q", "k_cache", "v_cache"),
+                    SeenToWork(),
+                ),
                 features=_FEATURES,
                 config=f"opmux_triton.paged.configs:{name}_config",
                 space=f"opmux_triton.paged.spaces:{name}_space",
