@@ -3,7 +3,8 @@
 ``ops_page`` has docs/benchmarks/h200.md, the Triton backend; ``products_page`` and ``attention_page`` have products.md
 and attention.md, its linear layers and its attention on shapes that tuning never saw; ``choice_page`` has choice.md,
 what opmux chooses on such calls, and ``paged_page`` has paged.md, paged decode with few kv heads, each once a run was
-measured; ``host_page`` has host.md, host times, likewise; ``models_page`` has models.md, whole Hugging Face models.
+measured; ``host_page`` has host.md, host times, likewise; ``quantised_page`` has quantised.md, 8-bit codes, groups and
+losses; ``models_page`` has models.md, whole Hugging Face models.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -23,6 +24,7 @@ from ops_page import ops_page, ops_pictures
 from page_parts import NO_REASON
 from paged_page import paged_page
 from products_page import products_page
+from quantised_page import quantised_page
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 
@@ -31,6 +33,7 @@ MADE = {
     **ops_pictures(),
     "products.md": products_page,
     "attention.md": attention_page,
+    "quantised.md": quantised_page,
     "models.md": models_page,
     "models.svg": models_plot,
 }
