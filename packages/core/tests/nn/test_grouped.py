@@ -119,6 +119,20 @@ def test_gradients_of_a_mixture() -> None:
         torch.testing.assert_close(one.grad, two.grad, rtol=1e-3, atol=1e-3)
 
 
+def test_a_gradient_of_what_is_between() -> None:
+    x, (ids, weights) = inputs(3, HIDDEN), routed(3)
+    up, down = inputs(EXPERTS, INTERMEDIATE, HIDDEN), inputs(EXPERTS, HIDDEN, INTERMEDIATE)
+    factors = [torch.full((INTERMEDIATE,), 2.0, requires_grad=True) for _ in range(2)]
+    for factor, few in zip(factors, (32, 0), strict=True):
+
+        def between(rows: Tensor, factor: Tensor = factor) -> Tensor:
+            return torch.relu(rows) * factor
+
+        nn.mix_experts(x, ids, weights, up, down, between, few=few).sum().backward()
+    assert factors[0].grad is not None
+    torch.testing.assert_close(factors[0].grad, factors[1].grad)
+
+
 def test_leading_dims_and_names() -> None:
     moe = nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, dtype=torch.bfloat16)
     assert sorted(moe.state_dict()) == ["down_proj", "gate_up_proj"]
@@ -190,6 +204,22 @@ def test_a_grouped_layer_is_a_linear_for_each_group() -> None:
         (
             lambda: mixed(inputs(3, 16), down_bias=torch.ones(4, 8)),
             "mix_experts: `down_bias` expected shape [4, 16], got [4, 8]",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), ids=torch.zeros(3, 1)),
+            "mix_experts: `ids` expected an integer dtype, got float32; give the indices of experts",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), ids=torch.zeros(3, 1).bool()),
+            "mix_experts: `ids` expected an integer dtype, got bool; give the indices of experts",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), up_bias=torch.ones(4, 8, dtype=torch.bfloat16)),
+            "mix_experts: `up_bias` expected dtype float32, got bfloat16; cast it to the dtype of the weights",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), few=True),
+            "mix_experts: `few` expected a whole number, 0 or more, got True; 0 never takes the masked product",
         ),
     ],
 )

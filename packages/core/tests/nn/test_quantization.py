@@ -10,7 +10,7 @@ from torch.nn.utils import prune
 
 import opmux
 from opmux import nn
-from opmux.errors import InvalidArgument
+from opmux.errors import InvalidArgument, UnknownBackend
 
 
 class Tied(torch.nn.Module):
@@ -183,9 +183,89 @@ def test_layers_that_are_not_plain() -> None:
         "b": "its forward was replaced",
         "c": "its weight is on the meta device: load it first",
         "d": "its weight has NaN or infinity in it",
-        "e": "it is a Adapted, which may compute something else",
+        "e": "its class is Adapted, which may compute something else",
         "f": "its weight is computed before each call",
     }
+
+
+def test_layers_whose_weight_their_holder_reads() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    report = nn.quantize_(layer)
+    assert reasons(report)["linear1"] == "the forward of TransformerEncoderLayer reads its weight"
+    assert set(reasons(report)) == {"linear1", "linear2", "self_attn.out_proj"}
+    with torch.no_grad():
+        assert layer(inputs(2, 3, 16)).shape == (2, 3, 16)
+
+
+class Casting(torch.nn.Module):
+    """Casts to the dtype of a weight, as T5 does; calls a layer by keyword; gives another one another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer, self.last = (torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(input=x)
+        last = self.last
+        return last(self.outer(y.to(self.outer.weight.dtype)).to(last.weight.dtype))
+
+
+def test_a_layer_that_is_only_called_is_converted_beside_one_that_is_read() -> None:
+    model = Casting()
+    report = nn.quantize_(model, calibration=inputs(3, 8))
+    assert [(row.module, row.error is not None) for row in report.converted()] == [("inner", True)]
+    assert set(reasons(report)) == {"outer", "last"}
+    assert str(report).startswith("1 linear layer converted, 2 left: ")
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_weights_that_cannot_be_quantised_are_left() -> None:
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(8, 8) for name in "abcde"})
+    model["b"] = torch.nn.Linear(8, 8, dtype=torch.complex64)
+    model["c"] = torch.nn.Linear(0, 8)
+    model["d"].weight = torch.nn.Parameter(torch.ones(8, 8, dtype=torch.float8_e4m3fn), requires_grad=False)
+    model["e"].weight = torch.nn.Parameter(torch.ones(8, 8, dtype=torch.int32), requires_grad=False)
+    report = nn.quantize_(model)
+    assert [row.module for row in report.converted()] == ["a"]
+    assert reasons(report) == {
+        "b": "its weight has dtype complex64",
+        "c": "its weight has a size of 0",
+        "d": "its weight has dtype float8_e4m3fn",
+        "e": "its weight has dtype int32",
+    }
+
+
+class Headed(torch.nn.Module):
+    """A model that says which layer is its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.projection = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        return self.projection
+
+
+def test_heads_and_routers_by_default() -> None:
+    linears = {name: torch.nn.Linear(8, 8) for name in ("gate", "score", "classifier", "dense", "up_gate", "scores")}
+    model = torch.nn.ModuleDict({**linears, "lm_head": torch.nn.ModuleDict({"decoder": torch.nn.Linear(8, 8)})})
+    left = reasons(nn.quantize_(model))
+    assert {path: reason.partition(":")[0] for path, reason in left.items()} == {
+        "gate": "a router", "score": "the head", "classifier": "the head", "lm_head.decoder": "the head",
+    }  # fmt: skip
+    (reason,) = reasons(nn.quantize_(Headed())).values()
+    assert reason.endswith("read once for each token (get_output_embeddings() returns it)")
+    assert reasons(nn.quantize_(Headed(), skip=())) == {}
+
+
+def test_an_unknown_backend_changes_nothing() -> None:
+    model = randomise(Tied())
+    before = state(model)
+    with pytest.raises(UnknownBackend, match=r"quantize: `backend` expected one of .* got 'nope'"):
+        nn.quantize_(model, backend="nope")
+    assert state(model) == before
+    nn.quantize_(model, backend="reference")
+    assert model(IDS).shape == (2, 11, 11)
 
 
 def test_a_model_of_opmux_modules() -> None:
@@ -238,6 +318,28 @@ def test_the_report_prints() -> None:
             lambda: nn.quantize_(Tied(), activations="static", calibration=lambda model: model.up(torch.ones(1, 16))),
             "quantize_: `calibration` expected finite inputs that reach every layer, got none for down; "
             "calibrate with inputs that reach every layer, or skip this one",
+        ),
+        (
+            lambda: nn.quantize_(
+                torch.nn.Sequential(torch.nn.Linear(4, 4)),
+                activations="static",
+                calibration=lambda of: [of(torch.ones(1, 4)), of(torch.full((1, 4), float("nan")))],
+            ),
+            "quantize_: `calibration` expected finite inputs that reach every layer, "
+            "got nan as the largest magnitude for 0; calibrate with inputs that reach every layer, or skip this one",
+        ),
+        (
+            lambda: nn.quantize_(Tied(), skip="*.down_proj"),
+            "quantize_: `skip` expected a mapping or sequence of strings, got '*.down_proj'; "
+            "as in skip=['*.down_proj']; () skips nothing",
+        ),
+        (
+            lambda: nn.quantize_(Tied(), skip=None),  # type: ignore[arg-type]
+            "quantize_: `skip` expected a mapping or sequence of strings, got None; ",
+        ),
+        (
+            lambda: nn.quantize_(Tied(), skip=[3]),  # type: ignore[list-item]
+            "quantize_: `skip` expected a mapping or sequence of strings, got [3]; ",
         ),
         (
             lambda: nn.quantize_(Tied(), calibration=3),

@@ -131,6 +131,39 @@ def test_codes_of_another_dtype_do_not_load() -> None:
     ) in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_plain_weight_that_is_not_finite_does_not_load(value: float) -> None:
+    layer = nn.QuantizedLinear(4, 4)
+    before = copy.deepcopy(layer.state_dict())
+    with pytest.raises(RuntimeError) as caught:
+        torch.nn.Sequential(layer).load_state_dict(torch.nn.Sequential(linear_of(value)).state_dict())
+    assert (
+        "QuantizedLinear: `0.weight` expected a weight of finite numbers in bfloat16, float16, float32 or float64, "
+        "got NaN or infinity in it; repair the checkpoint"
+    ) in str(caught.value)
+    assert torch.equal(layer.weight.float(), before["weight"].float())
+
+
+def test_a_plain_checkpoint_lacks_a_static_scale() -> None:
+    linear, layer = converted(activations="static")
+    torch.manual_seed(1)
+    other = nn.QuantizedLinear(16, 8, activations="static")
+    assert layer.input_scale is not None
+    assert other.input_scale is not None
+    other.input_scale.data.copy_(layer.input_scale)
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "input_scale"'):
+        other.load_state_dict(linear.state_dict())
+    other.load_state_dict(linear.state_dict(), strict=False)
+    assert torch.equal(other(inputs(3, 16)), layer(inputs(3, 16)))
+
+
+def test_the_input_has_torchs_name() -> None:
+    linear, layer = converted()
+    x = inputs(3, 16)
+    assert linear(input=x).shape == layer(input=x).shape
+    assert torch.equal(layer(input=x), layer(x))
+
+
 def test_casts_leave_codes_and_scales() -> None:
     _, layer = converted(activations="static")
     before = copy.deepcopy(layer.state_dict())
@@ -220,20 +253,33 @@ def linear_of(value: float) -> torch.nn.Linear:
             "QuantizedLinear: `activations` expected one of token, block, static, got 'row'",
         ),
         (
+            lambda: nn.QuantizedLinear(4, 4, activations=["token"]),  # type: ignore[arg-type]
+            "QuantizedLinear: `activations` expected one of token, block, static, got ['token']; see the blocks",
+        ),
+        (
+            lambda: nn.QuantizedLinear.from_linear("x"),  # type: ignore[arg-type]
+            "QuantizedLinear: `linear` expected a torch.nn.Linear, got str; pass the layer to quantise",
+        ),
+        (
+            lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4, dtype=torch.complex64)),
+            "float32 or float64, got dtype complex64; repair its weight",
+        ),
+        (
             lambda: nn.QuantizedLinear(4, 4, weights="row"),
             "QuantizedLinear: `weights` expected one of channel, block, tensor, got 'row'",
         ),
         (
             lambda: nn.QuantizedLinear(4, 4)(torch.zeros(2, 5)),
-            "QuantizedLinear: `x` expected a last dim of in_features = 4, got shape [2, 5]; make the layer for this",
+            "QuantizedLinear: `input` expected a last dim of in_features = 4, got shape [2, 5]; make the layer for",
         ),
         (
             lambda: nn.QuantizedLinear.from_linear(linear_of(float("nan"))),
-            "QuantizedLinear: `linear` expected a weight of finite numbers, got NaN or infinity in it; load or repair",
+            "QuantizedLinear: `linear` expected a weight of finite numbers in bfloat16, float16, float32 or float64, "
+            "got NaN or infinity in it; repair its weight",
         ),
         (
             lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4, device="meta")),
-            "QuantizedLinear: `linear` expected a weight of finite numbers, got one on the meta device; load or repair",
+            "QuantizedLinear: `linear` expected a weight with values, got one on the meta device; load its weight",
         ),
         (
             lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4), activations="static"),

@@ -20,6 +20,7 @@ class Observed:
         largest: The largest magnitude in its inputs.
         changed: The sum of squares of the change in its results.
         total: The sum of squares of its results.
+        compared: Whether its results were compared with those of its twin.
     """
 
     largest: float = 0.0
@@ -68,18 +69,20 @@ def observe(
     """
     seen: dict[nn.Module, Observed] = {}
 
-    def after(layer: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
-        x = arguments[0]
+    def after(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], result: Tensor) -> None:
+        x = arguments[0] if arguments else named["input"]
         own = seen.setdefault(layer, Observed())
         if x.numel():
-            own.largest = max(own.largest, float(x.detach().abs().max()))
+            largest = float(x.detach().abs().max())
+            if math.isnan(largest) or largest > own.largest:  # `max` would forget NaN
+                own.largest = largest
         twin = twins[layer]
         if twin is not None:
             own.changed += float((twin(x).double() - result.double()).square().sum())
             own.total += float(result.double().square().sum())
             own.compared = True
 
-    hooks = [layer.register_forward_hook(after) for layer in twins]
+    hooks = [layer.register_forward_hook(after, with_kwargs=True) for layer in twins]
     try:
         with _evaluating(model), torch.no_grad():
             result = _first(run(model))

@@ -10,7 +10,7 @@ import opmux
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
 from opmux.nn.linear import backend_repr
-from opmux.nn.mixture import mix_experts
+from opmux.nn.mixture import check_few, mix_experts
 from opmux.nn.mlp import ACTIVATIONS, packed_gate
 from opmux.nn.sizes import check_sizes
 
@@ -116,8 +116,7 @@ class MoE(nn.Module):
                 "MoE", "activation", expected, repr(activation), "compute another gate with torch's functions"
             )
         check_sizes("MoE", hidden=hidden, intermediate=intermediate, experts=experts)
-        if isinstance(few, bool) or not isinstance(few, int) or few < 0:
-            raise invalid("MoE", "few", "a whole number, 0 or more", repr(few), "0 never takes the masked product")
+        check_few("MoE", few)
         self.activation, self.few, self.experts, self.backend = activation, few, experts, backend
         how: dict[str, Any] = {"device": device, "dtype": dtype}
         self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * intermediate, hidden, **how))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import opmux
+from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
 
@@ -31,8 +32,9 @@ def mix_experts(
     experts e = ids[t, j]; summed in float32 (in float64 for float64) and rounded once. An expert that a token names
     twice counts twice.
 
-    Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due, each
-    expert gets room for all of them, for `opmux.masked_grouped_linear`: then nothing is sorted. Neither way reads ids
+    Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due (nor
+    for what ``between`` returns), each expert gets room for all of them, for `opmux.masked_grouped_linear`: then
+    nothing is sorted. Neither way reads ids
     on the host, so that a graph can be captured. Under autocast x, weights and biases are cast, as in torch.
 
     Args:
@@ -43,8 +45,8 @@ def mix_experts(
         down: The second weight of each expert, ``(experts, hidden, intermediate)``, in x's dtype.
         between: The activation, from ``(*rows, width)`` to ``(*rows, intermediate)``, row by row. It may be given rows
             of arbitrary values, whose results are not used.
-        up_bias: ``(experts, width)``, or None.
-        down_bias: ``(experts, hidden)``, or None.
+        up_bias: ``(experts, width)`` in x's dtype, or None.
+        down_bias: ``(experts, hidden)`` in x's dtype, or None.
         after: What is applied to each expert's result, ``(rows, hidden)``, before it is weighted; None for nothing.
         few: Up to how many tokens the masked product is taken; 0 never takes it.
         backend: Passed to the ops.
@@ -53,8 +55,9 @@ def mix_experts(
         ``(tokens, hidden)`` in the dtype of the weights' products: x's, or autocast's.
 
     Raises:
-        InvalidArgument: If a tensor's shape or dtype does not fit the others.
+        InvalidArgument: If a tensor's shape or dtype does not fit the others, ids are no integers, or few is negative.
     """
+    check_few("mix_experts", few)
     _check(x, ids, weights, up, down, up_bias, down_bias)
     recorded = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, up, down, up_bias, down_bias)
@@ -63,8 +66,12 @@ def mix_experts(
     if dtype is not None:
         x, up, down = x.to(dtype), up.to(dtype), down.to(dtype)
         up_bias, down_bias = (None if bias is None else bias.to(dtype) for bias in (up_bias, down_bias))
-    compute = _masked if not recorded and 0 < len(x) <= few else _sorted
-    found = compute(x, ids.long(), (up, up_bias), (down, down_bias), between, backend)
+    _check_dtypes(ids, up, up_bias, down_bias)
+    found: Tensor | None = None
+    if not recorded and 0 < len(x) <= few:
+        found = _masked(x, ids.long(), (up, up_bias), (down, down_bias), between, backend)
+    if found is None:
+        found = _sorted(x, ids.long(), (up, up_bias), (down, down_bias), between, backend)
     if after is not None:
         found = after(found.flatten(0, 1)).view(found.shape)
     wide = torch.float64 if found.dtype is torch.float64 else torch.float32
@@ -104,8 +111,8 @@ def _masked(
     down: tuple[Tensor, Tensor | None],
     between: Callable[[Tensor], Tensor],
     backend: str | None,
-) -> Tensor:
-    """The same with room for all tokens at each expert, however often a token names it."""
+) -> Tensor | None:
+    """The same with room for all tokens at each expert, however often a token names it; None if a gradient is due."""
     (tokens, top_k), experts = ids.shape, len(up[0])
     chosen = torch.zeros(tokens, experts, dtype=torch.bool, device=x.device).scatter(1, ids, True)
     places = (chosen.cumsum(0).gather(1, ids) - 1).reshape(-1)
@@ -119,6 +126,8 @@ def _masked(
             rows = rows + bias.unsqueeze(1)
         if position == 0:
             rows = between(rows)
+            if rows.requires_grad:  # of what `between` holds, say an adapter: the masked product has none
+                return None
     return rows[flat, places].view(tokens, top_k, rows.shape[2])
 
 
@@ -140,3 +149,19 @@ def _check(
         if bias is not None and bias.shape != (len(up), size):
             expected = f"shape [{len(up)}, {size}]"
             raise invalid("mix_experts", name, expected, str(list(bias.shape)), "one bias for each row of a weight")
+
+
+def _check_dtypes(ids: Tensor, up: Tensor, up_bias: Tensor | None, down_bias: Tensor | None) -> None:
+    if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        remedy = "give the indices of experts, say those of `torch.topk`"
+        raise invalid("mix_experts", "ids", "an integer dtype", name_of(ids.dtype), remedy)
+    for name, bias in (("up_bias", up_bias), ("down_bias", down_bias)):
+        if bias is not None and bias.dtype != up.dtype:
+            expected = f"dtype {name_of(up.dtype)}"
+            raise invalid("mix_experts", name, expected, name_of(bias.dtype), "cast it to the dtype of the weights")
+
+
+def check_few(where: str, few: int) -> None:
+    """Reject a number of tokens that is none."""
+    if isinstance(few, bool) or not isinstance(few, int) or few < 0:
+        raise invalid(where, "few", "a whole number, 0 or more", repr(few), "0 never takes the masked product")

@@ -1,5 +1,8 @@
 """`quantize_`: the linear layers of a model, converted in place."""
 
+import contextlib
+import dis
+import inspect
 import itertools
 import sys
 from collections import Counter
@@ -12,20 +15,29 @@ import torch
 from torch import Tensor, nn
 
 import opmux
-from opmux.errors import invalid
+from opmux.errors import UnsupportedCall, invalid
 from opmux.nn.calibration import Observed, called_with, observe, relative_error
 from opmux.nn.linear import Linear
 from opmux.nn.quantization_report import CONVERTED, LEFT, QuantizationReport, QuantizedRow
 from opmux.nn.quantized import QuantizedLinear, check_blocks, codes_dtype, flaw_of
+from opmux.nn.quantized_product import quantize_rows
+
+_HEAD = "the head: its rounding reaches the logits at once, and it is read once for each token"
+_ROUTER = "a router: a rounded score may send a token to another expert"
 
 DEFAULT_SKIP: dict[str, str] = {
-    "*lm_head": "the head: its rounding reaches the logits at once, and it is read once for each token",
-    "*embed_out": "the head: its rounding reaches the logits at once, and it is read once for each token",
-    "*router*": "a router: a rounded score may send a token to another expert",
-    "*.gate": "a router: a rounded score may send a token to another expert",
+    "*lm_head": _HEAD,
+    "*lm_head.*": _HEAD,
+    "*embed_out": _HEAD,
+    "*score": _HEAD,
+    "*classifier": _HEAD,
+    "*router*": _ROUTER,
+    "gate": _ROUTER,
+    "*.gate": _ROUTER,
     "*.shared_expert_gate": "a router: a rounded score may weigh an expert otherwise",
 }
-"""What `quantize_` leaves alone unless told otherwise: patterns of paths -> the reason."""
+"""What `quantize_` leaves alone unless told otherwise: patterns of paths -> the reason. ``"*lm_head"`` also stands for
+what the model's ``get_output_embeddings()`` returns, if it has this method."""
 
 
 _FREED = nn.Linear(1, 1, device="meta")
@@ -63,8 +75,9 @@ def quantize_(
 
     `torch.nn.Linear` and `opmux.nn.Linear` are converted, no subclass of them. A layer stays as it is if its path
     matches a pattern of ``skip``, its weight is shared with something that is not converted (an embedding), is not
-    finite or on the meta device, it has hooks, or its forward was replaced. A layer in several places is converted
-    once; layers that share a weight share the codes. All layers are judged before any is converted.
+    finite, empty, on the meta device or of a dtype that cannot be quantised, it has hooks, its forward was replaced,
+    or the forward of the module that holds it reads its weight. A layer in several places is converted once; layers
+    that share a weight share the codes. All layers are judged before any is converted.
 
     Args:
         model: The model; not a linear layer itself.
@@ -86,15 +99,20 @@ def quantize_(
 
     Raises:
         InvalidArgument: If the model is no module or a linear layer itself, codes, activations or weights are none of
-            those of `QuantizedLinear`, static activations have no calibration or one that does not call a layer, or
-            a tensor of the model is sharded. The model is unchanged then.
+            those of `QuantizedLinear`, skip holds anything but strings, static activations have no calibration or one
+            that brings a layer nothing or no finite numbers, or a tensor of the model is sharded. The model is
+            unchanged then.
+        UnknownBackend: If no implementation of `opmux.quantize` has the backend's name. The model is unchanged then.
     """
     if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
         got = "a linear layer itself" if isinstance(model, nn.Linear) else type(model).__name__
         remedy = "use QuantizedLinear.from_linear for one layer" if isinstance(model, nn.Linear) else "pass the model"
         raise invalid("quantize_", "model", "a module that holds linear layers", got, remedy)
     check_blocks("quantize_", activations, weights)
-    codes_dtype("quantize_", codes, "cpu")
+    _check_skip(skip)
+    stored = codes_dtype("quantize_", codes, "cpu")
+    if backend is not None:
+        _check_backend(stored, activations, backend)
     if activations == "static" and calibration is None:
         remedy = "pass inputs of the model, or choose activations='token'"
         raise invalid("quantize_", "calibration", "inputs to find static scales with", "None", remedy)
@@ -136,14 +154,18 @@ def _judged(model: nn.Module, skip: Mapping[str, str] | Sequence[str]) -> list[_
                 if all(place[0] is not holder or place[1] != name for place in one.places):
                     one.places.append((holder, name, f"{path}.{name}".lstrip(".")))
     reasons = skip if isinstance(skip, Mapping) else dict.fromkeys(skip, "")
+    head = getattr(model, "get_output_embeddings", lambda: None)()
     for one in found.values():
         one.reason = reason_to_leave(one.linear, [path for _, _, path in one.places], reasons)
-    users: dict[int, set[int]] = {}
+        if one.reason is None and "*lm_head" in reasons and one.linear is head:
+            one.reason = f"{_HEAD} (get_output_embeddings() returns it)"
+        reader = next((holder for holder, name, _ in one.places if _reads_weight(holder, name)), None)
+        if one.reason is None and reader is not None:
+            one.reason = f"the forward of {type(reader).__name__} reads its weight"
     names: dict[int, str] = {}
     for path, module in model.named_modules():
         for name, tensor in itertools.chain(module._parameters.items(), module._buffers.items()):
             if tensor is not None:
-                users.setdefault(id(tensor), set()).add(id(module))
                 one_of = found.get(id(module))
                 if one_of is None or one_of.reason is not None:
                     names[id(tensor)] = f"{path}.{name}".lstrip(".")
@@ -166,8 +188,8 @@ def reason_to_leave(linear: nn.Linear, paths: Sequence[str], skip: Mapping[str, 
         if any(fnmatchcase(path, pattern) for path in paths):
             return f"{reason} (it matches {pattern!r})" if reason else f"it matches {pattern!r}"
     if type(linear) not in (nn.Linear, Linear):
-        return f"it is a {type(linear).__name__}, which may compute something else"
-    if "weight" not in linear._parameters:
+        return f"its class is {type(linear).__name__}, which may compute something else"
+    if linear._parameters.get("weight") is None:
         return "its weight is computed before each call"
     if "forward" in vars(linear):
         return "its forward was replaced"
@@ -178,6 +200,39 @@ def reason_to_leave(linear: nn.Linear, paths: Sequence[str], skip: Mapping[str, 
         return "its weight is on the meta device: load it first"
     flaw = flaw_of(linear.weight)
     return None if flaw is None else f"its weight has {flaw}"
+
+
+def _reads_weight(holder: nn.Module, name: str) -> bool:
+    """Whether the forward of a module's class reads the weight of a layer that it holds, which would find codes.
+
+    What its instructions show is that ``.weight`` follows the layer's name, or that the layer gets another name first.
+    """
+    code = getattr(inspect.unwrap(type(holder).forward), "__code__", None)
+    if code is None or name not in code.co_names or "weight" not in code.co_names:
+        return False
+    return any(
+        first.opname == "LOAD_ATTR"
+        and first.argval == name
+        and (second.argval == "weight" or second.opname.startswith("STORE_"))
+        for first, second in itertools.pairwise(dis.get_instructions(code))
+    )
+
+
+def _check_skip(skip: Any) -> None:
+    inner = [*skip.keys(), *skip.values()] if isinstance(skip, Mapping) else skip
+    if isinstance(inner, str) or not isinstance(inner, Sequence) or not all(isinstance(one, str) for one in inner):
+        expected = "a mapping or sequence of strings"
+        raise invalid("quantize_", "skip", expected, repr(skip), "as in skip=['*.down_proj']; () skips nothing")
+
+
+def _check_backend(codes: torch.dtype, activations: str, backend: str) -> None:
+    """Name the backend in a small call: it may not take a call on the CPU, but its name must be known.
+
+    Raises:
+        UnknownBackend: If it is not.
+    """
+    with contextlib.suppress(UnsupportedCall):
+        quantize_rows(torch.zeros(1, 1), codes, activations, torch.ones(1, 1), backend)
 
 
 def _convert(chosen: list[_Found], how: dict[str, Any], scales: dict[nn.Module, float], free: bool) -> None:
@@ -247,8 +302,7 @@ def _unused(skip: Mapping[str, str] | Sequence[str], found: list[_Found]) -> lis
 
 
 def _bytes(model: nn.Module) -> int:
-    tensors: dict[int, Tensor] = {id(p): p for p in model.parameters()}
-    return sum(p.numel() * p.element_size() for p in tensors.values())
+    return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def _refuse_sharded(model: nn.Module) -> None:

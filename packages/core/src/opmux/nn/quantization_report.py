@@ -78,8 +78,9 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         state = "" if self.active else ", undone"
+        layers = "linear layer" if len(self.converted()) == 1 else "linear layers"
         lines = [
-            f"{len(self.converted())} linear layers converted, {len(self.left())} left{state}: "
+            f"{len(self.converted())} {layers} converted, {len(self.left())} left{state}: "
             f"{_size(self.bytes_before)} of parameters before, {_size(self.bytes_after)} after"
         ]
         header = ("layer", "shape", "error", "")

@@ -24,6 +24,8 @@ from opmux.nn.sizes import check_sizes
 CODES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.int8)
 """The dtypes that a weight may be stored in."""
 
+_PLAIN = "a weight of finite numbers in bfloat16, float16, float32 or float64"
+
 _FIXED = ("weight", "weight_scale", "input_scale")
 """Parameters that keep their dtype when the module is cast."""
 
@@ -47,7 +49,7 @@ def codes_dtype(where: str, codes: torch.dtype | str, device: Any) -> torch.dtyp
 def check_blocks(where: str, activations: str, weights: str) -> None:
     """Reject names of blocks that are none of `ACTIVATIONS` and `WEIGHTS`."""
     for name, value, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             remedy = "see the blocks in the docs of QuantizedLinear"
             raise invalid(where, name, f"one of {', '.join(known)}", repr(value), remedy)
 
@@ -145,12 +147,19 @@ class QuantizedLinear(nn.Module):
             backend: As in the constructor.
 
         Raises:
-            InvalidArgument: If the weight is on the meta device or holds NaN or infinity, static activations have no
-                positive scale, a scale is given to others, or as for the constructor.
+            InvalidArgument: If linear is no `torch.nn.Linear`, its weight is on the meta device, is not of a dtype that
+                `opmux.quantize` takes, or holds NaN or infinity, static activations have no positive scale, a scale is
+                given to others, or as for the constructor.
         """
+        if not isinstance(linear, nn.Linear):
+            got = type(linear).__name__
+            raise invalid("QuantizedLinear", "linear", "a torch.nn.Linear", got, "pass the layer to quantise")
         weight = linear.weight.detach()
+        if weight.is_meta:
+            remedy = "load its weight first"
+            raise invalid("QuantizedLinear", "linear", "a weight with values", "one on the meta device", remedy)
         if (flaw := flaw_of(weight)) is not None:
-            raise invalid("QuantizedLinear", "linear", "a weight of finite numbers", flaw, "load or repair its weight")
+            raise invalid("QuantizedLinear", "linear", _PLAIN, flaw, "repair its weight")
         _check_input_scale(activations, input_scale)
         codes = codes_dtype("QuantizedLinear", codes, weight.device)
         made = cls(
@@ -175,15 +184,16 @@ class QuantizedLinear(nn.Module):
         if self.input_scale is not None:
             self.input_scale.data.fill_(1.0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute ``x (*tokens, in_features)`` -> ``(*tokens, out_features)``.
+    def forward(self, input: Tensor) -> Tensor:  # torch's name
+        """Compute ``input (*tokens, in_features)`` -> ``(*tokens, out_features)``.
 
         Raises:
-            InvalidArgument: If x has another last dim.
+            InvalidArgument: If input has another last dim.
         """
+        x = input
         if x.shape[-1] != self.in_features:
             raise invalid(
-                "QuantizedLinear", "x", f"a last dim of in_features = {self.in_features}", f"shape {list(x.shape)}",
+                "QuantizedLinear", "input", f"a last dim of in_features = {self.in_features}", f"shape {list(x.shape)}",
                 "make the layer for this size",
             )  # fmt: skip
         rows, out_dtype = x.reshape(-1, self.in_features), autocast_dtype(x) or x.dtype
@@ -253,6 +263,11 @@ class QuantizedLinear(nn.Module):
         if isinstance(weight, Tensor) and weight.shape == self.weight.shape and weight.dtype != self.weight.dtype:
             got = name_of(weight.dtype)
             if weight.element_size() > 1 and weight.is_floating_point() and scale is None:
+                flaw = None if weight.is_meta else flaw_of(weight)
+                if flaw is not None:
+                    remedy = "repair the checkpoint"
+                    errors.append(str(invalid("QuantizedLinear", f"{prefix}weight", _PLAIN, flaw, remedy)))
+                    return
                 q, found = opmux.quantize(weight.detach(), dtype=self.weight.dtype, block=WEIGHTS[self.weights])
                 state_dict[f"{prefix}weight"], state_dict[f"{prefix}weight_scale"] = q, found
             else:
@@ -269,9 +284,11 @@ class QuantizedLinear(nn.Module):
 
 
 def flaw_of(weight: Tensor) -> str | None:
-    """Why a weight cannot be quantised; None if it can."""
-    if weight.is_meta:
-        return "one on the meta device"
+    """What a weight with values has that keeps it from being quantised; None if nothing."""
+    if weight.dtype not in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        return f"dtype {name_of(weight.dtype)}"
+    if not weight.numel():
+        return "a size of 0"
     return None if bool(torch.isfinite(weight).all()) else "NaN or infinity in it"
 
 
