@@ -32,10 +32,10 @@ def mix_experts(
     experts e = ids[t, j]; summed in float32 (in float64 for float64) and rounded once. An expert that a token names
     twice counts twice.
 
-    Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due (nor
-    for what ``between`` returns), each expert gets room for all of them, for `opmux.masked_grouped_linear`: then
-    nothing is sorted. Neither way reads ids
-    on the host, so that a graph can be captured. Under autocast x, weights and biases are cast, as in torch.
+    Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due (nor for
+    what ``between`` returns), each expert gets room for all of them, for `opmux.masked_grouped_linear`: then nothing is
+    sorted. Neither way reads ids on the host, so that a graph can be captured. Under autocast x, weights and biases are
+    cast, as in torch.
 
     Args:
         x: The tokens, ``(tokens, hidden)``.
