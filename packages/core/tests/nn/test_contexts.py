@@ -168,6 +168,12 @@ def test_values_of_another_size() -> None:
             "pass what the layer's projection gives, heads apart",
         ),
         (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").calibrate(
+                0, torch.ones(1, 1, 8), torch.full((1, 1, 8), torch.inf)
+            ),
+            "PagedCache: `v` expected no infinities, got some; leave out the tokens whose projections have them",
+        ),
+        (
             lambda: nn.PagedCache(1, 0, 16, 1, 8),
             "PagedCache: `pages` expected a whole number, 1 or more, got 0; check the model's sizes",
         ),
@@ -246,6 +252,7 @@ def test_values_of_another_size() -> None:
         "another dtype",
         "not in 8 bits",
         "no tokens to calibrate by",
+        "infinities to calibrate by",
         "no pages",
         "layer",
         "too few pages",

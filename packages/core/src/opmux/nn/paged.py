@@ -221,7 +221,8 @@ class PagedCache:
             v: Values, ``(tokens, kv_heads, value_dim)``.
 
         Raises:
-            InvalidArgument: If there is no such layer, the cache is not 8-bit, or there are no tokens.
+            InvalidArgument: If there is no such layer, the cache is not 8-bit, there are no tokens, or a number is
+                infinite.
         """
         self._check_layer(index)
         if self.k_scale is None or self.v_scale is None:
@@ -235,6 +236,10 @@ class PagedCache:
                     "PagedCache", name, f"shape [tokens, {scales.shape[1]}, dim] with at least one token",
                     f"shape {list(values.shape)}", "pass what the layer's projection gives, heads apart",
                 )  # fmt: skip
+            if values.isinf().any():
+                raise invalid(
+                    "PagedCache", name, "no infinities", "some", "leave out the tokens whose projections have them"
+                )
             # A head at a time is a matrix (tokens, dim) with one scale.
             heads = values.detach().transpose(0, 1)
             scales[index] = opmux.quantize(heads, dtype=self.data.dtype, block=(-1, -1))[1].flatten()
