@@ -12,4 +12,5 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fetching import fetched
 
 os.environ["OPMUX_PLUGINS"] = "ck"  # no other installed backend takes part
-os.environ.setdefault("OPMUX_CK_DIR", str(fetched()))
+if "OPMUX_CK_DIR" not in os.environ:
+    os.environ["OPMUX_CK_DIR"] = str(fetched())

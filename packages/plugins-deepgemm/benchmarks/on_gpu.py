@@ -28,7 +28,7 @@ from opmux_deepgemm.model import Sizes, scored
 from opmux_jit import machine_code
 
 LISTED = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
-"""n and k of the issue's shapes: those of a large mixture of experts."""
+"""n and k of the layers of a large mixture of experts."""
 FLUSHED = 1 << 28
 """Bytes written before each timed product: five times the second-level cache."""
 

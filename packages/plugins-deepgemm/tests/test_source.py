@@ -33,9 +33,19 @@ def test_constants() -> None:
     assert constants(BF16, SMALL)["SPLIT"] == 4
 
 
-@pytest.mark.parametrize(("block_n", "blocks"), [(32, 1), (64, 1), (96, 2), (128, 1), (160, 2), (192, 2), (256, 2)])
+@pytest.mark.parametrize(
+    ("block_n", "blocks"), [(32, 1), (64, 1), (96, 2), (128, 1), (160, 2), (192, 2), (224, 3), (256, 2)]
+)
 def test_blocks_of_scales_that_a_tile_touches(block_n, blocks) -> None:
     assert blocks_touched(block_n) == blocks
+
+
+def test_a_tile_over_three_blocks_of_scales_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^block_n = 224 expected one whose tiles touch two blocks .* at most, got 3$"
+    ):
+        constants(FP8, Config("large", 64, 224, 4, 1))
+    assert constants(BF16, Config("large", 64, 224, 4, 1))["W_SCALES"] == 1
 
 
 def test_names_tell_kernels_apart() -> None:

@@ -1,6 +1,8 @@
 """Source archives: headers are unpacked once, and nothing is written elsewhere."""
 
 import io
+import os
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -65,8 +67,13 @@ def test_its_headers_and_nothing_else(make, name, monkeypatch, tmp_path, user_ca
     assert [p.name for p in user_cache.iterdir()] == [folder.name]
 
 
-def test_it_is_unpacked_once(tmp_path) -> None:
-    folder = unpacked(zipped(tmp_path / "ck.zip", FILES))
+@pytest.mark.parametrize("mask", [0o022, 0o002])
+def test_it_is_unpacked_once(tmp_path, mask) -> None:
+    before = os.umask(mask)
+    try:
+        folder = unpacked(zipped(tmp_path / "ck.zip", FILES))
+    finally:
+        os.umask(before)
     marked = folder / "include/ck_tile/core.hpp"
     marked.write_text("// kept")
     assert unpacked(tmp_path / "ck.zip") == folder
@@ -77,7 +84,7 @@ def test_one_of_something_else(tmp_path, user_cache) -> None:
     archive = zipped(tmp_path / "other.zip", {"readme": b"hello"})
     with pytest.raises(ArchiveError) as caught:
         unpacked(archive)
-    assert str(caught.value) == (f"{archive} has no include/ck_tile/core.hpp: it is no archive of Composable Kernel")
+    assert str(caught.value) == (f"{archive} has no include/ck_tile/core.hpp: it does not hold Composable Kernel")
     assert not list(user_cache.iterdir())
 
 
@@ -86,6 +93,43 @@ def test_a_damaged_one(tmp_path, damage) -> None:
     archive = tarred(tmp_path / "ck.tar.gz", FILES)
     archive.write_bytes(damage(archive.read_bytes()))
     with pytest.raises(ArchiveError, match=r"ck\.tar\.gz cannot be unpacked: "):
+        unpacked(archive)
+
+
+@pytest.mark.parametrize(("name", "mode"), [("ck.tar.gz", "w:gz"), ("ck.tar.xz", "w:xz")])
+def test_one_with_a_flipped_bit(tmp_path, name, mode) -> None:
+    noise = random.Random(0).randbytes(50_000)
+    archive = tmp_path / name
+    with tarfile.open(archive, mode) as tar:
+        for inner, data in {**FILES, "sources-1.2/include/noise.hpp": noise}.items():
+            member = tarfile.TarInfo(inner)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    data = bytearray(archive.read_bytes())
+    data[len(data) // 2] ^= 8
+    archive.write_bytes(data)
+    with pytest.raises(ArchiveError, match=r"cannot be unpacked: "):
+        unpacked(archive)
+
+
+def test_one_whose_members_are_odd(tmp_path) -> None:
+    archive = tmp_path / "ck.tar"
+    at_the_root = {name.removeprefix("sources-1.2/"): data for name, data in FILES.items()}
+    with tarfile.open(archive, "w") as tar:
+        for inner, data in {"./": b"x", **at_the_root}.items():
+            member = tarfile.TarInfo(inner)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    assert (unpacked(archive) / "include/ck_tile/core.hpp").is_file()
+
+
+def test_an_encrypted_one(tmp_path) -> None:
+    archive = zipped(tmp_path / "ck.zip", FILES)
+    data = bytearray(archive.read_bytes())
+    for place in [i for i in range(len(data) - 4) if data[i : i + 4] == b"PK\x01\x02"]:
+        data[place + 8] |= 1  # the flag of a member
+    archive.write_bytes(data)
+    with pytest.raises(ArchiveError, match=r"cannot be unpacked: .*encrypted"):
         unpacked(archive)
 
 

@@ -20,6 +20,8 @@ ARCHS = ("sm_90",)
 """Hopper: the kernels use its own matrix and copy instructions, which later archs do not have."""
 MOST_ROWS, MOST_N, MOST_K = 1 << 23, 1 << 19, 1 << 24
 """Tiles are counted in 32 bits."""
+MOST_MATRICES = 1 << 7
+"""Of ``MOST_ROWS`` rows each: all rows are counted in 32 bits too."""
 
 
 def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]) -> Implementation:
@@ -63,6 +65,7 @@ RECORDS = (
             ScaleBlock("w", (128, 128)),
             MultipleOf("k", 16),
             AtMost("m", MOST_ROWS),
+            AtMost("batch", MOST_MATRICES),
         ),
     ),
 )

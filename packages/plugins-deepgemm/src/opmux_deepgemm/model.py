@@ -118,7 +118,7 @@ def _large_work(sizes: Sizes, config: Config) -> float:
     epilogue = config.block_m * config.block_n * 4 / COPY_RATE / 2 + 0.3
     copied = (config.block_m + config.block_n / config.cluster) * 128
     block = max(_multiply(sizes, config), copied / COPY_RATE)
-    if config.consumers == 1:  # nobody multiplies while it waits, scales or stores
+    if config.consumers == 1:  # the matrix units are idle while it waits, scales or stores
         block *= ALONE
     if config.cluster > 1:
         block *= PAIRED

@@ -72,7 +72,7 @@ def _refused_on_the_cpu(dtype: torch.dtype, scales: str) -> str | None:
     scale = torch.ones((16, 1) if scales == "rows" else (1, 1), device="cpu")
     try:
         torch._scaled_mm(codes, codes.t(), scale, scale.t(), out_dtype=torch.float32)
-    except RuntimeError:
+    except (RuntimeError, TypeError, ValueError):  # torch has no one way to refuse
         of = "rows" if scales == "rows" else "a tensor"
         return f"torch {torch.__version__} does not multiply {name_of(dtype)} with scales of {of} on this CPU"
     return None

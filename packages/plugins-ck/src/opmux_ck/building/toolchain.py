@@ -1,5 +1,6 @@
 """Which compiler builds the instances, with which headers and flags."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,9 @@ from opmux_jit.errors import CompilerMissing
 
 NAMES = ("hipcc", "zig", "clang")
 """In the order in which they are tried: ROCm's own first, then the one whose version a package pins."""
-OLDEST_CLANG = 19
-"""The oldest clang with which CK was built here; it spills registers where newer ones do not."""
+OLDEST = {"clang": (19,), "zig": (0, 17)}
+"""Versions below which a compiler is not taken. CK was built here with zig 0.17, which is clang 22; clang 19 is known
+to build it too, and to spill registers where newer ones do not."""
 
 TEMPLATES = Path(__file__).parent.parent / "cpp"
 """This package's own headers: a thin template for each op."""
@@ -52,9 +54,10 @@ def compiler_for(name: str, arch: str) -> Compiler:
 
 
 def _refusal(compiler: Compiler) -> str | None:
-    major = int(compiler.version.partition(".")[0])
-    if compiler.name == "clang" and major < OLDEST_CLANG:
-        return f"{compiler.path} is version {compiler.version}, older than {OLDEST_CLANG}"
+    oldest = OLDEST.get(compiler.name, ())
+    found = tuple(int(part) for part in re.findall(r"\d+", compiler.version)[: len(oldest)])
+    if found < oldest:
+        return f"{compiler.path} is version {compiler.version}, older than {'.'.join(map(str, oldest))}"
     return None
 
 

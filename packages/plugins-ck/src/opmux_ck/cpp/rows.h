@@ -19,7 +19,7 @@ using Store = ck_tile::Default2DEpilogue<ck_tile::Default2DEpilogueProblem<float
 
 }  // namespace opmux_ck
 
-// The launching code counts threads and rows of a workgroup by itself: it must be of one mind with CK.
+// The launching code counts threads and rows of a workgroup by itself, and must arrive at what CK does.
 #define OPMUX_CK_TILE(ROWS, THREADS, REPEATS, VECTOR)                                                \
   using Tile = opmux_ck::RowTile<ROWS, THREADS, REPEATS, VECTOR>;                                    \
   static_assert(Tile::BlockSize == ROWS * THREADS && Tile::Block_M == ROWS && Tile::Repeat_M == 1);

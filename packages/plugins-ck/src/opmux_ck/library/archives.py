@@ -1,6 +1,7 @@
 """Source archives of Composable Kernel: its headers are unpacked once, into the user's cache."""
 
 import hashlib
+import lzma
 import tarfile
 import tempfile
 import zipfile
@@ -17,7 +18,7 @@ MARK = "include/ck_tile/core.hpp"
 
 
 class ArchiveError(ValueError):
-    """An archive is damaged, or is none of Composable Kernel."""
+    """An archive is damaged, or does not hold Composable Kernel."""
 
 
 def unpacked(archive: Path) -> Path:
@@ -35,7 +36,7 @@ def unpacked(archive: Path) -> Path:
             raise ArchiveError(f"{archive} cannot be unpacked: {refusal}")
         if not folder.is_dir():
             _unpack(archive, folder)
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error) as error:
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise ArchiveError(f"{archive} cannot be unpacked: {error}") from None
     return folder
 
@@ -47,10 +48,10 @@ def _unpack(archive: Path, folder: Path) -> None:
         whole = Path(private) / "whole"
         for name, data in _headers(archive):
             target = whole / name
-            target.parent.mkdir(parents=True, exist_ok=True)
+            files.make_folder(target.parent)
             target.write_bytes(data)
         if not (whole / MARK).is_file():
-            raise ArchiveError(f"{archive} has no {MARK}: it is no archive of Composable Kernel")
+            raise ArchiveError(f"{archive} has no {MARK}: it does not hold Composable Kernel")
         try:
             whole.rename(folder)
         except OSError:
@@ -75,6 +76,9 @@ def _headers(archive: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
             file = tar.extractfile(members[name])
             if file is not None:
                 yield inner, file.read()
+        # To the end of the file, where a compression's checksum lies.
+        while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+            pass
 
 
 def _wanted(names: list[str]) -> Iterator[tuple[str, PurePosixPath]]:
@@ -86,5 +90,5 @@ def _wanted(names: list[str]) -> Iterator[tuple[str, PurePosixPath]]:
         inner = PurePosixPath(name.removeprefix(root)) if name.startswith(root) else None
         if inner is None or ".." in inner.parts or inner.is_absolute():
             continue
-        if inner.parts[0] == "include" or str(inner) == "CMakeLists.txt":
+        if inner.parts[:1] == ("include",) or str(inner) == "CMakeLists.txt":
             yield name, inner

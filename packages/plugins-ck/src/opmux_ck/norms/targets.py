@@ -65,7 +65,7 @@ def _run(
     for parts in in_launches(*matrices):
         rows = len(parts[0])
         arguments: list[Any] = [*parts[: len(given)], *gains, *parts[len(given) :], eps, rows, columns]
-        strides = [part.stride(0) for part in parts]
+        strides = [part.stride(0) if rows > 1 else columns for part in parts]  # that of one row may not fit 32 bits
         launch(instance, -(-rows // config.rows), *arguments, *strides, *[0] * (STRIDES - len(strides)))
 
 

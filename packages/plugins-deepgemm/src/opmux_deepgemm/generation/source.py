@@ -61,6 +61,11 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "STAGES": config.stages,
         "CONSUMERS": config.consumers,
     }
+    if product.scaled and config.kernel == "large" and blocks_touched(config.block_n) > 2:
+        raise ValueError(
+            f"block_n = {config.block_n} expected one whose tiles touch two blocks of 128 rows at most, got "
+            f"{blocks_touched(config.block_n)}"
+        )
     if config.kernel == "small":
         return found | {"SPLIT": config.cluster}
     return found | {
