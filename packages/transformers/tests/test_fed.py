@@ -11,6 +11,7 @@ from samples import generated, ids, logits, model
 import opmux
 import opmux.nn
 import opmux_transformers
+from opmux.errors import UnknownBackend
 
 
 def calls_of(of: Any, run: Any) -> dict[str, int]:
@@ -73,3 +74,22 @@ def test_what_watches_a_linear_gets_every_call() -> None:
     with torch.enable_grad():
         patched(ids()).logits.sum().backward()
     assert patched.model.embed_tokens.weight.grad is not None
+
+
+def test_a_backend_that_the_linears_ask_for_is_asked_for() -> None:
+    """What feeds a linear from another op would not quantise with that backend."""
+    patched = model("phi3")
+    opmux.nn.quantize_(patched, backend="reference")
+    opmux_transformers.patch(patched)
+    with opmux.trace() as traced:
+        logits(patched, ids())
+        patched(ids()).logits.sum().backward()
+    rows = [row for row in traced.rows if "quantize" in row.op or row.op == "scaled_linear"]
+    assert {row.op for row in rows} == {"quantize", "scaled_linear", "dequantize"}
+    assert {row.backend for row in rows} == {"reference"}
+    assert {row.op: row.calls for row in rows}["scaled_linear"] == 2 * 2 * 4
+    patched.model.layers[1].mlp.down_proj.backend = "another"
+    with pytest.raises(UnknownBackend, match=r"quantize: `backend` expected one of .*, got 'another'"):
+        logits(patched, ids())
+    with pytest.raises(UnknownBackend, match="got 'another'"):
+        patched(ids())

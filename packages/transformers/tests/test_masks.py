@@ -12,7 +12,15 @@ from transformers.masking_utils import (
 
 import opmux
 import opmux_transformers
-from opmux_transformers.masks import bounds_of, opmux_mask, says_nothing, segments
+from opmux_transformers.masks import (
+    bounds_in,
+    bounds_of,
+    in_both_directions,
+    opmux_mask,
+    says_nothing,
+    sees_all,
+    segments,
+)
 
 
 def kept(*rows: str) -> torch.Tensor:
@@ -163,6 +171,34 @@ def test_the_loss_of_a_padded_batch_whose_padding_has_no_label(name: str, side: 
         own, theirs = (of.train()(ids(), **given).loss for of in (patched, plain))
     assert "attention_varlen_lse" in {row.op for row in trace.rows}
     torch.testing.assert_close(own, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_an_expanded_mask_of_the_users_own_is_taken_as_it_is(name: str, value: bool, compiled: bool) -> None:
+    windowed = {"sliding_window": 4} if name == "mistral" else {}
+    plain, patched = pair(name, **windowed)
+    opmux_transformers.patch(patched)
+    plain.set_attn_implementation("sdpa")  # eager attention adds a boolean mask to the scores
+    run = torch.compile(patched, backend="eager", fullgraph=True) if compiled else patched
+    mask = torch.full((1, 1, 1, 1), value).expand(1, 1, 8, 8)
+    keywords = {"attention_mask": mask, "use_cache": False}
+    tokens = ids(8, 1)
+    torch.testing.assert_close(logits(run, tokens, **keywords), logits(plain, tokens, **keywords), **CLOSE)
+
+
+@pytest.mark.parametrize("padding", [None, kept("xxxxx", "xxxxx")])
+def test_nothing_hidden_in_both_directions_is_no_mask_that_a_user_has(padding: torch.Tensor | None) -> None:
+    both = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": True, "device": "cpu"}
+    found = opmux_mask(batch_size=2, q_length=5, kv_length=5, attention_mask=padding, **both)
+    assert found is not None
+    assert found.dtype == torch.int32
+    assert found.shape == (1, 1, 0, 1)
+    assert sees_all(found)
+    assert in_both_directions(found)
+    assert bounds_in(found) is None
+    assert not sees_all(torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(2, 1, 5, 5))
 
 
 def test_rows_with_holes_have_no_bounds() -> None:

@@ -7,6 +7,7 @@ from torch import nn
 
 import opmux
 import opmux_transformers
+from opmux_transformers.kinds.quantize import KEPT
 
 
 def replica_of(of: nn.Module, change) -> nn.Module:
@@ -46,3 +47,25 @@ def test_a_replica_computes_the_loss_from_its_own_head() -> None:
     outputs = replica(ids(), labels=ids())
     torch.testing.assert_close(outputs.loss, plain.train()(ids(), labels=ids()).loss, **CLOSE)
     assert "logits" not in outputs
+
+
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+def test_replicas_quantise_their_own_weights_and_keep_their_biases(codes: str) -> None:
+    """The biases of qwen2 are large: a replica that lost them would be far off."""
+    plain, patched = pair("qwen2")
+    for of in (plain, patched):
+        for name, parameter in of.named_parameters():
+            if name.endswith("bias"):
+                parameter.data.normal_(generator=torch.Generator().manual_seed(1))
+    opmux_transformers.patch(patched, quantize=codes)
+    own = logits(patched, ids())
+    replica = replica_of(patched, lambda parameter: parameter * 1.5)
+    with torch.no_grad():
+        got = replica(ids()).logits
+        for parameter in plain.parameters():
+            parameter.mul_(1.5)
+    opmux_transformers.patch(plain, quantize=codes)
+    torch.testing.assert_close(got, logits(plain, ids()), **CLOSE)
+    kept = [vars(m)[KEPT] for of in (patched, replica) for m in of.modules() if KEPT in vars(m)]
+    assert len({id(one) for one in kept}) == len(kept) == 2 * 14
+    assert torch.equal(logits(patched, ids()), own)

@@ -40,8 +40,8 @@ def patch(
     A copy of each module is compared with its replacement on random input. A module that does not agree is left
     unchanged, and the report names it with the reason. Only this model changes: other models of the same class, or with
     the same configuration object, do not. Patching again does nothing, unless the model was on the meta device and now
-    has weights. The names and values of its parameters do not change, nor does what ``save_pretrained`` and
-    ``torch.save`` write.
+    has weights; with ``quantize``, it quantises the weights again. The names and values of its parameters do not
+    change, nor does what ``save_pretrained`` and ``torch.save`` write.
 
     Args:
         model: A model; or a family's name (transformers' ``model_type``, such as ``"llama"``) before loading: every

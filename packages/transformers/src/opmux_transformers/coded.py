@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import opmux
-from opmux.nn import autocast_dtype
+from opmux.nn import Linear, QuantizedLinear, autocast_dtype
 from opmux.nn.quantized_product import StraightThrough, quantize_rows, quantized_product
 from opmux_transformers.foreign import mark
 
@@ -40,10 +40,7 @@ class Codes:
 
     def of_weight(self, module: nn.Module) -> tuple[Tensor, Tensor, Tensor | None]:
         """The codes of a module's weight, their scales, and its bias."""
-        bias = module._parameters.get("bias")
-        if bias is None:
-            bias = getattr(module, "bias", None)  # replicas of DataParallel
-        return tensor_of(module, "weight"), matrix(tensor_of(module, self.scale)), bias
+        return tensor_of(module, "weight"), matrix(tensor_of(module, self.scale)), _bias_of(module)
 
     def of_input(self, module: nn.Module) -> Tensor | None:
         """The scale of static activations, ``(1, 1)``."""
@@ -64,26 +61,48 @@ class Codes:
     def product(self, module: nn.Module, q: Tensor, scale: Tensor, out_dtype: torch.dtype) -> Tensor:
         """The module's result for rows that are quantised already."""
         weight, weight_scale, bias = self.of_weight(module)
-        return quantized_product(q, scale, weight, weight_scale, bias, out_dtype)
+        return quantized_product(q, scale, weight, weight_scale, bias, out_dtype, backend_of(module))
 
 
 class Kept:
-    """The codes of a plain linear's weight, made again when the weight has changed."""
+    """The codes of a plain linear's weight, made again when torch says that the weight has changed.
+
+    A write through ``.data`` does not, nor does a write to an inference tensor. The latter is quantised at each call;
+    after the former, `made_again` is due. A compiled graph cannot ask: it quantises a weight that it trains, and takes
+    what is kept for others.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.key: tuple[Any, ...] = ()
+        self.key: tuple[Any, ...] | None = None
         self.codes: tuple[Tensor, Tensor] | None = None
 
     def of(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The codes ``(n, k)`` and the scales ``(n, 1)`` of a weight."""
-        if self.codes is not None and torch.compiler.is_compiling():
-            return self.codes
-        key = (weight.data_ptr(), weight.dtype, weight.device, 0 if weight.is_inference() else weight._version)
-        if self.codes is None or self.key != key:
-            self.codes = opmux.quantize(weight.detach(), dtype=self.dtype, block=(1, -1))
-            self.key = key
-        return self.codes
+        key, codes = self.key, self.codes  # in this order: another thread may be writing them in the other
+        if torch.compiler.is_compiling():
+            trained = torch.is_grad_enabled() and weight.requires_grad
+            return self._quantized(weight) if codes is None or trained else codes
+        return self.made_again(weight) if codes is None or key is None or key != _key(weight) else codes
+
+    def made_again(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, quantised now whatever is kept."""
+        key, codes = _key(weight), self._quantized(weight)
+        self.codes = codes
+        self.key = key
+        return codes
+
+    def for_replica(self) -> "Kept":
+        """One for a replica of the module, whose weight may be on another device and is quantised in another thread."""
+        return Kept(self.dtype)
+
+    def _quantized(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return opmux.quantize(weight.detach(), dtype=self.dtype, block=(1, -1))
+
+
+def _key(weight: Tensor) -> tuple[Any, ...] | None:
+    """What changes with a weight; None if nothing of it would: inference tensors count no versions."""
+    return None if weight.is_inference() else (weight.data_ptr(), weight.dtype, weight.device, weight._version)
 
 
 @dataclass(frozen=True)
@@ -93,7 +112,7 @@ class MadeCodes(Codes):
     def of_weight(self, module: nn.Module) -> tuple[Tensor, Tensor, Tensor | None]:
         """The codes, their scales, and the bias."""
         kept: Kept = getattr(module, self.scale)
-        return *kept.of(tensor_of(module, "weight")), module._parameters.get("bias")
+        return *kept.of(tensor_of(module, "weight")), _bias_of(module)
 
     def dtype(self, module: nn.Module) -> torch.dtype:
         """The dtype of the codes."""
@@ -109,6 +128,17 @@ def tensor_of(module: nn.Module, name: str) -> Tensor:
     """A module's own tensor: ``__getattr__`` of a module takes longer than many views."""
     found = module._parameters.get(name)
     return getattr(module, name) if found is None else found
+
+
+def _bias_of(module: nn.Module) -> Tensor | None:
+    """A module's bias; replicas of DataParallel hold it as an attribute."""
+    bias = module._parameters.get("bias")
+    return getattr(module, "bias", None) if bias is None else bias
+
+
+def backend_of(module: nn.Module) -> str | None:
+    """The backend that a linear of opmux's asks for; None if any will do."""
+    return module.backend if isinstance(module, (QuantizedLinear, Linear)) else None
 
 
 def matrix(scale: Tensor) -> Tensor:
@@ -134,14 +164,15 @@ def forward_of(codes: Codes) -> Callable[..., Tensor]:
             return functional.linear(input, weight, bias)
         rows = input.reshape(-1, input.shape[-1])
         out_dtype = (autocast_dtype(input) if codes.casts else None) or input.dtype
+        backend = backend_of(self)
         original = codes.original(self) if torch.is_grad_enabled() else None
         if torch.is_grad_enabled() and (input.requires_grad or (original is not None and original.requires_grad)):
-            options = (codes.activations, out_dtype, None)
+            options = (codes.activations, out_dtype, backend)
             bias = bias.detach() if bias is not None and original is None else bias
             out: Any = StraightThrough.apply(rows, original, weight, scale, codes.of_input(self), bias, options)  # type: ignore[no-untyped-call]
         else:
-            q, x_scale = quantize_rows(rows, weight.dtype, codes.activations, codes.of_input(self))
-            out = quantized_product(q, x_scale, weight, scale, bias, out_dtype)
+            q, x_scale = quantize_rows(rows, weight.dtype, codes.activations, codes.of_input(self), backend)
+            out = quantized_product(q, x_scale, weight, scale, bias, out_dtype, backend)
         result: Tensor = out.view(*input.shape[:-1], weight.shape[0])
         return result
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import opmux
 from opmux.nn.quantized_product import ACTIVATIONS
 from opmux_transformers.calls import watched
-from opmux_transformers.coded import Codes, codes_of
+from opmux_transformers.coded import Codes, backend_of, codes_of
 
 
 def taking(modules: Sequence[Any]) -> tuple[Codes, torch.dtype] | None:
@@ -24,6 +24,8 @@ def taking(modules: Sequence[Any]) -> tuple[Codes, torch.dtype] | None:
         codes = codes_of(module)
         if codes is None or codes.activations == "static" or codes.casts_now(module) or watched(module):
             return None
+        if backend_of(module) is not None:
+            return None  # its input has to be quantised by that backend
         dtype = codes.dtype(module)
         if dtype.itemsize > 1 or (found is not None and (found[0].activations, found[1]) != (codes.activations, dtype)):
             return None  # in a check, weights are not codes

@@ -3,7 +3,7 @@
 Registered with transformers as the mask function of the attention ``opmux``. It returns
 
 - None if attention is causal, with the window that the layer names, and nothing is padded;
-- in both directions (encoders), one True expanded to ``(batch, 1, queries, keys)`` if nothing is padded (`sees_all`);
+- in both directions (encoders), ``int32 (1, 1, 0, 1)`` if nothing is padded (`sees_all`): a user's mask has queries;
 - ``int32 (2, batch, 1, 1)`` if sequences are padded on the left or right: the index of each sequence's first real key,
   and one past its last; in both directions ``int32 (1, 1, 2, batch)``. That becomes ragged attention. It has four dims
   because transformers treats such a tensor as a finished mask;
@@ -70,7 +70,7 @@ def opmux_mask(
     def nothing_hidden() -> Tensor | None:
         if not both_ways:
             return None
-        return torch.ones((), dtype=torch.bool, device=kwargs["device"]).expand(batch_size, 1, q_length, kv_length)
+        return torch.empty(1, 1, 0, 1, dtype=torch.int32, device=kwargs["device"])
 
     both_ways = allow_is_bidirectional_skip
     chunk = getattr(config, "attention_chunk_size", None)
@@ -107,17 +107,13 @@ def says_nothing(mask: Tensor) -> bool:
 
     The value is assumed to be True: a mask that hides every key from every query would leave nothing to compute.
     """
-    return mask.ndim == 2 and _is_expanded(mask)
+    seen_as_many = (size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride(), strict=True))
+    return mask.ndim == 2 and mask.numel() > 1 and all(seen_as_many)
 
 
 def sees_all(mask: Tensor) -> bool:
-    """The same of a finished mask: every query sees every key, later ones too."""
-    return mask.ndim == 4 and mask.dtype == torch.bool and _is_expanded(mask)
-
-
-def _is_expanded(mask: Tensor) -> bool:
-    seen_as_many = (size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride(), strict=True))
-    return mask.numel() > 1 and all(seen_as_many)
+    """Whether a finished mask is opmux's own for: every query sees every key, later ones too, and nothing is padded."""
+    return mask.dtype == torch.int32 and mask.ndim == 4 and mask.shape[2] == 0
 
 
 def makes_masks(module: nn.Module) -> bool:
@@ -146,7 +142,7 @@ def with_own_positions(module: nn.Module) -> Callable[..., Any]:
 
 def bounds_in(mask: Tensor) -> Tensor | None:
     """The bounds ``int32 (2, batch)`` in a finished mask; None if it is another mask."""
-    if mask.dtype != torch.int32 or mask.ndim != 4:
+    if mask.dtype != torch.int32 or mask.ndim != 4 or sees_all(mask):
         return None
     if in_both_directions(mask):
         return mask[0, 0]

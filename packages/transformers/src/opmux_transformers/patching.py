@@ -10,6 +10,7 @@ from torch import nn
 
 from opmux.errors import InvalidArgument
 from opmux_transformers.attention import NAME, NAMED
+from opmux_transformers.coded import Kept
 from opmux_transformers.experts import NAME as NAME_OF_EXPERTS
 from opmux_transformers.experts import NAMED as NAMED_EXPERTS
 from opmux_transformers.kinds import KINDS
@@ -31,6 +32,8 @@ def patch_model(model: nn.Module, options: dict[str, Any]) -> Report:
     check_transformers()
     if (before := state_of(model)) is not None and before.options == options:
         if _unloaded(model) >= before.unloaded:
+            if not _sharded(model):
+                _quantize_again(before)
             return report_of(model, before)
         unpatch_model(model)  # more weights have been loaded since: check them now
     elif before is not None:
@@ -72,6 +75,14 @@ def _replace(survey: Survey, patch: Patch) -> None:
     survive_pickle(survey.model, patch)
     for kind in KINDS:
         kind.report(survey, patch)
+
+
+def _quantize_again(patch: Patch) -> None:
+    """Make the codes that are kept beside weights again: the weights may have been written through ``.data``."""
+    for change in patch.changes:
+        kept = vars(change.owner).get(change.name)
+        if isinstance(kept, Kept):
+            kept.made_again(change.owner.weight)
 
 
 def _undo(patch: Patch) -> None:

@@ -8,6 +8,7 @@ from types import MethodType
 
 from torch import nn
 
+from opmux_transformers.coded import Kept
 from opmux_transformers.undo import Patch
 
 METHOD = "_replicate_for_data_parallel"
@@ -15,7 +16,7 @@ METHOD = "_replicate_for_data_parallel"
 
 
 def follow_replicas(module: nn.Module, patch: Patch) -> None:
-    """Rebind, in a module's replicas, the methods that were set on it."""
+    """Rebind, in a module's replicas, the methods that were set on it, and give them codes of their own."""
     if hasattr(type(module), METHOD) and METHOD not in vars(module):
         patch.set(module, METHOD, _replicate.__get__(module))
 
@@ -25,4 +26,6 @@ def _replicate(self: nn.Module) -> nn.Module:
     for name, value in vars(self).items():
         if isinstance(value, MethodType) and value.__self__ is self:
             vars(replica)[name] = value.__func__.__get__(replica)
+        elif isinstance(value, Kept):
+            vars(replica)[name] = value.for_replica()
     return replica

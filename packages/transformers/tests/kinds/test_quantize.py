@@ -82,6 +82,56 @@ def test_codes_follow_the_weights() -> None:
     assert logits(patched, ids()).dtype is torch.bfloat16
 
 
+def test_patching_again_quantises_what_was_written_through_data() -> None:
+    patched = model()
+    opmux_transformers.patch(patched, quantize="fp8")
+    compiled: Any = torch.compile(patched, fullgraph=True, backend="eager")
+    before = logits(compiled, ids())
+    for layer in patched.model.layers:
+        layer.mlp.down_proj.weight.data.mul_(-1)
+    opmux_transformers.patch(patched, quantize="fp8")
+    changed = logits(patched, ids())
+    assert (changed - before).norm() > 0.01 * before.norm()
+    torch.testing.assert_close(logits(compiled, ids()), changed, rtol=1e-4, atol=1e-4)
+    opmux_transformers.unpatch(patched)
+    opmux_transformers.patch(patched, quantize="fp8")
+    assert torch.equal(logits(patched, ids()), changed)
+
+
+def test_codes_follow_inference_tensors() -> None:
+    with torch.inference_mode():
+        patched = nn.ModuleDict({"linear": nn.Linear(64, 32)})
+        opmux_transformers.patch(patched, quantize="int8")
+        x = torch.randn(3, 64)
+        before = patched["linear"](x)
+        patched["linear"].weight.mul_(2)
+        bias = patched["linear"].bias
+        torch.testing.assert_close(patched["linear"](x), 2 * (before - bias) + bias)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, compiling an autograd function
+def test_compiled_codes_follow_the_weights_that_are_trained() -> None:
+    """Weights that are not are quantised before: patching again updates their codes."""
+    patched = model()
+    opmux_transformers.patch(patched, quantize="int8", loss=False)
+    eager = copy.deepcopy(patched)
+    compiled: Any = torch.compile(patched, fullgraph=True, backend="eager")
+    for of, run in ((patched, compiled), (eager, eager)):
+        optimizer = torch.optim.SGD(of.parameters(), lr=0.5)
+        for _ in range(2):
+            optimizer.zero_grad()
+            run(ids(), labels=ids()).loss.backward()
+            optimizer.step()
+    first = model()
+    assert not torch.equal(patched.model.layers[0].mlp.down_proj.weight, first.model.layers[0].mlp.down_proj.weight)
+    for (name, own), (_, theirs) in zip(patched.named_parameters(), eager.named_parameters(), strict=True):
+        assert (own - theirs).norm() < 1e-2 * theirs.norm(), name
+    trained = compiled(ids()).logits.detach()
+    torch.testing.assert_close(trained, logits(eager, ids()), rtol=1e-2, atol=1e-2)
+    opmux_transformers.patch(patched, quantize="int8", loss=False)
+    torch.testing.assert_close(logits(compiled, ids()), trained, rtol=1e-4, atol=1e-4)
+
+
 def test_gradients_pass_through() -> None:
     plain = model()
     patched = copy.deepcopy(plain)
