@@ -312,7 +312,6 @@ DEVICE void barrier_expect(u32 barrier, u32 bytes) {
   model::arrive(model::now->block, barrier);
 }
 
-template <bool OF_CLUSTER>
 DEVICE void barrier_wait(u32 barrier, u32 parity) {
   model::Barrier& found = model::barrier(model::now->block, barrier);
   model::wait_until([&] { return found.phase != parity; });
@@ -383,6 +382,8 @@ DEVICE void sync_cluster() {
     if (fiber->done) model::fail("cluster: a thread ended before the others met");
   model::meet(model::cluster_meeting, model::fibers.size());
 }
+
+DEVICE void meet_cluster() { sync_cluster(); }
 
 DEVICE float load_of_block(u32 address, u32 block) {
   float value;

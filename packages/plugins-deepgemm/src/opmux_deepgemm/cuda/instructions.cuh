@@ -33,12 +33,14 @@ DEVICE void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives at the barrier at the same address in another block of the cluster.
+// Arrives at the barrier at the same address in another block of the cluster. Its scope is the block's, although the other
+// block waits: it says that products which this thread has waited for have read a stage, and publishes no write. A release
+// to the cluster would be a fence of the whole GPU's memory (MEMBAR.ALL.GPU) for each stage.
 DEVICE void barrier_arrive_at(u32 barrier, u32 block) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier), "r"(block)
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier), "r"(block)
       : "memory");
 }
 
@@ -47,28 +49,19 @@ DEVICE void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Waits until the phase of this parity is over. A fresh barrier counts as just past a phase of parity 1.
-template <bool OF_CLUSTER>
+// Waits until the phase of this parity is over. A fresh barrier counts as just past a phase of parity 1. The scope is the
+// block's: what follows reads shared memory that copies have written, or copies over it, wherever the copies were started.
+// Acquiring from the cluster would drop the multiprocessor's whole first-level cache (CCTL.IVALL) each time.
 DEVICE void barrier_wait(u32 barrier, u32 parity) {
   u32 done = 0;
-  while (!done) {
-    if constexpr (OF_CLUSTER)
-      asm volatile(
-          "{\n.reg .pred p;\n"
-          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(barrier), "r"(parity)
-          : "memory");
-    else
-      asm volatile(
-          "{\n.reg .pred p;\n"
-          "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(barrier), "r"(parity)
-          : "memory");
-  }
+  while (!done)
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
 }
 
 DEVICE void prefetch_map(const TensorMap& map) {
@@ -125,6 +118,11 @@ DEVICE u32 cluster_rank() {
 // All threads of all blocks of the cluster; also orders their memory accesses.
 DEVICE void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// The same without an order of memory accesses: for barriers whose initialisation was fenced, and before a block ends.
+DEVICE void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 DEVICE float load_of_block(u32 address, u32 block) {

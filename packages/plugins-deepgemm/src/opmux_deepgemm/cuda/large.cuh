@@ -47,26 +47,33 @@ DEVICE void load_scales(Scales& scales, const float* const (&x_rows)[2 * PARTS],
   for (int i = 0; i < W_SCALES; ++i) scales.w[i] = load_constant(w_rows[i] + block * w_stride);
 }
 
-// total += part * scales; the columns from `border` on belong to the second block of w's rows.
-DEVICE void add_scaled(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales, int border) {
+// total += part * scales; the columns from BORDER on belong to the second block of w's rows.
+template <int BORDER>
+DEVICE void add_scaled_from(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales) {
 #pragma unroll
-  for (int p = 0; p < PARTS; ++p) {
-    float factors[W_SCALES][2];
+  for (int p = 0; p < PARTS; ++p)
 #pragma unroll
-    for (int i = 0; i < W_SCALES; ++i)
+    for (int half = 0; half < 2; ++half) {
+      float factors[W_SCALES];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) factors[i][half] = scales.x[2 * p + half] * scales.w[i];
+      for (int i = 0; i < W_SCALES; ++i) factors[i] = scales.x[2 * p + half] * scales.w[i];
 #pragma unroll
-    for (int j = 0; j < BLOCK_N / 8; ++j) {
-      const bool second = W_SCALES > 1 && 8 * j >= border;
-      const float upper = second ? factors[W_SCALES - 1][0] : factors[0][0];
-      const float lower = second ? factors[W_SCALES - 1][1] : factors[0][1];
-      total[p][4 * j] += part[p][4 * j] * upper;
-      total[p][4 * j + 1] += part[p][4 * j + 1] * upper;
-      total[p][4 * j + 2] += part[p][4 * j + 2] * lower;
-      total[p][4 * j + 3] += part[p][4 * j + 3] * lower;
+      for (int j = 0; j < BLOCK_N / 8; ++j)
+#pragma unroll
+        for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; ++i)
+          total[p][i] += part[p][i] * factors[W_SCALES > 1 && 8 * j >= BORDER];
     }
+}
+
+// The same for a border that is known when the tile is: one of the multiples of BORDERS up to 128. A branch that all threads
+// take together costs less than a choice for each value.
+constexpr int BORDERS = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : 32;
+template <int BORDER = 128>
+DEVICE void add_scaled(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales, int border) {
+  if constexpr (W_SCALES > 1 && BORDER > BORDERS) {
+    if (border < BORDER) return add_scaled<BORDER - BORDERS>(total, part, scales, border);
   }
+  add_scaled_from<BORDER>(total, part, scales);
 }
 
 // Says to every block that filled it that a warp has read a stage.
@@ -143,7 +150,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     barrier_init_done();
   }
   if constexpr (CLUSTER > 1)
-    sync_cluster();
+    meet_cluster();
   else
     __syncthreads();
   start_next();
@@ -160,7 +167,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         const Place place = place_of(tile, units, rank);
         for (int block = 0; block < K_BLOCKS; ++block) {
           const u32 x_at = ring + stage * STAGE_BYTES, w_at = x_at + X_BYTES;
-          barrier_wait<(CLUSTER > 1)>(empty + 8 * stage, phase ^ 1);
+          barrier_wait(empty + 8 * stage, phase ^ 1);
           barrier_expect(full + 8 * stage, STAGE_BYTES);
           tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, place.row);
           if constexpr (CLUSTER > 1) {
@@ -209,7 +216,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           const Scales scales = next;
           const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
           const u32 w_at = ring + stage * STAGE_BYTES + X_BYTES;
-          barrier_wait<false>(full + 8 * stage, phase);
+          barrier_wait(full + 8 * stage, phase);
 #pragma unroll
           for (int p = 0; p < PARTS; ++p) settle(part[p]);
           products_begin();
@@ -232,7 +239,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         for (int block = 0; block < K_BLOCKS; ++block) {
           const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
           const u32 w_at = ring + stage * STAGE_BYTES + X_BYTES;
-          barrier_wait<false>(full + 8 * stage, phase);
+          barrier_wait(full + 8 * stage, phase);
           products_begin();
 #pragma unroll
           for (int i = 0; i < 4; ++i)
@@ -273,5 +280,5 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     if (leader) store_wait_all();
   }
   // Another block of the cluster may still write to this one's memory, or arrive at its barriers.
-  if constexpr (CLUSTER > 1) sync_cluster();
+  if constexpr (CLUSTER > 1) meet_cluster();
 }

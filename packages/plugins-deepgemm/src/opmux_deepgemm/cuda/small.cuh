@@ -42,7 +42,7 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
     if (thread == 128 * CONSUMERS) {
       for (int block = begin; block < end; ++block) {
         const u32 w_at = ring + stage * STAGE_BYTES, x_at = w_at + W_BYTES;
-        barrier_wait<false>(empty + 8 * stage, phase ^ 1);
+        barrier_wait(empty + 8 * stage, phase ^ 1);
         barrier_expect(full + 8 * stage, STAGE_BYTES);
         tma_load(w_at, w_map, full + 8 * stage, block * BLOCK_K, column);
         tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, row);
@@ -70,7 +70,7 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
     u32 read = 0;
     for (int block = begin; block < end; ++block) {
       const u32 w_at = ring + stage * STAGE_BYTES + group * 8192, x_at = ring + stage * STAGE_BYTES + W_BYTES;
-      barrier_wait<false>(full + 8 * stage, phase);
+      barrier_wait(full + 8 * stage, phase);
       if constexpr (SCALED) {
         float factors[VALUES / 2];
 #pragma unroll
@@ -144,5 +144,5 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
     }
   }
   // The other blocks of the cluster may still read this one's sums.
-  if constexpr (SPLIT > 1) sync_cluster();
+  if constexpr (SPLIT > 1) meet_cluster();
 }
