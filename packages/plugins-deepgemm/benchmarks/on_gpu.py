@@ -87,6 +87,18 @@ def checked(family: str) -> Iterator[Case]:
         yield Case(100, 264, 1040, small(128, 64, 8), bias=True)
 
 
+def tiny(family: str) -> Iterator[Case]:
+    """A few small products, for tools that make each take seconds: every branch of a kernel, no more."""
+    kind, dtype = family.split()
+    k = 200 if dtype == "bf16" else 400
+    if kind == "large":
+        yield Case(300, 136, k, large(128, 64, 2, stages=2), bias=True)
+        yield Case(300, 136, k, large(64, 96, 1, 2, stages=3), "float32")
+    else:
+        yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
+        yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
+
+
 def timed(family: str) -> Iterator[tuple[int, int, int, list[Config]]]:
     """Products that are timed, each with the configs that the cost model likes best, of different kinds."""
     kind, dtype = family.split()
@@ -220,10 +232,10 @@ def compare(family: str, m: int, n: int, k: int, configs: list[Config], flush: T
     return f"{family} {m} {n} {k} {'TF' if m >= 128 else 'GB/s'}: {' | '.join(parts)}"
 
 
-def run_checks(family: str) -> None:
+def run_checks(family: str, few: bool = False) -> None:
     """A line for each wrong product, and a last one."""
     wrong = 0
-    cases = list(checked(family))
+    cases = list(tiny(family) if few else checked(family))
     for case in cases:
         try:
             problem = check(family, case)
@@ -290,6 +302,8 @@ def kernels() -> list[tuple[Product, Config]]:
     for family in FAMILIES:
         for case in checked(family):
             found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
+        for case in tiny(family):
+            found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
         for _, n, k, configs in timed(family):
             found.update(dict.fromkeys((product_of(family, n, k), config) for config in configs))
     return list(found)
@@ -314,7 +328,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=FAMILIES, choices=FAMILIES)
     parser.add_argument("--checks", type=float, default=15, help="seconds for the checks of a family")
     parser.add_argument("--times", type=float, default=12, help="seconds for the times of a family")
+    parser.add_argument("--tiny", choices=FAMILIES, help="only a few small products of a family, for a sanitizer")
     given = parser.parse_args()
+    if given.tiny:
+        run_checks(given.tiny, few=True)
+        return 0
     fork = multiprocessing.get_context("fork")  # nothing has touched the GPU yet
     started = time.perf_counter()
     wanted = kernels()

@@ -73,9 +73,7 @@ def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp
 
 
 def test_a_stage_that_two_blocks_share_needs_no_fence_of_the_whole_gpu(tmp_path) -> None:
-    alone, shared = (
-        opcodes(product(FP8), Config("large", 128, 128, 6, 2, cluster, 8), tmp_path) for cluster in (1, 2)
-    )
+    alone, shared = (opcodes(product(FP8), Config("large", 128, 128, 6, 2, cluster, 8), tmp_path) for cluster in (1, 2))
     for opcode in ("MEMBAR.ALL.GPU", "ERRBAR"):
         assert shared[opcode] <= alone[opcode]
     assert shared["CCTL.IVALL"] <= alone["CCTL.IVALL"] + 2  # at the two meetings of the cluster, not for each stage

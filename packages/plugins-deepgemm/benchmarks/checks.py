@@ -1,0 +1,143 @@
+"""Conformance and compute-sanitizer on a Hopper GPU: `python packages/plugins-deepgemm/benchmarks/checks.py`.
+
+The kernels of every case that conformance will run are compiled first, in as many processes as there are cores. Then
+each op is run in a process of its own under a time limit, and each kernel family once under memcheck and racecheck,
+likewise. Prints a line for each step as it ends; ``--compile`` stops after the compilation, which takes no GPU. Ends
+with 1 if something failed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
+
+import torch
+from on_gpu import FAMILIES, build, say
+
+from opmux.plugin import parse_arch, registered_ops, takers
+from opmux.testing import execution, fitted
+from opmux.testing.case import Case, all_options
+from opmux.testing.memory import PLAIN, view_strides
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.prebuilding import product_of
+
+ARCH = "sm_90"
+SANITIZERS = (
+    "compute-sanitizer",
+    "/usr/local/cuda/bin/compute-sanitizer",
+    "/usr/local/cuda-13.0/bin/compute-sanitizer",
+)
+TOOLS = ("memcheck", "racecheck")
+
+
+def kernels_of(case: Case) -> Iterator[tuple[Product, Config]]:
+    """What a case launches; nothing where it is refused."""
+    op = case.definition
+    tensors = []
+    for argument in op.signature.tensors:
+        shape, view = case.shapes.get(argument.name), case.view
+        if shape is None:
+            tensors.append(None)
+            continue
+        dtype = case.dtypes[argument.name]
+        strides = view_strides(shape, view if dtype.is_floating_point else PLAIN)
+        tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
+    options = {o.name: 16 for o in op.signature.options if o.kind == "int"} | all_options(op.signature, case)
+    for taker in takers(registered_ops()[op.name], *tensors, arch=ARCH, backend="deepgemm", **options):
+        yield product_of(taker.call), taker.config()
+
+
+def compile_all(profile: str) -> list[str]:
+    """Compile the kernels of all cases; returns the ops, of which the slowest come first."""
+    fitted.arch_of = lambda device: parse_arch(ARCH)  # type: ignore[assignment]  # no GPU is asked here
+    began = time.perf_counter()
+    found: dict[tuple[Product, Config], None] = {}
+    counts: dict[str, int] = {}
+    for op in execution.ops_of("deepgemm"):
+        cases = fitted.cases_for("deepgemm", op, profile, torch.device("cuda"))
+        counts[op] = len(cases)
+        for case in cases:
+            found.update(dict.fromkeys(kernels_of(case)))
+    say(f"# {sum(counts.values())} cases, {len(found)} kernels, {time.perf_counter() - began:.1f} s")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for problem in pool.map(build, found, chunksize=4):
+            if problem:
+                say(problem)
+    say(f"# compiled after {time.perf_counter() - began:.1f} s")
+    return sorted(counts, key=lambda op: -counts[op])
+
+
+def conformance(ops: list[str], profile: str, limit: float, report: Path) -> bool:
+    """Run the suite; returns whether it passed."""
+    command = [sys.executable, "-m", "opmux", "conformance", "deepgemm", "--profile", profile, "--report", str(report)]
+    command += ["--jobs", str(len(ops)), "--limit", str(limit)]
+    began = time.perf_counter()
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit + 60)
+    print(done.stdout[-9000:], done.stderr[-2000:], sep="\n", flush=True)
+    if report.exists():
+        found = json.loads(report.read_text())
+        say(f"conformance: {found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
+    say(f"# conformance {time.perf_counter() - began:.1f} s")
+    return done.returncode == 0
+
+
+def sanitize(family: str, tool: str, seconds: float) -> bool:
+    """Run the small products of a family under a tool; returns whether it found nothing."""
+    program = next((path for path in SANITIZERS if shutil.which(path)), "")
+    if not program:
+        say(f"{tool} {family}: there is no compute-sanitizer")
+        return False
+    script = str(Path(__file__).with_name("on_gpu.py"))
+    command = [program, "--tool", tool, "--print-limit", "5", "--error-exitcode", "9"]
+    command += [sys.executable, script, "--tiny", family]
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            code = subprocess.run(command, check=False, stdout=output, stderr=output, timeout=seconds).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+        output.seek(0)
+        lines = [line for line in output.read().splitlines() if line.strip()]
+    summary = next((line for line in reversed(lines) if "SUMMARY" in line), "no summary")
+    ended = "time is up" if code == -1 else f"exit {code}"
+    say(f"{tool} {family}: {ended}; {summary} ({time.perf_counter() - began:.1f} s)")
+    if code:
+        print("\n".join(lines[-40:]), flush=True)
+    return code == 0
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--compile", action="store_true", help="compile only; takes no GPU")
+    parser.add_argument("--profile", default="default")
+    parser.add_argument("--limit", type=float, default=60, help="seconds for an op's conformance")
+    parser.add_argument("--sanitize", type=float, default=25, help="seconds for a family under a tool")
+    parser.add_argument("--skip", nargs="*", default=(), choices=("conformance", *TOOLS))
+    parser.add_argument("--report", type=Path, default=Path("deepgemm-conformance.json"))
+    given = parser.parse_args()
+    ops = compile_all(given.profile)
+    if given.compile:
+        return 0
+    good = True
+    if "conformance" not in given.skip:
+        good &= conformance(ops, given.profile, given.limit, given.report)
+    for tool in TOOLS:
+        if tool not in given.skip:
+            for family in FAMILIES:
+                good &= sanitize(family, tool, given.sanitize)
+    return not good
+
+
+if __name__ == "__main__":
+    sys.exit(main())
