@@ -75,6 +75,7 @@ def test_a_configuration_in_a_file_and_any_model_type(tmp_path) -> None:
         "gemma3n_text",
         "gemma4_text",
         "jamba",
+        "modernbert",
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # what transformers says of kernels that are not installed
@@ -130,6 +131,17 @@ def test_the_small_configurations_have_the_sizes_that_are_said() -> None:
         assert all(
             getattr(config, key) == value for key, value in SIZES.items() if key in ("hidden_size", "vocab_size")
         )
+
+
+def test_a_model_that_only_fills_masks_generates_no_tokens() -> None:
+    done = opmux_cli("models", "check", "modernbert", "--device", "cpu", "--quantize", "fp8", "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [c["what"] for c in result["comparisons"]] == ["logits", "gradients"] * 2 + ["logits"]
+    assert (
+        "it fills masks and generates no text: logits and gradients are compared, no tokens"
+        in (result["report"]["notes"])
+    )
 
 
 @pytest.mark.parametrize("codes", ["fp8", "int8"])

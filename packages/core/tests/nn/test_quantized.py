@@ -291,6 +291,14 @@ def linear_of(value: float) -> torch.nn.Linear:
             "QuantizedLinear: `input_scale` expected a positive number with static activations, got -1.0",
         ),
         (
+            lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4), activations="static", input_scale="x"),
+            "QuantizedLinear: `input_scale` expected a positive number with static activations, got 'x'",
+        ),
+        (
+            lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4), activations="static", input_scale=True),
+            "QuantizedLinear: `input_scale` expected a positive number with static activations, got True",
+        ),
+        (
             lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4), input_scale=1.0),
             "QuantizedLinear: `input_scale` expected None unless activations are static, got 1.0; pass",
         ),

@@ -217,6 +217,15 @@ def test_autocast_leaves_float64_and_takes_mixed_dtypes() -> None:
         assert nn.Linear(8, 8, device="meta")(torch.empty(2, 8, device="meta")).dtype is torch.float32
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.RMSNorm(8)], ids=["layer", "rms"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_norm_keeps_the_dtype_of_its_input_under_autocast(norm: Any, dtype: torch.dtype) -> None:
+    x = inputs(2, 8, dtype=dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, total = norm(x, x)
+        assert [norm(x).dtype, y.dtype, total.dtype] == [dtype] * 3
+
+
 def test_torch_func(model: Model) -> None:
     x, parameters = inputs(2, 5, HIDDEN), dict(model.named_parameters())
     result = torch.func.grad(lambda p: torch.func.functional_call(model, p, (x,)).square().mean())(parameters)

@@ -212,6 +212,18 @@ def test_the_debug_policy_finds_targets_out_of_range() -> None:
         opmux.cross_entropy_lse(torch.randn(2, 5), target)
 
 
+def test_the_gradient_of_a_float16_weight_is_divided_before_it_is_rounded() -> None:
+    """The sum over these tokens is past float16's largest number; their mean is not."""
+    x = torch.full((2048, 3), 64.0, dtype=torch.float16)
+    weight = torch.zeros(5, 3, dtype=torch.float16, requires_grad=True)
+    with opmux.trace() as trace:
+        opmux.fused_linear_cross_entropy(x, weight, torch.zeros(2048, dtype=torch.int64)).backward()
+    assert {row.op for row in trace.rows} >= {"fused_linear_cross_entropy_backward"}
+    expected = torch.full((5, 3), 64 * 0.2)
+    expected[0] -= 64
+    torch.testing.assert_close(weight.grad, expected.half(), rtol=2e-3, atol=0)
+
+
 def test_gradients_ahead_of_a_loss_for_each_token_are_refused() -> None:
     x, weight, target = torch.randn(2, 3), torch.randn(5, 3), torch.tensor([0, 1])
     with pytest.raises(InvalidArgument, match="without a reduction there is no gradient of the weight yet"):

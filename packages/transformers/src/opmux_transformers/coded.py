@@ -5,6 +5,7 @@ product: rounding to 8 bits would turn the last bits of its input into visible d
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -70,12 +71,16 @@ class Kept:
     A write through ``.data`` does not, nor does a write to an inference tensor. The latter is quantised at each call;
     after the former, `made_again` is due. A compiled graph cannot ask: it quantises a weight that it trains, and takes
     what is kept for others.
+
+    A weight that has taken the place of the one the codes were made of is quantised at each call too: FSDP gathers a
+    sharded weight into memory of its own, and keeps the version of that memory as it was.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.key: tuple[Any, ...] | None = None
         self.codes: tuple[Tensor, Tensor] | None = None
+        self.made_of: weakref.ref[Tensor] | None = None
 
     def of(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The codes ``(n, k)`` and the scales ``(n, 1)`` of a weight."""
@@ -83,14 +88,25 @@ class Kept:
         if torch.compiler.is_compiling():
             trained = torch.is_grad_enabled() and weight.requires_grad
             return self._quantized(weight) if codes is None or trained else codes
+        if self.made_of is not None and self.made_of() is not weight:
+            self.key = self.codes = None
+            return self._quantized(weight)
         return self.made_again(weight) if codes is None or key is None or key != _key(weight) else codes
 
     def made_again(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The same, quantised now whatever is kept."""
         key, codes = _key(weight), self._quantized(weight)
+        self.made_of = weakref.ref(weight)
         self.codes = codes
         self.key = key
         return codes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Kept":
+        """One for the copy of the module, whose parameters are copied before it."""
+        made, weight = Kept(self.dtype), None if self.made_of is None else self.made_of()
+        if weight is not None and id(weight) in memo:
+            made.made_again(memo[id(weight)])
+        return made
 
     def for_replica(self) -> "Kept":
         """One for a replica of the module, whose weight may be on another device and is quantised in another thread."""

@@ -31,6 +31,7 @@ _RARE: dict[str, Any] = {
     "ffn_dim": 96, "word_embed_proj_dim": 64,  # OPT
     "num_kv_heads": 4,  # Falcon
     "rotary_dim": 8,  # GPT-J, CodeGen: of a head
+    "local_attention": 6, "cls_token_id": 1, "sep_token_id": 2,  # ModernBERT
 }  # fmt: skip
 """Sizes that only some configurations have, and the values that replace them if they are set."""
 

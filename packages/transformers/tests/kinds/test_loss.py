@@ -106,12 +106,6 @@ def test_a_loss_function_that_is_set_later_gets_logits() -> None:
     assert seen == [(2, 12, 128)]
 
 
-def test_a_model_in_float16_keeps_its_loss() -> None:
-    patched = model().half()
-    opmux_transformers.patch(patched)
-    assert row(patched).reason == "in float16 the sum of the gradients of a weight may overflow before it is divided"
-
-
 def test_unpatch_brings_the_logits_back() -> None:
     plain, patched = pair()
     opmux_transformers.patch(patched)
@@ -217,28 +211,28 @@ def test_hooks_on_the_head_see_logits() -> None:
     assert seen == [(2, 12, 128)]
 
 
-def test_autocast_computes_in_its_dtype() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_computes_in_its_dtype(dtype: torch.dtype) -> None:
     plain, patched = pair()
     opmux_transformers.patch(patched)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         ours, own = trained(patched)
         theirs, wanted = trained(plain)
+    assert "logits" not in ours
     torch.testing.assert_close(ours.loss, theirs.loss, rtol=2e-2, atol=2e-2)
     assert [g.dtype for g in own] == [g.dtype for g in wanted]
+    for mine, other in zip(own, wanted, strict=True):
+        assert (mine - other).norm() <= 0.05 * other.norm()
 
 
-def test_autocast_to_float16_computes_logits() -> None:
-    plain, patched = pair()
+def test_a_model_in_float16_trains_alike() -> None:
+    plain, patched = (of.half() for of in pair())
     opmux_transformers.patch(patched)
-    tokens = ids()
-    losses = []
-    for each in (patched, plain):
-        each.train()
-        with torch.autocast("cpu", torch.float16):
-            outputs = each(tokens, labels=tokens, use_cache=False)
-        losses.append(outputs.loss)
-        assert outputs.logits.shape == (2, 12, 128)
-    torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-3)
+    assert row(patched).status == "replaced"
+    (ours, own), (theirs, wanted) = trained(patched), trained(plain)
+    torch.testing.assert_close(ours.loss, theirs.loss, rtol=2e-3, atol=2e-3, check_dtype=False)
+    for mine, other in zip(own, wanted, strict=True):
+        assert (mine - other).float().norm() <= 0.02 * other.float().norm()
 
 
 def test_a_compiled_model_computes_the_same() -> None:

@@ -109,6 +109,15 @@ def test_codes_follow_inference_tensors() -> None:
         torch.testing.assert_close(patched["linear"](x), 2 * (before - bias) + bias)
 
 
+def test_a_model_that_was_made_in_inference_mode_is_patched_outside_of_it() -> None:
+    with torch.inference_mode():
+        patched = model()
+    opmux_transformers.patch(patched, quantize="fp8")
+    other = model()
+    opmux_transformers.patch(other, quantize="fp8")
+    torch.testing.assert_close(logits(patched, ids()), logits(other, ids()))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, compiling an autograd function
 def test_compiled_codes_follow_the_weights_that_are_trained() -> None:
     """Weights that are not are quantised before: patching again updates their codes."""

@@ -96,8 +96,9 @@ class RMSNorm(nn.RMSNorm):
 class LayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm` computed by `opmux.layer_norm`: ``(x - mean(x)) * rsqrt(var(x) + eps) * weight + bias``.
 
-    Accumulated in float32 and rounded once, to x's dtype; the weights' dtype may differ. Given a residual, the sum
-    and its norm are one op, `opmux.add_layer_norm`.
+    Accumulated in float32 and rounded once, to x's dtype; the weights' dtype may differ. That is so under autocast too,
+    where torch's own layer norm returns float32 on a GPU. Given a residual, the sum and its norm are one op,
+    `opmux.add_layer_norm`.
 
     Args:
         normalized_shape: The size of x's last dim.

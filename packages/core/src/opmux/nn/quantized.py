@@ -289,13 +289,17 @@ def flaw_of(weight: Tensor) -> str | None:
         return f"dtype {name_of(weight.dtype)}"
     if not weight.numel():
         return "a size of 0"
-    return None if bool(torch.isfinite(weight).all()) else "NaN or infinity in it"
+    # detached: `isfinite` of an inference tensor that requires a gradient raises outside of inference mode
+    return None if bool(torch.isfinite(weight.detach()).all()) else "NaN or infinity in it"
 
 
 def _check_input_scale(activations: str, input_scale: float | None) -> None:
     """Reject a missing or impossible scale of static activations, and a scale that nothing would use."""
     static = activations == "static"
-    if static != (input_scale is not None) or (input_scale is not None and not 0 < input_scale < float("inf")):
+    possible = input_scale is None or (
+        isinstance(input_scale, int | float) and not isinstance(input_scale, bool) and 0 < input_scale < float("inf")
+    )
+    if static != (input_scale is not None) or not possible:
         expected = "a positive number with static activations" if static else "None unless activations are static"
         remedy = "opmux.nn.quantize_ finds it by a calibration" if static else "pass activations='static'"
         raise invalid("QuantizedLinear", "input_scale", expected, repr(input_scale), remedy)

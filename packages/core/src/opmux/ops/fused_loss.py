@@ -68,7 +68,8 @@ def fused_linear_cross_entropy(
 
     If a gradient is due and the loss is one number, the gradients of x and weight are computed in the forward pass
     (`fused_linear_cross_entropy_gradients`), the weight's accumulated in float32. For reduction ``"none"`` the
-    backward makes the logits again.
+    backward makes the logits again; so it does for a float16 weight's gradient, whose sum over all tokens may overflow
+    before it is divided by their number.
 
     The reference reads the targets, and so synchronises.
 
@@ -133,6 +134,8 @@ def fused_linear_cross_entropy_gradients(
 
     `fused_linear_cross_entropy` runs as this op if a gradient is due. The gradients are those of the sum for every
     reduction, so that small ones do not underflow in float16; the backward divides. To autograd they are constants.
+    A sum over many tokens may be past float16's largest number: for float16 tensors `fused_linear_cross_entropy` leaves
+    the weight's gradient to the backward.
 
     Args:
         output_mask: Which of (loss, x_gradient, weight_gradient) are wanted.

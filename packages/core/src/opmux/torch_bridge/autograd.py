@@ -154,7 +154,7 @@ class _Recorded(Level):
     def forward(
         ctx: Any, recipe: Recipe, compute: Compute, options: Mapping[str, Any], backend: str | None, *tensors: Any
     ) -> Any:
-        of_variant = recipe.forward_options(ctx.needs_input_grad[-len(tensors) :], options)
+        of_variant = recipe.forward_options(ctx.needs_input_grad[-len(tensors) :], options, tensors)
         results = compute(recipe.variant, tensors, of_variant, backend)
         several = results if isinstance(results, tuple) else (results,)
         ctx.op, ctx.recipe, ctx.options, ctx.backend = recipe.op, recipe, options, backend

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
 from opmux.errors import GradientRefused
-from opmux.signatures.signature import AHEAD, REFUSED
+from opmux.signatures.signature import AHEAD, REFUSED, Output
 from opmux.signatures.validation import bind_dims
 
 Form = tuple[tuple[Any, ...], torch.dtype]
@@ -53,15 +53,19 @@ class Recipe:
     option_names: tuple[str, ...]
     masked: bool = False
 
-    def forward_options(self, wanted: Sequence[bool], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    def forward_options(
+        self, wanted: Sequence[bool], options: Mapping[str, Any], tensors: Sequence[Any]
+    ) -> Mapping[str, Any]:
         """The options of the variant.
 
         Gradients are computed ahead for what wants them, as multiples of one incoming number: for outputs that are
-        not reduced to one, the backward op computes them.
+        not reduced to one, the backward op computes them. It also computes sums over all tokens in float16, which may
+        overflow before that number makes them small.
 
         Args:
             wanted: which of the op's tensors need a gradient.
             options: the options of the op.
+            tensors: the tensors of the op.
         """
         if not self.masked or self.op is self.variant:
             return options
@@ -69,8 +73,13 @@ class Recipe:
         ahead = all(o.is_reduced(options) for o in outputs)
         places = {t.name: i for i, t in enumerate(self.op.signature.tensors)}
         computed = self.variant.signature.outputs[len(outputs) :]
-        mask = tuple(ahead and wanted[places[o.name.removesuffix(AHEAD)]] for o in computed)
-        return {**options, "output_mask": (True,) * len(outputs) + mask}
+
+        def due(gradient: Output) -> bool:
+            place = places[gradient.name.removesuffix(AHEAD)]
+            overflows = gradient.shape.star is None and tensors[place].dtype is torch.float16
+            return ahead and wanted[place] and not overflows
+
+        return {**options, "output_mask": (True,) * len(outputs) + tuple(map(due, computed))}
 
     def constants(self, results: Sequence[Tensor]) -> list[Tensor]:
         """The results that autograd takes for constants: gradients computed in the forward."""

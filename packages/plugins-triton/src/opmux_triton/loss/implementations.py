@@ -37,6 +37,8 @@ def _fused(op: str, name: str, dtypes: tuple[str, ...]) -> Implementation:
         config=f"opmux_triton.loss.configs:{f'fused_{name}' if name else 'fused'}_config",
         space=f"opmux_triton.loss.spaces:{f'fused_{name}' if name else 'fused'}_space",
         config_schema="opmux_triton.loss.configs:FusedConfig",
+        # As far as its products are, which are chosen for `linear` and `linear_backward`: one that is not capturable
+        # refuses by its own name.
         capturable=True,
         deterministic=True,
         caveats=(Caveat.NONFINITE_KIND,),

@@ -74,9 +74,7 @@ def head_forward(self: Any, input: Tensor) -> Tensor:  # the name in torch.nn.Li
     weight = self.weight
     # Hooks gather a sharded weight, which is whole during this call only; a process may replace what linears compute.
     dtype = autocast_dtype(input)
-    # In float16 the op's sum of the gradients of a weight may overflow before it is divided by the number of tokens.
-    narrow = (dtype or input.dtype) is torch.float16
-    if taken is None or narrow or watched(self) or not linears_are_torchs():
+    if taken is None or watched(self) or not linears_are_torchs():
         logits: Tensor = type(self).forward(self, input)
         return logits
     if dtype is not None:
@@ -207,8 +205,6 @@ class LossKind(Kind[Head]):
             return "its head is that of another model inside it"
         if type(head) is not nn.Linear or head.bias is not None or head._forward_hooks or head._forward_pre_hooks:
             return "its head is not a plain linear layer without a bias"
-        if head.weight.dtype is torch.float16:
-            return "in float16 the sum of the gradients of a weight may overflow before it is divided"
         foreign = whose_forward(model) or whose_forward(head)
         if foreign is not None:
             return foreign

@@ -1,0 +1,28 @@
+"""FSDP2 on gloo: what a quantised model trains in two processes is what it trains in one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RANKS = 2
+
+
+def test_a_quantised_model_that_is_sharded_trains_alike(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "sharded", str(rank), str(RANKS), str(tmp_path)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        printed = [process.communicate(timeout=240)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * RANKS, "\n".join(printed)
