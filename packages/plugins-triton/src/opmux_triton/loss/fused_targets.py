@@ -108,9 +108,7 @@ class _Walk:
                 logits = opmux.linear(some, weight)
                 self._replace(logits, first, any(mask), grad_loss, count)
                 if mask[0]:
-                    of_x, _, _ = opmux.linear_backward(logits, some, weight, output_mask=(True, False, False))
-                    grad_x[first : first + step] = of_x
-                    del of_x
+                    opmux.linear(logits, weight.t(), out=grad_x[first : first + step])
                 if mask[1]:
                     dtype = torch.float32 if step < tokens else weight.dtype
                     sums = _add_product(logits, some, sums, dtype, self.config.product)
