@@ -122,7 +122,7 @@ def test_a_training_step_in_a_graph() -> None:
 
     def gradients() -> tuple[Tensor, ...]:
         loss = opmux.fused_linear_cross_entropy(x, weight, target, backend="triton")
-        # A loss that kept its graph would keep nodes of the capturing stream, of which torch warns at the next backward.
+        # A loss that kept its graph would keep nodes of the capturing stream: torch warns of them at the next backward.
         return loss.detach(), *torch.autograd.grad(loss, (x, weight))
 
     side = torch.cuda.Stream()
