@@ -139,12 +139,7 @@ def main(words: list[str] | None = None) -> int:
     # Whole calls are measured on the smallest of all, which come first.
     first = set(smallest(calls))
     todo = sorted((c for c in calls if c[1].key not in done), key=lambda call: call[1].key not in first)
-    jobs = (
-        (min(14, max(1, (os.cpu_count() or 2) - 2)) if device.type == "cuda" else 0)
-        if given.jobs is None
-        else given.jobs
-    )
-    ready = compiled(todo, device, jobs, BUILD_SHARE * given.limit)
+    ready = compiled(todo, device, given.jobs, BUILD_SHARE * given.limit)
     measuring, saved = Measuring(device, given.rounds, given.call_limit), time.perf_counter()
     with torch.no_grad():
         for group, point in ready:
