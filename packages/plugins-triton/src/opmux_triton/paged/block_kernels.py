@@ -123,12 +123,14 @@ def attend_blocks(
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
-    FORMAT: tl.constexpr, FP8: tl.constexpr, PAIRED: tl.constexpr, MASK: tl.constexpr,
+    FORMAT: tl.constexpr, FP8: tl.constexpr, PAIRED: tl.constexpr, RAISE: tl.constexpr, STAGES: tl.constexpr,
+    MASK: tl.constexpr,
 ):  # fmt: skip
     """The online softmax over the blocks [first, last); ``top`` is as `weights_of` has it.
 
     MASK is ``"none"`` where each row sees each key, ``"keys"`` where all rows see the same ones, else ``"rows"``, or
-    ``"finite"``, which takes 0 for values that are NaN or Inf. PAIRED (see `of_pairs`) takes an ``acc`` of 0.
+    ``"finite"``, which takes 0 for values that are NaN or Inf. PAIRED (see `of_pairs`) takes an ``acc`` of 0;
+    RAISE: see `weights_of`.
     """
     dims = tl.arange(0, BLOCK_D)
     WIDTH: tl.constexpr = BLOCK_V // 2 if PAIRED else BLOCK_V
@@ -139,7 +141,7 @@ def attend_blocks(
         odd = tl.zeros([q.shape[0], WIDTH], tl.float32)
         v_head, v_page_stride, v_slot_stride = pairs(v_head), v_page_stride // 2, v_slot_stride // 2
     page = pages_at(table, table_stride, first, tl.where(first < last, high, 0), PAGE_SIZE, BLOCK_N)
-    for block in tl.range(first, last, num_stages=1 if MASK == "finite" else None):
+    for block in tl.range(first, last, num_stages=STAGES):
         key = block * BLOCK_N + tl.arange(0, BLOCK_N)
         if PAGE_SIZE % BLOCK_N == 0:
             slot = block * BLOCK_N % PAGE_SIZE + tl.arange(0, BLOCK_N)
@@ -173,7 +175,7 @@ def attend_blocks(
             else:
                 seen = sees(key, position, high, left, right, LEFT, RIGHT)
             scores = tl.where(seen, scores, float("-inf"))
-        weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE)
+        weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE, RAISE)
         total = total * decay + tl.sum(weights, 1)
         acc = acc * decay[:, None]
         if PAIRED:

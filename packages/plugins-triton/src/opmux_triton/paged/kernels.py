@@ -15,7 +15,7 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import attend_blocks, blocks_of, count_of, excess_of, numbers_of, sequence_at
-from opmux_triton.paged.code_kernels import scaled, values_of
+from opmux_triton.paged.code_kernels import RAISED, as_halves, scaled, values_of
 from opmux_triton.scoring.base2 import LN_2
 from opmux_triton.scoring.online import with_sink
 
@@ -140,6 +140,7 @@ def attend(
     if VALUE_DIM != BLOCK_V:
         inside = inside & (value_dims < VALUE_DIM)[None, :]
     WIDE: tl.constexpr = not SOFTCAP and out.dtype.element_ty == tl.float32
+    HALVED: tl.constexpr = PAIRED and out.dtype.element_ty == tl.bfloat16
     if SCALED and not SOFTCAP:  # the sign of the factor, or its being 0, is the queries'
         queried = (queried * tl.where(factor > 0, 1.0, tl.where(factor < 0, -1.0, 0.0))).to(queried.dtype)
         factor = tl.where(factor == 0, 1.0, tl.abs(factor))
@@ -148,12 +149,25 @@ def attend(
     total = tl.zeros([BLOCK_M], tl.float32)
     fine: tl.constexpr = BLOCK_N // 16
     if SINGLE:
-        acc, top, total = attend_blocks(
-            acc, top, total, queried, k_head, v_head, pages, position, first, last, low, high, left, right,
-            k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-            PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-            PAIRED, "keys",
-        )  # fmt: skip
+        fits = False
+        halves = queried
+        halves_factor = factor
+        if HALVED:
+            halves, halves_factor, fits = as_halves(queried, factor, cap, FORMAT, SOFTCAP)
+        if fits:
+            acc, top, total = attend_blocks(
+                acc, top, total, halves, k_head, v_head, pages, position, first, last, low, high, left, right,
+                k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, halves_factor, cap,
+                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
+                PAIRED, RAISED, None, "keys",
+            )  # fmt: skip
+        else:
+            acc, top, total = attend_blocks(
+                acc, top, total, queried, k_head, v_head, pages, position, first, last, low, high, left, right,
+                k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
+                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
+                PAIRED, 0.0, 2 if HALVED else None, "keys",
+            )  # fmt: skip
     else:
         middle = tl.minimum(tl.maximum(full_begin, first), last)
         after = tl.maximum(tl.minimum(full_end, last), middle)
@@ -162,19 +176,19 @@ def attend(
                 acc, top, total, queried, k_head, v_head, pages, position, first, middle, low, high, left, right,
                 k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                 PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
-                FORMAT, FP8, False, "rows",
+                FORMAT, FP8, False, 0.0, None, "rows",
             )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, middle, after, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
             PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-            False, "none",
+            False, 0.0, None, "none",
         )  # fmt: skip
         acc, top, total = attend_blocks(
             acc, top, total, queried, k_head, v_head, pages, position, after, last, low, high, left, right,
             k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
             PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-            False, "rows" if (LEFT or RIGHT) else "keys",
+            False, 0.0, None, "rows" if (LEFT or RIGHT) else "keys",
         )  # fmt: skip
         if LEFT or RIGHT:
             # Rare and slow: NaN or Inf may come from values that a row does not see.
@@ -197,7 +211,7 @@ def attend(
                     queried, k_head, v_head, pages, position, first * fine, last * fine, low, high, left, right,
                     k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
                     PAGE_SIZE, HEAD_DIM, VALUE_DIM, 16, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
-                    FORMAT, FP8, False, "finite",
+                    FORMAT, FP8, False, 0.0, 1, "finite",
                 )  # fmt: skip
                 acc += tl.load(room, mask=inside, other=0.0).to(tl.float32)
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.paged.block_kernels import pages_at, scores_of, weighed
-from opmux_triton.paged.code_kernels import beside, of_pairs, pairs, scaled, values_of
+from opmux_triton.paged.code_kernels import RAISED, as_halves, beside, of_pairs, pairs, scaled, values_of
 from opmux_triton.paged.kernels import clear_rest, places_of
 from opmux_triton.scoring.base2 import LN_2
 from opmux_triton.scoring.online import weights_of, with_sink
@@ -115,9 +115,9 @@ def attend_keys(
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, LEFT: tl.constexpr, SOFTCAP: tl.constexpr,
     WIDE: tl.constexpr, NARROW: tl.constexpr, UPCAST: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr,
-    PAIRED: tl.constexpr,
+    PAIRED: tl.constexpr, RAISE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(sum, top, total) over the blocks [first, last), for rows that all see the keys [low, high)."""
+    """(sum, top, total) over the blocks [first, last), for rows that see the keys [low, high); RAISE: see `weights_of`."""
     WIDTH: tl.constexpr = BLOCK_V // 2 if PAIRED else BLOCK_V
     COLUMNS: tl.constexpr = VALUE_DIM // 2 if PAIRED else VALUE_DIM
     acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
@@ -127,7 +127,7 @@ def attend_keys(
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     page = pages_at(table, table_stride, first, tl.where(first < last, high, 0), PAGE_SIZE, BLOCK_N)
-    for block in tl.range(first, last):
+    for block in tl.range(first, last, num_stages=STAGES):
         key = block * BLOCK_N + tl.arange(0, BLOCK_N)
         k_rows, k_inner = rows_of(page, block, k_page_stride, k_slot_stride, PAGE_SIZE, BLOCK_N, BLOCK_D, NARROW)
         v_rows, v_inner = rows_of(page, block, v_page_stride, v_slot_stride, PAGE_SIZE, BLOCK_N, WIDTH, NARROW)
@@ -142,7 +142,7 @@ def attend_keys(
         v = tl.load(v_head + v_rows + v_inner, mask=v_inside, other=0.0)
         k = values_of(k, q.dtype, FORMAT, FP8)
         scores = tl.where(seen[None, :], scores_of(q, k, factor, cap, SOFTCAP, UPCAST), float("-inf"))
-        weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE)
+        weights, new_top, decay = weights_of(scores, top, factor, SOFTCAP, WIDE, RAISE)
         total = total * decay + tl.sum(weights, 1)
         if PAIRED:
             lower, upper = of_pairs(v, q.dtype, FORMAT)
@@ -191,6 +191,7 @@ def attend_shares(
     clear_rest(out, lse, rest + own, shares, tokens, kv_head, HEADS, GROUP, VALUE_DIM, BLOCK_G, BLOCK_V, LSE)
 
     WIDE: tl.constexpr = not SOFTCAP and out.dtype.element_ty == tl.float32
+    HALVED: tl.constexpr = PAIRED and out.dtype.element_ty == tl.bfloat16
     factor = scaled(scaled(factor, q_scale, q_scale_stride, kv_head), k_scale, k_scale_stride, kv_head)
     sign = 1.0
     if SCALED and not SOFTCAP:  # the sign of the factor, or its being 0, is the queries'
@@ -223,12 +224,25 @@ def attend_shares(
             )
             if SCALED and not SOFTCAP:
                 queried = (queried * sign).to(queried.dtype)
-            acc, top, weight = attend_keys(
-                queried, k_head, v_head, table + tl.cast(sequence, tl.int64) * table_row_stride, first, last, low,
-                length, k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, SOFTCAP, WIDE, NARROW,
-                UPCAST, FORMAT, FP8, PAIRED,
-            )  # fmt: skip
+            fits = False
+            halves = queried
+            halves_factor = factor
+            if HALVED:
+                halves, halves_factor, fits = as_halves(queried, factor, cap, FORMAT, SOFTCAP)
+            if fits:
+                acc, top, weight = attend_keys(
+                    halves, k_head, v_head, table + tl.cast(sequence, tl.int64) * table_row_stride, first, last, low,
+                    length, k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, halves_factor, cap,
+                    PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, SOFTCAP, WIDE, NARROW,
+                    UPCAST, FORMAT, FP8, PAIRED, RAISED, None,
+                )  # fmt: skip
+            else:
+                acc, top, weight = attend_keys(
+                    queried, k_head, v_head, table + tl.cast(sequence, tl.int64) * table_row_stride, first, last, low,
+                    length, k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
+                    PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, SOFTCAP, WIDE, NARROW,
+                    UPCAST, FORMAT, FP8, PAIRED, 0.0, 2 if HALVED else None,
+                )  # fmt: skip
             if v_scale is not None:
                 acc = acc * tl.load(v_scale + kv_head * v_scale_stride)
             if WIDE:

@@ -15,15 +15,18 @@ from opmux_triton.scoring.base2 import LOG2_E
 
 
 @triton.jit
-def weights_of(scores, top, scale, SCALED: tl.constexpr, WIDE: tl.constexpr):
+def weights_of(scores, top, scale, SCALED: tl.constexpr, WIDE: tl.constexpr, RAISED: tl.constexpr = 0.0):
     """(weights, new top, decay) of a block of scores.
 
     Scores that are SCALED are exponents of 2 already; others become that times ``scale``, which is positive. ``top`` is
-    the largest of the exponents, but of the unscaled scores where WIDE (float32 inputs).
+    the largest of the exponents, but of the unscaled scores where WIDE (float32 inputs). RAISED is taken from ``top``
+    where not WIDE: the weights, and all sums with them, are larger by that power of 2.
     """
     highest = tl.max(scores, 1)
     if not (SCALED or WIDE):
         highest = highest * scale
+    if RAISED > 0:
+        highest = highest - RAISED
     new_top = tl.maximum(top, highest)
     # A row without any score so far is measured from 0: -inf - -inf would be NaN.
     anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
