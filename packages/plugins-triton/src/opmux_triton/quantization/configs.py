@@ -7,7 +7,7 @@ from typing import Any
 from opmux.plugin import Arch
 from opmux_triton.archs import lanes_of_rows
 from opmux_triton.arithmetic import next_power_of_two
-from opmux_triton.config_checks import require_powers_of_two
+from opmux_triton.config_checks import require_at_least, require_powers_of_two
 
 GROUPS = (32, 128)
 """Columns of the blocks of one row."""
@@ -91,15 +91,22 @@ class FusedConfig:
         rows: rows of the tile.
         num_warps: warps of the program.
         quantize: the parameters of the second pass; None where a call has one pass.
+        programs: of a norm in one pass without a residual: programs for each multiprocessor, which go through all
+            tiles; 0 for a program for each tile.
+        stages: tiles that such a program loads ahead to shared memory.
     """
 
     block: int
     rows: int
     num_warps: int
     quantize: QuantizeConfig | None = None
+    programs: int = 0
+    stages: int = 2
 
     def __post_init__(self) -> None:
         require_powers_of_two(self, "block", "rows", "num_warps")
+        require_at_least(0, self, "programs")
+        require_at_least(1, self, "stages")
         if self.block < max(GROUPS):
             raise ValueError(f"block expected at least {max(GROUPS)}, the columns of a block, got {self.block}")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from opmux.dtypes import name_of
 from opmux_triton.activation import kernels as gates
+from opmux_triton.devices import units
 from opmux_triton.launch import as_bytes, launch
 from opmux_triton.norm import kernels as norms
 from opmux_triton.quantization import gate_kernels, norm_kernels
@@ -96,7 +97,12 @@ def _normed(
         if fused:
             meta = {"FORMAT": name_of(q.dtype), "HIDDEN": hidden, "GROUP": block[1], "TRANSPOSED": transposed, **tile}
             fixed: tuple[Any, ...] = (rows.total, eps, offset, m, step, column, *places)
-            kernel = norm_kernels.norm_quantize if residual is None else norm_kernels.add_norm_quantize
+            kernel: Any = norm_kernels.add_norm_quantize
+            if residual is None:
+                kernel = norm_kernels.norm_quantize
+                meta["STAGES"] = config.stages if config.programs else 0
+                if config.programs:
+                    grid = (min(grid[0], config.programs * units(x)),)
             launch(kernel, grid, (*ours, weight, as_bytes(y_part), scale_part, *total_part, *fixed), meta)
         else:
             meta = {"HIDDEN": hidden, "CENTRED": False, **({} if residual is None else {"IN_PLACE": False}), **tile}

@@ -38,22 +38,40 @@ def _write_codes(
 def norm_quantize(
     x, weight, q, scale, rows, eps, offset, m, step, column, inner, stride, outer,
     FORMAT: tl.constexpr, HIDDEN: tl.constexpr, GROUP: tl.constexpr, TRANSPOSED: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """``quantize(normalised(x) * (weight + offset))``; q is contiguous, and rows fit into BLOCK columns."""
+    """``quantize(normalised(x) * (weight + offset))``; q is contiguous, and rows fit into BLOCK columns.
+
+    With STAGES a program takes every ``num_programs``-th tile of rows, and loads that many ahead to shared memory.
+    """
     await_predecessor(DEPENDENT)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    live = row < rows
     columns = tl.arange(0, BLOCK)[None, :]
-    inside = live & (columns < HIDDEN)
     WHOLE: tl.constexpr = ROWS == 1 and BLOCK == HIDDEN
-    values = load_tile(x + row_starts(row, inner, stride, outer, HIDDEN) + columns, inside, WHOLE, "").to(tl.float32)
-    gain = load_tile(weight + columns, columns < HIDDEN, BLOCK == HIDDEN, "").to(tl.float32) + offset
-    values = normalised(values, inside, eps, HIDDEN, WHOLE, False) * gain
-    _write_codes(
-        values, q + row * HIDDEN, scale, row, columns, inside, live, m, step, column,
-        FORMAT, HIDDEN, GROUP, TRANSPOSED, BLOCK, ROWS, FP8,
-    )  # fmt: skip
+    if STAGES > 0:
+        gain = load_tile(weight + columns, columns < HIDDEN, BLOCK == HIDDEN, "").to(tl.float32) + offset
+        for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+            row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+            live = row < rows
+            inside = live & (columns < HIDDEN)
+            places = x + row_starts(row, inner, stride, outer, HIDDEN) + columns
+            values = load_tile(places, inside, WHOLE, "").to(tl.float32)
+            values = normalised(values, inside, eps, HIDDEN, WHOLE, False) * gain
+            _write_codes(
+                values, q + row * HIDDEN, scale, row, columns, inside, live, m, step, column,
+                FORMAT, HIDDEN, GROUP, TRANSPOSED, BLOCK, ROWS, FP8,
+            )  # fmt: skip
+    else:
+        row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+        live = row < rows
+        inside = live & (columns < HIDDEN)
+        places = x + row_starts(row, inner, stride, outer, HIDDEN) + columns
+        values = load_tile(places, inside, WHOLE, "").to(tl.float32)
+        gain = load_tile(weight + columns, columns < HIDDEN, BLOCK == HIDDEN, "").to(tl.float32) + offset
+        values = normalised(values, inside, eps, HIDDEN, WHOLE, False) * gain
+        _write_codes(
+            values, q + row * HIDDEN, scale, row, columns, inside, live, m, step, column,
+            FORMAT, HIDDEN, GROUP, TRANSPOSED, BLOCK, ROWS, FP8,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "m"])
