@@ -2,8 +2,8 @@
 
 import sys
 
-import torch
 import pytest
+import torch
 from paged.coded_calls import BATCHES, OPTIONS, check, check_written, coded_call
 
 from opmux_triton.paged import call

@@ -18,6 +18,7 @@ class GroupedConfig(CompilerOptions):
         tma: whether operands come by descriptors where they can; else by pointers, in the same tiles.
         uneven: columns of the operands at a time, for pointers where k is no multiple of ``block_k``; the tile is then
             half as wide, with three stages at most: addresses and masks take registers. 0 where nothing changes.
+        early: for sums that are added to: whether what is there is loaded before the products.
     """
 
     block_m: int
@@ -27,6 +28,7 @@ class GroupedConfig(CompilerOptions):
     per_unit: int = 2
     tma: bool = False
     uneven: int = 0
+    early: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -145,12 +145,13 @@ def products(
 @triton.jit
 def weight_sums(
     dy, x, out, offsets, sizes, n, k, dy_row, dy_col, x_row, x_col, out_group, out_row, out_col,
-    PADDED: tl.constexpr, ACCUMULATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PADDED: tl.constexpr, ACCUMULATE: tl.constexpr, EARLY: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``out[g] = dy[rows of g].T @ x[rows of g]``, a tile of BLOCK_M of n by BLOCK_N of k in each program.
 
-    With ACCUMULATE it is added to ``out``, which is then not touched for a group without rows.
+    With ACCUMULATE it is added to ``out``, which is then not touched for a group without rows. EARLY loads what is
+    there first, so that it comes together with the operands; it takes as many registers as the sums.
     """
     await_predecessor(DEPENDENT)
     tiles_m, tiles_n = tl.cdiv(n, BLOCK_M), tl.cdiv(k, BLOCK_N)
@@ -166,6 +167,14 @@ def weight_sums(
     at_row = start.to(tl.int64) + tl.arange(0, BLOCK_K)
     dy_here = dy + (at_row * dy_row)[None, :] + (in_m.to(tl.int64) * dy_col)[:, None]
     x_here = x + (at_row * x_row)[:, None] + (in_n.to(tl.int64) * x_col)[None, :]
+    where = out + group.to(tl.int64) * out_group
+    where += (in_m.to(tl.int64) * out_row)[:, None] + (in_n.to(tl.int64) * out_col)[None, :]
+    stored = n
+    if ACCUMULATE:
+        stored = tl.where(rows > 0, n, 0)
+    live = (in_m < stored)[:, None] & (in_n < k)[None, :]
+    if ACCUMULATE and EARLY:
+        before = tl.load(where, mask=live, other=0.0)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(tl.cdiv(rows, BLOCK_K)):
         inside = tl.arange(0, BLOCK_K) < rows - block * BLOCK_K
@@ -177,12 +186,9 @@ def weight_sums(
         total = tl.dot(dy_tile, x_tile, total, input_precision="ieee")
         dy_here += tl.cast(dy_row, tl.int64) * BLOCK_K
         x_here += tl.cast(x_row, tl.int64) * BLOCK_K
-    where = out + group.to(tl.int64) * out_group
-    where += (in_m.to(tl.int64) * out_row)[:, None] + (in_n.to(tl.int64) * out_col)[None, :]
-    if ACCUMULATE:
-        n = tl.where(rows > 0, n, 0)
-    live = (in_m < n)[:, None] & (in_n < k)[None, :]
-    if ACCUMULATE:
+    if ACCUMULATE and EARLY:
+        total += before
+    elif ACCUMULATE:
         total += tl.load(where, mask=live, other=0.0)
     tl.store(where, rounded(total, out.dtype.element_ty), mask=live)
 

@@ -188,6 +188,7 @@ def _weight_sums(
     meta: dict[str, Any] = {
         "PADDED": sizes is not None,
         "ACCUMULATE": accumulate,
+        "EARLY": accumulate and c.early,
         "BLOCK_M": c.block_m,
         "BLOCK_N": c.block_n,
         "BLOCK_K": c.block_k,

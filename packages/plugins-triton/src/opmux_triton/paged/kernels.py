@@ -158,15 +158,15 @@ def attend(
             acc, top, total = attend_blocks(
                 acc, top, total, halves, k_head, v_head, pages, position, first, last, low, high, left, right,
                 k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, halves_factor, cap,
-                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-                PAIRED, RAISED, None, "keys",
+                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
+                FORMAT, FP8, PAIRED, RAISED, None, "keys",
             )  # fmt: skip
         else:
             acc, top, total = attend_blocks(
                 acc, top, total, queried, k_head, v_head, pages, position, first, last, low, high, left, right,
                 k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, factor, cap,
-                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST, FORMAT, FP8,
-                PAIRED, 0.0, 2 if HALVED else None, "keys",
+                PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, RIGHT, SOFTCAP, WIDE, UPCAST,
+                FORMAT, FP8, PAIRED, 0.0, 2 if HALVED else None, "keys",
             )  # fmt: skip
     else:
         middle = tl.minimum(tl.maximum(full_begin, first), last)

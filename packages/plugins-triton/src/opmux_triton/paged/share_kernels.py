@@ -117,7 +117,10 @@ def attend_keys(
     WIDE: tl.constexpr, NARROW: tl.constexpr, UPCAST: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constexpr,
     PAIRED: tl.constexpr, RAISE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(sum, top, total) over the blocks [first, last), for rows that see the keys [low, high); RAISE: see `weights_of`."""
+    """(sum, top, total) over the blocks [first, last), for rows that all see the keys [low, high).
+
+    RAISE: see `weights_of`; STAGES: of the loop, None for the launch's.
+    """
     WIDTH: tl.constexpr = BLOCK_V // 2 if PAIRED else BLOCK_V
     COLUMNS: tl.constexpr = VALUE_DIM // 2 if PAIRED else VALUE_DIM
     acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
@@ -232,9 +235,9 @@ def attend_shares(
             if fits:
                 acc, top, weight = attend_keys(
                     halves, k_head, v_head, table + tl.cast(sequence, tl.int64) * table_row_stride, first, last, low,
-                    length, k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, halves_factor, cap,
-                    PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, SOFTCAP, WIDE, NARROW,
-                    UPCAST, FORMAT, FP8, PAIRED, RAISED, None,
+                    length, k_page_stride, k_slot_stride, v_page_stride, v_slot_stride, table_stride, halves_factor,
+                    cap, PAGE_SIZE, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, LEFT, SOFTCAP, WIDE,
+                    NARROW, UPCAST, FORMAT, FP8, PAIRED, RAISED, None,
                 )  # fmt: skip
             else:
                 acc, top, weight = attend_keys(
