@@ -24,7 +24,7 @@ def run(backend: str | None = "ck") -> torch.Tensor:
 
 def test_tensors_of_the_cpu_without_an_emulator() -> None:
     with pytest.raises(InvalidArgument) as caught:
-        launch(INSTANCE, 1, torch.zeros(8))
+        launch(INSTANCE, (1, 1, 1), torch.zeros(8))
     assert str(caught.value) == (
         "ck: rms_norm_bf16_bf16_b4x512_t4x64_v8_pad: `arguments` expected tensors on a GPU, got one on the CPU; move it"
     )
@@ -34,7 +34,7 @@ def test_an_instance_that_is_not_loaded_while_a_graph_is_captured(monkeypatch) -
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with on("gfx942"), pytest.raises(CaptureRefused) as caught:
-        launch(INSTANCE, 1, torch.zeros(8))
+        launch(INSTANCE, (1, 1, 1), torch.zeros(8))
     assert str(caught.value) == (
         "ck: rms_norm_bf16_bf16_b4x512_t4x64_v8_pad is not loaded yet, and a graph is being captured; "
         "run the call once before the capture"
@@ -100,4 +100,4 @@ def test_matrices_that_a_launch_cannot_address_are_cut() -> None:
 
 def test_a_build_failure_is_what_the_core_falls_back_from() -> None:
     with on("gfx942"), pytest.raises(BuildFailed):
-        launch(INSTANCE, 1, torch.zeros(8))
+        launch(INSTANCE, (1, 1, 1), torch.zeros(8))

@@ -1,21 +1,17 @@
 """Every tile of the norms: built from CK's own templates, its machine code checked, run on the emulator."""
 
-import functools
 import itertools
 
-import msgpack
 import pytest
 import torch
+from building import check_kernel
 
 import opmux
-from opmux_ck.building.instances import source_of
+from opmux_ck.dtypes import SHORT
 from opmux_ck.norms import targets
 from opmux_ck.norms.configs import TILES, NormConfig
 from opmux_ck.norms.instances import Norm
-from opmux_ck.norms.targets import SHORT
-from opmux_emulator.codeobject.elf import read_elf
 from opmux_emulator.jit_launches import on
-from opmux_jit import machine_code
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 DTYPES = ((BF16, BF16), (FP16, FP16), (BF16, FP32))
@@ -41,25 +37,10 @@ CASES += [("add_rms_norm", tile, pair) for tile, pair in zip(TILES[:-1], (DTYPES
 EACH = pytest.mark.parametrize("case", CASES, ids=[instance_of(case).name for case in CASES])
 
 
-@functools.cache
-def code_of(case: Case) -> bytes:
-    """The code object of an instance."""
-    source, compiler = source_of(instance_of(case), "gfx942")
-    return machine_code(source, compiler.name).code
-
-
 @EACH
 def test_its_machine_code(case) -> None:
-    """No register is spilled, no scratch memory used, and a workgroup of so many threads fits."""
-    (note,) = (data for owner, _, data in read_elf(code_of(case)).notes if owner == "AMDGPU")
-    (kernel,) = msgpack.unpackb(note)["amdhsa.kernels"]
-    threads = instance_of(case).threads
-    assert (kernel[".vgpr_spill_count"], kernel[".sgpr_spill_count"]) == (0, 0)
-    assert kernel[".private_segment_fixed_size"] == 0
-    assert kernel[".max_flat_workgroup_size"] == threads
-    assert kernel[".vgpr_count"] <= 512 // max(threads // 256, 1)
-    sizes = [8 if letter == "p" else 4 for letter in instance_of(case).signature]
-    assert [argument[".size"] for argument in kernel[".args"]] == sizes
+    """No spilled registers, no scratch memory."""
+    check_kernel(instance_of(case))
 
 
 @EACH

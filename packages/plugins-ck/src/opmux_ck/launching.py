@@ -15,12 +15,12 @@ from opmux_jit.launching.devices import current_stream, device
 _launches: dict[tuple[Instance, int, str], Callable[..., None]] = {}
 
 
-def launch(instance: Instance, blocks: int, *arguments: Any) -> None:
+def launch(instance: Instance, grid: tuple[int, int, int], *arguments: Any) -> None:
     """Launch an instance on the current stream of the device of its first argument; build it first where it is not.
 
     Args:
         instance: what is launched; hashable.
-        blocks: workgroups, not 0.
+        grid: workgroups in three dims, none 0.
         *arguments: the kernel's, the first one a tensor.
 
     Raises:
@@ -33,7 +33,7 @@ def launch(instance: Instance, blocks: int, *arguments: Any) -> None:
     first: Tensor = arguments[0]
     index = first.get_device()
     if index >= 0:
-        _loaded(instance, index, device_arch("cuda", index).name)(blocks, 1, 1, current_stream(index), *arguments)
+        _loaded(instance, index, device_arch("cuda", index).name)(*grid, current_stream(index), *arguments)
         return
     host = current_host()
     if host is None:
@@ -42,7 +42,7 @@ def launch(instance: Instance, blocks: int, *arguments: Any) -> None:
         )
     run = _loaded(instance, 0, device_arch("cpu", 0).name)
     with host(arguments):
-        run(blocks, 1, 1, 0, *arguments)
+        run(*grid, 0, *arguments)
 
 
 def _loaded(instance: Instance, index: int, arch: str) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from opmux.plugin import Implementation, hookimpl
+from opmux_ck.gemm import implementations as gemm
 from opmux_ck.library.report import toolchains
 from opmux_ck.norms import implementations as norms
 
@@ -13,6 +14,7 @@ OPMUX_API_VERSION = 1
 def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from norms.RECORDS
+    yield from gemm.RECORDS
 
 
 @hookimpl

@@ -18,6 +18,7 @@ CORE = "ck_tile/core.hpp"
 NEEDED = {
     "rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
     "add_rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
+    "linear": ("ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
     "layer_norm": ("ck_tile/ops/layernorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
 }
 """What the kernels of an op include."""

@@ -12,15 +12,11 @@ from opmux.plugin import (
     MultipleOf,
     OneOf,
     Present,
-    Priority,
     SameDtype,
     UnitStride,
 )
+from opmux_ck.archs import ARCHS, UNMEASURED
 from opmux_ck.norms.configs import LONGEST
-
-ARCHS = ("gfx942",)
-UNMEASURED = Priority.PORTABLE - 1
-"""Behind portable kernels: these have run on an emulator only. A tuned record, measured on a GPU, ranks before it."""
 
 
 def _record(op: str, tensors: tuple[str, ...], *more: Constraint, space: str = "norm_space") -> Implementation:

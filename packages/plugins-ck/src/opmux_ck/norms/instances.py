@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
+from opmux_ck.dtypes import CPP
 from opmux_ck.norms.configs import NormConfig
-
-CPP = {"bf16": "ck_tile::bf16_t", "fp16": "ck_tile::fp16_t", "fp32": "float"}
-"""CK's short names of dtypes, and its types."""
 
 TEMPLATES = {
     "rms_norm": ("rms_norm.h", "ppp"),

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux_ck.dtypes import SHORT
 from opmux_ck.launching import launch
 from opmux_ck.norms.configs import NormConfig
 from opmux_ck.norms.instances import STRIDES, Norm
 
 DENSELY = torch.contiguous_format
-SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 MOST_BYTES = (1 << 31) - 1
 """Of a matrix in a launch: CK counts its elements, and the buffers' bytes, in 32 bits."""
 MOST_ROWS = 1 << 21
@@ -66,7 +66,7 @@ def _run(
         rows = len(parts[0])
         arguments: list[Any] = [*parts[: len(given)], *gains, *parts[len(given) :], eps, rows, columns]
         strides = [part.stride(0) if rows > 1 else columns for part in parts]  # that of one row may not fit 32 bits
-        launch(instance, -(-rows // config.rows), *arguments, *strides, *[0] * (STRIDES - len(strides)))
+        launch(instance, (-(-rows // config.rows), 1, 1), *arguments, *strides, *[0] * (STRIDES - len(strides)))
 
 
 def in_launches(*matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -31,11 +31,32 @@ struct hipDeviceProp_t {
 };
 hipError_t hipGetDevice(int*);
 hipError_t hipGetDeviceProperties(hipDeviceProp_t*, int);
+typedef struct ihipEvent_t* hipEvent_t;
+enum hipMemcpyKind { hipMemcpyHostToDevice = 1, hipMemcpyDeviceToHost = 2, hipMemcpyDeviceToDevice = 3 };
+const char* hipGetErrorString(hipError_t);
+hipError_t hipGetLastError();
+hipError_t hipPeekAtLastError();
+hipError_t hipEventCreate(hipEvent_t*);
+hipError_t hipEventDestroy(hipEvent_t);
+hipError_t hipEventRecord(hipEvent_t, hipStream_t);
+hipError_t hipEventSynchronize(hipEvent_t);
+hipError_t hipEventElapsedTime(float*, hipEvent_t, hipEvent_t);
+hipError_t hipExtStreamGetCUMask(hipStream_t, std::uint32_t, std::uint32_t*);
+hipError_t hipStreamSynchronize(hipStream_t);
+hipError_t hipMalloc(void**, std::size_t);
+hipError_t hipFree(void*);
+hipError_t hipMemcpy(void*, const void*, std::size_t, hipMemcpyKind);
+hipError_t hipMemset(void*, int, std::size_t);
+template <class Kernel>
+hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int*, Kernel, int, std::size_t);
 
 struct dim3 {
   unsigned x, y, z;
   constexpr __host__ __device__ dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
+
+// What clang writes for the launches of CK's host code.
+extern "C" hipError_t __hipPushCallConfiguration(dim3, dim3, std::size_t, hipStream_t);
 
 #define OPMUX_VECTORS(name, type)                   \
   struct alignas(2 * sizeof(type)) name##2 {        \

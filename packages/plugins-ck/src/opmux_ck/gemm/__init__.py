@@ -1,0 +1,1 @@
+"""Products: CK's universal GEMM."""

@@ -1,0 +1,86 @@
+"""The tile for a call without a tuned record, and the space that tuning searches. Nothing of it is measured."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_ck.gemm.configs import STORES, GemmConfig, misfit
+
+UNITS = {"gfx942": 304, "gfx950": 256}
+"""Compute units of the usual product of an arch: MI300X, MI355X."""
+
+FEW_ROWS = GemmConfig(16, 64, 128, 1, 4, 16, 32, "mem")
+TILES = (
+    GemmConfig(256, 128, 64, 2, 2, 32, 16),
+    GemmConfig(128, 128, 64, 2, 2, 32, 16),
+    GemmConfig(64, 64, 128, 2, 2, 16, 32),
+)
+"""From the one that reads least of memory for each product to the one that there are most of."""
+LEAST_STEPS = 4
+"""Steps of k that a part has where the parts are chosen here: fewer do not fill the loop."""
+
+SHAPES = (
+    (16, 64, 128, 1, 4, 16, 32),
+    (16, 128, 128, 1, 4, 16, 32),
+    (32, 64, 128, 1, 4, 16, 32),
+    (32, 128, 64, 1, 4, 32, 8),
+    (64, 64, 64, 2, 2, 32, 8),
+    (64, 64, 128, 2, 2, 16, 32),
+    (64, 128, 64, 2, 2, 32, 16),
+    (128, 64, 64, 2, 2, 32, 16),
+    (128, 128, 32, 2, 2, 32, 8),
+    (128, 128, 64, 2, 2, 16, 32),
+    (128, 128, 64, 2, 2, 32, 16),
+    (128, 256, 32, 2, 2, 32, 16),
+    (256, 128, 32, 2, 2, 32, 16),
+    (256, 128, 64, 2, 2, 32, 16),
+)
+"""Tiles of the space: m, n, k, waves in m and n, and the matrix instruction."""
+SPLITS = (1, 2, 4, 8, 16)
+
+
+def gemm_config(arch: Arch, features: Mapping[str, Any]) -> GemmConfig:
+    """The tile for a call: the largest that occupies every compute unit; k is cut where none does."""
+    rows, n, k = _sizes(features)
+    units = UNITS[arch.name]
+    tile = FEW_ROWS if rows <= FEW_ROWS.m else _largest(rows, n, units)
+    workgroups = _workgroups(tile, rows, n)
+    fitting = replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
+    splits = [1]
+    for split in SPLITS[1:]:
+        if workgroups * split <= units and k % (tile.k * split) == 0 and k >= LEAST_STEPS * tile.k * split:
+            splits.append(split)
+    return replace(fitting, split_k=splits[-1])
+
+
+def gemm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GemmConfig]:
+    """Every legal tile for a call, without those that are mostly padding."""
+    rows, n, k = _sizes(features)
+    for shape, pipeline, split in itertools.product(SHAPES, ("v3", "v4", "mem"), SPLITS):
+        m, tile_n, tile_k = shape[:3]
+        try:
+            config = GemmConfig(*shape, pipeline, _store(n), n % tile_n > 0, k % tile_k > 0, split)
+        except ValueError:
+            continue  # two buffers of large tiles are more than LDS has
+        if (m <= 16 or m < 2 * rows) and tile_n < 2 * max(n, 64) and misfit(config, n, k) is None:
+            yield config
+
+
+def _largest(rows: int, n: int, units: int) -> GemmConfig:
+    return next((tile for tile in TILES if _workgroups(tile, rows, n) >= units), TILES[-1])
+
+
+def _workgroups(tile: GemmConfig, rows: int, n: int) -> int:
+    return -(-rows // tile.m) * -(-n // tile.n)
+
+
+def _store(n: int) -> int:
+    return next(store for store in STORES[::-1] if n % store == 0)
+
+
+def _sizes(features: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Rows, rounded up to a power of two; n; k."""
+    bucket = next(features[name] for name in ("bucket(tokens)", "bucket(m)") if name in features)
+    return 1 << min(int(bucket), 30), features["n"], features["k"]

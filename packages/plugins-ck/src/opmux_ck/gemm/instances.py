@@ -1,0 +1,73 @@
+"""The instances of CK's universal GEMM, as translation units."""
+
+from dataclasses import dataclass
+
+from opmux_ck.dtypes import CPP
+from opmux_ck.gemm.configs import GemmConfig
+
+SIGNATURE = "pppp" + "i" * 8
+"""x, w, bias and the result; rows, n, k; the strides of the rows of x, w and the result; parts of k; rows of a part.
+Eight integers, which are read by one load."""
+BIAS_STORE = 4
+"""The most elements of a store where a bias is added: what a thread has side by side in registers."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """An instance of the universal GEMM.
+
+    Attributes:
+        x: CK's name of the dtype of x and w.
+        out: that of the result; float32 where parts of k are summed up later.
+        config: the tile.
+        loops: the number of steps whose loop it has, see `configs.loops`.
+        bias: whether a bias of the result's dtype is added.
+    """
+
+    x: str
+    out: str
+    config: GemmConfig
+    loops: int
+    bias: bool = False
+    op: str = "linear"
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name, the same in every instance."""
+        return self.op
+
+    @property
+    def signature(self) -> str:
+        """Of the kernel."""
+        return SIGNATURE
+
+    @property
+    def threads(self) -> int:
+        """Of a workgroup."""
+        return self.config.threads
+
+    @property
+    def store(self) -> int:
+        """Elements of a store."""
+        if self.bias:
+            return BIAS_STORE if self.config.store >= BIAS_STORE else 1
+        return min(self.config.store, 4) if self.out == "fp32" else self.config.store
+
+    @property
+    def name(self) -> str:
+        """Dtypes, tile, waves, matrix instruction, pipeline with its steps, store, then padding and bias."""
+        c = self.config
+        tile = f"b{c.m}x{c.n}x{c.k}_w{c.waves_m}x{c.waves_n}_x{c.mfma}x{c.mfma}x{c.mfma_k}"
+        flags = "_padn" * c.pads_n + "_padk" * c.pads_k + "_bias" * self.bias
+        return f"{self.op}_{self.x}_{self.out}_{tile}_{c.pipeline}l{self.loops}_s{self.store}{flags}"
+
+    def text(self) -> str:
+        """The translation unit."""
+        c = self.config
+        tile = f"{c.m}, {c.n}, {c.k}, {c.waves_m}, {c.waves_n}, {c.mfma}, {c.mfma_k}"
+        flags = ", ".join("true" if flag else "false" for flag in (c.pads_n, c.pads_k, self.bias))
+        loop = f"opmux_ck::{c.pipeline.capitalize()}, {c.stages}, {self.loops}"
+        return (
+            f'// {self.name}\n#include "gemm.h"\n\n'
+            f"OPMUX_CK_LINEAR({CPP[self.x]}, {CPP[self.out]}, {tile}, {loop}, {self.store}, {flags})\n"
+        )

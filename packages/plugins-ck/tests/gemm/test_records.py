@@ -1,0 +1,48 @@
+"""What the record takes, and why it refuses the rest."""
+
+import pytest
+import torch
+
+import opmux
+from opmux_ck.gemm.targets import MOST_BYTES, _parts
+
+
+def explained(*tensors: torch.Tensor, arch: str = "gfx942") -> tuple[bool, str]:
+    explanation = opmux.explain(opmux.linear, *tensors, arch=arch)
+    (candidate,) = (c for c in explanation.candidates if c.name == "ck")
+    return candidate.status in ("chosen", "accepted"), candidate.reason
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_explain_shows_the_instance() -> None:
+    accepted, reason = explained(meta(2048, 4096), meta(4096, 4096))
+    assert accepted
+    assert reason == (
+        "priority 9; m 128, n 128, k 64, waves_m 2, waves_n 2, mfma 32, mfma_k 16, pipeline v3, store 8, pads_n False, "
+        "pads_k False, split_k 1 (heuristic: no tuned record for gfx942)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "reason"),
+    [
+        (meta(4, 64, dtype=torch.float32), meta(8, 64, dtype=torch.float32), "x is float32, takes bfloat16, float16"),
+        (meta(4, 60), meta(8, 60), "k = 60 is not a multiple of 8"),
+        (meta(4, 128)[:, ::2], meta(8, 64), "the last stride of x is not 1: strides [128, 2]"),
+        (meta(4, 64), meta(8, 68)[:, :64], "w is not aligned to 16 bytes"),
+    ],
+)
+def test_refusals(x, w, reason) -> None:
+    assert explained(x, w) == (False, reason)
+
+
+def test_matrices_that_a_launch_cannot_address_are_cut_at_tiles() -> None:
+    row_bytes, step = 2 * 16384, 128
+    parts = list(_parts(128256, row_bytes, step))
+    assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
+    assert (parts[0].start, parts[-1].stop, len(parts)) == (0, 128256, 2)
+    assert all((part.stop - part.start) * row_bytes <= MOST_BYTES for part in parts)
+    assert parts[0].stop % step == 0
