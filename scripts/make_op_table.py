@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/ops/index.md")
 
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "norm": ("norm", ("norm",)),
+    "norm": ("norm", ("norm", "layer_norm")),
     "activation": ("activation", ("activation",)),
     "rope": ("rope", ("rope",)),
     "gemm": ("gemm", ("gemm", "scaled_gemm", "grouped_gemm", "scaled_grouped_gemm")),

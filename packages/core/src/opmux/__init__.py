@@ -41,18 +41,9 @@ with _paused():
         masked_grouped_linear,
     )
     from opmux.ops.kv_cache import block_table_from_csr, write_kv_cache
+    from opmux.ops.layer_norm import add_layer_norm, add_layer_norm_backward, layer_norm, layer_norm_backward
     from opmux.ops.loss import cross_entropy, cross_entropy_backward, cross_entropy_lse
-    from opmux.ops.norm import (
-        add_layer_norm,
-        add_layer_norm_backward,
-        add_rms_norm,
-        add_rms_norm_,
-        add_rms_norm_backward,
-        layer_norm,
-        layer_norm_backward,
-        rms_norm,
-        rms_norm_backward,
-    )
+    from opmux.ops.norm import add_rms_norm, add_rms_norm_, add_rms_norm_backward, rms_norm, rms_norm_backward
     from opmux.ops.paged_attention import paged_attention, paged_attention_lse
     from opmux.ops.quantization import dequantize, quantize, static_quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward

@@ -12,17 +12,8 @@ from torch.nn import functional
 
 import opmux
 from opmux.errors import InvalidArgument
-from opmux.ops.norm import (
-    add_layer_norm,
-    add_layer_norm_backward,
-    add_rms_norm,
-    add_rms_norm_,
-    add_rms_norm_backward,
-    layer_norm,
-    layer_norm_backward,
-    rms_norm,
-    rms_norm_backward,
-)
+from opmux.ops.layer_norm import add_layer_norm, add_layer_norm_backward, layer_norm, layer_norm_backward
+from opmux.ops.norm import add_rms_norm, add_rms_norm_, add_rms_norm_backward, rms_norm, rms_norm_backward
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 LAYOUTS = ("contiguous", "strided", "offset", "transposed")
