@@ -15,13 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
+import grouped_on_gpu
+import on_gpu
 import torch
-from on_gpu import FAMILIES, build, say
+from on_gpu import compile_kernels, say
 
 from opmux.plugin import parse_arch, registered_ops, takers
 from opmux.testing import execution, fitted
@@ -69,11 +70,7 @@ def compile_all(profile: str) -> list[str]:
         for case in cases:
             found.update(dict.fromkeys(kernels_of(case)))
     say(f"# {sum(counts.values())} cases, {len(found)} kernels, {time.perf_counter() - began:.1f} s")
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for problem in pool.map(build, found, chunksize=4):
-            if problem:
-                say(problem)
-    say(f"# compiled after {time.perf_counter() - began:.1f} s")
+    compile_kernels(list(found))
     return sorted(counts, key=lambda op: -counts[op])
 
 
@@ -91,15 +88,14 @@ def conformance(ops: list[str], profile: str, limit: float, report: Path) -> boo
     return done.returncode == 0
 
 
-def sanitize(family: str, tool: str, seconds: float) -> bool:
+def sanitize(script: str, family: str, tool: str, seconds: float) -> bool:
     """Run the small products of a family under a tool; returns whether it found nothing."""
     program = next((path for path in SANITIZERS if shutil.which(path)), "")
     if not program:
         say(f"{tool} {family}: there is no compute-sanitizer")
         return False
-    script = str(Path(__file__).with_name("on_gpu.py"))
     command = [program, "--tool", tool, "--print-limit", "5", "--error-exitcode", "9"]
-    command += [sys.executable, script, "--tiny", family]
+    command += [sys.executable, str(Path(__file__).with_name(script)), "--tiny", family]
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as output:
         try:
@@ -134,8 +130,9 @@ def main() -> int:
         good &= conformance(ops, given.profile, given.limit, given.report)
     for tool in TOOLS:
         if tool not in given.skip:
-            for family in FAMILIES:
-                good &= sanitize(family, tool, given.sanitize)
+            for module in (on_gpu, grouped_on_gpu):
+                for family in module.FAMILIES:
+                    good &= sanitize(f"{module.__name__}.py", family, tool, given.sanitize)
     return not good
 
 

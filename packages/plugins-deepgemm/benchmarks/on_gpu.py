@@ -21,9 +21,10 @@ os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 import torch
 from torch import Tensor
 
+from opmux_deepgemm import launching
 from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
-from opmux_deepgemm.launching import Scales, launch, source
+from opmux_deepgemm.launching import source
 from opmux_deepgemm.model import Sizes, scored
 from opmux_jit import machine_code
 
@@ -109,7 +110,9 @@ def timed(family: str) -> Iterator[tuple[int, int, int, list[Config]]]:
             best: dict[object, Config] = {}
             for config in found:  # the best of each kind
                 best.setdefault((config.block_m, config.block_n, config.cluster), config)
-            yield m, n, k, list(best.values())[:6]
+            alone = [config for config in best.values() if kind == "small" or config.cluster == 1]
+            paired = [config for config in best.values() if config not in alone]
+            yield m, n, k, alone[:4] + paired[:4] if kind == "large" else alone[:6]
 
 
 def product_of(family: str, n: int, k: int, out: str = "bfloat16", bias: bool = False) -> Product:
@@ -117,13 +120,7 @@ def product_of(family: str, n: int, k: int, out: str = "bfloat16", bias: bool = 
     return Product("bfloat16" if family.endswith("bf16") else "float8_e4m3fn", out, n, k, bias)
 
 
-class Operands(NamedTuple):
-    """What is multiplied."""
-
-    x: Tensor
-    w: Tensor
-    scales: Scales | None
-    bias: Tensor | None
+Operands = launching.Operands
 
 
 def operands(family: str, m: int, n: int, k: int, bias: bool = False, by_columns: bool = False) -> Operands:
@@ -132,21 +129,21 @@ def operands(family: str, m: int, n: int, k: int, bias: bool = False, by_columns
     x, w = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
     shift = torch.randn(n, device="cuda").bfloat16() if bias else None
     if family.endswith("bf16"):
-        return Operands(x.bfloat16(), w.bfloat16(), None, shift)
+        return Operands(x.bfloat16(), w.bfloat16(), shift)
     blocks = -(-k // 128)
     x_scale = torch.rand(blocks, m, device="cuda").t() + 0.5
     x_scale = x_scale if by_columns else x_scale.contiguous()
-    scales = Scales(x_scale, torch.rand(-(-n // 128), blocks, device="cuda") + 0.5)
-    return Operands(x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), scales, shift)
+    w_scale = torch.rand(-(-n // 128), blocks, device="cuda") + 0.5
+    return Operands(x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), shift, x_scale, w_scale)
 
 
 def exact(given: Operands) -> tuple[Tensor, Tensor]:
     """The product in float64, and that of the absolute values."""
     x, w = given.x.double(), given.w.double()
-    if given.scales is not None:
+    if given.x_scale is not None and given.w_scale is not None:
         k, n = x.shape[1], len(w)
-        x = x * given.scales.x.double().repeat_interleave(128, 1)[:, :k]
-        w = w * given.scales.w.double().repeat_interleave(128, 1)[:, :k].repeat_interleave(128, 0)[:n]
+        x = x * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
+        w = w * given.w_scale.double().repeat_interleave(128, 1)[:, :k].repeat_interleave(128, 0)[:n]
     y, size = x @ w.t(), x.abs() @ w.abs().t()
     return (y, size) if given.bias is None else (y + given.bias.double(), size)
 
@@ -158,7 +155,7 @@ def check(family: str, case: Case) -> str:
     dtype = torch.bfloat16 if out == "bfloat16" else torch.float32
     room = torch.full((m + 300, n), float("nan"), dtype=dtype, device="cuda")
     room[m:] = 7.0
-    launch(config, given.x, given.w, room[:m], given.bias, given.scales)
+    launching.multiply(config, given, room[:m])
     torch.cuda.synchronize()
     found, (wanted, size) = room[:m].double(), exact(given)
     rounding = 2.0**-8 if out == "bfloat16" else 2.0**-22
@@ -193,13 +190,13 @@ def milliseconds(call: Callable[[], object], flush: Tensor, rounds: int = 12) ->
 
 def rivals(family: str, given: Operands) -> dict[str, Callable[[], object]]:
     """The same product by torch."""
-    x, w, scales, _ = given
-    if scales is None:
+    x, w, x_scale, w_scale = given.x, given.w, given.x_scale, given.w_scale
+    if x_scale is None or w_scale is None:
         return {"cublas": lambda: torch.nn.functional.linear(x, w)}
     one = torch.ones((), device="cuda")
-    columns = scales.x.t().contiguous().t()
-    rows, blocks = scales.w.shape
-    padded = scales.w.new_zeros(rows, -(-blocks // 4) * 4)[:, :blocks].copy_(scales.w)
+    columns = x_scale.t().contiguous().t()
+    rows, blocks = w_scale.shape
+    padded = w_scale.new_zeros(rows, -(-blocks // 4) * 4)[:, :blocks].copy_(w_scale)
     bf16 = torch.bfloat16
     return {
         "fast": lambda: torch._scaled_mm(x, w.t(), one, one, out_dtype=bf16, use_fast_accum=True),
@@ -220,7 +217,7 @@ def compare(family: str, m: int, n: int, k: int, configs: list[Config], flush: T
     read = (given.x.numel() + given.w.numel()) * given.x.element_size() + 2 * y.numel()
     parts = []
     ways = rivals(family, given)
-    ways |= {short(c): partial(launch, c, given.x, given.w, y, None, given.scales) for c in configs}
+    ways |= {short(c): partial(launching.multiply, c, given, y) for c in configs}
     for name, call in ways.items():
         try:
             spent = milliseconds(call, flush)
@@ -318,6 +315,44 @@ def build(kernel: tuple[Product, Config]) -> str:
     return ""
 
 
+def compile_kernels(wanted: list[tuple[Product, Config]]) -> bool:
+    """Compile kernels in as many processes as there are cores; says what does not compile, and whether all do."""
+    started = time.perf_counter()
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=multiprocessing.get_context("fork")) as pool:
+        problems = [problem for problem in pool.map(build, wanted, chunksize=4) if problem]
+    say(f"compiled {len(wanted)} kernels in {time.perf_counter() - started:.1f} s")
+    for problem in problems:
+        say(problem)
+    return not problems
+
+
+def run_apart(steps: list[tuple[str, Callable[[str], None], float]], times: Callable[[str], None]) -> bool:
+    """Run each step in a process of its own until its time is up; says whether all succeeded.
+
+    Args:
+        steps: families, what is run of them, and seconds.
+        times: the step that is left out for a family of which another one failed.
+    """
+    fork = multiprocessing.get_context("fork")  # nothing has touched the GPU yet
+    wrong = set()
+    for family, step, seconds in steps:
+        if step is times and family in wrong:
+            say(f"{family}: not timed")
+            continue
+        process = fork.Process(target=step, args=(family,))
+        began = time.perf_counter()
+        process.start()
+        process.join(seconds)
+        if process.is_alive():
+            process.kill()
+            process.join(10)
+            say(f"HUNG {family} {step.__name__}: ended after {seconds:.0f} s")
+        if process.exitcode != 0:
+            wrong.add(family)
+        say(f"# {family} {step.__name__} {time.perf_counter() - began:.1f} s")
+    return not wrong
+
+
 FAMILIES = ("large bf16", "large fp8", "small bf16", "small fp8")
 
 
@@ -333,38 +368,13 @@ def main() -> int:
     if given.tiny:
         run_checks(given.tiny, few=True)
         return 0
-    fork = multiprocessing.get_context("fork")  # nothing has touched the GPU yet
-    started = time.perf_counter()
-    wanted = kernels()
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=fork) as pool:
-        problems = [problem for problem in pool.map(build, wanted) if problem]
-    say(f"compiled {len(wanted)} kernels in {time.perf_counter() - started:.1f} s")
-    for problem in problems:
-        say(problem)
+    failed = not compile_kernels(kernels())
     if given.compile:
-        return bool(problems)
-    failed = bool(problems)
+        return int(failed)
     steps = [(family, run_checks, given.checks) for family in given.only]
     steps += [("calls", run_calls, given.checks)]
     steps += [(family, run_times, given.times) for family in given.only]
-    wrong = set()
-    for family, step, seconds in steps:
-        if step is run_times and family in wrong:
-            say(f"{family}: not timed")
-            continue
-        process = fork.Process(target=step, args=(family,))
-        began = time.perf_counter()
-        process.start()
-        process.join(seconds)
-        if process.is_alive():
-            process.kill()
-            process.join(10)
-            say(f"HUNG {family} {step.__name__}: ended after {seconds:.0f} s")
-        if process.exitcode != 0:
-            failed = True
-            wrong.add(family)
-        say(f"# {family} {step.__name__} {time.perf_counter() - began:.1f} s")
-    return int(failed)
+    return int(not run_apart(steps, run_times) or failed)
 
 
 if __name__ == "__main__":

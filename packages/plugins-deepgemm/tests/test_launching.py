@@ -16,11 +16,27 @@ BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every launch: product, config, and the native launch's arguments; maps are what they were asked for."""
+    """Every launch: product, config, and the native launch's arguments; maps are what they were asked for.
+
+    Kept launches are made as the native ones are, which refuse addresses that are no multiples of 16.
+    """
     found: list[Any] = []
 
     def kernel_of(product: Product, config: Config) -> SimpleNamespace:
-        return SimpleNamespace(on=lambda index: lambda *given: found.append((product, config, given)))
+        def repeating(index: int, grid: Any, arguments: Any, tensors: int) -> Any:
+            def launch(*given: torch.Tensor) -> bool:
+                assert len(given) == tensors
+                if any(tensor.data_ptr() % 16 for tensor in given):
+                    return False
+                found.append((product, config, (*grid, "kept", *(launching._value(a, given) for a in arguments))))
+                return True
+
+            return launch
+
+        def on(index: int) -> Any:
+            return lambda *given: found.append((product, config, given))
+
+        return SimpleNamespace(on=on, repeating=repeating)
 
     def tensor_map(matrix: torch.Tensor, box: tuple[int, int], **options: Any) -> tuple[Any, ...]:
         return (*matrix.shape, *matrix.stride(), *box, options["swizzle"].name)
@@ -29,7 +45,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(launching, "tensor_map", tensor_map)
     monkeypatch.setattr(launching, "units_of", lambda index: 132)
     monkeypatch.setattr(launching, "current_stream", lambda index: 7)
-    monkeypatch.setattr(launching, "_maps", {})
+    monkeypatch.setattr(launching, "_kept", {})
     return found
 
 
@@ -58,17 +74,77 @@ def test_the_kernel_for_few_rows(launched) -> None:
     assert given[9:] == (None, 1, 3, 8, 1, 3)
 
 
-def test_maps_are_kept_by_what_they_depend_on(launched, monkeypatch) -> None:
-    monkeypatch.setattr(launching, "MOST_MAPS", 2)
-    matrix = torch.zeros(16, 64, dtype=BF16)
-    first = launching.map_of(matrix, 8, 64)
-    assert launching.map_of(matrix.clone()[:8], 8, 64) != first  # another one, of other sizes
-    assert launching.map_of(matrix, 8, 64) is first
-    assert launching.map_of(matrix, 16, 64) != first  # the table was full, and began again
-    assert launching.map_of(matrix, 8, 64) is not first
+def test_ragged_groups(launched) -> None:
+    x, w = torch.zeros(150, 512, dtype=BF16), torch.zeros(3, 200, 512, dtype=BF16)
+    offsets, sizes = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    y = targets.grouped_linear(x, w, offsets, sizes, config=LARGE)
+    ((product, _, given),) = launched
+    assert product == Product("bfloat16", "bfloat16", 200, 512, groups="ragged")
+    assert given[:7] == (
+        18, 1, 1, 7, (150, 512, 512, 1, 128, 64, "BYTES_128"), (600, 512, 512, 1, 48, 64, "BYTES_128"),
+        (150, 200, 200, 1, 64, 32, "BYTES_64"),
+    )  # fmt: skip
+    assert given[7:15] == (None, None, None, 0, 0, 0, 0, 150)
+    assert [t.data_ptr() for t in given[15:18]] == [y.data_ptr(), offsets.data_ptr(), sizes.data_ptr()]
+    assert given[18:] == (0, 0, 3)
+
+
+def test_masked_groups_of_codes(launched) -> None:
+    x, w = torch.zeros(3, 40, 512).to(FP8), torch.zeros(3, 200, 512).to(FP8)
+    x_scale, w_scale = torch.zeros(3, 4, 40).mT, torch.zeros(3, 2, 4)
+    counts = torch.zeros(3, dtype=torch.int32)
+    y = targets.scaled_masked_grouped_linear(
+        x, w, counts, x_scale, w_scale, expected_m=20, out_dtype=BF16, config=LARGE
+    )
+    ((product, _, given),) = launched
+    assert (y.shape, product.groups) == ((3, 40, 200), "masked")
+    assert given[6] == (120, 200, 200, 1, 64, 32, "BYTES_64")
+    assert given[7].data_ptr() == x_scale.data_ptr()
+    assert given[9:15] == (None, 1, 40, 4, 1, 40)
+    assert given[16] is None
+    assert given[17].data_ptr() == counts.data_ptr()
+    assert given[18:] == (160, 8, 3)
+
+
+def test_a_call_like_one_before_is_launched_as_it_was(launched) -> None:
+    x, w = torch.zeros(150, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16)
+    for given in (x, x.clone(), torch.zeros(150, 1024, dtype=BF16)[:, :512]):
+        targets.linear(given, w, None, config=LARGE)
+    first, second, other = (given for _, _, given in launched)
+    assert (first[3], second[3]) == (7, "kept")
+    assert first[4:6] == second[4:6]
+    assert other[3] == 7  # other strides: prepared again
+    targets.linear(x, w, None, config=Config("large", 128, 96, 4, 2, 2, 8))  # another object: it may be another config
+    assert launched[-1][2][3] == 7
+
+
+def test_what_has_to_be_copied_or_is_not_aligned_is_not_kept(launched) -> None:
+    x, w = torch.zeros(2, 4, 3, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16)
+    for _ in range(2):
+        targets.linear(x[:, ::2].mT.contiguous().mT.contiguous()[:, :1].expand(2, 3, 3, 512), w, None, config=LARGE)
+    assert [given[3] for _, _, given in launched] == [7, 7]
+    bias = torch.zeros(204, dtype=BF16)[1:201]
+    for _ in range(2):
+        targets.linear(x, w, bias, config=LARGE)
+    assert [given[3] for _, _, given in launched[2:]] == [7, 7]
+
+
+def test_kept_launches_are_bounded(launched, monkeypatch) -> None:
+    monkeypatch.setattr(launching, "MOST_KEPT", 2)
+    w = torch.zeros(200, 512, dtype=BF16)
+    for m in (1, 2, 3):
+        targets.linear(torch.zeros(m, 512, dtype=BF16), w, None, config=LARGE)
+    assert len(launching._kept) == 1
+    for stride in range(6):
+        targets.linear(torch.zeros(3, 520 + 8 * stride, dtype=BF16)[:, :512], w, None, config=LARGE)
+    assert [len(alike) for alike in launching._kept.values()] == [launching.MOST_ALIKE]
 
 
 def test_the_source_says_whom_it_is_for() -> None:
     found = launching.source(Product("float8_e4m3fn", "bfloat16", 576, 7168), SMALL)
     assert (found.arch, found.backend, found.op) == ("sm_90a", "deepgemm", "scaled_linear")
-    assert launching.kernel_of.__wrapped__(Product("bfloat16", "bfloat16", 8, 64), SMALL).signature == "mmppppqqqqi"
+    kernel_of = launching.kernel_of.__wrapped__
+    assert kernel_of(Product("bfloat16", "bfloat16", 8, 64), SMALL).signature == "mmppppqqqqi"
+    grouped = Product("bfloat16", "bfloat16", 8, 64, groups="masked")
+    assert kernel_of(grouped, LARGE).signature == "mmmpppqqqqipppqqi"
+    assert launching.source(grouped, LARGE).op == "masked_grouped_linear"

@@ -5,6 +5,7 @@ import subprocess
 from collections import Counter
 from importlib.metadata import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def count(found: Counter[str], begin: str) -> int:
     return sum(number for opcode, number in found.items() if opcode.startswith(begin))
 
 
-def product(dtype: str, out: str = "bfloat16", bias: bool = False) -> Product:
-    return Product(dtype, out, 2112, 7168, bias)
+def product(dtype: str, out: str = "bfloat16", bias: bool = False, groups: Any = "") -> Product:
+    return Product(dtype, out, 2112, 7168, bias, groups)
 
 
 BF16, FP8 = "bfloat16", "float8_e4m3fn"
@@ -51,6 +52,14 @@ BF16, FP8 = "bfloat16", "float8_e4m3fn"
         (product(FP8), Config("large", 128, 128, 6, 2, 1, 8), "QGMMA.64x128x32.F32.E4M3.E4M3"),
         (product(FP8, "float32", True), Config("large", 128, 192, 4, 2, 2, 8), "QGMMA.64x192x32.F32.E4M3.E4M3"),
         (product(FP8), Config("large", 256, 96, 4, 2, 1, 8), "QGMMA.64x96x32.F32.E4M3.E4M3"),
+        (product(BF16, groups="ragged"), Config("large", 256, 192, 3, 2, 2, 8), "HGMMA.64x192x16.F32.BF16"),
+        (product(BF16, groups="masked"), Config("large", 128, 256, 4, 2, 2, 8), "HGMMA.64x256x16.F32.BF16"),
+        (product(FP8, groups="ragged"), Config("large", 128, 192, 4, 2, 2, 8), "QGMMA.64x192x32.F32.E4M3.E4M3"),
+        (
+            product(FP8, "float32", groups="masked"),
+            Config("large", 128, 160, 5, 2, 1, 8),
+            "QGMMA.64x160x32.F32.E4M3.E4M3",
+        ),
         (product(BF16), Config("small", 8, 64, 16, 1, 4), "HGMMA.64x8x16.F32.BF16"),
         (product(BF16, "float32", True), Config("small", 128, 128, 5, 2, 1), "HGMMA.64x128x16.F32.BF16"),
         (product(FP8), Config("small", 64, 128, 7, 2, 8), "QGMMA.64x64x32.F32.E4M3.E4M3"),

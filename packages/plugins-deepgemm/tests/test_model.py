@@ -85,3 +85,27 @@ def test_features_become_sizes() -> None:
 
 def test_an_empty_product_has_a_config() -> None:
     assert model.linear(SM90, {"bucket(tokens, 8)": 0, "n": 8, "k": 8}).kernel == "small"
+
+
+def test_groups_take_the_persistent_kernel_and_tiles_of_their_own_rows() -> None:
+    few, many = (scored(Sizes(32 * rows, 4096, 4096, True, 32)) for rows in (20, 1024))
+    assert {one.config.kernel for one in (*few, *many)} == {"large"}
+    assert few[0].config.block_m == 64
+    assert many[0].config.block_m > 64
+    assert all(one.config.cluster == 1 for one in few)
+
+
+def test_features_of_groups_become_sizes() -> None:
+    shape = {"groups": 8, "n": 2112, "k": 7168}
+    of_ragged, of_masked = shape | {"bucket(m, 8)": 4096}, shape | {"bucket(expected_m, 8)": 512}
+    wanted = scored(Sizes(4096, 2112, 14336, False, 8))[0].config
+    assert model.grouped_linear(SM90, of_ragged) == model.masked_grouped_linear(SM90, of_masked) == wanted
+    assert next(model.masked_grouped_linear_space(SM90, of_masked)) == wanted
+    wanted = scored(Sizes(4096, 2112, 7168, True, 8))[0].config
+    assert model.scaled_grouped_linear(SM90, of_ragged) == wanted
+    assert next(model.scaled_masked_grouped_linear_space(SM90, of_masked)) == wanted
+
+
+def test_no_groups_and_no_rows_have_a_config() -> None:
+    empty = {"groups": 0, "n": 8, "k": 16, "bucket(m, 8)": 0, "bucket(expected_m, 8)": 0}
+    assert model.grouped_linear(SM90, empty).kernel == model.scaled_masked_grouped_linear(SM90, empty).kernel == "large"

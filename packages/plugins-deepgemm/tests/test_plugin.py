@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import opmux
-from opmux_deepgemm.targets import matrix
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.launching import matrix
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 
@@ -80,6 +81,26 @@ def test_what_it_refuses_has_a_reason(op, arguments, options, reason) -> None:
     assert (found.status, found.reason) == ("rejected", reason)
 
 
+def grouped(groups: int, n: int, k: int, *rows: int, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, ...]:
+    """x, w and the index data: of ragged groups, or of masked ones where two numbers of rows are given."""
+    return (
+        meta(*rows, k, dtype=dtype), meta(groups, n, k, dtype=dtype),
+        meta(groups + (len(rows) == 1), dtype=torch.int32),
+    )  # fmt: skip
+
+
+def test_groups_are_taken_and_refused_like_one_product() -> None:
+    assert judged(opmux.grouped_linear, *grouped(4, 64, 128, 300)).status == "chosen"
+    assert judged(opmux.masked_grouped_linear, *grouped(4, 64, 128, 4, 96), expected_m=20).status == "chosen"
+    scales = meta(300, 1, dtype=torch.float32), meta(4, 1, 1, dtype=torch.float32)
+    given = *grouped(4, 64, 128, 300, dtype=FP8), *scales
+    assert judged(opmux.scaled_grouped_linear, *given, out_dtype=BF16).status == "chosen"
+    found = judged(opmux.grouped_linear, *grouped(4, 60, 128, 300))
+    assert found.reason == "n = 60 is not a multiple of 8"
+    found = judged(opmux.masked_grouped_linear, *grouped(2000, 64, 128, 2000, 8), expected_m=20)
+    assert found.reason == "groups = 2000 is more than 1024"
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100", "sm_120", "gfx942", "cpu"])
 def test_other_archs_are_refused(arch) -> None:
     found = judged(opmux.linear, meta(64, 64), meta(64, 64), arch=arch)
@@ -109,3 +130,16 @@ def test_an_empty_result_launches_nothing() -> None:
     x, w, scales = x.to(FP8), w.to(FP8), (torch.zeros(0, 1), torch.zeros(1, 1))
     found = targets.scaled_linear(x, w, *scales, None, out_dtype=torch.float32, config=config)
     assert (found.shape, found.dtype) == ((0, 8), torch.float32)
+
+
+def test_empty_groups_launch_nothing() -> None:
+    from opmux_deepgemm import targets
+
+    config = Config("large", 64, 64, 4, 1)
+    w, offsets = torch.zeros(2, 8, 16, dtype=BF16), torch.zeros(3, dtype=torch.int32)
+    assert targets.grouped_linear(torch.zeros(0, 16, dtype=BF16), w, offsets, None, config=config).shape == (0, 8)
+    x = torch.zeros(3, 16, dtype=BF16)
+    assert targets.grouped_linear(x, w[:0], offsets[:1], None, config=config).shape == (3, 8)
+    x, counts = torch.zeros(2, 0, 16, dtype=BF16), torch.zeros(2, dtype=torch.int32)
+    found = targets.masked_grouped_linear(x, w, counts, expected_m=4, config=config)
+    assert found.shape == (2, 0, 8)

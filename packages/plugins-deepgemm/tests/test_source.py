@@ -54,3 +54,14 @@ def test_names_tell_kernels_apart() -> None:
         "bf16_bfloat16_2112x7168_large_128x160_4_2_2", "bf16_bfloat16_2112x7168_small_8x128_4_2_4",
         "fp8_float32_576x512_bias_large_128x160_4_2_2", "fp8_float32_576x512_bias_small_8x128_4_2_4",
     }  # fmt: skip
+
+
+def test_groups_are_a_kernel_of_their_own() -> None:
+    ragged, masked = (Product("bfloat16", "bfloat16", 2112, 7168, groups=layout) for layout in ("ragged", "masked"))
+    assert "#define GROUPS RAGGED\n" in text(ragged, LARGE)
+    assert "#define GROUPS MASKED\n" in text(masked, LARGE)
+    assert "#define GROUPS" not in text(BF16, LARGE)
+    assert name(ragged, LARGE) == "bf16_bfloat16_2112x7168_ragged_large_128x160_4_2_2"
+    for product, config in ((ragged, SMALL), (Product("bfloat16", "bfloat16", 8, 64, True, "ragged"), LARGE)):
+        with pytest.raises(ValueError, match=r"^groups expected the kernel 'large' and no bias$"):
+            constants(product, config)

@@ -13,7 +13,7 @@ from kernels import Counting
 from opmux.plugin import BackendFault, BuildFailed, InvalidArgument
 from opmux_jit import LaunchFailed, LoadFailed, Source
 from opmux_jit.compilers import choice
-from opmux_jit.launching import Module, device, devices, load
+from opmux_jit.launching import Address, MapOf, Module, device, devices, load
 from opmux_jit.native.library import launcher
 
 SIZES = {"p": 8, "b": 1, "h": 2, "i": 4, "q": 8, "B": 1, "H": 2, "I": 4, "Q": 8, "?": 1, "e": 2, "E": 2, "f": 4, "d": 8,
@@ -406,3 +406,28 @@ def test_a_code_object_for_another_arch_is_said(driver) -> None:
     with pytest.raises(LoadFailed) as caught:
         Module(b"refuse 209\0", device(0, "amd"))
     assert str(caught.value).splitlines()[-1] == ("  try:       compile for this GPU's own arch, or update ROCm")
+
+
+def test_a_kept_launch_takes_other_tensors_and_keeps_their_maps(driver, make) -> None:
+    asked: list[int] = []
+
+    def map_of(tensor: torch.Tensor) -> bytes:
+        asked.append(tensor.data_ptr())
+        return bytes([len(asked)]) * 128
+
+    memory = torch.zeros(64)
+    launch = make("mpi").repeating(0, (3, 2, 1), [MapOf(1, map_of), Address(0), 5], 2)
+    a, b = memory[:16], memory[16:32]
+    assert [launch(a, b), launch(b, a), launch(a, b)] == [True] * 3
+    found = driver.log()
+    assert [line.partition(" args ")[0] for line in found] == [
+        "plain k on 0 grid 3,2,1 block 128,1,1 shared 0 stream 7"
+    ] * 3
+    words = [[bytes.fromhex(word) for word in line.partition(" args ")[2].split()] for line in found]
+    assert words == [
+        [bytes([which]) * 128, struct.pack("Q", tensor.data_ptr()), struct.pack("i", 5)]
+        for which, tensor in ((1, a), (2, b), (1, a))
+    ]
+    assert asked == [b.data_ptr(), a.data_ptr()]
+    assert not launch(memory[1:], b)
+    assert driver.log() == []

@@ -9,15 +9,34 @@ def clusters(config: Config, m: int, n: int) -> int:
     return rows * columns if config.kernel == "small" else -(-rows // config.cluster) * columns
 
 
-def grid_of(config: Config, m: int, n: int, units: int) -> tuple[int, int, int]:
+def most_clusters(config: Config, m: int, n: int, layout: str, groups: int) -> int:
+    """Parts of a grouped product, at most: how many rows a group has is not known before the kernel runs.
+
+    Args:
+        config: of the kernel.
+        m: rows of x; of each group where they are ``masked``.
+        n: rows of each group's w.
+        layout: ``ragged`` or ``masked``.
+        groups: how many.
+    """
+    if layout == "masked":
+        return clusters(config, m, n) * groups
+    rows = config.block_m * config.cluster
+    return (m // rows + min(groups, m)) * -(-n // config.block_n)  # each group may have a tile that is not full
+
+
+def grid_of(config: Config, m: int, n: int, units: int, layout: str = "", groups: int = 1) -> tuple[int, int, int]:
     """The grid of a launch.
 
     Args:
         config: of the kernel.
-        m: rows of x, at least 1.
+        m: rows of x, at least 1; of each group where they are ``masked``.
         n: rows of w.
         units: multiprocessors of the GPU.
+        layout: of groups of rows: ``ragged``, ``masked``, or none.
+        groups: how many.
     """
     if config.kernel == "small":
         return -(-n // config.block_n) * config.cluster, -(-m // config.block_m), 1
-    return min(clusters(config, m, n), max(units // config.cluster, 1)) * config.cluster, 1, 1
+    most = most_clusters(config, m, n, layout, groups) if layout else clusters(config, m, n)
+    return min(most, max(units // config.cluster, 1)) * config.cluster, 1, 1

@@ -24,6 +24,9 @@ MOST_MATRICES = 1 << 7
 """Of ``MOST_ROWS`` rows each: all rows are counted in 32 bits too."""
 
 
+MOST_GROUPS, MOST_GROUP_ROWS = 1 << 10, 1 << 20
+
+
 def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]) -> Implementation:
     return Implementation(
         op=op,
@@ -35,7 +38,7 @@ def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]
             AtMost("k", MOST_K),
             AtMost("n", MOST_N),
             MultipleOf("n", 8),
-            UnitStride("x", "w", "bias"),
+            UnitStride("x", "w"),
             Aligned("x"),
             Aligned("w"),
         ),
@@ -48,24 +51,28 @@ def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]
     )
 
 
+_BF16: tuple[Constraint, ...] = (Dtype("x", "bfloat16"), MultipleOf("k", 8))
+_FP8: tuple[Constraint, ...] = (
+    Dtype("x", "float8_e4m3fn"),
+    Dtype("out_dtype", "bfloat16", "float32"),
+    ScaleBlock("x", (1, 128)),
+    ScaleBlock("w", (128, 128)),
+    MultipleOf("k", 16),
+)
+_RAGGED = (AtMost("m", MOST_ROWS), AtMost("groups", MOST_GROUPS))
+_MASKED = (AtMost("max_m", MOST_GROUP_ROWS), AtMost("groups", MOST_GROUPS))
+_OF_RAGGED = (Bucket("m", per_octave=8), Exact("groups"))
+_OF_MASKED = (Bucket("expected_m", per_octave=8), Exact("groups"))
+
 RECORDS = (
-    _record(
-        "linear",
-        (Bucket("tokens", per_octave=8),),
-        (Dtype("x", "bfloat16"), MultipleOf("k", 8), AtMost("tokens", MOST_ROWS)),
-    ),
+    _record("linear", (Bucket("tokens", per_octave=8),), (*_BF16, AtMost("tokens", MOST_ROWS), UnitStride("bias"))),
     _record(
         "scaled_linear",
         (Bucket("batch"), Bucket("m", per_octave=8)),
-        (
-            Dtype("x", "float8_e4m3fn"),
-            Dtype("out_dtype", "bfloat16", "float32"),
-            Dtype("bias", "bfloat16"),
-            ScaleBlock("x", (1, 128)),
-            ScaleBlock("w", (128, 128)),
-            MultipleOf("k", 16),
-            AtMost("m", MOST_ROWS),
-            AtMost("batch", MOST_MATRICES),
-        ),
+        (*_FP8, Dtype("bias", "bfloat16"), UnitStride("bias"), AtMost("m", MOST_ROWS), AtMost("batch", MOST_MATRICES)),
     ),
+    _record("grouped_linear", _OF_RAGGED, (*_BF16, *_RAGGED)),
+    _record("scaled_grouped_linear", _OF_RAGGED, (*_FP8, *_RAGGED)),
+    _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
+    _record("scaled_masked_grouped_linear", _OF_MASKED, (*_FP8, *_MASKED)),
 )

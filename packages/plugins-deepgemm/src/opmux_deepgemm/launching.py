@@ -1,44 +1,95 @@
-"""Launches of the kernels through opmux-jit: compiled when first needed, on torch's current stream."""
+"""Launches of the kernels through opmux-jit: compiled when first needed, on torch's current stream.
+
+What a launch is given besides addresses follows from the config and the tensors' shapes, strides and dtypes. It is
+prepared once and kept: a call like one before is a look-up, a native check that the tensors match, and a native launch.
+"""
 
 import functools
+import itertools
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from opmux.plugin import make_guard
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.generation.source import Product, name, text
+from opmux_deepgemm.generation.source import Layout, Product, name, text
 from opmux_deepgemm.grids import grid_of
 from opmux_deepgemm.implementations import BACKEND
 from opmux_jit import Kernel, Source, load, tensor_map
-from opmux_jit.launching import Promotion, Swizzle
+from opmux_jit.launching import Address, MapOf, Promotion, Swizzle
 from opmux_jit.launching.devices import current_stream
 
 ARCH = "sm_90a"
 """What is compiled for: the matrix unit's own instructions need the suffix."""
 ARGUMENTS = "pppqqqqi"
 """The kernels' arguments after the maps: scales, bias, strides of scales, rows."""
-MOST_MAPS = 4096
+OF_GROUPS = "pppqqi"
+"""Those of groups of rows, after the others: result, offsets, sizes, strides of scales, number of groups."""
 SWIZZLES = {32: Swizzle.BYTES_32, 64: Swizzle.BYTES_64, 128: Swizzle.BYTES_128}
+MOST_KEPT = 2048
+"""Bounds the table of kept launches, however many shapes a process sees."""
+MOST_ALIKE = 4
+"""Launches that are kept for one key, of calls that differ in strides."""
 
 
-class Scales(NamedTuple):
-    """The scales of codes: of 1x128 blocks of x and 128x128 blocks of w, in any strides."""
+class Operands(NamedTuple):
+    """The tensors of a product.
+
+    Attributes:
+        x: ``(*batch, m, k)``, or ``(groups, max_m, k)`` where groups are masked.
+        w: ``(n, k)``, or ``(groups, n, k)`` where there are groups, in x's dtype.
+        bias: ``(n,)`` bfloat16, or None.
+        x_scale: where the operands are codes, the scales of 1x128 blocks of x, in x's rank and any strides.
+        w_scale: those of 128x128 blocks of w.
+        offsets: where each group of ragged rows begins and the last one ends, int32 on the device.
+        sizes: how many rows a group has, int32 on the device; None where ragged rows have no padding.
+    """
 
     x: Tensor
     w: Tensor
+    bias: Tensor | None = None
+    x_scale: Tensor | None = None
+    w_scale: Tensor | None = None
+    offsets: Tensor | None = None
+    sizes: Tensor | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Of groups of rows: ``ragged``, ``masked``, or none."""
+        return "ragged" if self.offsets is not None else "masked" if self.sizes is not None else ""
+
+
+class Repeat(NamedTuple):
+    """A kept launch.
+
+    Attributes:
+        same: whether tensors have the shapes, strides and dtypes that it was made for.
+        launch: called with the tensors and the result; launches nothing and returns False where one is not aligned.
+        config: kept alive, because the key holds its identity.
+    """
+
+    same: Callable[..., bool]
+    launch: Callable[..., bool]
+    config: Config
+
+
+_kept: dict[Hashable, tuple[Repeat, ...]] = {}
 
 
 def source(product: Product, config: Config) -> Source:
     """The source of a kernel."""
-    op = "scaled_linear" if product.scaled else "linear"
-    return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=op)
+    op = {"": "linear", "ragged": "grouped_linear", "masked": "masked_grouped_linear"}[product.groups]
+    return Source(
+        name(product, config), text(product, config), ARCH, backend=BACKEND, op="scaled_" * product.scaled + op
+    )
 
 
 @functools.lru_cache(maxsize=1024)
 def kernel_of(product: Product, config: Config) -> Kernel:
     """The kernel of a product, which is compiled and loaded when it is first launched."""
-    signature = ("mmp" if config.kernel == "small" else "mmm") + ARGUMENTS
+    signature = ("mmp" if config.kernel == "small" else "mmm") + ARGUMENTS + OF_GROUPS * bool(product.groups)
     return load(
         source(product, config), "product", signature, block=config.threads, cluster=config.cluster, dependent=True,
         shared=config.shared_bytes(product.out_bytes),
@@ -51,53 +102,103 @@ def units_of(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
-_maps: dict[tuple[Any, ...], bytes] = {}
+def matrix(tensor: Tensor, columns: int) -> Tensor:
+    """A tensor's rows as a matrix that the copy engine reads; copied where its rows overlap or have several strides."""
+    rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, columns)
+    if len(rows) == 1:  # one row may have any stride
+        return rows.as_strided((1, columns), (columns, 1))
+    return rows if rows.stride(0) >= columns else rows.contiguous()
 
 
-def map_of(matrix: Tensor, rows: int, columns: int, width: int = 128) -> bytes:
-    """The tensor map of a matrix, by which boxes of so many rows and columns are copied in a swizzle of this width.
-
-    It is kept: a map depends on nothing but the address, sizes and strides of the matrix.
-    """
-    key = (matrix.data_ptr(), matrix.shape, matrix.stride(0), matrix.dtype, matrix.get_device(), rows, columns)
-    found = _maps.get(key)
-    if found is None:
-        if len(_maps) >= MOST_MAPS:
-            _maps.clear()
-        found = tensor_map(matrix, (rows, columns), swizzle=SWIZZLES[width], promotion=Promotion.BYTES_256)
-        _maps[key] = found
-    return found
+def map_of(tensor: Tensor, columns: int, box_rows: int, box_columns: int, width: int = 128) -> bytes:
+    """The tensor map of a tensor's rows, by which boxes of so many rows and columns are copied in a swizzle."""
+    rows = matrix(tensor, columns)
+    return tensor_map(rows, (box_rows, box_columns), swizzle=SWIZZLES[width], promotion=Promotion.BYTES_256)
 
 
-def launch(config: Config, x: Tensor, w: Tensor, y: Tensor, bias: Tensor | None, scales: Scales | None = None) -> None:
-    """Compute ``y = x w^T + bias``.
+def multiply(config: Config, given: Operands, y: Tensor) -> None:
+    """Compute ``y = x w^T + bias``, for each group of rows if there are any.
 
     Args:
         config: of the kernel.
-        x: ``(m, k)``, m at least 1, rows of unit stride that do not overlap, 16 bytes aligned.
-        w: ``(n, k)`` likewise, in x's dtype: bfloat16, or float8_e4m3fn with scales.
-        y: ``(m, n)`` contiguous, bfloat16 or float32.
-        bias: ``(n,)`` bfloat16, or None.
-        scales: of x and w where they are codes.
+        given: at least one row, and columns of unit stride.
+        y: the result, contiguous, bfloat16 or float32.
 
     Raises:
         BuildFailed: where the kernel does not compile or load.
         LaunchFailed: where the driver refuses the launch.
     """
-    (m, k), n = x.shape, w.shape[0]
-    dtype, out = (str(tensor.dtype).removeprefix("torch.") for tensor in (x, y))
-    product = Product(dtype, out, n, k, bias is not None)
-    index = x.get_device()
-    run = kernel_of(product, config).on(index)
-    box = 128 // x.element_size()
-    x_map = map_of(x, config.block_m, box)
-    if config.kernel == "small":
-        w_map, result = map_of(w, config.block_n, box), y
-    else:
-        w_map = map_of(w, config.block_n // config.cluster, box)
-        width = config.slice_width(y.element_size())
-        result = map_of(y, 64, width // y.element_size(), width)  # type: ignore[assignment]
-    given: tuple[Any, ...] = (None, None, bias, 0, 0, 0, 0)
-    if scales is not None:
-        given = (scales.x, scales.w, bias, *scales.x.stride(), *scales.w.stride())
-    run(*grid_of(config, m, n, units_of(index)), current_stream(index), x_map, w_map, result, *given, m)
+    tensors = [tensor for tensor in given if tensor is not None]
+    key = (id(config), given.x.shape, given.w.shape, len(tensors), y.dtype, given.bias is None, given.offsets is None)
+    alike = _kept.get(key, ())
+    found = next((one for one in alike if one.same(*tensors)), None)
+    if found is not None and found.launch(*tensors, y):
+        return
+    ready = _ready(given)
+    kernel, index, grid, arguments = _prepared(config, ready, y)
+    now = [tensor for tensor in ready if tensor is not None]
+    as_given = all(a.data_ptr() == b.data_ptr() for a, b in zip(tensors, now, strict=True))
+    if found is None and as_given and len(alike) < MOST_ALIKE:
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        launch = kernel.repeating(index, grid, arguments, len(tensors) + 1)
+        _kept[key] = (*_kept.get(key, ()), Repeat(make_guard(tensors, exact=True), launch, config))
+    now.append(y)
+    kernel.on(index)(*grid, current_stream(index), *(_value(argument, now) for argument in arguments))
+
+
+def _ready(given: Operands) -> Operands:
+    """The operands as the kernels read them; what they cannot read where it lies is copied."""
+    k = given.x.shape[-1]
+    x_scale = given.x_scale
+    if x_scale is not None and x_scale.dim() != 2 and not given.layout:
+        x_scale = x_scale.reshape(-1, x_scale.shape[-1])
+    offsets, sizes = (None if tensor is None else tensor.contiguous() for tensor in (given.offsets, given.sizes))
+    return given._replace(
+        x=matrix(given.x, k), w=matrix(given.w, k), x_scale=x_scale, offsets=offsets, sizes=sizes
+    )  # fmt: skip
+
+
+def _prepared(
+    config: Config, given: Operands, y: Tensor
+) -> tuple[Kernel, int, tuple[int, int, int], list[Address | MapOf | int | None]]:
+    """The kernel, the device, the grid and the arguments of a product of operands that are ready."""
+    rows, k = given.x.shape
+    n, out_bytes = y.shape[-1], y.element_size()
+    layout, groups = given.layout, len(given.w) // n
+    dtype, out = (str(tensor.dtype).removeprefix("torch.") for tensor in (given.x, y))
+    product = Product(dtype, out, n, k, given.bias is not None, layout)
+    m = rows // groups if layout == "masked" else rows
+    places = itertools.count()
+    place = {field: next(places) for field, tensor in given._asdict().items() if tensor is not None}
+    result = next(places)
+
+    def address(field: str) -> Address | None:
+        return Address(place[field]) if field in place else None
+
+    def strides(scale: Tensor | None) -> tuple[int, ...]:
+        return (0, 0, 0) if scale is None else (0,) * (3 - scale.dim()) + scale.stride()
+
+    box = 128 // given.x.element_size()
+    share = config.cluster if config.kernel == "large" else 1
+    arguments: list[Address | MapOf | int | None] = [
+        MapOf(0, functools.partial(map_of, columns=k, box_rows=config.block_m, box_columns=box)),
+        MapOf(1, functools.partial(map_of, columns=k, box_rows=config.block_n // share, box_columns=box)),
+        Address(result),
+    ]
+    if config.kernel == "large":
+        width = config.slice_width(out_bytes)
+        in_slices = functools.partial(map_of, columns=n, box_rows=64, box_columns=width // out_bytes, width=width)
+        arguments[2] = MapOf(result, in_slices)
+    (x_group, *of_x), (w_group, *of_w) = strides(given.x_scale), strides(given.w_scale)
+    arguments += [address("x_scale"), address("w_scale"), address("bias"), *of_x, *of_w, m]
+    if layout:
+        arguments += [Address(result), address("offsets"), address("sizes"), x_group, w_group, groups]
+    index = given.x.get_device()
+    return kernel_of(product, config), index, grid_of(config, m, n, units_of(index), layout, groups), arguments
+
+
+def _value(argument: Address | MapOf | int | None, tensors: Sequence[Tensor]) -> Any:
+    if isinstance(argument, MapOf):
+        return argument.make(tensors[argument.tensor])
+    return tensors[argument.tensor] if isinstance(argument, Address) else argument

@@ -10,8 +10,9 @@ The time of a product is that of its busiest multiprocessor, or that of its byte
 constants are an H200's datasheet, estimates, and a first run on one; they are not fitted.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from opmux.plugin import Arch
@@ -52,12 +53,21 @@ MULTIPROCESSOR_BYTES = 233_472
 
 
 class Sizes(NamedTuple):
-    """A product: rows of x, rows of w, bytes of k, and whether the operands are codes with scales."""
+    """A product: rows of x, rows of w, bytes of k, and whether the operands are codes with scales.
+
+    Where the rows of x come in groups, ``groups`` is their number, and n the rows of each one's w; else it is 0.
+    """
 
     m: int
     n: int
     k_bytes: int
     scaled: bool
+    groups: int = 0
+
+    @property
+    def together(self) -> float:
+        """Rows of x that one w is multiplied by, on average."""
+        return self.m / max(self.groups, 1)
 
     @property
     def operand_bytes(self) -> int:
@@ -79,20 +89,24 @@ class Scored(NamedTuple):
 
 def configs(sizes: Sizes) -> Iterator[Config]:
     """Every config that is legal for a product and no more than twice as large, in a fixed order."""
-    yield from (c for c in _large(sizes) if c.block_m < 2 * max(sizes.m, 33) and c.block_n < 2 * max(sizes.n, 17))
-    if sizes.m <= SMALL_ROWS[sizes.scaled]:
+    for config in _large(sizes):
+        if config.block_m < 2 * max(sizes.together, 33) and config.block_n < 2 * max(sizes.n, 17):
+            yield config
+    if not sizes.groups and sizes.m <= SMALL_ROWS[sizes.scaled]:
         yield from _small(sizes)
 
 
 def _large(sizes: Sizes) -> Iterator[Config]:
     held = 2 if sizes.scaled else 1  # the sums of a block of k beside those of all
     for block_m, consumers in ((64, 1), (128, 1), (128, 2), (256, 2)):
+        if block_m == 256 and sizes.scaled and sizes.groups:
+            continue  # the scales of so many rows, and where their group lies, do not fit into the registers
         for block_n in range(32, 257, 32):
             stages = min(most_stages("large", block_m, block_n, consumers), MOST_STAGES)
             if stages < 2 or held * block_m // consumers * block_n // 128 > MOST_VALUES:
                 continue
             for cluster in (1, 2):
-                if cluster == 1 or sizes.m > block_m:
+                if cluster == 1 or sizes.together > block_m:
                     yield Config("large", block_m, block_n, stages, consumers, cluster, group=8)
 
 
@@ -108,13 +122,13 @@ def _small(sizes: Sizes) -> Iterator[Config]:
 def predict(sizes: Sizes, config: Config) -> float:
     """Microseconds."""
     work = _large_work(sizes, config) if config.kernel == "large" else _small_work(sizes, config)
-    moved = (sizes.m + sizes.n) * sizes.k_bytes + 2 * sizes.m * sizes.n
+    moved = (sizes.m + sizes.n * max(sizes.groups, 1)) * sizes.k_bytes + 2 * sizes.m * sizes.n
     memory = moved / BANDWIDTH
     return float(START + (work**4 + memory**4) ** 0.25)
 
 
 def _large_work(sizes: Sizes, config: Config) -> float:
-    rounds = -(-clusters(config, sizes.m, sizes.n) // (UNITS // config.cluster))
+    rounds = -(-_parts(sizes, config) // (UNITS // config.cluster))
     epilogue = config.block_m * config.block_n * 4 / COPY_RATE / 2 + 0.3
     copied = (config.block_m + config.block_n / config.cluster) * 128
     block = max(_multiply(sizes, config), copied / COPY_RATE)
@@ -123,6 +137,14 @@ def _large_work(sizes: Sizes, config: Config) -> float:
     if config.cluster > 1:
         block *= PAIRED
     return rounds * (sizes.blocks * block + epilogue)
+
+
+def _parts(sizes: Sizes, config: Config) -> int:
+    """Parts that clusters compute; of each group the last one is half full, where the sizes of groups vary."""
+    if not sizes.groups:
+        return clusters(config, sizes.m, sizes.n)
+    rows = max(sizes.together / (config.block_m * config.cluster) + 0.5, 1.0)
+    return math.ceil(rows * sizes.groups) * -(-sizes.n // config.block_n)
 
 
 def _small_work(sizes: Sizes, config: Config) -> float:
@@ -158,30 +180,58 @@ def scored(sizes: Sizes) -> tuple[Scored, ...]:
     return tuple(sorted(found, key=lambda one: one.time))
 
 
-def linear(arch: Arch, features: Mapping[str, Any]) -> Config:
-    """The config of `linear` with the least predicted time."""
-    return scored(_linear_sizes(features))[0].config
-
-
-def linear_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
-    """Every legal config of `linear`, by predicted time."""
-    return (one.config for one in scored(_linear_sizes(features)))
-
-
-def scaled_linear(arch: Arch, features: Mapping[str, Any]) -> Config:
-    """The config of `scaled_linear` with the least predicted time."""
-    return scored(_scaled_sizes(features))[0].config
-
-
-def scaled_linear_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
-    """Every legal config of `scaled_linear`, by predicted time."""
-    return (one.config for one in scored(_scaled_sizes(features)))
-
-
-def _linear_sizes(features: Mapping[str, Any]) -> Sizes:
+def _linear(features: Mapping[str, Any]) -> Sizes:
     return Sizes(max(int(features["bucket(tokens, 8)"]), 1), features["n"], 2 * features["k"], False)
 
 
-def _scaled_sizes(features: Mapping[str, Any]) -> Sizes:
+def _scaled(features: Mapping[str, Any]) -> Sizes:
     rows = int(features["bucket(m, 8)"]) << int(features["bucket(batch)"])
     return Sizes(max(rows, 1), features["n"], features["k"], True)
+
+
+def _ragged(features: Mapping[str, Any], scaled: bool) -> Sizes:
+    return _grouped(features, int(features["bucket(m, 8)"]), scaled)
+
+
+def _masked(features: Mapping[str, Any], scaled: bool) -> Sizes:
+    return _grouped(features, int(features["bucket(expected_m, 8)"]) * features["groups"], scaled)
+
+
+def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
+    k_bytes = features["k"] * (1 if scaled else 2)
+    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, max(features["groups"], 1))
+
+
+_SIZES: dict[str, Callable[[Mapping[str, Any]], Sizes]] = {
+    "linear": _linear,
+    "scaled_linear": _scaled,
+    "grouped_linear": partial(_ragged, scaled=False),
+    "scaled_grouped_linear": partial(_ragged, scaled=True),
+    "masked_grouped_linear": partial(_masked, scaled=False),
+    "scaled_masked_grouped_linear": partial(_masked, scaled=True),
+}
+
+
+def _best(op: str) -> Callable[[Arch, Mapping[str, Any]], Config]:
+    def best(arch: Arch, features: Mapping[str, Any]) -> Config:
+        """The config with the least predicted time."""
+        return scored(_SIZES[op](features))[0].config
+
+    return best
+
+
+def _space(op: str) -> Callable[[Arch, Mapping[str, Any]], Iterator[Config]]:
+    def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
+        """Every legal config, by predicted time."""
+        return (one.config for one in scored(_SIZES[op](features)))
+
+    return space
+
+
+linear, linear_space = _best("linear"), _space("linear")
+scaled_linear, scaled_linear_space = _best("scaled_linear"), _space("scaled_linear")
+grouped_linear, grouped_linear_space = _best("grouped_linear"), _space("grouped_linear")
+scaled_grouped_linear, scaled_grouped_linear_space = _best("scaled_grouped_linear"), _space("scaled_grouped_linear")
+masked_grouped_linear, masked_grouped_linear_space = _best("masked_grouped_linear"), _space("masked_grouped_linear")
+scaled_masked_grouped_linear = _best("scaled_masked_grouped_linear")
+scaled_masked_grouped_linear_space = _space("scaled_masked_grouped_linear")

@@ -9,7 +9,7 @@ from pathlib import Path
 from opmux.plugin import BuildFailed, Call, Prebuilt, registered_ops, takers
 from opmux.shapes import Point
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.generation.source import Layout, Product
 from opmux_deepgemm.implementations import BACKEND, RECORDS
 from opmux_deepgemm.launching import source
 from opmux_jit import choose
@@ -51,8 +51,9 @@ def product_of(call: Call) -> Product:
     x, w = call.tensors["x"], call.tensors["w"]
     out = call.options.get("out_dtype", x.dtype)
     dtype, result = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, out))
-    n, k = w.shape
-    return Product(dtype, result, n, k, call.tensors["bias"] is not None)
+    n, k = w.shape[-2:]
+    layout: Layout = "masked" if "masked_m" in call.tensors else "ragged" if "group_offsets" in call.tensors else ""
+    return Product(dtype, result, n, k, call.tensors.get("bias") is not None, layout)
 
 
 def _kernels(arch: str, points: Sequence[Point], failures: list[str]) -> Iterator[tuple[Product, Config]]:

@@ -4,15 +4,14 @@ import torch
 from torch import Tensor
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.launching import Scales, launch
+from opmux_deepgemm.launching import Operands, multiply
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config) -> Tensor:
     """The op `linear`."""
-    n, k = w.shape
-    y = x.new_empty((*x.shape[:-1], n))
+    y = x.new_empty((*x.shape[:-1], w.shape[0]))
     if y.numel():
-        launch(config, matrix(x, k), matrix(w, k), y.view(-1, n), bias)
+        multiply(config, Operands(x, w, bias), y)
     return y
 
 
@@ -21,17 +20,47 @@ def scaled_linear(
     config: Config,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_linear`."""
-    n, k = w.shape
-    y = x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
+    y = x.new_empty((*x.shape[:-1], w.shape[0]), dtype=out_dtype)
     if y.numel():
-        scales = Scales(x_scale.reshape(-1, x_scale.shape[-1]), w_scale)
-        launch(config, matrix(x, k), matrix(w, k), y.view(-1, n), bias, scales)
+        multiply(config, Operands(x, w, bias, x_scale, w_scale), y)
     return y
 
 
-def matrix(tensor: Tensor, columns: int) -> Tensor:
-    """A tensor's rows as a matrix that the copy engine reads; copied where its rows overlap or have several strides."""
-    rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, columns)
-    if len(rows) == 1:  # one row may have any stride
-        return rows.as_strided((1, columns), (columns, 1))
-    return rows if rows.stride(0) >= columns else rows.contiguous()
+def grouped_linear(
+    x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: Tensor | None, *, config: Config
+) -> Tensor:
+    """The op `grouped_linear`."""
+    y = x.new_empty((x.shape[0], w.shape[1]))
+    if y.numel() and w.shape[0]:
+        multiply(config, Operands(x, w, offsets=group_offsets, sizes=group_sizes), y)
+    return y
+
+
+def scaled_grouped_linear(
+    x: Tensor, w: Tensor, group_offsets: Tensor, x_scale: Tensor, w_scale: Tensor, group_sizes: Tensor | None, *,
+    out_dtype: torch.dtype, config: Config,
+) -> Tensor:  # fmt: skip
+    """The op `scaled_grouped_linear`."""
+    y = x.new_empty((x.shape[0], w.shape[1]), dtype=out_dtype)
+    if y.numel() and w.shape[0]:
+        multiply(config, Operands(x, w, None, x_scale, w_scale, group_offsets, group_sizes), y)
+    return y
+
+
+def masked_grouped_linear(x: Tensor, w: Tensor, masked_m: Tensor, *, expected_m: int, config: Config) -> Tensor:
+    """The op `masked_grouped_linear`."""
+    y = x.new_empty((*x.shape[:2], w.shape[1]))
+    if y.numel():
+        multiply(config, Operands(x, w, sizes=masked_m), y)
+    return y
+
+
+def scaled_masked_grouped_linear(
+    x: Tensor, w: Tensor, masked_m: Tensor, x_scale: Tensor, w_scale: Tensor, *, expected_m: int,
+    out_dtype: torch.dtype, config: Config,
+) -> Tensor:  # fmt: skip
+    """The op `scaled_masked_grouped_linear`."""
+    y = x.new_empty((*x.shape[:2], w.shape[1]), dtype=out_dtype)
+    if y.numel():
+        multiply(config, Operands(x, w, None, x_scale, w_scale, sizes=masked_m), y)
+    return y

@@ -22,28 +22,35 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Operands:
-    """What a product is of: x and w, with scales where they are codes, and a bias or None."""
+    """What a product is of: x and w, with scales where they are codes, and a bias or None.
+
+    ``offsets`` and ``sizes`` say which rows belong to which group: both or the first for ragged rows, the last
+    alone for masked ones.
+    """
 
     x: Tensor
     w: Tensor
     x_scale: Tensor | None = None
     w_scale: Tensor | None = None
     bias: Tensor | None = None
+    offsets: Tensor | None = None
+    sizes: Tensor | None = None
 
     def product(self, out: torch.dtype) -> Product:
-        n, k = self.w.shape
+        n, k = self.w.shape[-2:]
         names = [str(dtype).removeprefix("torch.") for dtype in (self.x.dtype, out)]
-        return Product(*names, n, k, self.bias is not None)
+        layout = "ragged" if self.offsets is not None else "masked" if self.sizes is not None else ""
+        return Product(*names, n, k, self.bias is not None, layout)
 
 
 def build(product: Product, config: Config, operands: Operands, folder: Path) -> Path:
     """Compile a kernel with the instructions that are played."""
     strides = [
-        0 if s is None else i
-        for s in (operands.x_scale, operands.w_scale)
-        for i in (s.stride() if s is not None else (0, 0))
+        stride
+        for scale in (operands.x_scale, operands.w_scale)
+        for stride in ((0, 0, 0) if scale is None else ((0,) * (3 - scale.dim()) + scale.stride()))
     ]
-    names = ("X_SCALE_ROW", "X_SCALE_BLOCK", "W_SCALE_ROW", "W_SCALE_BLOCK")
+    names = [f"{matrix}_SCALE_{dim}" for matrix in "XW" for dim in ("GROUP", "ROW", "BLOCK")]
     text = "".join(
         [
             (HERE / "instructions.h").read_text(),
@@ -76,19 +83,21 @@ def run(program: Path, product: Product, config: Config, operands: Operands, see
     Raises:
         Stopped: with what is wrong with the kernel.
     """
-    folder, m = program.parent, len(operands.x)
-    for name in ("x", "w", "x_scale", "w_scale", "bias"):
+    folder, m = program.parent, operands.x.shape[-2]
+    groups = operands.w.shape[0] if product.groups else 1
+    rows = operands.x.shape[:-1]
+    for name in ("x", "w", "x_scale", "w_scale", "bias", "offsets", "sizes"):
         tensor = getattr(operands, name)
         if tensor is not None:
             memory = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())  # its strides stay
             (folder / name).write_bytes(memory.numpy().tobytes())
     out = {"bfloat16": torch.bfloat16, "float32": torch.float32}[product.out]
-    (folder / "y").write_bytes(b"\xff" * (m * product.n * product.out_bytes))
-    grid = grid_of(config, m, product.n, units)[:2]
-    numbers = (m, config.threads, config.cluster, *grid, config.shared_bytes(product.out_bytes), seed)
+    (folder / "y").write_bytes(b"\xff" * (rows.numel() * product.n * product.out_bytes))
+    grid = grid_of(config, m, product.n, units, product.groups, groups)[:2]
+    numbers = (m, config.threads, config.cluster, *grid, config.shared_bytes(product.out_bytes), seed, groups)
     command = [str(program), *map(str, numbers)]
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise Stopped(done.stderr)
     found = torch.frombuffer(bytearray((folder / "y").read_bytes()), dtype=out)
-    return found.view(m, product.n)
+    return found.view(*rows, product.n)

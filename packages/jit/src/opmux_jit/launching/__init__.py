@@ -2,7 +2,7 @@
 
 from opmux_jit.launching.devices import Device, device
 from opmux_jit.launching.hosting import current_host, hosted
-from opmux_jit.launching.kernel import Kernel, load
+from opmux_jit.launching.kernel import Address, Kernel, MapOf, load
 from opmux_jit.launching.modules import Function, Module
 from opmux_jit.launching.tensor_maps import Fill, Promotion, Swizzle, tensor_map
 from opmux_jit.native.library import is_built, launcher
@@ -12,10 +12,12 @@ API_VERSION = 1
 
 __all__ = [
     "API_VERSION",
+    "Address",
     "Device",
     "Fill",
     "Function",
     "Kernel",
+    "MapOf",
     "Module",
     "Promotion",
     "Swizzle",

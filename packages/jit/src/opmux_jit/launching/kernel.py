@@ -1,9 +1,9 @@
 """A kernel that is compiled and loaded when it is first launched on a device, and then only launched."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +41,22 @@ class Shape:
     dependent: bool = False
 
 
+class Address(NamedTuple):
+    """An argument of a launch that is made again: the address of the call's tensor at this place."""
+
+    tensor: int
+
+
+class MapOf(NamedTuple):
+    """An argument of a launch that is made again: the tensor map that ``make`` returns for the tensor at this place.
+
+    It is kept by the tensor's address.
+    """
+
+    tensor: int
+    make: Callable[[torch.Tensor], bytes]
+
+
 class Kernel:
     """A kernel of a source.
 
@@ -52,6 +68,7 @@ class Kernel:
         self.source, self.name, self.signature, self.shape = source, name, signature, shape
         self._compiler = compiler
         self._launches: dict[int, Launch] = {}
+        self._shapes: dict[int, Any] = {}
 
     def __call__(self, grid: tuple[int, ...], *arguments: Any) -> None:
         """Launch.
@@ -93,6 +110,33 @@ class Kernel:
         """
         return self._launches.get(index) or self._load(index)
 
+    def repeating(
+        self, index: int, grid: tuple[int, int, int], arguments: Sequence[Any], tensors: int
+    ) -> Callable[..., bool]:
+        """A launch to be made again and again, with other tensors of the same shapes, strides and dtypes.
+
+        Args:
+            index: of the device.
+            grid: blocks.
+            arguments: the kernel's, as its signature says; what depends on a tensor as `Address` or `MapOf`.
+            tensors: how many tensors the launch is called with.
+
+        Returns:
+            A native function. Called with the tensors, it launches on torch's current stream and returns True; where
+            the address of one is not a multiple of 16, it launches nothing and returns False.
+
+        Raises:
+            BuildFailed: where the kernel does not compile or load.
+            TypeError: where an argument does not fit the signature.
+        """
+        self.on(index)
+        values = tuple(... if isinstance(a, (Address, MapOf)) else a for a in arguments)
+        addresses = [(i, a.tensor, 0) for i, a in enumerate(arguments) if isinstance(a, Address)]
+        maps = [(i, a.tensor, a.make) for i, a in enumerate(arguments) if isinstance(a, MapOf)]
+        step = (self._shapes[index], grid, values, addresses, maps)
+        found: Callable[..., bool] = launcher().launches([step], tensors, torch._C._cuda_getCurrentRawStream, index)
+        return found
+
     def _load(self, index: int) -> Launch:
         entry = machine_code(self.source, self._compiler)  # outside the lock: it may take seconds
         where = device(index, self.source.vendor)
@@ -103,14 +147,14 @@ class Kernel:
         if dynamic and dynamic + function.attribute("static_shared_bytes") > LARGE_SHARED_BYTES:
             function.set_attribute("dynamic_shared_bytes", dynamic)
         try:
-            made: Launch = native.launch(
-                native.shape(
-                    where.driver, index, function.handle, self.name, self.signature, _three(shape.block),
-                    shape.shared, _three(shape.cluster), False, shape.cooperative, shape.dependent, module,
-                )
+            prepared = native.shape(
+                where.driver, index, function.handle, self.name, self.signature, _three(shape.block),
+                shape.shared, _three(shape.cluster), False, shape.cooperative, shape.dependent, module,
             )  # fmt: skip
+            made: Launch = native.launch(prepared)
         except native.DriverError as error:
             raise failure(self.name, error, str(error.args[0])) from None
+        self._shapes.setdefault(index, prepared)
         return self._launches.setdefault(index, made)
 
 

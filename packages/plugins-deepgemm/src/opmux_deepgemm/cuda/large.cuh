@@ -6,6 +6,10 @@
 // slices of shared memory for each consumer. In a cluster of two blocks, which compute tiles below each other, each copies
 // half of their common rows of w for both.
 //
+// GROUPS: the rows of x come in groups, each with a matrix of w of its own; how many rows a group has is data on the
+// device. Tiles are counted group by group. RAGGED: a group begins at any row, and ends where its count or the next one
+// says; MASKED: each has room for m rows. What a tile has beyond its group's rows is computed and not stored.
+//
 // SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers.
 
 constexpr int BLOCK_K = 128 / OPERAND_BYTES;
@@ -21,7 +25,7 @@ constexpr u32 SLICE_BYTES = 64 * SLICE_WIDTH;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
 constexpr u32 ARRIVALS = 4 * CONSUMERS * CLUSTER;  // that empty a stage: one of each warp that reads it
 
-// The tile's first row and column of y.
+// The tile's first row, within its group, and its first column of y.
 struct Place {
   int row, column;
 };
@@ -33,6 +37,60 @@ DEVICE Place place_of(int tile, int units, int rank) {
   const int rows = units - first < GROUP ? units - first : GROUP;
   return {((first + inside % rows) * CLUSTER + rank) * BLOCK_M, inside / rows * BLOCK_N};
 }
+
+// Rows of tiles that are computed together, by the blocks of a cluster.
+DEVICE int units_of(int rows) { return ((rows + BLOCK_M - 1) / BLOCK_M + CLUSTER - 1) / CLUSTER; }
+
+// The tiles of a block of the grid, one after the other.
+struct Walk {
+  int tile;                // of those that are left
+  int start, rows, units;  // of the group that the tile is in: its first row of x, its number of rows
+  int group;
+};
+
+#ifdef GROUPS
+DEVICE Walk walk_of(int first, const int*, const int*, int) { return {first, 0, 0, 0, -1}; }
+
+// Goes on to the group that the tile is in; says whether there is one. `tile` counts from the group's first.
+DEVICE bool find(Walk& walk, const int* offsets, const int* sizes, int groups, int m) {
+  while (walk.tile >= walk.units * N_BLOCKS) {
+    walk.tile -= walk.units * N_BLOCKS;
+    if (++walk.group >= groups) return false;
+    const bool ragged = GROUPS == RAGGED;
+    walk.start = ragged ? offsets[walk.group] : walk.group * m;
+    walk.rows = sizes ? sizes[walk.group] : offsets[walk.group + 1] - walk.start;
+    const int most = ragged ? m - walk.start : m;  // a count that breaks the op's rules must not break memory
+    walk.rows = walk.rows < most ? walk.rows : most;
+    walk.units = walk.rows > 0 ? units_of(walk.rows) : 0;
+  }
+  return true;
+}
+
+// Writes the rows of a part that belong to its group, where the next 64 rows are not all of them.
+DEVICE void store_rows(u8* y, const float (&values)[VALUES], int row, int rows, int column) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int inside = (int)fragment_row(threadIdx.x) + 8 * half;
+    if (inside >= rows) continue;
+    u8* to = y + ((long long)(row + inside) * N + column) * OUT_BYTES;
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / 8; ++j) {
+      const int at = 8 * j + (int)fragment_column(threadIdx.x);
+      if (column + at >= N) continue;
+      const float* pair = &values[4 * j + 2 * half];
+      if constexpr (OUT_BYTES == 2) {
+        ((u32*)to)[at / 2] = bfloat16_pair(pair[0], pair[1]);
+      } else {
+        ((float*)to)[at] = pair[0];
+        ((float*)to)[at + 1] = pair[1];
+      }
+    }
+  }
+}
+#define TILES(walk) Walk walk = walk_of(first, offsets, sizes, groups); find(walk, offsets, sizes, groups, m); walk.tile += step
+#else
+#define TILES(walk) Walk walk{first, 0, m, units_of(m), 0}; walk.tile < walk.units * N_BLOCKS; walk.tile += step
+#endif
 
 // The scales of a thread's two rows of each part, and of the blocks of w's rows that the tile touches.
 struct Scales {
@@ -131,7 +189,12 @@ DEVICE void write_slice(u32 slice, const float (&values)[VALUES], int first) {
 
 KERNEL(THREADS)
 product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_scale, const u16* bias, long long x_scale_row,
-        long long x_scale_block, long long w_scale_row, long long w_scale_block, int m) {
+        long long x_scale_block, long long w_scale_row, long long w_scale_block, int m
+#ifdef GROUPS
+        ,
+        u8* y, const int* offsets, const int* sizes, long long x_scale_group, long long w_scale_group, int groups
+#endif
+) {
   DYNAMIC_SHARED_MEMORY(memory);
   const u32 ring = (shared_address(memory) + 1023) & ~1023u;
   const u32 slices = ring + STAGES * STAGE_BYTES;
@@ -156,40 +219,46 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
   start_next();
   wait_for_previous();
 
-  const int units = ((m + BLOCK_M - 1) / BLOCK_M + CLUSTER - 1) / CLUSTER, tiles = units * N_BLOCKS;
+#ifdef GROUPS
+  constexpr bool MASKED_ROWS = GROUPS == MASKED;
+#else
+  constexpr bool MASKED_ROWS = false;
+  constexpr long long x_scale_group = 0, w_scale_group = 0;
+#endif
   const int first = (int)blockIdx.x / CLUSTER, step = (int)gridDim.x / CLUSTER;
   u32 stage = 0, phase = 0;
 
   if (group == CONSUMERS) {
-    if constexpr (CONSUMERS > 1) registers_down<40>();
+    if constexpr (CONSUMERS > 1) registers_down<24>();
     if (thread == 128 * CONSUMERS) {
-      for (int tile = first; tile < tiles; tile += step) {
-        const Place place = place_of(tile, units, rank);
+      for (TILES(walk)) {
+        const Place place = place_of(walk.tile, walk.units, rank);
+        const int x_row = walk.start + place.row, w_row = walk.group * N + place.column;
         for (int block = 0; block < K_BLOCKS; ++block) {
           const u32 x_at = ring + stage * STAGE_BYTES, w_at = x_at + X_BYTES;
           barrier_wait(empty + 8 * stage, phase ^ 1);
           barrier_expect(full + 8 * stage, STAGE_BYTES);
-          tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, place.row);
+          tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, x_row);
           if constexpr (CLUSTER > 1) {
             const int half = rank * (BLOCK_N / CLUSTER);
-            tma_load_multicast(w_at + half * 128, w_map, full + 8 * stage, block * BLOCK_K, place.column + half,
+            tma_load_multicast(w_at + half * 128, w_map, full + 8 * stage, block * BLOCK_K, w_row + half,
                                (1 << CLUSTER) - 1);
           } else {
-            tma_load(w_at, w_map, full + 8 * stage, block * BLOCK_K, place.column);
+            tma_load(w_at, w_map, full + 8 * stage, block * BLOCK_K, w_row);
           }
           if (++stage == STAGES) stage = 0, phase ^= 1;
         }
       }
     }
   } else {
-    if constexpr (CONSUMERS > 1) registers_up<232>();
+    if constexpr (CONSUMERS > 1) registers_up<240>();
     const u32 lane = thread % 32;
     const bool leader = thread % 128 == 0;
     u32 slice = 0;
     float total[PARTS][VALUES] = {};
     float part[PARTS][VALUES] = {};
-    for (int tile = first; tile < tiles; tile += step) {
-      const Place place = place_of(tile, units, rank);
+    for (TILES(walk)) {
+      const Place place = place_of(walk.tile, walk.units, rank);
       const int row = place.row + group * GROUP_ROWS;
 
       if constexpr (SCALED) {
@@ -198,12 +267,14 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
 #pragma unroll
         for (int i = 0; i < 2 * PARTS; ++i) {
           const int at = row + 64 * (i / 2) + (int)fragment_row(thread) + 8 * (i % 2);
-          x_rows[i] = x_scale + (at < m ? at : m - 1) * x_scale_row;  // rows beyond the last are not stored
+          const int inside = at < walk.rows ? at : walk.rows - 1;  // rows beyond the last are not stored
+          x_rows[i] = x_scale + (MASKED_ROWS ? walk.group * x_scale_group + inside * x_scale_row
+                                             : (walk.start + inside) * x_scale_row);
         }
 #pragma unroll
         for (int i = 0; i < W_SCALES; ++i) {
           const int at = place.column / 128 + i;
-          w_rows[i] = w_scale + (at < W_SCALE_ROWS ? at : W_SCALE_ROWS - 1) * w_scale_row;
+          w_rows[i] = w_scale + walk.group * w_scale_group + (at < W_SCALE_ROWS ? at : W_SCALE_ROWS - 1) * w_scale_row;
         }
         const int border = 128 - place.column % 128;
 #pragma unroll
@@ -260,7 +331,14 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
 
       if constexpr (BIAS) add_bias(total, place.column, bias);
 #pragma unroll
-      for (int p = 0; p < PARTS; ++p)
+      for (int p = 0; p < PARTS; ++p) {
+        const int y_row = walk.start + row + 64 * p, left = walk.rows - row - 64 * p;
+#ifdef GROUPS
+        if (left < 64) {
+          if (left > 0) store_rows(y, total[p], y_row, left, place.column);
+          continue;
+        }
+#endif
 #pragma unroll
         for (int i = 0; i < SLICES; ++i) {
           const int column = place.column + i * SLICE_COLUMNS;
@@ -271,11 +349,12 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           fence_async_shared();
           sync_threads(1 + group, 128);
           if (leader) {
-            if (column < N && row + 64 * p < m) tma_store(y_map, at, column, row + 64 * p);
+            if (column < N && left > 0) tma_store(y_map, at, column, y_row);
             store_commit();
           }
           slice ^= 1;
         }
+      }
     }
     if (leader) store_wait_all();
   }

@@ -3,12 +3,17 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.instructions import multiply
 
 FOLDER = Path(__file__).parents[1] / "cuda"
 BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
+
+
+Layout = Literal["", "ragged", "masked"]
+"""How groups of rows lie, or that there is one matrix w."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,8 @@ class Product:
         n: rows of w.
         k: columns of x and w.
         bias: whether a bias in bfloat16 is added.
+        groups: where each group of rows has a w of its own, how they lie: ``ragged``, one after the other, or
+            ``masked``, each with room for as many; empty where there is one w.
     """
 
     dtype: str
@@ -28,6 +35,7 @@ class Product:
     n: int
     k: int
     bias: bool = False
+    groups: Layout = ""
 
     @property
     def scaled(self) -> bool:
@@ -66,6 +74,8 @@ def constants(product: Product, config: Config) -> dict[str, int]:
             f"block_n = {config.block_n} expected one whose tiles touch two blocks of 128 rows at most, got "
             f"{blocks_touched(config.block_n)}"
         )
+    if product.groups and (config.kernel != "large" or product.bias):
+        raise ValueError("groups expected the kernel 'large' and no bias")
     if config.kernel == "small":
         return found | {"SPLIT": config.cluster}
     return found | {
@@ -79,6 +89,8 @@ def constants(product: Product, config: Config) -> dict[str, int]:
 def body(product: Product, config: Config) -> str:
     """Constants and the kernel, on top of the instructions and the function ``multiply``."""
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
+    if product.groups:
+        lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
     return "\n".join(["", *lines, "", read(f"{config.kernel}.cuh")])
 
 
@@ -91,8 +103,9 @@ def text(product: Product, config: Config) -> str:
 def name(product: Product, config: Config) -> str:
     """What messages and the cache call a kernel."""
     kind = {"bfloat16": "bf16", "float8_e4m3fn": "fp8"}[product.dtype]
+    groups = f"_{product.groups}" if product.groups else ""
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
-    return f"{kind}_{product.out}_{product.n}x{product.k}{'_bias' * product.bias}_{tile}"
+    return f"{kind}_{product.out}_{product.n}x{product.k}{'_bias' * product.bias}{groups}_{tile}"
 
 
 @functools.cache

@@ -1,0 +1,99 @@
+"""Grouped products by the kernel's own text on the CPU; rows that belong to no group must stay as they were."""
+
+import itertools
+
+import pytest
+import torch
+from played.running import Operands, build, run
+
+from opmux_deepgemm.configs import Config
+
+BF16, F32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
+
+
+def integers(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def codes(tensor: torch.Tensor, fp8: bool) -> torch.Tensor:
+    return tensor.to(FP8) if fp8 else tensor.bfloat16()
+
+
+def ragged(offsets: torch.Tensor, sizes: torch.Tensor | None, n: int, k: int, fp8: bool = False) -> Operands:
+    groups, m, blocks = len(offsets) - 1, int(offsets[-1]) + 3, -(-k // 128)
+    torch.manual_seed(m + n + k)
+    x, w = codes(torch.randn(m, k), fp8), codes(torch.randn(groups, n, k), fp8)
+    if not fp8:
+        return Operands(x, w, offsets=offsets, sizes=sizes)
+    x_scale, w_scale = torch.rand(blocks, m).t() + 0.5, torch.rand(groups, -(-n // 128), blocks) + 0.5
+    return Operands(x, w, x_scale, w_scale, offsets=offsets, sizes=sizes)
+
+
+def masked(counts: torch.Tensor, max_m: int, n: int, k: int, fp8: bool = False) -> Operands:
+    groups, blocks = len(counts), -(-k // 128)
+    torch.manual_seed(max_m + n + k)
+    x, w = codes(torch.randn(groups, max_m, k), fp8), codes(torch.randn(groups, n, k), fp8)
+    if not fp8:
+        return Operands(x, w, sizes=counts)
+    x_scale, w_scale = torch.rand(groups, max_m, blocks) + 0.5, torch.rand(groups, -(-n // 128), blocks) + 0.5
+    return Operands(x, w, x_scale, w_scale, sizes=counts)
+
+
+def rows_of(given: Operands) -> list[tuple[int, slice]]:
+    """For each group where its rows lie in the matrix of all of them."""
+    if given.offsets is None:
+        size = given.x.shape[1]
+        return [(g, slice(g * size, g * size + count)) for g, count in enumerate(given.sizes.tolist())]
+    offsets = given.offsets.tolist()
+    sizes = [b - a for a, b in itertools.pairwise(offsets)] if given.sizes is None else given.sizes.tolist()
+    return [(g, slice(offsets[g], offsets[g] + size)) for g, size in enumerate(sizes)]
+
+
+def wrong(found: torch.Tensor, given: Operands) -> int:
+    """How many elements are further from float64 than roundings explain, or were written and belong to no group."""
+    k = given.x.shape[-1]
+    flat = found.flatten(0, -2)
+    x, outside, failures = given.x.double().reshape(-1, k), torch.ones(len(flat), dtype=torch.bool), 0
+    if given.x_scale is not None:
+        x = x * given.x_scale.double().reshape(len(x), -1).repeat_interleave(128, 1)[:, :k]
+    for group, rows in rows_of(given):
+        w = given.w[group].double()
+        if given.w_scale is not None:
+            scale = given.w_scale[group].double().repeat_interleave(128, 1)[:, :k]
+            w = w * scale.repeat_interleave(128, 0)[: len(w)]
+        wanted = x[rows] @ w.T
+        bound = wanted.abs() * (2.0**-8 if found.dtype == BF16 else 2.0**-22) + x[rows].abs() @ w.abs().T * 2.0**-20
+        failures += int(((flat[rows].double() - wanted).abs() <= bound).logical_not().sum())
+        outside[rows] = False
+    return failures + int(flat[outside].isnan().logical_not().sum())  # results are poisoned with NaN
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "out"),
+    [
+        (ragged(integers(0, 70, 70, 199, 200), None, 136, 136), Config("large", 64, 64, 2, 1, 1, 8), BF16),
+        (ragged(integers(0, 128, 384), integers(100, 130), 72, 192), Config("large", 128, 96, 2, 2, 2, 1), BF16),
+        (ragged(integers(0, 64, 200), None, 136, 272, fp8=True), Config("large", 128, 96, 2, 2, 1, 8), BF16),
+        (ragged(integers(0, 3, 300), None, 200, 144, fp8=True), Config("large", 128, 192, 3, 2, 2, 8), F32),
+        (masked(integers(0, 130, 64, 5), 130, 136, 72), Config("large", 128, 160, 3, 2, 2, 8), BF16),
+        (masked(integers(70, 1, 64), 72, 136, 272, fp8=True), Config("large", 64, 96, 2, 1, 1, 8), F32),
+        (masked(integers(0, 0), 16, 72, 144, fp8=True), Config("large", 64, 32, 2, 1, 1, 8), BF16),
+    ],
+    ids=[
+        "ragged", "ragged, padding, two blocks share w", "ragged codes", "ragged codes, two blocks share w", "masked",
+        "masked codes", "no rows at all",
+    ],
+)  # fmt: skip
+def test_each_group_is_multiplied_by_its_own_weight(given, config, out, tmp_path) -> None:
+    product = given.product(out)
+    program = build(product, config, given, tmp_path)
+    for seed in (0, 1):
+        assert wrong(run(program, product, config, given, seed), given) == 0
+
+
+def test_counts_that_are_too_large_do_not_reach_past_the_rows(tmp_path) -> None:
+    given = masked(integers(30, 70), 32, 72, 72)
+    config, product = Config("large", 64, 64, 2, 1), given.product(BF16)
+    found = run(build(product, config, given, tmp_path), product, config, given, 0)
+    kept = Operands(given.x, given.w, sizes=integers(30, 32))
+    assert wrong(found, kept) == 0
