@@ -30,11 +30,12 @@ VENDOR = "packages/plugins-vendor"
 ASM = "packages/plugins-asm"
 CK = "packages/plugins-ck"
 DEEPGEMM = "packages/plugins-deepgemm"
+CUTILE = "packages/plugins-cutile"
 TRANSFORMERS = "packages/transformers"
 EMULATOR = "packages/emulator"
 JIT = "packages/jit"
-PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, ASM, CK, DEEPGEMM, TRANSFORMERS, EMULATOR)
-TESTED = (CORE, JIT, TRITON, VENDOR, ASM, CK, DEEPGEMM, TRANSFORMERS, EMULATOR)
+PACKAGES = (CORE, TEMPLATE, JIT, TRITON, VENDOR, ASM, CK, DEEPGEMM, CUTILE, TRANSFORMERS, EMULATOR)
+TESTED = (CORE, JIT, TRITON, VENDOR, ASM, CK, DEEPGEMM, CUTILE, TRANSFORMERS, EMULATOR)
 """Packages with tests of their own; the template's run in session ``build``."""
 ARCHS = {"gfx942": "gfx942", "gfx90a": "gfx90a", "gfx950": "gfx950", "sm90": "sm_90"}
 """Sessions ``test-gfx942``, ``test-sm90``, ... and the arch that each is for."""
@@ -48,6 +49,7 @@ EVERYTHING = (
     f"{ASM}[testing]",
     f"{CK}[testing]",
     f"{DEEPGEMM}[testing]",
+    f"{CUTILE}[testing]",
     f"{TRANSFORMERS}[testing]",
     f"{EMULATOR}[compiler]",
     f"{JIT}[testing]",
@@ -239,6 +241,13 @@ def ck(session: nox.Session) -> None:
     session.run("opmux", "conformance", "ck", *arguments, *within, env=environment)
 
 
+@nox.session(name="test-cutile")
+def cutile(session: nox.Session) -> None:
+    """Compile every CUDA Tile kernel that calls of models get, for four archs, and check the machine code."""
+    install(session, f"{CORE}[cli,testing]", JIT, f"{CUTILE}[testing]", "pytest-xdist")
+    session.run("python", "-m", "pytest", *DISTRIBUTED, f"{CUTILE}/every_kernel", env={"OMP_NUM_THREADS": "1"})
+
+
 @nox.session(name="test-foreign")
 def foreign(session: nox.Session) -> None:
     """Run AMD's hand-written code objects on the emulator (fetches 40 MB); ``-- --write`` writes the page."""
@@ -394,7 +403,7 @@ def use_wheels(session: nox.Session, wheels: Path, folder: Path) -> None:
     session.run("python", "-m", "virtualenv", "--quiet", str(folder / "venv"))
     scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
     python, opmux = str(scripts / "python"), str(scripts / "opmux")
-    packages = ["opmux[cli,testing,triton,asm,ck,deepgemm]", "opmux-template"]
+    packages = ["opmux[cli,testing,triton,asm,ck,deepgemm,cutile]", "opmux-template"]
     find = ["--find-links", str(wheels)]
     run = {"external": True}
     session.run(python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS, *find, *packages, **run)

@@ -28,7 +28,7 @@ def test_a_name_that_none_has_is_wrong_use(present) -> None:
     with pytest.raises(InvalidArgument) as caught:
         choose(add(), "gcc")
     assert str(caught.value) == (
-        "compile: `compiler` expected one of nvrtc, nvcc, hipcc, clang, zig, got 'gcc'; leave it out"
+        "compile: `compiler` expected one of nvrtc, nvcc, hipcc, clang, zig, cutile, got 'gcc'; leave it out"
     )
 
 
@@ -65,4 +65,5 @@ def test_doctor_is_told_of_those_that_the_core_does_not_look_for(present) -> Non
         {"name": "nvrtc", "version": "13.5", "path": "/lib/libnvrtc.so.13"},
         {"name": "clang", "version": None, "path": None},
         {"name": "zig", "version": None, "path": None},
+        {"name": "cutile", "version": None, "path": None},
     ]

@@ -58,6 +58,7 @@ def write(folder: Path, entry: Entry) -> None:
         "abi": source.abi,
         "backend": source.backend,
         "op": source.op,
+        "language": source.language,
         "compiler": entry.compiler,
         "builds": entry.builds,
         "seconds": round(entry.seconds, 3),
@@ -99,12 +100,12 @@ def _entry(folder: Path, stated: dict[str, Any], read_file: Callable[[Path], byt
     key, compiler = stated["key"], stated["compiler"]
     if key != folder.name or key != entry_key(key.partition("-")[0], compiler):
         raise Damaged(f"it is the entry of another key, {key}")
-    suffix = ".cu" if stated["arch"].startswith("sm_") else ".hip"
     code = files.checked(folder / CODE, stated["files"][CODE], read_file)
-    text = files.checked(folder / f"source{suffix}", stated["files"][f"source{suffix}"], read_file)
+    (named,) = (name for name in stated["files"] if name.startswith("source."))
+    text = files.checked(folder / named, stated["files"][named], read_file)
     source = Source(
         stated["name"], text.decode(), stated["arch"], tuple(stated["flags"]),
         tuple(Path(place) for place in stated["include_dirs"]), stated["headers"], stated["abi"],
-        stated["backend"], stated["op"],
+        stated["backend"], stated["op"], stated.get("language", "c++"),
     )  # fmt: skip
     return Entry(key, source, compiler, code, stated["builds"], stated["seconds"], folder)

@@ -14,6 +14,7 @@ def source_key(source: Source) -> str:
     hashed = hashlib.sha256()
     headers = sorted(included(source))
     fields = [str(FORMAT), source.name, source.text, source.arch, str(source.abi), *source.flags]
+    fields += [] if source.language == "c++" else [f"language {source.language}"]
     for part in (*(field.encode() for field in fields), b"headers", *(p for n, c in headers for p in (n.encode(), c))):
         hashed.update(f"{len(part)}:".encode() + part)
     return hashed.hexdigest()[:32]

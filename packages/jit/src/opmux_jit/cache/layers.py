@@ -18,6 +18,7 @@ from opmux_jit.cache.keys import entry_key, source_key
 from opmux_jit.cache.reports import warn_once
 from opmux_jit.cache.store import NotKept, Store
 from opmux_jit.compilers import Compiler, choose, identity, likely_identity
+from opmux_jit.compilers.choice import prebuild_command
 from opmux_jit.compilers.source import Source
 from opmux_jit.errors import CacheRefused, KernelMissing
 
@@ -144,14 +145,11 @@ def compile_entry(source: Source, compiler: Compiler, name: str, folder: Path) -
 
 
 def _missing(source: Source) -> str:
-    only = [f"--backend {source.backend}"] if source.backend else []
-    only += [f"--op {source.op}"] if source.op else []
-    command = " ".join(["opmux prebuild --arch", source.arch.rstrip("af"), *only, "--shapes FILE --out DIR"])
     known = [f"{b.root} ({', '.join(b.archs)})" for b in bundles.layers()]
     where = f"bundles: {'; '.join(known)}" if known else f"no bundle is named by {bundles.VARIABLE}"
     return (
         f"{source.name}: no machine code for {source.arch}, and {NO_JIT} forbids compiling\n"
-        f"  cache:     {cache_root()}\n  {where}\n  try:       {command}"
+        f"  cache:     {cache_root()}\n  {where}\n  try:       {prebuild_command(source)}"
     )
 
 

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping
 
 from opmux.plugin import InvalidArgument
-from opmux_jit.compilers import nvrtc, programs, zig
-from opmux_jit.compilers.compiler import Compiler
+from opmux_jit.compilers import nvrtc, programs, tile, zig
+from opmux_jit.compilers.compiler import Compiler, identity
 from opmux_jit.compilers.source import Source
 from opmux_jit.errors import CompilerMissing
 
-NAMES = ("nvrtc", *(kind.name for kind in programs.KINDS), zig.NAME)
-"""In the order in which they are tried."""
+OF_C = ("nvrtc", *(kind.name for kind in programs.KINDS), zig.NAME)
+"""The compilers of C++, in the order in which they are tried."""
+NAMES = (*OF_C, tile.NAME)
+"""All compilers."""
 
 _REMEDY = {
     "nvidia": 'pip install "opmux-jit[nvrtc]", or install a CUDA toolkit and set CUDA_HOME',
@@ -23,6 +25,8 @@ def find(name: str) -> Compiler | None:
         return nvrtc.find()
     if name == zig.NAME:
         return zig.find()
+    if name == tile.NAME:
+        return tile.find()
     return programs.find(next(kind for kind in programs.KINDS if kind.name == name))
 
 
@@ -45,8 +49,12 @@ def choose(source: Source, name: str | None = None) -> Compiler:
     if name is not None and name not in NAMES:
         raise InvalidArgument(f"compile: `compiler` expected one of {', '.join(NAMES)}, got {name!r}; leave it out")
     reasons: dict[str, str] = {}
-    for one in NAMES if name is None else (name,):
+    fitting = (tile.NAME,) if source.language == tile.NAME else OF_C
+    for one in fitting if name is None else (name,):
         found = find(one)
+        if one not in fitting:
+            reasons[one] = f"it does not compile {source.language}"
+            continue
         reason = "not found" if found is None else found.refusal(source)
         if found is not None and reason is None:
             return found
@@ -56,6 +64,9 @@ def choose(source: Source, name: str | None = None) -> Compiler:
 
 def likely_identity(source: Source, name: str | None) -> str | None:
     """The identity of the compiler that `choose` will return, where that can be told without loading a library."""
+    if source.language == tile.NAME:  # its version is known without loading it
+        found = tile.find()
+        return None if found is None or name not in (None, tile.NAME) else identity(found)
     if source.vendor != "nvidia" or name not in (None, "nvrtc"):
         return None
     version = nvrtc.likely_version()
@@ -64,12 +75,22 @@ def likely_identity(source: Source, name: str | None) -> str | None:
 
 def _none_fits(source: Source, reasons: Mapping[str, str]) -> str:
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
-    return f"{source.name}: no compiler for {source.arch}{lines}\n  try: {_REMEDY[source.vendor]}"
+    remedy = _REMEDY[source.vendor]
+    if source.language == tile.NAME:
+        remedy = f"{tile.REMEDY}, or build it where that is installed: {prebuild_command(source)}"
+    return f"{source.name}: no compiler for {source.arch}{lines}\n  try: {remedy}"
+
+
+def prebuild_command(source: Source) -> str:
+    """The command that builds a bundle with a source's kernels."""
+    only = [f"--backend {source.backend}"] if source.backend else []
+    only += [f"--op {source.op}"] if source.op else []
+    return " ".join(["opmux prebuild --arch", source.arch.rstrip("af"), *only, "--shapes FILE --out DIR"])
 
 
 def toolchains() -> Iterator[dict[str, str | None]]:
     """What `opmux doctor` shows: each compiler that the core does not look for itself."""
-    for name in ("nvrtc", "clang", zig.NAME):
+    for name in ("nvrtc", "clang", zig.NAME, tile.NAME):
         found = find(name)
         yield {
             "name": name,

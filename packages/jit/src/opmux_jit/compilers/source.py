@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from opmux.plugin import InvalidArgument
 
@@ -18,13 +19,15 @@ class Source:
 
     Attributes:
         name: what messages and files call it: letters, digits, ``_``, ``.``, ``-``.
-        text: CUDA C++ or HIP C++. Kernels are looked up by name in the machine code: declare them ``extern "C"``.
+        text: CUDA C++, HIP C++ or cuda.tile Python. Kernels are looked up by name in the machine code: in C++, declare
+            them ``extern "C"``.
         arch: what to compile for, in the toolchain's words: ``sm_90``, ``sm_90a``, ``gfx942``.
         flags: further options of the compiler, in order.
         include_dirs: where headers are looked for; relative ones are made absolute, as compilers run in other folders.
         headers: headers that exist only in memory, by the name that ``#include`` uses: a relative one without ``..``.
         abi: the version of the agreement between kernel and launching code; part of the cache key.
         backend, op: for whom it is built; named in errors, and no part of the cache key.
+        language: what ``text`` is in: ``c++``, or ``cutile`` for cuda.tile Python (see `opmux_jit.compilers.tile`).
 
     Raises:
         InvalidArgument: where ``name``, ``arch`` or a header's name is malformed, or a flag names a folder of headers.
@@ -39,6 +42,7 @@ class Source:
     abi: int = 1
     backend: str = ""
     op: str = ""
+    language: Literal["c++", "cutile"] = "c++"
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -73,4 +77,6 @@ class Source:
     @property
     def suffix(self) -> str:
         """The suffix of the source's file."""
+        if self.language == "cutile":
+            return ".py"
         return ".cu" if self.vendor == "nvidia" else ".hip"

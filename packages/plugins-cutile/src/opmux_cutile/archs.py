@@ -1,0 +1,4 @@
+"""The archs that CUDA Tile's compiler makes code for."""
+
+BACKEND = "cutile"
+ARCHS = ("sm_80+",)

@@ -1,0 +1,1 @@
+"""Norms: a row, or several short ones, in each block."""

@@ -1,0 +1,36 @@
+"""The records of the norms."""
+
+from opmux.plugin import AtMost, Constraint, Contiguous, Dtype, Exact, Implementation, Priority, UnitStride
+from opmux_cutile.archs import ARCHS
+from opmux_cutile.norms.configs import LONGEST
+
+FLOATS = ("bfloat16", "float16", "float32")
+
+
+def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementation:
+    return Implementation(
+        op=op,
+        target=f"opmux_cutile.norms.targets:{op}",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(
+            *(Dtype(tensor, *FLOATS) for tensor in tensors if tensor != "bias"),
+            AtMost("hidden", LONGEST),
+            UnitStride(*tensors),
+            *more,
+        ),
+        features=(Exact("hidden"),),
+        config="opmux_cutile.norms.configs:norm_config",
+        config_schema="opmux_cutile.norms.configs:NormConfig",
+        space="opmux_cutile.norms.configs:norm_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+RECORDS = (
+    _record("rms_norm", ("x", "weight")),
+    _record("add_rms_norm", ("x", "residual", "weight")),
+    _record("add_rms_norm_", ("x", "residual", "weight"), Contiguous("x", "residual")),
+    _record("layer_norm", ("x", "weight", "bias")),
+)

@@ -1,0 +1,96 @@
+"""What the core calls for a norm."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from opmux_cutile.launching import TileKernel, aligned, in_launches, launch, rows_of
+from opmux_cutile.norms.configs import NormConfig, power_of_two
+from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+
+MODULE = "opmux_cutile.norms.kernels"
+PACKED = torch.contiguous_format
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig) -> Tensor:
+    """The op `rms_norm`."""
+    y = torch.empty_like(x, memory_format=PACKED)
+    _run("rms_norm", config, (x,), (weight,), (y,), (eps, weight_offset))
+    return y
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
+) -> tuple[Tensor, Tensor]:
+    """The op `add_rms_norm`."""
+    y, total = torch.empty_like(x, memory_format=PACKED), torch.empty_like(residual, memory_format=PACKED)
+    _run("add_rms_norm", config, (x, residual), (weight,), (y, total), (eps, weight_offset))
+    return y, total
+
+
+def add_rms_norm_(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
+) -> None:
+    """The op `add_rms_norm_`: a block has read its rows of x and residual when it overwrites them."""
+    _run("add_rms_norm", config, (x, residual), (weight,), (x, residual), (eps, weight_offset), in_place=True)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, config: NormConfig) -> Tensor:
+    """The op `layer_norm`."""
+    y = torch.empty_like(x, memory_format=PACKED)
+    vectors = (weight, weight if bias is None else bias)
+    _run("layer_norm", config, (x,), vectors, (y,), (eps,), Constant(bias is not None))
+    return y
+
+
+def _run(
+    name: str,
+    config: NormConfig,
+    given: tuple[Tensor, ...],
+    vectors: tuple[Tensor, ...],
+    made: tuple[Tensor, ...],
+    numbers: tuple[float, ...],
+    *more: Constant,
+    in_place: bool = False,
+) -> None:
+    """Launch a norm on matrices that are read, vectors, and packed matrices that are written."""
+    if not made[0].numel():
+        return
+    width = vectors[0].numel()
+    matrices = tuple(rows_of(tensor, width) for tensor in (*given, *made))
+    fits = aligned(*matrices, *vectors)
+    dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in (*given, *vectors, *made))
+    kernel = _kernel(name, config, len(given), dtypes, len(numbers), width, fits, in_place, *more)
+    for parts in in_launches(*matrices):
+        blocks = -(-len(parts[0]) // config.rows)
+        launch(kernel, (blocks, 1, 1), *parts[: len(given)], *vectors, *parts[len(given) :], *numbers)
+
+
+@lru_cache(maxsize=1024)
+def _kernel(
+    name: str,
+    config: NormConfig,
+    given: int,
+    dtypes: tuple[str, ...],
+    numbers: int,
+    width: int,
+    fits: bool,
+    in_place: bool,
+    *more: Constant,
+) -> TileKernel:
+    """The kernel for matrices and vectors of these dtypes: those that are given, the vectors, those that are made."""
+    made = {"rms_norm": 1, "add_rms_norm": 2, "layer_norm": 1}[name]
+    arrays: list[Parameter] = []
+    for position, dtype in enumerate(dtypes):
+        first_made = len(dtypes) - made
+        if given <= position < first_made:
+            arrays.append(Array(dtype, (width,), (1,), fits))
+            continue
+        place = position if position < given else position - first_made
+        groups = (f"matrix {place}",) if in_place else ()
+        arrays.append(Array(dtype, (None, width), (None, 1), fits, groups))
+    sizes = (Constant(width), Constant(config.rows), Constant(power_of_two(width)))
+    parameters = (*arrays, *[Scalar("float32")] * numbers, *sizes, *more)
+    op = f"{name}_" if in_place else name
+    return TileKernel(op, MODULE, name, parameters, config.hints)

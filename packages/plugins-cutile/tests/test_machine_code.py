@@ -1,0 +1,39 @@
+"""What the compiler makes of the kernels, without a GPU: arguments as the launcher gives them, no local memory."""
+
+import pytest
+import torch
+from cubins import compiled, kernel, layout, meta
+
+FP32 = torch.float32
+ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_rows_are_read_and_written_in_whole_vectors(arch, tmp_path) -> None:
+    wanted = kernel("rms_norm", meta(512, 5120), meta(5120), arch=arch)
+    found = compiled(wanted, arch, tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    assert found.opcodes["LDG.E.128"] == 10  # 5120 elements of x and of the weight, 8 for each of 128 threads
+    assert found.opcodes["STG.E.128"] == 5
+    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+    assert 0 < found.registers <= 255
+
+
+@pytest.mark.parametrize(
+    ("op", "tensors"),
+    [
+        ("rms_norm", (meta(7, 16384), meta(16384))),
+        ("rms_norm", (meta(7, 4097), meta(4097))),
+        ("rms_norm", (meta(7, 64), meta(64, dtype=FP32))),
+        ("add_rms_norm", (meta(7, 16384), meta(7, 16384, dtype=FP32), meta(16384))),
+        ("add_rms_norm_", (meta(7, 8192), meta(7, 8192), meta(8192))),
+        ("layer_norm", (meta(7, 16384), meta(16384), meta(16384))),
+        ("layer_norm", (meta(7, 1000), meta(1000), None)),
+    ],
+    ids=["longest", "odd", "short", "added, wide", "in place", "centred, longest", "centred, no bias"],
+)
+def test_no_kernel_uses_local_memory(op, tensors, tmp_path) -> None:
+    wanted = kernel(op, *tensors)
+    found = compiled(wanted, "sm_90", tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)

@@ -1,0 +1,62 @@
+"""What the backend claims: nothing unless it is asked for; what it refuses, with the reason."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from cubins import meta
+
+import opmux
+
+FP32, FP64 = torch.float32, torch.float64
+
+
+def judged(op, *tensors, arch: str = "sm_90", backend: str | None = "cutile", **options):
+    """The candidate of this backend."""
+    plan = opmux.explain(op, *tensors, arch=arch, backend=backend, **options)
+    return next(candidate for candidate in plan.candidates if candidate.name == "cutile")
+
+
+def test_it_is_chosen_only_where_it_is_asked_for() -> None:
+    found = judged(opmux.rms_norm, meta(4, 4096), meta(4096), backend=None)
+    assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
+def test_every_arch_from_sm_80_is_taken(arch) -> None:
+    assert judged(opmux.rms_norm, meta(4, 4096), meta(4096), arch=arch).status == "chosen"
+
+
+@pytest.mark.parametrize(
+    ("op", "tensors", "reason"),
+    [
+        (opmux.rms_norm, (meta(4, 16385), meta(16385)), "hidden = 16385 is more than 16384"),
+        (opmux.rms_norm, (meta(4, 16, dtype=FP64), meta(16)), "x is float64, takes bfloat16, float16, float32"),
+        (opmux.rms_norm, (meta(4, 16), meta(16, dtype=FP64)), "weight is float64, takes bfloat16, float16, float32"),
+        (opmux.rms_norm, (meta(16, 4).T, meta(16)), "the last stride of x is not 1: strides [1, 4]"),
+        (opmux.add_rms_norm_, (meta(4, 32)[:, :16], meta(4, 16), meta(16)), "x is not contiguous: strides [32, 1]"),
+    ],
+)
+def test_what_it_refuses_has_a_reason(op, tensors, reason) -> None:
+    found = judged(op, *tensors)
+    assert (found.status, found.reason) == ("rejected", reason)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "gfx942", "cpu"])
+def test_other_archs_are_refused(arch) -> None:
+    found = judged(opmux.rms_norm, meta(4, 4096), meta(4096), arch=arch)
+    assert (found.status, found.reason) == ("rejected", f"archs: sm_80+, this is {arch}")
+
+
+def test_neither_planning_nor_recording_imports_the_compiler() -> None:
+    program = (
+        "import sys, torch, opmux\n"
+        "from opmux.plugin import takers\n"
+        "from opmux_cutile.prebuilding import kernels_of\n"
+        "x = torch.empty(4, 64, device='meta')\n"
+        "(taker,) = takers(opmux.rms_norm, x, x[0], arch='sm_90', backend='cutile')\n"
+        "assert kernels_of(taker)[0].source('sm_90').text\n"
+        "assert 'cuda.tile' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
