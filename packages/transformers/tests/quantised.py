@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.integrations.finegrained_fp8 import FP8Linear
+from transformers import FineGrainedFP8Config
+from transformers.integrations.finegrained_fp8 import FP8Linear, replace_with_fp8_linear
 
 import opmux
 from opmux.nn import QuantizedLinear
@@ -54,6 +55,27 @@ def as_fp8(plain: nn.Module, **how: Any) -> Any:
     made = copy.deepcopy(plain)
     for path, linear in linears(made):
         put(made, path, finegrained(linear, **how))
+    return made
+
+
+def with_fp8_experts(plain: nn.Module, form: str = "float", **how: Any) -> Any:
+    """A copy of a mixture whose experts are those of fine-grained fp8, put there by transformers; its linears stay."""
+    made: Any = copy.deepcopy(plain)
+    mixtures = [path for path, _ in made.named_modules() if path.endswith(".experts")]
+    others = [path for path, _ in linears(made)]
+    config = FineGrainedFP8Config(scale_fmt=form, **how)
+    replace_with_fp8_linear(made, [*others, "lm_head"], config)
+    for path in mixtures:
+        own, module = plain.get_submodule(path), made.get_submodule(path).to_empty(device="cpu")
+        for name in ("gate_up_proj", "down_proj"):
+            q, scale = opmux.quantize(own.get_parameter(name).detach(), dtype=torch.float8_e4m3fn, block=BLOCK)
+            if form == "ue8m0":
+                scale = torch.exp2(scale.log2().ceil())
+                q = opmux.static_quantize(own.get_parameter(name).detach(), scale, dtype=q.dtype)
+            module.get_parameter(name).data = q
+            stored = module.get_parameter(f"{name}_scale_inv")
+            stored.data = scale.to(stored.dtype)
+        module.train(own.training)
     return made
 
 

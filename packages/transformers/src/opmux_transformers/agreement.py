@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from opmux_transformers.coded import codes_of
+from opmux_transformers.registries import asks_fp8_registry
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Largest difference, as a fraction of the element's own magnitude plus the root mean square of all elements."""
@@ -105,7 +106,8 @@ def random_state(module: nn.Module, like: Tensor | None = None) -> dict[str, Ten
 
     A model's own values may hide what it computes: weights of one, zeros, or scores so small that every softmax is
     flat. Buffers get positive random values, because a factor of one would be invisible. Quantised modules and modules
-    that hold frequencies keep their values, except linears whose codes opmux multiplies: `coded` says why.
+    that hold frequencies keep their values, except linears whose codes opmux multiplies, and experts of fine-grained
+    fp8: `coded` says why.
 
     Args:
         module: the module.
@@ -113,6 +115,8 @@ def random_state(module: nn.Module, like: Tensor | None = None) -> dict[str, Ten
     """
     kept = {id(t) for child in module.modules() if _means_something(child) for t in _own_tensors(child)}
     coded = {id(child._parameters.get("weight")) for child in module.modules() if codes_of(child) is not None}
+    mixtures = (child for child in module.modules() if asks_fp8_registry(child))
+    coded |= {id(p) for child in mixtures for p in child._parameters.values() if p is not None and p.element_size() < 2}
     state = {}
     for seed, (name, parameter) in enumerate(module.named_parameters()):
         plain = parameter.is_floating_point() and parameter.element_size() > 1 and id(parameter) not in kept

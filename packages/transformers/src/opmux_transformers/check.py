@@ -17,10 +17,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-import opmux.nn
 from opmux.errors import InvalidArgument
 from opmux_transformers.configs import first_line, small_config
 from opmux_transformers.patching import patch_model
+from opmux_transformers.quantised_reference import quantise
 from opmux_transformers.reporting import Report
 
 SEED = 0
@@ -188,8 +188,7 @@ def compare_quantised(config: Any, codes: str, device: str = "cpu") -> tuple[Com
     patched = copy.deepcopy(plain)
     report = patch_model(patched, {**ALL, "quantize": codes})
     taken = {row.module for row in report.rows if row.kind == "quantize" and row.op}
-    others = [path for path, module in plain.named_modules() if isinstance(module, nn.Linear) and path not in taken]
-    opmux.nn.quantize_(plain, codes, skip=others, backend="reference")
+    quantise(plain, codes, taken)
     ids = prompts(plain.config).to(device)
     with torch.no_grad():
         own, right = (model(ids).logits for model in (patched, plain))

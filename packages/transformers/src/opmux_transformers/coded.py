@@ -74,16 +74,21 @@ class Kept:
 
     A weight that has taken the place of the one the codes were made of is quantised at each call too: FSDP gathers a
     sharded weight into memory of its own, and keeps the version of that memory as it was.
+
+    Attributes:
+        dtype: That of the codes.
+        name: The attribute of the module that holds the weight.
+        transposed: Whether the weight's rows are its inputs.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: torch.dtype, name: str = "weight", transposed: bool = False) -> None:
+        self.dtype, self.name, self.transposed = dtype, name, transposed
         self.key: tuple[Any, ...] | None = None
         self.codes: tuple[Tensor, Tensor] | None = None
         self.made_of: weakref.ref[Tensor] | None = None
 
     def of(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The codes ``(n, k)`` and the scales ``(n, 1)`` of a weight."""
+        """The codes ``(*, n, k)`` and the scales ``(*, n, 1)`` of a weight."""
         key, codes = self.key, self.codes  # in this order: another thread may be writing them in the other
         if torch.compiler.is_compiling():
             trained = torch.is_grad_enabled() and weight.requires_grad
@@ -103,17 +108,18 @@ class Kept:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Kept":
         """One for the copy of the module, whose parameters are copied before it."""
-        made, weight = Kept(self.dtype), None if self.made_of is None else self.made_of()
+        made, weight = self.for_replica(), None if self.made_of is None else self.made_of()
         if weight is not None and id(weight) in memo:
             made.made_again(memo[id(weight)])
         return made
 
     def for_replica(self) -> "Kept":
         """One for a replica of the module, whose weight may be on another device and is quantised in another thread."""
-        return Kept(self.dtype)
+        return Kept(self.dtype, self.name, self.transposed)
 
     def _quantized(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return opmux.quantize(weight.detach(), dtype=self.dtype, block=(1, -1))
+        weight = weight.detach()
+        return opmux.quantize(weight.mT if self.transposed else weight, dtype=self.dtype, block=(1, -1))
 
 
 def _key(weight: Tensor) -> tuple[Any, ...] | None:

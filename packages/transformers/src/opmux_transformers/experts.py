@@ -6,27 +6,31 @@ computed by the implementation that the configuration named before.
 """
 
 import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
 import opmux
-from opmux.nn import mix_experts
+from opmux.nn import GroupedCodes, mix_experts
 from opmux_transformers import agreement
 from opmux_transformers.calls import watched
+from opmux_transformers.coded import Kept
+from opmux_transformers.registries import eager_forward, registry_of
 
 NAME = "opmux"
 """What a patched model's configuration calls its experts function."""
 
-NAMED = "_experts_implementation_internal"
-"""The attribute of a configuration that names its experts function."""
-
 HELD = "_opmux_experts"
 """The attribute of an experts module that holds its `Held`."""
+
+SCALES = "_scale_inv"
+"""What transformers adds to the name of a weight for that of its scales."""
+
+KEPT = "_opmux_kept_"
+"""With the name of a weight, the attribute of an experts module that holds its codes, if `patch` quantised it."""
 
 USUAL = "grouped_mm"
 """transformers' own default."""
@@ -45,11 +49,14 @@ class Experts:
     Attributes:
         gate: A name in `GATES`; empty if the module's own gate is called between the products.
         activation: The class of the activation that the gate replaces, or the function.
+        codes: Which values of a row share a scale, a name of `opmux.nn.GroupedCodes`, if its weights are codes of 8
+            bits; empty if they are not.
         fixed: Numbers that the module's forward reads; the finding holds while they do not change.
     """
 
     gate: str
     activation: Any = None
+    codes: str = ""
     fixed: tuple[tuple[str, Any], ...] = ()
 
     def gate_of(self, module: Any) -> Callable[[Tensor], Tensor]:
@@ -89,7 +96,7 @@ def opmux_experts(module: nn.Module, hidden_states: Tensor, top_k_index: Tensor,
     found = None if held is None else held.found
     if found is None or getattr(module, "_is_expert_parallel", False) or not agreement.unchanged(module, found.fixed):
         before = USUAL if held is None or held.before is None else held.before
-        function = ALL_EXPERTS_FUNCTIONS.get_interface(before, eager_forward(type(module)))
+        function = registry_of(type(module)).get_interface(before, eager_forward(type(module)))
         result: Tensor = function(module, hidden_states, top_k_index, top_k_weights)
         return result
     return compute_experts(module, found, hidden_states, top_k_index, top_k_weights)
@@ -100,53 +107,31 @@ def compute_experts(
 ) -> Tensor:
     """The same for a module whose finding holds."""
     of: Any = module
-    up, down = of.gate_up_proj if of.has_gate else of.up_proj, of.down_proj
-    if of.is_transposed:
-        up, down = up.mT, down.mT
+    names = up_name(module), "down_proj"
+    up, down = (weight_of(module, name, found.codes) for name in names)
     biases: dict[str, Any] = {}
     if of.has_bias:
         biases = {"up_bias": of.gate_up_proj_bias if of.has_gate else of.up_proj_bias, "down_bias": of.down_proj_bias}
     after = of.post_expert_norm if getattr(of, "has_post_expert_norm", False) else None
-    mixed = mix_experts(
-        hidden_states.to(up.dtype), top_k_index, top_k_weights, up, down, found.gate_of(module), after=after, **biases
-    )
+    x = hidden_states if isinstance(up, GroupedCodes) else hidden_states.to(up.dtype)
+    mixed = mix_experts(x, top_k_index, top_k_weights, up, down, found.gate_of(module), after=after, **biases)
     return mixed.to(hidden_states.dtype)
 
 
-def asks_registry(module: nn.Module) -> bool:
-    """Whether the forward of a module's class, or one that it inherits, asks transformers' registry of experts."""
-    return "config" in vars(module) and _decorated(type(module)) is not None
+def up_name(module: Any) -> str:
+    """The name of a module's first weight."""
+    return "gate_up_proj" if module.has_gate else "up_proj"
 
 
-def eager_forward(cls: type) -> Callable[..., Any]:
-    """The forward that a class defines, below the one that asks the registry.
-
-    Raises:
-        TypeError: if it does not ask the registry.
-    """
-    decorated = _decorated(cls)
-    if decorated is None:
-        raise TypeError(f"the forward of {cls.__name__} does not ask transformers' experts registry")
-    below: Callable[..., Any] = inspect.unwrap(decorated)
-    return below
-
-
-def _decorated(cls: type) -> Callable[..., Any] | None:
-    """The first forward among a class and those it inherits from that asks transformers' registry of experts."""
-    for base in cls.__mro__:
-        forward: Callable[..., Any] | None = vars(base).get("forward")
-        cells = getattr(forward, "__closure__", None) or ()
-        if any(_contents(cell) is ALL_EXPERTS_FUNCTIONS for cell in cells):
-            return forward
-    return None
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        contents = cell.cell_contents
-    except ValueError:  # not set yet
-        return None
-    return contents if isinstance(contents, ExpertsInterface) else None
+def weight_of(module: Any, name: str, codes: str) -> Tensor | GroupedCodes:
+    """A weight ``(experts, n, k)`` of a module's experts: its own codes, those kept beside it, or the weight itself."""
+    weight: Tensor = getattr(module, name)
+    if codes and weight.element_size() == 1:
+        return GroupedCodes(weight, getattr(module, name + SCALES).to(torch.float32), codes)
+    if module.is_transposed:
+        weight = weight.mT
+    kept: Kept | None = vars(module).get(KEPT + name)
+    return weight if kept is None else GroupedCodes(*kept.of(getattr(module, name)), "token", weight)
 
 
 def activation_of(module: nn.Module) -> Any:

@@ -12,7 +12,6 @@ from opmux.errors import InvalidArgument
 from opmux_transformers.attention import NAME, NAMED
 from opmux_transformers.coded import Kept
 from opmux_transformers.experts import NAME as NAME_OF_EXPERTS
-from opmux_transformers.experts import NAMED as NAMED_EXPERTS
 from opmux_transformers.kinds import KINDS
 from opmux_transformers.kinds import attention as attention_kind
 from opmux_transformers.kinds import experts as experts_kind
@@ -20,6 +19,7 @@ from opmux_transformers.kinds.attention import ATTENTION
 from opmux_transformers.kinds.cache import CACHE
 from opmux_transformers.kinds.experts import EXPERTS
 from opmux_transformers.pickled import survive_pickle
+from opmux_transformers.registries import NAMED as NAMED_EXPERTS
 from opmux_transformers.replicas import follow_replicas
 from opmux_transformers.reporting import LEFT, REPLACED, Report, Row
 from opmux_transformers.survey import Survey
@@ -82,7 +82,7 @@ def _quantize_again(patch: Patch) -> None:
     for change in patch.changes:
         kept = vars(change.owner).get(change.name)
         if isinstance(kept, Kept):
-            kept.made_again(change.owner.weight)
+            kept.made_again(getattr(change.owner, kept.name))
 
 
 def _undo(patch: Patch) -> None:

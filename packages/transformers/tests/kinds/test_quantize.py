@@ -60,7 +60,7 @@ def test_what_is_left_and_what_it_takes() -> None:
     (note,) = (note for note in report.notes if "codes" in note)
     assert note == (
         "the codes take 0.00 GiB beside the weights, which stay as they are for unpatch;"
-        " opmux.nn.quantize_(model) before patch(model) frees the weights"
+        " opmux.nn.quantize_(model) before patch(model) frees those of linears"
     )
 
 

@@ -8,6 +8,7 @@ weights and call ops, so they can be compiled, sharded, checkpointed and copied 
 from opmux.nn.attention import Attention
 from opmux.nn.autocast import autocast_dtype
 from opmux.nn.context import Context, PackedSequences
+from opmux.nn.expert_weights import GroupedCodes
 from opmux.nn.grouped import GroupedLinear, MoE
 from opmux.nn.linear import Linear
 from opmux.nn.mixture import mix_experts
@@ -24,6 +25,7 @@ __all__ = [
     "Attention",
     "Context",
     "GatedMLP",
+    "GroupedCodes",
     "GroupedLinear",
     "LayerNorm",
     "Linear",

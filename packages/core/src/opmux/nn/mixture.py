@@ -10,14 +10,17 @@ import opmux
 from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
+from opmux.nn.expert_weights import GroupedCodes, PlainWeights, Prepared
+
+_Weights = PlainWeights | GroupedCodes
 
 
 def mix_experts(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
-    up: Tensor,
-    down: Tensor,
+    up: Tensor | GroupedCodes,
+    down: Tensor | GroupedCodes,
     between: Callable[[Tensor], Tensor],
     *,
     up_bias: Tensor | None = None,
@@ -37,12 +40,15 @@ def mix_experts(
     sorted. Neither way reads ids on the host, so that a graph can be captured. Under autocast x, weights and biases are
     cast, as in torch.
 
+    Weights may be 8-bit codes. The tokens are quantised once then, before they are sorted, and where no gradient is due
+    the activation `opmux.silu_and_mul` is quantised in the pass that computes it.
+
     Args:
         x: The tokens, ``(tokens, hidden)``.
         ids: The experts of each token, ``(tokens, top_k)``, integers below experts.
         weights: What each expert's result is multiplied by, ``(tokens, top_k)``.
-        up: The first weight of each expert, ``(experts, width, hidden)``, in x's dtype.
-        down: The second weight of each expert, ``(experts, hidden, intermediate)``, in x's dtype.
+        up: The first weight of each expert, ``(experts, width, hidden)``, in x's dtype or as `GroupedCodes`.
+        down: The second weight of each expert, ``(experts, hidden, intermediate)``, likewise.
         between: The activation, from ``(*rows, width)`` to ``(*rows, intermediate)``, row by row. It may be given rows
             of arbitrary values, whose results are not used.
         up_bias: ``(experts, width)`` in x's dtype, or None.
@@ -58,77 +64,125 @@ def mix_experts(
         InvalidArgument: If a tensor's shape or dtype does not fit the others, ids are no integers, or few is negative.
     """
     check_few("mix_experts", few)
-    _check(x, ids, weights, up, down, up_bias, down_bias)
+    first, second = (w.weight if isinstance(w, GroupedCodes) else w for w in (up, down))
+    _check(x, ids, weights, first, second, up_bias, down_bias)
+    trained = (w.original if isinstance(w, GroupedCodes) else w for w in (up, down))
     recorded = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (x, up, down, up_bias, down_bias)
+        t is not None and t.requires_grad for t in (x, *trained, up_bias, down_bias)
     )
     dtype = autocast_dtype(x)
     if dtype is not None:
-        x, up, down = x.to(dtype), up.to(dtype), down.to(dtype)
+        x = x.to(dtype)
+        up, down = (w if isinstance(w, GroupedCodes) else w.to(dtype) for w in (up, down))
         up_bias, down_bias = (None if bias is None else bias.to(dtype) for bias in (up_bias, down_bias))
-    _check_dtypes(ids, up, up_bias, down_bias)
+    _check_dtypes(ids, x.dtype if isinstance(up, GroupedCodes) else up.dtype, up_bias, down_bias)
+    both = (_weights(up), up_bias), (_weights(down), down_bias)
     found: Tensor | None = None
     if not recorded and 0 < len(x) <= few:
-        found = _masked(x, ids.long(), (up, up_bias), (down, down_bias), between, backend)
+        found = _masked(x, ids.long(), *both, between, backend)
     if found is None:
-        found = _sorted(x, ids.long(), (up, up_bias), (down, down_bias), between, backend)
+        found = _sorted(x, ids.long(), *both, between, backend)
     if after is not None:
         found = after(found.flatten(0, 1)).view(found.shape)
     wide = torch.float64 if found.dtype is torch.float64 else torch.float32
     return (found.to(wide) * weights.unsqueeze(-1).to(wide)).sum(1).to(x.dtype)
 
 
+def _weights(given: Tensor | GroupedCodes) -> _Weights:
+    return given if isinstance(given, GroupedCodes) else PlainWeights(given)
+
+
 def _sorted(
     x: Tensor,
     ids: Tensor,
-    up: tuple[Tensor, Tensor | None],
-    down: tuple[Tensor, Tensor | None],
+    up: tuple[_Weights, Tensor | None],
+    down: tuple[_Weights, Tensor | None],
     between: Callable[[Tensor], Tensor],
     backend: str | None,
 ) -> Tensor:
     """Each expert's result for each token, ``(tokens, top_k, hidden)``, with the rows sorted by expert."""
-    flat = ids.reshape(-1)
+    experts, flat = len(up[0].weight), ids.reshape(-1)
     of_row, order = flat.sort(stable=True)
     # `torch.bincount` would read the largest id on the host
-    counts = torch.zeros(len(up[0]), dtype=torch.int32, device=x.device)
+    counts = torch.zeros(experts, dtype=torch.int32, device=x.device)
     counts = counts.scatter_add(0, flat, torch.ones_like(flat, dtype=torch.int32))
-    offsets = torch.zeros(len(up[0]) + 1, dtype=torch.int32, device=x.device)
+    offsets = torch.zeros(experts + 1, dtype=torch.int32, device=x.device)
     offsets[1:] = counts.cumsum(0)
-    rows = x[order // max(1, ids.shape[1])]
-    for position, (weight, bias) in enumerate((up, down)):
-        rows = opmux.grouped_linear(rows, weight, offsets, backend=backend)
-        if bias is not None:
-            rows = rows + bias[of_row]
-        if position == 0:
-            rows = between(rows)
-    return rows[order.argsort()].view(*ids.shape, rows.shape[1])
+    of_token = order // max(1, ids.shape[1])
+
+    how: Any = (x.dtype, backend)
+    (first, up_bias), (second, down_bias) = up, down
+    if torch.is_grad_enabled():
+        both = _biased(first.recorded(x[of_token], offsets, *how), up_bias, of_row)
+        out = second.recorded(between(both), offsets, *how)
+    else:
+        rows = tuple(_taken(part, of_token) for part in first.prepared(x, backend))
+        both = _biased(first.of_sorted(rows, offsets, *how), up_bias, of_row)
+        out = second.of_sorted(_between(second, both, between, backend), offsets, *how)
+    out = _biased(out, down_bias, of_row)
+    return out[order.argsort()].view(*ids.shape, out.shape[1])
 
 
 def _masked(
     x: Tensor,
     ids: Tensor,
-    up: tuple[Tensor, Tensor | None],
-    down: tuple[Tensor, Tensor | None],
+    up: tuple[_Weights, Tensor | None],
+    down: tuple[_Weights, Tensor | None],
     between: Callable[[Tensor], Tensor],
     backend: str | None,
 ) -> Tensor | None:
     """The same with room for all tokens at each expert, however often a token names it; None if a gradient is due."""
-    (tokens, top_k), experts = ids.shape, len(up[0])
+    (tokens, top_k), experts = ids.shape, len(up[0].weight)
     chosen = torch.zeros(tokens, experts, dtype=torch.bool, device=x.device).scatter(1, ids, True)
     places = (chosen.cumsum(0).gather(1, ids) - 1).reshape(-1)
     flat, counts = ids.reshape(-1), chosen.sum(0, dtype=torch.int32)
-    rows = x.new_empty(experts, tokens, x.shape[1])
-    rows[flat, places] = x.repeat_interleave(top_k, 0)
     expected = -(-tokens * top_k // experts)
-    for position, (weight, bias) in enumerate((up, down)):
-        rows = opmux.masked_grouped_linear(rows, weight, counts, expected_m=expected, backend=backend)
-        if bias is not None:
-            rows = rows + bias.unsqueeze(1)
-        if position == 0:
-            rows = between(rows)
-            if rows.requires_grad:  # of what `between` holds, say an adapter: the masked product has none
-                return None
-    return rows[flat, places].view(tokens, top_k, rows.shape[2])
+
+    how: Any = (counts, expected, x.dtype, backend)
+    (first, up_bias), (second, down_bias) = up, down
+    rows = tuple(_placed(part, experts, flat, places, top_k) for part in first.prepared(x, backend))
+    both = _biased(first.of_masked(rows, *how), up_bias)
+    if torch.is_grad_enabled():
+        gated = between(both)
+        if gated.requires_grad:  # of what `between` holds, say an adapter: the masked product has none
+            return None
+        prepared = second.prepared(gated, backend)
+    else:
+        prepared = _between(second, both, between, backend)
+    out = _biased(second.of_masked(prepared, *how), down_bias)
+    return out[flat, places].view(tokens, top_k, out.shape[2])
+
+
+def _biased(rows: Tensor, bias: Tensor | None, of_row: Tensor | None = None) -> Tensor:
+    """Rows with the biases of their experts: sorted rows, of the experts ``of_row``, or rows in each expert's room."""
+    if bias is None:
+        return rows
+    return rows + (bias.unsqueeze(1) if of_row is None else bias[of_row])
+
+
+def _between(down: _Weights, both: Tensor, between: Callable[[Tensor], Tensor], backend: str | None) -> Prepared:
+    """The activation of rows, prepared for the second product: in one pass, where it is a SwiGLU and that has codes."""
+    if isinstance(down, GroupedCodes) and between is opmux.silu_and_mul:
+        return down.gated(both, backend)
+    return down.prepared(between(both), backend)
+
+
+def _taken(rows: Tensor, at: Tensor) -> Tensor:
+    """Some rows of codes or numbers."""
+    return _bytes(rows)[at].view(rows.dtype)
+
+
+def _placed(rows: Tensor, experts: int, flat: Tensor, places: Tensor, top_k: int) -> Tensor:
+    """The rows of each token, ``(tokens, width)``, in the room of its experts: ``(experts, tokens, width)``."""
+    given = _bytes(rows)
+    room = given.new_empty(experts, *given.shape)
+    room[flat, places] = given.repeat_interleave(top_k, 0)
+    return room.view(rows.dtype)
+
+
+def _bytes(rows: Tensor) -> Tensor:
+    """Codes as bytes, which torch can index on every device."""
+    return rows.view(torch.uint8) if rows.element_size() == 1 else rows
 
 
 def _check(
@@ -151,13 +205,13 @@ def _check(
             raise invalid("mix_experts", name, expected, str(list(bias.shape)), "one bias for each row of a weight")
 
 
-def _check_dtypes(ids: Tensor, up: Tensor, up_bias: Tensor | None, down_bias: Tensor | None) -> None:
+def _check_dtypes(ids: Tensor, dtype: torch.dtype, up_bias: Tensor | None, down_bias: Tensor | None) -> None:
     if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
         remedy = "give the indices of experts, say those of `torch.topk`"
         raise invalid("mix_experts", "ids", "an integer dtype", name_of(ids.dtype), remedy)
     for name, bias in (("up_bias", up_bias), ("down_bias", down_bias)):
-        if bias is not None and bias.dtype != up.dtype:
-            expected = f"dtype {name_of(up.dtype)}"
+        if bias is not None and bias.dtype != dtype:
+            expected = f"dtype {name_of(dtype)}"
             raise invalid("mix_experts", name, expected, name_of(bias.dtype), "cast it to the dtype of the weights")
 
 

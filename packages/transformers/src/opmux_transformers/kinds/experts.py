@@ -2,22 +2,30 @@
 
 A module is judged as it is called: by its class's forward, under transformers' eager implementation and under opmux's,
 with random weights of a few experts. The router is the model's own and is not concerned.
+
+Experts of transformers' fine-grained fp8 are judged twice: with weights of full precision in the place of their codes,
+which their forward takes too, and then with random codes and scales, as far as rounding the rows between the products
+permits.
 """
 
 import copy
 import functools
 import inspect
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+import opmux
+from opmux.nn.quantized_product import ACTIVATIONS, WEIGHTS, scale_shape
 from opmux_transformers import agreement, experts
-from opmux_transformers.experts import GATES, HELD, NAME, NAMED, Experts, Held
+from opmux_transformers.experts import GATES, HELD, NAME, SCALES, Experts, Held, up_name
+from opmux_transformers.finegrained import rounding_fp8_linear, with_definition
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.kind import Kind
+from opmux_transformers.registries import NAMED, REGISTRIES, asks_fp8_registry, asks_registry
 from opmux_transformers.stand_ins import switch
 from opmux_transformers.survey import Survey
 from opmux_transformers.trial import Trial, difference_in_training, still
@@ -35,6 +43,11 @@ _EXPERTS, _TOP_K = 4, 2
 _LARGE = 100.0
 """Factor on the input of a second check, which finds clamped values."""
 
+_CODES_APART = 0.05
+"""The allowed relative difference with codes: a row between the products may be rounded to a neighbouring code."""
+
+_STAYS = "quantised: it computes as before"
+
 _seen: list[nn.Module] = []
 
 
@@ -47,9 +60,10 @@ def recording_experts(module: nn.Module, *arguments: Tensor) -> Tensor:
 
 
 def register() -> None:
-    """Put opmux's experts functions into transformers' registry; models that do not name them are not affected."""
-    ALL_EXPERTS_FUNCTIONS.register(NAME, experts.opmux_experts)
-    ALL_EXPERTS_FUNCTIONS.register(_RECORDING, recording_experts)
+    """Put opmux's experts functions into transformers' registries; models that do not name them are not affected."""
+    for registry in REGISTRIES:
+        registry.register(NAME, experts.opmux_experts)
+        registry.register(_RECORDING, recording_experts)
 
 
 def holds_experts(module: nn.Module) -> bool:
@@ -71,9 +85,10 @@ def find_experts(module: nn.Module) -> Experts | str:
     """
     if (foreign := whose_forward(module)) is not None:
         return foreign
-    if any(not p.is_floating_point() or p.element_size() < 2 for p in module.parameters()):
-        return "quantised: it computes as before"
-    if not experts.asks_registry(module):
+    quantised = any(not p.is_floating_point() or p.element_size() < 2 for p in module.parameters())
+    if quantised and not asks_fp8_registry(module):
+        return _STAYS
+    if not asks_registry(module):
         return "it computes its experts in its own code, not through transformers' experts registry"
     of: Any = module
     up = of._parameters.get("gate_up_proj" if of.has_gate else "up_proj")
@@ -83,15 +98,47 @@ def find_experts(module: nn.Module) -> Experts | str:
         return "it is on the meta device, where nothing can be checked: load the weights first"
     if getattr(of, "_is_expert_parallel", False) or vars(module).get("num_experts") != len(up):
         return "its experts are spread over several devices"
+    activations = _activations(module, up_name(module)) if quantised else ""
+    if quantised and activations not in ACTIVATIONS:
+        return activations
     try:
         with still():
-            return _judge(_with_few_experts(module, len(up)), up, agreement.numbers(module))
+            few = functools.partial(_with_few_experts, module, len(up))
+            found = _judge(few(), up, Experts("", None, activations, agreement.numbers(module)))
+            if quantised and isinstance(found, Experts):
+                return _difference_of_codes(few(codes=True), found, up) or found
+            return found
     except Exception as error:  # a forward may raise anything
         return agreement.raised(module, (), error)
 
 
-def _judge(module: nn.Module, like: Tensor, fixed: tuple[tuple[str, Any], ...]) -> Experts | str:
-    """Judge a mixture of few experts in float32; ``like`` is a weight of the whole one."""
+def _activations(module: Any, up: str) -> str:
+    """Which values of a row share a scale in a quantised module, as it states; or why it is left."""
+    if module.activation_scheme != "dynamic":
+        return "quantised: the scales of its input are static, one for each expert"
+    for name in (up, "down_proj"):
+        weight, scale = module._parameters[name], module._parameters.get(name + SCALES)
+        if weight.dtype not in (torch.float8_e4m3fn, torch.float8_e4m3fnuz) or scale is None:
+            return _STAYS
+        if weight.dtype != (own := opmux.fp8_dtype(weight.device)):
+            return f"quantised: its codes are {weight.dtype}, and the device multiplies {own}".replace("torch.", "")
+        _, n, k = weight.shape
+        allowed = {scale_shape(n, k, block) for block in WEIGHTS.values()}
+        if tuple(scale.shape[1:]) not in allowed:
+            return f"quantised: its scales {list(scale.shape)} are not those of a tensor, channels, or 128x128 blocks"
+    if module.block_size is None:
+        return "token"
+    return "block" if tuple(module.block_size)[1] == 128 else _STAYS
+
+
+def _judge(module: nn.Module, like: Tensor, own: Experts) -> Experts | str:
+    """Judge a mixture of few experts in float32.
+
+    Args:
+        module: The mixture.
+        like: A weight of the whole one.
+        own: The finding if the module's own gate is called.
+    """
     of: Any = module
     hidden = like.shape[1 if of.is_transposed else 2]
     trial = Trial.random(module, like, ("", *(name for name, _ in module.named_children())))
@@ -109,24 +156,64 @@ def _judge(module: nn.Module, like: Tensor, fixed: tuple[tuple[str, Any], ...]) 
         )
 
     _seen.clear()
-    own = Experts("", None, fixed)
     reason = difference(own) or trial.written
     if not _seen:
         return "its forward does not ask transformers' experts registry"
     if reason is not None or activation is None or not of.has_gate:
         return reason or own
-    gated = (Experts(gate, activation, fixed) for gate in GATES)
+    gated = (replace(own, gate=gate, activation=activation) for gate in GATES)
     return next((found for found in gated if difference(found) is None), own)
 
 
-def _with_few_experts(module: nn.Module, experts: int) -> nn.Module:
-    """A module like this one with a few uninitialised experts, on the meta device."""
+def _difference_of_codes(module: Any, found: Experts, like: Tensor) -> str | None:
+    """How a mixture of few experts with random codes and scales differs from its replacement."""
+    values = {}
+    for seed, name in enumerate((up_name(module), "down_proj")):
+        weight, scale = module._parameters[name], module._parameters[name + SCALES]
+        numbers = agreement.random(*weight.shape, like=like, dtype=torch.float32, seed=seed)
+        values[name], _ = opmux.quantize(numbers, dtype=weight.dtype, block=(-1, -1), backend="reference")
+        factors = agreement.random(*scale.shape, like=like, dtype=torch.float32, seed=2 + seed).abs() + 1
+        factors = factors / (64 * weight.shape[2] ** 0.5)
+        if scale.dtype == torch.float8_e8m0fnu:
+            factors = torch.exp2(factors.log2().round())
+        values[name + SCALES] = factors.to(scale.dtype)
+    trial = Trial.own(module, **values)
+    definition = rounding_fp8_linear(found.codes)
+
+    def defined(made: Any) -> None:
+        _name(made, "eager")
+        for name, function in inspect.getmembers(type(made), inspect.isfunction):
+            if (new := with_definition(function, definition)) is not function:
+                vars(made)[name] = new.__get__(made)
+
+    hidden = like.shape[1 if module.is_transposed else 2]
+    for tokens in (_FEW, _MANY):
+        given = _arguments(tokens, hidden, module.num_experts, like)
+        ours = trial.where(functools.partial(_name, name=_RECORDING, found=found))(*given)
+        far = agreement.distance(ours, trial.where(defined)(*given))
+        if isinstance(far, str):
+            return far
+        if far > _CODES_APART:
+            return f"on random codes it differs from the replacement by {far:.2g} of its magnitude"
+    return None
+
+
+def _with_few_experts(module: nn.Module, experts: int, codes: bool = False) -> nn.Module:
+    """A module like this one with a few uninitialised experts, on the meta device.
+
+    Args:
+        module: The module.
+        experts: How many it has.
+        codes: Whether codes stay codes; else they become float32.
+    """
     few = min(experts, _EXPERTS)
 
     def fewer(parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None or parameter.ndim < 2 or len(parameter) != experts:
             return parameter
-        return nn.Parameter(parameter.new_empty((few, *parameter.shape[1:]), device="meta"))
+        dtype = parameter.dtype if codes or parameter.element_size() > 1 else torch.float32
+        made = parameter.new_empty((few, *parameter.shape[1:]), device="meta", dtype=dtype)
+        return nn.Parameter(made, requires_grad=False)
 
     made = type(module).__new__(type(module))
     vars(made).update(vars(module))
@@ -169,14 +256,17 @@ class ExpertsKind(Kind[Experts]):
         found = survey.found(self)
         for path in survey.results[self.name] if found else ():
             module = survey.modules[path]
-            if experts.asks_registry(module):
+            if asks_registry(module):
                 before = vars(vars(module)["config"]).get(NAMED)
                 patch.set(module, HELD, Held(found.get(path), before), self.name)
         switch(survey, patch, found, NAMED, NAME, self.name)
 
     def op(self, finding: Experts) -> str:
         """The products, and the gate between them."""
-        return f"grouped_linear, masked_grouped_linear, {finding.gate or 'its own gate'}"
+        gate = finding.gate or "its own gate"
+        if finding.codes:
+            return f"scaled_grouped_linear, scaled_masked_grouped_linear, {gate} ({finding.codes})"
+        return f"grouped_linear, masked_grouped_linear, {gate}"
 
 
 EXPERTS = ExpertsKind()

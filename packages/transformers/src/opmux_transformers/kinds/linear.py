@@ -8,21 +8,19 @@ definition in torch for that call: what its forward hands over is what is compar
 """
 
 import functools
-import inspect
 import math
-import types
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import opmux
 from opmux.nn import QuantizedLinear
 from opmux.nn.quantized_product import WEIGHTS, scale_shape
 from opmux_transformers import agreement
 from opmux_transformers.coded import Codes, forward_of, matrix
+from opmux_transformers.finegrained import fp8_linear, with_definition
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.gate import is_linear
 from opmux_transformers.kinds.kind import Kind
@@ -118,7 +116,7 @@ def _difference(module: Any, codes: Codes) -> str | None:
     """How a module with random codes differs from its replacement, on input that is quantised without rounding."""
     values = _random_values(module, codes)
     x = _exact_input(module, codes)
-    own = _callable_forward(module)
+    own = with_definition(type(module).forward, fp8_linear)
     for training in (False, True):
         found = []
         for forward in (own, forward_of(codes)):
@@ -172,37 +170,6 @@ def _exact_input(module: Any, codes: Codes) -> Tensor:
         blocks = torch.arange(math.ceil(k / 128), device=q.device).remainder(3).neg().exp2()
         powers = powers * blocks.repeat_interleave(128)[:k]
     return q * powers * 2.0**-3
-
-
-def _callable_forward(module: Any) -> Any:
-    """The forward of a module's class; that of transformers' fp8 linear with its kernel's definition for the kernel."""
-    forward = type(module).forward
-    function = inspect.unwrap(forward)
-    if "fp8_linear" not in function.__code__.co_names:
-        return forward
-    scope = {**function.__globals__, "fp8_linear": _fp8_linear}
-    return types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
-
-
-def _fp8_linear(
-    input: Tensor,
-    weight: Tensor,
-    weight_scale_inv: Tensor,
-    block_size: Any = None,
-    bias: Tensor | None = None,
-    activation_scale: Tensor | None = None,
-    allow_deepgemm: bool = True,
-) -> Tensor:
-    """What transformers' function of this name computes, for input that is quantised without rounding."""
-    rows, columns = weight.shape
-    down, across = (rows, columns) if block_size is None else block_size
-    scale = weight_scale_inv.to(torch.float32)
-    if scale.ndim == 2:
-        scale = scale.repeat_interleave(down, 0)[:rows].repeat_interleave(across, 1)[:, :columns]
-    if activation_scale is not None:
-        step = activation_scale.to(torch.float32)
-        input = opmux.static_quantize(input, step.view(1, 1), dtype=weight.dtype, backend="reference").float() * step
-    return functional.linear(input, weight.to(torch.float32) * scale, bias).to(input.dtype)
 
 
 class LinearKind(Kind[Codes]):

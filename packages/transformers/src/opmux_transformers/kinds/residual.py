@@ -27,6 +27,7 @@ from opmux_transformers.kinds.block import Block, forward_of
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.norm import NORM, Norm
 from opmux_transformers.probe import is_candidate, layer_kind, positions, rotates, with_attention
+from opmux_transformers.registries import asks_fp8_registry, with_eager_experts
 from opmux_transformers.survey import Survey
 from opmux_transformers.tables import make
 from opmux_transformers.trial import Trial, difference_in_training, still
@@ -233,6 +234,8 @@ def _try(survey: Survey, path: str, attention: str, norms: dict[str, Norm]) -> B
 
     def prepare(made: Any) -> None:
         vars(made.get_submodule(child))["config"] = eager
+        for mixture in filter(asks_fp8_registry, made.modules()):
+            vars(mixture)["config"] = with_eager_experts(vars(mixture)["config"])
 
     return find_block(layer, child, norms, given, prepare)
 
