@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import measure_paged
+import measure_scaled
 import torch
 from faults import children
 from torch import Tensor
@@ -39,6 +40,7 @@ from opmux_triton.paged import targets as paged
 from opmux_triton.quantization import configs as codes
 from opmux_triton.quantization import fused_targets as fused
 from opmux_triton.quantization import targets as quantization
+from opmux_triton.scaled_gemm import hopper_heuristics, hopper_targets
 
 HERE = Path(__file__).resolve().parent
 SM_90 = parse_arch("sm_90")
@@ -264,13 +266,54 @@ def _grouped(work: Work) -> Made:
     return Made(both, {"torch": peer}, 2.0 * (2 * w.numel() + 2 * dy.numel() + 3 * x.numel()), far)
 
 
+# Products of codes with scales of blocks: a shape is (m, n, k).
+
+
+def _products(shapes: list[tuple[int, int, int]], most: bool) -> Iterator[Work]:
+    for m, n, k in shapes:
+        sizes = hopper_heuristics.Sizes(m, n, k, True, False)
+        ranked = [hopper_heuristics.config(c, sizes) for c in sorted(hopper_heuristics.choices(sizes))]
+        configs = {"chosen": ranked[0]}
+        for config in ranked[:5] if most else []:
+            for ahead in (False, True):
+                one = replace(config, ahead=ahead)
+                if one != ranked[0] and not (ahead and config.warpgroups == 3):
+                    name = f"{config.block_m}x{config.block_n} {config.cut}{' swap' if config.swap else ''}"
+                    configs[name + (" ahead" if ahead else "")] = one
+        yield Work("scaled", f"scaled_linear 1x128 {m}, {n}, {k}", (m, n, k), configs)
+
+
+def _scaled(work: Work) -> Made:
+    given = measure_scaled.made(measure_scaled.Shape("square", *work.shape), "cuda")
+    m, n, k = work.shape
+
+    def call(config: Any) -> Tensor:
+        return hopper_targets.scaled_linear(*given, None, out_dtype=torch.bfloat16, config=config)
+
+    def apart(config: Any) -> float:
+        some = (given[0][:256], given[1], given[2][:256], given[3])
+        right = opmux.scaled_linear(*some, None, out_dtype=torch.float32, backend="reference")
+        return float((call(config)[:256].float() - right).norm() / right.norm())
+
+    peers = {
+        name: (lambda _, peer=peer: peer())
+        for name, peer in measure_scaled.peers(given, measure_scaled.Shape("square", m, n, k))
+    }
+    for name in list(peers):
+        try:
+            peers[name](None)
+        except RuntimeError:  # this torch has no such product
+            del peers[name]
+    return Made(call, peers, float(m * k + n * k + 2 * m * n), apart)
+
+
 def _copy(moved: int) -> Call:
     source = torch.empty(moved // 2, dtype=torch.int8, device="cuda")
     into = torch.empty_like(source)
     return lambda _: into.copy_(source)
 
 
-MAKERS = {"quantise": _quantised, "paged": _decoded, "gradients": _grouped}
+MAKERS = {"quantise": _quantised, "paged": _decoded, "gradients": _grouped, "scaled": _scaled}
 
 
 def works(seed: int | None) -> list[Work]:
@@ -285,6 +328,7 @@ def works(seed: int | None) -> list[Work]:
         decode.append(next(s for s in measure_paged.drawn(7, 4, itemsize=1) if len(s.lengths) > 1056))
         sums = [(8, 4096, 4096, 7168), (16, 2, 7168, 2048), (128, 12, 1536, 2048), (8, 317, 7168, 2048)]
         both = [(8, 4096, 4096, 7168), (8, 291, 7168, 2048)]
+        products = [(4096, 7168, 16384), (4096, 4096, 7168), (4096, 24576, 1536), (128, 4096, 7168)]
     else:
         drawn = random.Random(seed)
         norms, more = [], []
@@ -302,11 +346,17 @@ def works(seed: int | None) -> list[Work]:
             for _ in range(4):
                 n, k = drawn.choice(((7168, 2048), (4096, 7168), (1536, 2048), (5760, 2880)))
                 found.append((drawn.choice((8, 16, 32)), round(math.exp(drawn.uniform(1, 7))), n, k))
+        products = [(4096, 7168, 16384), (4096, 4096, 7168)]
+        for _ in range(4):
+            products.append(
+                (round(math.exp(drawn.uniform(5, 9))) * 4, *drawn.sample((2048, 4096, 5120, 7168, 9216), 2))
+            )
     gradients = [("grouped_weight_grad", *s) for s in sums] + [("grouped_linear_backward", *s) for s in both]
     return [
         *_quantisation(norms, most),
         *_paged(decode, most),
         *_gradients(gradients, most),
+        *_products(products, most),
         *_quantisation(more, most),
     ]
 

@@ -29,6 +29,8 @@ ROLES = {
     "one warpgroup": roles(64, 32, 4, 1, parts=1),
     "swapped, all cut": roles(64, 16, 3, 1, parts=1, swap=True, cut="all"),
     "swapped": roles(128, 64, 2, 2, swap=True),
+    "scales two blocks ahead": roles(128, 128, 3, 2, ahead=True),
+    "swapped and cut, scales two blocks ahead": roles(64, 16, 3, 1, parts=1, swap=True, cut="all", ahead=True),
 }
 SIZES = ((200, 264, 400), (17, 72, 1040), (3, 136, 128))
 BLOCKS = ("tensor", "token", "square", "row")

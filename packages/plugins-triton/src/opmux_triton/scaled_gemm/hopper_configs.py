@@ -27,6 +27,8 @@ class HopperScaledConfig:
             fill a round of all programs, ``all``, where each program then has one part at most.
         swap: whether the weight's rows are the tile's rows.
         sum_rows: rows of a tile that one program of the second kernel sums up.
+        ahead: whether scales of blocks are loaded two blocks ahead, in a loop of two blocks: it takes the registers of
+            a second sum.
     """
 
     block_m: int
@@ -40,6 +42,7 @@ class HopperScaledConfig:
     cut: Literal["none", "rest", "all"] = "none"
     swap: bool = False
     sum_rows: int = 16
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         require_powers_of_two(self, "block_n", "parts", "slots", "sum_rows")

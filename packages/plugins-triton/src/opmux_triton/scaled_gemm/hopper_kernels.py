@@ -45,12 +45,76 @@ def times_scales(values, a, b, A_SHARED: gl.constexpr, B_SHARED: gl.constexpr):
 
 
 @gluon.jit
+def _block_product(
+    a_ring, b_ring, full, empty, used, part, STAGES: gl.constexpr, WARPGROUPS: gl.constexpr, WARPGROUP: gl.constexpr
+):  # fmt: skip
+    """The product of the ``used``-th block of the ring, for one warpgroup; it takes the place of ``part``."""
+    stage = used % STAGES
+    mbarrier.wait(full.index(stage), used // STAGES & 1)
+    a_tile = a_ring.index(stage * WARPGROUPS + WARPGROUP)
+    b_tile = b_ring.index(stage).permute((1, 0))
+    part = warpgroup_mma(a_tile, b_tile, part, use_acc=False, is_async=True)
+    part = warpgroup_mma_wait(0, [part])
+    mbarrier.arrive(empty.index(stage), count=1)
+    return part
+
+
+@gluon.jit
+def _scaled_blocks(
+    total, a_ring, b_ring, full, empty, before, first, last, row, column, m, n, scales,
+    A_SIDE: gl.constexpr, B_SIDE: gl.constexpr, STAGES: gl.constexpr, WARPGROUPS: gl.constexpr,
+    WARPGROUP: gl.constexpr,
+):  # fmt: skip
+    """The sums of the blocks from ``first`` up to ``last``, each by its scales.
+
+    Scales are loaded two blocks ahead, in turns into variables of their own: moving one to the other would wait for
+    its load. So would a scalar, which the compiler moves to a uniform register: a scale that all columns share is
+    loaded for each row, at an offset that it cannot see to be 0.
+    """
+    a_scale, a_row, a_col, b_scale, b_row, b_col, _added, _added_row = scales
+    ROWS: gl.constexpr = total.shape[0]
+    COLUMNS: gl.constexpr = total.shape[1]
+    A_SHARED: gl.constexpr = A_SIDE >= ROWS
+    B_SHARED: gl.constexpr = B_SIDE >= COLUMNS
+    layout: gl.constexpr = total.type.layout
+    by_row: gl.constexpr = gl.SliceLayout(1, layout)
+    by_column: gl.constexpr = gl.SliceLayout(0, layout)
+    a_at = scale_offsets(row, m, a_row, A_SIDE, ROWS, by_row)
+    b_at = scale_offsets(column, n, b_row, B_SIDE, COLUMNS, by_column)
+    if B_SHARED and not A_SHARED:
+        b_at = b_at + gl.arange(0, ROWS, layout=by_row) // (m + ROWS)
+    part = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+    following = gl.minimum(first + 1, last - 1)
+    a_even = gl.load(a_scale + first * a_col + a_at)
+    b_even = gl.load(b_scale + first * b_col + b_at)
+    a_odd = gl.load(a_scale + following * a_col + a_at)
+    b_odd = gl.load(b_scale + following * b_col + b_at)
+    for pair in range((last - first) // 2):
+        used = before + 2 * pair
+        part = _block_product(a_ring, b_ring, full, empty, used, part, STAGES, WARPGROUPS, WARPGROUP)
+        total += times_scales(part, a_even, b_even, A_SHARED, B_SHARED)
+        following = gl.minimum(first + 2 * pair + 2, last - 1)
+        a_even = gl.load(a_scale + following * a_col + a_at)
+        b_even = gl.load(b_scale + following * b_col + b_at)
+        part = _block_product(a_ring, b_ring, full, empty, used + 1, part, STAGES, WARPGROUPS, WARPGROUP)
+        total += times_scales(part, a_odd, b_odd, A_SHARED, B_SHARED)
+        following = gl.minimum(first + 2 * pair + 3, last - 1)
+        a_odd = gl.load(a_scale + following * a_col + a_at)
+        b_odd = gl.load(b_scale + following * b_col + b_at)
+    if (last - first) % 2 != 0:
+        used = before + last - first - 1
+        part = _block_product(a_ring, b_ring, full, empty, used, part, STAGES, WARPGROUPS, WARPGROUP)
+        total += times_scales(part, a_even, b_even, A_SHARED, B_SHARED)
+    return total
+
+
+@gluon.jit
 def _multiply(
     c, bias, partial, m, n, buffers, barriers, work, scales,
     BLOCKWISE: gl.constexpr, PROMOTE: gl.constexpr, A_SIDE: gl.constexpr, B_SIDE: gl.constexpr,
-    HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr, ADDED: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr,
-    WARPGROUP: gl.constexpr,
+    HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr, ADDED: gl.constexpr, AHEAD: gl.constexpr, ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr,
+    WARPGROUPS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):  # fmt: skip
     """A multiplying warpgroup: its rows of every segment."""
     a_ring, b_ring, _b_rest_ring, c_slots, _c_rest_slots = buffers
@@ -66,7 +130,12 @@ def _multiply(
         strip = tile_m * WARPGROUPS + WARPGROUP
         column = tile_n * BLOCK_N
         total = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
-        if PROMOTE:
+        if PROMOTE and BLOCKWISE and AHEAD:
+            total = _scaled_blocks(
+                total, a_ring, b_ring, full, empty, before, first, last, strip * ROWS, column, m, n, scales,
+                A_SIDE, B_SIDE, STAGES, WARPGROUPS, WARPGROUP,
+            )  # fmt: skip
+        elif PROMOTE:
             part = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
             if BLOCKWISE:
                 a_at = scale_offsets(strip * ROWS, m, a_row, A_SIDE, ROWS, gl.SliceLayout(1, layout))
@@ -141,9 +210,9 @@ def scaled_products(
     a, b, c, bias, partial, a_scale, b_scale, added, m, n, tiles_m, tiles_n, blocks, whole, rest, share, length,
     a_row, a_col, b_row, b_col, added_row,
     BLOCKWISE: gl.constexpr, PROMOTE: gl.constexpr, A_SIDE: gl.constexpr, B_SIDE: gl.constexpr,
-    HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr, ADDED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr,
-    WARPGROUPS: gl.constexpr, REGISTERS: gl.constexpr,
+    HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr, ADDED: gl.constexpr, AHEAD: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr,
+    SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The first ``whole`` tiles of C, and shares of the blocks of k of the other ``rest``, see `segment`.
 
@@ -173,7 +242,7 @@ def scaled_products(
     if WARPGROUPS == 1:
         gl.warp_specialize([
             (_multiply, (c, bias, partial, m, n, buffers, barriers, work, scales,
-                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, ROWS, BLOCK_N, GROUP,
+                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, AHEAD, ROWS, BLOCK_N, GROUP,
                          STAGES, PARTS, SLOTS, WARPGROUPS, 0)),
             (load_blocks, (a, b, b, buffers, barriers, work,
                            False, False, SWAPPED, WARPGROUPS, ROWS, BLOCK_N, 0, BLOCK_K, GROUP, STAGES)),
@@ -181,10 +250,10 @@ def scaled_products(
     elif WARPGROUPS == 2:
         gl.warp_specialize([
             (_multiply, (c, bias, partial, m, n, buffers, barriers, work, scales,
-                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, ROWS, BLOCK_N, GROUP,
+                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, AHEAD, ROWS, BLOCK_N, GROUP,
                          STAGES, PARTS, SLOTS, WARPGROUPS, 0)),
             (_multiply, (c, bias, partial, m, n, buffers, barriers, work, scales,
-                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, ROWS, BLOCK_N, GROUP,
+                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, AHEAD, ROWS, BLOCK_N, GROUP,
                          STAGES, PARTS, SLOTS, WARPGROUPS, 1)),
             (load_blocks, (a, b, b, buffers, barriers, work,
                            False, False, SWAPPED, WARPGROUPS, ROWS, BLOCK_N, 0, BLOCK_K, GROUP, STAGES)),
@@ -192,13 +261,13 @@ def scaled_products(
     else:
         gl.warp_specialize([
             (_multiply, (c, bias, partial, m, n, buffers, barriers, work, scales,
-                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, ROWS, BLOCK_N, GROUP,
+                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, AHEAD, ROWS, BLOCK_N, GROUP,
                          STAGES, PARTS, SLOTS, WARPGROUPS, 0)),
             (_multiply, (c, bias, partial, m, n, buffers, barriers, work, scales,
-                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, ROWS, BLOCK_N, GROUP,
+                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, AHEAD, ROWS, BLOCK_N, GROUP,
                          STAGES, PARTS, SLOTS, WARPGROUPS, 1)),
             (_multiply, (c, bias, partial, m, n, buffers, barriers, work, scales,
-                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, ROWS, BLOCK_N, GROUP,
+                         BLOCKWISE, PROMOTE, A_SIDE, B_SIDE, HAS_BIAS, SWAPPED, ADDED, AHEAD, ROWS, BLOCK_N, GROUP,
                          STAGES, PARTS, SLOTS, WARPGROUPS, 2)),
             (load_blocks, (a, b, b, buffers, barriers, work,
                            False, False, SWAPPED, WARPGROUPS, ROWS, BLOCK_N, 0, BLOCK_K, GROUP, STAGES)),

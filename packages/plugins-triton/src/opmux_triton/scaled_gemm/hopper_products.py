@@ -102,6 +102,7 @@ def _launch(
         "HAS_BIAS": bias is not None,
         "SWAPPED": c.swap,
         "ADDED": added,
+        "AHEAD": c.ahead,
         "BLOCK_M": c.block_m,
         "BLOCK_N": c.block_n,
         "BLOCK_K": BLOCK_K,
