@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from quantised import WIDE, as_fp8, dequantised
-from samples import generated, ids, logits, model
+from samples import LLAMA, generated, ids, logits, model
+from torch import Tensor
 
 import opmux
 import opmux.nn
@@ -25,12 +26,12 @@ def calls_of(of: Any, run: Any) -> dict[str, int]:
     return found
 
 
-def test_the_norm_feeds_gate_and_up() -> None:
+def test_norms_feed_attention_and_mlp() -> None:
     plain = model("llama", **WIDE)
     patched = as_fp8(plain)
     opmux_transformers.patch(patched)
     assert calls_of(patched, lambda of: logits(of, ids())) == {
-        "add_rms_norm_quantize": 2, "quantize": 2 * 5, "scaled_linear": 2 * 7, "silu_mul": 2,
+        "rms_norm_quantize": 2, "add_rms_norm_quantize": 2, "quantize": 2 * 2, "scaled_linear": 2 * 7, "silu_mul": 2,
     }  # fmt: skip
     found = logits(patched, ids())
     expected = logits(dequantised(plain, activations="block", weights="block"), ids())
@@ -43,7 +44,8 @@ def test_packed_gates_are_quantised_as_they_are_computed(codes: str) -> None:
     patched = copy.deepcopy(plain)
     opmux_transformers.patch(patched, quantize=codes)
     assert calls_of(patched, lambda of: logits(of, ids())) == {
-        "add_rms_norm_quantize": 2, "silu_and_mul_quantize": 2, "quantize": 2 * 2, "scaled_linear": 2 * 4,
+        "rms_norm_quantize": 2, "add_rms_norm_quantize": 2, "silu_and_mul_quantize": 2, "quantize": 2,
+        "scaled_linear": 2 * 4,
     }  # fmt: skip
     found, expected = logits(patched, ids()), logits(dequantised(plain, codes), ids())
     assert (found - expected).norm() < 0.02 * expected.norm()
@@ -56,9 +58,61 @@ def test_a_decode_step_quantises_once_for_queries_keys_and_values() -> None:
     tokens = generated(patched, ids())
     steps = tokens.shape[1] - ids().shape[1] - 1
     found = calls_of(patched, lambda of: generated(of, ids()))
-    prompt = 2 * 5
-    assert found["quantize"] == prompt + steps * 2 * 3  # q, k and v; the output; the MLP's last
-    assert found["add_rms_norm_quantize"] == 2 * (steps + 1)
+    assert found["quantize"] == 2 * 2 * (steps + 1)  # the output of attention; the MLP's last
+    assert found["rms_norm_quantize"] == found["add_rms_norm_quantize"] == 2 * (steps + 1)
+
+
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+@pytest.mark.parametrize("name", ["llama", "phi3", "gemma2", "deepseek_v3"])
+def test_fed_products_are_those_of_the_norm_bit_for_bit(name: str, codes: str) -> None:
+    """In float32 nothing is rounded between a norm and its codes: a hook on the norms changes nothing but the ops."""
+    patched = model(name)
+    opmux_transformers.patch(patched, quantize=codes)
+    fed = logits(patched, ids())
+    assert calls_of(patched, lambda of: logits(of, ids()))["rms_norm_quantize"] == 2
+    hooks = [layer.input_layernorm.register_forward_hook(lambda *_: None) for layer in patched.model.layers]
+    assert "rms_norm_quantize" not in calls_of(patched, lambda of: logits(of, ids()))
+    assert torch.equal(logits(patched, ids()), fed)
+    for hook in hooks:
+        hook.remove()
+    generated_fed = generated(patched, ids())
+    for layer in patched.model.layers:
+        layer.self_attn.register_forward_pre_hook(lambda *_, **__: None)
+    assert torch.equal(generated(patched, ids()), generated_fed)
+
+
+def test_an_attention_that_reads_more_than_its_linears_do_is_given_the_norm() -> None:
+    class Reading(LLAMA.LlamaAttention):
+        def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            result, weights = super().forward(hidden_states, *args, **kwargs)
+            return result + 0.1 * hidden_states, weights
+
+    plain = model("llama")
+    for layer in plain.model.layers:
+        layer.self_attn.__class__ = Reading
+    patched = copy.deepcopy(plain)
+    opmux_transformers.patch(patched, quantize="int8", attention=False, rope=False)
+    found = calls_of(patched, lambda of: logits(of, ids()))
+    assert "rms_norm_quantize" not in found
+    assert found["add_rms_norm_quantize"] == 2
+    expected = logits(dequantised(plain, "int8"), ids())
+    assert (logits(patched, ids()) - expected).norm() < 0.02 * expected.norm()
+
+
+def test_a_forward_that_is_set_after_the_patch_is_given_the_norm() -> None:
+    patched = model("llama")
+    opmux_transformers.patch(patched, quantize="int8")
+    first, seen = patched.model.layers[0].self_attn, []
+    own = first.forward
+
+    def forward(hidden_states: Tensor, **kwargs: Any) -> Any:
+        seen.append(bool(hidden_states.isfinite().all()))
+        return own(hidden_states=hidden_states, **kwargs)
+
+    expected = logits(patched, ids())
+    first.forward = forward
+    assert torch.equal(logits(patched, ids()), expected)
+    assert seen == [True]
 
 
 def test_what_watches_a_linear_gets_every_call() -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional
 import opmux
 from opmux.nn import Linear, QuantizedLinear, autocast_dtype
 from opmux.nn.quantized_product import StraightThrough, quantize_rows, quantized_product
+from opmux_transformers.carried import carried
 from opmux_transformers.foreign import mark
 
 CODES = "_opmux_codes"
@@ -184,7 +185,8 @@ def forward_of(codes: Codes) -> Callable[..., Tensor]:
         weight, scale, bias = codes.of_weight(self)
         if weight.element_size() > 1:  # in a check, or dequantised since
             return functional.linear(input, weight, bias)
-        rows = input.reshape(-1, input.shape[-1])
+        ready = carried(input)
+        rows = input if ready is not None else input.reshape(-1, input.shape[-1])
         out_dtype = (autocast_dtype(input) if codes.casts else None) or input.dtype
         backend = backend_of(self)
         original = codes.original(self) if torch.is_grad_enabled() else None
@@ -193,7 +195,7 @@ def forward_of(codes: Codes) -> Callable[..., Tensor]:
             bias = bias.detach() if bias is not None and original is None else bias
             out: Any = StraightThrough.apply(rows, original, weight, scale, codes.of_input(self), bias, options)  # type: ignore[no-untyped-call]
         else:
-            q, x_scale = quantize_rows(rows, weight.dtype, codes.activations, codes.of_input(self), backend)
+            q, x_scale = ready or quantize_rows(rows, weight.dtype, codes.activations, codes.of_input(self), backend)
             out = quantized_product(q, x_scale, weight, scale, bias, out_dtype, backend)
         result: Tensor = out.view(*input.shape[:-1], weight.shape[0])
         return result

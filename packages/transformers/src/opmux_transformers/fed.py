@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import opmux
 from opmux.nn.quantized_product import ACTIVATIONS
 from opmux_transformers.calls import watched
+from opmux_transformers.carried import carried
 from opmux_transformers.coded import Codes, backend_of, codes_of
 
 
@@ -43,7 +44,8 @@ def products(modules: Sequence[Any], x: Tensor) -> list[Tensor] | None:
     taken = taking(modules)
     if taken is None:
         return None
-    q, scale = opmux.quantize(x.reshape(-1, x.shape[-1]), dtype=taken[1], block=block_of(taken[0]))
+    ready = carried(x)
+    q, scale = ready or opmux.quantize(x.reshape(-1, x.shape[-1]), dtype=taken[1], block=block_of(taken[0]))
     return [product(module, q, scale, x.shape, x.dtype) for module in modules]
 
 

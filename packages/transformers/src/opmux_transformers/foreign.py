@@ -21,12 +21,17 @@ def mark(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def is_marked(function: Any) -> bool:
+    """Whether a function or method is opmux's own."""
+    return bool(getattr(getattr(function, "__func__", function), MARK, False))
+
+
 def whose_forward(module: nn.Module) -> str | None:
     """Who replaced the module's forward; None if it is the one from the class definition."""
     own = vars(module).get("forward")
     if own is not None:
         function = getattr(own, "__func__", own)
-        if getattr(function, MARK, False):
+        if is_marked(function):
             return "already patched by opmux, as part of another model"
         return f"already patched: its forward was replaced by {_name(function)}"
     for cls in type(module).__mro__:

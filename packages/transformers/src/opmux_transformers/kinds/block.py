@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers.calls import all_are_watched, call, call_as_module, callee, computes
+from opmux_transformers.calls import all_are_watched, call, call_as_module, callee, computes, watched
+from opmux_transformers.carried import attend
 from opmux_transformers.coded import Codes
 from opmux_transformers.fed import block_of, taking
-from opmux_transformers.foreign import mark
+from opmux_transformers.foreign import is_marked, mark
 from opmux_transformers.kinds.gate import Gate, gate_of, of_codes
 from opmux_transformers.kinds.norm import Norm, weight_of
 from opmux_transformers.kinds.norm import forward_of as norm_forward_of
@@ -29,6 +30,8 @@ class Block:
         after_attention: What its output passes through before the sum.
         norm: The norm of the sum, fused with it.
         spec: What that norm computes.
+        first: What the norm of the attention's input computes.
+        fed: The linears of the attention, by name, that take its input, if nothing else in it does.
         mlp: The MLP.
         after_mlp: What its output passes through before the second sum.
         factor: The attribute that both outputs are multiplied by; empty for 1.
@@ -43,6 +46,8 @@ class Block:
     after_attention: tuple[str, ...]
     norm: str
     spec: Norm
+    first: Norm
+    fed: tuple[str, ...]
     mlp: str
     after_mlp: tuple[str, ...]
     factor: str
@@ -74,10 +79,13 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
         ask = call_as_module if everything else call
         children: dict[str, Any] = self._modules
         residual = hidden_states
-        hidden_states = ask(children[block.before_attention], hidden_states)
-        attention = children[block.attention]
-        attend = attention if everything else callee(attention)
-        hidden_states = attend(hidden_states=hidden_states, **kwargs)[0]
+        before, attention = children[block.before_attention], children[block.attention]
+        fed = None if everything else _codes_of_attention(block, before, attention, hidden_states)
+        if fed is not None:
+            hidden_states = attend(callee(attention), hidden_states, fed, kwargs)[0]
+        else:
+            called = attention if everything else callee(attention)
+            hidden_states = called(hidden_states=ask(before, hidden_states), **kwargs)[0]
         for name in block.after_attention:
             hidden_states = ask(children[name], hidden_states)
         if block.factor:
@@ -102,6 +110,29 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
         return residual + hidden_states.reshape(residual.shape)  # a mixture of experts may join batch and tokens
 
     return mark(forward)
+
+
+def _codes_of_attention(block: Block, norm: Any, attention: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The norm of an attention's input as the codes that its linears take; None if they take none."""
+    spec, children = block.first, attention._modules
+    if not block.fed or spec.op != "rms_norm" or not all(name in children for name in block.fed):
+        return None
+    taken = taking([children[name] for name in block.fed])
+    if taken is None or watched(attention) or not _is_checked(attention):
+        return None
+    if not computes(norm, norm_forward_of(spec)) or not spec.holds(norm):
+        return None
+    codes, dtype = taken
+    q, scale = opmux.rms_norm_quantize(
+        x, weight_of(norm), dtype=dtype, block=block_of(codes), eps=getattr(norm, spec.eps), weight_offset=spec.offset
+    )
+    return q.view(-1, q.shape[-1]), scale.reshape(-1, scale.shape[-1])
+
+
+def _is_checked(attention: nn.Module) -> bool:
+    """Whether a module's forward is its class's own, or opmux's: no other was there when it was checked."""
+    own = vars(attention).get("forward")
+    return own is None or is_marked(own)
 
 
 def _codes_taken(spec: Norm, mlp: Any) -> tuple[Gate, Codes, torch.dtype] | None:

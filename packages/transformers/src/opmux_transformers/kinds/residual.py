@@ -24,6 +24,7 @@ from opmux_transformers import agreement
 from opmux_transformers.attention import PASSED_OVER
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.block import Block, forward_of
+from opmux_transformers.kinds.feeding import fed_linears
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.norm import NORM, Norm
 from opmux_transformers.probe import is_candidate, layer_kind, positions, rotates, with_attention
@@ -137,6 +138,8 @@ def _judge(
         after_attention=tuple(names[2:at]),
         norm=names[at],
         spec=norms[names[at]],
+        first=norms[names[0]],
+        fed=fed_linears(trial, calls[1].name, calls[1].given, calls[1].keywords),
         mlp=names[at + 1],
         after_mlp=tuple(names[at + 2 :]),
         factor=factor,

@@ -1,0 +1,52 @@
+"""Codes that go to an attention's linears in the place of its input, while its forward runs.
+
+The forward is transformers' own and takes a tensor. It gets one of NaN, of the right shape and dtype, that takes no
+memory: a check has shown that it only hands this tensor to its linears, which take the codes instead.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _Carried(threading.local):
+    """The current tensor of a thread that stands for codes, and what it stands for."""
+
+    stand_in: Tensor | None = None
+    codes: tuple[Tensor, Tensor] | None = None
+
+
+_CARRIED = _Carried()
+_scalars: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+
+def carried(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The codes and scales of rows that a tensor stands for; None if it is what it is."""
+    if torch.compiler.is_compiling() or x is not _CARRIED.stand_in:
+        return None
+    return _CARRIED.codes
+
+
+def attend(attention: Callable[..., Any], like: Tensor, codes: tuple[Tensor, Tensor], given: dict[str, Any]) -> Any:
+    """Call an attention with codes for its linears.
+
+    Args:
+        attention: What to call.
+        like: A tensor of the shape, dtype and device of its input.
+        codes: The codes of its rows, ``(m, hidden)``, and their scales.
+        given: The other keywords.
+    """
+    key = like.device, like.dtype
+    scalar = _scalars.get(key)
+    if scalar is None:
+        scalar = _scalars[key] = torch.full((), float("nan"), dtype=like.dtype, device=like.device)
+    before = _CARRIED.stand_in, _CARRIED.codes
+    stand_in = scalar.expand(like.shape)
+    _CARRIED.stand_in, _CARRIED.codes = stand_in, codes
+    try:
+        return attention(hidden_states=stand_in, **given)
+    finally:
+        _CARRIED.stand_in, _CARRIED.codes = before
