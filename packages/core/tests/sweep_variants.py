@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.bench.cases import Arguments, Data
+from opmux.bench.data import Arguments, Data
 from opmux.bench.shapes import Shape
 
 SHAPE = Shape("2 rows of 8", 8, 8, 1, 1, 8, 1, 2, 2)

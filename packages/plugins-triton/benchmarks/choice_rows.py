@@ -10,8 +10,8 @@ import torch
 
 import opmux
 from opmux.arch import arch_of
-from opmux.bench.cases import Arguments
 from opmux.bench.clocks import Clock, Timed, clock_for, interleave
+from opmux.bench.data import Arguments
 from opmux.bench.isolated import in_one_line
 from opmux.bench.libraries import package_of
 from opmux.bench.peers import peers_of

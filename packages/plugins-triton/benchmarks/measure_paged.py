@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 import opmux
-from opmux.bench.cases import Data
 from opmux.bench.clocks import Timed, clock_for, interleave
+from opmux.bench.data import Data
 
 HEADS = (1, 2)
 HEAD_DIMS = (64, 128, 256)

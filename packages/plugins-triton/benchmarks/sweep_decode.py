@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import opmux
-from opmux.bench.cases import Arguments, Data
+from opmux.bench.data import Arguments, Data
 from opmux.bench.shapes import Shape
 from opmux.bench.sweep import main
 from opmux.bench.variants import Case

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from opmux.bench.cases import MAKERS, Arguments, Data
+from opmux.bench.cases import MAKERS
+from opmux.bench.data import Arguments, Data
 from opmux.bench.shapes import Shape, product
 from opmux.bench.sweep import main
 from opmux.bench.variants import Case, Configured

@@ -29,8 +29,8 @@ from faults import children
 from torch import Tensor
 
 import opmux
-from opmux.bench.cases import Data
 from opmux.bench.clocks import Timed, clock_for, interleave
+from opmux.bench.data import Data
 from opmux.plugin import parse_arch
 from opmux_triton import repeats
 from opmux_triton.grouped_gemm import heuristics

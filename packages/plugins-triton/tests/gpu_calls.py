@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from opmux.bench.cases import MAKERS, Arguments, Data
+from opmux.bench.cases import MAKERS
+from opmux.bench.data import Arguments, Data
 from opmux.bench.shapes import SIZES
 from opmux.callpath.op import OPS
 from opmux.demo.model import Llama, LlamaConfig

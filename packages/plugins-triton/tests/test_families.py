@@ -11,7 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import opmux_triton
 from opmux.arch import parse_arch
-from opmux.bench.cases import MAKERS, Data
+from opmux.bench.cases import MAKERS
+from opmux.bench.data import Data
 from opmux.callpath.op import OPS
 from opmux_triton import families
 

@@ -25,7 +25,8 @@ from kept_calls import (
 from torch import Tensor
 
 import opmux
-from opmux.bench.cases import MAKERS, Arguments, Data
+from opmux.bench.cases import MAKERS
+from opmux.bench.data import Arguments, Data
 from opmux_triton import families, launch, repeats
 from opmux_triton.norm import targets as norm
 from opmux_triton.paged import configs as paged_configs

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from opmux.bench.cases import MAKERS, Arguments, Data
+from opmux.bench.cases import MAKERS
 from opmux.bench.clocks import CpuClock
 from opmux.bench.contest import Contest
+from opmux.bench.data import Arguments, Data
 from opmux.bench.peers import EAGER, peers_of
 from opmux.bench.shapes import FIGURES, SIZES, Shape, shapes_of
 from opmux.bench.work import all_options, flops_of, moved_of

@@ -4,9 +4,9 @@ import pytest
 import torch
 from backends import backends, implementation
 
-from opmux.bench.cases import Arguments
 from opmux.bench.clocks import CpuClock
 from opmux.bench.contest import Contest
+from opmux.bench.data import Arguments
 from opmux.callpath.op import OPS
 from opmux.plugin import AtMost, Priority
 

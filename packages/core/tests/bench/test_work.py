@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from opmux.bench.cases import Arguments
+from opmux.bench.data import Arguments
 from opmux.bench.results import Ceilings
 from opmux.bench.work import difference, flops_of, least_time, measure_ceilings, moved_of
 from opmux.callpath.op import OPS

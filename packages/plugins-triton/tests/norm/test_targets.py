@@ -7,7 +7,7 @@ import torch
 from gpu_calls import chosen
 
 import opmux
-from opmux.bench.cases import Data
+from opmux.bench.data import Data
 from opmux.callpath.op import OPS
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import opmux
-from opmux.bench.cases import Data
+from opmux.bench.data import Data
 from opmux.plugin import parse_arch
 from opmux_triton.launch import recording
 from opmux_triton.paged import configs, targets

@@ -1,84 +1,16 @@
 """The calls to time: for each op, the arguments that a layer of a real model passes to it."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from opmux.arch import fp8_dtype
+from opmux.bench import quantised_cases
+from opmux.bench.data import Arguments, Data, Maker
 from opmux.bench.shapes import Shape
 from opmux.callpath.op import OPS
 from opmux.dtypes import accumulation_dtype
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """One call of an op.
-
-    Attributes:
-        tensors: all of the op's tensors, None for an absent optional one.
-        options: the options that are not defaults.
-        moved: bytes that the call must read and write, if they do not follow from its inputs and outputs.
-        flops: floating-point operations, if they do not follow from the op's own expression.
-        share: the share of the op's own expression that applies, such as half of the scores under a causal mask.
-    """
-
-    tensors: tuple[Tensor | None, ...]
-    options: dict[str, Any] = field(default_factory=dict)
-    moved: int | None = None
-    flops: float | None = None
-    share: float = 1.0
-
-
-@dataclass(frozen=True)
-class Data:
-    """Random tensors of one dtype on one device, the same in every run."""
-
-    device: torch.device
-    dtype: torch.dtype
-    generator: torch.Generator
-
-    @classmethod
-    def seeded(cls, device: torch.device, dtype: torch.dtype, seed: int = 0) -> "Data":
-        """Data from a seed."""
-        return cls(device, dtype, torch.Generator(device).manual_seed(seed))
-
-    def normal(self, *sizes: int, scale: float = 1.0) -> Tensor:
-        """Normally distributed values."""
-        made = torch.randn(sizes, generator=self.generator, device=self.device, dtype=torch.float32)
-        return (made * scale).to(self.dtype)
-
-    def weight(self, *sizes: int) -> Tensor:
-        """A linear's weight: rows of length about one."""
-        return self.normal(*sizes, scale=sizes[-1] ** -0.5)
-
-    def gain(self, size: int) -> Tensor:
-        """A norm's weight: about one."""
-        return 1 + self.normal(size, scale=0.1)
-
-    def lse(self, *sizes: int) -> Tensor:
-        """Log-sum-exps, in the accumulation dtype."""
-        return self.normal(*sizes).to(torch.float64 if self.dtype == torch.float64 else torch.float32)
-
-    def ints(self, values: Sequence[int], dtype: torch.dtype = torch.int32) -> Tensor:
-        """The given integers as a tensor."""
-        return torch.tensor(list(values), dtype=dtype, device=self.device)
-
-    def angles(self, positions: int, head_dim: int) -> tuple[Tensor, Tensor]:
-        """Rope's tables of cosines and sines, float32."""
-        steps = torch.arange(head_dim // 2, device=self.device, dtype=torch.float32)
-        angles = torch.arange(positions, device=self.device)[:, None] * 10000.0 ** (-2 * steps / head_dim)
-        return angles.cos(), angles.sin()
-
-    def offsets(self, batch: int, length: int) -> Tensor:
-        """Where sequences of equal length begin, then where the last one ends."""
-        return self.ints(range(0, (batch + 1) * length, length))
-
-
-Maker = Callable[[Data, Shape], Arguments]
 
 
 def _rms_norm(data: Data, s: Shape) -> Arguments:
@@ -229,130 +161,6 @@ def _paged_attention(data: Data, s: Shape) -> Arguments:
     )
 
 
-def _quantize(data: Data, s: Shape) -> Arguments:
-    return Arguments((data.normal(s.tokens, s.hidden),), {"dtype": fp8_dtype(data.device), "block": (1, 128)})
-
-
-def _rms_norm_quantize(data: Data, s: Shape) -> Arguments:
-    given = _rms_norm(data, s)
-    return Arguments(given.tensors, {**given.options, "dtype": fp8_dtype(data.device)})
-
-
-def _add_rms_norm_quantize(data: Data, s: Shape) -> Arguments:
-    given = _add_rms_norm(data, s)
-    return Arguments(given.tensors, {**given.options, "dtype": fp8_dtype(data.device)})
-
-
-def _silu_and_mul_quantize(data: Data, s: Shape) -> Arguments:
-    return Arguments((data.normal(s.tokens, 2 * s.intermediate),), {"dtype": fp8_dtype(data.device)})
-
-
-def _scales(data: Data, m: int, k: int) -> Tensor:
-    """Scales of blocks of 1x128, about those of normal numbers."""
-    made = torch.rand(m, -(-k // 128), generator=data.generator, device=data.device)
-    return 2.0**-7 * (1 + made)
-
-
-def _static_quantize(data: Data, s: Shape) -> Arguments:
-    tensors = (data.normal(s.tokens, s.hidden), _scales(data, s.tokens, s.hidden))
-    return Arguments(tensors, {"dtype": fp8_dtype(data.device)})
-
-
-def _codes(data: Data, s: Shape) -> tuple[Tensor, Tensor]:
-    values = torch.randn(s.tokens, s.hidden, generator=data.generator, device=data.device)
-    return (64 * values).to(fp8_dtype(data.device)), _scales(data, s.tokens, s.hidden)
-
-
-def _dequantize(data: Data, s: Shape) -> Arguments:
-    return Arguments(_codes(data, s), {"out_dtype": torch.float32 if data.dtype == torch.float64 else data.dtype})
-
-
-def _scaled_linear(data: Data, s: Shape) -> Arguments:
-    (x, x_scale), k = _codes(data, s), s.hidden
-    w = (64 * torch.randn(s.intermediate, k, generator=data.generator, device=data.device)).to(x.dtype)
-    w_scale = _scales(data, -(-s.intermediate // 128), k)
-    out_dtype = torch.float32 if data.dtype == torch.float64 else data.dtype
-    return Arguments((x, w, x_scale, w_scale, None), {"out_dtype": out_dtype})
-
-
-def _scaled_linear_accumulate(data: Data, s: Shape) -> Arguments:
-    x, w, x_scale, w_scale, _ = _scaled_linear(data, s).tensors
-    return Arguments((torch.zeros(s.tokens, s.intermediate, device=data.device), x, w, x_scale, w_scale))
-
-
-GROUPS = 4
-"""Groups of a grouped product, all of one size; fewer where that does not divide the tokens."""
-
-
-def _groups(data: Data, s: Shape) -> tuple[int, Tensor]:
-    """How many groups the tokens are cut into, and their offsets."""
-    groups = math.gcd(s.tokens, GROUPS)
-    return groups, data.offsets(groups, s.tokens // groups)
-
-
-def _grouped(data: Data, s: Shape) -> tuple[Tensor, Tensor, Tensor]:
-    groups, offsets = _groups(data, s)
-    return data.normal(s.tokens, s.hidden), data.weight(groups, s.intermediate, s.hidden), offsets
-
-
-def _product_flops(s: Shape) -> float:
-    return 2.0 * s.tokens * s.intermediate * s.hidden
-
-
-def _grouped_linear(data: Data, s: Shape) -> Arguments:
-    return Arguments((*_grouped(data, s), None), flops=_product_flops(s))
-
-
-def _grouped_linear_backward(data: Data, s: Shape) -> Arguments:
-    tensors = (data.normal(s.tokens, s.intermediate), *_grouped(data, s), None)
-    return Arguments(tensors, {"output_mask": (True, True)}, flops=2 * _product_flops(s))
-
-
-def _grouped_weight_grad(data: Data, s: Shape) -> Arguments:
-    x, w, offsets = _grouped(data, s)
-    dy = data.normal(s.tokens, s.intermediate)
-    return Arguments((torch.zeros_like(w, dtype=torch.float32), dy, x, offsets, None), flops=_product_flops(s))
-
-
-def _masked_grouped_linear(data: Data, s: Shape) -> Arguments:
-    x, w, offsets = _grouped(data, s)
-    counts = offsets.diff().to(torch.int32)
-    options = {"expected_m": s.tokens // len(counts)}
-    return Arguments((x.unflatten(0, (len(counts), -1)), w, counts), options, flops=_product_flops(s))
-
-
-def _scaled_grouped_linear(data: Data, s: Shape) -> Arguments:
-    x, w, x_scale, w_scale, _ = _scaled_linear(data, s).tensors
-    assert x is not None
-    assert w is not None
-    assert w_scale is not None
-    groups, offsets = _groups(data, s)
-    weights, scales = w.expand(groups, -1, -1).contiguous(), w_scale.expand(groups, -1, -1).contiguous()
-    out_dtype = torch.float32 if data.dtype == torch.float64 else data.dtype
-    tensors = (x, weights, offsets, x_scale, scales, None)
-    return Arguments(tensors, {"out_dtype": out_dtype}, flops=_product_flops(s))
-
-
-def _scaled_masked_grouped_linear(data: Data, s: Shape) -> Arguments:
-    scaled = _scaled_grouped_linear(data, s)
-    x, w, offsets, x_scale, w_scale, _ = scaled.tensors
-    assert x is not None
-    assert offsets is not None
-    assert x_scale is not None
-    counts = offsets.diff().to(torch.int32)
-    rows, scales = (t.unflatten(0, (len(counts), -1)) for t in (x, x_scale))
-    options = {"expected_m": s.tokens // len(counts), **scaled.options}
-    return Arguments((rows, w, counts, scales, w_scale), options, flops=_product_flops(s))
-
-
-def _convert_fp8(data: Data, s: Shape) -> Arguments:
-    return Arguments(_codes(data, s), {"dtype": torch.float8_e4m3fnuz})
-
-
-def _convert_scale(data: Data, s: Shape) -> Arguments:
-    return Arguments((_scales(data, s.tokens, s.hidden),), {"dtype": torch.float32, "scale_major": "m"})
-
-
 def _targets(data: Data, tokens: int, vocab: int) -> Tensor:
     return torch.randint(vocab, (tokens,), generator=data.generator, device=data.device)
 
@@ -421,22 +229,6 @@ MAKERS: dict[str, Maker] = {
     "write_kv_cache": _write_kv_cache,
     "paged_attention": _paged_attention,
     "paged_attention_lse": _paged_attention,
-    "quantize": _quantize,
-    "scaled_linear": _scaled_linear,
-    "scaled_linear_accumulate": _scaled_linear_accumulate,
-    "grouped_linear": _grouped_linear,
-    "grouped_linear_backward": _grouped_linear_backward,
-    "grouped_weight_grad": _grouped_weight_grad,
-    "masked_grouped_linear": _masked_grouped_linear,
-    "scaled_grouped_linear": _scaled_grouped_linear,
-    "scaled_masked_grouped_linear": _scaled_masked_grouped_linear,
-    "static_quantize": _static_quantize,
-    "dequantize": _dequantize,
-    "convert_scale": _convert_scale,
-    "convert_fp8": _convert_fp8,
-    "rms_norm_quantize": _rms_norm_quantize,
-    "add_rms_norm_quantize": _add_rms_norm_quantize,
-    "silu_and_mul_quantize": _silu_and_mul_quantize,
     "cross_entropy": _cross_entropy,
     "cross_entropy_lse": _cross_entropy,
     "cross_entropy_backward": _cross_entropy_backward,
@@ -445,5 +237,6 @@ MAKERS: dict[str, Maker] = {
         _fused_cross_entropy(data, s).tensors, {"reduction": "sum"}
     ),
     "fused_linear_cross_entropy_backward": _fused_cross_entropy_backward,
+    **quantised_cases.MAKERS,
 }
 """Every op that has cases; a test compares it with the core's ops."""

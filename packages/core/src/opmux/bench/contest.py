@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from opmux.arch import arch_of
-from opmux.bench.cases import Arguments
 from opmux.bench.clocks import Clock, Timed
+from opmux.bench.data import Arguments
 from opmux.bench.libraries import package_of
 from opmux.bench.results import IMPLEMENTATION, PEER, Left
 from opmux.bench.work import all_options, difference

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from opmux.bench import formulations as f
-from opmux.bench.cases import Arguments
+from opmux.bench.data import Arguments
 from opmux.bench.gradients import backward_call, has_gradient
 from opmux.bench.libraries import library_peers
 from opmux.bench.work import all_options

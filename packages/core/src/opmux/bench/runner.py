@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from opmux.arch import arch_of
-from opmux.bench.cases import MAKERS, Arguments, Data
+from opmux.bench.cases import MAKERS
 from opmux.bench.clocks import Clock, clock_for, interleave
 from opmux.bench.contest import Contest, Entry
+from opmux.bench.data import Arguments, Data
 from opmux.bench.peers import peers_of
 from opmux.bench.results import PEER, CaseResult, Ceilings, Contender, Report, spread, verdict
 from opmux.bench.shapes import SIZE_NAMES, Shape, shapes_of

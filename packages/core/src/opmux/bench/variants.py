@@ -10,8 +10,9 @@ from torch import Tensor
 
 from opmux import policy
 from opmux.arch import arch_of
-from opmux.bench.cases import MAKERS, Data, Maker
+from opmux.bench.cases import MAKERS
 from opmux.bench.clocks import Run, Timed
+from opmux.bench.data import Data, Maker
 from opmux.bench.shapes import Shape
 from opmux.bench.work import all_options, difference
 from opmux.callpath.op import OPS, Op

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.bench.cases import Arguments
 from opmux.bench.clocks import Timed, clock_for
+from opmux.bench.data import Arguments
 from opmux.bench.results import Ceilings
 from opmux.callpath.op import Op
 from opmux.signatures.validation import check_call, numel
