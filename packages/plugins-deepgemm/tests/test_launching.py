@@ -46,6 +46,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(launching, "units_of", lambda index: 132)
     monkeypatch.setattr(launching, "current_stream", lambda index: 7)
     monkeypatch.setattr(launching, "_kept", {})
+    monkeypatch.setattr(launching, "_last", {})
     return found
 
 
@@ -118,6 +119,26 @@ def test_a_call_like_one_before_is_launched_as_it_was(launched) -> None:
     assert launched[-1][2][3] == 7
 
 
+def test_a_call_like_the_last_one_takes_the_shortest_way(launched, monkeypatch) -> None:
+    x, w, bias = torch.zeros(150, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16), torch.zeros(200, dtype=BF16)
+    for _ in range(2):
+        targets.linear(x, w, None, config=LARGE)
+        targets.linear(x, w, bias, config=LARGE)
+    monkeypatch.setattr(launching, "_kept", {})  # what follows does not ask it
+    y = targets.linear(x, w, None, config=LARGE)
+    z = targets.linear(x, w, bias, config=LARGE)
+    assert (y.shape, y.dtype, z.shape) == ((150, 200), BF16, (150, 200))
+    assert [given[3] for _, _, given in launched[4:]] == ["kept", "kept"]
+    targets.linear(x[:100], w, None, config=LARGE)
+    assert launched[6][2][3] == 7  # other rows
+    given = x.to(FP8), w.to(FP8), torch.zeros(150, 4), torch.zeros(2, 4)
+    for dtype in (BF16, BF16, BF16, torch.float32):
+        assert targets.scaled_linear(*given, None, out_dtype=dtype, config=LARGE).dtype == dtype
+    assert [given[3] for _, _, given in launched[7:]] == [7, "kept", "kept", 7]
+    launching.forget()
+    assert launching.repeated(LARGE, (x, w), BF16) is None
+
+
 def test_what_has_to_be_copied_or_is_not_aligned_is_not_kept(launched) -> None:
     x, w = torch.zeros(2, 4, 3, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16)
     for _ in range(2):
@@ -148,3 +169,13 @@ def test_the_source_says_whom_it_is_for() -> None:
     grouped = Product("bfloat16", "bfloat16", 8, 64, groups="masked")
     assert kernel_of(grouped, LARGE).signature == "mmmpppqqqqipppqqi"
     assert launching.source(grouped, LARGE).op == "masked_grouped_linear"
+
+
+def test_a_tensor_for_the_result_is_written_to(launched) -> None:
+    x, w = torch.zeros(4, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16)
+    out = torch.zeros(4, 200, dtype=BF16)
+    assert targets.linear(x, w, None, config=SMALL, out=out) is out
+    assert launched[0][2][6].data_ptr() == out.data_ptr()
+    gapped = torch.zeros(4, 400, dtype=BF16)[:, ::2]
+    assert targets.linear(x, w, None, config=SMALL, out=gapped) is gapped
+    assert launched[1][2][6].data_ptr() != gapped.data_ptr()

@@ -48,6 +48,7 @@ def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]
         space=f"opmux_deepgemm.model:{op}_space",
         capturable=True,
         deterministic=True,
+        takes_out=True,
     )
 
 

@@ -76,6 +76,8 @@ class Repeat(NamedTuple):
 
 
 _kept: dict[Hashable, tuple[Repeat, ...]] = {}
+_last: dict[tuple[int, int], tuple[Repeat, torch.Size, torch.dtype]] = {}
+"""By config and number of tensors the last launch, with the shape and dtype of its result: most calls are like it."""
 
 
 def source(product: Product, config: Config) -> Source:
@@ -102,6 +104,16 @@ def units_of(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
+def limit_units(most: int | None) -> None:
+    """Let the persistent kernel use so many multiprocessors at most; None takes all of them."""
+    global _most_units
+    _most_units = most
+    forget()
+
+
+_most_units: int | None = None
+
+
 def matrix(tensor: Tensor, columns: int) -> Tensor:
     """A tensor's rows as a matrix that the copy engine reads; copied where its rows overlap or have several strides."""
     rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, columns)
@@ -114,6 +126,21 @@ def map_of(tensor: Tensor, columns: int, box_rows: int, box_columns: int, width:
     """The tensor map of a tensor's rows, by which boxes of so many rows and columns are copied in a swizzle."""
     rows = matrix(tensor, columns)
     return tensor_map(rows, (box_rows, box_columns), swizzle=SWIZZLES[width], promotion=Promotion.BYTES_256)
+
+
+def repeated(config: Config, tensors: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor | None:
+    """The product, where the last one of this config had tensors like these; else None, and nothing was launched.
+
+    Args:
+        config: of the kernel.
+        tensors: those of `Operands` that are given, in order.
+        dtype: of the result.
+    """
+    found = _last.get((id(config), len(tensors)))
+    if found is None or found[2] is not dtype or not found[0].same(*tensors):
+        return None
+    y = tensors[0].new_empty(found[1], dtype=dtype)
+    return y if found[0].launch(*tensors, y) else None
 
 
 def multiply(config: Config, given: Operands, y: Tensor) -> None:
@@ -133,6 +160,7 @@ def multiply(config: Config, given: Operands, y: Tensor) -> None:
     alike = _kept.get(key, ())
     found = next((one for one in alike if one.same(*tensors)), None)
     if found is not None and found.launch(*tensors, y):
+        _last[id(config), len(tensors)] = found, y.shape, y.dtype
         return
     ready = _ready(given)
     kernel, index, grid, arguments = _prepared(config, ready, y)
@@ -140,11 +168,17 @@ def multiply(config: Config, given: Operands, y: Tensor) -> None:
     as_given = all(a.data_ptr() == b.data_ptr() for a, b in zip(tensors, now, strict=True))
     if found is None and as_given and len(alike) < MOST_ALIKE:
         if len(_kept) >= MOST_KEPT:
-            _kept.clear()
+            forget()
         launch = kernel.repeating(index, grid, arguments, len(tensors) + 1)
         _kept[key] = (*_kept.get(key, ()), Repeat(make_guard(tensors, exact=True), launch, config))
     now.append(y)
     kernel.on(index)(*grid, current_stream(index), *(_value(argument, now) for argument in arguments))
+
+
+def forget() -> None:
+    """Keep no launches any more."""
+    _kept.clear()
+    _last.clear()
 
 
 def _ready(given: Operands) -> Operands:
@@ -195,7 +229,8 @@ def _prepared(
     if layout:
         arguments += [Address(result), address("offsets"), address("sizes"), x_group, w_group, groups]
     index = given.x.get_device()
-    return kernel_of(product, config), index, grid_of(config, m, n, units_of(index), layout, groups), arguments
+    units = units_of(index) if _most_units is None else min(units_of(index), _most_units)
+    return kernel_of(product, config), index, grid_of(config, m, n, units, layout, groups), arguments
 
 
 def _value(argument: Address | MapOf | int | None, tensors: Sequence[Tensor]) -> Any:

@@ -1,66 +1,74 @@
-"""What the core calls."""
+"""What the core calls. ``out`` is a tensor that the caller provides for the result, in any strides."""
 
 import torch
 from torch import Tensor
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.launching import Operands, multiply
+from opmux_deepgemm.launching import Operands, multiply, repeated
 
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config) -> Tensor:
+def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config, out: Tensor | None = None) -> Tensor:
     """The op `linear`."""
-    y = x.new_empty((*x.shape[:-1], w.shape[0]))
-    if y.numel():
-        multiply(config, Operands(x, w, bias), y)
-    return y
+    if out is None:  # the shortest way for the calls that come most often
+        found = repeated(config, (x, w) if bias is None else (x, w, bias), x.dtype)
+        if found is not None:
+            return found
+    return _product(Operands(x, w, bias), (*x.shape[:-1], w.shape[0]), x.dtype, config, out)
 
 
 def scaled_linear(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype,
-    config: Config,
+    config: Config, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_linear`."""
-    y = x.new_empty((*x.shape[:-1], w.shape[0]), dtype=out_dtype)
-    if y.numel():
-        multiply(config, Operands(x, w, bias, x_scale, w_scale), y)
-    return y
+    if out is None:
+        given = (x, w, x_scale, w_scale) if bias is None else (x, w, bias, x_scale, w_scale)
+        found = repeated(config, given, out_dtype)
+        if found is not None:
+            return found
+    return _product(Operands(x, w, bias, x_scale, w_scale), (*x.shape[:-1], w.shape[0]), out_dtype, config, out)
 
 
 def grouped_linear(
-    x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: Tensor | None, *, config: Config
-) -> Tensor:
+    x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: Tensor | None, *, config: Config,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The op `grouped_linear`."""
-    y = x.new_empty((x.shape[0], w.shape[1]))
-    if y.numel() and w.shape[0]:
-        multiply(config, Operands(x, w, offsets=group_offsets, sizes=group_sizes), y)
-    return y
+    given = Operands(x, w, offsets=group_offsets, sizes=group_sizes)
+    return _product(given, (x.shape[0], w.shape[1]), x.dtype, config, out)
 
 
 def scaled_grouped_linear(
     x: Tensor, w: Tensor, group_offsets: Tensor, x_scale: Tensor, w_scale: Tensor, group_sizes: Tensor | None, *,
-    out_dtype: torch.dtype, config: Config,
+    out_dtype: torch.dtype, config: Config, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_grouped_linear`."""
-    y = x.new_empty((x.shape[0], w.shape[1]), dtype=out_dtype)
-    if y.numel() and w.shape[0]:
-        multiply(config, Operands(x, w, None, x_scale, w_scale, group_offsets, group_sizes), y)
-    return y
+    given = Operands(x, w, None, x_scale, w_scale, group_offsets, group_sizes)
+    return _product(given, (x.shape[0], w.shape[1]), out_dtype, config, out)
 
 
-def masked_grouped_linear(x: Tensor, w: Tensor, masked_m: Tensor, *, expected_m: int, config: Config) -> Tensor:
+def masked_grouped_linear(
+    x: Tensor, w: Tensor, masked_m: Tensor, *, expected_m: int, config: Config, out: Tensor | None = None
+) -> Tensor:
     """The op `masked_grouped_linear`."""
-    y = x.new_empty((*x.shape[:2], w.shape[1]))
-    if y.numel():
-        multiply(config, Operands(x, w, sizes=masked_m), y)
-    return y
+    return _product(Operands(x, w, sizes=masked_m), (*x.shape[:2], w.shape[1]), x.dtype, config, out)
 
 
 def scaled_masked_grouped_linear(
     x: Tensor, w: Tensor, masked_m: Tensor, x_scale: Tensor, w_scale: Tensor, *, expected_m: int,
-    out_dtype: torch.dtype, config: Config,
+    out_dtype: torch.dtype, config: Config, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_masked_grouped_linear`."""
-    y = x.new_empty((*x.shape[:2], w.shape[1]), dtype=out_dtype)
-    if y.numel():
-        multiply(config, Operands(x, w, None, x_scale, w_scale, sizes=masked_m), y)
-    return y
+    given = Operands(x, w, None, x_scale, w_scale, sizes=masked_m)
+    return _product(given, (*x.shape[:2], w.shape[1]), out_dtype, config, out)
+
+
+def _product(given: Operands, shape: tuple[int, ...], dtype: torch.dtype, config: Config, out: Tensor | None) -> Tensor:
+    y = out
+    if y is None or not y.is_contiguous() or y.data_ptr() % 16:  # rows that the copy engine cannot write
+        y = given.x.new_empty(shape, dtype=dtype)
+    if y.numel() and given.w.shape[0]:
+        multiply(config, given, y)
+    if out is None or y is out:
+        return y
+    return out.copy_(y)
