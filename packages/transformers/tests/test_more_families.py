@@ -15,6 +15,7 @@ from opmux_transformers.configs import small_config
 PARALLEL = "no norm follows a residual sum in it"
 NORMED_FIRST = "it norms the outputs before it adds them to the residual: no op does that in one"
 ITS_OWN_CODE = "it mixes tokens in its own code, not through transformers' attention registry"
+ITS_OWN_CALL = "it calls torch's scaled_dot_product_attention by name, which cannot be replaced for one model alone"
 ADDS = "it adds a bias to its scores (`{}`), which opmux.attention does not have"
 CACHE = "generate keeps its ordinary cache: "
 NOT_ALL = CACHE + "not all of its attention is opmux's"
@@ -25,9 +26,10 @@ FAMILIES: dict[str, dict[str, set[str]]] = {
     "cohere": {"residual": {PARALLEL}},
     "cohere2": {"residual": {PARALLEL}},
     "deepseek_v2": {"cache": {CACHE + "model.layers.0.self_attn computes with the keys and values that a cache gives"}},
+    "deepseek_v3": {"cache": {CACHE + "model.layers.0.self_attn computes with the keys and values that a cache gives"}},
     "ernie4_5": {},
     "exaone4": {"residual": {NORMED_FIRST}},
-    "falcon": {"attention": {ITS_OWN_CODE}, "cache": {NOT_ALL}},
+    "falcon": {"attention": {ITS_OWN_CALL}, "cache": {NOT_ALL}},
     "gemma3n_text": {
         "gate": {"on random input it differs from the replacement"},
         "residual": {"its forward raises RuntimeError on the input of a check"},
@@ -55,6 +57,7 @@ OPS = {
     "bert": {"layer_norm", "attention"},
     "cohere": {"layer_norm", "apply_rope", "attention", "silu_mul"},
     "deepseek_v2": {"rms_norm", "add_rms_norm", "apply_rope", "attention"},
+    "deepseek_v3": {"rms_norm", "add_rms_norm", "apply_rope", "attention"},
     "gpt2": {"layer_norm", "add_layer_norm", "attention"},
     "llama4_text": {"rms_norm", "add_rms_norm", "apply_rope", "attention"},
     "nemotron": {"layer_norm", "add_layer_norm", "apply_rope", "attention"},

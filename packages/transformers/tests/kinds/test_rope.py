@@ -111,3 +111,33 @@ def test_tables_of_neither_halves_nor_pairs_are_left() -> None:
     left = reasons(opmux_transformers.patch(patched), "rope")
     assert set(left.values()) == {"its cos and sin have 16 dims that are neither equal halves nor equal pairs"}
     agree(patched, plain)
+
+
+@pytest.mark.parametrize("interleave", [True, False])
+def test_of_several_rotary_functions_the_one_that_is_called_is_replaced(interleave: bool) -> None:
+    config = small_config("deepseek_v3")
+    config.rope_interleave = interleave
+    plain = check.build(config, torch.float32)
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    assert reasons(report, "rope") == reasons(report, "rope tables") == {}
+    with opmux.trace() as trace:
+        agree(patched, plain)
+    assert "apply_rope" in {row.op for row in trace.rows}
+    train_alike(patched, plain)
+    assert torch.equal(generated(patched, ids()), generated(plain, ids()))
+
+
+def test_a_forward_that_calls_two_rotary_functions_keeps_both() -> None:
+    module, code = changed_attention()
+    code = code.replace("SCALING", "self.scaling").replace("EXTRA", "").replace("FACTOR", "1.0")
+    once = "apply_rotary_pos_emb(q, k, cos, sin)"
+    code = code.replace(once, f"{once}; q, k = turn_again(q, k, cos, sin)")
+    module.apply_rotary_pos_emb = module.turn_again = transformers.models.llama.modeling_llama.apply_rotary_pos_emb
+    exec(compile(code, "strangers_modeling.py", "exec"), module.__dict__)
+    plain = model()
+    plain.model.layers[1].self_attn.__class__ = module.StrangersAttention
+    patched = copy.deepcopy(plain)
+    report = opmux_transformers.patch(patched)
+    assert reasons(report, "rope") == {"model.layers.1.self_attn": "its forward calls several rotary functions"}
+    agree(patched, plain)

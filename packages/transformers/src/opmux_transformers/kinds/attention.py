@@ -39,6 +39,8 @@ RECORDING = "opmux_recording"
 
 _UNREGISTERED = "it mixes tokens in its own code, not through transformers' attention registry"
 
+_TORCHS = "it calls torch's scaled_dot_product_attention by name, which cannot be replaced for one model alone"
+
 _BIASES = frozenset({"alibi", "position_bias"})
 """Names of the parameters that take what an attention adds to its scores."""
 
@@ -97,7 +99,7 @@ class AttentionKind(Kind[Attention]):
         """The layers of one configuration get the same masks, so all of them change their attention or none does."""
         module = survey.modules[path]
         if not is_candidate(module):
-            return whose_forward(module) or _UNREGISTERED + _bias_of(module)
+            return whose_forward(module) or _own_way(module) + _bias_of(module)
         alone = self._alone(survey, path)
         if isinstance(alone, str):
             return alone
@@ -158,6 +160,12 @@ class AttentionKind(Kind[Attention]):
             "padding becomes ragged attention; custom and packed masks, static caches, and padding under torch.compile"
             " are computed by torch under a whole mask; attention gives no probabilities (output_attentions)"
         )
+
+
+def _own_way(module: nn.Module) -> str:
+    """How an attention outside of transformers' registry is computed, as a reason to leave it."""
+    named = forward_function(module).__code__.co_names
+    return _TORCHS if "scaled_dot_product_attention" in named else _UNREGISTERED
 
 
 def _bias_of(module: nn.Module) -> str:

@@ -138,7 +138,8 @@ def find_decoding(
     children = {name for name, child in module._modules.items() if child is not None}
     own: Any = vars(module)
     usual = (
-        named <= _NAMED
+        not rope.sorted
+        and named <= _NAMED
         and children in ({*_PROJECTIONS}, {*_PROJECTIONS, *_NORMS})
         and children - {*_PROJECTIONS} == norms.keys()
         and all(

@@ -17,7 +17,17 @@ from opmux_transformers.foreign import mark, whose_forward
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.rope_check import find_rope
 from opmux_transformers.kinds.rotation import Rope, function_of
-from opmux_transformers.probe import NO_TABLES, Probe, first, forward_function, is_candidate, key_of, probe, rotates
+from opmux_transformers.probe import (
+    NO_TABLES,
+    Probe,
+    first,
+    forward_function,
+    is_candidate,
+    key_of,
+    probe,
+    rotary_functions,
+    rotates,
+)
 from opmux_transformers.survey import Survey
 from opmux_transformers.trial import still
 from opmux_transformers.undo import Patch
@@ -72,7 +82,7 @@ class RopeKind(Kind[Rope]):
         if tables is None:
             return NO_TABLES
         head_dim = getattr(module, "head_dim", None)
-        found = find_rope(function, tables, survey.modules[tables.path], head_dim)
+        found = find_rope(function, tables, survey.modules[tables.path], head_dim, _called(made, function))
         return found if isinstance(found, str) else _rotates_alike(made, found)
 
     def replace(self, survey: Survey, patch: Patch) -> None:
@@ -84,6 +94,29 @@ class RopeKind(Kind[Rope]):
     def op(self, finding: Rope) -> str:
         """Always the same one."""
         return "apply_rope"
+
+
+def _called(made: Probe, function: Any) -> set[str] | None:
+    """Which of several rotary functions a forward calls; None if it names one, or if that cannot be seen."""
+    named = rotary_functions(function)
+    if len(named) < 2:
+        return None
+    seen: set[str] = set()
+
+    def watched(name: str, own: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen.add(name)
+            return own(*args, **kwargs)
+
+        return call
+
+    forward = with_globals(function, **{name: watched(name, own) for name, own in named.items()})
+    try:
+        with still():
+            made.under("eager", forward)(**made.masked)
+    except Exception:  # a forward may raise anything
+        return None
+    return seen
 
 
 def _rotates_alike(made: Probe, found: Rope) -> Rope | str:

@@ -1,7 +1,7 @@
 """Which rotation a rotary function of transformers computes, found on random input."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -16,8 +16,13 @@ from opmux_transformers.trial import still
 
 _SEQ = 5
 
+_PAIRS = ((False, False), (True, False), (False, True))
+"""`Rope.interleaved` and `Rope.sorted` of the rotations that are tried."""
 
-def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int | None) -> Rope | str:
+
+def find_rope(
+    forward: Any, tables: Tables, module: nn.Module, head_dim: int | None, called: Collection[str] | None = None
+) -> Rope | str:
     """Judge the rotary function of an attention's forward on random input.
 
     Args:
@@ -25,11 +30,14 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int | N
         tables: the module that makes its cos and sin.
         module: that module itself.
         head_dim: the size of a head; None if it is as many dims as are rotated.
+        called: the rotary functions that it calls, of those that it names; None if that is not known.
 
     Returns:
         How it rotates, or why it is left unchanged.
     """
     named = rotary_functions(forward)
+    if called is not None:
+        named = {name: function for name, function in named.items() if name in called}
     if len(named) != 1:
         return (
             "its forward calls no function (q, k, cos, sin)"
@@ -51,11 +59,11 @@ def find_rope(forward: Any, tables: Tables, module: nn.Module, head_dim: int | N
         wide = f"its cos and sin have {tables.width} dims"
         return f"{wide} that are neither equal halves nor equal pairs" if sized else f"{wide}, a head has {head_dim}"
     reasons = []
-    for layout, interleaved, heads_first in itertools.product(layouts, (False, True), (True, False)):
-        rope = Rope(name, layout, str(form), interleaved, heads_first)
+    for layout, (interleaved, in_order), heads_first in itertools.product(layouts, _PAIRS, (True, False)):
+        rope = Rope(name, layout, str(form), interleaved, in_order, heads_first)
         if form != "complex" and not heads_first:
             continue  # an argument of the function says where the heads are
-        for width in _widths(rope, head_dim):
+        for width in (rope.rotary_dim,) if in_order else _widths(rope, head_dim):
             reason = _difference(function, rope, angles, width)
             if reason is None:
                 return rope

@@ -47,6 +47,7 @@ class Rope:
         layout: How it gets the angles.
         form: What the function takes, a name in `FORMS`.
         interleaved: Whether a pair is two neighbouring dims of a head rather than one dim of each half.
+        sorted: Whether it puts neighbouring dims into halves first, and leaves them there (DeepSeek-V3).
         heads_first: Whether the heads come before the tokens, where no argument of the function says so.
     """
 
@@ -54,6 +55,7 @@ class Rope:
     layout: Layout
     form: str = "pair"
     interleaved: bool = False
+    sorted: bool = False
     heads_first: bool = True
 
     @property
@@ -113,6 +115,8 @@ def function_of(rope: Rope) -> Callable[..., Any]:
 
 def _rotated(rope: Rope, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotate ``(batch, seq, heads, head_dim)`` by tables ``(batch or 1, seq, width)``."""
+    if rope.sorted:
+        q, k = (torch.cat((x[..., ::2], x[..., 1::2]), -1) for x in (q, k))
     rows = cos.shape[0]
     # (rows * seq, half) float32: one row of the tables for each token, or one for each position of all sequences
     cos, sin = _rows(cos, rope.layout), _rows(sin, rope.layout)
