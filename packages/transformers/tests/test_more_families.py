@@ -15,7 +15,7 @@ from opmux_transformers.configs import small_config
 PARALLEL = "no norm follows a residual sum in it"
 NORMED_FIRST = "it norms the outputs before it adds them to the residual: no op does that in one"
 ITS_OWN_CODE = "it mixes tokens in its own code, not through transformers' attention registry"
-ITS_OWN_CALL = "it calls torch's scaled_dot_product_attention by name, which cannot be replaced for one model alone"
+ITS_OWN_CALL = "it calls torch's scaled_dot_product_attention"
 ADDS = "it adds a bias to its scores (`{}`), which opmux.attention does not have"
 CACHE = "generate keeps its ordinary cache: "
 NOT_ALL = CACHE + "not all of its attention is opmux's"
