@@ -24,6 +24,7 @@ class Counting:
     version: str = "13.5"
     path: Path = Path("/lib/libnvrtc.so.13")
     count: int = 0
+    library: str = ""
 
     def refusal(self, source: Source) -> str | None:
         return None

@@ -6,7 +6,7 @@ from opmux_jit.ahead.warmup import warmup
 from opmux_jit.cache.bundles import Bundle
 from opmux_jit.cache.bundles import layers as named_bundles
 from opmux_jit.cache.entry import Damaged, Entry
-from opmux_jit.cache.layers import cache_root, compiling_forbidden, machine_code
+from opmux_jit.cache.layers import cache_root, compiling_forbidden, kept, kept_without_headers, machine_code
 from opmux_jit.compilers import Compiler, Source, choose, installed
 from opmux_jit.errors import (
     CacheRefused,
@@ -35,6 +35,8 @@ __all__ = [
     "choose",
     "compiling_forbidden",
     "installed",
+    "kept",
+    "kept_without_headers",
     "load",
     "machine_code",
     "named_bundles",

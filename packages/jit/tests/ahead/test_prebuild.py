@@ -213,11 +213,29 @@ def test_a_file_in_place_of_the_folder_is_left_alone(planted, shapes) -> None:
 
 
 def test_processes_are_as_many_as_cores_and_memory_allow(monkeypatch) -> None:
+    monkeypatch.delenv("MAX_JOBS", raising=False)
     monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda pid: range(64))
     monkeypatch.setattr(ahead.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 10 * 2**30 // 4096)
     assert ahead.default_processes() == 5
     monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda pid: range(2))
     assert ahead.default_processes() == 2
+
+
+def test_max_jobs_limits_the_processes(monkeypatch) -> None:
+    monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(ahead.os, "sysconf", lambda name: 1 << 30)
+    monkeypatch.setenv("MAX_JOBS", "3")
+    assert ahead.default_processes() == 3
+
+
+@pytest.mark.parametrize("named", ["0", "many", "-1"])
+def test_max_jobs_that_is_no_number_is_refused(monkeypatch, named) -> None:
+    monkeypatch.setenv("MAX_JOBS", named)
+    with pytest.raises(InvalidArgument) as caught:
+        ahead.default_processes()
+    assert str(caught.value) == (
+        f"prebuild: `MAX_JOBS` expected a number of processes, got {named!r}; set it to 1 or more"
+    )
 
 
 def test_warmup_makes_each_call_until_its_launches_are_kept(planted, shapes) -> None:

@@ -3,12 +3,13 @@
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kernels import Counting, add
 
-from opmux_jit import CacheRefused, KernelMissing, machine_code
+from opmux_jit import CacheRefused, KernelMissing, kept, kept_without_headers, machine_code
 from opmux_jit.cache import bundles, files, layers
 from opmux_jit.cache.entry import Damaged
 from opmux_jit.compilers import choice
@@ -206,3 +207,25 @@ def test_code_that_the_index_lacks_is_not_used(bundle, monkeypatch, caplog) -> N
     machine_code(add())
     (said,) = [r.getMessage() for r in caplog.records]
     assert said.endswith(": code.bin cannot be read (the bundle's bundle.json does not state it)")
+
+
+def test_what_is_kept_needs_no_compiler(bundle, monkeypatch, cache) -> None:
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    found = kept(add())
+    assert found is not None
+    assert found.place is not None
+    assert found.place.is_relative_to(bundle)
+    machine_code(add("other"))
+    assert (kept(add("other")).place or cache).is_relative_to(cache)
+    assert kept(add("neither")) is None
+
+
+def test_what_is_kept_is_found_without_the_headers_of_its_key(bundle, monkeypatch) -> None:
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    source = add()
+    assert kept_without_headers(replace(source, flags=("-O1",))).source == source
+    assert kept_without_headers(replace(source, text=source.text + "// changed")) is None
+    assert kept_without_headers(replace(source, arch="sm_80")) is None
+    assert kept_without_headers(replace(source, abi=7)) is None
+    machine_code(add("other"))
+    assert kept_without_headers(add("other")).source == add("other")

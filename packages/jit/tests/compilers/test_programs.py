@@ -8,6 +8,7 @@ from kernels import ADD, add
 
 from opmux_jit import CompileFailed, Source
 from opmux_jit.compilers import programs
+from opmux_jit.compilers.environment import NOT_INHERITED
 
 NVCC, HIPCC, CLANG = programs.KINDS
 SAYS = {
@@ -149,12 +150,12 @@ def test_output_that_is_not_utf_8_is_kept_in_the_error(tmp_path) -> None:
 
 def test_a_compiler_does_not_see_variables_that_the_key_lacks(monkeypatch, tmp_path) -> None:
     script(tmp_path / "bin", "nvcc", f"env > env; {ECHO}")
-    for name in programs.NOT_INHERITED:
+    for name in NOT_INHERITED:
         monkeypatch.setenv(name, "-DCHANGED")
     monkeypatch.setenv("LICENSE_SERVER", "kept")
     found = programs.find(NVCC)
     assert found is not None
     assert found.compile(add(), tmp_path) == b"code"
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
-    assert programs.NOT_INHERITED.isdisjoint(seen)
+    assert NOT_INHERITED.isdisjoint(seen)
     assert seen["LICENSE_SERVER"] == "kept"

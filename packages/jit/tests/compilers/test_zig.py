@@ -6,6 +6,7 @@ import pytest
 from kernels import add
 
 from opmux_jit import CompileFailed, Source, machine_code
+from opmux_jit.cache import layers
 from opmux_jit.compilers import zig
 
 HIP = """#include "coordinates.h"
@@ -26,7 +27,7 @@ def compiler() -> zig.Zig:
 
 def test_a_code_object_with_the_kernel(compiler) -> None:
     entry = machine_code(Source("add", HIP, "gfx942", headers={"coordinates.h": COORDINATES}), "zig")
-    assert entry.compiler == f"zig {compiler.version}"
+    assert entry.compiler == f"zig {compiler.version} with {compiler.library}"
     assert entry.code.startswith(b"\x7fELF")
     assert b"add.kd" in entry.code
 
@@ -36,7 +37,7 @@ def test_an_error_has_the_command_and_all_that_was_printed(compiler, tmp_path) -
         compiler.compile(Source("add", HIP, "gfx942"), tmp_path)
     lines = str(caught.value).splitlines()
     assert lines[:2] == [
-        f"add: zig {compiler.version} ({compiler.path}) could not compile it for gfx942",
+        f"add: zig {compiler.version} with {compiler.library} ({compiler.path}) could not compile it for gfx942",
         f"  source: {tmp_path / 'add.hip'}",
     ]
     assert lines[2].startswith(f"{compiler.path} clang -x hip --cuda-device-only --offload-arch=gfx942 ")
@@ -50,6 +51,17 @@ extern "C" __attribute__((global)) void call(float* a) { *a = missing(*a); }
 """
     with pytest.raises(CompileFailed, match=r"undefined (hidden )?symbol: missing\(float\)"):
         compiler.compile(Source("call", text, "gfx942"), tmp_path)
+
+
+def test_the_headers_of_another_standard_library_are_another_key(compiler, monkeypatch) -> None:
+    """The host's library is no part of the package, and changes under the cache when the system is upgraded."""
+    source = Source("add", HIP, "gfx942", headers={"coordinates.h": COORDINATES})
+    first = machine_code(source, "zig")
+    layers.forget()
+    monkeypatch.setattr(zig, "standard_library", lambda *command: "libstdc++ 20991231")
+    second = machine_code(source, "zig")
+    assert second.compiler == f"zig {compiler.version} with libstdc++ 20991231"
+    assert first.key != second.key
 
 
 def test_archs_of_the_other_vendor_are_refused() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from opmux.plugin import CaptureRefused, InvalidArgument, device_arch
-from opmux_ck.building.instances import Instance, source_of
+from opmux_ck.building.instances import Instance, code_of
 from opmux_jit import load
 from opmux_jit.launching import current_host
 from opmux_jit.launching.devices import current_stream, device
@@ -57,5 +57,6 @@ def _load(instance: Instance, index: int, arch: str) -> Callable[..., None]:
             "run the call once before the capture"
         )
     device(index, "amd")  # where there is no driver, fails before anything is compiled
-    source, compiler = source_of(instance, arch)
-    return load(source, instance.kernel, instance.signature, block=instance.threads, compiler=compiler.name).on(index)
+    entry = code_of(instance, arch)
+    kernel = load(entry.source, instance.kernel, instance.signature, block=instance.threads, entry=entry)
+    return kernel.on(index)

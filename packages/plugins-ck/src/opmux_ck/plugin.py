@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from opmux.plugin import Implementation, hookimpl
+from opmux.plugin import Implementation, Prebuilt, hookimpl
+from opmux_ck.building.prebuilding import prebuild
 from opmux_ck.gemm import implementations as gemm
 from opmux_ck.library.report import toolchains
 from opmux_ck.norms import implementations as norms
@@ -15,6 +16,12 @@ def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from norms.RECORDS
     yield from gemm.RECORDS
+
+
+@hookimpl
+def opmux_prebuilders() -> list[Callable[..., Prebuilt]]:
+    """Compiles instances ahead, for `opmux prebuild`."""
+    return [prebuild]
 
 
 @hookimpl

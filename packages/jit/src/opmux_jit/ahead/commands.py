@@ -34,8 +34,8 @@ def prebuild(
 
     Needs no GPU. FILE has the calls, as `opmux.trace` writes them. DIR becomes a bundle, which can be moved; name it in
     OPMUX_BUNDLES where the kernels run. --backend and --op limit what is built, -j how many compile at a time
-    (by default as many as cores and memory allow). Exits with 1 where a kernel cannot be built; a bundle that DIR
-    already has is then kept.
+    (by default as many as cores, memory and MAX_JOBS allow). Exits with 1 where a kernel cannot be built; a bundle that
+    DIR already has is then kept.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -15,6 +15,10 @@ from opmux_jit.errors import CacheRefused
 BYTES_PER_PROCESS = 2 << 30
 """The memory that a compiler's process may take."""
 
+MAX_JOBS = "MAX_JOBS"
+"""The variable that torch's builds of extensions are limited by too."""
+MOST_PROCESSES = 1 << 10
+
 Tick = Callable[[str, int, int], None]
 """Told of a backend, its finished kernels and all of them."""
 
@@ -36,9 +40,19 @@ class Result:
 
 
 def default_processes() -> int:
-    """One for each core that is available, as far as the memory suffices."""
+    """One for each core that is available, as far as the memory suffices; ``MAX_JOBS`` limits them further.
+
+    Raises:
+        InvalidArgument: where ``MAX_JOBS`` is no positive number.
+    """
+    named = os.environ.get(MAX_JOBS, "").strip()
+    if named and not (named.isascii() and named.isdigit() and int(named)):
+        raise InvalidArgument(
+            f"prebuild: `{MAX_JOBS}` expected a number of processes, got {named!r}; set it to 1 or more"
+        )
+    limit = int(named) if named else MOST_PROCESSES
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_PROCESS))
+    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_PROCESS, limit))
 
 
 def prebuild(

@@ -85,15 +85,21 @@ class Bundle:
 
     def find(self, source_key: str) -> Entry | None:
         """The entry of a source's key, verified, by whatever compiler; one that is damaged is reported."""
+        return next(self._whole(f"{source_key}-"), None)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every entry, verified; one that is damaged is reported."""
+        return self._whole("")
+
+    def _whole(self, start: str) -> Iterator[Entry]:
         for name in self.names(ENTRIES):
             folder = Path(name).parent
-            if Path(name).name == entries.MANIFEST and folder.name.startswith(f"{source_key}-"):
+            if Path(name).name == entries.MANIFEST and folder.name.startswith(start):
                 try:
-                    return entries.read(self.root / folder, self._read_at)
+                    yield entries.read(self.root / folder, self._read_at)
                 except (Damaged, FileNotFoundError) as damage:
                     place = self.root / folder
                     warn_once((place, str(damage)), "bundle entry %s is damaged, and is not used: %s", place, damage)
-        return None
 
     def damages(self) -> Iterator[str]:
         """What is wrong with the files, a line each."""

@@ -64,6 +64,33 @@ def machine_code(source: Source, compiler: str | None = None) -> Entry:
     return found
 
 
+def kept(source: Source) -> Entry | None:
+    """The machine code of a source that the cache or a bundle has, by whatever compiler; nothing is built.
+
+    For where no compiler is installed that could build it.
+    """
+    key = source_key(source)
+    store = Store(cache_root())
+    found = _read(store, lambda: store.find_any(key))
+    return found or next((entry for bundle in bundles.layers() if (entry := bundle.find(key)) is not None), None)
+
+
+def kept_without_headers(source: Source) -> Entry | None:
+    """An entry of a source with the same name, text, arch and ABI, whatever its headers and flags were.
+
+    For where the headers are not installed that the source's key needs. Bundles are looked through first.
+    """
+    everything = (entry for bundle in bundles.layers() for entry in bundle.entries())
+    wanted = _told_apart(source)
+    found = next((entry for entry in everything if _told_apart(entry.source) == wanted), None)
+    store = Store(cache_root())
+    return found or _read(store, lambda: next((e for e in store.entries() if _told_apart(e.source) == wanted), None))
+
+
+def _told_apart(source: Source) -> tuple[str, str, str, int]:
+    return source.name, source.text, source.arch, source.abi
+
+
 def _found(source: Source, key: str, compiler: str | None) -> Entry | None:
     store = Store(cache_root())
     if compiling_forbidden():

@@ -167,6 +167,19 @@ class Store:
         """The folder of every entry, damaged ones too."""
         yield from sorted(p for p in self.entries_folder.glob("*/*") if p.is_dir())
 
+    def entries(self) -> Iterator[Entry]:
+        """Every entry that is whole.
+
+        Raises:
+            CacheRefused: where other users can write to the folder.
+        """
+        self._check_owner()
+        for folder in self.folders():
+            try:
+                yield entries.read(folder)
+            except (FileNotFoundError, Damaged):  # `opmux cache` lists those
+                continue
+
     def prune(self, keep: Callable[[Path], bool]) -> list[Path]:
         """Remove entries that are not to be kept, and what killed and failed builds left.
 

@@ -14,6 +14,7 @@ class Compiler(Protocol):
         name: ``nvrtc``, ``nvcc``, ``hipcc``, ``clang`` or ``zig``.
         version: as the compiler states it, with the patch release: ``13.5.27``.
         path: the library or program.
+        library: the C++ standard library whose headers it finds, with its version; empty where it needs none.
     """
 
     @property
@@ -22,6 +23,8 @@ class Compiler(Protocol):
     def version(self) -> str: ...
     @property
     def path(self) -> Path: ...
+    @property
+    def library(self) -> str: ...
 
     def refusal(self, source: Source) -> str | None:
         """Why this compiler cannot take the source's arch, or None."""
@@ -42,7 +45,8 @@ class Compiler(Protocol):
 
 def identity(compiler: Compiler) -> str:
     """What of a compiler is part of a cache key."""
-    return f"{compiler.name} {compiler.version}"
+    named = f"{compiler.name} {compiler.version}"
+    return f"{named} with {compiler.library}" if compiler.library else named
 
 
 def failure(compiler: Compiler, source: Source, said: str, path: Path) -> CompileFailed:

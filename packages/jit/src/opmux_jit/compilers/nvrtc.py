@@ -38,6 +38,7 @@ class Nvrtc:
     """One NVRTC library."""
 
     name = "nvrtc"
+    library = ""
 
     def __init__(self, path: Path) -> None:
         """Load the library.

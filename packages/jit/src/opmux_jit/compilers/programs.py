@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opmux_jit.compilers.compiler import failure
+from opmux_jit.compilers.environment import environment
 from opmux_jit.compilers.nvrtc import write_source
 from opmux_jit.compilers.source import Source
+from opmux_jit.compilers.standard_library import standard_library
 
-NOT_INHERITED = frozenset((
-    "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "CPATH",
-    "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
-))  # fmt: skip
-"""Variables that change what a compiler makes of a source. The cache key lacks them, so compilers do not see them."""
-
+ANY_ARCH = "gfx942"
+"""Of AMD's, for questions whose answer does not depend on it."""
 PATIENCE_S = 20.0
 """How long a program may take to say its version."""
 
@@ -67,6 +65,14 @@ class Program:
     def name(self) -> str:
         return self.kind.name
 
+    @property
+    def library(self) -> str:
+        """The C++ standard library whose headers it finds; of compilers for AMD's archs."""
+        if self.kind.vendor != "amd":
+            return ""
+        options = (option.format(arch=ANY_ARCH) for option in self.kind.options if option != "--genco")
+        return standard_library(str(self.path), *options)
+
     def refusal(self, source: Source) -> str | None:
         """Why it cannot take the source's arch, or None; whether it knows the arch shows when it runs."""
         if source.vendor != self.kind.vendor:
@@ -105,11 +111,6 @@ def write_headers(source: Source, folder: Path) -> None:
         header = folder / "headers" / name
         header.parent.mkdir(parents=True, exist_ok=True)
         header.write_text(text, encoding="utf-8")
-
-
-def environment() -> dict[str, str]:
-    """The variables that a compiler sees."""
-    return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
 
 
 def find(kind: Kind) -> Program | None:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opmux_jit.compilers.compiler import failure
+from opmux_jit.compilers.environment import environment
 from opmux_jit.compilers.nvrtc import write_source
-from opmux_jit.compilers.programs import environment, write_headers
+from opmux_jit.compilers.programs import ANY_ARCH, write_headers
 from opmux_jit.compilers.source import Source
+from opmux_jit.compilers.standard_library import standard_library
 
 NAME = "zig"
 OPTIONS = (
@@ -36,6 +38,16 @@ class Zig:
     version: str
     name: str = NAME
 
+    @property
+    def library(self) -> str:
+        """The C++ standard library whose headers it finds."""
+        options = (option.format(arch=ANY_ARCH) for option in OPTIONS)
+        return standard_library(str(self.path), "clang", *options, self._own_headers)
+
+    @property
+    def _own_headers(self) -> str:
+        return f"-isystem{self.path.parent / 'lib' / 'include'}"
+
     def refusal(self, source: Source) -> str | None:
         """Why it cannot take the source's arch, or None."""
         if source.vendor != "amd":
@@ -55,7 +67,7 @@ class Zig:
         assembly, relocatable, out = folder / "out.s", folder / "out.o", folder / "out.bin"
         steps = (
             ("clang", *(option.format(arch=source.arch) for option in OPTIONS), *source.flags,
-             *(f"-I{place}" for place in places), f"-isystem{self.path.parent / 'lib' / 'include'}", "-S", "-o",
+             *(f"-I{place}" for place in places), self._own_headers, "-S", "-o",
              assembly, path),
             ("clang", "--target=amdgcn-amd-amdhsa", f"-mcpu={source.arch}", "-c", "-o", relocatable, assembly),
             ("ld.lld", "-shared", "--build-id=none", "-z", "defs", "-o", out, relocatable),

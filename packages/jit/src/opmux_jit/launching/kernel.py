@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opmux.plugin import InvalidArgument
+from opmux_jit.cache.entry import Entry
 from opmux_jit.cache.layers import machine_code
 from opmux_jit.compilers.source import Source
 from opmux_jit.launching.devices import current_stream, device
@@ -64,9 +65,12 @@ class Kernel:
     loops that launch at the highest rate, `on` returns the native launch of a device.
     """
 
-    def __init__(self, source: Source, name: str, signature: str, shape: Shape, compiler: str | None = None) -> None:
+    def __init__(
+        self, source: Source, name: str, signature: str, shape: Shape, compiler: str | None = None,
+        entry: Entry | None = None,
+    ) -> None:  # fmt: skip
         self.source, self.name, self.signature, self.shape = source, name, signature, shape
-        self._compiler = compiler
+        self._compiler, self._entry = compiler, entry
         self._launches: dict[int, Launch] = {}
         self._shapes: dict[int, Any] = {}
 
@@ -138,7 +142,7 @@ class Kernel:
         return found
 
     def _load(self, index: int) -> Launch:
-        entry = machine_code(self.source, self._compiler)  # outside the lock: it may take seconds
+        entry = self._entry or machine_code(self.source, self._compiler)  # outside the lock: it may take seconds
         where = device(index, self.source.vendor)
         native, shape = launcher(), self.shape
         module = Module(entry, where)
@@ -174,6 +178,7 @@ def load(
     cooperative: bool = False,
     dependent: bool = False,
     compiler: str | None = None,
+    entry: Entry | None = None,
 ) -> Kernel:
     """A kernel of a source; it is compiled or found in the cache when it is first launched.
 
@@ -185,6 +190,7 @@ def load(
             float32, ``d`` float64; ``m`` a tensor map, passed by value as ``const __grid_constant__ CUtensorMap``.
         block, shared, cluster, cooperative, dependent: see `Shape`.
         compiler: as for `machine_code`.
+        entry: the source's machine code, where the caller has it already; None finds or builds it.
 
     Raises:
         InvalidArgument: where a letter or a size is wrong.
@@ -200,7 +206,7 @@ def load(
             )
     blocks = (block,) if isinstance(block, int) else tuple(block)
     clusters = (cluster,) if isinstance(cluster, int) else tuple(cluster)
-    return Kernel(source, name, signature, Shape(blocks, shared, clusters, cooperative, dependent), compiler)
+    return Kernel(source, name, signature, Shape(blocks, shared, clusters, cooperative, dependent), compiler, entry)
 
 
 KINDS = "pbhiqBHIQ?eEfdm"

@@ -1,11 +1,22 @@
 """One translation unit an instance: its source, and its machine code from the cache or a compiler."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
-from opmux_ck.building.toolchain import FLAGS, compiler_for, include_dirs
+from opmux_ck.building.toolchain import FLAGS, NAMES, compiler_for, include_dirs, templates_digest
 from opmux_ck.library.headers import generated
-from opmux_ck.library.places import library_for
-from opmux_jit import Source
+from opmux_ck.library.places import Library, LibraryMissing, library_for
+from opmux_jit import (
+    CompilerMissing,
+    Entry,
+    Source,
+    compiling_forbidden,
+    kept,
+    kept_without_headers,
+    machine_code,
+    named_bundles,
+)
 from opmux_jit.compilers import Compiler
 
 ABI = 1
@@ -48,8 +59,48 @@ def source_of(instance: Instance, arch: str) -> tuple[Source, Compiler]:
     """
     library = library_for(instance.op)
     compiler = compiler_for(instance.name, arch)
-    source = Source(
-        instance.name, instance.text(), arch, FLAGS, (*include_dirs(compiler), library.include), generated(library),
-        ABI, "ck", instance.op,
-    )  # fmt: skip
-    return source, compiler
+    return _source(instance, arch, include_dirs(compiler.name), library), compiler
+
+
+def code_of(instance: Instance, arch: str) -> Entry:
+    """The machine code of an instance: found in the cache or a bundle, else built.
+
+    What is found needs no compiler. It needs CK only for the key, which has the contents of CK's headers: without them,
+    an entry will do that was made from the same translation unit and the same templates of this package.
+
+    Raises:
+        LibraryMissing: it must be built, and there is no CK.
+        CompilerMissing: it must be built, and there is no compiler.
+        KernelMissing: it must be built, and ``OPMUX_NO_JIT`` forbids it.
+        CompileFailed: the compiler refuses it.
+    """
+    try:
+        library = library_for(instance.op)
+    except LibraryMissing:
+        found = kept_without_headers(_source(instance, arch, ()))
+        if found is None:
+            raise
+        return found
+    try:
+        compiler = compiler_for(instance.name, arch)
+    except CompilerMissing:
+        found = _kept(_source(instance, arch, include_dirs(name), library) for name in NAMES)
+        if found is None:
+            raise
+        return found
+    first = (compiler.name, *(name for name in NAMES if name != compiler.name))
+    sources = [_source(instance, arch, include_dirs(name), library) for name in first]
+    found = _kept(sources) if compiling_forbidden() or named_bundles() else None
+    return found or machine_code(sources[0], compiler.name)
+
+
+def _kept(sources: Iterable[Source]) -> Entry | None:
+    """What the cache or a bundle has of sources that differ in the HIP headers that they include."""
+    apart = {source.include_dirs: source for source in sources}
+    return next((found for source in apart.values() if (found := kept(source)) is not None), None)
+
+
+def _source(instance: Instance, arch: str, include: Iterable[Path], library: Library | None = None) -> Source:
+    text = f"{instance.text()}// built with {templates_digest()}\n"
+    folders, headers = ((), {}) if library is None else ((library.include,), generated(library))
+    return Source(instance.name, text, arch, FLAGS, (*include, *folders), headers, ABI, "ck", instance.op)

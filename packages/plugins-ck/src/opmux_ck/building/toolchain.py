@@ -1,5 +1,7 @@
 """Which compiler builds the instances, with which headers and flags."""
 
+import functools
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,8 +63,20 @@ def _refusal(compiler: Compiler) -> str | None:
     return None
 
 
-def include_dirs(compiler: Compiler) -> Iterator[Path]:
-    """Folders of this package's headers: hipcc has ROCm's HIP headers, the others get the few lines that CK needs."""
+@functools.cache
+def templates_digest() -> str:
+    """A digest of this package's headers, which a translation unit names: it tells versions of them apart."""
+    hashed = hashlib.sha256()
+    for path in sorted(TEMPLATES.rglob("*.h")):
+        hashed.update(path.relative_to(TEMPLATES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return hashed.hexdigest()[:16]
+
+
+def include_dirs(compiler: str) -> Iterator[Path]:
+    """Folders of this package's headers for a compiler.
+
+    hipcc has ROCm's HIP headers, the others get the few lines that CK needs.
+    """
     yield TEMPLATES
-    if compiler.name != "hipcc":
+    if compiler != "hipcc":
         yield TEMPLATES / "hip_subset"

@@ -1,0 +1,18 @@
+"""Which instance a call launches."""
+
+from typing import Any
+
+from opmux.plugin import Call
+from opmux_ck.building.instances import Instance
+from opmux_ck.dtypes import SHORT
+from opmux_ck.gemm.targets import product_of
+from opmux_ck.norms.instances import TEMPLATES, Norm
+
+
+def instance_of(op: str, call: Call, config: Any) -> Instance:
+    """The instance that a target launches for a call with a config."""
+    tensors = call.tensors
+    kernel = op.rstrip("_")
+    if kernel in TEMPLATES:
+        return Norm(kernel, SHORT[tensors["x"].dtype], SHORT[tensors["weight"].dtype], config)
+    return product_of(tensors["x"].dtype, tensors["bias"] is not None, tensors["w"].shape[1], config)
