@@ -4,7 +4,17 @@ import pytest
 
 from opmux.plugin import parse_arch
 from opmux.testing.model_shapes import MODELS
-from opmux_ck.gemm.choice import FEW_ROWS, TILES, UNITS, gemm_config, gemm_space
+from opmux_ck.gemm.choice import (
+    CODES_TILES,
+    FEW_ROWS,
+    FEW_ROWS_OF_CODES,
+    TILES,
+    UNITS,
+    codes_config,
+    codes_space,
+    gemm_config,
+    gemm_space,
+)
 from opmux_ck.gemm.configs import misfit
 
 GFX942 = parse_arch("gfx942")
@@ -46,6 +56,19 @@ def test_what_models_get_fits(model, rows) -> None:
         space = list(gemm_space(GFX942, features(rows, n, k)))
         assert len(space) == len(set(space)) > 0
         assert all(misfit(one, n, k) is None for one in space)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "tile"),
+    [(1, 8192, 8192, FEW_ROWS_OF_CODES), (4096, 4096, 4096, CODES_TILES[0]), (128, 4096, 4112, CODES_TILES[1])],
+)
+def test_the_tile_of_codes(rows, n, k, tile) -> None:
+    sizes = {"bucket(m)": (rows - 1).bit_length(), "n": n, "k": k}
+    found = codes_config(GFX942, sizes)
+    assert (found.m, found.n, found.k, found.pads_k) == (tile.m, tile.n, tile.k, k % tile.k > 0)
+    space = list(codes_space(GFX942, sizes))
+    assert len(space) == len(set(space)) > 0
+    assert all(misfit(one, n, k) is None for one in space)
 
 
 def test_every_arch_has_its_units() -> None:

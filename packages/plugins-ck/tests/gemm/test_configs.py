@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from opmux_ck.gemm.configs import GemmConfig, broken_rules, loops, misfit
+from opmux_ck.gemm.configs import CodesConfig, GemmConfig, broken_rules, loops, misfit
 
 TILE = GemmConfig(128, 128, 64, 2, 2, 32, 16)
 MEM = GemmConfig(32, 32, 64, 2, 2, 16, 32, "mem")
@@ -15,7 +15,7 @@ MEM = GemmConfig(32, 32, 64, 2, 2, 16, 32, "mem")
     [
         ({"split_k": 0}, "m, n, k, waves_m, waves_n and split_k = 128, 128, 64, 2, 2, 0: one is less than 1"),
         ({"mfma_k": 32}, "mfma = 32x32x32 is not one of 16x16x16, 16x16x32, 32x32x8, 32x32x16"),
-        ({"pipeline": "v5"}, "pipeline = 'v5' is not v3, v4 or mem"),
+        ({"pipeline": "v5"}, "pipeline = 'v5' is not one of v3, v4, mem"),
         ({"store": 16}, "store = 16 is not 1, 2, 4 or 8"),
         ({"waves_m": 4, "waves_n": 4}, "waves_m * waves_n = 16 is more than 8 waves"),
         ({"m": 96}, "m = 96 is not a multiple of waves_m * mfma = 64"),
@@ -37,6 +37,22 @@ def test_what_no_instance_can_be(fields, reason) -> None:
 
 def test_a_legal_tile_breaks_no_rule() -> None:
     assert list(broken_rules(TILE)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"mfma_k": 8}, "mfma = 32x32x8 is not one of 16x16x32, 32x32x16"),
+        ({"pipeline": "mem"}, "pipeline = 'mem' is not one of v3"),
+        ({"split_k": 2}, "split_k = 2 is more than 1"),
+        ({"k": 16}, "m * k = 2048 is not a multiple of 16 elements for each of 256 threads"),
+        ({"k": 512}, "the tiles take 131072 bytes of LDS, more than 65536"),
+    ],
+)
+def test_what_no_instance_of_codes_can_be(fields, reason) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        replace(CodesConfig(128, 128, 128, 2, 2, 32, 16), **fields)
+    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from opmux_ck.gemm.choice import TILES
+from opmux_ck.gemm.choice import CODES_TILES, TILES
 from opmux_ck.gemm.configs import GemmConfig
-from opmux_ck.gemm.targets import product_of
+from opmux_ck.gemm.targets import product_of, scaled_product_of
 
 TILE = TILES[1]
 
@@ -19,6 +19,16 @@ def test_a_translation_unit_is_one_line_of_a_template() -> None:
         "OPMUX_CK_LINEAR(ck_tile::bf16_t, ck_tile::bf16_t, 128, 128, 64, 2, 2, 32, 16, opmux_ck::V3, 2, 3, 4, true, "
         "true, true)\n"
     )
+
+
+def test_a_translation_unit_of_codes() -> None:
+    made = scaled_product_of(torch.int8, torch.float16, 4096, CODES_TILES[0])
+    assert made.text() == (
+        "// scaled_linear_int8_fp16_b128x128x128_w2x2_x32x32x16_v3l3_s8_padn_padk\n"
+        '#include "scaled_gemm.h"\n\n'
+        "OPMUX_CK_SCALED_LINEAR(ck_tile::int8_t, ck_tile::fp16_t, 128, 128, 128, 2, 2, 32, 16, 2, 3, 8, true, true)\n"
+    )
+    assert (made.kernel, made.signature) == ("scaled_linear", "pppppiiiiiiii")
 
 
 def test_the_names_tell_the_instances_apart() -> None:

@@ -39,6 +39,37 @@ def test_refusals(x, w, reason) -> None:
     assert explained(x, w) == (False, reason)
 
 
+def scaled(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, **options) -> str:
+    """Why the record for codes on gfx942 takes a call, or does not."""
+    scales = meta(len(x), 1, dtype=torch.float32), meta(len(w), 1, dtype=torch.float32)
+    options = {"out_dtype": torch.bfloat16, "arch": "gfx942", **options}
+    explanation = opmux.explain(opmux.scaled_linear, x, w, *scales, bias, **options)
+    return next(c.reason for c in explanation.candidates if c.name == "ck:channels_gfx942")
+
+
+INT8, FNUZ, OCP = torch.int8, torch.float8_e4m3fnuz, torch.float8_e4m3fn
+
+
+def test_explain_shows_the_instance_of_codes() -> None:
+    assert scaled(meta(512, 4096, dtype=FNUZ), meta(4096, 4096, dtype=FNUZ)).startswith(
+        "priority 9; m 64, n 64, k 128, waves_m 2, waves_n 2, mfma 16, mfma_k 32, pipeline v3, store 8, "
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more", "reason"),
+    [
+        (meta(4, 64, dtype=OCP), meta(8, 64, dtype=OCP), {}, "x is float8_e4m3fn, takes float8_e4m3fnuz, int8"),
+        (meta(4, 72, dtype=INT8), meta(8, 72, dtype=INT8), {}, "k = 72 is not a multiple of 16"),
+        (meta(4, 64, dtype=INT8), meta(8, 64, dtype=INT8), {"bias": meta(8)}, "bias is not supported"),
+        (meta(4, 64, dtype=INT8), meta(8, 64, dtype=INT8), {"out_dtype": torch.float32},
+         "out_dtype is float32, takes bfloat16, float16"),
+    ],
+)  # fmt: skip
+def test_refusals_of_codes(x, w, more, reason) -> None:
+    assert scaled(x, w, **more) == reason
+
+
 def test_matrices_that_a_launch_cannot_address_are_cut_at_tiles() -> None:
     row_bytes, step = 2 * 16384, 128
     parts = list(_parts(128256, row_bytes, step))

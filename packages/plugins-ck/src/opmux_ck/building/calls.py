@@ -5,7 +5,7 @@ from typing import Any
 from opmux.plugin import Call
 from opmux_ck.building.instances import Instance
 from opmux_ck.dtypes import SHORT
-from opmux_ck.gemm.targets import product_of
+from opmux_ck.gemm.targets import product_of, scaled_product_of
 from opmux_ck.norms.instances import TEMPLATES, Norm
 
 
@@ -15,4 +15,6 @@ def instance_of(op: str, call: Call, config: Any) -> Instance:
     kernel = op.rstrip("_")
     if kernel in TEMPLATES:
         return Norm(kernel, SHORT[tensors["x"].dtype], SHORT[tensors["weight"].dtype], config)
+    if op == "scaled_linear":
+        return scaled_product_of(tensors["x"].dtype, call.options["out_dtype"], tensors["x"].shape[-1], config)
     return product_of(tensors["x"].dtype, tensors["bias"] is not None, tensors["w"].shape[1], config)

@@ -1,12 +1,14 @@
 """The tile for a call without a tuned record, and the space that tuning searches. Nothing of it is measured."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from opmux.plugin import Arch
-from opmux_ck.gemm.configs import STORES, GemmConfig, misfit
+from opmux_ck.gemm.configs import STORES, CodesConfig, GemmConfig, misfit
+
+Config = TypeVar("Config", bound=GemmConfig)
 
 UNITS = {"gfx942": 304, "gfx950": 256}
 """Compute units of the usual product of an arch: MI300X, MI355X."""
@@ -18,6 +20,11 @@ TILES = (
     GemmConfig(64, 64, 128, 2, 2, 16, 32),
 )
 """From the one that reads least of memory for each product to the one that there are most of."""
+CODES_TILES = (
+    CodesConfig(128, 128, 128, 2, 2, 32, 16),
+    CodesConfig(64, 64, 128, 2, 2, 16, 32),
+)
+FEW_ROWS_OF_CODES = CodesConfig(16, 64, 256, 1, 4, 16, 32)
 LEAST_STEPS = 4
 """Steps of k that a part has where the parts are chosen here: fewer do not fill the loop."""
 
@@ -38,6 +45,18 @@ SHAPES = (
     (256, 128, 64, 2, 2, 32, 16),
 )
 """Tiles of the space: m, n, k, waves in m and n, and the matrix instruction."""
+CODES_SHAPES = (
+    (16, 64, 256, 1, 4, 16, 32),
+    (16, 128, 256, 1, 4, 16, 32),
+    (32, 64, 128, 1, 4, 16, 32),
+    (32, 128, 128, 1, 4, 32, 16),
+    (64, 64, 128, 2, 2, 16, 32),
+    (64, 128, 128, 2, 2, 32, 16),
+    (128, 64, 128, 2, 2, 32, 16),
+    (128, 128, 64, 2, 2, 32, 16),
+    (128, 128, 128, 2, 2, 32, 16),
+)
+"""The same for codes."""
 SPLITS = (1, 2, 4, 8, 16)
 
 
@@ -45,7 +64,7 @@ def gemm_config(arch: Arch, features: Mapping[str, Any]) -> GemmConfig:
     """The tile for a call: the largest that occupies every compute unit; k is cut where none does."""
     rows, n, k = _sizes(features)
     units = UNITS[arch.name]
-    tile = FEW_ROWS if rows <= FEW_ROWS.m else _largest(rows, n, units)
+    tile = FEW_ROWS if rows <= FEW_ROWS.m else _largest(TILES, rows, n, units)
     workgroups = _workgroups(tile, rows, n)
     fitting = replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
     splits = [1]
@@ -68,8 +87,26 @@ def gemm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GemmConfig]:
             yield config
 
 
-def _largest(rows: int, n: int, units: int) -> GemmConfig:
-    return next((tile for tile in TILES if _workgroups(tile, rows, n) >= units), TILES[-1])
+def codes_config(arch: Arch, features: Mapping[str, Any]) -> CodesConfig:
+    """The tile for a call on codes: the largest that occupies every compute unit."""
+    rows, n, k = _sizes(features)
+    few = rows <= FEW_ROWS_OF_CODES.m
+    tile = FEW_ROWS_OF_CODES if few else _largest(CODES_TILES, rows, n, UNITS[arch.name])
+    return replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
+
+
+def codes_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[CodesConfig]:
+    """Every legal tile for a call on codes, without those that are mostly padding."""
+    rows, n, k = _sizes(features)
+    for shape in CODES_SHAPES:
+        m, tile_n, tile_k = shape[:3]
+        config = CodesConfig(*shape, "v3", _store(n), n % tile_n > 0, k % tile_k > 0)
+        if (m <= 16 or m < 2 * rows) and tile_n < 2 * max(n, 64) and misfit(config, n, k) is None:
+            yield config
+
+
+def _largest(tiles: Sequence[Config], rows: int, n: int, units: int) -> Config:
+    return next((tile for tile in tiles if _workgroups(tile, rows, n) >= units), tiles[-1])
 
 
 def _workgroups(tile: GemmConfig, rows: int, n: int) -> int:

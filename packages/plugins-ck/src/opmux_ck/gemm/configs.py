@@ -1,23 +1,24 @@
 """The instances of CK's universal GEMM: what a tile is, and the rules of what is legal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 WAVE = 64
 """Threads of a wave."""
 MOST_THREADS = 512
 MFMA = {16: (16, 32), 32: (8, 16)}
 """Rows (and columns) of a matrix instruction on 16-bit elements, with the lengths of k that CK has for them."""
+MFMA_OF_CODES = {16: (32,), 32: (16,)}
+"""The same on 8-bit elements, fp8 and int8 alike."""
 PIPELINES = ("v3", "v4", "mem")
 """CK's loops over k: compute-optimised with one buffer in LDS and with two, and one that keeps more loads in flight."""
 LDS_BYTES = 64 * 1024
-ELEMENT_BYTES = 2
-LOAD = 8
-"""Elements of a load of x or w: 16 bytes."""
+LOAD_BYTES = 16
+"""Of a load of x or w."""
 STORES = (1, 2, 4, 8)
 MOST_SUMS = 128
 """Accumulators of a thread. With 256, half of its registers, clang 22 spills 55 of the others (256x256x32, ``v4``)."""
-MOST_SPLITS = 64
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class GemmConfig:
         pads_k: whether k may end within a step.
         split_k: parts that k is cut into. Workgroups of their own compute them in float32, and they are summed up.
     """
+
+    element_bytes: ClassVar[int] = 2
+    instructions: ClassVar[Mapping[int, tuple[int, ...]]] = MFMA
+    pipelines: ClassVar[tuple[str, ...]] = PIPELINES
+    most_splits: ClassVar[int] = 64
 
     m: int
     n: int
@@ -62,9 +68,14 @@ class GemmConfig:
         return self.waves_m * self.waves_n * WAVE
 
     @property
+    def load(self) -> int:
+        """Elements of a load."""
+        return LOAD_BYTES // self.element_bytes
+
+    @property
     def lds_bytes(self) -> int:
         """What the tiles of x and w take of LDS."""
-        return (self.m + self.n) * self.k * ELEMENT_BYTES * (2 if self.pipeline == "v4" else 1)
+        return (self.m + self.n) * self.k * self.element_bytes * (2 if self.pipeline == "v4" else 1)
 
     @property
     def stages(self) -> int:
@@ -72,7 +83,17 @@ class GemmConfig:
         if self.pipeline != "mem":
             return 2
         in_flight = 32768 // max(4 * WAVE // self.threads, 1)
-        return min(max(-(-in_flight // ((self.m + self.n) * self.k * ELEMENT_BYTES)), 2), 8)
+        return min(max(-(-in_flight // ((self.m + self.n) * self.k * self.element_bytes)), 2), 8)
+
+
+@dataclass(frozen=True)
+class CodesConfig(GemmConfig):
+    """The same for 8-bit codes with scales: CK has one loop over k for them, and does not cut k."""
+
+    element_bytes: ClassVar[int] = 1
+    instructions: ClassVar[Mapping[int, tuple[int, ...]]] = MFMA_OF_CODES
+    pipelines: ClassVar[tuple[str, ...]] = ("v3",)
+    most_splits: ClassVar[int] = 1
 
 
 def broken_rules(config: GemmConfig) -> Iterator[str]:
@@ -82,12 +103,12 @@ def broken_rules(config: GemmConfig) -> Iterator[str]:
     if min(sizes) < 1:
         yield f"m, n, k, waves_m, waves_n and split_k = {', '.join(map(str, sizes))}: one is less than 1"
         return
-    if c.mfma not in MFMA or c.mfma_k not in MFMA[c.mfma]:
-        known = ", ".join(f"{size}x{size}x{k}" for size, ks in MFMA.items() for k in ks)
+    if c.mfma not in c.instructions or c.mfma_k not in c.instructions[c.mfma]:
+        known = ", ".join(f"{size}x{size}x{k}" for size, ks in c.instructions.items() for k in ks)
         yield f"mfma = {c.mfma}x{c.mfma}x{c.mfma_k} is not one of {known}"
         return
-    if c.pipeline not in PIPELINES:
-        yield f"pipeline = {c.pipeline!r} is not {', '.join(PIPELINES[:-1])} or {PIPELINES[-1]}"
+    if c.pipeline not in c.pipelines:
+        yield f"pipeline = {c.pipeline!r} is not one of {', '.join(c.pipelines)}"
     if c.store not in STORES:
         yield f"store = {c.store} is not {', '.join(map(str, STORES[:-1]))} or {STORES[-1]}"
     if c.threads > MOST_THREADS:
@@ -95,24 +116,24 @@ def broken_rules(config: GemmConfig) -> Iterator[str]:
     for side, size, waves in (("m", c.m, c.waves_m), ("n", c.n, c.waves_n)):
         if size % (waves * c.mfma):
             yield f"{side} = {size} is not a multiple of waves_{side} * mfma = {waves * c.mfma}"
-        if size * c.k % (c.threads * LOAD):
-            yield f"{side} * k = {size * c.k} is not a multiple of {LOAD} elements for each of {c.threads} threads"
+        if size * c.k % (c.threads * c.load):
+            yield f"{side} * k = {size * c.k} is not a multiple of {c.load} elements for each of {c.threads} threads"
     if c.k % c.mfma_k:
         yield f"k = {c.k} is not a multiple of mfma_k = {c.mfma_k}"
-    if WAVE * LOAD % c.k:
-        yield f"k = {c.k} does not divide the {WAVE * LOAD} elements that a wave loads at a time"
+    if WAVE * c.load % c.k:
+        yield f"k = {c.k} does not divide the {WAVE * c.load} elements that a wave loads at a time"
     if c.lds_bytes > LDS_BYTES:
         yield f"the tiles take {c.lds_bytes} bytes of LDS, more than {LDS_BYTES}"
     if c.m * c.n > MOST_SUMS * c.threads:
         yield f"m * n = {c.m * c.n} is more than {MOST_SUMS} accumulators for each of {c.threads} threads"
-    if c.split_k > MOST_SPLITS:
-        yield f"split_k = {c.split_k} is more than {MOST_SPLITS}"
+    if c.split_k > c.most_splits:
+        yield f"split_k = {c.split_k} is more than {c.most_splits}"
 
 
 def misfit(config: GemmConfig, n: int, k: int) -> str | None:
     """Why an instance cannot compute ``n`` columns over ``k`` elements, or None."""
-    if k % LOAD:
-        return f"k = {k} is not a multiple of {LOAD}"
+    if k % config.load:
+        return f"k = {k} is not a multiple of {config.load}"
     if n % config.store:
         return f"n = {n} is not a multiple of the elements of a store, {config.store}"
     if not config.pads_n and n % config.n:

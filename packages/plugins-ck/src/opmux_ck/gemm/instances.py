@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 from opmux_ck.dtypes import CPP
-from opmux_ck.gemm.configs import GemmConfig
+from opmux_ck.gemm.configs import CodesConfig, GemmConfig
 
 SIGNATURE = "pppp" + "i" * 8
 """x, w, bias and the result; rows, n, k; the strides of the rows of x, w and the result; parts of k; rows of a part.
 Eight integers, which are read by one load."""
+SCALED_SIGNATURE = "ppppp" + "i" * 8
+"""x, w, their scales and the result; rows, n, k; the strides of the rows of x, w and the result; and two zeros."""
 BIAS_STORE = 4
 """The most elements of a store where a bias is added: what a thread has side by side in registers."""
 
@@ -29,7 +31,11 @@ class Product:
     config: GemmConfig
     loops: int
     bias: bool = False
-    op: str = "linear"
+
+    @property
+    def op(self) -> str:
+        """``scaled_linear`` for codes."""
+        return "scaled_linear" if isinstance(self.config, CodesConfig) else "linear"
 
     @property
     def kernel(self) -> str:
@@ -39,7 +45,7 @@ class Product:
     @property
     def signature(self) -> str:
         """Of the kernel."""
-        return SIGNATURE
+        return SCALED_SIGNATURE if self.op == "scaled_linear" else SIGNATURE
 
     @property
     def threads(self) -> int:
@@ -67,6 +73,12 @@ class Product:
         tile = f"{c.m}, {c.n}, {c.k}, {c.waves_m}, {c.waves_n}, {c.mfma}, {c.mfma_k}"
         flags = ", ".join("true" if flag else "false" for flag in (c.pads_n, c.pads_k, self.bias))
         loop = f"opmux_ck::{c.pipeline.capitalize()}, {c.stages}, {self.loops}"
+        if self.op == "scaled_linear":
+            loop, flags = f"{c.stages}, {self.loops}", flags.rpartition(", ")[0]
+            return (
+                f'// {self.name}\n#include "scaled_gemm.h"\n\n'
+                f"OPMUX_CK_SCALED_LINEAR({CPP[self.x]}, {CPP[self.out]}, {tile}, {loop}, {self.store}, {flags})\n"
+            )
         return (
             f'// {self.name}\n#include "gemm.h"\n\n'
             f"OPMUX_CK_LINEAR({CPP[self.x]}, {CPP[self.out]}, {tile}, {loop}, {self.store}, {flags})\n"

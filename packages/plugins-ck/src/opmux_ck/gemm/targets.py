@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from opmux_ck.dtypes import SHORT
-from opmux_ck.gemm.configs import GemmConfig, loops
+from opmux_ck.gemm.configs import CodesConfig, GemmConfig, loops
 from opmux_ck.gemm.instances import Product
 from opmux_ck.launching import launch
 
@@ -24,6 +24,28 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: GemmConfig) -> 
         out = x.new_empty((len(rows), n))
         _multiply(product_of(x.dtype, bias is not None, k, config), rows, w, bias, out, 1)
     return out.view(*x.shape[:-1], n)
+
+
+def scaled_linear(
+    x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype,
+    config: CodesConfig,
+) -> Tensor:  # fmt: skip
+    """The op `scaled_linear` for scales of tokens and channels, without a bias."""
+    n, k = w.shape
+    rows, scales, weights = x.reshape(-1, k), x_scale.reshape(-1).contiguous(), w_scale.reshape(-1).contiguous()
+    out = torch.empty((len(rows), n), dtype=out_dtype, device=x.device)
+    instance = scaled_product_of(x.dtype, out_dtype, k, config)
+    for taken, columns in _launches(rows, w, out, config):
+        part = rows[taken], w[columns], scales[taken], weights[columns], out[taken, columns]
+        count, width = part[-1].shape
+        grid = (-(-count // config.m) * -(-width // config.n), 1, 1)
+        launch(instance, grid, *part, count, width, k, _stride(part[0]), _stride(part[1]), n, 0, 0)
+    return out.view(*x.shape[:-1], n)
+
+
+def scaled_product_of(dtype: torch.dtype, out_dtype: torch.dtype, k: int, config: CodesConfig) -> Product:
+    """The instance that a call of `scaled_linear` launches."""
+    return Product(SHORT[dtype], SHORT[out_dtype], config, loops(config, k))
 
 
 def product_of(dtype: torch.dtype, bias: bool, k: int, config: GemmConfig) -> Product:
@@ -46,18 +68,23 @@ def _summed(x: Tensor, w: Tensor, bias: Tensor | None, config: GemmConfig) -> Te
 def _multiply(instance: Product, x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, splits: int) -> None:
     """Launch a product, in parts that a launch can address; ``out`` has a matrix for each part of k."""
     rows, n = out.shape[-2:]
-    if not rows:
-        return
     matrices = out.view(splits, rows, n)
     k, tile = x.shape[1], instance.config
+    for taken, columns in _launches(x, w, matrices[0], tile):
+        made = matrices[0, taken, columns]
+        count, width = made.shape
+        grid = (-(-count // tile.m) * -(-width // tile.n), 1, splits)
+        added = made if bias is None else bias[columns]  # without a bias the pointer is not read
+        strides = _stride(x[taken]), _stride(w[columns]), n
+        launch(instance, grid, x[taken], w[columns], added, made, count, width, k, *strides, splits, rows)
+
+
+def _launches(x: Tensor, w: Tensor, out: Tensor, tile: GemmConfig) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the result that one launch can address: mostly all of them."""
+    rows, n = out.shape
     for columns in _parts(n, _row_bytes(w), tile.n):
         for taken in _parts(rows, max(_row_bytes(x), n * out.element_size()), tile.m):
-            made = matrices[0, taken, columns]
-            count, width = made.shape
-            grid = (-(-count // tile.m) * -(-width // tile.n), 1, splits)
-            added = made if bias is None else bias[columns]  # without a bias the pointer is not read
-            strides = _stride(x[taken]), _stride(w[columns]), n
-            launch(instance, grid, x[taken], w[columns], added, made, count, width, k, *strides, splits, rows)
+            yield taken, columns
 
 
 def _row_bytes(matrix: Tensor) -> int:
