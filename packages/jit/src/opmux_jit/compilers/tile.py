@@ -39,11 +39,13 @@ class Tile:
         path: the program ``tileiras``.
         version: of ``cuda-tile`` and of ``tileiras``.
         mixed: what is wrong with its parts, or empty.
+        library: there is no C++ in its sources.
     """
 
     path: Path
     version: str
     mixed: str = ""
+    library: str = ""
 
     @property
     def name(self) -> str:
