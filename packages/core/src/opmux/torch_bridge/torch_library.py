@@ -141,11 +141,11 @@ def _several(out: Any) -> tuple[Any, ...]:
 
 def is_needed(tensors: Sequence[Any]) -> bool:
     """Whether a mode, transform or tensor subclass is involved: these must see one op, not its implementation."""
+    for tensor in tensors:  # a loop: this runs at every op of compiled code, and a generator takes twice the time
+        if tensor is not None and tensor.__class__ not in PLAIN:
+            return True
     return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or autograd.under_transform()
-        or any(t is not None and t.__class__ not in PLAIN for t in tensors)
+        torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or autograd.under_transform()
     )
 
 
