@@ -96,3 +96,18 @@ def test_results_are_tensors_of_their_own():
     for result in (found, scale_out):
         assert torch.equal(result, scale)
         assert result.data_ptr() != scale.data_ptr()
+
+
+@pytest.mark.parametrize("blocks", [1, 4, 7, 8])
+@pytest.mark.parametrize("m_first", [False, True], ids=["k", "m"])
+def test_packed_scales_are_a_view(blocks, m_first):
+    """As the docs have it: four along k to an int32, the first in the lowest byte."""
+    scale = opmux.convert_scale(torch.rand(6, blocks) + 1e-3, dtype=E8M0)
+    padded = torch.nn.functional.pad(scale.view(torch.uint8), (0, -blocks % 4))
+    packed = padded.view(torch.int32)
+    assert packed.shape == (6, -(-blocks // 4))
+    assert int(packed[2, 0]) & 255 == int(scale.view(torch.uint8)[2, 0])
+    if m_first:
+        packed = packed.mT.contiguous().mT
+    unpacked = packed.contiguous().view(E8M0)[..., :blocks]
+    same(opmux.convert_scale(unpacked, dtype=torch.float32), scale.float())

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import opmux
 import opmux.nn
-from opmux.nn.quantized import codes_dtype
+from opmux.nn.quantizable import codes_dtype
 from opmux_transformers.experts import up_name
 from opmux_transformers.registries import asks_registry
 

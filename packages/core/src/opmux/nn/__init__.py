@@ -15,7 +15,8 @@ from opmux.nn.mixture import mix_experts
 from opmux.nn.mlp import GatedMLP
 from opmux.nn.norm import LayerNorm, RMSNorm
 from opmux.nn.paged import PagedCache, PagedLayer, PagedStep
-from opmux.nn.quantization import DEFAULT_SKIP, quantize_
+from opmux.nn.quantization import quantize_
+from opmux.nn.quantization_choice import DEFAULT_SKIP
 from opmux.nn.quantization_report import QuantizationReport, QuantizedRow
 from opmux.nn.quantized import QuantizedLinear
 from opmux.nn.rotary import RotaryEmbedding

@@ -1,13 +1,9 @@
 """`quantize_`: the linear layers of a model, converted in place."""
 
 import contextlib
-import dis
-import inspect
-import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,47 +13,14 @@ from torch import Tensor, nn
 import opmux
 from opmux.errors import UnsupportedCall, invalid
 from opmux.nn.calibration import Observed, called_with, observe, relative_error
-from opmux.nn.linear import Linear
+from opmux.nn.quantizable import check_blocks, codes_dtype
+from opmux.nn.quantization_choice import DEFAULT_SKIP, Found, judged
 from opmux.nn.quantization_report import CONVERTED, LEFT, QuantizationReport, QuantizedRow
-from opmux.nn.quantized import QuantizedLinear, check_blocks, codes_dtype, flaw_of
+from opmux.nn.quantized import QuantizedLinear
 from opmux.nn.quantized_product import quantize_rows
-
-_HEAD = "the head: its rounding reaches the logits at once, and it is read once for each token"
-_ROUTER = "a router: a rounded score may send a token to another expert"
-
-DEFAULT_SKIP: dict[str, str] = {
-    "*lm_head": _HEAD,
-    "*lm_head.*": _HEAD,
-    "*embed_out": _HEAD,
-    "*score": _HEAD,
-    "*classifier": _HEAD,
-    "*router*": _ROUTER,
-    "gate": _ROUTER,
-    "*.gate": _ROUTER,
-    "*.shared_expert_gate": "a router: a rounded score may weigh an expert otherwise",
-}
-"""What `quantize_` leaves alone unless told otherwise: patterns of paths -> the reason. ``"*lm_head"`` also stands for
-what the model's ``get_output_embeddings()`` returns, if it has this method."""
-
 
 _FREED = nn.Linear(1, 1, device="meta")
 """In the place of a layer that was converted and freed."""
-
-
-@dataclass
-class _Found:
-    """A linear layer: where it is, and why it is left."""
-
-    linear: nn.Linear
-    shape: tuple[int, int]
-    places: list[tuple[nn.Module, str, str]] = field(default_factory=list)
-    """The modules that hold it, under which name, and its path there."""
-    reason: str | None = None
-    made: QuantizedLinear | None = None
-
-    @property
-    def path(self) -> str:
-        return self.places[0][2]
 
 
 def quantize_(
@@ -117,7 +80,7 @@ def quantize_(
         remedy = "pass inputs of the model, or choose activations='token'"
         raise invalid("quantize_", "calibration", "inputs to find static scales with", "None", remedy)
     _refuse_sharded(model)
-    found = _judged(model, skip)
+    found = judged(model, skip)
     chosen = [one for one in found if one.reason is None]
     report = QuantizationReport(bytes_before=_bytes(model))
     run = None if calibration is None else called_with(calibration)
@@ -144,80 +107,6 @@ def quantize_(
     return report
 
 
-def _judged(model: nn.Module, skip: Mapping[str, str] | Sequence[str]) -> list[_Found]:
-    """All linear layers with the reason to leave them, by identity."""
-    found: dict[int, _Found] = {}
-    for path, holder in model.named_modules(remove_duplicate=False):
-        for name, child in holder._modules.items():
-            if isinstance(child, nn.Linear):
-                one = found.setdefault(id(child), _Found(child, (child.out_features, child.in_features)))
-                if all(place[0] is not holder or place[1] != name for place in one.places):
-                    one.places.append((holder, name, f"{path}.{name}".lstrip(".")))
-    reasons = skip if isinstance(skip, Mapping) else dict.fromkeys(skip, "")
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    for one in found.values():
-        one.reason = reason_to_leave(one.linear, [path for _, _, path in one.places], reasons)
-        if one.reason is None and "*lm_head" in reasons and one.linear is head:
-            one.reason = f"{_HEAD} (get_output_embeddings() returns it)"
-        reader = next((holder for holder, name, _ in one.places if _reads_weight(holder, name)), None)
-        if one.reason is None and reader is not None:
-            one.reason = f"the forward of {type(reader).__name__} reads its weight"
-    names: dict[int, str] = {}
-    for path, module in model.named_modules():
-        for name, tensor in itertools.chain(module._parameters.items(), module._buffers.items()):
-            if tensor is not None:
-                one_of = found.get(id(module))
-                if one_of is None or one_of.reason is not None:
-                    names[id(tensor)] = f"{path}.{name}".lstrip(".")
-    for one in found.values():
-        other = names.get(id(one.linear._parameters.get("weight")))
-        if one.reason is None and other is not None:
-            one.reason = f"its weight is shared with {other}, which is not converted"
-    return [*found.values()]
-
-
-def reason_to_leave(linear: nn.Linear, paths: Sequence[str], skip: Mapping[str, str]) -> str | None:
-    """Why a layer is left, apart from what it shares; None if nothing speaks against it.
-
-    Args:
-        linear: The layer.
-        paths: Its paths in the model.
-        skip: Patterns of paths, with a reason each, which may be empty.
-    """
-    for pattern, reason in skip.items():
-        if any(fnmatchcase(path, pattern) for path in paths):
-            return f"{reason} (it matches {pattern!r})" if reason else f"it matches {pattern!r}"
-    if type(linear) not in (nn.Linear, Linear):
-        return f"its class is {type(linear).__name__}, which may compute something else"
-    if linear._parameters.get("weight") is None:
-        return "its weight is computed before each call"
-    if "forward" in vars(linear):
-        return "its forward was replaced"
-    hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
-    if any(hooks):
-        return "it has hooks, which would not move along"
-    if linear.weight.is_meta:
-        return "its weight is on the meta device: load it first"
-    flaw = flaw_of(linear.weight)
-    return None if flaw is None else f"its weight has {flaw}"
-
-
-def _reads_weight(holder: nn.Module, name: str) -> bool:
-    """Whether the forward of a module's class reads the weight of a layer that it holds, which would find codes.
-
-    What its instructions show is that ``.weight`` follows the layer's name, or that the layer gets another name first.
-    """
-    code = getattr(inspect.unwrap(type(holder).forward), "__code__", None)
-    if code is None or name not in code.co_names or "weight" not in code.co_names:
-        return False
-    return any(
-        first.opname == "LOAD_ATTR"
-        and first.argval == name
-        and (second.argval == "weight" or second.opname.startswith("STORE_"))
-        for first, second in itertools.pairwise(dis.get_instructions(code))
-    )
-
-
 def _check_skip(skip: Any) -> None:
     inner = [*skip.keys(), *skip.values()] if isinstance(skip, Mapping) else skip
     if isinstance(inner, str) or not isinstance(inner, Sequence) or not all(isinstance(one, str) for one in inner):
@@ -235,7 +124,7 @@ def _check_backend(codes: torch.dtype, activations: str, backend: str) -> None:
         quantize_rows(torch.zeros(1, 1), codes, activations, torch.ones(1, 1), backend)
 
 
-def _convert(chosen: list[_Found], how: dict[str, Any], scales: dict[nn.Module, float], free: bool) -> None:
+def _convert(chosen: list[Found], how: dict[str, Any], scales: dict[nn.Module, float], free: bool) -> None:
     """Make the layers; with ``free``, put each in its places at once, and forget the original."""
     uses = Counter(id(one.linear.weight) for one in chosen)
     shared: dict[Tensor, QuantizedLinear] = {}
@@ -251,20 +140,20 @@ def _convert(chosen: list[_Found], how: dict[str, Any], scales: dict[nn.Module, 
             one.linear = _FREED
 
 
-def _swap(chosen: list[_Found]) -> None:
+def _swap(chosen: list[Found]) -> None:
     for one in chosen:
         for holder, name, _ in one.places:
             holder._modules[name] = one.made
 
 
-def _put_back(chosen: list[_Found]) -> None:
+def _put_back(chosen: list[Found]) -> None:
     for one in chosen:
         for holder, name, _ in one.places:
             holder._modules[name] = one.linear
 
 
 def _static_scales(
-    model: nn.Module, run: Callable[[nn.Module], Any], chosen: list[_Found], codes: torch.dtype | str
+    model: nn.Module, run: Callable[[nn.Module], Any], chosen: list[Found], codes: torch.dtype | str
 ) -> dict[nn.Module, float]:
     """The scales that the calibration's largest magnitudes give.
 
@@ -285,7 +174,7 @@ def _static_scales(
     return scales
 
 
-def _row(one: _Found, observed: dict[nn.Module, Observed]) -> QuantizedRow:
+def _row(one: Found, observed: dict[nn.Module, Observed]) -> QuantizedRow:
     if one.reason is not None:
         return QuantizedRow(one.path, LEFT, one.reason, one.shape)
     more = [path for _, _, path in one.places[1:]]
@@ -294,7 +183,7 @@ def _row(one: _Found, observed: dict[nn.Module, Observed]) -> QuantizedRow:
     return QuantizedRow(one.path, CONVERTED, remark, one.shape, None if seen is None else seen.error)
 
 
-def _unused(skip: Mapping[str, str] | Sequence[str], found: list[_Found]) -> list[str]:
+def _unused(skip: Mapping[str, str] | Sequence[str], found: list[Found]) -> list[str]:
     """Notes on patterns of the caller's own that no layer matches: they may be mistyped."""
     paths = [path for one in found for _, _, path in one.places]
     own = [p for p in skip if p not in DEFAULT_SKIP and not any(fnmatchcase(path, p) for path in paths)]

@@ -11,8 +11,8 @@ from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
 from opmux.nn.linear import backend_repr
+from opmux.nn.quantizable import PLAIN, check_blocks, check_input_scale, codes_dtype, flaw_of
 from opmux.nn.quantized_product import (
-    ACTIVATIONS,
     WEIGHTS,
     StraightThrough,
     quantize_rows,
@@ -21,37 +21,8 @@ from opmux.nn.quantized_product import (
 )
 from opmux.nn.sizes import check_sizes
 
-CODES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.int8)
-"""The dtypes that a weight may be stored in."""
-
-_PLAIN = "a weight of finite numbers in bfloat16, float16, float32 or float64"
-
 _FIXED = ("weight", "weight_scale", "input_scale")
 """Parameters that keep their dtype when the module is cast."""
-
-
-def codes_dtype(where: str, codes: torch.dtype | str, device: Any) -> torch.dtype:
-    """The dtype of codes that a name stands for: ``"fp8"`` is the device's own 8-bit float.
-
-    Raises:
-        InvalidArgument: If it is none of `CODES`.
-    """
-    found = codes
-    if isinstance(codes, str) and codes in ("fp8", "int8"):
-        found = torch.int8 if codes == "int8" else opmux.fp8_dtype(torch.device(device))
-    if isinstance(found, torch.dtype) and found in CODES:
-        return found
-    expected = f"'fp8', 'int8', or one of {', '.join(map(name_of, CODES))}"
-    got = name_of(codes) if isinstance(codes, torch.dtype) else repr(codes)
-    raise invalid(where, "codes", expected, got, "'fp8' is the device's own 8-bit float")
-
-
-def check_blocks(where: str, activations: str, weights: str) -> None:
-    """Reject names of blocks that are none of `ACTIVATIONS` and `WEIGHTS`."""
-    for name, value, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
-        if not isinstance(value, str) or value not in known:
-            remedy = "see the blocks in the docs of QuantizedLinear"
-            raise invalid(where, name, f"one of {', '.join(known)}", repr(value), remedy)
 
 
 class QuantizedLinear(nn.Module):
@@ -159,8 +130,8 @@ class QuantizedLinear(nn.Module):
             remedy = "load its weight first"
             raise invalid("QuantizedLinear", "linear", "a weight with values", "one on the meta device", remedy)
         if (flaw := flaw_of(weight)) is not None:
-            raise invalid("QuantizedLinear", "linear", _PLAIN, flaw, "repair its weight")
-        _check_input_scale(activations, input_scale)
+            raise invalid("QuantizedLinear", "linear", PLAIN, flaw, "repair its weight")
+        check_input_scale(activations, input_scale)
         codes = codes_dtype("QuantizedLinear", codes, weight.device)
         made = cls(
             linear.in_features, linear.out_features, linear.bias is not None, "meta",
@@ -266,7 +237,7 @@ class QuantizedLinear(nn.Module):
                 flaw = None if weight.is_meta else flaw_of(weight)
                 if flaw is not None:
                     remedy = "repair the checkpoint"
-                    errors.append(str(invalid("QuantizedLinear", f"{prefix}weight", _PLAIN, flaw, remedy)))
+                    errors.append(str(invalid("QuantizedLinear", f"{prefix}weight", PLAIN, flaw, remedy)))
                     return
                 q, found = opmux.quantize(weight.detach(), dtype=self.weight.dtype, block=WEIGHTS[self.weights])
                 state_dict[f"{prefix}weight"], state_dict[f"{prefix}weight_scale"] = q, found
@@ -281,28 +252,6 @@ class QuantizedLinear(nn.Module):
         shown = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         blocks = f", codes={name_of(self.weight.dtype)}, activations={self.activations!r}, weights={self.weights!r}"
         return shown + blocks + backend_repr(self.backend)
-
-
-def flaw_of(weight: Tensor) -> str | None:
-    """What a weight with values has that keeps it from being quantised; None if nothing."""
-    if weight.dtype not in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-        return f"dtype {name_of(weight.dtype)}"
-    if not weight.numel():
-        return "a size of 0"
-    # detached: `isfinite` of an inference tensor that requires a gradient raises outside of inference mode
-    return None if bool(torch.isfinite(weight.detach()).all()) else "NaN or infinity in it"
-
-
-def _check_input_scale(activations: str, input_scale: float | None) -> None:
-    """Reject a missing or impossible scale of static activations, and a scale that nothing would use."""
-    static = activations == "static"
-    possible = input_scale is None or (
-        isinstance(input_scale, int | float) and not isinstance(input_scale, bool) and 0 < input_scale < float("inf")
-    )
-    if static != (input_scale is not None) or not possible:
-        expected = "a positive number with static activations" if static else "None unless activations are static"
-        remedy = "opmux.nn.quantize_ finds it by a calibration" if static else "pass activations='static'"
-        raise invalid("QuantizedLinear", "input_scale", expected, repr(input_scale), remedy)
 
 
 def _fixed(values: Tensor) -> nn.Parameter:

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from opmux.nn.quantization import DEFAULT_SKIP, reason_to_leave
-from opmux.nn.quantized import codes_dtype, flaw_of
+from opmux.nn.quantizable import codes_dtype, flaw_of
+from opmux.nn.quantization_choice import DEFAULT_SKIP, reason_to_leave
 from opmux_transformers import experts
 from opmux_transformers.coded import Kept, MadeCodes, forward_of
 from opmux_transformers.kinds.experts import EXPERTS
