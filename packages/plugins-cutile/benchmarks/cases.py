@@ -38,6 +38,8 @@ def drawn(device: str, *shape: int, dtype: torch.dtype = BF16) -> Tensor:
 def checked() -> Iterator[Example]:
     """Calls whose results are compared: the edges of rows and widths, dtypes, gaps between rows, odd addresses."""
     yield from _norms()
+    yield from _gates()
+    yield from _products()
 
 
 def _norms() -> Iterator[Example]:
@@ -45,6 +47,9 @@ def _norms() -> Iterator[Example]:
     for dtype in (BF16, FP16, FP32):
         for m, n in sizes if dtype == BF16 else sizes[2:9:2]:
             yield from _norms_of(f"{m}x{n} {dtype}", lambda d, m=m, n=n, t=dtype: drawn(d, m, n, dtype=t), n, dtype)  # type: ignore[misc]
+    for n in (2, 3, 5, 9, 17, 33, 65):  # a kernel for every width of tiles that conformance may draw
+        for dtype in (BF16, FP16, FP32):
+            yield from _norms_of(f"3x{n} {dtype}", lambda d, n=n, t=dtype: drawn(d, 3, n, dtype=t), n, dtype)  # type: ignore[misc]
     yield from _norms_of("gapped 33x512", lambda d: drawn(d, 33, 1024)[:, :512], 512, BF16)
     yield from _norms_of("odd address 33x512", lambda d: drawn(d, 33 * 512 + 1)[1:].view(33, 512), 512, BF16)
     yield from _norms_of("three dims 3x5x2048", lambda d: drawn(d, 3, 5, 2048), 2048, BF16)
@@ -67,6 +72,61 @@ def _norms_of(text: str, x: Callable[[str], Tensor], n: int, dtype: torch.dtype)
     yield Example("layer_norm", f"{text} no bias", lambda d: [x(d), w(d), None])
 
 
+def _gates() -> Iterator[Example]:
+    for dtype in (BF16, FP16, FP32):
+        for m, n in (
+            (1, 1),
+            (5, 2),
+            (5, 3),
+            (3, 7),
+            (3, 9),
+            (3, 17),
+            (3, 33),
+            (3, 65),
+            (33, 64),
+            (17, 1000),
+            (129, 4096),
+            (7, 11008),
+        ):
+            made = [lambda d, m=m, n=n, t=dtype: [drawn(d, m, 2 * n, dtype=t)],
+                    lambda d, m=m, n=n, t=dtype: [drawn(d, m, n, dtype=t), drawn(d, m, n, dtype=t).neg()]]  # type: ignore[misc]  # fmt: skip
+            yield Example("silu_and_mul", f"{m}x{n} {dtype}", made[0])
+            yield Example("gelu_and_mul", f"{m}x{n} {dtype}", made[0], {"approximate": "tanh"})
+            yield Example("silu_mul", f"{m}x{n} {dtype}", made[1])
+            yield Example("gelu_mul", f"{m}x{n} {dtype}", made[1], {"approximate": "tanh"})
+    yield Example("silu_and_mul", "gapped", lambda d: [drawn(d, 33, 1024)[:, 8:520]])
+
+
+def _products() -> Iterator[Example]:
+    sizes = (
+        (1, 8, 8), (1, 64, 128), (7, 200, 520), (16, 4096, 1024), (31, 72, 512), (64, 2112, 1536), (100, 264, 1040),
+        (512, 8192, 4096), (777, 3072, 1000), (4096, 4096, 512),
+    )  # fmt: skip
+    for dtype in (BF16, FP16):
+        for m, n, k in sizes:
+            for biased in (False, True):
+                yield Example(
+                    "linear", f"{m}x{n}x{k} {dtype} {'bias' if biased else ''}",
+                    lambda d, m=m, n=n, k=k, t=dtype, b=biased:  # type: ignore[misc]
+                    [drawn(d, m, k, dtype=t), drawn(d, n, k, dtype=t), drawn(d, n, dtype=t) if b else None],
+                )  # fmt: skip
+    yield Example(
+        "linear", "gapped, three dims",
+        lambda d: [drawn(d, 2, 33, 1024)[..., :512], drawn(d, 64, 640)[:, 64:576], None],
+    )  # fmt: skip
+
+
+PRODUCTS = ((8192, 8192, 8192), (4096, 7168, 16384), (4096, 24576, 1536), (4096, 2112, 7168), (128, 7168, 16384),
+            (1, 7168, 16384))  # fmt: skip
+"""m, n and k of products that are timed."""
+
+
+def products() -> Iterator[Example]:
+    """Products that are timed, beside cuBLASLt's."""
+    for m, n, k in PRODUCTS:
+        yield Example("linear", f"{m}x{n}x{k}", lambda d, m=m, n=n, k=k: [drawn(d, m, k), drawn(d, n, k), None])  # type: ignore[misc]
+
+
 def timed() -> Iterator[Example]:
     """Calls that are timed, in each of some configs."""
     for m, n in ((32768, 4096), (16384, 7168), (8192, 16384), (1 << 20, 128)):
@@ -74,3 +134,6 @@ def timed() -> Iterator[Example]:
     for m, n in ((16384, 4096), (8192, 8192)):
         yield Example("add_rms_norm", f"{m}x{n}", lambda d, m=m, n=n: [drawn(d, m, n), drawn(d, m, n), drawn(d, n)])  # type: ignore[misc]
         yield Example("layer_norm", f"{m}x{n}", lambda d, m=m, n=n: [drawn(d, m, n), drawn(d, n), drawn(d, n)])  # type: ignore[misc]
+    for m, n in ((8192, 14336), (16384, 2048)):
+        yield Example("silu_and_mul", f"{m}x{n}", lambda d, m=m, n=n: [drawn(d, m, 2 * n)])  # type: ignore[misc]
+    yield Example("gelu_and_mul", "8192x11008", lambda d: [drawn(d, 8192, 22016)], {"approximate": "tanh"})

@@ -19,7 +19,7 @@ from opmux_jit import machine_code
 
 OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.x]+)", re.MULTILINE)
 # Attributes of the sections .nv.info, as nvdisasm and cuobjdump name them.
-FRAME_SIZE, KPARAM_INFO, REGCOUNT = 0x11, 0x17, 0x2F
+FRAME_SIZE, KPARAM_INFO, REGCOUNT, KPARAM_INFO_2 = 0x11, 0x17, 0x2F, 0x45
 SIZES = {"p": 8, "i": 4, "f": 4}
 
 
@@ -67,6 +67,9 @@ def compiled(wanted: TileKernel, arch: str, folder: Path) -> Cubin:
         if attribute == KPARAM_INFO:
             _, ordinal, offset, about = struct.unpack("<IHHI", data)
             parameters.append((ordinal, offset, about >> 18))
+        elif attribute == KPARAM_INFO_2:
+            _, ordinal, offset, size, _ = struct.unpack("<IHHHH", data)
+            parameters.append((ordinal, offset, size))
         elif attribute == REGCOUNT:
             registers = struct.unpack("<II", data)[1]
         elif attribute == FRAME_SIZE:

@@ -6,10 +6,14 @@ import torch
 import opmux
 from opmux.errors import InvalidArgument
 from opmux_cutile import launching
+from opmux_cutile.gates import targets as gates
+from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import recording
 from opmux_cutile.norms import targets
 from opmux_cutile.norms.configs import NormConfig
 from opmux_cutile.parameters import Array, Constant, Scalar
+from opmux_cutile.products import targets as products
+from opmux_cutile.products.configs import LinearConfig
 
 BF16 = torch.bfloat16
 
@@ -27,7 +31,7 @@ def test_a_launch_gives_addresses_shapes_strides_and_numbers() -> None:
         Array("bfloat16", (None, 1024), (None, 1), True),
         Array("bfloat16", (1024,), (1,), True),
         Array("bfloat16", (None, 1024), (None, 1), True),
-        Scalar("float32"), Scalar("float32"), Constant(1024), Constant(4), Constant(1024),
+        Scalar("float32"), Scalar("float32"), Constant(4), Constant(1024),
     )  # fmt: skip
     assert kernel.hints == {"occupancy": 2}
 
@@ -85,3 +89,48 @@ def test_tensors_on_the_cpu_are_refused() -> None:
     assert str(caught.value) == ("cutile: rms_norm: `arguments` expected tensors on a GPU, got one on cpu; move it")
     with pytest.raises(opmux.errors.UnsupportedCall, match=r"archs: sm_80\+, this is cpu"):
         opmux.rms_norm(torch.zeros(1, 8), torch.zeros(8), backend="cutile")
+
+
+def test_rows_that_do_not_fit_vectors_share_a_kernel() -> None:
+    config = NormConfig(8)
+    with recording() as launches:
+        for width in (65, 77, 100, 128):
+            x = torch.zeros(3, width, dtype=BF16)
+            targets.rms_norm(x, x[0], eps=0.5, weight_offset=0.0, config=config)
+    first, second, third, whole = (kernel for kernel, *_ in launches)
+    assert first is second is third is not whole
+    assert first.parameters[0] == Array("bfloat16", (None, None), (None, 1), False)
+
+
+def test_a_gate_reads_the_halves_of_one_tensor() -> None:
+    x = torch.zeros(5, 4096, dtype=BF16)
+    with recording() as launches:
+        y = gates.silu_and_mul(x, config=GatedConfig(2, 512))
+        gates.gelu_and_mul(x, approximate="tanh", config=GatedConfig(2, 512))
+    (kernel, grid, given), (other, *_) = launches
+    assert (y.shape, grid, kernel.op, kernel.name, other.name) == (
+        (5, 2048), (3, 4, 1), "silu_and_mul", "silu_mul", "gelu_tanh_mul",
+    )  # fmt: skip
+    assert (given[5].data_ptr() - given[0].data_ptr(), given[1:5]) == (4096, (5, 2048, 4096, 1))
+    assert kernel.parameters[0] == Array("bfloat16", (None, 2048), (None, 1), True)
+
+
+def test_a_product_is_one_kernel_for_all_sizes() -> None:
+    config = LinearConfig(128, 256, 64, warps=8, ctas=2)
+    x, w, bias = torch.zeros(2, 300, 512, dtype=BF16), torch.zeros(1000, 512, dtype=BF16), torch.zeros(1000, dtype=BF16)
+    with recording() as launches:
+        y = products.linear(x, w, bias, config=config)
+        products.linear(x[0, :, :256], w[:72, :256], bias[:72], config=config)
+        products.linear(x, w, None, config=config)
+    (kernel, grid, given), (same, *_), (without, *_) = launches
+    assert (y.shape, grid, kernel.letters) == ((2, 300, 1000), (1, 1, 1), "piiiipiiiipiipiiii")
+    assert kernel is same is not without
+    assert given[1:5] == (600, 512, 512, 1)
+    assert kernel.hints == {"num_worker_warps": 8, "num_ctas": 2}
+
+
+def test_rows_of_a_product_that_overlap_are_copied() -> None:
+    w = torch.zeros(64, 16, dtype=BF16)
+    with recording() as launches:
+        products.linear(torch.zeros(16, dtype=BF16).expand(4, 16), w, None, config=LinearConfig(16, 64, 128))
+    assert launches[0][2][1:5] == (4, 16, 16, 1)

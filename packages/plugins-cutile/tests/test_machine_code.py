@@ -29,11 +29,45 @@ def test_rows_are_read_and_written_in_whole_vectors(arch, tmp_path) -> None:
         ("add_rms_norm_", (meta(7, 8192), meta(7, 8192), meta(8192))),
         ("layer_norm", (meta(7, 16384), meta(16384), meta(16384))),
         ("layer_norm", (meta(7, 1000), meta(1000), None)),
+        ("silu_and_mul", (meta(7, 22016),)),
+        ("silu_mul", (meta(7, 77, dtype=FP32), meta(7, 77, dtype=FP32))),
     ],
-    ids=["longest", "odd", "short", "added, wide", "in place", "centred, longest", "centred, no bias"],
+    ids=[
+        "longest",
+        "odd",
+        "short",
+        "added, wide",
+        "in place",
+        "centred, longest",
+        "centred, no bias",
+        "gate",
+        "odd gate",
+    ],
 )
 def test_no_kernel_uses_local_memory(op, tensors, tmp_path) -> None:
     wanted = kernel(op, *tensors)
     found = compiled(wanted, "sm_90", tmp_path)
     assert found.parameters == layout(wanted.letters)
+    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "rows", "instruction"),
+    [
+        ("sm_90", 4096, "HGMMA.64x256x16.F32.BF16"),
+        ("sm_90", 512, "HGMMA.64x128x16.F32.BF16"),
+        ("sm_90", 60, "HGMMA.64x64x16.F32.BF16"),
+        ("sm_90", 1, "HMMA.16816.F32.BF16"),
+        ("sm_100", 4096, "UTCHMMA"),
+        ("sm_100", 60, "UTCHMMA"),
+        ("sm_120", 4096, "HMMA.16816.F32.BF16"),
+    ],
+)
+def test_products_use_the_matrix_units_and_the_copy_engine(arch, rows, instruction, tmp_path) -> None:
+    wanted = kernel("linear", meta(rows, 512), meta(4096, 512), meta(4096), arch=arch)
+    found = compiled(wanted, arch, tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    assert found.opcodes[instruction] > 0
+    assert found.count("UTMALDG") > 0
+    assert found.count("UTMASTG") > 0
     assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)

@@ -35,12 +35,23 @@ def test_every_arch_from_sm_80_is_taken(arch) -> None:
         (opmux.rms_norm, (meta(4, 16, dtype=FP64), meta(16)), "x is float64, takes bfloat16, float16, float32"),
         (opmux.rms_norm, (meta(4, 16), meta(16, dtype=FP64)), "weight is float64, takes bfloat16, float16, float32"),
         (opmux.rms_norm, (meta(16, 4).T, meta(16)), "the last stride of x is not 1: strides [1, 4]"),
+        (opmux.linear, (meta(4, 12), meta(8, 12), None), "k = 12 is not a multiple of 8"),
+        (opmux.linear, (meta(4, 16), meta(12, 16), None), "n = 12 is not a multiple of 8"),
+        (opmux.linear, (meta(4, 16).float(), meta(8, 16).float(), None), "x is float32, takes bfloat16, float16"),
+        (opmux.linear, (meta(4, 20)[:, :16], meta(8, 16), None), "x is not aligned to 16 bytes"),
+        (opmux.gelu_and_mul, (meta(4, 16),), "approximate = 'none' is not 'tanh'"),
+        (opmux.silu_and_mul, (meta(4, 16, dtype=FP64),), "x is float64, takes bfloat16, float16, float32"),
         (opmux.add_rms_norm_, (meta(4, 32)[:, :16], meta(4, 16), meta(16)), "x is not contiguous: strides [32, 1]"),
     ],
 )
 def test_what_it_refuses_has_a_reason(op, tensors, reason) -> None:
     found = judged(op, *tensors)
     assert (found.status, found.reason) == ("rejected", reason)
+
+
+def test_products_need_the_copy_engine() -> None:
+    found = judged(opmux.linear, meta(4, 16), meta(8, 16), arch="sm_80")
+    assert (found.status, found.reason) == ("rejected", "archs: sm_90+, this is sm_80")
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "gfx942", "cpu"])

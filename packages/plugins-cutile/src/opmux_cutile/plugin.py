@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from opmux.plugin import Implementation, Prebuilt, hookimpl
+from opmux_cutile.gates import implementations as gates
 from opmux_cutile.norms import implementations as norms
+from opmux_cutile.products import implementations as products
 
 OPMUX_API_VERSION = 1
 
@@ -13,6 +15,8 @@ OPMUX_API_VERSION = 1
 def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from norms.RECORDS
+    yield from gates.RECORDS
+    yield from products.RECORDS
 
 
 @hookimpl

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opmux.plugin import Arch
+from opmux_cutile.tiles import power_of_two
 
 LONGEST = 16384
 """Columns of the widest tile: a thread then holds 128 of them."""
@@ -38,11 +39,6 @@ class NormConfig:
     def hints(self) -> dict[str, int]:
         """For the compiler."""
         return {"occupancy": self.occupancy} if self.occupancy else {}
-
-
-def power_of_two(number: int) -> int:
-    """The least one that is not below a number."""
-    return 1 << max(number - 1, 0).bit_length()
 
 
 def norm_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:

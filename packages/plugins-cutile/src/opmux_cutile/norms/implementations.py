@@ -1,10 +1,8 @@
 """The records of the norms."""
 
 from opmux.plugin import AtMost, Constraint, Contiguous, Dtype, Exact, Implementation, Priority, UnitStride
-from opmux_cutile.archs import ARCHS
+from opmux_cutile.archs import ARCHS, FLOATS
 from opmux_cutile.norms.configs import LONGEST
-
-FLOATS = ("bfloat16", "float16", "float32")
 
 
 def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementation:

@@ -1,6 +1,7 @@
-"""Norms in CUDA Tile: a block computes ROWS rows of WIDTH columns, in a tile of ROWS x COLUMNS, a power of two each.
+"""Norms in CUDA Tile: a block computes ROWS whole rows, in a tile of ROWS x COLUMNS, a power of two each.
 
-Sums are in float32. The widths are constants, so that whole vectors are read without a mask wherever they may be.
+Sums are in float32. The width may be compiled in, as the arrays' constant shape: whole vectors are then read without
+masks.
 """
 
 import cuda.tile as ct
@@ -20,12 +21,12 @@ def of_columns(vector, columns):
 @ct.kernel
 def rms_norm(
     x, weight, y, eps: float, offset: float,
-    WIDTH: ct.Constant[int], ROWS: ct.Constant[int], COLUMNS: ct.Constant[int],
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int],
 ):  # fmt: skip
     """y = x / rms(x) * (weight + offset)."""
     rows, columns = indices(ROWS, COLUMNS)
     value = ct.gather(x, (rows, columns)).astype(ct.float32)
-    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / WIDTH)
+    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
     gain = of_columns(weight, columns) + offset
     ct.scatter(y, (rows, columns), (value * ct.rsqrt(square + eps) * gain).astype(y.dtype))
 
@@ -33,7 +34,7 @@ def rms_norm(
 @ct.kernel
 def add_rms_norm(
     x, residual, weight, y, total, eps: float, offset: float,
-    WIDTH: ct.Constant[int], ROWS: ct.Constant[int], COLUMNS: ct.Constant[int],
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int],
 ):  # fmt: skip
     """total = x + residual, rounded; y is the norm of that."""
     rows, columns = indices(ROWS, COLUMNS)
@@ -41,7 +42,7 @@ def add_rms_norm(
     rounded = added.astype(total.dtype)
     ct.scatter(total, (rows, columns), rounded)
     value = rounded.astype(ct.float32)
-    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / WIDTH)
+    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
     gain = of_columns(weight, columns) + offset
     ct.scatter(y, (rows, columns), (value * ct.rsqrt(square + eps) * gain).astype(y.dtype))
 
@@ -49,14 +50,14 @@ def add_rms_norm(
 @ct.kernel
 def layer_norm(
     x, weight, bias, y, eps: float,
-    WIDTH: ct.Constant[int], ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], BIASED: ct.Constant[bool],
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], BIASED: ct.Constant[bool],
 ):  # fmt: skip
     """y = (x - mean(x)) / std(x) * weight + bias."""
     rows, columns = indices(ROWS, COLUMNS)
     value = ct.gather(x, (rows, columns)).astype(ct.float32)
-    mean = ct.sum(value, axis=1, keepdims=True) * (1.0 / WIDTH)
-    centred = ct.where(columns < WIDTH, value - mean, 0.0)
-    square = ct.sum(centred * centred, axis=1, keepdims=True) * (1.0 / WIDTH)
+    mean = ct.sum(value, axis=1, keepdims=True) * (1.0 / x.shape[1])
+    centred = ct.where(columns < x.shape[1], value - mean, 0.0)
+    square = ct.sum(centred * centred, axis=1, keepdims=True) * (1.0 / x.shape[1])
     result = centred * ct.rsqrt(square + eps) * of_columns(weight, columns)
     if BIASED:
         result = result + of_columns(bias, columns)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from opmux_cutile.launching import TileKernel, aligned, in_launches, launch, rows_of
-from opmux_cutile.norms.configs import NormConfig, power_of_two
+from opmux_cutile.norms.configs import NormConfig
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.norms.kernels"
 PACKED = torch.contiguous_format
@@ -61,7 +62,8 @@ def _run(
     matrices = tuple(rows_of(tensor, width) for tensor in (*given, *made))
     fits = aligned(*matrices, *vectors)
     dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in (*given, *vectors, *made))
-    kernel = _kernel(name, config, len(given), dtypes, len(numbers), width, fits, in_place, *more)
+    columns, fixed = power_of_two(width), width if fits else None
+    kernel = _kernel(name, config, len(given), dtypes, len(numbers), columns, fixed, fits, in_place, *more)
     for parts in in_launches(*matrices):
         blocks = -(-len(parts[0]) // config.rows)
         launch(kernel, (blocks, 1, 1), *parts[: len(given)], *vectors, *parts[len(given) :], *numbers)
@@ -74,23 +76,27 @@ def _kernel(
     given: int,
     dtypes: tuple[str, ...],
     numbers: int,
-    width: int,
+    columns: int,
+    fixed: int | None,
     fits: bool,
     in_place: bool,
     *more: Constant,
 ) -> TileKernel:
-    """The kernel for matrices and vectors of these dtypes: those that are given, the vectors, those that are made."""
+    """The kernel for matrices and vectors of these dtypes: those that are given, the vectors, those that are made.
+
+    The width is compiled in where whole vectors are read. Otherwise one kernel serves all widths up to its tile's.
+    """
     made = {"rms_norm": 1, "add_rms_norm": 2, "layer_norm": 1}[name]
     arrays: list[Parameter] = []
     for position, dtype in enumerate(dtypes):
         first_made = len(dtypes) - made
         if given <= position < first_made:
-            arrays.append(Array(dtype, (width,), (1,), fits))
+            arrays.append(Array(dtype, (fixed,), (1,), fits))
             continue
         place = position if position < given else position - first_made
         groups = (f"matrix {place}",) if in_place else ()
-        arrays.append(Array(dtype, (None, width), (None, 1), fits, groups))
-    sizes = (Constant(width), Constant(config.rows), Constant(power_of_two(width)))
+        arrays.append(Array(dtype, (None, fixed), (None, 1), fits, groups))
+    sizes = Constant(config.rows), Constant(columns)
     parameters = (*arrays, *[Scalar("float32")] * numbers, *sizes, *more)
     op = f"{name}_" if in_place else name
     return TileKernel(op, MODULE, name, parameters, config.hints)

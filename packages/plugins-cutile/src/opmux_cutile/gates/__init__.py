@@ -1,0 +1,1 @@
+"""Gated activations: a tile of the result in each block."""

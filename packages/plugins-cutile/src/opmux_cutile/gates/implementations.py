@@ -1,0 +1,29 @@
+"""The records of the gated activations."""
+
+from opmux.plugin import Constraint, Dtype, Exact, Implementation, OneOf, Priority, UnitStride
+from opmux_cutile.archs import ARCHS, FLOATS
+
+
+def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementation:
+    return Implementation(
+        op=op,
+        target=f"opmux_cutile.gates.targets:{op}",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(Dtype(tensors[0], *FLOATS), UnitStride(*tensors), *more),
+        features=(Exact("n"),),
+        config="opmux_cutile.gates.configs:gated_config",
+        config_schema="opmux_cutile.gates.configs:GatedConfig",
+        space="opmux_cutile.gates.configs:gated_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+TANH = OneOf("approximate", "tanh")
+RECORDS = (
+    _record("silu_and_mul", ("x",)),
+    _record("silu_mul", ("gate", "up")),
+    _record("gelu_and_mul", ("x",), TANH),
+    _record("gelu_mul", ("gate", "up"), TANH),
+)

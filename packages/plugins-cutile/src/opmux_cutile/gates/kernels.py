@@ -1,0 +1,36 @@
+"""Gated activations in CUDA Tile: a block computes ROWS rows and COLUMNS columns of the result, in float32.
+
+`gate`, `up` and `y` have equally many columns; the first two may be halves of one tensor.
+"""
+
+import cuda.tile as ct
+
+
+def indices(ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
+    """The block's rows as a column, and its columns as a row."""
+    rows = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32)
+    columns = ct.bid(1) * COLUMNS + ct.arange(COLUMNS, dtype=ct.int32)
+    return rows[:, None], columns[None, :]
+
+
+def sigmoid(x):
+    """The logistic function; its exponential does not overflow, so small results are not lost."""
+    e = ct.exp(ct.minimum(x, -x, propagate_nan=True))
+    return ct.where(x < 0.0, e, 1.0) / (1.0 + e)
+
+
+@ct.kernel
+def silu_mul(gate, up, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
+    """y = gate * sigmoid(gate) * up."""
+    place = indices(ROWS, COLUMNS)
+    x = ct.gather(gate, place).astype(ct.float32)
+    ct.scatter(y, place, (x * sigmoid(x) * ct.gather(up, place).astype(ct.float32)).astype(y.dtype))
+
+
+@ct.kernel
+def gelu_tanh_mul(gate, up, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
+    """y = gate * sigmoid(2 z) * up with z = sqrt(2 / pi) * (gate + 0.044715 * gate**3)."""
+    place = indices(ROWS, COLUMNS)
+    x = ct.gather(gate, place).astype(ct.float32)
+    share = sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    ct.scatter(y, place, (x * share * ct.gather(up, place).astype(ct.float32)).astype(y.dtype))

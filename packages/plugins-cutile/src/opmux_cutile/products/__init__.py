@@ -1,0 +1,1 @@
+"""Matrix products: persistent blocks that compute tile after tile."""

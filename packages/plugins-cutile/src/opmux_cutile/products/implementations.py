@@ -1,0 +1,44 @@
+"""The record of `linear`."""
+
+from opmux.plugin import (
+    Aligned,
+    AtLeast,
+    AtMost,
+    Bucket,
+    Dtype,
+    Exact,
+    Implementation,
+    MaxNumel,
+    MultipleOf,
+    Priority,
+    UnitStride,
+)
+
+ARCHS = ("sm_90+",)
+"""Where operands are copied by TMA: kernels for older archs spill registers."""
+
+RECORDS = (
+    Implementation(
+        op="linear",
+        target="opmux_cutile.products.targets:linear",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(
+            Dtype("x", "bfloat16", "float16"),
+            AtLeast("k", 8),
+            MultipleOf("k", 8),
+            MultipleOf("n", 8),
+            AtMost("tokens", 1 << 23),
+            MaxNumel("w", 1 << 30),
+            UnitStride("x", "w", "bias"),
+            Aligned("x"),
+            Aligned("w"),
+        ),
+        features=(Bucket("tokens", per_octave=8), Exact("n"), Exact("k")),
+        config="opmux_cutile.products.configs:linear_config",
+        config_schema="opmux_cutile.products.configs:LinearConfig",
+        space="opmux_cutile.products.configs:linear_space",
+        capturable=True,
+        deterministic=True,
+    ),
+)

@@ -1,0 +1,53 @@
+"""What the core calls for a product."""
+
+from functools import cache, lru_cache
+
+import torch
+from torch import Tensor
+
+from opmux_cutile.launching import TileKernel, in_launches, launch, rows_of
+from opmux_cutile.parameters import Array, Constant, Parameter
+from opmux_cutile.products.configs import LinearConfig
+
+MODULE = "opmux_cutile.products.kernels"
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: LinearConfig) -> Tensor:
+    """The op `linear`."""
+    n, k = w.shape
+    y = x.new_empty((*x.shape[:-1], n))
+    if not y.numel():
+        return y
+    kernel = _kernel(config, str(x.dtype).removeprefix("torch."), bias is not None, bias_fits(bias))
+    across = -(-n // config.block_n)
+    most = max(units_of(y.get_device()) // config.ctas, 1)
+    shift = y.view(-1)[:n] if bias is None else bias  # not read where there is none
+    for x_part, y_part in in_launches(_apart(rows_of(x, k)), y.view(-1, n)):
+        tiles = -(-len(x_part) // config.block_m) * across
+        launch(kernel, (min(tiles, most), 1, 1), x_part, _apart(w), shift, y_part)
+    return y
+
+
+def bias_fits(bias: Tensor | None) -> bool:
+    """Whether a bias begins at a multiple of 16 bytes; where there is none, it is not read."""
+    return bias is not None and bias.data_ptr() % 16 == 0
+
+
+def _apart(matrix: Tensor) -> Tensor:
+    """A matrix whose rows do not overlap; copied where they do."""
+    return matrix if matrix.stride(0) >= matrix.shape[1] else matrix.contiguous()
+
+
+@cache
+def units_of(index: int) -> int:
+    """Multiprocessors of a GPU; for tensors that are on none, one, as nothing is launched then."""
+    return 1 if index < 0 else int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+@lru_cache(maxsize=1024)
+def _kernel(config: LinearConfig, dtype: str, biased: bool, fits: bool) -> TileKernel:
+    """The kernel for products of any sizes."""
+    matrix, bias = Array(dtype, (None, None), (None, 1), True), Array(dtype, (None,), (1,), fits)
+    sizes = (Constant(size) for size in (config.block_m, config.block_n, config.block_k, config.group))
+    parameters: tuple[Parameter, ...] = (matrix, matrix, bias, matrix, *sizes, Constant(biased))
+    return TileKernel("linear", MODULE, "linear", parameters, config.hints)
