@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import opmux
 import opmux_transformers
-from opmux_transformers.kinds.loss import CALLS
+from opmux_transformers.kinds.head_loss import CALLS
 
 
 def row(of: Any) -> Any:
