@@ -30,6 +30,8 @@ from opmux_jit import machine_code
 
 LISTED = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
 """n and k of the layers of a large mixture of experts."""
+ADDED = ((2112, 4096, 7168), (7168, 4096, 16384), (4096, 4096, 7168))
+"""m, n and k of the gradients of weights."""
 FLUSHED = 1 << 28
 """Bytes written before each timed product: five times the second-level cache."""
 
@@ -257,6 +259,37 @@ def run_times(family: str) -> None:
         say(compare(family, m, n, k, configs, flush))
 
 
+def run_added(family: str) -> None:
+    """Products with scales of each row of both operands, added to float32: one is compared, the listed ones are timed."""
+    flush = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
+    for m, n, k in ((300, 344, 528), *ADDED):
+        given = operands(family, m, n, k)
+        given = given._replace(w_scale=torch.rand(-(-k // 128), n, device="cuda").t() + 0.5)
+        configs = [one.config for one in scored(Sizes(m, n, k, True, added=True))]
+        if (m, n, k) not in ADDED:
+            x = given.x.double() * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
+            w = given.w.double() * given.w_scale.double().repeat_interleave(128, 1)[:, :k]
+            before = torch.randn(m, n, device="cuda")
+            bound = before.abs() * 2.0**-22 + x.abs() @ w.abs().t() * 2.0**-13
+            for config in configs:
+                y = before.clone()
+                launching.multiply(config, given, y, accumulate=True)
+                if not bool(((y.double() - before.double() - x @ w.t()).abs() <= bound).all()):
+                    say(f"WRONG added {m} {n} {k} {short(config)}")
+                    raise SystemExit(1)
+            say(f"added: {len(configs)} configs right")
+            continue
+        y = torch.zeros(m, n, device="cuda")
+        best: dict[object, Config] = {}
+        for config in configs:
+            best.setdefault((config.block_m, config.block_n, config.cluster), config)
+        parts = [f"fast {2 * m * n * k / milliseconds(rivals(family, given)['fast'], flush) / 1e9:.0f}"]
+        for config in list(best.values())[:8]:
+            spent = milliseconds(partial(launching.multiply, config, given, y, accumulate=True), flush)
+            parts.append(f"{short(config)} {2 * m * n * k / spent / 1e9:.0f}")
+        say(f"added fp8 {m} {n} {k} TF: {' | '.join(parts)}")
+
+
 def run_calls(_: str) -> None:
     """The op itself: bits that repeat, a captured graph, the host time of a call."""
     import opmux
@@ -396,7 +429,7 @@ def main() -> int:
     if given.compile:
         return int(failed)
     steps = [(family, run_checks, given.checks) for family in given.only]
-    steps += [("calls", run_calls, given.checks)]
+    steps += [("calls", run_calls, given.checks), ("large fp8", run_added, 2 * given.checks)]
     steps += [(family, run_times, given.times) for family in given.only]
     return int(not run_apart(steps, run_times) or failed)
 

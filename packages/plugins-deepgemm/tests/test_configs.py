@@ -55,3 +55,10 @@ def test_slices_are_as_wide_as_divides_the_tile(block_n, out_bytes, width) -> No
 def test_threads() -> None:
     assert Config(**LARGE).threads == 384
     assert Config(**SMALL).threads == 256
+
+
+def test_scales_of_each_row_take_room_in_every_stage() -> None:
+    config = Config(**LARGE)
+    assert config.shared_bytes(4, row_scales=True) - config.shared_bytes(4) == config.stages * 4 * config.block_n
+    most = most_stages("large", config.block_m, config.block_n, config.consumers, row_scales=True)
+    assert Config(**LARGE | {"stages": most}).shared_bytes(4, row_scales=True) <= SHARED_BYTES

@@ -115,3 +115,26 @@ def test_a_broken_kernel_fails(edit, reason, tmp_path: Path, monkeypatch: pytest
     product = given.product(BF16)
     program = build(product, config, given, tmp_path)
     assert outcomes(program, given, config).count(reason)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "config"),
+    [
+        (70, 136, 272, Config("large", 128, 96, 3, 2, 1, 8)),
+        (130, 200, 656, Config("large", 64, 64, 2, 1, 2, 1)),
+        (200, 72, 144, Config("large", 128, 192, 3, 2, 1, 8)),
+    ],
+    ids=["one block", "two blocks share w", "wide"],
+)
+def test_a_product_is_added_with_a_scale_for_each_row_of_both(m, n, k, config, tmp_path) -> None:
+    given, blocks = operands(m, n, k, fp8=True), -(-k // 128)
+    w_scale, before = torch.rand(blocks, n).t() + 0.5, torch.randn(m, n)
+    given = Operands(given.x, given.w, given.x_scale, w_scale, added_to=before)
+    product = given.product(F32)
+    program = build(product, config, given, tmp_path)
+    x = given.x.double() * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
+    w = given.w.double() * w_scale.double().repeat_interleave(128, 1)[:, :k]
+    for seed in SEEDS:
+        found = run(program, product, config, given, seed).double()
+        bound = before.abs() * 2.0**-22 + x.abs() @ w.abs().T * 2.0**-20
+        assert bool(((found - before.double() - x @ w.T).abs() <= bound).all())

@@ -179,3 +179,21 @@ def test_a_tensor_for_the_result_is_written_to(launched) -> None:
     gapped = torch.zeros(4, 400, dtype=BF16)[:, ::2]
     assert targets.linear(x, w, None, config=SMALL, out=gapped) is gapped
     assert launched[1][2][6].data_ptr() != gapped.data_ptr()
+
+
+def test_a_product_is_added_to_a_tensor_in_its_own_strides(launched) -> None:
+    x, w, scales = (
+        torch.zeros(150, 512).to(FP8),
+        torch.zeros(200, 512).to(FP8),
+        (torch.zeros(150, 4), torch.zeros(200, 4)),
+    )
+    out = torch.zeros(150, 256)[:, :200]
+    for _ in range(2):
+        assert targets.scaled_linear_accumulate(out, x, w, *scales, config=LARGE) is None
+    targets.scaled_linear_accumulate(torch.zeros(150, 200), x, w, *scales, config=LARGE)
+    assert [given[3] for _, _, given in launched] == [7, "kept", 7]
+    product, _, given = launched[0]
+    assert product == Product("float8_e4m3fn", "float32", 200, 512, accumulate=True)
+    assert given[6] == (150, 200, 256, 1, 64, 32, "BYTES_128")
+    assert given[9:] == (None, 4, 1, 4, 1, 150)
+    assert launching.source(product, LARGE).op == "scaled_linear_accumulate"

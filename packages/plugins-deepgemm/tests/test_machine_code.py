@@ -40,6 +40,7 @@ def product(dtype: str, out: str = "bfloat16", bias: bool = False, groups: Any =
 
 
 BF16, FP8 = "bfloat16", "float8_e4m3fn"
+ADDED = Product(FP8, "float32", 2112, 7168, accumulate=True)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,8 @@ BF16, FP8 = "bfloat16", "float8_e4m3fn"
             Config("large", 128, 160, 5, 2, 1, 8),
             "QGMMA.64x160x32.F32.E4M3.E4M3",
         ),
+        (ADDED, Config("large", 128, 128, 5, 2, 1, 8), "QGMMA.64x128x32.F32.E4M3.E4M3"),
+        (ADDED, Config("large", 128, 192, 4, 2, 2, 8), "QGMMA.64x192x32.F32.E4M3.E4M3"),
         (product(BF16), Config("small", 8, 64, 16, 1, 4), "HGMMA.64x8x16.F32.BF16"),
         (product(BF16, "float32", True), Config("small", 128, 128, 5, 2, 1), "HGMMA.64x128x16.F32.BF16"),
         (product(FP8), Config("small", 64, 128, 7, 2, 8), "QGMMA.64x64x32.F32.E4M3.E4M3"),
@@ -73,7 +76,8 @@ def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp
     # One wait in the loop and one behind it, or one where sums are promoted: products are not made one by one.
     assert count(found, "WARPGROUP.DEPBAR") == (1 if given.scaled else 2)
     assert count(found, "UTMALDG") == 2
-    assert (count(found, "UTMASTG") > 0) == (config.kernel == "large")
+    assert (count(found, "UTMASTG") > 0) == (config.kernel == "large" and not given.accumulate)
+    assert (count(found, "UTMAREDG") > 0) == given.accumulate
     assert (count(found, "UTMALDG.2D.MULTICAST") > 0) == (config.kernel == "large" and config.cluster > 1)
     assert count(found, "USETMAXREG") == (2 if config.kernel == "large" and config.consumers > 1 else 0)
     assert count(found, "STSM") == (config.values // 8 if config.kernel == "large" and given.out_bytes == 2 else 0)

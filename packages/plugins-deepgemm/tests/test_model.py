@@ -109,3 +109,12 @@ def test_features_of_groups_become_sizes() -> None:
 def test_no_groups_and_no_rows_have_a_config() -> None:
     empty = {"groups": 0, "n": 8, "k": 16, "bucket(m, 8)": 0, "bucket(expected_m, 8)": 0}
     assert model.grouped_linear(SM90, empty).kernel == model.scaled_masked_grouped_linear(SM90, empty).kernel == "large"
+
+
+def test_a_product_that_is_added_takes_the_persistent_kernel_for_any_rows() -> None:
+    features = {"bucket(m, 8)": 8, "n": 2112, "k": 7168}
+    config = model.scaled_linear_accumulate(SM90, features)
+    assert config.kernel == "large"
+    assert next(model.scaled_linear_accumulate_space(SM90, features)) == config
+    for one in scored(Sizes(4096, 2112, 7168, True, added=True)):
+        assert one.config.shared_bytes(4, row_scales=True) <= SHARED_BYTES

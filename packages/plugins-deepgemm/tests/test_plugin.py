@@ -81,6 +81,16 @@ def test_what_it_refuses_has_a_reason(op, arguments, options, reason) -> None:
     assert (found.status, found.reason) == ("rejected", reason)
 
 
+def test_products_that_are_added_take_scales_of_each_row() -> None:
+    out, given = meta(4, 256, dtype=torch.float32), codes(4, 256, 256)
+    by_row = meta(256, 2, dtype=torch.float32)
+    assert judged(opmux.scaled_linear_accumulate, out, *given[:3], by_row).status == "chosen"
+    found = judged(opmux.scaled_linear_accumulate, out, *given)
+    assert found.reason == "w_scale is [2, 2], takes one scale per [1, 128] block of w"
+    found = judged(opmux.scaled_linear_accumulate, meta(4, 257, dtype=torch.float32)[:, 1:], *given[:3], by_row)
+    assert found.reason == "out is not aligned to 16 bytes"
+
+
 def grouped(groups: int, n: int, k: int, *rows: int, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, ...]:
     """x, w and the index data: of ragged groups, or of masked ones where two numbers of rows are given."""
     return (

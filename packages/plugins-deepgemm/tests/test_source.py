@@ -26,7 +26,8 @@ def test_the_multiplication_has_the_width_of_the_tile() -> None:
 
 def test_constants() -> None:
     assert constants(FP8, LARGE) == {
-        "N": 576, "K": 512, "OPERAND_BYTES": 1, "OUT_BYTES": 4, "BIAS": 1, "SCALED": 1, "W_SCALE_ROWS": 5,
+        "N": 576, "K": 512, "OPERAND_BYTES": 1, "OUT_BYTES": 4, "BIAS": 1, "SCALED": 1, "W_BY_ROW": 0,
+        "ACCUMULATE": 0, "W_SCALE_ROWS": 5,
         "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "CLUSTER": 2, "GROUP": 8, "SLICE_WIDTH": 128,
         "W_SCALES": 2,
     }  # fmt: skip
@@ -64,4 +65,14 @@ def test_groups_are_a_kernel_of_their_own() -> None:
     assert name(ragged, LARGE) == "bf16_bfloat16_2112x7168_ragged_large_128x160_4_2_2"
     for product, config in ((ragged, SMALL), (Product("bfloat16", "bfloat16", 8, 64, True, "ragged"), LARGE)):
         with pytest.raises(ValueError, match=r"^groups expected the kernel 'large' and no bias$"):
+            constants(product, config)
+
+
+def test_what_is_added_is_a_kernel_of_its_own() -> None:
+    added = Product("float8_e4m3fn", "float32", 576, 512, accumulate=True)
+    found = constants(added, LARGE)
+    assert (found["ACCUMULATE"], found["W_BY_ROW"], found["W_SCALES"]) == (1, 1, 1)
+    assert name(added, LARGE) == "fp8_float32_576x512_added_large_128x160_4_2_2"
+    for product, config in ((added, SMALL), (Product("float8_e4m3fn", "bfloat16", 8, 64, accumulate=True), LARGE)):
+        with pytest.raises(ValueError, match=r"^a product that is added expected the kernel 'large', float32, no bias"):
             constants(product, config)

@@ -87,9 +87,15 @@ class Config:
         """Bytes of a row of the slices by which ``large`` stores results: as wide a swizzle as divides the tile."""
         return next(width for width in (128, 64, 32) if self.block_n * out_bytes % width == 0)
 
-    def shared_bytes(self, out_bytes: int) -> int:
-        """Dynamic shared memory; a result of 4 bytes takes the most."""
-        return ALIGNMENT_BYTES + self.stages * (self.stage_bytes + BARRIER_BYTES) + self._result_bytes(out_bytes)
+    def shared_bytes(self, out_bytes: int, row_scales: bool = False) -> int:
+        """Dynamic shared memory; a result of 4 bytes takes the most.
+
+        Args:
+            out_bytes: of an element of the result.
+            row_scales: whether a stage has scales of each row of w.
+        """
+        stage = self.stage_bytes + BARRIER_BYTES + 4 * self.block_n * row_scales
+        return ALIGNMENT_BYTES + self.stages * stage + self._result_bytes(out_bytes)
 
     def _result_bytes(self, out_bytes: int) -> int:
         if self.kernel == "large":
@@ -97,10 +103,12 @@ class Config:
         return 4 * self.block_m * self.block_n
 
 
-def most_stages(kernel: str, block_m: int, block_n: int, consumers: int) -> int:
+def most_stages(kernel: str, block_m: int, block_n: int, consumers: int, row_scales: bool = False) -> int:
     """The stages that shared memory has room for; it may be fewer than a config must have."""
     result = 2 * consumers * 64 * 128 if kernel == "large" else 4 * block_m * block_n
-    return (SHARED_BYTES - ALIGNMENT_BYTES - result) // ((block_m + block_n) * ROW_BYTES + BARRIER_BYTES)
+    return (SHARED_BYTES - ALIGNMENT_BYTES - result) // (
+        (block_m + block_n) * ROW_BYTES + BARRIER_BYTES + 4 * block_n * row_scales
+    )
 
 
 def _one_of(name: str, value: int, values: tuple[int, ...]) -> None:

@@ -27,6 +27,9 @@ MOST_MATRICES = 1 << 7
 MOST_GROUPS, MOST_GROUP_ROWS = 1 << 10, 1 << 20
 
 
+ADDING = "scaled_linear_accumulate"
+
+
 def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]) -> Implementation:
     return Implementation(
         op=op,
@@ -48,7 +51,7 @@ def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]
         space=f"opmux_deepgemm.model:{op}_space",
         capturable=True,
         deterministic=True,
-        takes_out=True,
+        takes_out=op != ADDING,
     )
 
 
@@ -71,6 +74,19 @@ RECORDS = (
         "scaled_linear",
         (Bucket("batch"), Bucket("m", per_octave=8)),
         (*_FP8, Dtype("bias", "bfloat16"), UnitStride("bias"), AtMost("m", MOST_ROWS), AtMost("batch", MOST_MATRICES)),
+    ),
+    _record(
+        ADDING,
+        (Bucket("m", per_octave=8),),
+        (
+            Dtype("x", "float8_e4m3fn"),
+            ScaleBlock("x", (1, 128)),
+            ScaleBlock("w", (1, 128)),
+            MultipleOf("k", 16),
+            AtMost("m", MOST_ROWS),
+            UnitStride("out"),
+            Aligned("out"),
+        ),
     ),
     _record("grouped_linear", _OF_RAGGED, (*_BF16, *_RAGGED)),
     _record("scaled_grouped_linear", _OF_RAGGED, (*_FP8, *_RAGGED)),

@@ -83,9 +83,8 @@ _last: dict[tuple[int, int], tuple[Repeat, torch.Size, torch.dtype]] = {}
 def source(product: Product, config: Config) -> Source:
     """The source of a kernel."""
     op = {"": "linear", "ragged": "grouped_linear", "masked": "masked_grouped_linear"}[product.groups]
-    return Source(
-        name(product, config), text(product, config), ARCH, backend=BACKEND, op="scaled_" * product.scaled + op
-    )
+    whole = "scaled_" * product.scaled + op + "_accumulate" * product.accumulate
+    return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=whole)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -94,7 +93,7 @@ def kernel_of(product: Product, config: Config) -> Kernel:
     signature = ("mmp" if config.kernel == "small" else "mmm") + ARGUMENTS + OF_GROUPS * bool(product.groups)
     return load(
         source(product, config), "product", signature, block=config.threads, cluster=config.cluster, dependent=True,
-        shared=config.shared_bytes(product.out_bytes),
+        shared=config.shared_bytes(product.out_bytes, product.accumulate),
     )  # fmt: skip
 
 
@@ -143,27 +142,31 @@ def repeated(config: Config, tensors: tuple[Tensor, ...], dtype: torch.dtype) ->
     return y if found[0].launch(*tensors, y) else None
 
 
-def multiply(config: Config, given: Operands, y: Tensor) -> None:
-    """Compute ``y = x w^T + bias``, for each group of rows if there are any.
+def multiply(config: Config, given: Operands, y: Tensor, accumulate: bool = False) -> None:
+    """Compute ``y = x w^T + bias``, for each group of rows if there are any, or add to y.
 
     Args:
         config: of the kernel.
         given: at least one row, and columns of unit stride.
-        y: the result, contiguous, bfloat16 or float32.
+        y: the result, contiguous, bfloat16 or float32; what is added to may have gaps between its rows.
+        accumulate: whether the product is added to y, which is float32; the scales of w are then those of 1x128 blocks.
 
     Raises:
         BuildFailed: where the kernel does not compile or load.
         LaunchFailed: where the driver refuses the launch.
     """
     tensors = [tensor for tensor in given if tensor is not None]
-    key = (id(config), given.x.shape, given.w.shape, len(tensors), y.dtype, given.bias is None, given.offsets is None)
+    form = (y.dtype, y.stride(), accumulate, given.bias is None, given.offsets is None)
+    key = (id(config), given.x.shape, given.w.shape, len(tensors), *form)
     alike = _kept.get(key, ())
     found = next((one for one in alike if one.same(*tensors)), None)
     if found is not None and found.launch(*tensors, y):
+        if accumulate:
+            return
         _last[id(config), len(tensors)] = found, y.shape, y.dtype
         return
     ready = _ready(given)
-    kernel, index, grid, arguments = _prepared(config, ready, y)
+    kernel, index, grid, arguments = _prepared(config, ready, y, accumulate)
     now = [tensor for tensor in ready if tensor is not None]
     as_given = all(a.data_ptr() == b.data_ptr() for a, b in zip(tensors, now, strict=True))
     if found is None and as_given and len(alike) < MOST_ALIKE:
@@ -194,14 +197,14 @@ def _ready(given: Operands) -> Operands:
 
 
 def _prepared(
-    config: Config, given: Operands, y: Tensor
+    config: Config, given: Operands, y: Tensor, accumulate: bool = False
 ) -> tuple[Kernel, int, tuple[int, int, int], list[Address | MapOf | int | None]]:
     """The kernel, the device, the grid and the arguments of a product of operands that are ready."""
     rows, k = given.x.shape
     n, out_bytes = y.shape[-1], y.element_size()
     layout, groups = given.layout, len(given.w) // n
     dtype, out = (str(tensor.dtype).removeprefix("torch.") for tensor in (given.x, y))
-    product = Product(dtype, out, n, k, given.bias is not None, layout)
+    product = Product(dtype, out, n, k, given.bias is not None, layout, accumulate)
     m = rows // groups if layout == "masked" else rows
     places = itertools.count()
     place = {field: next(places) for field, tensor in given._asdict().items() if tensor is not None}

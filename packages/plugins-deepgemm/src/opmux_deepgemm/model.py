@@ -56,6 +56,7 @@ class Sizes(NamedTuple):
     """A product: rows of x, rows of w, bytes of k, and whether the operands are codes with scales.
 
     Where the rows of x come in groups, ``groups`` is their number, and n the rows of each one's w; else it is 0.
+    ``added`` says that the product is added to float32, with scales of each row of w.
     """
 
     m: int
@@ -63,6 +64,7 @@ class Sizes(NamedTuple):
     k_bytes: int
     scaled: bool
     groups: int = 0
+    added: bool = False
 
     @property
     def together(self) -> float:
@@ -92,17 +94,17 @@ def configs(sizes: Sizes) -> Iterator[Config]:
     for config in _large(sizes):
         if config.block_m < 2 * max(sizes.together, 33) and config.block_n < 2 * max(sizes.n, 17):
             yield config
-    if not sizes.groups and sizes.m <= SMALL_ROWS[sizes.scaled]:
+    if not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]:
         yield from _small(sizes)
 
 
 def _large(sizes: Sizes) -> Iterator[Config]:
     held = 2 if sizes.scaled else 1  # the sums of a block of k beside those of all
     for block_m, consumers in ((64, 1), (128, 1), (128, 2), (256, 2)):
-        if block_m == 256 and sizes.scaled and sizes.groups:
+        if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added):
             continue  # the scales of so many rows, and where their group lies, do not fit into the registers
         for block_n in range(32, 257, 32):
-            stages = min(most_stages("large", block_m, block_n, consumers), MOST_STAGES)
+            stages = min(most_stages("large", block_m, block_n, consumers, sizes.added), MOST_STAGES)
             if stages < 2 or held * block_m // consumers * block_n // 128 > MOST_VALUES:
                 continue
             for cluster in (1, 2):
@@ -122,7 +124,8 @@ def _small(sizes: Sizes) -> Iterator[Config]:
 def predict(sizes: Sizes, config: Config) -> float:
     """Microseconds."""
     work = _large_work(sizes, config) if config.kernel == "large" else _small_work(sizes, config)
-    moved = (sizes.m + sizes.n * max(sizes.groups, 1)) * sizes.k_bytes + 2 * sizes.m * sizes.n
+    result = (8 if sizes.added else 2) * sizes.m * sizes.n  # what is added to is read and written
+    moved = (sizes.m + sizes.n * max(sizes.groups, 1)) * sizes.k_bytes + result
     memory = moved / BANDWIDTH
     return float(START + (work**4 + memory**4) ** 0.25)
 
@@ -189,6 +192,10 @@ def _scaled(features: Mapping[str, Any]) -> Sizes:
     return Sizes(max(rows, 1), features["n"], features["k"], True)
 
 
+def _added(features: Mapping[str, Any]) -> Sizes:
+    return Sizes(max(int(features["bucket(m, 8)"]), 1), features["n"], features["k"], True, added=True)
+
+
 def _ragged(features: Mapping[str, Any], scaled: bool) -> Sizes:
     return _grouped(features, int(features["bucket(m, 8)"]), scaled)
 
@@ -205,6 +212,7 @@ def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
 _SIZES: dict[str, Callable[[Mapping[str, Any]], Sizes]] = {
     "linear": _linear,
     "scaled_linear": _scaled,
+    "scaled_linear_accumulate": _added,
     "grouped_linear": partial(_ragged, scaled=False),
     "scaled_grouped_linear": partial(_ragged, scaled=True),
     "masked_grouped_linear": partial(_masked, scaled=False),
@@ -230,6 +238,8 @@ def _space(op: str) -> Callable[[Arch, Mapping[str, Any]], Iterator[Config]]:
 
 linear, linear_space = _best("linear"), _space("linear")
 scaled_linear, scaled_linear_space = _best("scaled_linear"), _space("scaled_linear")
+scaled_linear_accumulate = _best("scaled_linear_accumulate")
+scaled_linear_accumulate_space = _space("scaled_linear_accumulate")
 grouped_linear, grouped_linear_space = _best("grouped_linear"), _space("grouped_linear")
 scaled_grouped_linear, scaled_grouped_linear_space = _best("scaled_grouped_linear"), _space("scaled_grouped_linear")
 masked_grouped_linear, masked_grouped_linear_space = _best("masked_grouped_linear"), _space("masked_grouped_linear")

@@ -53,6 +53,8 @@ def product_of(call: Call) -> Product:
     dtype, result = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, out))
     n, k = w.shape[-2:]
     layout: Layout = "masked" if "masked_m" in call.tensors else "ragged" if "group_offsets" in call.tensors else ""
+    if "out" in call.tensors:
+        return Product(dtype, "float32", n, k, accumulate=True)
     return Product(dtype, result, n, k, call.tensors.get("bias") is not None, layout)
 
 

@@ -72,3 +72,11 @@ def _product(given: Operands, shape: tuple[int, ...], dtype: torch.dtype, config
     if out is None or y is out:
         return y
     return out.copy_(y)
+
+
+def scaled_linear_accumulate(
+    out: Tensor, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, *, config: Config
+) -> None:
+    """The op `scaled_linear_accumulate`."""
+    if out.numel():
+        multiply(config, Operands(x, w, None, x_scale, w_scale), out, accumulate=True)

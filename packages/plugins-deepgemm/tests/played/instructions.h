@@ -352,6 +352,21 @@ DEVICE void tma_store(const TensorMap& map, u32 from, int column, int row) {
   }
 }
 
+DEVICE void tma_add(const TensorMap& map, u32 from, int column, int row) {
+  model::Block* block = model::now->block;
+  model::now->open_stores.push_back([=] {
+    model::each_chunk(map, from, column, row, [&](u32 address, u8* to, long bytes) {
+      for (long i = 0; i < bytes; i += 4) {
+        float value, sum;
+        std::memcpy(&value, model::at(block, address + i, 4), 4);
+        std::memcpy(&sum, to + i, 4);
+        sum += value;
+        std::memcpy(to + i, &sum, 4);
+      }
+    });
+  });
+}
+
 DEVICE void store_commit() {
   model::now->store_groups.push_back(model::now->open_stores);
   model::now->open_stores.clear();
@@ -373,6 +388,10 @@ DEVICE void sync_threads(u32 barrier, u32 threads) {
   if (barrier == 0 || barrier > 15) model::fail("named barrier: number from 1 to 15");
   if (model::now->unfenced) model::fail("named barrier: writes to shared memory are not fenced for the copy engine");
   model::meet(model::now->block->meetings[barrier], threads);
+}
+
+DEVICE void sync_warp() {
+  model::meet(model::warps[{model::now->block->rank, model::now->thread_index.x / 32}].meeting, 32);
 }
 
 DEVICE u32 cluster_rank() { return model::now->block->rank; }

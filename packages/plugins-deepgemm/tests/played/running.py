@@ -25,7 +25,7 @@ class Operands:
     """What a product is of: x and w, with scales where they are codes, and a bias or None.
 
     ``offsets`` and ``sizes`` say which rows belong to which group: both or the first for ragged rows, the last
-    alone for masked ones.
+    alone for masked ones. The product is added to ``added_to`` where that is given.
     """
 
     x: Tensor
@@ -35,12 +35,13 @@ class Operands:
     bias: Tensor | None = None
     offsets: Tensor | None = None
     sizes: Tensor | None = None
+    added_to: Tensor | None = None
 
     def product(self, out: torch.dtype) -> Product:
         n, k = self.w.shape[-2:]
         names = [str(dtype).removeprefix("torch.") for dtype in (self.x.dtype, out)]
         layout = "ragged" if self.offsets is not None else "masked" if self.sizes is not None else ""
-        return Product(*names, n, k, self.bias is not None, layout)
+        return Product(*names, n, k, self.bias is not None, layout, self.added_to is not None)
 
 
 def build(product: Product, config: Config, operands: Operands, folder: Path) -> Path:
@@ -92,9 +93,11 @@ def run(program: Path, product: Product, config: Config, operands: Operands, see
             memory = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())  # its strides stay
             (folder / name).write_bytes(memory.numpy().tobytes())
     out = {"bfloat16": torch.bfloat16, "float32": torch.float32}[product.out]
-    (folder / "y").write_bytes(b"\xff" * (rows.numel() * product.n * product.out_bytes))
+    poison = b"\xff" * (rows.numel() * product.n * product.out_bytes)
+    (folder / "y").write_bytes(poison if operands.added_to is None else operands.added_to.numpy().tobytes())
     grid = grid_of(config, m, product.n, units, product.groups, groups)[:2]
-    numbers = (m, config.threads, config.cluster, *grid, config.shared_bytes(product.out_bytes), seed, groups)
+    shared = config.shared_bytes(product.out_bytes, product.accumulate)
+    numbers = (m, config.threads, config.cluster, *grid, shared, seed, groups)
     command = [str(program), *map(str, numbers)]
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode:

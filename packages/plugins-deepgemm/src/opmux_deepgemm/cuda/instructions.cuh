@@ -92,6 +92,13 @@ DEVICE void tma_store(const TensorMap& map, u32 from, int column, int row) {
                : "memory");
 }
 
+// Adds a box of float32 in shared memory to a matrix, in the second-level cache.
+DEVICE void tma_add(const TensorMap& map, u32 from, int column, int row) {
+  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+               "r"(from), "r"(column), "r"(row)
+               : "memory");
+}
+
 DEVICE void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until all but the last MOST stores of this thread have read their shared memory.
@@ -108,6 +115,8 @@ DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;"
 DEVICE void sync_threads(u32 barrier, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+
+DEVICE void sync_warp() { __syncwarp(); }
 
 DEVICE u32 cluster_rank() {
   u32 rank;

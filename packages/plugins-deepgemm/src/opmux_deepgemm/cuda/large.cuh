@@ -10,7 +10,10 @@
 // device. Tiles are counted group by group. RAGGED: a group begins at any row, and ends where its count or the next one
 // says; MASKED: each has room for m rows. What a tile has beyond its group's rows is computed and not stored.
 //
-// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers.
+// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers. W_BY_ROW: each
+// row of w has scales of its own; the producer's other warps bring those of a stage into shared memory, by turns.
+//
+// ACCUMULATE: the result is added to y, which is float32, by the copy engine.
 
 constexpr int BLOCK_K = 128 / OPERAND_BYTES;
 constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
@@ -23,6 +26,10 @@ constexpr u32 X_BYTES = BLOCK_M * 128, W_BYTES = BLOCK_N * 128, STAGE_BYTES = X_
 constexpr int SLICE_COLUMNS = SLICE_WIDTH / OUT_BYTES, SLICES = BLOCK_N / SLICE_COLUMNS;
 constexpr u32 SLICE_BYTES = 64 * SLICE_WIDTH;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
+constexpr u32 FILLERS = W_BY_ROW ? 2 : 1;  // that announce that a stage is full, besides the bytes
+// Warps that bring scales: no more than stages, so that a warp which waits for a stage has filled it the last time. Else it
+// could be two phases away from the barrier, which tells only one from the next.
+constexpr u32 LOADERS = STAGES < 3 ? STAGES : 3;
 constexpr u32 ARRIVALS = 4 * CONSUMERS * CLUSTER;  // that empty a stage: one of each warp that reads it
 
 // The tile's first row, within its group, and its first column of y.
@@ -134,6 +141,20 @@ DEVICE void add_scaled(float (&total)[PARTS][VALUES], const float (&part)[PARTS]
   add_scaled_from<BORDER>(total, part, scales);
 }
 
+// The same with a scale for each row of w, which lie in shared memory.
+DEVICE void add_scaled_by_row(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales,
+                              u32 w_scales) {
+#pragma unroll
+  for (int j = 0; j < BLOCK_N / 8; ++j) {
+    const u32 at = w_scales + (8 * j + fragment_column(threadIdx.x)) * 4;
+    const float w[2] = {load_shared(at), load_shared(at + 4)};
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) total[p][4 * j + i] += part[p][4 * j + i] * (scales.x[2 * p + i / 2] * w[i % 2]);
+  }
+}
+
 // Says to every block that filled it that a warp has read a stage.
 DEVICE void release(u32 empty, u32 lane) {
   if constexpr (CLUSTER > 1) {
@@ -199,6 +220,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
   const u32 ring = (shared_address(memory) + 1023) & ~1023u;
   const u32 slices = ring + STAGES * STAGE_BYTES;
   const u32 full = slices + 2 * CONSUMERS * SLICE_BYTES, empty = full + 8 * STAGES;
+  const u32 row_scales = empty + 8 * STAGES;  // of the rows of w of each stage
   const u32 thread = threadIdx.x, group = thread / 128;
   const int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
 
@@ -207,7 +229,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     prefetch_map(w_map);
     prefetch_map(y_map);
     for (int i = 0; i < STAGES; ++i) {
-      barrier_init(full + 8 * i, 1);
+      barrier_init(full + 8 * i, FILLERS);
       barrier_init(empty + 8 * i, ARRIVALS);
     }
     barrier_init_done();
@@ -229,7 +251,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
   u32 stage = 0, phase = 0;
 
   if (group == CONSUMERS) {
-    if constexpr (CONSUMERS > 1) registers_down<24>();
+    if constexpr (CONSUMERS > 1) registers_down<W_BY_ROW ? 40 : 24>();
     if (thread == 128 * CONSUMERS) {
       for (TILES(walk)) {
         const Place place = place_of(walk.tile, walk.units, rank);
@@ -250,8 +272,30 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         }
       }
     }
+    if constexpr (W_BY_ROW) {
+      const u32 lane = thread % 32, turn = thread % 128 / 32;
+      u32 count = 1;  // of the warps whose turn it is
+      for (TILES(walk)) {
+        const Place place = place_of(walk.tile, walk.units, rank);
+        for (int block = 0; block < K_BLOCKS; ++block) {
+          if (count == turn) {
+            barrier_wait(empty + 8 * stage, phase ^ 1);
+#pragma unroll
+            for (int i = 0; i < BLOCK_N; i += 32) {
+              const int at = place.column + i + (int)lane;
+              const float* row = w_scale + walk.group * w_scale_group + (at < N ? at : N - 1) * w_scale_row;
+              store_shared(row_scales + (stage * BLOCK_N + i + lane) * 4, load_constant(row + block * w_scale_block));
+            }
+            sync_warp();
+            if (lane == 0) barrier_arrive(full + 8 * stage);
+          }
+          if (++count > LOADERS) count = 1;
+          if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+      }
+    }
   } else {
-    if constexpr (CONSUMERS > 1) registers_up<240>();
+    if constexpr (CONSUMERS > 1) registers_up<W_BY_ROW ? 232 : 240>();
     const u32 lane = thread % 32;
     const bool leader = thread % 128 == 0;
     u32 slice = 0;
@@ -301,9 +345,13 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           products_wait<0>();
 #pragma unroll
           for (int p = 0; p < PARTS; ++p) settle(part[p]);
+          if constexpr (W_BY_ROW) {
+            add_scaled_by_row(total, part, scales, row_scales + stage * BLOCK_N * 4);
+            sync_warp();
+          }
           release(empty + 8 * stage, lane);
           if (++stage == STAGES) stage = 0, phase ^= 1;
-          add_scaled(total, part, scales, border);
+          if constexpr (!W_BY_ROW) add_scaled(total, part, scales, border);
         }
       } else {
         u32 read = 0;  // the stage of the products that may not be done yet
@@ -349,7 +397,12 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           fence_async_shared();
           sync_threads(1 + group, 128);
           if (leader) {
-            if (column < N && left > 0) tma_store(y_map, at, column, y_row);
+            if (column < N && left > 0) {
+              if constexpr (ACCUMULATE)
+                tma_add(y_map, at, column, y_row);
+              else
+                tma_store(y_map, at, column, y_row);
+            }
             store_commit();
           }
           slice ^= 1;

@@ -28,6 +28,7 @@ class Product:
         bias: whether a bias in bfloat16 is added.
         groups: where each group of rows has a w of its own, how they lie: ``ragged``, one after the other, or
             ``masked``, each with room for as many; empty where there is one w.
+        accumulate: whether it is added to the result, which is float32; w then has scales of 1x128 blocks.
     """
 
     dtype: str
@@ -36,6 +37,7 @@ class Product:
     k: int
     bias: bool = False
     groups: Layout = ""
+    accumulate: bool = False
 
     @property
     def scaled(self) -> bool:
@@ -63,17 +65,22 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "OUT_BYTES": product.out_bytes,
         "BIAS": int(product.bias),
         "SCALED": int(product.scaled),
+        "W_BY_ROW": int(product.accumulate),
+        "ACCUMULATE": int(product.accumulate),
         "W_SCALE_ROWS": -(-product.n // 128),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "STAGES": config.stages,
         "CONSUMERS": config.consumers,
     }
-    if product.scaled and config.kernel == "large" and blocks_touched(config.block_n) > 2:
+    by_blocks = product.scaled and not product.accumulate
+    if by_blocks and config.kernel == "large" and blocks_touched(config.block_n) > 2:
         raise ValueError(
             f"block_n = {config.block_n} expected one whose tiles touch two blocks of 128 rows at most, got "
             f"{blocks_touched(config.block_n)}"
         )
+    if product.accumulate and (config.kernel != "large" or product.groups or product.bias or product.out != "float32"):
+        raise ValueError("a product that is added expected the kernel 'large', float32, no bias and no groups")
     if product.groups and (config.kernel != "large" or product.bias):
         raise ValueError("groups expected the kernel 'large' and no bias")
     if config.kernel == "small":
@@ -82,7 +89,7 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "CLUSTER": config.cluster,
         "GROUP": config.group,
         "SLICE_WIDTH": config.slice_width(product.out_bytes),
-        "W_SCALES": blocks_touched(config.block_n) if product.scaled else 1,
+        "W_SCALES": blocks_touched(config.block_n) if by_blocks else 1,
     }
 
 
@@ -103,7 +110,7 @@ def text(product: Product, config: Config) -> str:
 def name(product: Product, config: Config) -> str:
     """What messages and the cache call a kernel."""
     kind = {"bfloat16": "bf16", "float8_e4m3fn": "fp8"}[product.dtype]
-    groups = f"_{product.groups}" if product.groups else ""
+    groups = f"_{product.groups}" if product.groups else "_added" if product.accumulate else ""
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
     return f"{kind}_{product.out}_{product.n}x{product.k}{'_bias' * product.bias}{groups}_{tile}"
 
