@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from opmux.plugin import BuildFailed
 from opmux_deepgemm import launching, targets
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
+from opmux_jit import CompileFailed
+from opmux_jit.compilers import nvrtc
 
 LARGE, SMALL = Config("large", 128, 96, 4, 2, 2, 8), Config("small", 8, 64, 4, 1, 4)
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -197,3 +200,14 @@ def test_a_product_is_added_to_a_tensor_in_its_own_strides(launched) -> None:
     assert given[6] == (150, 200, 256, 1, 64, 32, "BYTES_128")
     assert given[9:] == (None, 4, 1, 4, 1, 150)
     assert launching.source(product, LARGE).op == "scaled_linear_accumulate"
+
+
+def test_a_kernel_that_does_not_compile_is_a_failed_build(monkeypatch) -> None:
+    def refuse(self: nvrtc.Nvrtc, source: object, folder: object) -> bytes:
+        raise CompileFailed("no such instruction")
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", refuse)
+    monkeypatch.setattr(launching, "units_of", lambda index: 132)
+    x, w = torch.zeros(4, 1032, dtype=BF16), torch.zeros(136, 1032, dtype=BF16)
+    with pytest.raises(BuildFailed, match="no such instruction"):  # the core quarantines it, and the next choice runs
+        targets.linear(x, w, None, config=LARGE)
