@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from opmux.plugin import Implementation, Prebuilt, hookimpl
+from opmux.tuning import RecordReader
+from opmux_ck.aiter import reader as aiter
 from opmux_ck.building.prebuilding import prebuild
 from opmux_ck.gemm import implementations as gemm
 from opmux_ck.library.report import toolchains
@@ -22,6 +24,12 @@ def opmux_implementations() -> Iterator[Implementation]:
 def opmux_prebuilders() -> list[Callable[..., Prebuilt]]:
     """Compiles instances ahead, for `opmux prebuild`."""
     return [prebuild]
+
+
+@hookimpl
+def opmux_record_readers() -> list[tuple[str, RecordReader]]:
+    """AITER's tables of tuned products."""
+    return [(aiter.SUFFIX, aiter.read)]
 
 
 @hookimpl

@@ -28,7 +28,7 @@ def test_explain_shows_the_instance() -> None:
 @pytest.mark.parametrize(
     ("x", "weight", "arch", "options", "reason"),
     [
-        (meta(4, 64), meta(64), "gfx950", {}, "archs: gfx942, this is gfx950"),
+        (meta(4, 64), meta(64), "gfx90a", {}, "archs: gfx942, gfx950, this is gfx90a"),
         (meta(4, 63), meta(63), "gfx942", {}, "hidden = 63 is not a multiple of 8"),
         (meta(4, 64), meta(64), "gfx942", {"weight_offset": 1.0}, "weight_offset = 1.0 is not 0.0"),
         (meta(4, 64, dtype=torch.float32), meta(64), "gfx942", {}, "x is float32, takes bfloat16, float16"),

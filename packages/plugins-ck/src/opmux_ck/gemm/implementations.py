@@ -73,4 +73,5 @@ RECORDS = (
         deterministic=True,
     ),
     _scaled("gfx942", "float8_e4m3fnuz", "int8"),
+    _scaled("gfx950", "float8_e4m3fn", "int8"),
 )

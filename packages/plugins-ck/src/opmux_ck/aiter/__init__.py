@@ -1,0 +1,1 @@
+"""AITER's tables of tuned products, read as tuned records."""

@@ -1,0 +1,74 @@
+"""Reads AITER's tables. Rows are data: numbers and names are matched, nothing is evaluated."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from opmux.tuning import BadRow
+from opmux_ck.aiter.names import Unmapped, config_of
+
+SUFFIX = ".aiter"
+"""The suffix that a user gives a table: the core reads ``.csv`` itself."""
+ARCHS = {"304": "gfx942", "256": "gfx950"}
+"""By compute units, the arch of the machine that a row was measured on."""
+COLUMNS = ("cu_num", "M", "N", "K", "kernelName", "splitK", "us", "errRatio")
+MOST_DIGITS = 9
+
+
+def read(path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
+    """The rows of a table of row-wise int8 products, as tuned records; a `BadRow` with its reason for each other row.
+
+    The times are of AITER's own kernels, not of this package's. So a row compares nothing: it picks no backend, and
+    gives this one its tile.
+
+    Raises:
+        ValueError: the file is no such table, or no text.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        for row in rows:
+            missing = [name for name in ("kernelName", "us") if name not in row]
+            if missing:
+                raise ValueError(f"expected AITER's columns {', '.join(COLUMNS)}; {', '.join(missing)} is missing")
+            try:
+                yield _record({name: (value or "").strip() for name, value in row.items() if isinstance(name, str)
+                               and not isinstance(value, list)}) | {"line": rows.line_num}  # fmt: skip
+            except Unmapped as reason:
+                yield BadRow(rows.line_num, str(reason))
+
+
+def _record(row: Mapping[str, str]) -> dict[str, Any]:
+    units = row.get("cu_num", "")
+    if "libtype" in row and row["libtype"] != "ck":
+        raise Unmapped(f"the kernel is of {row['libtype'][:20]!r}, not of CK")
+    n, k = _number(row, "N"), _number(row, "K")
+    config = config_of(row["kernelName"], n, k)
+    if units not in ARCHS:
+        known = " or ".join(f"{number} ({arch})" for number, arch in ARCHS.items())
+        raise Unmapped(f"`cu_num` expected {known}, got {units[:20]!r}")
+    if _number(row, "splitK", least=0):
+        raise Unmapped("splitK: CK's product with scales does not cut k")
+    m = _number(row, "M")
+    sizes = {"batch": 1, "m": m, "k": k, "n": n, "m_blocks": m, "k_blocks": 1, "w_rows": n, "w_blocks": 1}
+    return {
+        "op": "scaled_linear",
+        "arch": ARCHS[units],
+        "dtypes": {"x": "i8", "w": "i8", "x_scale": "f32", "w_scale": "f32"},
+        "options": {"out_dtype": "bf16"},
+        "dims": sizes,
+        "backend": f"ck:channels_{ARCHS[units]}",
+        "config": asdict(config),
+        "time_us": row["us"],
+        "error": row.get("errRatio", ""),
+        "compared": 1,
+        "note": "AITER's kernel, and its share of wrong elements",
+    }
+
+
+def _number(row: Mapping[str, str], name: str, least: int = 1) -> int:
+    text = row.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and int(text) >= least):
+        raise Unmapped(f"`{name}` expected a number from {least} on, got {text[:20]!r}")
+    return int(text)

@@ -1,0 +1,96 @@
+"""AITER's tables: what is mapped, and the reason for each row that is not."""
+
+from pathlib import Path
+
+import pytest
+
+import opmux
+from opmux.tuning import BadRow
+from opmux_ck.aiter.names import Unmapped, config_of
+from opmux_ck.aiter.reader import read
+from opmux_ck.gemm.configs import CodesConfig
+
+HEADER = "cu_num,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio\n"
+TILE = "a8w8_rowwise_256x128x128x128_32x32_2x2_8x32x1_8x32x1_1x32x1x8_8x8x1_1x1_intrawave_v3"
+
+
+def table(tmp_path: Path, *rows: str, header: str = HEADER) -> Path:
+    path = tmp_path / "a8w8_tuned_gemm.aiter"
+    path.write_text(header + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def test_a_row_gives_this_backend_the_tile_of_its_kernel(tmp_path) -> None:
+    (row,) = read(table(tmp_path, f"304,512,1280,8208,13,0,30.5,{TILE},0.9,238.6,0.0"))
+    assert row["arch"] == "gfx942"
+    assert row["dims"] == {
+        "batch": 1, "m": 512, "k": 8208, "n": 1280, "m_blocks": 512, "k_blocks": 1, "w_rows": 1280, "w_blocks": 1,
+    }  # fmt: skip
+    assert row["config"] | {"m": 128, "n": 128, "k": 128, "waves_m": 2, "waves_n": 2, "mfma": 32} == row["config"]
+    assert (row["backend"], row["compared"], row["line"]) == ("ck:channels_gfx942", 1, 2)
+
+
+def test_the_core_reads_it(tmp_path, monkeypatch) -> None:
+    path = table(tmp_path, f"304,512,1280,8192,13,0,30.5,{TILE},0.9,238.6,0.0", "304,512,1280,8192,0,0,1,nothing,,,0")
+    with monkeypatch.context() as patched:
+        patched.setenv("OPMUX_TUNED", str(path.parent))
+        opmux.tuning.reload()
+        report = opmux.tuning.report()
+    opmux.tuning.reload()
+    assert report.ops == {"scaled_linear": 1}
+    assert [refusal.reason for refusal in report.refused] == [
+        "`kernelName` expected a name as a8w8_rowwise_256x128x128x128_..., got 'nothing'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a8w8_blockscale_1x128x128_v1", "a8w8_blockscale: this backend has no instances for scales of blocks"),
+        ("a8w8_blockscale_bpreshuffle_1x128x128_v1",
+         "a8w8_blockscale_bpreshuffle: this backend has no instances for scales of blocks and shuffled weights"),
+        ("bf16_batched_64x16x16x64_16x16_1x1_v2", "bf16_batched: this backend has no instances for batches of weights"),
+        ("_ZN5aiter41f4gemm_bf16_per1x32Fp4E", "the kernel is AITER's assembly"),
+        ("__import__('os').system('true')",
+         "`kernelName` expected a name as a8w8_rowwise_256x128x128x128_..., got \"__import__('os').system('true')\""),
+        (TILE.replace("intrawave_v3", "interwave_v2"),
+         "interwave_v2: of CK's loops for codes there is intrawave_v3 alone"),
+        (TILE.replace("256x128x128x128", "128x128x128x128"), "128 threads are not the waves of 128x128 in 32x32"),
+        (TILE.replace("256x128x128x128", "256x256x256x128").replace("2x2", "4x4"),
+         "m * n = 65536 is more than 128 accumulators for each of 256 threads"),
+    ],
+)  # fmt: skip
+def test_kernels_without_a_counterpart(name, reason) -> None:
+    with pytest.raises(Unmapped) as caught:
+        config_of(name, 4096, 4096)
+    assert str(caught.value) == reason
+
+
+def test_padding_is_what_the_sizes_need() -> None:
+    assert config_of(TILE, 4096, 4096) == CodesConfig(128, 128, 128, 2, 2, 32, 16, "v3", 8, False, False)
+    assert config_of(TILE, 4098, 4112) == CodesConfig(128, 128, 128, 2, 2, 32, 16, "v3", 2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (f"80,512,1280,8192,13,0,30.5,{TILE},,,0", "`cu_num` expected 304 (gfx942) or 256 (gfx950), got '80'"),
+        (f"304,512,1280,8192,13,2,30.5,{TILE},,,0", "splitK: CK's product with scales does not cut k"),
+        (f"304,-5,1280,8192,13,0,30.5,{TILE},,,0", "`M` expected a number from 1 on, got '-5'"),
+        (f"304,5,{'9' * 5000},8192,13,0,30.5,{TILE},,,0", f"`N` expected a number from 1 on, got '{'9' * 20}'"),
+        (f"304,5,1280,8200,13,0,30.5,{TILE},,,0", "k = 8200 is not a multiple of 16"),
+    ],
+)
+def test_rows_that_are_not_mapped(tmp_path, row, reason) -> None:
+    assert list(read(table(tmp_path, row))) == [BadRow(2, reason)]
+
+
+def test_kernels_of_other_libraries(tmp_path) -> None:
+    header = "M,N,K,libtype,us,kernelName\n"
+    (row,) = read(table(tmp_path, "64,256,5120,hipblaslt,8.3,Cijk", header=header))
+    assert row == BadRow(2, "the kernel is of 'hipblaslt', not of CK")
+
+
+def test_another_table_is_refused_whole(tmp_path) -> None:
+    with pytest.raises(ValueError, match="kernelName, us is missing"):
+        list(read(table(tmp_path, "16, 1536, 7168", header="M,N,K\n")))

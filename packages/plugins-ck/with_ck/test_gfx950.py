@@ -1,0 +1,78 @@
+"""A covering part of the instances for gfx950: built, their machine code checked, run on the emulator."""
+
+import pytest
+import torch
+from building import check_kernel, entry_of
+
+import opmux
+from opmux_ck.building.instances import Instance
+from opmux_ck.gemm.choice import CODES_TILES, FEW_ROWS, FEW_ROWS_OF_CODES, TILES
+from opmux_ck.gemm.targets import linear, product_of, scaled_linear, scaled_product_of
+from opmux_ck.norms import targets as norms
+from opmux_ck.norms.configs import TILES as NORM_TILES
+from opmux_ck.norms.instances import Norm
+from opmux_emulator.codeobject.program import Program
+from opmux_emulator.isa.matrix import shape_of
+from opmux_emulator.jit_launches import on
+
+ARCH = "gfx950"
+BF16 = torch.bfloat16
+
+
+def matrix_names(instance: Instance) -> set[str]:
+    """The matrix instructions of an instance."""
+    _, code = Program(entry_of(instance, ARCH).code).code
+    return {line.name for line in code if shape_of(line.name)}
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "layer_norm"])
+def test_norms(op) -> None:
+    """Of each norm, one tile that pads."""
+    config = NORM_TILES[2]
+    check_kernel(Norm(op, "bf16", "bf16", config), ARCH)
+    columns = config.columns - 8
+    x, residual = (torch.randn(3, columns).to(BF16) for _ in range(2))
+    weight, bias = (torch.randn(columns).to(BF16) for _ in range(2))
+    tensors = {"rms_norm": (x, weight), "add_rms_norm": (x, residual, weight), "layer_norm": (x, weight, bias)}[op]
+    options = {} if op == "layer_norm" else {"weight_offset": 0.0}
+    with on(ARCH):
+        found = getattr(norms, op)(*tensors, eps=1e-5, config=config, **options)
+    expected = getattr(opmux, op)(*tensors, eps=1e-5, backend="reference", **options)
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "bias", "product"),
+    [
+        (FEW_ROWS, True, "v_mfma_f32_16x16x32_bf16"),
+        (TILES[0], False, "v_mfma_f32_32x32x16_bf16"),
+        (TILES[1], False, "v_mfma_f32_32x32x16_bf16"),
+        (TILES[2], False, "v_mfma_f32_16x16x32_bf16"),
+    ],
+)
+def test_products(config, bias, product) -> None:
+    """The instructions are those that gfx950 has and gfx942 lacks, of twice the length in k."""
+    m, n, k = config.m + 5, 2 * config.n - 8, 3 * config.k - 8
+    instance = product_of(BF16, bias, k, config)
+    check_kernel(instance, ARCH)
+    assert matrix_names(instance) == {product}
+    x, w, added = torch.randn(m, k).to(BF16), torch.randn(n, k).to(BF16), torch.randn(n).to(BF16) if bias else None
+    with on(ARCH):
+        found = linear(x, w, added, config=config)
+    torch.testing.assert_close(found, opmux.linear(x, w, added, backend="reference"), rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("config", [FEW_ROWS_OF_CODES, CODES_TILES[0]])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_products_of_codes(config, dtype) -> None:
+    """The flavour of fp8 is OCP's here."""
+    m, n, k = config.m + 5, 2 * config.n - 8, 3 * config.k - 16
+    instance = scaled_product_of(dtype, BF16, k, config)
+    check_kernel(instance, ARCH)
+    assert matrix_names(instance)
+    x, w = ((torch.randn(rows, k) * (40 if dtype is torch.int8 else 1)).clamp(-127, 127).to(dtype) for rows in (m, n))
+    x_scale, w_scale = (torch.rand(rows, 1) + 0.5 for rows in (m, n))
+    with on(ARCH):
+        found = scaled_linear(x, w, x_scale, w_scale, None, out_dtype=BF16, config=config)
+    expected = opmux.scaled_linear(x, w, x_scale, w_scale, out_dtype=BF16, backend="reference")
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
