@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from dataclasses import replace
 
 import torch
 
@@ -41,9 +42,10 @@ for sizes, padding in itertools.product(SIZES, (0, 3)):
     exact = opmux.grouped_linear_backward.reference(*doubles)
     for one, other in zip(found, exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
-    summed = torch.ones(len(sizes), N, K)
-    targets.grouped_weight_grad(summed, grad, x, starts, counts, config=SMALL)
-    torch.testing.assert_close(summed.double(), 1 + exact[1], rtol=1e-5, atol=1e-4)
+    for early in (False, True):
+        summed = torch.ones(len(sizes), N, K)
+        targets.grouped_weight_grad(summed, grad, x, starts, counts, config=replace(SMALL, early=early))
+        torch.testing.assert_close(summed.double(), 1 + exact[1], rtol=1e-5, atol=1e-4)
 
     most = max(sizes, default=0) + 2
     room, counted = torch.randn(len(sizes), most, K), torch.tensor(sizes, dtype=torch.int32)

@@ -14,6 +14,7 @@ from opmux_triton.quantization.configs import FusedConfig, QuantizeConfig
 torch.manual_seed(0)
 SECOND = QuantizeConfig(block=128, rows=128, parts=2, num_warps=4)
 HELD = FusedConfig(block=512, rows=2, num_warps=4)
+AHEAD = FusedConfig(block=512, rows=1, num_warps=4, programs=1, stages=2)
 TWO_PASSES = FusedConfig(block=128, rows=1, num_warps=4, quantize=SECOND)
 """Rows of 300 columns fit into the first; the second computes them in float32 first."""
 BLOCKS = ((1, 128), (1, 32), (1, -1), (-1, -1), (128, 128))
@@ -38,9 +39,9 @@ def check(op: str, tensors: tuple[Tensor, ...], block: tuple[int, int], major: s
 weight = 1 + 0.1 * torch.randn(300)
 for place, block in enumerate(BLOCKS):
     major = "km"[place % 2]
-    for config in (HELD, TWO_PASSES):
+    for config in (HELD, AHEAD, TWO_PASSES):
         for x in (torch.randn(5, 300), scattered(2, 2, 3, 300)):
-            if config is HELD and block[0] != 1:
+            if config is not TWO_PASSES and block[0] != 1:
                 continue
             check("rms_norm_quantize", (x, weight), block, major, config)
             check("add_rms_norm_quantize", (x, torch.randn_like(x), weight), block, major, config)

@@ -51,7 +51,16 @@ def _of_both(
 grouped = _of(heuristics.grouped)
 grouped_float32 = _of(heuristics.grouped_float32)
 scaled = _of(heuristics.scaled)
-weight_grad = _of(heuristics.weight_grad)
+
+
+def weight_grad(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedConfig]:
+    """The tiles around those of the heuristic; some of them load what they are added to before the products."""
+    base = heuristics.weight_grad(arch, features)
+    yield from _tiles(base)
+    early = replace(base, early=True)
+    yield from variations(early, block_m=(32, 64, 128), block_n=(64, 128, 256), block_k=(16, 32), num_warps=(4, 8))
+
+
 weight_grad_float32 = _of(heuristics.weight_grad_float32)
 backward = _of_both(heuristics.backward)
 backward_float32 = _of_both(heuristics.backward_float32)

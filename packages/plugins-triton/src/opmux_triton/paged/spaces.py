@@ -29,10 +29,14 @@ def _paths(function: Callable[[Arch, Mapping[str, Any]], PagedConfig]) -> Callab
         if base.shares is not None:
             shares = variations(
                 base.shares,
-                block_n=around(base.shares.block_n, 16, 128),
+                block_n=around(base.shares.block_n, 16, 256),
                 num_stages=(2, 3),
                 programs=(2, 3, 4),
                 tiles=sorted({base.shares.tiles, 16}),
+            )
+            yield from (replace(base, shares=path) for path in shares)
+            shares = variations(
+                base.shares, block_n=around(base.shares.block_n, 16, 256), num_warps=(2, 8), programs=(1, 2, 4)
             )
             yield from (replace(base, shares=path) for path in shares)
         prefill = variations(

@@ -48,7 +48,7 @@ RECORDS = (
         deterministic=True,
     ),
     _record("quantize", "quantize", "k", "x"),
-    _record("rms_norm_quantize", "norm_quantize", "hidden", "x", "weight"),
+    _record("rms_norm_quantize", "rms_norm_quantize", "hidden", "x", "weight"),
     _record("add_rms_norm_quantize", "norm_quantize", "hidden", "x", "residual", "weight"),
     _record("silu_and_mul_quantize", "gate_quantize", "n", "x"),
 )

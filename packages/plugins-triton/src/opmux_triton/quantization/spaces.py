@@ -1,6 +1,7 @@
 """The configs of quantisation that are worth measuring. Loads no Triton."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opmux.plugin import Arch
@@ -11,6 +12,7 @@ from opmux_triton.quantization.configs import (
     gate_quantize_config,
     norm_quantize_config,
     quantize_config,
+    rms_norm_quantize_config,
 )
 from opmux_triton.variations import around, variations
 
@@ -36,6 +38,16 @@ def norm_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Fus
     """Rows held whole, by fewer and by more warps, one or several to a program."""
     base = norm_quantize_config(arch, features)  # its block holds a row or is the widest that a program can hold
     yield from variations(base, rows=around(base.rows, 1, 16), num_warps=around(base.num_warps, 1, 16))
+
+
+def rms_norm_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:
+    """The same, and on NVIDIA programs that go through all rows and load some of them ahead."""
+    base = rms_norm_quantize_config(arch, features)
+    alone = replace(base, programs=0)
+    yield from variations(alone, rows=around(base.rows, 1, 16), num_warps=around(base.num_warps, 1, 16))
+    if arch.vendor == "nvidia" and base.quantize is None:
+        warps = sorted({*around(base.num_warps, 1, 32), 8, 16})
+        yield from variations(base, num_warps=warps, programs=(1, 2, 3, 4), stages=(2, 3, 4))
 
 
 def gate_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:

@@ -1,6 +1,7 @@
 """The configs of scaled products that are worth measuring. Loads no Triton."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opmux.plugin import Arch
@@ -41,7 +42,10 @@ def hopper_scaled_linear_accumulate(arch: Arch, features: Mapping[str, Any]) -> 
 
 def _gluon(product: hopper_heuristics.Sizes) -> Iterator[HopperScaledConfig]:
     for choice in sorted(hopper_heuristics.choices(product)):
-        yield hopper_heuristics.config(choice, product)
+        config = hopper_heuristics.config(choice, product)
+        yield config
+        if product.blockwise and config.warpgroups < 3:
+            yield replace(config, ahead=not config.ahead)
 
 
 scaled_linear = _portable(heuristics.scaled_linear)
