@@ -1,7 +1,6 @@
-"""What fails on a GPU and is not explained yet, in processes of its own: a fault ends its process, not a benchmark.
+"""Paged attention on fp8 caches in processes of its own: a fault ends its process, not a benchmark.
 
-Paged attention on fp8 caches whose keys have 40 columns and whose values 24, as the conformance suite calls it, alone
-and under compute-sanitizer; and the training step that is captured in a graph, with every backend and with Triton's.
+The conformance suite's cases, those of keys of 40 columns and values of 24 under compute-sanitizer too, and some tests.
 """
 
 import os
@@ -11,42 +10,44 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FAULT = """
+CASES = """
 import sys, torch, opmux
 from opmux.plugins import loading
-from opmux_triton.paged import implementations
-implementations.SeenToWork.check = lambda self, call: None
 from opmux.testing import execution
 from opmux.testing.fitted import cases_for
 from opmux.testing.single import run_one
 loading.ensure_loaded()
-backend, op = "triton:codes", "paged_attention"
+backend, few = "triton:codes", sys.argv[1] == "few"
 device = execution.device_for(backend)
-for case in cases_for(backend, op, "model", device):
+counts = {}
+for case in cases_for(backend, "paged_attention", "model", device):
     dims = case.dims
-    if (dims.get("head_dim"), dims.get("value_dim")) == (40, 24) and "k_cache" in case.id:
-        print("case", case.id, flush=True)
-        found = run_one(backend, case, device)
-        torch.cuda.synchronize()
-        print("case", found.status, [str(f)[:400] for f in found.findings][:2], flush=True)
+    if few and (dims.get("head_dim"), dims.get("value_dim")) != (40, 24):
+        continue
+    print("case", case.id, flush=True)
+    found = run_one(backend, case, device)
+    torch.cuda.synchronize()
+    counts[found.status] = counts.get(found.status, 0) + 1
+    if found.findings:
+        print("FOUND", [str(f)[:400] for f in found.findings][:2], flush=True)
+    print(counts, flush=True)
 """
 
 
 def children(tests: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The faults: paged attention of uneven heads, alone and under compute-sanitizer; the captured training step."""
-    plain = [sys.executable, "-c", FAULT]
+    """The cases, the checked ones, and the tests, started."""
+    plain = [sys.executable, "-c", CASES]
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    step = [
-        sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "loss/test_targets.py", "-k",
-        "training_step_in_a_graph", "-m", "gpu", "--tb=short",
+    tests_of_codes = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "paged/test_codes.py", "-m", "gpu",
+        "--tb=short", "-k", "another_size or captured or fp8_queries or (reads and (128 or 256) and decode) or options",
     ]  # fmt: skip
     commands = {
-        "paged 40/24": (plain, {"CUDA_LAUNCH_BLOCKING": "1"}),
+        "paged on codes": ([*plain, "all"], {"CUDA_LAUNCH_BLOCKING": "1"}),
         "paged 40/24 checked": (
-            [checker, "--tool", "memcheck", "--print-limit", "6", "--destroy-on-device-error", "kernel", *plain], {},
+            [checker, "--print-limit", "6", "--destroy-on-device-error", "kernel", *plain, "few"], {},
         ),
-        "graph": (step, {}),
-        "graph of triton alone": (step, {"OPMUX_DISABLE": "vendor"}),
+        "tests of codes": (tests_of_codes, {}),
     }  # fmt: skip
     for name, (command, more) in commands.items():
         if "checked" in name:  # so that every tensor has memory of its own

@@ -39,6 +39,10 @@ def shared_memory(arch: str) -> int:
     return _SHARED_KIB.get(arch, 64 if arch.startswith("gfx") else 99) * 1024
 
 
+SATURATING = " saturating"
+"""What kernels get behind the flavour of NVIDIA's archs: conversions saturate, and a maximum ignores NaN."""
+
+
 def fp8_flavour(arch: Arch) -> str:
     """The 8-bit floats that an arch's instructions convert: ``ocp``, ``fnuz``, or none, which is the empty string."""
     if arch.vendor == "nvidia":

@@ -8,11 +8,18 @@ import triton
 import triton.language as tl
 
 from opmux_triton import interpreter
+from opmux_triton.archs import SATURATING
 
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 
 ROUNDING_MAGIC = tl.constexpr(12582912.0)
 """1.5 * 2**23: added to a small number, it leaves the nearest integer in the mantissa, ties to even."""
+
+
+@triton.constexpr_function
+def ignores_nan(flavour):
+    """Whether the largest of some numbers is that of those which are not NaN, as NVIDIA's maximum of two is."""
+    return flavour.endswith(SATURATING)
 
 
 @triton.constexpr_function
@@ -27,6 +34,12 @@ def _is_native(form, flavour):
     return form != "int8" and flavour != "" and form.endswith("fnuz") == (flavour == "fnuz")
 
 
+@triton.constexpr_function
+def _saturates(form, flavour):
+    """Whether the conversion to a format clamps by itself, infinities too, and keeps NaN."""
+    return form == "float8_e4m3fn" and flavour.endswith(SATURATING)
+
+
 @triton.jit
 def without_nan(values):
     """``values`` with 0 for NaN."""
@@ -34,9 +47,11 @@ def without_nan(values):
 
 
 @triton.jit
-def magnitude(values):
+def magnitude(values, FP8: tl.constexpr):
     """The absolute values, to take the largest of: a NaN does not count."""
-    return tl.abs(without_nan(values))
+    if not ignores_nan(FP8):
+        values = without_nan(values)
+    return tl.abs(values)
 
 
 @triton.jit
@@ -75,7 +90,10 @@ def encoded(values, FORMAT: tl.constexpr, FP8: tl.constexpr):
         within = tl.clamp(without_nan(values), -LARGEST, LARGEST)
         codes = (within + ROUNDING_MAGIC).to(tl.int32, bitcast=True).to(tl.uint8)
     else:
-        within = tl.clamp(values, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+        if _saturates(FORMAT, FP8):
+            within = values
+        else:
+            within = tl.clamp(values, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
         if FORMAT == "float8_e4m3fn":
             if _is_native(FORMAT, FP8):
                 codes = within.to(tl.float8e4nv).to(tl.uint8, bitcast=True)

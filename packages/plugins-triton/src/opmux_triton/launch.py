@@ -30,7 +30,7 @@ from opmux.plugin import (
     parse_arch,
 )
 from opmux_triton import build_reports, bundled, deferred
-from opmux_triton.archs import fp8_flavour
+from opmux_triton.archs import SATURATING, fp8_flavour
 from opmux_triton.interpreter import INTERPRETED
 
 _HANDLES: dict[Any, "Handle"] = {}
@@ -148,7 +148,10 @@ def as_bytes(tensor: torch.Tensor) -> TensorWrapper:
 def always(kernel: Any, arch: Arch) -> dict[str, Any]:
     """What every launch of a kernel on an arch has in addition to its own constants and options."""
     names = kernel.arg_names
-    more = {**FUSION, FP8: fp8_flavour(arch)} if FP8 in names else FUSION
+    more: dict[str, Any] = {**FUSION}
+    if FP8 in names:
+        flavour = fp8_flavour(arch)
+        more[FP8] = f"{flavour}{SATURATING}" if flavour and arch.vendor == "nvidia" else flavour
     if DEPENDENT not in names:
         return more
     if arch.vendor == "nvidia" and arch.number >= (9, 0):

@@ -23,7 +23,7 @@ TOLERANCES = {torch.float32: (1e-4, 1e-4), torch.float16: (3e-3, 3e-3), torch.bf
 
 def coded_call(
     codes: torch.dtype, dtype: torch.dtype, batch: str, device: str, *, heads: tuple[int, int] = (6, 2), dim: int = 32,
-    page_size: int = 16, scales: str = "heads", sinks: bool = False,
+    value_dim: int | None = None, page_size: int = 16, scales: str = "heads", sinks: bool = False,
 ) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:  # fmt: skip
     """The tensors and the bounds of a call; ``scales`` is ``heads``, ``one`` or ``none``."""
     generator = torch.Generator(device).manual_seed(1)
@@ -35,7 +35,10 @@ def coded_call(
     each = -(-max(lengths) // page_size)
     pages = len(lengths) * each
     spread = 1.0 if scales == "none" else 20.0
-    caches = [drawn(pages, page_size, heads[1], dim, spread=spread).clamp(-100, 100).to(codes) for _ in range(2)]
+    caches = [
+        drawn(pages, page_size, heads[1], width, spread=spread).clamp(-100, 100).to(codes)
+        for width in (dim, dim if value_dim is None else value_dim)
+    ]
     count = heads[1] if scales == "heads" else 1
     of_heads = [None if scales == "none" else drawn(count).abs().add(0.5) / spread for _ in range(3)]
     q = drawn(sum(news), heads[0], dim).to(dtype)

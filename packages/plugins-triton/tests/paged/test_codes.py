@@ -56,14 +56,18 @@ def test_another_flavour_than_the_archs_is_refused_with_the_remedy() -> None:
     assert reasons["triton:codes"] == expected
 
 
-def test_sizes_of_heads_that_were_not_right_on_a_gpu_are_refused() -> None:
-    tensors, bounds = coded_call(torch.float8_e4m3fn, torch.bfloat16, "decode", "cpu", dim=32)
-    plan = opmux.explain(opmux.paged_attention, *tensors, **bounds, arch="sm_90")
-    reasons = {c.name: c.reason for c in plan.candidates}
-    expected = "head_dim = 32 and value_dim = 32: 8-bit caches on NVIDIA have equal ones of 40, 64, 128, 256"
-    assert reasons["triton:codes"] == expected
-    tensors, bounds = coded_call(torch.float8_e4m3fn, torch.bfloat16, "decode", "cpu", dim=40)
-    assert opmux.explain(opmux.paged_attention, *tensors, **bounds, arch="sm_90").chosen.name == "triton:codes"
+def test_tiles_of_values_are_as_wide_as_those_of_keys_up_to_128_bytes() -> None:
+    """One assembler gets tiles of values that are narrower wrong, where warpgroups multiply them."""
+    tensors, bounds = coded_call(torch.float8_e4m3fn, torch.bfloat16, "prefill", "cpu", dim=40, value_dim=24)
+    given = [None if t is None else t.to("meta") for t in tensors]
+    config = configs.codes_config(
+        opmux.arch.parse_arch("sm_90"), {"page_size": 16, "head_dim": 40, "value_dim": 24, "bucket(batch)": 2}
+    )
+    options = {"scale": None, "softcap": 0.0, "window": (-1, -1), "causal": True, **bounds}
+    with recording("sm_90") as recorded:
+        targets.paged_attention_codes(*given, config=config, **options)
+    tiles = {(one.meta["BLOCK_M"] >= 64, one.meta["BLOCK_D"], one.meta["BLOCK_V"]) for one in recorded.launches[:2]}
+    assert tiles == {(True, 64, 64), (False, 64, 32)}
 
 
 def taken() -> list[torch.dtype]:
@@ -97,6 +101,15 @@ def test_reads_on_the_gpu(batch: str, dim: int, heads: tuple[int, int]) -> None:
     """Equal shares (one or two kv heads and long sequences), splits, and prefill."""
     for codes in taken():
         check(coded_call(codes, torch.bfloat16, batch, "cuda", heads=heads, dim=dim, sinks=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.memcheck
+@pytest.mark.parametrize("dims", [(40, 24), (64, 24), (24, 64), (128, 48), (32, 32)], ids=str)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_values_of_another_size_on_the_gpu(batch: str, dims: tuple[int, int]) -> None:
+    given = coded_call(taken()[0], torch.bfloat16, batch, "cuda", heads=(8, 2), dim=dims[0], value_dim=dims[1])
+    check(given)
 
 
 @pytest.mark.gpu

@@ -143,6 +143,14 @@ def products(
 
 
 @triton.jit
+def _sums_at(out, group, in_m, in_n, n, k, out_group, out_row, out_col):
+    """Where a tile of a weight's gradient lies, and which of it is inside."""
+    where = out + group.to(tl.int64) * out_group
+    where += (in_m.to(tl.int64) * out_row)[:, None] + (in_n.to(tl.int64) * out_col)[None, :]
+    return where, (in_m < n)[:, None] & (in_n < k)[None, :]
+
+
+@triton.jit
 def weight_sums(
     dy, x, out, offsets, sizes, n, k, dy_row, dy_col, x_row, x_col, out_group, out_row, out_col,
     PADDED: tl.constexpr, ACCUMULATE: tl.constexpr, EARLY: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -167,13 +175,11 @@ def weight_sums(
     at_row = start.to(tl.int64) + tl.arange(0, BLOCK_K)
     dy_here = dy + (at_row * dy_row)[None, :] + (in_m.to(tl.int64) * dy_col)[:, None]
     x_here = x + (at_row * x_row)[:, None] + (in_n.to(tl.int64) * x_col)[None, :]
-    where = out + group.to(tl.int64) * out_group
-    where += (in_m.to(tl.int64) * out_row)[:, None] + (in_n.to(tl.int64) * out_col)[None, :]
     stored = n
     if ACCUMULATE:
         stored = tl.where(rows > 0, n, 0)
-    live = (in_m < stored)[:, None] & (in_n < k)[None, :]
     if ACCUMULATE and EARLY:
+        where, live = _sums_at(out, group, in_m, in_n, stored, k, out_group, out_row, out_col)
         before = tl.load(where, mask=live, other=0.0)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(tl.cdiv(rows, BLOCK_K)):
@@ -186,6 +192,7 @@ def weight_sums(
         total = tl.dot(dy_tile, x_tile, total, input_precision="ieee")
         dy_here += tl.cast(dy_row, tl.int64) * BLOCK_K
         x_here += tl.cast(x_row, tl.int64) * BLOCK_K
+    where, live = _sums_at(out, group, in_m, in_n, stored, k, out_group, out_row, out_col)
     if ACCUMULATE and EARLY:
         total += before
     elif ACCUMULATE:

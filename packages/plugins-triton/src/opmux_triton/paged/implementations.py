@@ -1,15 +1,12 @@
 """The records of paged attention: 16-bit and float32 caches differ in their launch parameters."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from opmux.plugin import (
     Aligned,
     AtLeast,
     Bucket,
-    Call,
-    Constraint,
     Dtype,
     Exact,
     Implementation,
@@ -30,26 +27,6 @@ def _holds_boxes(features: Mapping[str, Any]) -> str | None:
     if features["page_size"] not in (16, 32, 64) and features["page_size"] % 128:
         return f"page_size = {features['page_size']} is not 16, 32, 64 or a multiple of 128"
     return None
-
-
-_SEEN = (40, 64, 128, 256)
-"""Sizes of heads of 8-bit caches that were right on an H200."""
-
-
-@dataclass(frozen=True)
-class SeenToWork(Constraint):
-    """On NVIDIA, 8-bit caches hold keys and values of one size, and only of sizes that were right on a GPU.
-
-    With keys of 40 columns and values of 24, one call read outside its memory on an H200, and it is not known why.
-    """
-
-    def check(self, call: Call) -> str | None:
-        """The reason why it does not hold, or None."""
-        head_dim, value_dim = call.dims["head_dim"], call.dims["value_dim"]
-        if call.arch.vendor != "nvidia" or (head_dim == value_dim and head_dim in _SEEN):
-            return None
-        wanted = f"8-bit caches on NVIDIA have equal ones of {', '.join(map(str, _SEEN))}"
-        return f"head_dim = {head_dim} and value_dim = {value_dim}: {wanted}"
 
 
 def _records() -> Iterator[Implementation]:
@@ -74,11 +51,7 @@ def _records() -> Iterator[Implementation]:
                 name=name,
                 target=f"opmux_triton.paged.targets:{op}_codes",
                 archs=PORTABLE,
-                when=(
-                    *codes_of_arch("k_cache"),
-                    *portable_heads(queries, "q", "k_cache", "v_cache"),
-                    SeenToWork(),
-                ),
+                when=(*codes_of_arch("k_cache"), *portable_heads(queries, "q", "k_cache", "v_cache")),
                 features=_FEATURES,
                 config=f"opmux_triton.paged.configs:{name}_config",
                 space=f"opmux_triton.paged.spaces:{name}_space",

@@ -39,7 +39,10 @@ def _launch(call: Call, config: SharesConfig, group: int, rows: int, tiles: int)
     tokens, heads, head_dim = q.shape
     _, page_size, _, value_dim = v_cache.shape
     batch = lengths.shape[0]
-    block_n = config.block_n if rows <= _SHORT else max(16, config.block_n // 2)
+    formats = call.formats
+    # Codes that are not read in pairs take registers too.
+    short = rows <= _SHORT and (formats["PAIRED"] or not formats["FORMAT"])
+    block_n = config.block_n if short else max(16, config.block_n // 2)
     factor = call.scale * 2 * LOG2_E / softcap if softcap > 0 else call.scale * LOG2_E
     shares = max(1, min(units(q) * config.programs // tiles, batch * -(-call.reach // config.least)))
     sums = scratch((2 * shares * tiles, rows, value_dim), q)
@@ -62,7 +65,7 @@ def _launch(call: Call, config: SharesConfig, group: int, rows: int, tiles: int)
             "BLOCK_G": next_power_of_two(group), "BLOCK_B": 128 if batch <= 128 else 1024,
             "LEAST": max(1, config.least // block_n), "LEFT": call.left >= 0, "SOFTCAP": softcap > 0,
             "SCALED": not call.scale > 0, **present, "NARROW": furthest < 1 << 31, "UPCAST": INTERPRETED,
-            **call.formats, **config.compiler_options(),
+            **formats, **config.compiler_options(),
         },
     )  # fmt: skip
     slots, rows_of, columns = _joined(-(-shares // batch) + 1, rows, value_dim)

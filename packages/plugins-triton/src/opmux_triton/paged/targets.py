@@ -165,7 +165,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     shared = {"LEFT": call.left >= 0, "RIGHT": call.right >= 0}
     present = {"SINKS": sinks is not None, "LSE": call.lse is not None}
     path = config.decode if one.path == "decode" else config.prefill
-    block_n, block_v = path.block_n, padded(value_dim)
+    block_n, block_v = path.block_n, _columns(head_dim, value_dim, one.rows, bool(call.formats["FORMAT"]))
     splits = _splits(path, one, kv_heads, call.reach, units(q)) if troubles is None else 1
     sums = statistics = None
     if splits > 1:
@@ -209,6 +209,17 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
                 "SINGLE": call.longest == 1, "num_warps": config.combine.num_warps * max(1, at_a_time // 16),
             },
         )  # fmt: skip
+
+
+def _columns(head_dim: int, value_dim: int, rows: int, coded: bool) -> int:
+    """Columns of a tile of values.
+
+    Converted tiles of keys and values take turns in one place of shared memory. With values of 64 bytes a row and keys
+    of 128, ptxas 12.8, which Triton 3.6 uses, adds to a uniform register that it has not written yet, and warpgroups
+    read outside of shared memory (12.9 is right): such values get the keys' width.
+    """
+    width = padded(value_dim)
+    return max(width, min(64, padded(head_dim))) if coded and rows >= 64 else width
 
 
 def _splits(path: PathConfig, one: Pass, kv_heads: int, reach: int, units_: int) -> int:

@@ -100,6 +100,7 @@ def _normed(
             kernel: Any = norm_kernels.add_norm_quantize
             if residual is None:
                 kernel = norm_kernels.norm_quantize
+                meta["OFFSET"] = offset != 0
                 meta["STAGES"] = config.stages if config.programs else 0
                 if config.programs:
                     grid = (min(grid[0], config.programs * units(x)),)

@@ -33,7 +33,7 @@ def gated_quantize(
     gates = load_tile(gate_rows + columns, inside, WHOLE, "").to(tl.float32)
     ups = load_tile(gate_rows + N + columns, inside, WHOLE, "").to(tl.float32)
     values = gates * share(gates, SILU, True) * ups
-    scales = scale_of(tl.max(magnitude(values), 2), FORMAT)
+    scales = scale_of(tl.max(magnitude(values, FP8), 2), FORMAT)
     codes = quantized(values, scales[:, :, None], FORMAT, FP8)
     store_tile(q + row[:, :, None] * N + columns, codes, inside, WHOLE)
     places = scale_places(row, group, m, step, column, GROUPS, TRANSPOSED)

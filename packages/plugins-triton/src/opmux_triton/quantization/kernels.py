@@ -27,7 +27,7 @@ def quantize_groups(
     inside = (row[:, :, None] < rows) & (columns < K)
     starts = row_starts(row, inner, stride, outer, K)[:, :, None]
     values = load_tile(x + starts + columns, inside, WHOLE, "").to(tl.float32)
-    scales = scale_of(tl.max(magnitude(values), 2), FORMAT)
+    scales = scale_of(tl.max(magnitude(values, FP8), 2), FORMAT)
     codes = quantized(values, scales[:, :, None], FORMAT, FP8)
     store_tile(q + row[:, :, None] * K + columns, codes, inside, WHOLE)
     places = scale_places(row, group, m, step, column, GROUPS, TRANSPOSED)
@@ -52,14 +52,14 @@ def quantize_rows(
         columns = tl.arange(0, BLOCK)[None, :]
         inside = live & (columns < K)
         values = load_tile(x_rows + columns, inside, WHOLE, "").to(tl.float32)
-        scales = scale_of(tl.max(magnitude(values), 1, keep_dims=True), FORMAT)
+        scales = scale_of(tl.max(magnitude(values, FP8), 1, keep_dims=True), FORMAT)
         store_tile(q_rows + columns, quantized(values, scales, FORMAT, FP8), inside, WHOLE)
     else:
         largest = tl.zeros([ROWS, BLOCK], tl.float32)
         for start in range(0, K, BLOCK):
             at = start + tl.arange(0, BLOCK)[None, :]
             values = load_tile(x_rows + at, live & (at < K), WHOLE, "evict_last").to(tl.float32)
-            largest = tl.maximum(largest, magnitude(values))
+            largest = tl.maximum(largest, magnitude(values, FP8))
         scales = scale_of(tl.max(largest, 1, keep_dims=True), FORMAT)
         for start in range(0, K, BLOCK):
             at = start + tl.arange(0, BLOCK)[None, :]
@@ -84,7 +84,7 @@ def quantize_tiles(
     columns = group * SIDE + tl.arange(0, SIDE)[None, :]
     inside = (row < m) & (columns < K)
     values = tl.load(x + matrix * batch_stride + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
-    scales = scale_of(tl.max(tl.max(magnitude(values), 1, keep_dims=True), 0, keep_dims=True), FORMAT)
+    scales = scale_of(tl.max(tl.max(magnitude(values, FP8), 1, keep_dims=True), 0, keep_dims=True), FORMAT)
     codes = quantized(values, scales, FORMAT, FP8)
     tl.store(q + (matrix * m + row) * K + columns, codes, mask=inside)
     first = matrix * step + (block + group * column if TRANSPOSED else block * GROUPS + group)
@@ -112,7 +112,7 @@ def largest_of_tiles(
     for program in range(tl.program_id(0), tiles, PARTS):
         row, columns, inside = _tile(program, m, K, BLOCK, ROWS)
         values = tl.load(x + matrix * batch_stride + row * stride + columns, mask=inside, other=0.0)
-        found = tl.maximum(found, magnitude(values.to(tl.float32)))
+        found = tl.maximum(found, magnitude(values.to(tl.float32), ""))
     tl.store(largest + matrix * PARTS + tl.program_id(0), tl.max(tl.max(found, 1), 0))
 
 

@@ -20,13 +20,13 @@ def _write_codes(
     """Quantise whole rows by blocks of GROUP columns, or by rows where GROUP is -1."""
     WHOLE: tl.constexpr = ROWS == 1 and BLOCK == HIDDEN
     if GROUP == -1:
-        scales = scale_of(tl.max(magnitude(values), 1, keep_dims=True), FORMAT)
+        scales = scale_of(tl.max(magnitude(values, FP8), 1, keep_dims=True), FORMAT)
         store_tile(q_rows + columns, quantized(values, scales, FORMAT, FP8), inside, WHOLE)
         store_tile(scale + scale_places(row, 0, m, step, 0, 1, TRANSPOSED), scales, live, WHOLE)
     else:
         GROUPS: tl.constexpr = (HIDDEN + GROUP - 1) // GROUP
         blocks = tl.reshape(values, [ROWS, BLOCK // GROUP, GROUP])
-        scales = scale_of(tl.max(magnitude(blocks), 2), FORMAT)
+        scales = scale_of(tl.max(magnitude(blocks, FP8), 2), FORMAT)
         codes = tl.reshape(quantized(blocks, scales[:, :, None], FORMAT, FP8), [ROWS, BLOCK])
         store_tile(q_rows + columns, codes, inside, WHOLE)
         group = tl.arange(0, BLOCK // GROUP)[None, :]
@@ -38,17 +38,21 @@ def _write_codes(
 def norm_quantize(
     x, weight, q, scale, rows, eps, offset, m, step, column, inner, stride, outer,
     FORMAT: tl.constexpr, HIDDEN: tl.constexpr, GROUP: tl.constexpr, TRANSPOSED: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, OFFSET: tl.constexpr, STAGES: tl.constexpr, FP8: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``quantize(normalised(x) * (weight + offset))``; q is contiguous, and rows fit into BLOCK columns.
 
     With STAGES a program takes every ``num_programs``-th tile of rows, and loads that many ahead to shared memory.
+    Rows of 16 bits take as long as their instructions: OFFSET says that there is an offset to add.
     """
     await_predecessor(DEPENDENT)
     columns = tl.arange(0, BLOCK)[None, :]
     WHOLE: tl.constexpr = ROWS == 1 and BLOCK == HIDDEN
     if STAGES > 0:
-        gain = load_tile(weight + columns, columns < HIDDEN, BLOCK == HIDDEN, "").to(tl.float32) + offset
+        gain = load_tile(weight + columns, columns < HIDDEN, BLOCK == HIDDEN, "").to(tl.float32)
+        if OFFSET:
+            gain += offset
         for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
             row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
             live = row < rows
@@ -66,7 +70,9 @@ def norm_quantize(
         inside = live & (columns < HIDDEN)
         places = x + row_starts(row, inner, stride, outer, HIDDEN) + columns
         values = load_tile(places, inside, WHOLE, "").to(tl.float32)
-        gain = load_tile(weight + columns, columns < HIDDEN, BLOCK == HIDDEN, "").to(tl.float32) + offset
+        gain = load_tile(weight + columns, columns < HIDDEN, BLOCK == HIDDEN, "").to(tl.float32)
+        if OFFSET:
+            gain += offset
         values = normalised(values, inside, eps, HIDDEN, WHOLE, False) * gain
         _write_codes(
             values, q + row * HIDDEN, scale, row, columns, inside, live, m, step, column,
