@@ -48,6 +48,14 @@ def test_padded_batches_on_kernels(name: str) -> None:
     assert {row.backend.partition(":")[0] for row in trace.rows} == {"triton"}
 
 
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "deepseek_v3"])
+def test_quantised_models_on_kernels(name: str, codes: str) -> None:
+    comparison, report = check.compare_quantised(small_config(name), codes, "cuda")
+    assert comparison.passed
+    assert report.replaced("quantize") > 0
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3_text"])
 def test_steps_captured_in_a_graph(name: str) -> None:
     plain = check.build(small_config(name), torch.float32, "cuda")

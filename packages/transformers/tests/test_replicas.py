@@ -50,12 +50,13 @@ def test_a_replica_computes_the_loss_from_its_own_head() -> None:
 
 
 @pytest.mark.parametrize("codes", ["fp8", "int8"])
-def test_replicas_quantise_their_own_weights_and_keep_their_biases(codes: str) -> None:
+@pytest.mark.parametrize("name", ["qwen2", "mixtral"])
+def test_replicas_quantise_their_own_weights_and_keep_their_biases(name: str, codes: str) -> None:
     """The biases of qwen2 are large: a replica that lost them would be far off."""
-    plain, patched = pair("qwen2")
+    plain, patched = pair(name)
     for of in (plain, patched):
-        for name, parameter in of.named_parameters():
-            if name.endswith("bias"):
+        for path, parameter in of.named_parameters():
+            if path.endswith("bias"):
                 parameter.data.normal_(generator=torch.Generator().manual_seed(1))
     opmux_transformers.patch(patched, quantize=codes)
     own = logits(patched, ids())
@@ -66,6 +67,6 @@ def test_replicas_quantise_their_own_weights_and_keep_their_biases(codes: str) -
             parameter.mul_(1.5)
     opmux_transformers.patch(plain, quantize=codes)
     torch.testing.assert_close(got, logits(plain, ids()), **CLOSE)
-    kept = [vars(m)[KEPT] for of in (patched, replica) for m in of.modules() if KEPT in vars(m)]
-    assert len({id(one) for one in kept}) == len(kept) == 2 * 14
+    kept = [one for of in (patched, replica) for m in of.modules() for k, one in vars(m).items() if k.startswith(KEPT)]
+    assert len({id(one) for one in kept}) == len(kept) == 2 * {"qwen2": 14, "mixtral": 2 * (4 + 2)}[name]
     assert torch.equal(logits(patched, ids()), own)

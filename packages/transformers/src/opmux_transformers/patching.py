@@ -70,7 +70,8 @@ def _replace(survey: Survey, patch: Patch) -> None:
     for kind in KINDS:
         if not kind.at_once:
             kind.replace(survey, patch)
-    for module in {id(c.owner): c.owner for c in patch.changes if c.name == "forward"}.values():
+    bound = (c.owner for c in patch.changes if c.name == "forward" or isinstance(vars(c.owner).get(c.name), Kept))
+    for module in {id(owner): owner for owner in bound}.values():
         follow_replicas(module, patch)
     survive_pickle(survey.model, patch)
     for kind in KINDS:
