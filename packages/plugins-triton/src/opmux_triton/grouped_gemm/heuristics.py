@@ -46,7 +46,9 @@ def backward(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:
     """16-bit `grouped_linear_backward`; grad_x reads the weights along n, which descriptors of k do not."""
     grad_x = replace(grouped(arch, features), tma=False)
     if grad_x.block_n > 128:
-        grad_x = replace(grad_x, block_m=64, num_warps=4)
+        # Masks of rows that no block divides take the registers of half as many threads.
+        even = features["n"] % grad_x.block_k == 0
+        grad_x = replace(grad_x, block_m=64, num_warps=4) if even else replace(grad_x, block_n=128)
     return GroupedBackwardConfig(grad_x=grad_x, grad_w=weight_grad(arch, features))
 
 
