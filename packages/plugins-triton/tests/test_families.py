@@ -18,8 +18,14 @@ from opmux_triton import families
 
 FILLS = ("Memset", "FillFunctor")
 """What torch launches to fill a tensor: what a target may leave to it."""
-TORCHS = {"convert_fp8": ("MulFunctor",)}
-"""What torch launches besides, by op: `convert_fp8` leaves it the scales, which are few."""
+COPIES = ("Memcpy DtoD",)
+TORCHS = {
+    "convert_fp8": ("MulFunctor",),
+    "fused_linear_cross_entropy_backward": COPIES,
+    "fused_linear_cross_entropy_gradients": COPIES,
+}
+"""What torch launches besides, by op: `convert_fp8` leaves it the scales, which are few; the gradient of a chunk's rows
+is copied to its place where the product that was chosen takes no ``out=``."""
 
 
 @pytest.mark.parametrize("op", sorted(OPS))
