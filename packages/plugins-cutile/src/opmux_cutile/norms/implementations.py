@@ -1,11 +1,11 @@
 """The records of the norms."""
 
-from opmux.plugin import AtMost, Constraint, Contiguous, Dtype, Exact, Implementation, Priority, UnitStride
+from opmux.plugin import AtMost, Dtype, Exact, Implementation, Priority, UnitStride
 from opmux_cutile.archs import ARCHS, FLOATS
 from opmux_cutile.norms.configs import LONGEST
 
 
-def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementation:
+def _record(op: str, tensors: tuple[str, ...]) -> Implementation:
     return Implementation(
         op=op,
         target=f"opmux_cutile.norms.targets:{op}",
@@ -15,7 +15,6 @@ def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementat
             *(Dtype(tensor, *FLOATS) for tensor in tensors if tensor != "bias"),
             AtMost("hidden", LONGEST),
             UnitStride(*tensors),
-            *more,
         ),
         features=(Exact("hidden"),),
         config="opmux_cutile.norms.configs:norm_config",
@@ -29,6 +28,5 @@ def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementat
 RECORDS = (
     _record("rms_norm", ("x", "weight")),
     _record("add_rms_norm", ("x", "residual", "weight")),
-    _record("add_rms_norm_", ("x", "residual", "weight"), Contiguous("x", "residual")),
     _record("layer_norm", ("x", "weight", "bias")),
 )

@@ -30,13 +30,6 @@ def add_rms_norm(
     return y, total
 
 
-def add_rms_norm_(
-    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
-) -> None:
-    """The op `add_rms_norm_`: a block has read its rows of x and residual when it overwrites them."""
-    _run("add_rms_norm", config, (x, residual), (weight,), (x, residual), (eps, weight_offset), in_place=True)
-
-
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, config: NormConfig) -> Tensor:
     """The op `layer_norm`."""
     y = torch.empty_like(x, memory_format=PACKED)
@@ -53,7 +46,6 @@ def _run(
     made: tuple[Tensor, ...],
     numbers: tuple[float, ...],
     *more: Constant,
-    in_place: bool = False,
 ) -> None:
     """Launch a norm on matrices that are read, vectors, and packed matrices that are written."""
     if not made[0].numel():
@@ -63,7 +55,7 @@ def _run(
     fits = aligned(*matrices, *vectors)
     dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in (*given, *vectors, *made))
     columns, fixed = power_of_two(width), width if fits else None
-    kernel = _kernel(name, config, len(given), dtypes, len(numbers), columns, fixed, fits, in_place, *more)
+    kernel = _kernel(name, config, len(given), dtypes, len(numbers), columns, fixed, fits, *more)
     for parts in in_launches(*matrices):
         blocks = -(-len(parts[0]) // config.rows)
         launch(kernel, (blocks, 1, 1), *parts[: len(given)], *vectors, *parts[len(given) :], *numbers)
@@ -79,7 +71,6 @@ def _kernel(
     columns: int,
     fixed: int | None,
     fits: bool,
-    in_place: bool,
     *more: Constant,
 ) -> TileKernel:
     """The kernel for matrices and vectors of these dtypes: those that are given, the vectors, those that are made.
@@ -93,10 +84,7 @@ def _kernel(
         if given <= position < first_made:
             arrays.append(Array(dtype, (fixed,), (1,), fits))
             continue
-        place = position if position < given else position - first_made
-        groups = (f"matrix {place}",) if in_place else ()
-        arrays.append(Array(dtype, (None, fixed), (None, 1), fits, groups))
+        arrays.append(Array(dtype, (None, fixed), (None, 1), fits))
     sizes = Constant(config.rows), Constant(columns)
     parameters = (*arrays, *[Scalar("float32")] * numbers, *sizes, *more)
-    op = f"{name}_" if in_place else name
-    return TileKernel(op, MODULE, name, parameters, config.hints)
+    return TileKernel(name, MODULE, name, parameters, config.hints)
