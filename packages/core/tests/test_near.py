@@ -25,8 +25,12 @@ from opmux.errors import UnknownBackend
         ("triton:row", {"triton", "triton:rows"}, "did you mean triton:rows? see `opmux backends`"),
         ("tritn:whatever", {"triton"}, "did you mean triton? see `opmux backends`"),
         ("refrence", {"reference"}, "did you mean reference? see `opmux backends`"),
-        ("ck", {"reference"}, "this version of opmux has no package for it; see `opmux backends`"),
-        ("deepgem", {"reference"}, "did you mean deepgemm, which has no package yet? see `opmux backends`"),
+        ("ck", {"reference"}, "pip install opmux-ck, or see `opmux backends`"),
+        (
+            "deepgem",
+            {"reference"},
+            "did you mean deepgemm, which needs pip install opmux-deepgemm? see `opmux backends`",
+        ),
         ("zzzz", {"reference"}, "see `opmux backends`"),
     ],
 )

@@ -3,11 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
-PACKAGES = {"triton": "opmux-triton"}
+PACKAGES = {name: f"opmux-{name}" for name in ("triton", "vendor", "deepgemm", "cutile", "asm", "ck")}
 """Backend -> the package of this project that brings it."""
-
-KNOWN_BACKENDS = ("reference", "triton", "vendor", "deepgemm", "cutile", "asm", "ck")
-"""The names that this project gives backends, installed or not. Only those in `PACKAGES` have a package yet."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -33,12 +30,10 @@ def backend_remedy(name: str, registered: Iterable[str]) -> str:
     backend = name.partition(":")[0]
     if backend in PACKAGES and backend not in registered:
         return f"pip install {PACKAGES[backend]}, or see `opmux backends`"
-    if backend in KNOWN_BACKENDS and backend not in registered:
-        return "this version of opmux has no package for it; see `opmux backends`"
-    found = nearest(name, {*registered, *KNOWN_BACKENDS}) or nearest(backend, {*registered, *KNOWN_BACKENDS})
+    known = {*registered, *PACKAGES}
+    found = nearest(name, known) or nearest(backend, known)
     if found is None:
         return "see `opmux backends`"
     if found in registered:
         return f"did you mean {found}? see `opmux backends`"
-    how = f", which needs pip install {PACKAGES[found]}" if found in PACKAGES else ", which has no package yet"
-    return f"did you mean {found}{how}? see `opmux backends`"
+    return f"did you mean {found}, which needs pip install {PACKAGES[found]}? see `opmux backends`"
