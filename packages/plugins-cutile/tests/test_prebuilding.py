@@ -42,7 +42,7 @@ def test_a_bundle_serves_where_there_is_no_compiler(tmp_path: Path, monkeypatch:
     assert str(caught.value).splitlines() == [
         "rms_norm: no compiler for sm_90",
         "  cutile: not found",
-        '  try: pip install "cuda-tile[tileiras]", or build it where that is installed: opmux prebuild --arch sm_90 '
+        '  try: pip install "opmux-cutile[compiler]", or build it where that is installed: opmux prebuild --arch sm_90 '
         "--backend cutile --op rms_norm --shapes FILE --out DIR",
     ]
     monkeypatch.setenv("OPMUX_NO_JIT", "1")

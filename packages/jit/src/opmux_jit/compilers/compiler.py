@@ -14,7 +14,8 @@ class Compiler(Protocol):
         name: ``nvrtc``, ``nvcc``, ``hipcc``, ``clang`` or ``zig``.
         version: as the compiler states it, with the patch release: ``13.5.27``.
         path: the library or program.
-        library: the C++ standard library whose headers it finds, with its version; empty where it needs none.
+        library: what else decides the code that it makes, with its version: the C++ standard library whose headers it
+            finds, programs that it runs; empty where there is nothing.
     """
 
     @property

@@ -24,8 +24,18 @@ NAME = "cutile"
 PYTHON_PART, ASSEMBLER = "cuda-tile", "nvidia-cuda-tileiras"
 PARTS = (ASSEMBLER, "nvidia-cuda-nvcc", "nvidia-nvvm")
 """Packages that ``tileiras`` runs out of; all of one release."""
-REMEDY = 'pip install "cuda-tile[tileiras]"'
-NOT_INHERITED = ("CUDA_HOME", "CUDA_PATH", "CUDA_TILE_DUMP_TILEIR", "CUDA_TILE_DUMP_BYTECODE")
+TRANSLATION = 1
+"""The revision of `tile_translation`, raised where it makes other Tile IR than before."""
+REMEDY = 'pip install "opmux-cutile[compiler]"'
+NOT_INHERITED = (
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_TILE_DUMP_TILEIR",
+    "CUDA_TILE_DUMP_BYTECODE",
+    "CUDA_TILE_TESTING_DISABLE_TOKEN_ORDER",
+    "CUDA_TILE_TESTING_DISABLE_DIV",
+    "EXPERIMENTAL_CUDA_TILE_DEBUG_BUILD",
+)
 """Variables that change what the compiler does: an older toolkit at ``CUDA_HOME`` makes every compilation fail."""
 PATIENCE_S = 300.0
 """How long one kernel may take to compile."""
@@ -39,7 +49,7 @@ class Tile:
         path: the program ``tileiras``.
         version: of ``cuda-tile`` and of ``tileiras``.
         mixed: what is wrong with its parts, or empty.
-        library: there is no C++ in its sources.
+        library: what else decides its code: ptxas (of ``nvidia-cuda-nvcc``), libnvvm, and the translation.
     """
 
     path: Path
@@ -110,7 +120,8 @@ def find() -> Tile | None:
     path = next((f.locate() for f in importlib.metadata.files(ASSEMBLER) or () if f.name == "tileiras"), None)
     if path is None:
         return None
-    return Tile(Path(str(path)), f"{found[PYTHON_PART]}-tileiras-{found[ASSEMBLER]}", mixture(found))
+    library = f"nvcc {found['nvidia-cuda-nvcc']}, nvvm {found['nvidia-nvvm']}, translation {TRANSLATION}"
+    return Tile(Path(str(path)), f"{found[PYTHON_PART]}-tileiras-{found[ASSEMBLER]}", mixture(found), library)
 
 
 def mixture(found: dict[str, str]) -> str:
