@@ -94,3 +94,15 @@ def test_kernels_of_other_libraries(tmp_path) -> None:
 def test_another_table_is_refused_whole(tmp_path) -> None:
     with pytest.raises(ValueError, match="kernelName, us is missing"):
         list(read(table(tmp_path, "16, 1536, 7168", header="M,N,K\n")))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path) -> None:
+    rows = list(read(table(tmp_path, f"304,512,1280,8192,13,0,30.5,{TILE},0.9,238.6,0.0", header="\ufeff" + HEADER)))
+    assert [row["arch"] for row in rows] == ["gfx942"]
+
+
+def test_an_open_quote_spoils_its_own_row_alone(tmp_path) -> None:
+    good = f"304,512,1280,8192,13,0,30.5,{TILE},0.9,238.6,0.0"
+    spoilt, *rest = read(table(tmp_path, f'"{good}', good, good))
+    assert spoilt == BadRow(2, "`cu_num` expected 304 (gfx942) or 256 (gfx950), got '\"304'")
+    assert [row["line"] for row in rest] == [3, 4]

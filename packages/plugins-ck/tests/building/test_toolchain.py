@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opmux_ck.building import toolchain
-from opmux_ck.building.toolchain import TEMPLATES, compiler_for, include_dirs
+from opmux_ck.building.toolchain import TEMPLATES, compiler_for, include_dirs, templates_digest
 from opmux_jit import CompilerMissing
 
 
@@ -53,3 +53,14 @@ def test_hipcc_has_hips_headers_and_the_others_get_a_subset() -> None:
     assert list(include_dirs("hipcc")) == [TEMPLATES]
     assert list(include_dirs("zig")) == [TEMPLATES, TEMPLATES / "hip_subset"]
     assert (TEMPLATES / "hip_subset/hip/hip_runtime.h").is_file()
+
+
+def test_the_digest_tells_headers_and_flags_apart(tmp_path, monkeypatch) -> None:
+    (tmp_path / "rows.h").write_text("// one")
+    monkeypatch.setattr(toolchain, "TEMPLATES", tmp_path)
+    digests = [templates_digest.__wrapped__()]
+    (tmp_path / "rows.h").write_text("// two")
+    digests.append(templates_digest.__wrapped__())
+    monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, "-DANOTHER"))
+    digests.append(templates_digest.__wrapped__())
+    assert len(set(digests)) == 3

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import opmux
-from opmux_ck.gemm.targets import MOST_BYTES, _parts
+from opmux_ck.gemm.choice import CODES_SHAPES, SHAPES
+from opmux_ck.gemm.implementations import MOST_K, MOST_N
+from opmux_ck.gemm.targets import MOST_BYTES, _addressable, _parts
 
 
 def explained(*tensors: torch.Tensor, arch: str = "gfx942") -> tuple[bool, str]:
@@ -33,6 +35,7 @@ def test_explain_shows_the_instance() -> None:
         (meta(4, 60), meta(8, 60), "k = 60 is not a multiple of 8"),
         (meta(4, 128)[:, ::2], meta(8, 64), "the last stride of x is not 1: strides [128, 2]"),
         (meta(4, 64), meta(8, 68)[:, :64], "w is not aligned to 16 bytes"),
+        (meta(4, 64), meta((1 << 20) + 8, 64), "n = 1048584 is more than 1048576"),
     ],
 )
 def test_refusals(x, w, reason) -> None:
@@ -77,3 +80,15 @@ def test_matrices_that_a_launch_cannot_address_are_cut_at_tiles() -> None:
     assert (parts[0].start, parts[-1].stop, len(parts)) == (0, 128256, 2)
     assert all((part.stop - part.start) * row_bytes <= MOST_BYTES for part in parts)
     assert parts[0].stop % step == 0
+
+
+def test_a_tile_of_the_largest_sizes_is_addressed_in_32_bits() -> None:
+    most = max(m for m, *_ in (*SHAPES, *CODES_SHAPES))
+    assert most * MOST_N * 4 <= MOST_BYTES
+    assert most * MOST_K * 2 <= MOST_BYTES
+
+
+def test_rows_too_far_apart_for_a_tile_are_copied() -> None:
+    far = torch.empty_strided((4, 64), (1 << 23, 1), dtype=torch.bfloat16, device="meta")
+    assert _addressable(far, 128).stride() == (64, 1)
+    assert _addressable(far, 64) is far

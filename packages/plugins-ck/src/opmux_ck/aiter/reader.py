@@ -26,8 +26,8 @@ def read(path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
     Raises:
         ValueError: the file is no such table, or no text.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file, quoting=csv.QUOTE_NONE)  # AITER quotes nothing; an open quote would swallow rows
         for row in rows:
             missing = [name for name in ("kernelName", "us") if name not in row]
             if missing:

@@ -65,8 +65,12 @@ def _refusal(compiler: Compiler) -> str | None:
 
 @functools.cache
 def templates_digest() -> str:
-    """A digest of this package's headers, which a translation unit names: it tells versions of them apart."""
+    """A digest of this package's headers and flags, which a translation unit names: it tells versions of them apart.
+
+    An instance that is loaded without headers and a compiler is known by its text alone.
+    """
     hashed = hashlib.sha256()
+    hashed.update("\0".join(FLAGS).encode())
     for path in sorted(TEMPLATES.rglob("*.h")):
         hashed.update(path.relative_to(TEMPLATES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return hashed.hexdigest()[:16]

@@ -15,8 +15,8 @@ from opmux.plugin import (
 from opmux_ck.archs import ARCHS, UNMEASURED
 
 MOST_K = 1 << 20
-MOST_N = 1 << 24
-"""Rows of a tile are addressed in 32 bits."""
+MOST_N = 1 << 20
+"""Rows of a tile are addressed in 32 bits: 256 of them, of float32 where k is cut, are 1 GiB."""
 MULTIPLY = (
     AtMost("k", MOST_K),
     AtMost("n", MOST_N),

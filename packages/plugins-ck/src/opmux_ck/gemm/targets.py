@@ -17,7 +17,7 @@ MOST_BYTES = (1 << 31) - 1
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: GemmConfig) -> Tensor:
     """The op `linear`."""
     n, k = w.shape
-    rows = x.reshape(-1, k)
+    rows, w = _addressable(x.reshape(-1, k), config.m), _addressable(w, config.n)
     if config.split_k > 1:
         out = _summed(rows, w, bias, config)
     else:
@@ -32,7 +32,8 @@ def scaled_linear(
 ) -> Tensor:  # fmt: skip
     """The op `scaled_linear` for scales of tokens and channels, without a bias."""
     n, k = w.shape
-    rows, scales, weights = x.reshape(-1, k), x_scale.reshape(-1).contiguous(), w_scale.reshape(-1).contiguous()
+    rows, w = _addressable(x.reshape(-1, k), config.m), _addressable(w, config.n)
+    scales, weights = x_scale.reshape(-1).contiguous(), w_scale.reshape(-1).contiguous()
     out = torch.empty((len(rows), n), dtype=out_dtype, device=x.device)
     instance = scaled_product_of(x.dtype, out_dtype, k, config)
     for taken, columns in _launches(rows, w, out, config):
@@ -85,6 +86,11 @@ def _launches(x: Tensor, w: Tensor, out: Tensor, tile: GemmConfig) -> Iterator[t
     for columns in _parts(n, _row_bytes(w), tile.n):
         for taken in _parts(rows, max(_row_bytes(x), n * out.element_size()), tile.m):
             yield taken, columns
+
+
+def _addressable(matrix: Tensor, step: int) -> Tensor:
+    """A matrix of whose rows a launch can address those of one tile; copied where they are too far apart."""
+    return matrix.contiguous() if step * _row_bytes(matrix) > MOST_BYTES else matrix
 
 
 def _row_bytes(matrix: Tensor) -> int:
