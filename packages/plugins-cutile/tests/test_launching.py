@@ -125,3 +125,10 @@ def test_rows_of_a_product_that_overlap_are_copied() -> None:
     with recording() as launches:
         products.linear(torch.zeros(16, dtype=BF16).expand(4, 16), w, None, config=LinearConfig(16, 64, 128))
     assert launches[0][2][1:5] == (4, 16, 16, 1)
+
+
+def test_weights_too_far_apart_for_a_launch_are_copied() -> None:
+    w = torch.empty_strided((8, 16), (1 << 27, 1), dtype=BF16, device="meta")
+    with recording() as launches:
+        products.linear(torch.zeros(4, 16, dtype=BF16), w, None, config=LinearConfig(16, 64, 128))
+    assert launches[0][2][6:10] == (8, 16, 16, 1)

@@ -38,6 +38,7 @@ def test_every_arch_from_sm_80_is_taken(arch) -> None:
         (opmux.linear, (meta(4, 12), meta(8, 12), None), "k = 12 is not a multiple of 8"),
         (opmux.linear, (meta(4, 16), meta(12, 16), None), "n = 12 is not a multiple of 8"),
         (opmux.linear, (meta(4, 16).float(), meta(8, 16).float(), None), "x is float32, takes bfloat16, float16"),
+        (opmux.linear, (meta(4, 1 << 15), meta(1 << 15, 1 << 15), None), "w spans more than 1073741823 elements"),
         (opmux.linear, (meta(4, 20)[:, :16], meta(8, 16), None), "x is not aligned to 16 bytes"),
         (opmux.gelu_and_mul, (meta(4, 16),), "approximate = 'none' is not 'tanh'"),
         (opmux.silu_and_mul, (meta(4, 16, dtype=FP64),), "x is float64, takes bfloat16, float16, float32"),

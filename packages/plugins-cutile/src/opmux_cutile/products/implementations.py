@@ -29,7 +29,7 @@ RECORDS = (
             MultipleOf("k", 8),
             MultipleOf("n", 8),
             AtMost("tokens", 1 << 23),
-            MaxNumel("w", 1 << 30),
+            MaxNumel("w", (1 << 30) - 1),  # at two bytes, the most that 32 bits count
             UnitStride("x", "w", "bias"),
             Aligned("x"),
             Aligned("w"),

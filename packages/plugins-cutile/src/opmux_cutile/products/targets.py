@@ -5,7 +5,7 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
-from opmux_cutile.launching import TileKernel, in_launches, launch, rows_of
+from opmux_cutile.launching import MOST_BYTES, TileKernel, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant, Parameter
 from opmux_cutile.products.configs import LinearConfig
 
@@ -22,9 +22,10 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: LinearConfig) -
     across = -(-n // config.block_n)
     most = max(units_of(y.get_device()) // config.ctas, 1)
     shift = y.view(-1)[:n] if bias is None else bias  # not read where there is none
+    w = _within(_apart(w))
     for x_part, y_part in in_launches(_apart(rows_of(x, k)), y.view(-1, n)):
         tiles = -(-len(x_part) // config.block_m) * across
-        launch(kernel, (min(tiles, most), 1, 1), x_part, _apart(w), shift, y_part)
+        launch(kernel, (min(tiles, most), 1, 1), x_part, w, shift, y_part)
     return y
 
 
@@ -36,6 +37,12 @@ def bias_fits(bias: Tensor | None) -> bool:
 def _apart(matrix: Tensor) -> Tensor:
     """A matrix whose rows do not overlap; copied where they do."""
     return matrix if matrix.stride(0) >= matrix.shape[1] else matrix.contiguous()
+
+
+def _within(matrix: Tensor) -> Tensor:
+    """A matrix that a launch can address; copied where its rows are too far apart."""
+    far = matrix.stride(0) * len(matrix) * matrix.element_size() > MOST_BYTES
+    return matrix.contiguous() if far else matrix
 
 
 @cache
