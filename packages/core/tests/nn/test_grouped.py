@@ -215,7 +215,7 @@ def test_a_grouped_layer_is_a_linear_for_each_group() -> None:
         ),
         (
             lambda: mixed(inputs(3, 16), up_bias=torch.ones(4, 8, dtype=torch.bfloat16)),
-            "mix_experts: `up_bias` expected dtype float32, got bfloat16; cast it to the dtype of the weights",
+            "mix_experts: `up_bias` expected dtype float32, got bfloat16; cast it to the dtype of the tokens",
         ),
         (
             lambda: mixed(inputs(3, 16), few=True),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import opmux
 from opmux import nn
+from opmux.errors import InvalidArgument
 from opmux.nn.quantized_product import ACTIVATIONS, WEIGHTS
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 160, 144, 5, 2
@@ -139,3 +140,25 @@ def test_codes_compile_whole() -> None:
         found = torch.compile(run, fullgraph=True, backend="aot_eager")(x)
         assert float((found - run(x)).norm()) <= 5e-3 * float(found.norm())
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"activations": "static"}, "`activations` expected 'token' or 'block', got 'static'; choose one of them"),
+        (
+            {"scale": torch.ones(2, 3, 1)},
+            "`scale` expected shape (2, 1, 1) or (2, 1, 2) or (2, 8, 1), got (2, 3, 1); quantise it again",
+        ),
+        ({"weight": torch.ones(8, 256)}, "`weight` expected 3 dims, got 2; give (experts, n, k)"),
+        (
+            {"original": torch.ones(2, 8, 255)},
+            "`original` expected shape (2, 8, 256), got (2, 8, 255); give what the codes were made of",
+        ),
+    ],
+)
+def test_codes_that_do_not_fit_are_refused(given: dict[str, Any], says: str) -> None:
+    fitting: dict[str, Any] = {"weight": torch.ones(2, 8, 256, dtype=torch.int8), "scale": torch.ones(2, 8, 1)}
+    with pytest.raises(InvalidArgument) as caught:
+        nn.GroupedCodes(**{**fitting, **given})
+    assert str(caught.value) == f"GroupedCodes: {says}"

@@ -61,6 +61,19 @@ def check_chunks() -> None:
     same(found, opmux.fused_linear_cross_entropy_backward.reference(*given, **o), "fused backward")
 
 
+def check_small_gradients_in_float16() -> None:
+    """The mean over so many tokens that the gradient of a logit, divided by them, is below the least float16."""
+    x, weight = torch.full((300, 24), 8.0, dtype=torch.float16), torch.zeros(40, 24, dtype=torch.float16)
+    target = torch.zeros(300, dtype=torch.int64)
+    o = {**OPTIONS, "label_smoothing": 0.0, "reduction": "mean", "output_mask": (False, True)}
+    given = (torch.full((300,), 3e-5), x, weight, target, None, None)
+    found = fused_targets.fused_linear_cross_entropy_backward(*given, **o, config=FUSED)[1]
+    wanted = opmux.fused_linear_cross_entropy_backward.reference(*given, **o)[1]
+    assert found.dtype == torch.float16
+    assert bool((wanted != 0).all())
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=6e-8)
+
+
 def check_targets_out_of_range() -> None:
     """Nothing is read outside of the logits, which the interpreter's guard would find; other tokens are right."""
     logits, target = torch.randn(3, 40), torch.tensor([1, 10**12, -5])
@@ -72,5 +85,6 @@ def check_targets_out_of_range() -> None:
 check_logits()
 check_wide_gradients()
 check_chunks()
+check_small_gradients_in_float16()
 check_targets_out_of_range()
 sys.stdout.write("all equal\n")

@@ -1,7 +1,7 @@
 """Codes that go to an attention's linears in the place of its input, while its forward runs.
 
-The forward is transformers' own and takes a tensor. It gets one of NaN, of the right shape and dtype, that takes no
-memory: a check has shown that it only hands this tensor to its linears, which take the codes instead.
+The forward is transformers' own and takes a tensor. It gets one of the right shape and dtype that holds one value and
+takes no memory: a check has shown that it only hands this tensor to its linears, which take the codes instead.
 """
 
 import threading
@@ -20,7 +20,6 @@ class _Carried(threading.local):
 
 
 _CARRIED = _Carried()
-_scalars: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
 
 def carried(x: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -39,12 +38,8 @@ def attend(attention: Callable[..., Any], like: Tensor, codes: tuple[Tensor, Ten
         codes: The codes of its rows, ``(m, hidden)``, and their scales.
         given: The other keywords.
     """
-    key = like.device, like.dtype
-    scalar = _scalars.get(key)
-    if scalar is None:
-        scalar = _scalars[key] = torch.full((), float("nan"), dtype=like.dtype, device=like.device)
     before = _CARRIED.stand_in, _CARRIED.codes
-    stand_in = scalar.expand(like.shape)
+    stand_in = like.new_empty(()).expand(like.shape)
     _CARRIED.stand_in, _CARRIED.codes = stand_in, codes
     try:
         return attention(hidden_states=stand_in, **given)

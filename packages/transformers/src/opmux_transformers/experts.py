@@ -113,7 +113,8 @@ def compute_experts(
     if of.has_bias:
         biases = {"up_bias": of.gate_up_proj_bias if of.has_gate else of.up_proj_bias, "down_bias": of.down_proj_bias}
     after = of.post_expert_norm if getattr(of, "has_post_expert_norm", False) else None
-    x = hidden_states if isinstance(up, GroupedCodes) else hidden_states.to(up.dtype)
+    like = up.original if isinstance(up, GroupedCodes) else up
+    x = hidden_states if like is None else hidden_states.to(like.dtype)
     mixed = mix_experts(x, top_k_index, top_k_weights, up, down, found.gate_of(module), after=after, **biases)
     return mixed.to(hidden_states.dtype)
 

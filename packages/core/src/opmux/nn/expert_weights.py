@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import opmux
+from opmux.errors import invalid
 from opmux.nn.quantized_product import ACTIVATIONS
 
 Prepared = tuple[Tensor, ...]
@@ -59,12 +61,32 @@ class GroupedCodes:
             ``(experts, ceil(n / 128), ceil(k / 128))``.
         activations: Which values of a row share a scale: ``"token"`` or ``"block"``, as in `QuantizedLinear`.
         original: What the codes were made of, ``(experts, n, k)``, to get its gradient; or None.
+
+    Raises:
+        InvalidArgument: If shapes do not fit each other, or activations name nothing.
     """
 
     weight: Tensor
     scale: Tensor
     activations: str = "token"
     original: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.activations not in ("token", "block"):
+            expected = "'token' or 'block'"
+            raise invalid("GroupedCodes", "activations", expected, repr(self.activations), "choose one of them")
+        if self.weight.dim() != 3:
+            raise invalid("GroupedCodes", "weight", "3 dims", f"{self.weight.dim()}", "give (experts, n, k)")
+        experts, n, k = self.weight.shape
+        allowed = {(experts, 1, 1), (experts, n, 1), (experts, -(-n // 128), -(-k // 128))}
+        shapes = " or ".join(map(str, sorted(allowed)))
+        if tuple(self.scale.shape) not in allowed:
+            raise invalid("GroupedCodes", "scale", f"shape {shapes}", f"{tuple(self.scale.shape)}", "quantise it again")
+        if self.original is not None and self.original.shape != self.weight.shape:
+            got = f"{tuple(self.original.shape)}"
+            raise invalid(
+                "GroupedCodes", "original", f"shape {(experts, n, k)}", got, "give what the codes were made of"
+            )
 
     def prepared(self, rows: Tensor, backend: str | None) -> Prepared:
         """The codes and the scales of rows ``(*rows, k)``."""
@@ -138,6 +160,7 @@ class _StraightThrough(torch.autograd.Function):
         return codes.of_sorted(codes.prepared(rows.detach(), backend), offsets, out_dtype, backend)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the rows and of the original weights."""
         (grad,) = grads

@@ -40,8 +40,8 @@ def mix_experts(
     sorted. Neither way reads ids on the host, so that a graph can be captured. Under autocast x, weights and biases are
     cast, as in torch.
 
-    Weights may be 8-bit codes. The tokens are quantised once then, before they are sorted, and where no gradient is due
-    the activation `opmux.silu_and_mul` is quantised in the pass that computes it.
+    Weights may be 8-bit codes. Under ``torch.no_grad()`` the tokens are quantised once then, before they are sorted,
+    and `opmux.silu_and_mul` in the pass that computes it; otherwise rows are quantised after they are sorted.
 
     Args:
         x: The tokens, ``(tokens, hidden)``.
@@ -212,7 +212,7 @@ def _check_dtypes(ids: Tensor, dtype: torch.dtype, up_bias: Tensor | None, down_
     for name, bias in (("up_bias", up_bias), ("down_bias", down_bias)):
         if bias is not None and bias.dtype != dtype:
             expected = f"dtype {name_of(dtype)}"
-            raise invalid("mix_experts", name, expected, name_of(bias.dtype), "cast it to the dtype of the weights")
+            raise invalid("mix_experts", name, expected, name_of(bias.dtype), "cast it to the dtype of the tokens")
 
 
 def check_few(where: str, few: int) -> None:

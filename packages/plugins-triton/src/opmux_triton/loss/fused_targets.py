@@ -64,8 +64,14 @@ def fused_linear_cross_entropy_backward(
     count = count_of(classes, loss)
     left = (output_mask[0] and x_gradient is None, output_mask[1] and weight_gradient is None)
     grad_x, grad_weight = x.new_empty(0), weight.new_empty(0)
+    if left[1] and weight.dtype is torch.float16 and reduction != "none" and classes.numel():
+        # Divided by the number of tokens, most gradients of logits are below the least float16: the sums are divided.
+        _, sums = _Walk(x, weight, target, loss, config).run((False, True), None, None, torch.float32)
+        grad_weight = _scaled(sums, None, of_loss, count, loss, mean, weight.dtype)
+        left = (left[0], False)
     if any(left):
-        grad_x, grad_weight = _Walk(x, weight, target, loss, config).run(left, of_loss, count if mean else None)
+        grads = _Walk(x, weight, target, loss, config).run(left, of_loss, count if mean else None)
+        grad_x, grad_weight = grads[0], grads[1] if left[1] else grad_weight
     if output_mask[0] and x_gradient is not None:
         grad_x = _scaled(x_gradient, target.contiguous(), grad_loss.contiguous(), count, loss, mean)
     if output_mask[1] and weight_gradient is not None:
@@ -89,16 +95,24 @@ class _Walk:
         """The reduced loss."""
         return reduced(self.losses, self.target, self.options, reduction)
 
-    def run(self, mask: tuple[bool, ...], grad_loss: Tensor | None, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    def run(
+        self,
+        mask: tuple[bool, ...],
+        grad_loss: Tensor | None,
+        count: Tensor | None,
+        weight_dtype: torch.dtype | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Compute the losses, and the wanted gradients of x and weight.
 
         Args:
             mask: which of the two are wanted; the others are empty.
             grad_loss: the gradient of the loss for each token; None for that of the sum of all losses.
             count: the number of tokens that a mean is over; None for other reductions.
+            weight_dtype: the dtype of the weight's gradient, if it is not that of the weight.
         """
         rows, weight = self.rows, self.weight
         tokens, vocab = rows.shape[0], weight.shape[0]
+        of_weight = weight_dtype or weight.dtype
         grad_x = rows.new_empty(rows.shape if mask[0] else 0)
         sums: Tensor | None = None
         step = self.config.tokens(tokens, vocab, rows.element_size())
@@ -110,7 +124,7 @@ class _Walk:
                 if mask[0]:
                     opmux.linear(logits, weight.t(), out=grad_x[first : first + step])
                 if mask[1]:
-                    dtype = torch.float32 if step < tokens else weight.dtype
+                    dtype = torch.float32 if step < tokens else of_weight
                     sums = _add_product(logits, some, sums, dtype, self.config.product)
                 del logits  # before the memory of the next chunk's, or of the result, is taken
         grad_weight = weight.new_empty(0)
@@ -118,7 +132,7 @@ class _Walk:
             if sums is None:
                 grad_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
             else:
-                grad_weight = sums.to(weight.dtype)
+                grad_weight = sums.to(of_weight)
         return grad_x.reshape(self.shape) if mask[0] else grad_x, grad_weight
 
     def _replace(
@@ -156,9 +170,17 @@ def _add_product(
     return out
 
 
-def _scaled(given: Tensor, target: Tensor | None, grad_loss: Tensor, count: Tensor, loss: Loss, mean: bool) -> Tensor:
+def _scaled(
+    given: Tensor,
+    target: Tensor | None,
+    grad_loss: Tensor,
+    count: Tensor,
+    loss: Loss,
+    mean: bool,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Gradients of the sum of all losses as those of the loss: of the rows of tokens, or without target of a weight."""
-    out = torch.empty_like(given, memory_format=torch.contiguous_format)
+    out = torch.empty_like(given, dtype=dtype or given.dtype, memory_format=torch.contiguous_format)
     if not given.numel():
         return out
     width = given.shape[-1]

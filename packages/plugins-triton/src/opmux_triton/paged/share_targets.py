@@ -14,6 +14,8 @@ _AT_A_TIME = 4096
 """Values that a program of 4 warps joins at a time: 32 in the registers of a thread."""
 _SHORT = 16
 """With more rows, half of the keys are scored at a time: both take registers (64 heads of 64, H200: 67 to 62 us)."""
+_MOST_CODED = 32
+"""The most rows of a tile on caches of codes: with 64, warpgroups multiply, which fails at some widths (`targets`)."""
 
 
 def attend_in_shares(call: Call) -> bool:
@@ -23,6 +25,8 @@ def attend_in_shares(call: Call) -> bool:
         return False
     group = call.q.shape[1] // call.k_cache.shape[2]
     rows = min(padded(group), shares.rows)
+    if call.formats["FORMAT"]:
+        rows = min(rows, _MOST_CODED)
     tiles = call.k_cache.shape[2] * -(-group // rows)
     several = call.lengths.shape[0] * tiles <= shares.most * units(call.q)
     if tiles > shares.tiles or not several or call.reach < shares.reach:

@@ -188,7 +188,7 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
             "BLOCK_G": next_power_of_two(group), "LEAST": least, **shared, "SOFTCAP": softcap > 0,
             "SCALED": not call.scale > 0, **present, "SPLIT": splits > 1, "SEARCH": one.search,
             "SINGLE": call.longest == 1, "CLEAR": one.clear and troubles is None, "UPCAST": INTERPRETED,
-            **call.formats, **path.compiler_options(),
+            **call.formats, "PAIRED": call.formats["PAIRED"] and one.rows < 64, **path.compiler_options(),
         },
     )  # fmt: skip
     if splits > 1:
@@ -216,7 +216,8 @@ def _columns(head_dim: int, value_dim: int, rows: int, coded: bool) -> int:
 
     Converted tiles of keys and values take turns in one place of shared memory. With values of 64 bytes a row and keys
     of 128, ptxas 12.8, which Triton 3.6 uses, adds to a uniform register that it has not written yet, and warpgroups
-    read outside of shared memory (12.9 is right): such values get the keys' width.
+    read outside of shared memory (12.9 is right): such values get the keys' width. Values read in pairs have
+    tiles of half the width, and are not read so with these rows.
     """
     width = padded(value_dim)
     return max(width, min(64, padded(head_dim))) if coded and rows >= 64 else width

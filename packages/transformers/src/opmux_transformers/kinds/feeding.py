@@ -23,6 +23,14 @@ def fed_linears(trial: Trial, attention: str, x: Tensor, given: dict[str, Any]) 
     Returns:
         The names of those linears; empty if something else reads the input, or more than its shape.
     """
+    try:
+        return _taking(trial, attention, x, given)
+    except Exception:  # an attention that does not bear such an input: what it computes is fused without it
+        return ()
+
+
+def _taking(trial: Trial, attention: str, x: Tensor, given: dict[str, Any]) -> tuple[str, ...]:
+    """`fed_linears`, which may raise what the attention raises."""
     taking: list[str] = []
 
     def watch(name: str, child: nn.Module) -> None:
@@ -50,4 +58,4 @@ def fed_linears(trial: Trial, attention: str, x: Tensor, given: dict[str, Any]) 
 
 def _instead(forward: Any, stand_in: Tensor, x: Tensor) -> Any:
     """A forward that takes the input for what stands in for it."""
-    return lambda input: forward(x if input is stand_in else input)
+    return lambda input, *rest, **given: forward(x if input is stand_in else input, *rest, **given)
