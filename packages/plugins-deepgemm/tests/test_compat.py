@@ -109,6 +109,8 @@ def test_groups_of_rows(called) -> None:
     [
         ([], [0, 0, 0, 0], [0, 0, 0]),
         ([-1, -1], [0, 2, 2, 2], [0, 0, 0]),
+        ([-1, -1, 0, 0, 1], [2, 4, 5, 5], [2, 1, 0]),
+        ([-1, 1, 1, -1, 2], [0, 1, 4, 5], [0, 2, 1]),
         ([1, 1, 2], [0, 0, 2, 3], [0, 2, 1]),
         ([0, 0, 0], [0, 3, 3, 3], [3, 0, 0]),
     ],
@@ -116,6 +118,15 @@ def test_groups_of_rows(called) -> None:
 def test_indices_become_groups(indices, offsets, sizes) -> None:
     found = compat._groups(torch.tensor(indices, dtype=I32), 3)
     assert [t.tolist() for t in found] == [offsets, sizes]
+
+
+@pytest.mark.parametrize("indices", [[-1, -1, 0, 0, 1], [-1, 1, 1, -1, 2, -1], [0, -1, 2, 2], [-1, -1]])
+def test_the_rows_of_groups_are_those_that_indices_name(indices) -> None:
+    given = torch.tensor([index for index in indices if index >= 0], dtype=I32)
+    named = torch.tensor(indices, dtype=I32)
+    offsets, sizes = (found.tolist() for found in compat._groups(named, 3))
+    rows = [named[start : start + size].tolist() for start, size in zip(offsets, sizes, strict=False)]
+    assert rows == [[group] * int((given == group).sum()) for group in range(3)]
 
 
 def test_masked_groups(called) -> None:

@@ -164,6 +164,18 @@ def test_kept_launches_are_bounded(launched, monkeypatch) -> None:
     assert [len(alike) for alike in launching._kept.values()] == [launching.MOST_ALIKE]
 
 
+def test_a_gpu_keeps_its_own_launches(launched, monkeypatch) -> None:
+    w, strides = torch.zeros(200, 512, dtype=BF16), [520 + 8 * i for i in range(launching.MOST_ALIKE + 1)]
+    x = [torch.zeros(3, stride, dtype=BF16)[:, :512] for stride in strides]
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
+    for given in x[:-1]:
+        targets.linear(given, w, None, config=LARGE)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 1)
+    for _ in range(2):
+        targets.linear(x[-1], w, None, config=LARGE)
+    assert [given[3] for _, _, given in launched[-2:]] == [7, "kept"]
+
+
 def test_the_source_says_whom_it_is_for() -> None:
     found = launching.source(Product("float8_e4m3fn", "bfloat16", 576, 7168), SMALL)
     assert (found.arch, found.backend, found.op) == ("sm_90a", "deepgemm", "scaled_linear")
@@ -182,6 +194,27 @@ def test_a_tensor_for_the_result_is_written_to(launched) -> None:
     gapped = torch.zeros(4, 400, dtype=BF16)[:, ::2]
     assert targets.linear(x, w, None, config=SMALL, out=gapped) is gapped
     assert launched[1][2][6].data_ptr() != gapped.data_ptr()
+
+
+@pytest.mark.parametrize("layout", ["ragged", "masked"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_rows_of_no_group_stay_in_a_result_that_the_kernels_cannot_write(monkeypatch, layout, step) -> None:
+    def first_row(config: Config, given: launching.Operands, y: torch.Tensor) -> None:
+        y[..., 0, :] = 1
+
+    def used_memory(self: torch.Tensor, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+        return torch.full(shape, 7, dtype=dtype)
+
+    monkeypatch.setattr(targets, "multiply", first_row)
+    monkeypatch.setattr(torch.Tensor, "new_empty", used_memory)
+    memory = torch.full((4 * 200 * step + 8,), 5, dtype=BF16)
+    out = memory[1 : 1 + 4 * 200 * step : step].view(4, 200)  # misaligned, or with gaps too
+    x, w, numbers = torch.zeros(4, 512, dtype=BF16), torch.zeros(1, 200, 512, dtype=BF16), torch.ones(2).int()
+    if layout == "ragged":
+        assert targets.grouped_linear(x, w, numbers, numbers[:1], config=LARGE, out=out) is out
+    else:
+        targets.masked_grouped_linear(x[None], w, numbers[:1], expected_m=1, config=LARGE, out=out[None])
+    assert out[:, 0].tolist() == out[:, -1].tolist() == [1, 5, 5, 5]
 
 
 def test_a_product_is_added_to_a_tensor_in_its_own_strides(launched) -> None:

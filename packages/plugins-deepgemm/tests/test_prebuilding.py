@@ -69,3 +69,13 @@ def test_a_config_that_cannot_be_chosen_is_said(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(model, "linear", fail)
     (failure,) = prebuild(["sm_90"], points()[:1], tmp_path / "bundle", processes=1).failures
     assert failure.endswith(" deepgemm: ValueError: no config")
+
+
+def test_a_config_that_a_product_cannot_have_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = Config("large", 128, 224, 3, 2)  # legal for bfloat16; with scales its tiles touch three blocks of rows
+    monkeypatch.setattr(model, "scaled_linear", lambda arch, features: wide)
+    made = prebuild(["sm_90"], points(), tmp_path / "bundle", processes=1)
+    (failure,) = made.failures
+    assert made.kernels == {"deepgemm": 1}
+    assert failure.startswith("fp8_float32_64x256_large_128x224_")
+    assert " for sm_90a: block_n = 224 expected one whose tiles touch two blocks of 128 rows at most, got 3" in failure

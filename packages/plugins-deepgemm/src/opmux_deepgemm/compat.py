@@ -93,8 +93,10 @@ def m_grouped_fp8_gemm_nt_contiguous(
     Args:
         a: ``(m, k)`` and scales, as `fp8_gemm_nt` takes them; the rows of a group are next to each other.
         b: ``(groups, n, k)`` and scales ``(groups, ceil(n / 128), ceil(k / 128))``.
-        d: ``(m, n)`` bfloat16; written to, but for rows of no group.
-        m_indices: int32 ``(m,)`` on the device: the group of each row, -1 where it has none. Groups come in order.
+        d: ``(m, n)`` bfloat16; rows of no group are left as they are.
+        m_indices: int32 ``(m,)`` on the device: the group of each row, -1 where it has none. Groups come in order;
+            rows of no group may come before, between and after them. Where `opmux.policy.check` is on, those before
+            the first row of group 0 are refused: the op's offsets begin at 0.
         recipe, compiled_dims, disable_ue8m0_cast: as in `fp8_gemm_nt`.
 
     Raises:
@@ -246,5 +248,7 @@ def _groups(m_indices: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     begins = m_indices.new_full((groups + 1,), m).scatter_reduce_(0, group, rows, "amin")
     begins[groups] = m
     offsets = begins.flip(0).cummin(0).values.flip(0)  # an empty group begins where the next one does
-    offsets[0] = 0
+    # Without rows, group 0 begins at 0, as the op asks. With rows it begins at its first one: the kernels multiply what
+    # offsets and sizes name, so rows of no group in front of it are not counted as its own.
+    offsets[:1] *= sizes[:1] > 0
     return offsets, sizes

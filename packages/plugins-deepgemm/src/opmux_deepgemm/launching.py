@@ -157,7 +157,7 @@ def multiply(config: Config, given: Operands, y: Tensor, accumulate: bool = Fals
     """
     tensors = [tensor for tensor in given if tensor is not None]
     form = (y.dtype, y.stride(), accumulate, given.bias is None, given.offsets is None)
-    key = (id(config), given.x.shape, given.w.shape, len(tensors), *form)
+    key = (id(config), given.x.get_device(), given.x.shape, given.w.shape, len(tensors), *form)
     alike = _kept.get(key, ())
     found = next((one for one in alike if one.same(*tensors)), None)
     if found is not None and found.launch(*tensors, y):

@@ -9,9 +9,9 @@ from pathlib import Path
 from opmux.plugin import BuildFailed, Call, Prebuilt, registered_ops, takers
 from opmux.shapes import Point
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.generation.source import Layout, Product
+from opmux_deepgemm.generation.source import Layout, Product, name
 from opmux_deepgemm.implementations import BACKEND, RECORDS
-from opmux_deepgemm.launching import source
+from opmux_deepgemm.launching import ARCH, source
 from opmux_jit import choose
 from opmux_jit.cache import bundles, entry, keys
 from opmux_jit.cache.layers import compile_entry
@@ -72,14 +72,17 @@ def _kernels(arch: str, points: Sequence[Point], failures: list[str]) -> Iterato
 
 def _compile(place: Path, kernel: tuple[Product, Config]) -> tuple[str, str]:
     """Compile one kernel; returns the compiler's version, and what went wrong."""
-    wanted = source(*kernel)
+    try:
+        wanted = source(*kernel)
+    except ValueError as error:  # a tuned config that this product cannot have must not end the others' compilation
+        return "", f"{name(*kernel)} for {ARCH}: {error}"
     try:
         compiler = choose(wanted, "nvrtc")
-        name = keys.entry_key(keys.source_key(wanted), identity(compiler))
+        key = keys.entry_key(keys.source_key(wanted), identity(compiler))
         with tempfile.TemporaryDirectory() as folder:
-            made = compile_entry(wanted, compiler, name, Path(folder))
-        (place / name).mkdir(parents=True, exist_ok=True)
-        entry.write(place / name, made)
+            made = compile_entry(wanted, compiler, key, Path(folder))
+        (place / key).mkdir(parents=True, exist_ok=True)
+        entry.write(place / key, made)
     except (BuildFailed, OSError) as error:
         return "", f"{wanted.name} for {wanted.arch}: {error}"
     return compiler.version, ""

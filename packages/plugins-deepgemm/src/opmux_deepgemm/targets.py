@@ -67,6 +67,8 @@ def _product(given: Operands, shape: tuple[int, ...], dtype: torch.dtype, config
     y = out
     if y is None or not y.is_contiguous() or y.data_ptr() % 16:  # rows that the copy engine cannot write
         y = given.x.new_empty(shape, dtype=dtype)
+        if out is not None and given.layout:
+            y.copy_(out)  # rows of no group stay as they are
     if y.numel() and given.w.shape[0]:
         multiply(config, given, y)
     if out is None or y is out:

@@ -65,8 +65,9 @@ DEVICE bool find(Walk& walk, const int* offsets, const int* sizes, int groups, i
     if (++walk.group >= groups) return false;
     const bool ragged = GROUPS == RAGGED;
     walk.start = ragged ? offsets[walk.group] : walk.group * m;
+    if (ragged && walk.start < 0) walk.start = m;  // offsets and counts that break the op's rules must not break memory
     walk.rows = sizes ? sizes[walk.group] : offsets[walk.group + 1] - walk.start;
-    const int most = ragged ? m - walk.start : m;  // a count that breaks the op's rules must not break memory
+    const int most = ragged ? m - walk.start : m;
     walk.rows = walk.rows < most ? walk.rows : most;
     walk.units = walk.rows > 0 ? units_of(walk.rows) : 0;
   }
