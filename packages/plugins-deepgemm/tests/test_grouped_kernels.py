@@ -99,10 +99,9 @@ def test_counts_that_are_too_large_do_not_reach_past_the_rows(tmp_path) -> None:
     assert wrong(found, kept) == 0
 
 
-@pytest.mark.parametrize("sizes", [None, integers(50, 64)], ids=["offsets", "sizes"])
-def test_a_negative_offset_does_not_reach_before_the_rows(sizes, tmp_path) -> None:
-    given = ragged(integers(-64, 64, 130), sizes, 72, 72)
+def test_a_negative_offset_does_not_reach_before_the_rows(tmp_path) -> None:
+    given = ragged(integers(-64, 64, 130), None, 72, 72)
     config, product = Config("large", 64, 64, 2, 1), given.product(BF16)
     found = run(build(product, config, given, tmp_path), product, config, given, 0)
-    kept = Operands(given.x, given.w, offsets=integers(0, 64, 130), sizes=integers(0, 66 if sizes is None else 64))
+    kept = Operands(given.x, given.w, offsets=integers(0, 64, 130), sizes=integers(0, 66))
     assert wrong(found, kept) == 0
