@@ -55,7 +55,7 @@ def test_it_serves_where_compiling_is_forbidden_and_errors_name_it(bundle, monke
     assert machine_code(add()).compiler == "nvrtc 13.5"
     with pytest.raises(KernelMissing) as caught:
         machine_code(add(arch="gfx942"))
-    assert str(caught.value).splitlines()[2] == f"  bundles: {bundle} (sm_90)"
+    assert str(caught.value).splitlines()[2] == f"  bundles: {bundle} (sm_90; nvrtc 13.5, opmux-jit 0.1.0)"
 
 
 def test_other_files_are_read_by_name_and_verified(bundle) -> None:
@@ -112,6 +112,10 @@ REFUSED = {
     "writable index": (
         lambda b: (b / "bundle.json").chmod(0o664),
         "{bundle}/bundle.json can be written by other users: chmod go-w {bundle}/bundle.json",
+    ),
+    "versions that are none": (
+        lambda b: index_of(b, made_with=7),
+        "bundle.json is damaged ('int' object is not iterable)",
     ),
     "a name that leads out": (
         lambda b: index_of(b, files={"entries/../../x": {"sha256": "0", "bytes": 1}}),

@@ -50,7 +50,7 @@ class Bundle:
                     f"{FORMAT}; build it again with `opmux prebuild`"
                 )
             self.archs = tuple(stated["archs"])
-            self.made_with: Mapping[str, str] = stated["made_with"]
+            self.made_with: Mapping[str, str] = dict(stated["made_with"])
             self._files: Mapping[str, Any] = stated["files"]
             for name in self._files:
                 if name.startswith("/") or ".." in name.split("/"):
@@ -61,6 +61,12 @@ class Bundle:
             raise CacheRefused(f"bundle: {root} is not used: {fault}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise CacheRefused(f"bundle: {root} is not used: {INDEX} is damaged ({error})") from None
+
+    @property
+    def label(self) -> str:
+        """Its folder, archs and what made it, as messages show them: kernels of another version are not found."""
+        made = ", ".join(f"{name} {version}" for name, version in sorted(self.made_with.items()))
+        return f"{self.root} ({'; '.join(filter(None, (', '.join(self.archs), made)))})"
 
     def names(self, folder: str) -> list[str]:
         """The files under a folder of the bundle, by their paths in the bundle."""

@@ -172,7 +172,7 @@ def compile_entry(source: Source, compiler: Compiler, name: str, folder: Path) -
 
 
 def _missing(source: Source) -> str:
-    known = [f"{b.root} ({', '.join(b.archs)})" for b in bundles.layers()]
+    known = [bundle.label for bundle in bundles.layers()]
     where = f"bundles: {'; '.join(known)}" if known else f"no bundle is named by {bundles.VARIABLE}"
     return (
         f"{source.name}: no machine code for {source.arch}, and {NO_JIT} forbids compiling\n"

@@ -65,7 +65,7 @@ def verify() -> Done:
     done.lines.append(f"{len(folders)} entries in {store.root}")
     done.problems += bundles.refusals()
     for bundle in bundles.layers():
-        done.lines.append(f"bundle {bundle.root}: {', '.join(bundle.archs)}")
+        done.lines.append(f"bundle {bundle.label}")
         done.problems += bundle.damages()
     return done
 
