@@ -12,7 +12,9 @@ from opmux.shapes import Point
 from opmux.tuner import checking
 from opmux.tuner.calls import Budget, arguments_of, fitted
 from opmux.tuner.candidates import Failure, takers_of, worth_timing
+from opmux.tuner.drawing import point_of
 from opmux.tuner.measuring import Request, build, measure
+from opmux.tuning.work import Work
 
 CPU = torch.device("cpu")
 HALF = torch.bfloat16
@@ -195,3 +197,60 @@ def test_on_a_gpu_the_reference_is_timed_only_where_nothing_else_takes_the_call(
     alone = [taker for taker in every if taker.implementation.full_name == "reference"]
     assert worth_timing(alone, torch.device("cuda")) == alone
     assert worth_timing(every, torch.device("cpu")) == every
+
+
+@pytest.mark.parametrize("op", ["masked_grouped_linear", "scaled_masked_grouped_linear"])
+def test_rows_that_an_op_leaves_unwritten_are_not_compared(op: str) -> None:
+    sizes = {"groups": 3, "max_m": 8, "expected_m": 3, "n": 16, "k": 128}
+    if op.startswith("scaled"):
+        sizes |= {"m_blocks": 8, "k_blocks": 1, "w_rows": 1, "w_blocks": 1, "out_dtype": torch.bfloat16}
+    prepared = checking.Prepared(point_of(op, sizes, HALF), CPU, exact=True)
+
+    def rubbish_behind_the_counts(*tensors, **options):
+        out = prepared.op.reference(*tensors, **options)
+        out[:, options["expected_m"] :] = torch.nan
+        return out
+
+    assert prepared.results(rubbish_behind_the_counts)[0].isfinite().all()
+    oracle = checking.Oracle(point_of(op, sizes, HALF), CPU)
+    assert oracle.error(rubbish_behind_the_counts) <= 1
+
+
+def sized(op: str, **sizes) -> Point:
+    return point_of(op, {"n": 256, "k": 256, "out_dtype": HALF, **sizes}, HALF)
+
+
+@pytest.mark.parametrize(("blocks", "fewer"), [(4096, 2048), (32, 16), (1, 1)])
+def test_scales_shrink_with_their_rows(blocks: int, fewer: int) -> None:
+    w = {4096: (2, 2), 32: (2, 2), 1: (1, 1)}[blocks]
+    scales = {"m_blocks": blocks, "k_blocks": w[1], "w_rows": w[0], "w_blocks": w[1]}
+    names = ["scaled_grouped_linear", "scaled_masked_grouped_linear"] if blocks != 32 else ["static_quantize"]
+    for op in names:
+        if op == "static_quantize":
+            point = point_of(op, {"batch": 1, "m": 4096, "k": 256, "dtype": torch.int8, **scales}, HALF)
+        else:
+            rows = {"max_m": 4096, "expected_m": 4096} if "masked" in op else {"m": 4096}
+            point = sized(op, groups=2, **rows, **scales)
+        smaller = fitted(point, Budget(1e5, 1e30))
+        smaller.check()
+        assert smaller != point
+        assert smaller.dims["m_blocks"] <= fewer
+
+
+def test_few_rows_go_to_as_many_groups() -> None:
+    for rows, groups, full in ((8, 128, 8), (128, 8, 8), (100, 8, 8)):
+        point = sized("grouped_linear", m=rows, groups=groups)
+        offsets = arguments_of(point, CPU, exact=True).tensors["group_offsets"]
+        lengths = offsets.diff()
+        assert int(offsets[0]) == 0
+        assert int(offsets[-1]) == rows
+        assert int((lengths > 0).sum()) == full
+        assert int(lengths.max() - lengths.min()) <= 1
+
+
+def test_weights_of_groups_without_rows_are_not_read() -> None:
+    few, many = (sized("grouped_linear", m=rows, groups=128) for rows in (8, 128))
+    moved = [Work(p.definition, p.dtypes, p.options).moved_bytes(p.dims) for p in (few, many)]
+    weights = 2 * 256 * 256
+    assert moved[0] == pytest.approx(8 * weights, rel=0.05)
+    assert moved[1] == pytest.approx(128 * weights, rel=0.05)

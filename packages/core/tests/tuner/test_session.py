@@ -1,8 +1,12 @@
 """Runs: what hangs or dies costs only itself, a run goes on where it stopped, and wrong use is one clear line."""
 
+import dataclasses
 import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +18,9 @@ from tuner_points import dying, norm
 import opmux
 from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
 from opmux.shapes import write_shapes
-from opmux.tuner import backlog
+from opmux.tuner import backlog, session
 from opmux.tuner.journal import Journal
+from opmux.tuner.rows import rows_of
 from opmux.tuner.station import Station
 from opmux.tuning.measured import read_measured
 
@@ -151,6 +156,40 @@ def test_a_run_goes_on_where_it_stopped(inside, tmp_path: Path, monkeypatch: pyt
     assert f"{tuned.builds} kernels compiled in {tuned.build_s:.1f} s" in str(tuned)
     assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 3
     assert tune(tmp_path, shapes=points).measured == 0
+
+
+KILLED = """
+import os
+import signal
+import sys
+
+import opmux
+from tuner_points import norm
+
+
+def killed(progress):
+    if progress.done == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    points = [norm(tokens) for tokens in (4, 8, 16)]
+    opmux.tune(shapes=points, out=sys.argv[1], device="cpu", rounds=3, progress=killed)
+"""
+
+
+def test_a_run_that_was_killed_goes_on_where_it_stopped(planted, tmp_path: Path) -> None:
+    planted("right")
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+    here = Path(__file__).parent.parent
+    path = os.pathsep.join([str(here), os.environ["PYTHONPATH"]])
+    command = [sys.executable, str(program), str(tmp_path / "cpu.measured")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    tuned = tune(tmp_path, shapes=[norm(4), norm(8), norm(16)])
+    assert (tuned.measured, tuned.skipped, tuned.left) == (2, 1, 0)
+    assert {row.dims["tokens"] for row in read_measured(tmp_path / "cpu.measured").rows} == {4, 8, 16}
 
 
 def test_the_time_limit_leaves_points_for_the_next_run(inside, tmp_path: Path) -> None:
@@ -311,3 +350,20 @@ def test_without_a_file_the_rows_go_to_the_users_folder(inside, tmp_path: Path) 
     tuned = tune(tmp_path, out=None)
     assert Path(tuned.file).parent == tmp_path / "config" / "opmux" / "tuned"
     assert Path(tuned.file).suffix == ".measured"
+
+
+def test_a_row_that_cannot_be_is_said_and_the_others_are_written(
+    inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [norm(4), norm(8)]
+
+    def impossible(measured, machine):
+        rows = rows_of(measured, machine)
+        return [dataclasses.replace(row, error=7.0) if row.dims["tokens"] == 4 else row for row in rows]
+
+    monkeypatch.setattr(session, "rows_of", impossible)
+    tuned = tune(tmp_path, shapes=points)
+    assert tuned.rows == len(read_measured(tmp_path / "cpu.measured").rows) == 3
+    assert len(tuned.problems) == 3
+    assert all(p.startswith(f"{points[0].key} by ") and "`error` expected at most 1" in p for p in tuned.problems)
+    assert "not measured: " in str(tuned)

@@ -38,6 +38,10 @@ def grouped_flops(*, x: Tensor, w: Tensor, group_offsets: Tensor, group_sizes: T
     return 2.0 * count_rows(group_offsets, group_sizes, x.shape[0]) * w.shape[1] * w.shape[2]
 
 
+OF_GROUPS_WITH_ROWS = {"w": "n * k * (m if m < groups else groups)"}
+"""The weights that a call reads: those of groups without rows are not."""
+
+
 def masked_flops(*, x: Tensor, w: Tensor, masked_m: Tensor, expected_m: int, **_: object) -> float:
     """The operations of a product of the rows that count."""
     groups = w.shape[0]
@@ -53,6 +57,7 @@ def masked_flops(*, x: Tensor, w: Tensor, masked_m: Tensor, expected_m: int, **_
     check_data=check_groups("grouped_linear"),
     flops=grouped_flops,
     flops_bound="2 * m * n * k",
+    touched=OF_GROUPS_WITH_ROWS,
     capturable=False,
 )
 def grouped_linear(
@@ -105,6 +110,7 @@ def _backward_flops(*, output_mask: tuple[bool, ...], **arguments: Tensor) -> fl
     check_data=check_groups("grouped_linear_backward"),
     flops=_backward_flops,
     flops_bound="2 * m * n * k * (output_mask[0] + output_mask[1])",
+    touched=OF_GROUPS_WITH_ROWS,
     capturable=False,
 )
 def grouped_linear_backward(
@@ -161,6 +167,7 @@ def grouped_linear_backward(
         x=x, w=out, group_offsets=group_offsets, group_sizes=group_sizes
     ),
     flops_bound="2 * m * n * k",
+    touched={"out": OF_GROUPS_WITH_ROWS["w"]},
     capturable=False,
 )
 def grouped_weight_grad(

@@ -10,7 +10,7 @@ from torch import Tensor
 from opmux.definition import define_op
 from opmux.dtypes import Float32, Int32, Quantized, Real
 from opmux.ops._groups import read_counts, read_groups
-from opmux.ops.grouped_gemm import check_counts, check_groups, grouped_flops, masked_flops
+from opmux.ops.grouped_gemm import OF_GROUPS_WITH_ROWS, check_counts, check_groups, grouped_flops, masked_flops
 from opmux.ops.scaled_gemm import scaled_linear
 
 
@@ -39,6 +39,7 @@ def _required(m: str, x: str) -> tuple[tuple[str, str], ...]:
     check_data=check_groups("scaled_grouped_linear"),
     flops=grouped_flops,
     flops_bound="2 * m * n * k",
+    touched=OF_GROUPS_WITH_ROWS,
     capturable=False,
 )
 def scaled_grouped_linear(

@@ -290,8 +290,12 @@ def _block_table(making: Making) -> Tensor:
 
 @makes("group_offsets", data=PATTERNS)
 def _group_offsets(making: Making) -> Tensor:
-    """Offsets of groups, one of them empty, with rows left over behind the last."""
-    return making.as_index(running(_lengths_of(making, making.dim("groups"), making.dim("m"))))
+    """Offsets of groups, one of them empty, with rows left over behind the last; in full calls every row is in one."""
+    groups, rows = making.dim("groups"), making.dim("m")
+    if making.case.data == FULL:
+        # As even as can be: few rows go to as many groups.
+        return making.as_index([-(-rows * place // groups) for place in range(groups + 1)] if groups else [0])
+    return making.as_index(running(_lengths_of(making, groups, rows)))
 
 
 @makes("group_sizes", data=PATTERNS)

@@ -1,6 +1,7 @@
 """The arguments of a point's call, and the smaller call on which its results are compared with the oracle."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +90,14 @@ def _scores(point: Point) -> int:
     return int(batch * sizes.get("heads", 0) * queries * keys)
 
 
+def _blocks_of_fewer_rows(dims: Mapping[str, int], changed: Mapping[str, int]) -> dict[str, int]:
+    """How many blocks of rows have a scale where the rows are changed: one a row, one for 128, or one for all."""
+    rows = next((name for name in ("m", "max_m") if name in changed), None)
+    if rows is None or dims.get("m_blocks", 1) == 1:
+        return {}
+    return {"m_blocks": changed[rows] if dims["m_blocks"] == dims[rows] else -(-changed[rows] // 128)}
+
+
 def _halved(point: Point) -> Point:
     """Half the sequences, or if there is one only, half of every other size that changes from call to call."""
     near = set(matching_of(point.definition).nearest)
@@ -99,5 +108,5 @@ def _halved(point: Point) -> Point:
         changed = {n: max(part, v * part // batch) for n, v in sizes.items() if n in _TOTALS} | {"batch": part}
     else:
         changed = {n: max(LEAST, v // 2) if v and v > LEAST else v for n, v in sizes.items() if n in near}
-    dims = {n: changed.get(n, v) for n, v in point.dims.items()}
+    dims = {n: changed.get(n, v) for n, v in point.dims.items()} | _blocks_of_fewer_rows(point.dims, changed)
     return replace(point, dims=dims, options={n: changed.get(n, v) for n, v in point.options.items()})

@@ -11,6 +11,7 @@ from opmux.shapes.point import Point
 from opmux.testing.bounds import Allowance, allowed_errors
 from opmux.testing.comparison import Errors, compare
 from opmux.testing.oracle import ROUNDED, expected_results, mutated, result_names
+from opmux.testing.unwritten import settled
 from opmux.tuner.calls import Budget, arguments_of, fitted
 
 AGREES = 0.03
@@ -48,14 +49,15 @@ class Prepared:
         return lambda: run(*tensors, **options)
 
     def results(self, run: Run) -> list[Tensor]:
-        """A candidate's results: its outputs, or copies of the tensors that it mutates."""
+        """A candidate's results, with 0 in what the op leaves unwritten, or copies of the tensors that it mutates."""
         self._restore()
         found = self.call(run)()
         if self._mutated:
             copies = [tensor.clone() for tensor in self._mutated if tensor is not None]
             self._restore()
             return copies
-        return list(found) if isinstance(found, (tuple, list)) else [found]
+        outputs = found if isinstance(found, (tuple, list)) else (found,)
+        return list(settled(self.op, self.arguments.tensors, outputs))
 
     def _restore(self) -> None:
         for tensor, original in zip(self._mutated, self._originals, strict=True):

@@ -274,6 +274,14 @@ def _scaled(random: Random, model: Model) -> Sizes:
     return {**sizes, "m_blocks": sizes["m"], "k_blocks": -(-sizes["k"] // 128)}
 
 
+def _converted_scale(random: Random, model: Model) -> Sizes:
+    return {**_scaled(random, model), "dtype": torch.float8_e8m0fnu}
+
+
+def _converted_fp8(random: Random, model: Model) -> Sizes:
+    return {**_scaled(random, model), "dtype": torch.float8_e4m3fnuz}
+
+
 def _dequantized(random: Random, model: Model) -> Sizes:
     return {**_scaled(random, model), "out_dtype": torch.bfloat16}
 
@@ -357,7 +365,9 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     ),
     "write_kv_cache": _written,
     "quantize": _quantized,
-    **dict.fromkeys(("static_quantize", "convert_scale", "convert_fp8"), _scaled),
+    "static_quantize": _scaled,
+    "convert_scale": _converted_scale,
+    "convert_fp8": _converted_fp8,
     "dequantize": _dequantized,
     **dict.fromkeys(("rms_norm_quantize", "add_rms_norm_quantize"), _norm_quantized),
     "silu_and_mul_quantize": _gate_quantized,

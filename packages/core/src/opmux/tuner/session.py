@@ -29,9 +29,9 @@ from opmux.tuner.requests import (
     points_of,
     refuse_unimplemented,
 )
-from opmux.tuner.rows import merged_over, rows_of, split
+from opmux.tuner.rows import Row, merged_over, rows_of, split
 from opmux.tuning.layers import user_folder
-from opmux.tuning.measured import SUFFIX, read_measured, write_measured
+from opmux.tuning.measured import SUFFIX, read_measured, refusal_of, write_measured
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Tuned:
         failed: configs that were wrong, failed or hung, in this run.
         builds: kernels that were compiled, in this run.
         build_s: seconds that compiling them took, one after another.
-        problems: why nothing could be measured, for each point of this run where that is so.
+        problems: why nothing could be measured, for each point of this run where that is so, and why rows are not in
+            the file.
         took_s: seconds.
     """
 
@@ -208,15 +209,18 @@ def _run(
                 left_s = seconds_left(counts.measured, len(points), backlog, limit_s)
                 progress(Progress(done, len(points), left_s, measured.point.key))
         finally:
-            rows = _write(path, journal)
+            rows, refused = _write(path, journal)
     return Tuned(
         str(path), counts.measured, backlog.skipped, backlog.left, rows, counts.failed, counts.builds, counts.build_s,
-        tuple(counts.problems), backlog.took_s,
+        (*counts.problems, *refused), backlog.took_s,
     )  # fmt: skip
 
 
-def _write(path: Path, journal: Journal) -> int:
-    """Write the file of rows: those it has, and over them those of the journal; returns how many there are.
+def _write(path: Path, journal: Journal) -> tuple[int, list[str]]:
+    """Write the file of rows: those it has, and over them those of the journal.
+
+    Returns:
+        How many rows there are, and why rows of the journal are not among them.
 
     Raises:
         OpmuxError: where it cannot be written.
@@ -231,7 +235,7 @@ def _write(path: Path, journal: Journal) -> int:
                 "mend or remove the file, and give the same command again"
             )
         before = [*found.rows, *found.failed]
-    fresh = [row for entry in journal for row in rows_of(entry.measured, entry.machine)]
+    fresh, refused = _possible([row for entry in journal for row in rows_of(entry.measured, entry.machine)])
     rows, failed = split(merged_over(before, fresh))
     try:
         write_measured(path, rows, failed)
@@ -240,7 +244,20 @@ def _write(path: Path, journal: Journal) -> int:
             f"tune: {path} cannot be written: {error.strerror or error}; the points of this run are kept in "
             f"{journal.path.name}: make room, and give the same command again"
         ) from None
-    return len(rows)
+    return len(rows), refused
+
+
+def _possible(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """The rows that a file may have, and of each other one what it is and why not: a time that cannot be, say."""
+    kept: list[Row] = []
+    refused: list[str] = []
+    for row in rows:
+        reason = refusal_of(row)
+        if reason is None:
+            kept.append(row)
+        else:
+            refused.append(f"{Point(row.op, row.dtypes, row.dims, row.options).key} by {row.implementation}: {reason}")
+    return kept, refused
 
 
 @contextmanager

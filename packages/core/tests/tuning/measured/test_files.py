@@ -110,6 +110,13 @@ def test_figures_are_rounded_and_the_rounded_row_reads_back(tmp_path: Path) -> N
     assert rounded(fine).time_us == 31.23
 
 
+def test_a_row_that_no_reference_was_computed_for_has_no_error(tmp_path: Path) -> None:
+    held_to_others = replace(LINEAR, error=None)
+    write_measured(tmp_path / "a.measured", [held_to_others])
+    assert "[[512,4096,4096],[31.2,0.012,null]," in (tmp_path / "a.measured").read_text()
+    assert read_measured(tmp_path / "a.measured").rows == (rounded(held_to_others),) == (held_to_others,)
+
+
 def test_a_truncated_file_loses_its_last_row_only(tmp_path: Path) -> None:
     path = tmp_path / "cut.measured"
     rows = [replace(LINEAR, dims={"tokens": 16 * m, "k": 4096, "n": 4096}, time_us=31.2 + m) for m in range(1, 11)]
@@ -186,7 +193,8 @@ def heading_with(**fields: Any) -> Callable[[Any], Any]:
         (
             5,
             row_with(2, "0"),
-            "linear: `error` expected a finite number, 0 or more, got '0'; measure again or drop the row",
+            "linear: `error` expected a finite number, 0 or more, or null where the reference was not computed, got "
+            "'0'; measure again or drop the row",
         ),
         (
             5,

@@ -136,7 +136,7 @@ class Heading:
                 raise fields.refused(self.op.name, "config", expected, got, _AGAIN)
         return config
 
-    def _figures(self, values: Any) -> tuple[float, float, float, float | None, float | None]:
+    def _figures(self, values: Any) -> tuple[float, float, float | None, float | None, float | None]:
         op = self.op.name
         if not isinstance(values, list) or len(values) not in (3, 5):
             expected = "[time_us, spread, error], or these and [flops, bytes], or why the config failed"
@@ -144,10 +144,12 @@ class Heading:
         time_us, spread, error = values[:3]
         if not _is_number(time_us) or time_us <= 0:
             raise fields.refused(op, "time_us", "a positive number of microseconds", repr(time_us), _AGAIN)
-        for name, number in (("spread", spread), ("error", error)):
-            if not _is_number(number) or number < 0:
-                raise fields.refused(op, name, "a finite number, 0 or more", repr(number), _AGAIN)
-        if error > ERROR_BOUND:
+        if not _is_number(spread) or spread < 0:
+            raise fields.refused(op, "spread", "a finite number, 0 or more", repr(spread), _AGAIN)
+        if error is not None and (not _is_number(error) or error < 0):
+            expected = "a finite number, 0 or more, or null where the reference was not computed"
+            raise fields.refused(op, "error", expected, repr(error), _AGAIN)
+        if error is not None and error > ERROR_BOUND:
             expected = f"at most {ERROR_BOUND}, the conformance bound"
             raise fields.refused(op, "error", expected, repr(error), "do not use that kernel: it is wrong")
         work = [*values[3:], None, None][:2]
@@ -155,7 +157,7 @@ class Heading:
             if number is not None and (not _is_number(number) or number < 0):
                 raise fields.refused(op, name, "a finite number, 0 or more", repr(number), _AGAIN)
         flops, moved = (None if number is None else float(number) for number in work)
-        return float(time_us), float(spread), float(error), flops, moved
+        return float(time_us), float(spread), None if error is None else float(error), flops, moved
 
     def _check_possible(self, dims: dict[str, int], time_us: float, flops: float | None, moved: float | None) -> None:
         """Refuse a time that beats the arch's datasheet."""

@@ -216,12 +216,7 @@ def write_measured(
     for row in every:
         label = row.machine.label
         machines[label] = _dumps({"machine": label, **_stated(row.machine)})
-        heading = _heading_of(row, label)
-        line = _line_of(row, configs)
-        text = _dumps(heading)
-        if text not in headings:
-            headings[text] = Heading(heading, check_machine(_stated(row.machine)), configs)
-        headings[text].read(json.loads(line), "", 0)
+        text, line = _checked(row, headings, configs)
         blocks.setdefault(text, []).append(line)
     lines = [_dumps({"format": FORMAT, "version": VERSION}), *(machines[label] for label in sorted(machines))]
     lines += [_dumps({"config": label, "values": configs[label]}) for label in sorted(configs)]
@@ -240,13 +235,34 @@ def write_measured(
         temporary.unlink(missing_ok=True)
 
 
+def refusal_of(row: MeasuredRow | FailedConfig) -> str | None:
+    """Why a row would be refused when it is read; None if it would not be."""
+    try:
+        _checked(row, {}, {})
+    except TunedRecordError as error:
+        return str(error)
+    return None
+
+
+def _checked(
+    row: MeasuredRow | FailedConfig, headings: dict[str, Heading], configs: dict[str, dict[str, Any]]
+) -> tuple[str, str]:
+    """The lines of a row and of its heading, read as a file's are."""
+    heading, line = _heading_of(row, row.machine.label), _line_of(row, configs)
+    text = _dumps(heading)
+    if text not in headings:
+        headings[text] = Heading(heading, check_machine(_stated(row.machine)), configs)
+    headings[text].read(json.loads(line), "", 0)
+    return text, line
+
+
 def rounded(row: MeasuredRow) -> MeasuredRow:
     """A row as it reads back after it was written."""
     return replace(
         row,
         time_us=float(f"{row.time_us:.4g}"),
         spread=float(f"{row.spread:.3g}"),
-        error=float(f"{row.error:.3g}"),
+        error=None if row.error is None else float(f"{row.error:.3g}"),
         flops=None if row.flops is None else float(f"{row.flops:.6g}"),
         moved_bytes=None if row.moved_bytes is None else float(f"{row.moved_bytes:.6g}"),
     )

@@ -59,7 +59,8 @@ class MeasuredRow:
         machine: what it was measured on.
         time_us: median time of one call in microseconds: all device work in it, cold cache.
         spread: half the distance between the quartiles of the times, as a fraction of the median.
-        error: the worst error against the reference, as a fraction of the conformance kit's bound: at most 1.
+        error: the worst error against the reference, as a fraction of the conformance kit's bound: at most 1. None
+            where the results were held to those of the other implementations in ``compared`` instead.
         compared: full names of the implementations that were measured side by side at this point, its own included.
         config: the config the target ran with; None where it takes none.
         flops: floating-point operations, where index data decides them; None means the op's own expression.
@@ -76,7 +77,7 @@ class MeasuredRow:
     machine: Machine
     time_us: float
     spread: float
-    error: float
+    error: float | None
     compared: tuple[str, ...]
     config: Mapping[str, Any] | None = None
     flops: float | None = None
