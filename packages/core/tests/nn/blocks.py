@@ -69,3 +69,15 @@ def assert_same(ours: torch.nn.Module, theirs: Any, x: Tensor, *more: Any, toler
         assert sorted(dict(ours.named_parameters())) == sorted(twins)
         for name, weight in ours.named_parameters():
             torch.testing.assert_close(weight.grad, twins[name].grad, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+def reasons(report: nn.QuantizationReport) -> dict[str, str]:
+    """The layers that were left, and why."""
+    return {row.module: row.reason for row in report.left()}
+
+
+def linear_of(value: float) -> torch.nn.Linear:
+    """A layer with one such weight among others."""
+    linear = torch.nn.Linear(4, 4)
+    linear.weight.data[1, 2] = value
+    return linear

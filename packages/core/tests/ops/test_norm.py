@@ -1,4 +1,4 @@
-"""The references of the norms, against torch.nn.functional in float64 and its autograd."""
+"""The references of the norms, against torch.nn.functional in float64 and its autograd; rules that all norms share."""
 
 import inspect
 import itertools
@@ -6,84 +6,26 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from ops.norms import (
+    CASES,
+    DTYPES,
+    LAYOUTS,
+    MIXED,
+    accumulated_in,
+    assert_rounded_once,
+    exact_layer_norm,
+    exact_rms_norm,
+    gradients,
+    randn,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional
 
 import opmux
 from opmux.errors import InvalidArgument
 from opmux.ops.layer_norm import add_layer_norm, add_layer_norm_backward, layer_norm, layer_norm_backward
 from opmux.ops.norm import add_rms_norm, add_rms_norm_, add_rms_norm_backward, rms_norm, rms_norm_backward
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-LAYOUTS = ("contiguous", "strided", "offset", "transposed")
-SHAPES = ((7, 33), (2, 3, 5), (13,), (4, 1), (0, 8))
-CASES = (  # every size, and two of them in every layout
-    *((shape, "contiguous") for shape in SHAPES),
-    *((shape, layout) for shape in SHAPES[:2] for layout in LAYOUTS[1:]),
-)
-MIXED = (  # x, residual, weight
-    (torch.bfloat16, torch.float32, torch.float32),
-    (torch.bfloat16, torch.bfloat16, torch.float32),
-    (torch.float16, torch.bfloat16, torch.float16),
-    (torch.float32, torch.float64, torch.bfloat16),
-    (torch.float32, torch.float16, torch.float64),
-)
 RMS_OPTIONS = ({}, {"eps": 0.1}, {"weight_offset": 1.0}, {"eps": 1e-5, "weight_offset": -0.5})
-LAYER_OPTIONS = ({}, {"eps": 0.1})
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
-def laid_out(values: Tensor, layout: str) -> Tensor:
-    """The same values in another memory layout, with NaN around them."""
-    if layout == "contiguous" or (layout == "transposed" and values.ndim < 2):
-        return values.clone()
-    if layout == "transposed":
-        return values.mT.contiguous().mT
-    step = 2 if layout == "strided" else 1
-    memory = values.new_full((*values.shape[:-1], step * values.shape[-1] + 3), float("nan"))
-    view = memory[..., 3:][..., ::step]
-    view.copy_(values)
-    return view
-
-
-def randn(*shape: int, dtype: torch.dtype, layout: str = "contiguous") -> Tensor:
-    return laid_out(torch.randn(*shape, dtype=torch.float64).to(dtype), layout)
-
-
-def assert_rounded_once(actual: Tensor, exact: Tensor, dtype: torch.dtype, accumulated: torch.dtype) -> None:
-    """actual is the float64 result, up to the accumulation's error and one rounding to dtype."""
-    assert actual.dtype == dtype
-    assert actual.is_contiguous()
-    slack = 1e-12 if accumulated == torch.float64 else 2e-5
-    rtol = 1.01 * torch.finfo(dtype).eps / 2 + slack
-    torch.testing.assert_close(actual.double(), exact, rtol=rtol, atol=slack, equal_nan=True)
-
-
-def accumulated_in(*tensors: Tensor) -> torch.dtype:
-    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-
-
-def exact_rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
-    return functional.rms_norm(x.double(), x.shape[-1:], weight.double() + weight_offset, eps)
-
-
-def exact_layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    return functional.layer_norm(
-        x.double(), x.shape[-1:], weight.double(), None if bias is None else bias.double(), eps
-    )
-
-
-def gradients(function, tensors, grads):
-    """The gradients of function towards tensors in float64, by torch's autograd."""
-    leaves = [t.detach().double().requires_grad_() for t in tensors]
-    outputs = function(*leaves)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    return torch.autograd.grad(outputs, leaves, [g.double() for g in grads])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -107,77 +49,33 @@ def test_rms_norm_backward(shape, layout, dtype):
             assert_rounded_once(a, e, dtype, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
-def test_layer_norm(shape, layout, dtype):
-    x = randn(*shape, dtype=dtype, layout=layout) + 3  # a mean that has to be taken off
-    weight, bias = (randn(shape[-1], dtype=dtype, layout=layout) for _ in range(2))
-    for options in LAYER_OPTIONS:
-        for b in (None, bias):
-            y = layer_norm.reference(x, weight, b, **options)
-            assert_rounded_once(y, exact_layer_norm(x, weight, b, **options), dtype, dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
-def test_layer_norm_backward(shape, layout, dtype):
-    grad_y, x = (randn(*shape, dtype=dtype, layout=layout) for _ in range(2))
-    weight, bias = (randn(shape[-1], dtype=dtype, layout=layout) for _ in range(2))
-    for options in LAYER_OPTIONS:
-        expected = gradients(lambda x, w, b, o=options: exact_layer_norm(x, w, b, **o), (x, weight, bias), (grad_y,))
-        actual = layer_norm_backward.reference(grad_y, x, weight, **options)
-        for a, e in zip(actual, expected, strict=True):
-            assert_rounded_once(a, e, dtype, dtype)
-
-
 @pytest.mark.parametrize("dtypes", [*((d, d, d) for d in DTYPES), *MIXED], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(7, 33), (13,), (2, 3, 5)], ids=str)
-@pytest.mark.parametrize("norm", ["rms", "layer"])
-def test_add_norms(norm, shape, layout, dtypes):
+def test_add_rms_norm(shape, layout, dtypes):
     x, residual = (randn(*shape, dtype=d, layout=layout) for d in dtypes[:2])
-    weight, bias = (randn(shape[-1], dtype=dtypes[2], layout=layout) for _ in range(2))
+    weight = randn(shape[-1], dtype=dtypes[2], layout=layout)
     acc = accumulated_in(x, residual, weight)
-    if norm == "rms":
-        y, residual_out = add_rms_norm.reference(x, residual, weight, eps=1e-3, weight_offset=1.0)
-        exact = exact_rms_norm(residual_out, weight, eps=1e-3, weight_offset=1.0)
-    else:
-        y, residual_out = add_layer_norm.reference(x, residual, weight, bias, eps=1e-3)
-        exact = exact_layer_norm(residual_out, weight, bias, eps=1e-3)
-        y_without, _ = add_layer_norm.reference(x, residual, weight, eps=1e-3)
-        assert_rounded_once(y_without, exact_layer_norm(residual_out, weight, eps=1e-3), x.dtype, acc)
+    y, residual_out = add_rms_norm.reference(x, residual, weight, eps=1e-3, weight_offset=1.0)
     assert_rounded_once(residual_out, x.double() + residual.double(), residual.dtype, acc)
-    assert_rounded_once(y, exact, x.dtype, acc)
+    assert_rounded_once(y, exact_rms_norm(residual_out, weight, eps=1e-3, weight_offset=1.0), x.dtype, acc)
 
 
 @pytest.mark.parametrize("dtypes", [*((d, d, d) for d in DTYPES), *MIXED], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(7, 33), (13,), (2, 3, 5)], ids=str)
-@pytest.mark.parametrize("norm", ["rms", "layer"])
-def test_add_norms_backward(norm, shape, layout, dtypes):
+def test_add_rms_norm_backward(shape, layout, dtypes):
     grad_y = randn(*shape, dtype=dtypes[0], layout=layout)
     grad_residual_out, total = (randn(*shape, dtype=dtypes[1], layout=layout) for _ in range(2))
-    weight, bias = (randn(shape[-1], dtype=dtypes[2], layout=layout) for _ in range(2))
+    weight = randn(shape[-1], dtype=dtypes[2], layout=layout)
     acc = accumulated_in(grad_y, total, weight)
-    if norm == "rms":
-        options = {"eps": 1e-3, "weight_offset": 1.0}
-        actual = add_rms_norm_backward.reference(grad_y, grad_residual_out, total, weight, **options)
-        (grad_sum, *rest) = gradients(
-            lambda s, w: (exact_rms_norm(s, w, **options), s * 1.0),
-            (total, weight),
-            (grad_y, grad_residual_out),
-        )
-    else:
-        options = {"eps": 1e-3}
-        actual = add_layer_norm_backward.reference(grad_y, grad_residual_out, total, weight, **options)
-        (grad_sum, *rest) = gradients(
-            lambda s, w, b: (exact_layer_norm(s, w, b, **options), s * 1.0),
-            (total, weight, bias),
-            (grad_y, grad_residual_out),
-        )
-    expected = (grad_sum, grad_sum, *rest)
-    result_dtypes = (dtypes[0], dtypes[1], *(dtypes[2] for _ in rest))
-    for a, e, dtype in zip(actual, expected, result_dtypes, strict=True):
+    options = {"eps": 1e-3, "weight_offset": 1.0}
+    actual = add_rms_norm_backward.reference(grad_y, grad_residual_out, total, weight, **options)
+    grad_sum, grad_weight = gradients(
+        lambda s, w: (exact_rms_norm(s, w, **options), s * 1.0), (total, weight), (grad_y, grad_residual_out)
+    )
+    expected = (grad_sum, grad_sum, grad_weight)
+    for a, e, dtype in zip(actual, expected, dtypes, strict=True):
         assert_rounded_once(a, e, dtype, acc)
 
 

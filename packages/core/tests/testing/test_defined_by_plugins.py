@@ -94,26 +94,3 @@ def test_wrong_kernels_of_theirs_fail(ops: dict[str, Any]) -> None:
         with backends(kernel=Implementation(op=name, target=target)):
             report = run_conformance("kernel", [name], "small")
         assert check in {f["check"] for f in report["ops"][0]["failures"]}, name
-
-
-def test_a_wrong_backward_of_theirs_fails() -> None:
-    """Written by hand, with a factor too much: the measure of every backend's gradients would be wrong."""
-
-    @define_op(gradient="kit_square_backward")
-    def kit_square(x: Real[Tensor, "rows width"]) -> Real[Tensor, "rows width"]:
-        """Square."""
-        return (x * x).contiguous()
-
-    @define_op(outputs=("grad_x",))
-    def kit_square_backward(
-        grad_out: Real[Tensor, "rows width"], x: Real[Tensor, "rows width"], *, output_mask: tuple[bool] = (True,)
-    ) -> Real[Tensor, "rows width"]:
-        """Its gradient, wrong."""
-        return (grad_out * x).contiguous()
-
-    try:
-        report = run_conformance("reference", ["kit_square"], "interpreter")
-    finally:
-        for name in ("kit_square", "kit_square_backward"):
-            OPS.pop(name, None)
-    assert "gradient reference" in {f["check"] for f in report["ops"][0]["failures"]}

@@ -1,0 +1,9 @@
+"""Random inputs are the same in every run."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
