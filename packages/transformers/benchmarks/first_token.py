@@ -2,7 +2,8 @@
 
 ``python benchmarks/first_token.py --out results.json [--limit SECONDS] [--tiny]``. Each row is a process of its own:
 with empty caches, with the caches that the first one filled, and with empty caches but a bundle that `opmux prebuild`
-made of the recorded calls. Weights are random. The seconds begin with the process, before anything is imported.
+made of the recorded calls, those of patching among them. Weights are random. The seconds begin with the process, before
+anything is imported; ``compiled`` counts the kernels that a process had to compile itself.
 """
 
 import time
@@ -10,6 +11,7 @@ import time
 STARTED = time.perf_counter()
 
 import argparse  # noqa: E402
+import contextlib  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import subprocess  # noqa: E402
@@ -42,21 +44,15 @@ def serve(tiny: bool, shapes: str | None) -> dict[str, float]:
             super().patch_model()
             done("patch")
 
-    row = Timed("opmux", "llama-1b", Settings(tiny, 1))
-
-    def decode() -> None:
+    recording = contextlib.nullcontext() if shapes is None else opmux.trace(record_shapes=shapes)
+    with recording:  # patching too, which makes calls to judge what it replaces
+        row = Timed("opmux", "llama-1b", Settings(tiny, 1))
         for name, (batch, tokens) in zip(("first token", "second batch shape"), PROMPTS, strict=True):
             before = time.perf_counter()
             with torch.no_grad():
                 row.model.generate(row.tokens(batch, tokens), max_new_tokens=2, do_sample=False)
             done(name)
             seconds[f"{name}, alone"] = time.perf_counter() - before
-
-    if shapes is None:
-        decode()
-    else:
-        with opmux.trace(record_shapes=shapes):
-            decode()
     return {step: round(value, 3) for step, value in seconds.items()}
 
 
@@ -68,7 +64,10 @@ class Rows:
         self.found: dict[str, Any] = {}
 
     def run(self, name: str, command: list[str], cache: str, **environment: str) -> Any:
-        """What a command prints as JSON, after whatever else it says; None where it fails or time is over."""
+        """What a command prints as JSON, after whatever else it says; None where it prints none or time is over.
+
+        `opmux prebuild` exits with 1 where a kernel cannot be built, and its bundle has the others.
+        """
         own = {
             "TRITON_CACHE_DIR": str(self.folder / cache / "triton"),
             "OPMUX_CACHE": str(self.folder / cache / "opmux"),
@@ -78,23 +77,32 @@ class Rows:
         try:
             done = subprocess.run(
                 command, env={**os.environ, **own, **environment}, timeout=max(1.0, left), capture_output=True,
-                text=True, check=True,
+                text=True, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             print(f"{name}: the time is over", flush=True)
             return None
-        except subprocess.CalledProcessError as error:
-            print(f"{name}: {error.stderr[-2000:]}", flush=True)
+        print(f"{name}: exit {done.returncode}, {time.monotonic() - started:.1f} s", flush=True)
+        if done.returncode:
+            print(done.stderr[-2000:], flush=True)
+        if "{" not in done.stdout:
             return None
-        print(f"{name}: {time.monotonic() - started:.1f} s", flush=True)
         return json.loads(done.stdout[done.stdout.index("{") :])
 
     def row(self, name: str, cache: str, **environment: str) -> None:
         """Serve in a process of its own."""
         command = [sys.executable, __file__, "--serve", *(["--tiny"] if self.tiny else [])]
+        before = self.compiled(cache)
         found = self.run(name, command, cache, **environment)
         if found is not None:
-            self.found[name] = found
+            new = self.compiled(cache) - before
+            self.found[name] = {**found, "compiled": len(new)}
+            print(f"{name}: {len(new)} kernels compiled: {' '.join(sorted(new))[:1000]}", flush=True)
+
+    def compiled(self, cache: str) -> set[str]:
+        """The kernels in a cache of Triton's, as folder and name."""
+        found = (self.folder / cache / "triton").glob("*/*.cubin")
+        return {f"{path.parent.name[:6]}/{path.stem}" for path in found}
 
 
 def measure(limit: float, tiny: bool) -> dict[str, Any]:

@@ -103,3 +103,14 @@ def dequantised(plain: nn.Module, codes: Any = "fp8", activations: str = "token"
         bias = None if values.bias is None else values.bias.detach()
         put(made, path, Dequantised(values.weight.detach(), bias, stored.weight.dtype, block))
     return made
+
+
+def calls_of(of: Any, run: Any) -> dict[str, int]:
+    """How often a model calls each op that quantises or multiplies codes."""
+    with opmux.trace() as traced:
+        run(of)
+    found: dict[str, int] = {}
+    for row in traced.rows:
+        if "quantize" in row.op or row.op in ("scaled_linear", "silu_mul", "silu_and_mul"):
+            found[row.op] = found.get(row.op, 0) + row.calls
+    return found

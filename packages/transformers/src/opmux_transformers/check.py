@@ -5,6 +5,9 @@ the two round in different places; there the patched model's error against a flo
 the unpatched one. The unpatched model runs transformers' eager attention, which defines what a model computes; the sdpa
 of some versions ignores a softcap.
 
+Where experts are chosen, gradients and quantised models are compared on prompts that all models route alike: rounding
+may send a token to another expert.
+
 A model that only fills masks, such as ModernBERT, has no tokens to generate: its logits and gradients are compared.
 """
 
@@ -22,6 +25,7 @@ from opmux_transformers.configs import first_line, small_config
 from opmux_transformers.patching import patch_model
 from opmux_transformers.quantised_reference import quantise
 from opmux_transformers.reporting import Report
+from opmux_transformers.routes import routed_alike
 
 SEED = 0
 PROMPT = 12
@@ -85,9 +89,9 @@ def _fills_masks(config: Any) -> bool:
     return kind in transformers.MODEL_FOR_MASKED_LM_MAPPING and kind not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
 
 
-def prompts(config: Any) -> Tensor:
-    """Two prompts of random tokens."""
-    generator = torch.Generator().manual_seed(SEED + 1)
+def prompts(config: Any, number: int = 0) -> Tensor:
+    """Two prompts of random tokens; others for each number."""
+    generator = torch.Generator().manual_seed(SEED + 1 + number)
     return torch.randint(3, config.vocab_size, (2, PROMPT), generator=generator)
 
 
@@ -98,7 +102,8 @@ def compare(config: Any, dtype: torch.dtype, device: str = "cpu") -> tuple[list[
     report = patch_model(patched, dict(ALL))
     exact = copy.deepcopy(plain).float() if dtype != torch.float32 else plain
     ids = prompts(plain.config).to(device)
-    found = [_logits(plain, patched, exact, ids, dtype), _gradients(plain, patched, exact, ids, dtype)]
+    alike = routed_alike((exact, plain, patched), lambda number: prompts(plain.config, number).to(device))
+    found = [_logits(plain, patched, exact, ids, dtype), _gradients(plain, patched, exact, alike, dtype)]
     if not _fills_masks(config):
         found.append(_tokens(plain, patched, ids, dtype, found[0].bound))
     return found, report
@@ -189,7 +194,7 @@ def compare_quantised(config: Any, codes: str, device: str = "cpu") -> tuple[Com
     report = patch_model(patched, {**ALL, "quantize": codes})
     taken = {row.module for row in report.rows if row.kind == "quantize" and row.op}
     quantise(plain, codes, taken)
-    ids = prompts(plain.config).to(device)
+    ids = routed_alike((plain, patched), lambda number: prompts(plain.config, number).to(device))
     with torch.no_grad():
         own, right = (model(ids).logits for model in (patched, plain))
     return Comparison("logits", f"{codes} codes", _far(own, right), OTHER_CODES), report
