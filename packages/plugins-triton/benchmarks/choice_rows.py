@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import choice_peers
 import torch
 
 import opmux
@@ -120,7 +121,7 @@ class Measuring:
                     made[name] = make()
                 except Exception as error:  # a library that does not take the call
                     refused[name] = in_one_line(error)
-        return made
+        return made | choice_peers.quantised(point.op, arguments.tensors, arguments.options)
 
     def _entered(self, calls: dict[str, Run], prepared: Prepared, left: dict[str, str]) -> dict[str, Timed]:
         """Calls that are warmed up; what raises is left out."""

@@ -23,6 +23,8 @@ ROWS = (1, 65536)
 KV_BYTES = (50e6, 1.3e9)
 """Keys and values that a decoding step reads."""
 PAGES = (16, 32, 64)
+EXPERTS = (512, 768, 1024, 1408, 1536, 2048, 2816, 2880, 4096, 6144, 7168)
+"""Widths of experts, and of what they are fed, in published mixtures."""
 MOST_BYTES = 2**31
 """Of one tensor."""
 MOST_FLOPS = 8e12
@@ -38,10 +40,12 @@ class Group(NamedTuple):
     Attributes:
         key: its name in files and on the command line.
         draw: draws one call: its op and its sizes.
+        named_only: whether it is drawn only where it is asked for by its name.
     """
 
     key: str
     draw: Draw
+    named_only: bool = False
 
 
 def groups(small: bool) -> tuple[Group, ...]:
@@ -60,6 +64,13 @@ def groups(small: bool) -> tuple[Group, ...]:
     ]
     made.append(Group("linear_backward", _product("linear_backward", (65, 16384), small)))
     made += [Group(f"decode-{name}", _decode(kv_heads, small)) for name, kv_heads in (("few", (1, 2)), ("8", (8,)))]
+    for blocks in ("token", "square"):
+        made.append(Group(f"scaled_linear-{blocks}", _scaled("scaled_linear", blocks, small), named_only=True))
+        made.append(Group(f"scaled_grouped-{blocks}", _grouped("scaled_grouped_linear", blocks, small), True))
+    for op in ("grouped_linear", "grouped_weight_grad", "masked_grouped_linear"):
+        made.append(Group(op, _grouped(op, "", small), named_only=True))
+    masked = _grouped("scaled_masked_grouped_linear", "square", small)
+    made.append(Group("scaled_masked", masked, named_only=True))
     return tuple(made)
 
 
@@ -70,10 +81,12 @@ def drawn(seed: int, per_group: int, small: bool, only: Sequence[str] = ()) -> I
         seed: of the drawing.
         per_group: calls of each group.
         small: sizes for a CPU, in float32.
-        only: these groups; all if empty.
+        only: these groups; if empty, all that are not drawn by name only.
     """
     dtype = torch.float32 if small else torch.bfloat16
-    found = [(g, random.Random(f"{seed} {g.key}")) for g in groups(small) if not only or g.key in only]
+    found = [
+        (g, random.Random(f"{seed} {g.key}")) for g in groups(small) if g.key in only or not (only or g.named_only)
+    ]
     seen: set[str] = set()
     for _ in range(per_group):
         for group, source in found:
@@ -102,6 +115,41 @@ def _product(op: str, band: tuple[int, int], small: bool) -> Draw:
         m = _between(source, (1, SMALL_ROWS) if small else band)
         n, k = source.choice(widths), source.choice(widths)
         return op, {"tokens": m, "n": n, "k": k}
+
+    return draw
+
+
+def _scales(blocks: str, m: int, n: int, k: int) -> Sizes:
+    """The sizes of scales: of tokens and channels, or of blocks of 1x128 and 128x128."""
+    if blocks == "token":
+        return {"m_blocks": m, "k_blocks": 1, "w_rows": n, "w_blocks": 1}
+    columns = -(-k // 128)
+    return {"m_blocks": m, "k_blocks": columns, "w_rows": -(-n // 128), "w_blocks": columns}
+
+
+def _scaled(op: str, blocks: str, small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        _, sizes = _product(op, (1, 16384), small)(source)
+        m, n, k = sizes["tokens"], sizes["n"], sizes["k"]
+        return op, {"batch": 1, "m": m, "n": n, "k": k, **_scales(blocks, m, n, k), "out_dtype": torch.bfloat16}
+
+    return draw
+
+
+def _grouped(op: str, blocks: str, small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        count = source.choice((2, 4) if small else (4, 8, 16, 32, 64, 128))
+        rows = _between(source, (1, 4) if small else (1, 4096))
+        widths = SMALL_WIDTHS if small else EXPERTS
+        sizes: Sizes = {"groups": count, "n": source.choice(widths), "k": source.choice(widths)}
+        if "masked" in op:
+            sizes |= {"max_m": rows * source.choice((1, 2, 4)), "expected_m": rows}
+        else:
+            sizes["m"] = count * rows
+        if blocks:
+            m = sizes.get("m", sizes.get("max_m"))
+            sizes |= {**_scales(blocks, m, sizes["n"], sizes["k"]), "out_dtype": torch.bfloat16}
+        return op, sizes
 
     return draw
 

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from choice_rows import Measuring, built
 
 from opmux import tuning
 from opmux.bench.isolated import complaints, in_one_line
+from opmux.bench.plots.summary import geometric_mean
 from opmux.bench.work import measure_ceilings
 from opmux.shapes import Point
 from opmux.tuner.machine import machine_of
@@ -37,6 +38,8 @@ WHOLE_OF = 4
 """The smallest calls of each group on which whole calls are measured."""
 SAVE_EVERY_S = 5.0
 MOST_JOBS = 14
+LOW = 0.92
+"""A speedup over torch that the summary counts as low."""
 
 
 def compiled(todo: list[tuple[str, Point]], device: torch.device, jobs: int, limit_s: float) -> list[tuple[str, Point]]:
@@ -89,6 +92,28 @@ def head_of(device: torch.device, given: argparse.Namespace) -> dict[str, Any]:
         "record_files": [Path(file.file).name for file in files],
         "rows_of": dict(sorted(Counter(row.machine.device for row in rows).items())),
     }
+
+
+def summaries(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each group: how fast the choice is beside the best of torch, and what choosing the best would gain."""
+    for group in dict.fromkeys(row["group"] for row in rows):
+        speedups, regrets, slowest = [], [], ""
+        for row in rows:
+            if row["group"] != group or row["chosen"] not in row["opmux"]:
+                continue
+            took = row["opmux"][row["chosen"]][0]
+            regrets.append(took / min(figures[0] for figures in row["opmux"].values()))
+            if row["torch"]:
+                speedups.append(min(figures[0] for figures in row["torch"].values()) / took)
+                slowest = row["key"] if speedups[-1] == min(speedups) else slowest
+        said = f"{group}: {len(regrets)} calls"
+        if speedups:
+            low = sum(s < LOW for s in speedups)
+            said += f", over the best of torch geomean {geometric_mean(speedups):.3f} of {len(speedups)}"
+            said += f", {low} below {LOW}, least {min(speedups):.3f} at {slowest}"
+        if regrets:
+            said += f"; regret geomean {geometric_mean(regrets):.3f}, worst {max(regrets):.2f}"
+        yield said
 
 
 def smallest(calls: list[tuple[str, Point]]) -> Iterator[str]:
@@ -155,6 +180,8 @@ def main(words: list[str] | None = None) -> int:
                 write(given.out, head, rows)
                 saved = time.perf_counter()
     write(given.out, head, rows)
+    for line in summaries(rows):
+        print(line, flush=True)
     for row in rows:
         for name, said in row["failed"].items():
             print(f"FAILED {row['key']}: {name}: {said}", flush=True)

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-MODULES = ("measure_choice", "choice_rows", "choice_shapes", "measure_attention", "measure_products")
+MODULES = ("measure_choice", "choice_rows", "choice_peers", "choice_shapes", "measure_attention", "measure_products")
 QUICK = ["--seed", "3", "--small", "--per-group", "1", "--rounds", "3", "--group", "linear-decode"]
 QUICK += ["--group", "linear_backward"]
 
@@ -30,7 +30,7 @@ def test_a_dry_run_lists_valid_calls_of_every_group(program: ModuleType, capsys:
     shapes = program.choice_shapes
     assert program.main(["--seed", "7", "--per-group", "3", "--dry"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    groups = [group.key for group in shapes.groups(False)]
+    groups = [group.key for group in shapes.groups(False) if not group.named_only]
     assert listed[-1] == f"{3 * len(groups)} calls"
     assert Counter(line.partition(":")[0] for line in listed[:-1]) == dict.fromkeys(groups, 3)
     for _, point in shapes.drawn(7, 3, False):
@@ -65,6 +65,21 @@ def test_small_calls_are_measured_on_the_cpu_and_a_run_goes_on(
     assert program.main([*QUICK, "--out", str(out)]) == 0
     assert json.loads(out.read_text())["rows"] == json.loads(written)["rows"], "nothing was left to measure"
     capsys.readouterr()
+
+
+def test_quantised_products_are_drawn_by_name_and_summed_up(
+    program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [group.key for group in program.choice_shapes.groups(False) if group.named_only]
+    for _, point in program.choice_shapes.drawn(7, 5, False, named):
+        point.check()
+    words = ["--seed", "3", "--small", "--per-group", "1", "--rounds", "3", "--out", str(tmp_path / "choice.json")]
+    assert program.main([*words, *(word for key in named for word in ("--group", key))]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "; regret geomean " in line]
+    assert [line.partition(":")[0] for line in lines] == named
+    assert all(": 1 calls" in line for line in lines)
+    with_torch = [line.partition(":")[0] for line in lines if "over the best of torch geomean" in line]
+    assert {"scaled_linear-token", "grouped_linear"} <= set(with_torch)
 
 
 def test_a_file_of_another_run_is_not_mixed_in(program: ModuleType, tmp_path: Path) -> None:

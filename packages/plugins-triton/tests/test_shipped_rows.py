@@ -1,5 +1,6 @@
 """The rows that this package ships: small, valid as a whole, and what calls on their arch are chosen by."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -119,3 +120,34 @@ def test_what_is_shipped_of_a_file_that_was_measured(
     assert capsys.readouterr().out.startswith("1 rows in ")
     (row,) = read_measured(tmp_path / "out.measured").rows
     assert (row.implementation, row.time_us, row.config, row.compared) == ("triton", 9.0, None, ("triton",))
+
+
+def test_rows_of_a_run_of_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+    import rows_of_choice
+
+    machine = {
+        "arch": "sm_90", "device": "D", "multiprocessors": 132, "clock_mhz": 1980.0, "memory_gbps": 4800.0,
+        "driver": "580", "versions": {"torch": "2.11.0"}, "clocks": {}, "date": "2026-11-23",
+    }  # fmt: skip
+    linear = {"op": "linear", "dtypes": {"x": "bf16", "w": "bf16"}, "dims": {"tokens": 16, "k": 4096, "n": 4096}}
+    norm = {"op": "rms_norm", "dtypes": {"x": "bf16", "weight": "bf16"}, "dims": {"tokens": 16, "hidden": 64}}
+    times = {"triton": [10.0, 9.9, 10.3, 11], "vendor:blas": [12.0, 12.0, 12.0, 11]}
+    run = {
+        **machine,
+        "rows": [{"point": linear, "opmux": times}, {"point": norm, "opmux": {"triton": times["triton"]}}],
+    }
+    (tmp_path / "choice.json").write_text(json.dumps(run))
+    made = tmp_path / "drawn.measured"
+    words = [str(tmp_path / "choice.json"), "--out", str(made)]
+    assert rows_of_choice.main([*words, "--op", "linear"]) == 0
+    assert capsys.readouterr().out == "2 rows\n"
+    found = read_measured(made)
+    assert found.refused == ()
+    assert {(row.implementation, row.time_us, row.spread, row.error) for row in found.rows} == {
+        ("triton", 10.0, 0.02, None), ("vendor:blas", 12.0, 0.0, None),
+    }  # fmt: skip
+    assert {row.compared for row in found.rows} == {("triton", "vendor:blas")}
+    assert rows_of_choice.main([*words, "--op", "attention"]) == 1

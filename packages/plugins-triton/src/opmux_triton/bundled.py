@@ -40,9 +40,10 @@ class BundledCache(FileCacheManager):  # type: ignore[misc]  # Triton is not typ
         found = own or self._of_bundles(filename)
         if found is None and compiling_forbidden():
             kernel = filename.removesuffix(".json")
-            known = ", ".join(f"{b.root} ({', '.join(b.archs)})" for b in layers()) or "none is named by OPMUX_BUNDLES"
+            known = ", ".join(b.label for b in layers()) or "none is named by OPMUX_BUNDLES"
             raise KernelMissing(
-                f"kernel {kernel} is not compiled, and OPMUX_NO_JIT forbids it; bundles: {known}; "
+                f"kernel {kernel} is not compiled for triton {triton.__version__}, and OPMUX_NO_JIT forbids it; "
+                f"bundles: {known}; "
                 f"try: opmux prebuild --arch {_arch()} --backend triton --shapes FILE --out DIR"
             )
         return found

@@ -9,6 +9,7 @@ import pytest
 import torch
 import triton
 
+import opmux_jit
 from opmux.plugin import BuildFailed
 from opmux.shapes import read_shapes
 from opmux_jit import prebuild
@@ -109,7 +110,8 @@ def test_where_compiling_is_forbidden_a_missing_kernel_is_an_error(
     with bundled.layered(lambda: "sm_80"), pytest.raises(KernelMissing) as caught:
         compile_launch(launches[0], "sm_80")
     assert str(caught.value) == (
-        f"kernel norm is not compiled, and OPMUX_NO_JIT forbids it; bundles: {built[0]} (sm_90); "
+        f"kernel norm is not compiled for triton {triton.__version__}, and OPMUX_NO_JIT forbids it; "
+        f"bundles: {built[0]} (sm_90; opmux-jit {opmux_jit.__version__}, triton {triton.__version__}); "
         "try: opmux prebuild --arch sm_80 --backend triton --shapes FILE --out DIR"
     )
     assert issubclass(KernelMissing, BuildFailed)

@@ -122,11 +122,6 @@ def norm_quantize_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig
     return FusedConfig(block=rows.block, rows=rows.rows, num_warps=rows.num_warps, quantize=second)
 
 
-def rms_norm_quantize_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig:
-    """Whole rows in one program, without a residual."""
-    return norm_quantize_config(arch, features)
-
-
 def gate_quantize_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig:
     """Tiles of whole blocks of one row, with half the columns of `quantize_config`: they hold two tensors."""
     n, few = max(1, features["n"]), features["bucket(m)"] <= _FEW_ROWS

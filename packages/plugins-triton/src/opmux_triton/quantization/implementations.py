@@ -4,7 +4,8 @@ from opmux.plugin import Bucket, Constraint, Dtype, Exact, Implementation, UnitS
 from opmux_triton.archs import FLOATS, PORTABLE
 
 
-def _record(op: str, kind: str, width: str, *tensors: str) -> Implementation:
+def _record(op: str, kind: str, width: str, *tensors: str, space: str | None = None) -> Implementation:
+    """An op that quantises; ``space`` names its own where that of its kind is not the whole one."""
     schema = "QuantizeConfig" if kind == "quantize" else "FusedConfig"
     return Implementation(
         op=op,
@@ -13,7 +14,7 @@ def _record(op: str, kind: str, width: str, *tensors: str) -> Implementation:
         when=(*(Dtype(name, *FLOATS) for name in tensors), UnitStride(*tensors)),
         features=(Exact(width), Exact("block"), Bucket("m")),
         config=f"opmux_triton.quantization.configs:{kind}_config",
-        space=f"opmux_triton.quantization.spaces:{kind}_space",
+        space=f"opmux_triton.quantization.spaces:{space or kind}_space",
         config_schema=f"opmux_triton.quantization.configs:{schema}",
         capturable=True,
         deterministic=True,
@@ -48,7 +49,7 @@ RECORDS = (
         deterministic=True,
     ),
     _record("quantize", "quantize", "k", "x"),
-    _record("rms_norm_quantize", "rms_norm_quantize", "hidden", "x", "weight"),
+    _record("rms_norm_quantize", "norm_quantize", "hidden", "x", "weight", space="rms_norm_quantize"),
     _record("add_rms_norm_quantize", "norm_quantize", "hidden", "x", "residual", "weight"),
     _record("silu_and_mul_quantize", "gate_quantize", "n", "x"),
 )

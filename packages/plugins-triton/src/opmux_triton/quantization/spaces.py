@@ -12,7 +12,6 @@ from opmux_triton.quantization.configs import (
     gate_quantize_config,
     norm_quantize_config,
     quantize_config,
-    rms_norm_quantize_config,
 )
 from opmux_triton.variations import around, variations
 
@@ -42,7 +41,7 @@ def norm_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Fus
 
 def rms_norm_quantize_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:
     """The same, and on NVIDIA programs that go through all rows and load some of them ahead."""
-    base = rms_norm_quantize_config(arch, features)
+    base = norm_quantize_config(arch, features)
     alone = replace(base, programs=0)
     yield from variations(alone, rows=around(base.rows, 1, 16), num_warps=around(base.num_warps, 1, 16))
     if arch.vendor == "nvidia" and base.quantize is None:

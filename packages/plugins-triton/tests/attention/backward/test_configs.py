@@ -49,3 +49,13 @@ def test_the_gluon_kernels_of_wide_heads_need_a_stage_and_take_zero_for_all_pair
 def test_portable_tiles_of_wide_heads_on_sm_90_have_the_rows_of_a_warpgroup_instruction() -> None:
     made = configs.backward_config(parse_arch("sm_90"), {"head_dim": 256, "value_dim": 256})
     assert made.keys_values.block_n == made.queries.block_m == 64
+
+
+@pytest.mark.parametrize("name", ["hopper_config", "backward_config"])
+def test_shares_are_decided_in_the_call_or_at_most_eight(name: str) -> None:
+    made = getattr(configs, name)(parse_arch("sm_90"), {"head_dim": 64, "value_dim": 64})
+    assert made.shares == 0
+    replace(made, shares=8)
+    for wrong in (-1, 9):
+        with pytest.raises(ValueError, match=rf"^shares expected 0 to 8, got {wrong}$"):
+            replace(made, shares=wrong)

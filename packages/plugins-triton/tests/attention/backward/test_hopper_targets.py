@@ -1,5 +1,6 @@
 """What is launched for attention's backward on sm_90."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ OPTIONS: dict[str, Any] = {"scale": None, "causal": True, "window": (-1, -1), "s
 
 
 def launches(
-    mask: tuple[bool, ...] = (True, True, True, False), odd: bool = False, dim: int = 128, **changes: Any
-) -> list[Launch]:
+    mask: tuple[bool, ...] = (True, True, True, False), odd: bool = False, dim: int = 128, shares: int = 0,
+    **changes: Any,
+) -> list[Launch]:  # fmt: skip
     config = hopper_config(parse_arch("sm_90"), {"head_dim": dim, "value_dim": dim})
+    config = replace(config, shares=shares)
     q, k = made(2, 300, 8, dim), made(2, 500, 2, dim)
     v = made(2, 500, 2, dim + 1)[..., :dim] if odd else k
     lse = made(2, 8, 300, dtype=torch.float32)
@@ -31,24 +34,40 @@ def launches(
 def test_the_gluon_kernel_computes_every_product_and_the_portable_ones_repair() -> None:
     found = launches()
     assert [launch.kernel.__name__ for launch in found] == [
-        "row_statistics", "attention_backward", "sum_of_queries", "keys_values", "queries_of",
+        "row_statistics", "attention_backward", "sum_of_shares", "sum_of_queries", "keys_values", "queries_of",
     ]  # fmt: skip
     products = found[1]
     assert products.kernel.is_gluon()
-    assert products.grid == (-(-500 // 128) * 2 * 2,)
-    assert [launch.meta["REPAIR"] for launch in found[3:]] == [True, True]
-    assert [launch.meta["NOTED"] for launch in found[3:]] == [128, 64]
+    assert [launch.meta["REPAIR"] for launch in found[4:]] == [True, True]
+    assert [launch.meta["NOTED"] for launch in found[4:]] == [128, 64]
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3, 8])
+def test_programs_that_share_a_tile_of_keys_write_float32_parts(shares: int) -> None:
+    found = launches(shares=shares)
+    products = found[1]
+    assert products.grid == (-(-500 // 128) * 2 * 2 * shares,)
+    parts = products.arguments[2]
+    assert parts.shape == ((2, 500, 2, 128) if shares == 1 else (2, 500, 2, shares, 128))
+    assert parts.dtype == (torch.bfloat16 if shares == 1 else torch.float32)
+    assert ("sum_of_shares" in [launch.kernel.__name__ for launch in found]) == (shares > 1)
+
+
+def test_the_tiles_of_all_pairs_run_longest_first_where_programs_are_few() -> None:
+    few = launches(shares=1)[1]
+    section = few.arguments[16]
+    assert section == 2 * 2
 
 
 @pytest.mark.parametrize(("dim", "width"), [(64, 64), (72, 128), (96, 128), (128, 128)])
 def test_heads_are_computed_in_64_or_128_columns(dim: int, width: int) -> None:
-    _, products, sums, *_ = launches(dim=dim)
+    _, products, sums, *_ = launches(dim=dim, shares=1)
     assert [(launch.meta["COLUMNS"], launch.meta["HEAD_DIM"]) for launch in (products, sums)] == [(dim, width)] * 2
     assert products.meta["ROWS"] * width == 8192
 
 
 def test_without_a_mask_there_is_nothing_to_repair() -> None:
-    found = launches(causal=False)
+    found = launches(causal=False, shares=1)
     assert [launch.kernel.__name__ for launch in found] == ["row_statistics", "attention_backward", "sum_of_queries"]
 
 

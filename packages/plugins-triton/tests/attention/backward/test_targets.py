@@ -1,6 +1,7 @@
 """What is launched for attention's backward."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from opmux_triton.launch import Launch, recording
 OPTIONS: dict[str, Any] = {"scale": None, "causal": False, "window": (-1, -1), "softcap": 0.0}
 
 
-def run(mask: tuple[bool, ...] = (True,) * 4, arch: str = "sm_80", **changes: Any) -> tuple[list[Launch], Any]:
-    config = backward_config(parse_arch(arch), {"head_dim": 64, "value_dim": 64})
+def run(
+    mask: tuple[bool, ...] = (True,) * 4, arch: str = "sm_80", shares: int = 1, **changes: Any
+) -> tuple[list[Launch], Any]:
+    config = replace(backward_config(parse_arch(arch), {"head_dim": 64, "value_dim": 64}), shares=shares)
     q, k = made(2, 300, 8, 64), made(2, 500, 2, 64)
     lse, sinks = made(2, 8, 300, dtype=torch.float32), made(8)
     with recording(arch) as recorded:
@@ -56,3 +59,19 @@ def test_under_a_mask_tiles_that_are_not_finite_are_computed_again() -> None:
     noted = launches[2].meta["NOTED"]
     assert launches[3].meta["NOTED"] == noted == launches[2].meta["BLOCK_N"]
     assert launches[2].grid == (-(-500 // noted) * 2 * 2,)
+
+
+@pytest.mark.parametrize("mask", [(True, True, True, False), (True, True, False, False), (False, False, True, False)])
+def test_shares_of_the_wanted_gradients_are_added_after_the_repair(mask: tuple[bool, ...]) -> None:
+    launches, grads = run(mask, shares=4, causal=True)
+    of_keys = [launch for launch in launches if launch.kernel.__name__ in ("keys_values", "sum_of_shares")]
+    assert names(of_keys) == ["keys_values", "keys_values", "sum_of_shares"]
+    assert of_keys[0].grid == (-(-500 // of_keys[0].meta["BLOCK_N"]) * 2 * 2 * 4,)
+    wanted = [grad.numel() > 0 for grad in grads[1:3]]
+    assert [part.shape for part in of_keys[2].arguments[:2]] == [(2, 500, 2, 4, 64) if w else (0,) for w in wanted]
+    assert of_keys[2].grid == (sum(wanted) * -(-2 * 500 * 2 // of_keys[2].meta["ROWS"]),)
+
+
+def test_few_programs_share_tiles_without_being_told_to() -> None:
+    launches, _ = run(shares=0)
+    assert "sum_of_shares" in names(launches)

@@ -48,6 +48,15 @@ class StatisticsConfig:
         require_powers_of_two(self, "rows", "num_warps")
 
 
+SHARES = (1, 2, 3, 4, 6, 8)
+"""How many programs may divide the queries of a tile of keys among them."""
+
+
+def _check_shares(config: Any) -> None:
+    if not 0 <= config.shares <= SHARES[-1]:
+        raise ValueError(f"shares expected 0 to {SHARES[-1]}, got {config.shares}")
+
+
 @dataclass(frozen=True)
 class BackwardConfig:
     """Launch parameters of the portable kernels.
@@ -59,6 +68,8 @@ class BackwardConfig:
         queries: of the gradients of queries.
         keys_values_capped, queries_capped: the same for capped scores, whose slopes take registers.
         repair_keys_values, repair_queries: of the second pass over tiles with results that are not finite.
+        shares: programs that divide the queries of a tile of keys among them, 1 to 8; 0 for as many as the device has
+            room for, which is decided in the call.
     """
 
     precision: Literal["ieee", "tf32", "tf32x3"]
@@ -69,6 +80,10 @@ class BackwardConfig:
     queries_capped: TileConfig
     repair_keys_values: TileConfig
     repair_queries: TileConfig
+    shares: int = 0
+
+    def __post_init__(self) -> None:
+        _check_shares(self)
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,7 @@ class HopperConfig:
         bulk: whether gradients of queries are added by bulk copies.
         late: whether a block's score gradients are multiplied one step later.
         otherwise: the portable kernels' parameters, for repairs and for calls that turn out not to suit this one.
+        shares: as in `BackwardConfig`.
     """
 
     stages: int
@@ -88,10 +104,12 @@ class HopperConfig:
     bulk: bool
     late: bool
     otherwise: BackwardConfig
+    shares: int = 0
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "stages")
         require_at_least(0, self, "together")
+        _check_shares(self)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from opmux_triton.attention.backward.hopper_load_kernels import KEYS, load
 from opmux_triton.attention.backward.hopper_query_kernels import PANEL, add_queries
-from opmux_triton.attention.backward.hopper_tile_kernels import masked_start, place_of, query_blocks
+from opmux_triton.attention.backward.hopper_tile_kernels import (
+    masked_start,
+    query_blocks,
+    share_of,
+    shared_place_of,
+)
 from opmux_triton.hopper.names import synchronize
 from opmux_triton.hopper.views import view
 from opmux_triton.scoring.base2 import LOG2_E
@@ -58,9 +63,10 @@ def _step(
     """Add the contributions of ``ROWS`` queries of a head; with LATE, their own gradients follow one step later."""
     k_tiles, v_tiles, q_ring, grad_ring, log_sums, shifts, moved_tiles = buffers
     _kv_full, q_full, q_empty, grad_full, grad_empty, shared = barriers
-    _pairs, _kv_heads, _groups, queries, keys, _tiles, _section, _row, _plane, _panels, scale, inverse, left, right = (
-        sizes
-    )
+    (
+        _pairs, _kv_heads, _groups, _shares, queries, keys, _tiles, _section, _row, _plane, _panels, scale, inverse,
+        left, right,
+    ) = sizes  # fmt: skip
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
@@ -155,9 +161,12 @@ def _compute(
     """A computing warpgroup: 64 keys, and half of each block of queries' gradients."""
     k_tiles, _v_tiles, _q_ring, _grad_ring, _log_sums, _shifts, moved_tiles = buffers
     kv_full, _q_full, _q_empty, _grad_full, _grad_empty, shared = barriers
-    pairs, kv_heads, groups, queries, keys, tiles, section, _row, _plane, panels, scale, _inverse, left, right = sizes
+    (
+        pairs, kv_heads, groups, shares, queries, keys, tiles, section, _row, _plane, panels, scale, _inverse, left,
+        right,
+    ) = sizes  # fmt: skip
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
-    tile, pair = place_of(gl.program_id(0), tiles, pairs, section)
+    tile, pair, share = shared_place_of(gl.program_id(0), tiles, pairs, shares, section)
     entry = pair // kv_heads
     kv_head = pair % kv_heads
     start = tile * KEYS
@@ -170,26 +179,30 @@ def _compute(
     staging = stagings.index(GROUP)
     panel_before = 0
     mbarrier.wait(kv_full.index(0), 0)
-    for step in range(groups * masked):
+    first, steps = share_of(groups * masked, share, shares)
+    for used in range(steps):
+        step = first + used
         at = masked_start(step % masked, begin, before, full_end, ROWS)
         panel = (first_head + step // masked) * panels + at // 64 * (HEAD_DIM // 64) + GROUP
         grad_keys, grad_values = _step(
-            grad_keys, grad_values, step, at, panel_before if LATE else panel, start,
+            grad_keys, grad_values, used, at, panel_before if LATE else panel, start,
             sums, sums_tma, staging, buffers, barriers, sizes,
             True, HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, GROUP, QUERIES, LATE,
         )  # fmt: skip
         panel_before = panel
-    for step in range(groups * count):
+    first, full_steps = share_of(groups * count, share, shares)
+    for used in range(full_steps):
+        step = first + used
         at = full_begin + step % count * ROWS
         panel = (first_head + step // count) * panels + at // 64 * (HEAD_DIM // 64) + GROUP
         grad_keys, grad_values = _step(
-            grad_keys, grad_values, groups * masked + step, at, panel_before if LATE else panel, start,
+            grad_keys, grad_values, steps + used, at, panel_before if LATE else panel, start,
             sums, sums_tma, staging, buffers, barriers, sizes,
             False, HEAD_DIM, ROWS, LEFT, RIGHT, STAGES, GROUP, QUERIES, LATE,
         )  # fmt: skip
         panel_before = panel
     if QUERIES and LATE:
-        used = groups * (masked + count)
+        used = steps + full_steps
         mbarrier.wait(shared.index((used + 2) % 3), (used - 1) // 3 & 1, pred=used > 0)
         grad_queries = _queries_of(moved_tiles, k_tiles, (used + 2) % 3, 0, ROWS, HEAD_DIM, GROUP)
         grad_queries = warpgroup_mma_wait(0, [grad_queries])
@@ -199,7 +212,7 @@ def _compute(
         gl.store(notes + tile * pairs + pair + gl.zeros_like(trouble).to(gl.int32), 1, mask=trouble != 0)
     key = start + GROUP * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, sum_layout))
     column = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, sum_layout))
-    rows = ((entry.to(gl.int64) * keys + key.to(gl.int64)) * kv_heads + kv_head) * COLUMNS
+    rows = (((entry.to(gl.int64) * keys + key.to(gl.int64)) * kv_heads + kv_head) * shares + share) * COLUMNS
     places_of = rows[:, None] + column[None, :]
     live = (key < keys)[:, None] & (column < COLUMNS)[None, :]
     gl.store(grad_k + places_of, (grad_keys * scale).to(grad_k.dtype.element_ty), mask=live)
@@ -209,15 +222,15 @@ def _compute(
 
 
 _PER_CALL = (
-    "pairs", "kv_heads", "groups", "queries", "keys", "tiles", "section", "row", "plane", "panels", "scale",
-    "inverse", "left", "right",
+    "pairs", "kv_heads", "groups", "shares", "queries", "keys", "tiles", "section", "row", "plane", "panels",
+    "scale", "inverse", "left", "right",
 )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=_PER_CALL)
 def attention_backward(
     sums, sums_tma, grad_k, grad_v, notes, q_tma, k_tma, v_tma, grad_tma, rows_tma,
-    pairs, kv_heads, groups, queries, keys, tiles, section, row, plane, panels, scale, inverse, left, right,
+    pairs, kv_heads, groups, shares, queries, keys, tiles, section, row, plane, panels, scale, inverse, left, right,
     COLUMNS: gl.constexpr, HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr,
     STAGES: gl.constexpr, QUERIES: gl.constexpr, LATE: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -228,6 +241,9 @@ def attention_backward(
     ``rows_tma`` holds the lse to base 2 of each row of queries, then the shift of each, ``row`` to a head, ``plane`` of
     each. ``inverse`` is that of ``scale * log2(e)``. ``pairs`` are of batch entries and kv heads. ``ROWS * HEAD_DIM``
     is 8192. ``sums_tma`` adds in bulk where given, else each thread adds its own.
+
+    The query blocks of a tile of keys are divided between ``shares`` programs. Where there are several, ``grad_k`` and
+    ``grad_v`` hold ``(batch, keys, kv_heads, shares, COLUMNS)`` float32 parts.
     """
     k_tiles = gl.allocate_shared_memory(k_tma.dtype, [2, 1, 64, 1, HEAD_DIM], k_tma.layout)
     v_tiles = gl.allocate_shared_memory(v_tma.dtype, [2, 1, 64, 1, HEAD_DIM], v_tma.layout)
@@ -258,7 +274,9 @@ def attention_backward(
 
     buffers = (k_tiles, v_tiles, q_ring, grad_ring, log_sums, shifts, moved_tiles)
     barriers = (kv_full, q_full, q_empty, grad_full, grad_empty, shared)
-    sizes = (pairs, kv_heads, groups, queries, keys, tiles, section, row, plane, panels, scale, inverse, left, right)
+    sizes = (
+        pairs, kv_heads, groups, shares, queries, keys, tiles, section, row, plane, panels, scale, inverse, left, right
+    )  # fmt: skip
     # fmt: off
     gl.warp_specialize([
         (_compute, (sums, sums_tma, stagings, grad_k, grad_v, notes, buffers, barriers, sizes,

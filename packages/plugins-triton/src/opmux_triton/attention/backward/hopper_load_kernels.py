@@ -4,7 +4,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from opmux_triton.attention.backward.hopper_tile_kernels import masked_start, place_of, query_blocks
+from opmux_triton.attention.backward.hopper_tile_kernels import (
+    masked_start,
+    query_blocks,
+    share_of,
+    shared_place_of,
+)
 from opmux_triton.hopper.names import load_block
 
 KEYS: gl.constexpr = gl.constexpr(128)
@@ -40,8 +45,11 @@ def load(
     """The loading warp."""
     k_tiles, v_tiles, _q_ring, _grad_ring, _log_sums, _shifts, _moved = buffers
     kv_full, _q_full, _q_empty, _grad_full, _grad_empty, _shared = barriers
-    pairs, kv_heads, groups, queries, keys, tiles, section, row, plane, _panels, _scale, _inverse, left, right = sizes
-    tile, pair = place_of(gl.program_id(0), tiles, pairs, section)
+    (
+        pairs, kv_heads, groups, shares, queries, keys, tiles, section, row, plane, _panels, _scale, _inverse, left,
+        right,
+    ) = sizes  # fmt: skip
+    tile, pair, share = shared_place_of(gl.program_id(0), tiles, pairs, shares, section)
     entry = pair // kv_heads
     kv_head = pair % kv_heads
     begin, before, masked, full_begin, full_end, count = query_blocks(
@@ -52,17 +60,21 @@ def load(
         start = tile * KEYS + half * 64
         load_block(k_tma, [entry, start, kv_head, 0], kv_full.index(0), k_tiles.index(half))
         load_block(v_tma, [entry, start, kv_head, 0], kv_full.index(0), v_tiles.index(half))
-    for step in range(groups * masked):
+    first, steps = share_of(groups * masked, share, shares)
+    for used in range(steps):
+        step = first + used
         at = masked_start(step % masked, begin, before, full_end, ROWS)
         head = kv_head * groups + step // masked
         _load_step(
-            step, entry, head, at, q_tma, grad_tma, rows_tma, buffers, barriers, kv_heads * groups, row, plane,
+            used, entry, head, at, q_tma, grad_tma, rows_tma, buffers, barriers, kv_heads * groups, row, plane,
             ROWS, STAGES,
         )  # fmt: skip
-    for step in range(groups * count):
+    first, full_steps = share_of(groups * count, share, shares)
+    for used in range(full_steps):
+        step = first + used
         at = full_begin + step % count * ROWS
         head = kv_head * groups + step // count
         _load_step(
-            groups * masked + step, entry, head, at, q_tma, grad_tma, rows_tma, buffers, barriers, kv_heads * groups,
+            steps + used, entry, head, at, q_tma, grad_tma, rows_tma, buffers, barriers, kv_heads * groups,
             row, plane, ROWS, STAGES,
         )  # fmt: skip

@@ -13,8 +13,10 @@ from opmux_triton.attention.backward import hopper_kernels as kernels
 from opmux_triton.attention.backward import targets
 from opmux_triton.attention.backward.configs import HopperConfig
 from opmux_triton.attention.backward.hopper_query_kernels import sum_of_queries
+from opmux_triton.attention.backward.shares import Parts, add_parts, parts_for, shares_for
 from opmux_triton.attention.backward.targets import Gradients, Noted
 from opmux_triton.descriptors import has_descriptor
+from opmux_triton.devices import units
 from opmux_triton.hopper.descriptors import head_descriptor
 from opmux_triton.launch import launch
 from opmux_triton.scoring.options import Scoring
@@ -25,6 +27,8 @@ _REGISTERS = (240, 168)
 _KEYS = 128
 _NOTED_QUERIES = 64
 _PANEL = 64 * 64
+_FEW = 4
+"""Programs for each multiprocessor up to which the tiles of all pairs run in order of their lengths."""
 
 
 def attention_backward(*tensors: Any, output_mask: tuple[bool, ...], config: HopperConfig, **options: Any) -> Gradients:
@@ -75,14 +79,20 @@ def _products(
     tiles, pairs = -(-keys // _KEYS), batch * kv_heads
     sums = torch.zeros((batch, heads, panels, _PANEL), dtype=torch.float32, device=q.device)
     notes = torch.zeros((tiles * pairs,), dtype=torch.int32, device=q.device) if left or right else None
-    together = config.together or pairs
+    steps = heads // kv_heads * (row // rows)
+    device = units(q)
+    shares = config.shares or shares_for(tiles * pairs, steps, device, left or right)
+    # Few programs run at the same time anyway; the longest of all pairs have to begin first.
+    few = tiles * pairs * shares <= _FEW * device
+    together = pairs * shares if few or not config.together else min(config.together * shares, pairs * shares)
+    results = Parts(grad_k, grad_v) if shares == 1 else parts_for(grad_k, grad_v, shares, zero=False)
     in_bulk = TensorDescriptor(sums.view(-1), [sums.numel()], [1], [_PANEL], _NUMBERS) if config.bulk else None
     computing, average = _REGISTERS
     numbers = TensorDescriptor(statistics.view(-1), [statistics.numel()], [1], [rows], _NUMBERS)
     arguments = (
-        sums, in_bulk, grad_k, grad_v, notes, head_descriptor(q, rows, width), head_descriptor(k, 64, width),
+        sums, in_bulk, *results, notes, head_descriptor(q, rows, width), head_descriptor(k, 64, width),
         head_descriptor(v, 64, width), head_descriptor(grad_out, rows, width), numbers,
-        pairs, kv_heads, heads // kv_heads, queries, keys, tiles, min(together, pairs), row,
+        pairs, kv_heads, heads // kv_heads, shares, queries, keys, tiles, together, row,
         batch * heads * row, panels, factor, math.log(2) / factor, *sides,
     )  # fmt: skip
     meta = {
@@ -98,7 +108,9 @@ def _products(
         "num_warps": 4,
         "maxnreg": average,
     }
-    launch(kernels.attention_backward, (tiles * pairs,), arguments, meta)
+    launch(kernels.attention_backward, (tiles * pairs * shares,), arguments, meta)
+    if shares > 1:
+        add_parts(results, grad_k, grad_v, shares)
     blocks = -(-queries // _NOTED_QUERIES)
     of_queries = targets.notes_for(q, blocks * batch * heads) if left or right else None
     arguments_of_sum = (sums, grad_q, of_queries, queries, heads, batch * heads, panels, factor)

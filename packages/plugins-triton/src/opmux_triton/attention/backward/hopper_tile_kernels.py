@@ -18,6 +18,23 @@ def place_of(program, tiles, pairs, section):
 
 
 @gluon.jit
+def shared_place_of(program, tiles, pairs, shares, section):
+    """(tile, pair, share) of a program, where ``shares`` programs divide the query blocks of a tile among them.
+
+    ``section`` counts shares of pairs.
+    """
+    tile, place = place_of(program, tiles, pairs * shares, section)
+    return tile, place // shares, place % shares
+
+
+@gluon.jit
+def share_of(steps, share, shares):
+    """(first, count) of the steps of a share: all of them if there is only one."""
+    first = steps * share // shares
+    return first, steps * (share + 1) // shares - first
+
+
+@gluon.jit
 def query_blocks(
     tile, queries, keys, left, right,
     KEYS: gl.constexpr, ROWS: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,

@@ -237,7 +237,8 @@ def keys_values_step(
 
 @triton.jit
 def keys_values(
-    grad_out, q, k, v, log_sum, shift, grad_k, grad_v, notes, cu_q, cu_k, queries, keys, batches, statistics_row,
+    grad_out, q, k, v, log_sum, shift, grad_k, grad_v, notes, cu_q, cu_k, queries, keys, batches, shares,
+    statistics_row,
     grad_out_b, grad_out_s, grad_out_h, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, scale, softcap, left, right,
     KV_HEADS: tl.constexpr, GROUPS: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -247,16 +248,21 @@ def keys_values(
 ):  # fmt: skip
     """Gradients of ``BLOCK_N`` keys and values of a kv head, from ``BLOCK_M`` queries of a head at a time.
 
-    ``notes`` has a number for each ``NOTED`` keys of each kv head and batch entry: whether they must be repaired.
+    The query blocks are divided between ``shares`` programs. Where there are several, ``grad_k`` and ``grad_v`` hold
+    ``(..., KV_HEADS, shares, dim)`` float32 numbers.
+
+    ``notes`` has a number for each share of ``NOTED`` keys of a kv head and batch entry: whether it must be repaired.
 
     The first keys come first: where a mask cuts the triangle, they have the most queries.
     """
     program = tl.program_id(0)
-    kv_head = program % KV_HEADS
-    batch = program // KV_HEADS % batches
-    start = program // KV_HEADS // batches * BLOCK_N
+    share = program % shares
+    kv_head = program // shares % KV_HEADS
+    across = KV_HEADS * shares
+    batch = program // across % batches
+    start = program // across // batches * BLOCK_N
     if REPAIR:
-        if tl.load(notes + start // NOTED * (KV_HEADS * batches) + program % (KV_HEADS * batches)) == 0:
+        if tl.load(notes + start // NOTED * (across * batches) + program % (across * batches)) == 0:
             return
     all_keys = keys
     entry, first_query, queries, first_key, keys = sequence(batch, cu_q, cu_k, queries, keys, VARLEN)
@@ -278,7 +284,9 @@ def keys_values(
     begin, full_begin, full_end, end = key_limits(start, keys, queries, right, left, BLOCK_N, BLOCK_M, RIGHT, LEFT)
     before = (full_begin - begin) // BLOCK_M
     masked = before + (end - full_end + BLOCK_M - 1) // BLOCK_M
-    for step in tl.range(0, GROUPS * masked):
+    first_masked = GROUPS * masked * share // shares
+    end_masked = GROUPS * masked * (share + 1) // shares
+    for step in tl.range(first_masked, end_masked):
         group = step // masked
         place = step % masked
         at = tl.where(place < before, begin + place * BLOCK_M, full_end + (place - before) * BLOCK_M)
@@ -290,7 +298,7 @@ def keys_values(
             RIGHT, SOFTCAP, WANTS_K, WANTS_V, WIDE, PRECISION, UPCAST, REPAIR, True,
         )  # fmt: skip
     count = (full_end - full_begin) // BLOCK_M
-    for step in tl.range(0, GROUPS * count):
+    for step in tl.range(GROUPS * count * share // shares, GROUPS * count * (share + 1) // shares):
         group = step // count
         at = full_begin + step % count * BLOCK_M
         of_row = statistics + group.to(tl.int64) * statistics_row
@@ -301,15 +309,15 @@ def keys_values(
             RIGHT, SOFTCAP, WANTS_K, WANTS_V, WIDE, PRECISION, UPCAST, REPAIR, False,
         )  # fmt: skip
 
-    first = entry * all_keys + first_key
+    first = ((entry * all_keys + first_key) * KV_HEADS + kv_head) * shares + share
     if WANTS_K:
-        k_out = grad_k + (first * KV_HEADS + kv_head) * HEAD_DIM
-        store_tile(k_out, grad_keys * scale, start, keys, KV_HEADS * HEAD_DIM, HEAD_DIM, BLOCK_D, BLOCK_N)
+        k_out = grad_k + first * HEAD_DIM
+        store_tile(k_out, grad_keys * scale, start, keys, across * HEAD_DIM, HEAD_DIM, BLOCK_D, BLOCK_N)
     if NOTED > 0 and not REPAIR:
         tl.store(notes + program, tl.maximum(strange(grad_keys), strange(grad_values)))
     if WANTS_V:
         if REPAIR:
-            for step in tl.range(0, GROUPS * masked):
+            for step in tl.range(first_masked, end_masked):
                 group = step // masked
                 place = step % masked
                 at = tl.where(place < before, begin + place * BLOCK_M, full_end + (place - before) * BLOCK_M)
@@ -320,8 +328,8 @@ def keys_values(
                 grad_head = grad_base + group.to(tl.int64) * grad_out_h
                 gradient = tile(grad_head, at, queries, grad_out_s, VALUE_DIM, BLOCK_V, BLOCK_M, WIDE)
                 grad_values = nonfinite_part(grad_values, seen, gradient, PRECISION, UPCAST)
-        v_out = grad_v + (first * KV_HEADS + kv_head) * VALUE_DIM
-        store_tile(v_out, grad_values, start, keys, KV_HEADS * VALUE_DIM, VALUE_DIM, BLOCK_V, BLOCK_N)
+        v_out = grad_v + first * VALUE_DIM
+        store_tile(v_out, grad_values, start, keys, across * VALUE_DIM, VALUE_DIM, BLOCK_V, BLOCK_N)
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from typing import Any
 
 from opmux.plugin import Arch
 from opmux_triton.attention.backward import configs
-from opmux_triton.attention.backward.configs import BackwardConfig, HopperConfig, TileConfig, WideConfig
+from opmux_triton.attention.backward.configs import SHARES, BackwardConfig, HopperConfig, TileConfig, WideConfig
 from opmux_triton.variations import around, variations
 
 
@@ -18,6 +18,8 @@ def _tiles(function: Callable[[Arch, Mapping[str, Any]], BackwardConfig]) -> Cal
             yield replace(base, keys_values=tile)
         for tile in _around(base.queries):
             yield replace(base, queries=tile)
+        for shares in SHARES:
+            yield replace(base, shares=shares)
 
     return space
 
@@ -42,6 +44,8 @@ def hopper_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperConf
     """Every way of adding gradients and of ordering tiles."""
     base = configs.hopper_config(arch, features)
     yield from variations(base, stages=(1, 2), together=(0, 4, 8, 16), bulk=(False, True), late=(False, True))
+    for shares in SHARES:
+        yield replace(base, shares=shares)
 
 
 def hopper_wide_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[WideConfig]:

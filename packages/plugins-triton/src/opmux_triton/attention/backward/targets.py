@@ -9,6 +9,8 @@ from torch import Tensor
 from opmux_triton.arithmetic import padded
 from opmux_triton.attention.backward import kernels
 from opmux_triton.attention.backward.configs import BackwardConfig, TileConfig
+from opmux_triton.attention.backward.shares import Parts, add_parts, parts_for, shares_for
+from opmux_triton.devices import units
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import launch
 from opmux_triton.scoring.options import Scoring
@@ -146,15 +148,22 @@ def run(
         meta = {"KV_HEADS": kv_heads, "GROUPS": heads // kv_heads, **common}
         wants = {"WANTS_K": grad_k.numel() > 0, "WANTS_V": grad_v.numel() > 0}
         noted = keys_values.block_n
-        notes = notes_for(q, -(-longest[1] // noted) * batches * kv_heads) if masked and fast is None else None
+        blocks = -(-longest[1] // noted)
+        shares = 1
+        if fast is None:
+            shares = config.shares or _shares_for(q, blocks * batches * kv_heads, longest[0], keys_values, meta, masked)
+        notes = notes_for(q, blocks * batches * kv_heads * shares) if masked and fast is None else None
         notes, noted = noted_keys or (notes, noted)
-        arguments = (*inputs, grad_k, grad_v, notes, cu_q, cu_k, queries, keys, batches, *scalars)
+        results = Parts(grad_k, grad_v) if shares == 1 else parts_for(grad_k, grad_v, shares, zero=ragged)
+        arguments = (*inputs, *results, notes, cu_q, cu_k, queries, keys, batches, shares, *scalars)
         for repair in passes:
             chosen = config.repair_keys_values if repair else keys_values
             blocks = -(-longest[1] // chosen.block_n)
             repairs = {"NOTED": noted if masked else 0, "REPAIR": repair}
             constants = {**meta, **_tile(chosen), **flags, **wants, **last, **repairs, **chosen.compiler_options()}
-            launch(kernels.keys_values, (blocks * batches * kv_heads,), arguments, constants)
+            launch(kernels.keys_values, (blocks * batches * kv_heads * shares,), arguments, constants)
+        if shares > 1:
+            add_parts(results, grad_k, grad_v, shares)
     if grad_q.numel() and batches and longest[0]:
         meta = {"HEADS": heads, "GROUPS": heads // kv_heads, **common}
         noted = of_queries.block_m
@@ -168,6 +177,12 @@ def run(
             arguments = (*inputs, grad_q, notes, cu_q, cu_k, queries, keys, batches, blocks, *scalars)
             launch(kernels.queries_of, (blocks * batches * heads,), arguments, constants)
     return grad_q, grad_k, grad_v, grad_sinks
+
+
+def _shares_for(q: Tensor, programs: int, queries: int, tile: TileConfig, meta: dict[str, Any], masked: bool) -> int:
+    """Shares of the kernel of keys and values: a multiprocessor runs one program of eight warps, or two of four."""
+    steps = meta["GROUPS"] * -(-queries // tile.block_m)
+    return shares_for(programs, steps, units(q) * max(1, 8 // tile.num_warps), masked)
 
 
 def _statistics(
