@@ -55,8 +55,9 @@ Faults of the emulator that these programs showed, mended since, each with a tes
 and VSKIP were missing, M0 was cut to 64 KiB in loads directly into the 160 KiB of LDS of gfx950, and waves that wait at
 barriers of their own were judged, though the hardware only counts arrivals.
 
-Not run: the multi-GPU programs, the backward pass of attention, and programs with persistent workgroups. The result of
-`mla_dec_stage1_bf16_a16w16_subQ128_mqa128.co` was wrong; whether its input or the emulator is at fault is open.
+Not run: the multi-GPU programs, the backward pass of attention, and programs with persistent workgroups. An earlier
+version of this page had a wrong result of `mla_dec_stage1_bf16_a16w16_subQ128_mqa128.co`. The fault was in how it was
+read: with one split, this program writes the final result, bfloat16, where it writes parts in float32 otherwise.
 """
 
 

@@ -108,7 +108,10 @@ def paged(batch: int, kv_heads: int, group: int, lengths: list[int], kind: str):
 
 
 def compressed(lengths: list[int], heads: int, splits: int):
-    """MLA's first stage of decoding: keys of 576, values their first 512; a result and a logarithm for each split."""
+    """MLA's first stage of decoding: keys of 576, values their first 512; a result and a logarithm for each split.
+
+    With one split, the program for 128 heads writes the final result instead: bfloat16, packed, and no logarithms.
+    """
 
     def make(random: np.random.Generator) -> Made:
         batch, total = len(lengths), sum(lengths)
@@ -120,13 +123,13 @@ def compressed(lengths: list[int], heads: int, splits: int):
         of_queries = np.arange(batch + 1, dtype="i4")
         of_splits = (np.arange(batch + 1) * splits).astype("i4")
         out, lse = np.zeros((batch, splits, heads, 512), "f4"), np.zeros((batch, splits, heads, 1), "f4")
-        final = np.zeros((batch, heads, 512), "u2")
+        unused = np.zeros((batch, heads, 512), "u2")
         slots = Slots().pointer(out, "out", False).pointer(lse, "lse", False).pointer(q, "q").pointer(cache, "cache")
         slots.pointer(starts, "starts").pointer(pages, "pages").pointer(last, "last").real(1 / math.sqrt(576))
         slots.number(heads, splits, q.strides[0], cache.strides[0], 0)
-        slots.pointer(of_queries, "queries").pointer(of_splits, "splits").pointer(final, "final").pointer(None).pointer(
+        slots.pointer(of_queries, "queries").pointer(of_splits, "splits").pointer(unused, "final").pointer(
             None
-        )
+        ).pointer(None)
         slots.number(splits)
         expected = np.zeros((batch, heads, 513))
         for b in range(batch):
@@ -134,11 +137,16 @@ def compressed(lengths: list[int], heads: int, splits: int):
             share, logs = softmax(of_bf16(q[b]).astype("f8") @ kv.T / math.sqrt(576))
             expected[b] = np.concatenate([share @ kv[:, :512], logs[:, None]], 1)
 
+        def final() -> Array:
+            return of_bf16(out.view("u2").ravel()[: batch * heads * 512]).reshape(batch, heads, 512)
+
         def got() -> Array:
             weight = np.exp(lse - lse.max(1, keepdims=True)).astype("f8")
             whole = (out * weight).sum(1) / weight.sum(1)
             return np.concatenate([whole, np.log(weight.sum(1)) + lse.max(1)], -1)
 
+        if splits == 1 and heads == 128:
+            return Made(slots, final, expected[..., :512])
         return Made(slots, got, expected)
 
     return make
@@ -238,5 +246,37 @@ CASES = [
         "2 x 16 heads, lengths 70 and 130, 2 splits",
         compressed([70, 130], 16, 2),
         (1, 2, 2),
+    ),
+    Case(
+        "MLA, 128 heads",
+        "gfx942",
+        "mla/mla_dec_stage1_bf16_a16w16_subQ128_mqa128.co",
+        "2 x 128 heads, lengths 70 and 130, 2 splits",
+        compressed([70, 130], 128, 2),
+        (1, 2, 2),
+    ),
+    Case(
+        "MLA, 128 heads",
+        "gfx942",
+        "mla/mla_dec_stage1_bf16_a16w16_subQ128_mqa128.co",
+        "2 x 128 heads, lengths 70 and 130, 1 split",
+        compressed([70, 130], 128, 1),
+        (1, 2, 1),
+    ),
+    Case(
+        "MLA, 128 heads",
+        "gfx950",
+        "mla/mla_dec_stage1_bf16_a16w16_subQ128_mqa128.co",
+        "2 x 128 heads, lengths 70 and 130, 2 splits",
+        compressed([70, 130], 128, 2),
+        (1, 2, 2),
+    ),
+    Case(
+        "MLA, 128 heads",
+        "gfx950",
+        "mla/mla_dec_stage1_bf16_a16w16_subQ128_mqa128.co",
+        "2 x 128 heads, lengths 70 and 130, 1 split",
+        compressed([70, 130], 128, 1),
+        (1, 2, 1),
     ),
 ]

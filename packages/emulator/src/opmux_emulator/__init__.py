@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from opmux_emulator.running.launch import launch
     from opmux_emulator.running.memory import Memory
     from opmux_emulator.running.report import RULES, Counts, Judgement, Report
+    from opmux_emulator.schedule.latencies import Latencies
 
 __all__ = [
     "RULES",
@@ -20,6 +21,7 @@ __all__ = [
     "JudgedError",
     "Judgement",
     "Kernel",
+    "Latencies",
     "LaunchError",
     "Memory",
     "Program",
@@ -32,6 +34,7 @@ _MODULES = {
     **dict.fromkeys(("Kernel", "Program"), "codeobject.program"),
     **dict.fromkeys(("CodeObjectError", "EmulatorError", "JudgedError", "LaunchError"), "errors"),
     **dict.fromkeys(("RULES", "Counts", "Judgement", "Report"), "running.report"),
+    "Latencies": "schedule.latencies",
     "Memory": "running.memory",
     "launch": "running.launch",
 }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from assembling import assemble
 
-from opmux_emulator import Memory, launch
+from opmux_emulator import Latencies, Memory, launch
 from opmux_emulator.schedule.model import Schedule
 from opmux_emulator.schedule.simulation import Simd, Step, Wave
 
@@ -68,10 +68,10 @@ again:
 """
 
 
-def modelled(body: str, n: int = 6, threads: int = 64, vgprs: int = 512) -> Schedule:
+def modelled(body: str, n: int = 6, threads: int = 64, vgprs: int = 512, model: bool | Latencies = True) -> Schedule:
     prepare = "".join(f"  v_mov_b32 v{k}, 0\n" for k in range(64))
     program = assemble(prepare + "  s_nop 3\n" + LOOP.format(n=n, body=body), vgprs=vgprs, accum=64)
-    report = launch(program, "k", (1,), (threads,), [np.zeros(64, "f4")] * 4, memory=Memory(), model=True)
+    report = launch(program, "k", (1,), (threads,), [np.zeros(64, "f4")] * 4, memory=Memory(), model=model)
     assert report.schedule is not None
     return report.schedule
 
@@ -81,6 +81,14 @@ def test_a_loop_of_vector_instructions() -> None:
     assert loop is not None
     assert (loop.iterations, loop.instructions) == (6, {"valu": 8, "salu": 2, "branch": 1})
     assert (loop.cycles, loop.mfma_utilisation) == (4 * (8 + 2 + 8), 0.0)
+
+
+def test_a_loop_takes_what_given_latencies_say() -> None:
+    body = "  v_exp_f32 v0, v1\n  v_mov_b32 v2, v3\n"
+    usual, slow = modelled(body), modelled(body, model=Latencies(trans=9, branch=18))
+    assert usual.loop is not None
+    assert slow.loop is not None
+    assert slow.loop.cycles - usual.loop.cycles == 4 * (5 + 10)
 
 
 FOUR = "".join(f"  v_mfma_f32_32x32x8_f16 v[{32}:47], v[0:1], v[2:3], v[32:47]\n" for _ in range(4))

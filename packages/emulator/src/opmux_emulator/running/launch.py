@@ -17,6 +17,7 @@ from opmux_emulator.running.findings import judgement_of
 from opmux_emulator.running.kernarg import Value, pack
 from opmux_emulator.running.memory import Memory
 from opmux_emulator.running.report import RULES, Counts, Report
+from opmux_emulator.schedule.latencies import Latencies
 from opmux_emulator.schedule.trace import KINDS, Trace
 
 SCRATCH_APERTURE = 1 << 46
@@ -40,7 +41,7 @@ def launch(
     late: bool = False,
     order: Literal["forward", "backward"] = "forward",
     turn: int = 0,
-    model: bool = False,
+    model: bool | Latencies = False,
 ) -> Report:
     """Run a kernel on the CPU and judge it.
 
@@ -60,7 +61,8 @@ def launch(
             rules do not depend on it, the results of a kernel that waits too little do.
         order: in which order the waves of a workgroup take their turns.
         turn: instructions in a turn; 0 lets a wave run until it waits for others.
-        model: also model the schedule of a SIMD, from what the first workgroup executes (``Report.schedule``).
+        model: also model the schedule of a SIMD, from what the first workgroup executes (``Report.schedule``), with
+            latencies other than the usual ones if they are given.
 
     Returns:
         Judgements and counts.
@@ -154,7 +156,7 @@ def run(
     limit: int,
     check: bool,
     schedule: Mapping[str, int],
-    model: bool,
+    model: bool | Latencies,
 ) -> Report:
     """Lay out memory, run, and read what the interpreter recorded."""
     descriptor = kernel.descriptor
@@ -169,6 +171,7 @@ def run(
     )
     for name, value in schedule.items():
         setattr(settings, name, value)
+    latencies = model if isinstance(model, Latencies) else Latencies()
     trace = Trace(settings.waves) if model else None
     if trace:
         trace.attach(settings)
@@ -200,7 +203,7 @@ def run(
     counted = counts_of(counts, kernel, program.arch, block[0] * block[1] * block[2], lds)
     report = Report(
         kernel.name, program.arch, judgements, repeats.value, counted, seconds,
-        trace.schedule(table, code, counted.waves_per_simd) if trace else None,
+        trace.schedule(table, code, counted.waves_per_simd, latencies) if trace else None,
     )  # fmt: skip
     fatal = [j for j in judgements if j.rule in ("unsupported", "endless")]
     if fatal or (check and judgements):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opmux_emulator.isa.decode import Instruction
-from opmux_emulator.schedule.latencies import CYCLES
+from opmux_emulator.schedule.latencies import CYCLES, Latencies
 from opmux_emulator.schedule.simulation import Simd, Step, Wave
 
 
@@ -62,7 +62,9 @@ def step_of(index: int, cost: int, instruction: Instruction, kind: str) -> Step:
     return Step(index, kind, cost)
 
 
-def schedule_of(traces: Sequence[Sequence[Step]], waves: int, code: Sequence[Instruction], is_cut: bool) -> Schedule:
+def schedule_of(
+    traces: Sequence[Sequence[Step]], waves: int, code: Sequence[Instruction], is_cut: bool, latencies: Latencies
+) -> Schedule:
     """Model one SIMD.
 
     Args:
@@ -70,10 +72,11 @@ def schedule_of(traces: Sequence[Sequence[Step]], waves: int, code: Sequence[Ins
         waves: how many waves fit on a SIMD.
         code: the program.
         is_cut: whether the traces end early.
+        latencies: what is assumed of each kind of instruction.
     """
     own = traces[::4] if len(traces) >= 4 else traces[:1]
     on_simd = [Wave(own[k % len(own)], k // len(own)) for k in range(max(waves, len(own)))]
-    simd = Simd(on_simd)
+    simd = Simd(on_simd, latencies)
     simd.run()
     slots = max(simd.slot, 1)
     busy = sum(passes for _, passes in simd.busy)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from opmux_emulator.schedule.latencies import BRANCH, LDS, LINE, SMEM, TRANS, VMEM
+from opmux_emulator.schedule.latencies import Latencies
 
 
 class Step(NamedTuple):
@@ -64,10 +64,12 @@ class Simd:
     """The units that the waves of a SIMD share: slots from which each is free.
 
     Attributes:
+        latencies: what is assumed of each kind of instruction.
         busy: slots that the matrix unit worked for, with the slot in which each work began.
     """
 
     waves: list[Wave]
+    latencies: Latencies = field(default_factory=Latencies)
     vector: int = 0
     matrix: int = 0
     lds: int = 0
@@ -115,22 +117,22 @@ class Simd:
 
     def start(self, wave: Wave, step: Step, kind: str) -> int:
         """Occupy the unit; the slot in which the wave may go on."""
-        now = self.slot
+        now, takes = self.slot, self.latencies
         if kind == "trans":
-            self.vector = now + TRANS
+            self.vector = now + takes.trans
         elif kind == "mfma":
             self.matrix = now + step.cost
             self.busy.append((now, step.cost))
         elif kind == "lds":  # a CU's LDS serves four SIMDs alike: a cycle of it is a slot of each
             self.lds = max(now, self.lds) + step.cost
-            wave.other.append(self.lds + LDS)
+            wave.other.append(self.lds + takes.lds)
         elif kind == "vmem":
-            self.memory = max(now, self.memory) + LINE * step.cost
-            wave.vector.append(max(self.memory + VMEM, wave.vector[-1] if wave.vector else 0))
+            self.memory = max(now, self.memory) + takes.line * step.cost
+            wave.vector.append(max(self.memory + takes.vmem, wave.vector[-1] if wave.vector else 0))
         elif kind == "smem":
-            wave.other.append(now + SMEM)
+            wave.other.append(now + takes.smem)
         jumps = kind == "branch" and wave.at + 1 < len(wave.steps) and wave.steps[wave.at + 1].place != step.place + 1
-        return now + (BRANCH if jumps else 1)
+        return now + (takes.branch if jumps else 1)
 
     def release(self) -> None:
         """Let the waves of a workgroup go on that all wait at a barrier, and forget what has completed."""

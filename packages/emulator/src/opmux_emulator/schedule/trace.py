@@ -6,6 +6,7 @@ import numpy as np
 
 from opmux_emulator.isa.decode import Instruction
 from opmux_emulator.native import library as native
+from opmux_emulator.schedule.latencies import Latencies
 from opmux_emulator.schedule.model import Schedule, schedule_of, step_of
 from opmux_emulator.schedule.simulation import Step
 
@@ -27,13 +28,14 @@ class Trace:
         settings.trace, settings.trace_limit = self.steps.ctypes.data, LIMIT
         settings.trace_lengths = self.lengths.ctypes.data
 
-    def schedule(self, table: np.ndarray, code: Sequence[Instruction], waves: int) -> Schedule:
+    def schedule(self, table: np.ndarray, code: Sequence[Instruction], waves: int, latencies: Latencies) -> Schedule:
         """The model of what was recorded.
 
         Args:
             table: the encoded program, whose first column is the interpreter's number of each opcode.
             code: the program.
             waves: how many waves fit on a SIMD.
+            latencies: what is assumed of each kind of instruction.
         """
         library = native.library()
         kinds = [KINDS[library.emulator_op_class(int(op))] if op >= 0 else "special" for op in table[:, 0]]
@@ -41,4 +43,4 @@ class Trace:
         for steps, length in zip(self.steps, self.lengths, strict=True):
             recorded = steps[: min(int(length), LIMIT)].tolist()
             traces.append([step_of(index, cost, code[index], kinds[index]) for index, cost in recorded])
-        return schedule_of(traces, waves, code, bool((self.lengths > LIMIT).any()))
+        return schedule_of(traces, waves, code, bool((self.lengths > LIMIT).any()), latencies)
