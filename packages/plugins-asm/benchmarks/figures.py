@@ -1,17 +1,16 @@
-"""Model figures of the kernels, and of Triton's and AITER's code under the same model. Nothing of it is measured.
+"""Model figures of the kernels, and of Triton's, CK's and AITER's code under the same model. Nothing is measured.
 
 Run: ``python packages/plugins-asm/benchmarks/figures.py`` writes ``figures.md`` beside it. Needs opmux-emulator,
-opmux-triton and ziglang; fetches AITER's wheel (40 MB) once.
+opmux-triton, opmux-ck and ziglang; fetches AITER's wheel (40 MB), which also has CK, once for each of both.
 """
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import launches
 import numpy as np
 import peers
-import torch
+import same_tiles
 from launches import product, program_of
 
 from opmux_asm.kernels import ARCHS
@@ -19,12 +18,7 @@ from opmux_asm.kernels.block_products import TILES as BLOCK_TILES
 from opmux_asm.kernels.products import TILES
 from opmux_asm.kernels.recipes import Recipe
 from opmux_asm.kernels.row_kernels import RowKernel
-from opmux_emulator import Memory, Program, Report, launch
-from opmux_emulator.triton_launches import argument_of
-from opmux_triton.aot.build import compile_launch
-from opmux_triton.gemm.configs import LinearConfig, TilesConfig
-from opmux_triton.gemm.targets import linear
-from opmux_triton.launch import recording
+from opmux_emulator import Memory, Report, launch
 
 K_BYTES = 2048
 HIDDEN, ROWS = 8192, 4
@@ -36,24 +30,6 @@ Made by `python packages/plugins-asm/benchmarks/figures.py`. Every number comes 
 kernels execute, and its model of one SIMD, which knows neither caches nor clocks nor bandwidth beyond a compute unit.
 **Nothing here was measured on a GPU.**
 """
-
-
-def triton_product(arch: str, warps: int, block_k: int, stages: int) -> Report:
-    """The Triton backend's kernel for the largest tile, compiled for an arch."""
-    x, w = (torch.zeros(256, K_BYTES // 2, dtype=torch.bfloat16) for _ in range(2))
-    tiles = TilesConfig(num_warps=warps, num_stages=stages, block_m=256, block_n=256, block_k=block_k)
-    with recording(arch) as recorded:
-        linear(x, w, None, config=LinearConfig(tiles=tiles))
-    (one,) = recorded.launches
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compiled, values = compile_launch(one, arch)
-    memory = Memory()
-    arguments = [argument_of(value, memory) for value in values]
-    return launch(
-        Program(compiled.asm["hsaco"]), None, one.grid, (64 * warps,), arguments, memory=memory, model=True,
-        dynamic_lds=compiled.metadata.shared,
-    )  # fmt: skip
 
 
 def share(report: Report) -> str:
@@ -103,26 +79,6 @@ def attention() -> Iterator[str]:
             )
 
 
-def triton() -> Iterator[str]:
-    """The largest tile beside Triton's."""
-    yield "\n## The same tile by Triton\n"
-    yield "bfloat16, 256x256, compiled by the installed Triton from the kernel of `opmux-triton`, in several configs;"
-    yield "the same model. With eight warps on gfx942 the other wave of a SIMD fills every gap.\n"
-    yield "| arch | warps | k at a time | stages | matrix unit busy | cycles | matrix instructions | bank conflicts |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for arch in ARCHS:
-        for warps in (4, 8):
-            for block_k, stages in ((32, 2), (64, 2)):
-                try:
-                    report = triton_product(arch, warps, block_k, stages)
-                except Exception as error:  # a config that does not fit the arch
-                    reason = " ".join(str(error).split())[:60]
-                    yield f"| {arch} | {warps} | {block_k} | {stages} | refused: {reason} | | | |"
-                    continue
-                conflicts = report.counts.lds_conflict_cycles
-                yield f"| {arch} | {warps} | {block_k} | {stages} | {share(report)} | {conflicts} |"
-
-
 def rows() -> Iterator[str]:
     """Kernels of rows: what they move."""
     yield "\n## Kernels of rows\n"
@@ -161,7 +117,7 @@ def rows() -> Iterator[str]:
 
 def main() -> None:
     """Write the page."""
-    lines = [HEADER.rstrip(), *loops(), *triton(), *peers.table(), *attention(), *rows()]
+    lines = [HEADER.rstrip(), *loops(), *same_tiles.table(), *peers.table(), *attention(), *rows()]
     Path(__file__).with_name("figures.md").write_text("\n".join(lines) + "\n")
 
 

@@ -13,7 +13,7 @@ from opmux_asm.kernels.paged_decode import Decode
 from opmux_asm.kernels.products import Product
 from opmux_asm.objects.toolchain import assemble
 from opmux_asm.writer import Kernel, module
-from opmux_emulator import Memory, Program, Report, launch
+from opmux_emulator import Latencies, Memory, Program, Report, launch
 
 HEAD, PAGE = 128, 16
 
@@ -23,12 +23,14 @@ def program_of(kernel: Kernel) -> Program:
     return Program(assemble(module("k", kernel.arch, [kernel], "figures"), kernel.arch, kernel.name))
 
 
-def run(kernel: Kernel, arguments: list[object], memory: Memory) -> Report:
+def run(kernel: Kernel, arguments: list[object], memory: Memory, model: bool | Latencies = True) -> Report:
     """One workgroup of 256 threads; waves take turns, as on a compute unit."""
-    return launch(program_of(kernel), kernel.name, (1, 1, 1), (256,), arguments, memory=memory, model=True)
+    return launch(program_of(kernel), kernel.name, (1, 1, 1), (256,), arguments, memory=memory, model=model)
 
 
-def product(arch: str, dtype: str, rows: int, columns: int, k_bytes: int, *, blocks: bool = False
+def product(
+    arch: str, dtype: str, rows: int, columns: int, k_bytes: int, *, blocks: bool = False,
+    model: bool | Latencies = True,
 ) -> tuple[Kernel, Report]:  # fmt: skip
     """A tile of a product, whose scales are of blocks if asked for."""
     operands = Operands(arch, dtype, "bf16" if dtype in ("fp8", "int8") else dtype)
@@ -38,7 +40,7 @@ def product(arch: str, dtype: str, rows: int, columns: int, k_bytes: int, *, blo
     pointers = [memory.add(np.zeros(size, "u1")) for size in sizes]
     numbers = [rows, columns, k_bytes // operands.bytes, k_bytes, k_bytes, 0]
     numbers += [4, 4 * rows, 4 * count, 4] if blocks else []
-    return kernel, run(kernel, [*pointers, *map(np.uint32, numbers)], memory)
+    return kernel, run(kernel, [*pointers, *map(np.uint32, numbers)], memory, model)
 
 
 def normal(*shape: int) -> np.ndarray:

@@ -296,42 +296,44 @@ linear_bf16_64x64.k.1:
   .set v_values, 8
   .set v_packed, 24
   .set v_bias_values, 32
-  .set v_bias_packed, 48
+
+  // All biases and scales, before the first store: a wait for one that came later would wait for stores
+  .set v_bias_packed0, 48
+  buffer_load_dwordx2 v[v_bias_packed0:v_bias_packed0+1], v[v_bias_at], s[s_biases:s_biases+3], 0 offen
+  buffer_load_dwordx2 v[v_bias_packed0+2:v_bias_packed0+3], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:16
+  buffer_load_dwordx2 v[v_bias_packed0+4:v_bias_packed0+5], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:32
+  buffer_load_dwordx2 v[v_bias_packed0+6:v_bias_packed0+7], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:48
+  s_waitcnt vmcnt(0)
 
   // Columns 0 and on
-  buffer_load_dwordx2 v[v_bias_packed:v_bias_packed+1], v[v_bias_at], s[s_biases:s_biases+3], 0 offen
   .set v_at_column, 7
   v_add_u32 v[v_at_column], 0, v[v_column]
   v_cmp_gt_u32 s[s_inside:s_inside+1], s[s_n], v[v_at_column]
-  buffer_load_dwordx2 v[v_bias_packed+2:v_bias_packed+3], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:16
   .set v_at_column, 7
   v_add_u32 v[v_at_column], 8, v[v_column]
   v_cmp_gt_u32 s[s_inside+2:s_inside+3], s[s_n], v[v_at_column]
-  buffer_load_dwordx2 v[v_bias_packed+4:v_bias_packed+5], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:32
   .set v_at_column, 7
   v_add_u32 v[v_at_column], 16, v[v_column]
   v_cmp_gt_u32 s[s_inside+4:s_inside+5], s[s_n], v[v_at_column]
-  buffer_load_dwordx2 v[v_bias_packed+6:v_bias_packed+7], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:48
   .set v_at_column, 7
   v_add_u32 v[v_at_column], 24, v[v_column]
   v_cmp_gt_u32 s[s_inside+6:s_inside+7], s[s_n], v[v_at_column]
-  s_waitcnt vmcnt(0)
-  v_lshlrev_b32 v[v_bias_values], 16, v[v_bias_packed]
-  v_and_b32 v[v_bias_values+1], 0xffff0000, v[v_bias_packed]
-  v_lshlrev_b32 v[v_bias_values+2], 16, v[v_bias_packed+1]
-  v_and_b32 v[v_bias_values+3], 0xffff0000, v[v_bias_packed+1]
-  v_lshlrev_b32 v[v_bias_values+4], 16, v[v_bias_packed+2]
-  v_and_b32 v[v_bias_values+5], 0xffff0000, v[v_bias_packed+2]
-  v_lshlrev_b32 v[v_bias_values+6], 16, v[v_bias_packed+3]
-  v_and_b32 v[v_bias_values+7], 0xffff0000, v[v_bias_packed+3]
-  v_lshlrev_b32 v[v_bias_values+8], 16, v[v_bias_packed+4]
-  v_and_b32 v[v_bias_values+9], 0xffff0000, v[v_bias_packed+4]
-  v_lshlrev_b32 v[v_bias_values+10], 16, v[v_bias_packed+5]
-  v_and_b32 v[v_bias_values+11], 0xffff0000, v[v_bias_packed+5]
-  v_lshlrev_b32 v[v_bias_values+12], 16, v[v_bias_packed+6]
-  v_and_b32 v[v_bias_values+13], 0xffff0000, v[v_bias_packed+6]
-  v_lshlrev_b32 v[v_bias_values+14], 16, v[v_bias_packed+7]
-  v_and_b32 v[v_bias_values+15], 0xffff0000, v[v_bias_packed+7]
+  v_lshlrev_b32 v[v_bias_values], 16, v[v_bias_packed0]
+  v_and_b32 v[v_bias_values+1], 0xffff0000, v[v_bias_packed0]
+  v_lshlrev_b32 v[v_bias_values+2], 16, v[v_bias_packed0+1]
+  v_and_b32 v[v_bias_values+3], 0xffff0000, v[v_bias_packed0+1]
+  v_lshlrev_b32 v[v_bias_values+4], 16, v[v_bias_packed0+2]
+  v_and_b32 v[v_bias_values+5], 0xffff0000, v[v_bias_packed0+2]
+  v_lshlrev_b32 v[v_bias_values+6], 16, v[v_bias_packed0+3]
+  v_and_b32 v[v_bias_values+7], 0xffff0000, v[v_bias_packed0+3]
+  v_lshlrev_b32 v[v_bias_values+8], 16, v[v_bias_packed0+4]
+  v_and_b32 v[v_bias_values+9], 0xffff0000, v[v_bias_packed0+4]
+  v_lshlrev_b32 v[v_bias_values+10], 16, v[v_bias_packed0+5]
+  v_and_b32 v[v_bias_values+11], 0xffff0000, v[v_bias_packed0+5]
+  v_lshlrev_b32 v[v_bias_values+12], 16, v[v_bias_packed0+6]
+  v_and_b32 v[v_bias_values+13], 0xffff0000, v[v_bias_packed0+6]
+  v_lshlrev_b32 v[v_bias_values+14], 16, v[v_bias_packed0+7]
+  v_and_b32 v[v_bias_values+15], 0xffff0000, v[v_bias_packed0+7]
   v_accvgpr_read_b32 v[v_values], a[a_sums]
   v_accvgpr_read_b32 v[v_values+1], a[a_sums+1]
   v_accvgpr_read_b32 v[v_values+2], a[a_sums+2]

@@ -353,42 +353,44 @@ scaled_linear_blocks_fp8_64x64.k.1:
   .set v_values, 10
   .set v_packed, 26
   .set v_bias_values, 64
-  .set v_bias_packed, 80
+
+  // All biases and scales, before the first store: a wait for one that came later would wait for stores
+  .set v_bias_packed0, 80
+  buffer_load_dwordx4 v[v_bias_packed0:v_bias_packed0+3], v[v_bias_at], s[s_biases:s_biases+3], 0 offen
+  buffer_load_dwordx4 v[v_bias_packed0+4:v_bias_packed0+7], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:32
+  buffer_load_dwordx4 v[v_bias_packed0+8:v_bias_packed0+11], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:64
+  buffer_load_dwordx4 v[v_bias_packed0+12:v_bias_packed0+15], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:96
+  s_waitcnt vmcnt(0)
 
   // Columns 0 and on
-  buffer_load_dwordx4 v[v_bias_packed:v_bias_packed+3], v[v_bias_at], s[s_biases:s_biases+3], 0 offen
   .set v_at_column, 9
   v_add_u32 v[v_at_column], 0, v[v_column]
   v_cmp_gt_u32 s[s_inside:s_inside+1], s[s_n], v[v_at_column]
-  buffer_load_dwordx4 v[v_bias_packed+4:v_bias_packed+7], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:32
   .set v_at_column, 9
   v_add_u32 v[v_at_column], 8, v[v_column]
   v_cmp_gt_u32 s[s_inside+2:s_inside+3], s[s_n], v[v_at_column]
-  buffer_load_dwordx4 v[v_bias_packed+8:v_bias_packed+11], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:64
   .set v_at_column, 9
   v_add_u32 v[v_at_column], 16, v[v_column]
   v_cmp_gt_u32 s[s_inside+4:s_inside+5], s[s_n], v[v_at_column]
-  buffer_load_dwordx4 v[v_bias_packed+12:v_bias_packed+15], v[v_bias_at], s[s_biases:s_biases+3], 0 offen offset:96
   .set v_at_column, 9
   v_add_u32 v[v_at_column], 24, v[v_column]
   v_cmp_gt_u32 s[s_inside+6:s_inside+7], s[s_n], v[v_at_column]
-  s_waitcnt vmcnt(0)
-  v_mov_b32 v[v_bias_values], v[v_bias_packed]
-  v_mov_b32 v[v_bias_values+1], v[v_bias_packed+1]
-  v_mov_b32 v[v_bias_values+2], v[v_bias_packed+2]
-  v_mov_b32 v[v_bias_values+3], v[v_bias_packed+3]
-  v_mov_b32 v[v_bias_values+4], v[v_bias_packed+4]
-  v_mov_b32 v[v_bias_values+5], v[v_bias_packed+5]
-  v_mov_b32 v[v_bias_values+6], v[v_bias_packed+6]
-  v_mov_b32 v[v_bias_values+7], v[v_bias_packed+7]
-  v_mov_b32 v[v_bias_values+8], v[v_bias_packed+8]
-  v_mov_b32 v[v_bias_values+9], v[v_bias_packed+9]
-  v_mov_b32 v[v_bias_values+10], v[v_bias_packed+10]
-  v_mov_b32 v[v_bias_values+11], v[v_bias_packed+11]
-  v_mov_b32 v[v_bias_values+12], v[v_bias_packed+12]
-  v_mov_b32 v[v_bias_values+13], v[v_bias_packed+13]
-  v_mov_b32 v[v_bias_values+14], v[v_bias_packed+14]
-  v_mov_b32 v[v_bias_values+15], v[v_bias_packed+15]
+  v_mov_b32 v[v_bias_values], v[v_bias_packed0]
+  v_mov_b32 v[v_bias_values+1], v[v_bias_packed0+1]
+  v_mov_b32 v[v_bias_values+2], v[v_bias_packed0+2]
+  v_mov_b32 v[v_bias_values+3], v[v_bias_packed0+3]
+  v_mov_b32 v[v_bias_values+4], v[v_bias_packed0+4]
+  v_mov_b32 v[v_bias_values+5], v[v_bias_packed0+5]
+  v_mov_b32 v[v_bias_values+6], v[v_bias_packed0+6]
+  v_mov_b32 v[v_bias_values+7], v[v_bias_packed0+7]
+  v_mov_b32 v[v_bias_values+8], v[v_bias_packed0+8]
+  v_mov_b32 v[v_bias_values+9], v[v_bias_packed0+9]
+  v_mov_b32 v[v_bias_values+10], v[v_bias_packed0+10]
+  v_mov_b32 v[v_bias_values+11], v[v_bias_packed0+11]
+  v_mov_b32 v[v_bias_values+12], v[v_bias_packed0+12]
+  v_mov_b32 v[v_bias_values+13], v[v_bias_packed0+13]
+  v_mov_b32 v[v_bias_values+14], v[v_bias_packed0+14]
+  v_mov_b32 v[v_bias_values+15], v[v_bias_packed0+15]
   v_mov_b32 v[v_values], v[v_totals]
   v_mov_b32 v[v_values+1], v[v_totals+1]
   v_mov_b32 v[v_values+2], v[v_totals+2]

@@ -46,27 +46,29 @@ class Result(Places):
             self._scales()
         far = constants.vector("far", FAR)
         inside, values, packed = k.s("inside", 8), k.v("values", 16), k.v("packed", 4 * size)
-        bias, bias_packed = k.v("bias_values", 16), k.v("bias_packed", 4 * bias_size)
-        for i in range(self.i_tiles):
+        bias = k.v("bias_values", 16)
+        k.comment("All biases and scales, before the first store: a wait for one that came later would wait for stores")
+        parts = [k.v(f"bias_packed{i}", 4 * bias_size) for i in range(self.i_tiles)]
+        for i, part in enumerate(parts):
+            for g in range(4):
+                place = SIDE * i + 8 * g
+                k.emit_buffer("load", part[bias_size * g : bias_size * (g + 1)], bias_at, biases, bias_size * place)
+                if self.is_scaled:
+                    k.emit_buffer("load", self.w_factors[i][4 * g : 4 * g + 4], bias_at, self.w_scales, 4 * place)
+        k.wait_for(*parts, *(self.w_factors if self.is_scaled else ()))
+        for i, part in enumerate(parts):
             k.comment(f"Columns {SIDE * i} and on")
             for g in range(4):
-                place, part = SIDE * i + 8 * g, bias_packed[bias_size * g : bias_size * (g + 1)]
-                k.emit_buffer("load", part, bias_at, biases, bias_size * place)
-                if self.is_scaled:
-                    k.emit_buffer("load", self.w_factors[4 * g : 4 * g + 4], bias_at, self.w_scales, 4 * place)
                 with k.temporary("at_column") as at_column:
                     k.v_add_u32(at_column, SIDE * i + 8 * g, column)
                     k.v_cmp_gt_u32(inside[2 * g : 2 * g + 2], given["n"], at_column)
-            k.wait_for(bias_packed)
-            unpack(k, self.op.bias, bias_packed, bias)
-            if self.is_scaled:
-                k.wait_for(self.w_factors)
+            unpack(k, self.op.bias, part, bias)
             for j in range(self.j_tiles):
                 first = 16 * (i * self.j_tiles + j)
                 for value, total in zip(values, self.sums[first : first + 16], strict=True):
                     self.take(value, total)
                 if self.is_scaled:
-                    self._scale(values, j)
+                    self._scale(values, i, j)
                 add(k, values, values, bias)
                 pack(k, result, values, packed, constants)
                 for g in range(4):
@@ -92,7 +94,8 @@ class Result(Places):
             self.w_scales = self._vector("w_scales", given["w_scale"], size)
             k.s_lshl_b32(size, given["m"], 2)
             x_scales = self._vector("x_scales", given["x_scale"], size)
-        self.w_factors, self.x_factors = k.v("w_factors", 16), k.v("x_factors", self.j_tiles)
+        self.w_factors = [k.v(f"w_factors{i}", 16) for i in range(self.i_tiles)]
+        self.x_factors = k.v("x_factors", self.j_tiles)
         with k.temporary("scale_at") as at, k.temporary("first_row", 1, "s") as first:
             k.s_add_u32(first, self.m_first, self.wave_m)
             k.v_add_u32(at, first, self.lane)
@@ -101,11 +104,11 @@ class Result(Places):
                 k.emit_buffer("load", factor, at, x_scales, 4 * SIDE * j)
             k.wait_for(self.x_factors)
 
-    def _scale(self, values: Register, tile: int) -> None:
+    def _scale(self, values: Register, i: int, j: int) -> None:
         """Multiply sums by both scales."""
         k = self.k
         if self.op.dtype == "int8":
             for value in values:
                 k.v_cvt_f32_i32(value, value)
-        scale(k, values, self.x_factors[tile])
-        multiply(k, values, values, self.w_factors)
+        scale(k, values, self.x_factors[j])
+        multiply(k, values, values, self.w_factors[i])
