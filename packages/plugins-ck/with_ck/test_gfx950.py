@@ -5,8 +5,11 @@ import torch
 from building import check_kernel, entry_of
 
 import opmux
+from opmux_ck.attention.choice import FEW_QUERIES, MANY_QUERIES
+from opmux_ck.attention.targets import attention_instance, attention_lse
 from opmux_ck.building.instances import Instance
-from opmux_ck.gemm.choice import CODES_TILES, FEW_ROWS, FEW_ROWS_OF_CODES, TILES
+from opmux_ck.gemm.choice import BLOCK_TILES, CODES_TILES, FEW_ROWS, FEW_ROWS_OF_CODES, TILES
+from opmux_ck.gemm.configs import BlockCodesConfig
 from opmux_ck.gemm.targets import linear, product_of, scaled_linear, scaled_product_of
 from opmux_ck.norms import targets as norms
 from opmux_ck.norms.configs import TILES as NORM_TILES
@@ -62,17 +65,36 @@ def test_products(config, bias, product) -> None:
     torch.testing.assert_close(found, opmux.linear(x, w, added, backend="reference"), rtol=2**-7, atol=1e-3)
 
 
-@pytest.mark.parametrize("config", [FEW_ROWS_OF_CODES, CODES_TILES[0]])
+@pytest.mark.parametrize("config", [FEW_ROWS_OF_CODES, CODES_TILES[0], BLOCK_TILES[1]])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
 def test_products_of_codes(config, dtype) -> None:
     """The flavour of fp8 is OCP's here."""
-    m, n, k = config.m + 5, 2 * config.n - 8, 3 * config.k - 16
+    blocks = isinstance(config, BlockCodesConfig)
+    m, n, k = config.m + 5, (248 if blocks else 2 * config.n - 8), 3 * config.k - 16
     instance = scaled_product_of(dtype, BF16, k, config)
     check_kernel(instance, ARCH)
     assert matrix_names(instance)
     x, w = ((torch.randn(rows, k) * (40 if dtype is torch.int8 else 1)).clamp(-127, 127).to(dtype) for rows in (m, n))
-    x_scale, w_scale = (torch.rand(rows, 1) + 0.5 for rows in (m, n))
+    x_scale, w_scale = (torch.rand(*shape) + 0.5 for shape in (((m, 3), (2, 3)) if blocks else ((m, 1), (n, 1))))
     with on(ARCH):
         found = scaled_linear(x, w, x_scale, w_scale, None, out_dtype=BF16, config=config)
     expected = opmux.scaled_linear(x, w, x_scale, w_scale, out_dtype=BF16, backend="reference")
     torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "product"),
+    [(FEW_QUERIES, "v_mfma_f32_16x16x16_bf16"), (MANY_QUERIES[128], "v_mfma_f32_32x32x16_bf16")],
+)
+def test_attention(config, product) -> None:
+    """Of the causal kind, with the lse."""
+    check_kernel(attention_instance(BF16, 128, 128, (-1, 0), config, ragged=False, lse=True), ARCH)
+    instance = attention_instance(BF16, 128, 128, (-1, 0), config, ragged=False, lse=True)
+    assert matrix_names(instance) == {product}
+    q, k, v = torch.randn(1, config.queries + 5, 2, 128), torch.randn(1, 150, 1, 128), torch.randn(1, 150, 1, 128)
+    tensors = tuple(tensor.to(BF16) for tensor in (q, k, v))
+    options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
+    with on(ARCH):
+        found = attention_lse(*tensors, None, **options, config=config)
+    for one, expected in zip(found, opmux.attention_lse(*tensors, **options, backend="reference"), strict=True):
+        torch.testing.assert_close(one, expected, rtol=2**-6, atol=2e-2)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from opmux.plugin import Implementation, Prebuilt, hookimpl
 from opmux.tuning import RecordReader
 from opmux_ck.aiter import reader as aiter
+from opmux_ck.attention import implementations as attention
 from opmux_ck.building.prebuilding import prebuild
 from opmux_ck.gemm import implementations as gemm
 from opmux_ck.library.report import toolchains
@@ -18,6 +19,7 @@ def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from norms.RECORDS
     yield from gemm.RECORDS
+    yield from attention.RECORDS
 
 
 @hookimpl

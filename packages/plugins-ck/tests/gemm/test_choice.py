@@ -5,17 +5,21 @@ import pytest
 from opmux.plugin import parse_arch
 from opmux.testing.model_shapes import MODELS
 from opmux_ck.gemm.choice import (
+    BLOCK_TILES,
     CODES_TILES,
     FEW_ROWS,
+    FEW_ROWS_OF_BLOCKS,
     FEW_ROWS_OF_CODES,
     TILES,
     UNITS,
+    blocks_config,
+    blocks_space,
     codes_config,
     codes_space,
     gemm_config,
     gemm_space,
 )
-from opmux_ck.gemm.configs import misfit
+from opmux_ck.gemm.configs import BlockCodesConfig, misfit
 
 GFX942 = parse_arch("gfx942")
 
@@ -69,6 +73,19 @@ def test_the_tile_of_codes(rows, n, k, tile) -> None:
     space = list(codes_space(GFX942, sizes))
     assert len(space) == len(set(space)) > 0
     assert all(misfit(one, n, k) is None for one in space)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "tile"),
+    [(1, 7168, 2048, FEW_ROWS_OF_BLOCKS), (4096, 7168, 2048, BLOCK_TILES[0]), (128, 4096, 7168, BLOCK_TILES[1])],
+)
+def test_the_tile_of_codes_with_scales_of_blocks(rows, n, k, tile) -> None:
+    sizes = {"bucket(m)": (rows - 1).bit_length(), "n": n, "k": k}
+    found = blocks_config(GFX942, sizes)
+    assert (type(found), found.m, found.n, found.pads_k) == (BlockCodesConfig, tile.m, tile.n, False)
+    space = list(blocks_space(GFX942, sizes))
+    assert len(space) == len(set(space)) > 0
+    assert all(isinstance(one, BlockCodesConfig) and misfit(one, n, k) is None for one in space)
 
 
 def test_every_arch_has_its_units() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from opmux_ck.gemm.configs import CodesConfig, GemmConfig, broken_rules, loops, misfit
+from opmux_ck.gemm.configs import BlockCodesConfig, CodesConfig, GemmConfig, broken_rules, loops, misfit
 
 TILE = GemmConfig(128, 128, 64, 2, 2, 32, 16)
 MEM = GemmConfig(32, 32, 64, 2, 2, 16, 32, "mem")
@@ -27,6 +27,8 @@ MEM = GemmConfig(32, 32, 64, 2, 2, 16, 32, "mem")
         ({"k": 128, "pipeline": "v4"}, "the tiles take 131072 bytes of LDS, more than 65536"),
         ({"m": 256, "n": 256}, "m * n = 65536 is more than 128 accumulators for each of 256 threads"),
         ({"split_k": 65}, "split_k = 65 is more than 64"),
+        ({"m": 512, "n": 32, "k": 32, "waves_n": 1, "waves_m": 4}, "m = 512 is more than 256"),
+        ({"m": 32, "n": 512, "k": 64, "waves_n": 4, "waves_m": 1}, "n = 512 is more than 256"),
     ],
 )
 def test_what_no_instance_can_be(fields, reason) -> None:
@@ -53,6 +55,12 @@ def test_what_no_instance_of_codes_can_be(fields, reason) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         replace(CodesConfig(128, 128, 128, 2, 2, 32, 16), **fields)
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("fields", [{"k": 64}, {"n": 256, "m": 64}])
+def test_a_tile_of_blocks_has_one_scale_of_each_row_in_a_step(fields) -> None:
+    with pytest.raises(ValueError, match="blocks of scales take k = 128 and an n that divides it"):
+        replace(BlockCodesConfig(128, 128, 128, 2, 2, 32, 16), **fields)
 
 
 @pytest.mark.parametrize(

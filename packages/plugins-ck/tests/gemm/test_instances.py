@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from opmux_ck.gemm.choice import CODES_TILES, TILES
+from opmux_ck.gemm.choice import BLOCK_TILES, CODES_TILES, TILES
 from opmux_ck.gemm.configs import GemmConfig
 from opmux_ck.gemm.targets import product_of, scaled_product_of
 
@@ -29,6 +29,16 @@ def test_a_translation_unit_of_codes() -> None:
         "OPMUX_CK_SCALED_LINEAR(ck_tile::int8_t, ck_tile::fp16_t, 128, 128, 128, 2, 2, 32, 16, 2, 3, 8, true, true)\n"
     )
     assert (made.kernel, made.signature) == ("scaled_linear", "pppppiiiiiiii")
+
+
+def test_a_translation_unit_of_codes_with_scales_of_blocks() -> None:
+    made = scaled_product_of(torch.float8_e4m3fnuz, torch.bfloat16, 4096, BLOCK_TILES[1])
+    assert made.text() == (
+        "// block_scaled_linear_fp8_bf16_b64x64x128_w2x2_x16x16x32_s8_padn_padk\n"
+        '#include "block_scaled_gemm.h"\n\n'
+        "OPMUX_CK_BLOCK_SCALED_LINEAR(ck_tile::fp8_t, ck_tile::bf16_t, 64, 64, 128, 2, 2, 16, 32, 8, true, true)\n"
+    )
+    assert (made.op, made.kernel, made.signature) == ("scaled_linear", "block_scaled_linear", "ppppp" + "i" * 16)
 
 
 def test_the_names_tell_the_instances_apart() -> None:

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import opmux
-from opmux_ck.gemm.choice import CODES_SHAPES, SHAPES
+from opmux_ck.gemm.choice import BLOCK_SHAPES, CODES_SHAPES, SHAPES
+from opmux_ck.gemm.configs import MOST_SIDE
 from opmux_ck.gemm.implementations import MOST_K, MOST_N
-from opmux_ck.gemm.targets import MOST_BYTES, _addressable, _parts
+from opmux_ck.gemm.targets import MOST_BYTES, _addressable, _near, _parts
 
 
 def explained(*tensors: torch.Tensor, arch: str = "gfx942") -> tuple[bool, str]:
@@ -73,6 +74,42 @@ def test_refusals_of_codes(x, w, more, reason) -> None:
     assert scaled(x, w, **more) == reason
 
 
+def by_blocks(x: torch.Tensor, w: torch.Tensor, x_scale: tuple[int, ...], w_scale: tuple[int, ...], **options) -> str:
+    """Why the record for scales of blocks on gfx942 takes a call, or does not."""
+    scales = meta(*x_scale, dtype=torch.float32), meta(*w_scale, dtype=torch.float32)
+    options = {"out_dtype": torch.bfloat16, "arch": "gfx942", **options}
+    explanation = opmux.explain(opmux.scaled_linear, x, w, *scales, options.pop("bias", None), **options)
+    return next(c.reason for c in explanation.candidates if c.name == "ck:blocks_gfx942")
+
+
+def test_explain_shows_the_instance_of_blocks() -> None:
+    x, w = meta(512, 4096, dtype=FNUZ), meta(4096, 4096, dtype=FNUZ)
+    assert by_blocks(x, w, (512, 32), (32, 32)).startswith(
+        "priority 9; m 64, n 64, k 128, waves_m 2, waves_n 2, mfma 16, mfma_k 32, pipeline v3, store 8, "
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k", "x_scale", "w_scale", "options", "reason"),
+    [
+        (OCP, 256, (4, 2), (2, 2), {}, "x is float8_e4m3fn, takes float8_e4m3fnuz, int8"),
+        (FNUZ, 264, (4, 3), (2, 3), {}, "k = 264 is not a multiple of 16"),
+        (FNUZ, 256, (4, 1), (256, 1), {}, "x_scale is [4, 1], takes one scale per [1, 128] block of x"),
+        (FNUZ, 256, (4, 2), (256, 2), {}, "w_scale is [256, 2], takes one scale per [128, 128] block of w"),
+        (FNUZ, 256, (4, 2), (2, 2), {"bias": meta(256)}, "bias is not supported"),
+    ],
+)
+def test_refusals_of_blocks(dtype, k, x_scale, w_scale, options, reason) -> None:
+    assert by_blocks(meta(4, k, dtype=dtype), meta(256, k, dtype=dtype), x_scale, w_scale, **options) == reason
+
+
+def test_scales_too_far_apart_are_copied() -> None:
+    far = torch.empty_strided((512, 3), (1 << 22, 1), dtype=torch.float32, device="meta")
+    assert _near(far).stride() == (3, 1)
+    transposed = torch.empty(3, 512, device="meta").T
+    assert _near(transposed) is transposed
+
+
 def test_matrices_that_a_launch_cannot_address_are_cut_at_tiles() -> None:
     row_bytes, step = 2 * 16384, 128
     parts = list(_parts(128256, row_bytes, step))
@@ -83,7 +120,9 @@ def test_matrices_that_a_launch_cannot_address_are_cut_at_tiles() -> None:
 
 
 def test_a_tile_of_the_largest_sizes_is_addressed_in_32_bits() -> None:
-    most = max(m for m, *_ in (*SHAPES, *CODES_SHAPES))
+    most = max(m for m, *_ in (*SHAPES, *CODES_SHAPES, *BLOCK_SHAPES))
+    assert most <= MOST_SIDE
+    most = MOST_SIDE  # of a config that is written by hand
     assert most * MOST_N * 4 <= MOST_BYTES
     assert most * MOST_K * 2 <= MOST_BYTES
 

@@ -71,10 +71,10 @@ struct Tile {
 };
 
 // Rounds the sums, gathers rows of them in LDS, and stores.
-template <class X, class Out, int M, int N, int WavesM, int WavesN, int Mfma, int MfmaK, int Store>
+template <class X, class Out, int M, int N, int WavesM, int WavesN, int Mfma, int MfmaK, int Store, bool Transposed = false>
 using Gathered = ck_tile::CShuffleEpilogue<ck_tile::CShuffleEpilogueProblem<
     X, X, ck_tile::tuple<>, float, Out, ck_tile::tuple<>, RowMajor, ck_tile::element_wise::PassThrough, M, N, WavesM,
-    WavesN, Mfma, Mfma, MfmaK, false, ck_tile::memory_operation_enum::set, 1, true, Store>>;
+    WavesN, Mfma, Mfma, MfmaK, Transposed, ck_tile::memory_operation_enum::set, 1, true, Store>>;
 
 // Adds the bias and stores from registers. CK's gathering epilogue would round the sums before it adds.
 template <class X, class Out, int M, int N, bool PadsN, int Mfma, int MfmaK, bool Transposed>

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from opmux.plugin import Arch
-from opmux_ck.gemm.configs import STORES, CodesConfig, GemmConfig, misfit
+from opmux_ck.gemm.configs import STORES, BlockCodesConfig, CodesConfig, GemmConfig, GroupedConfig, misfit
 
 Config = TypeVar("Config", bound=GemmConfig)
+Codes = TypeVar("Codes", bound=CodesConfig)
+Shape = tuple[int, int, int, int, int, int, int]
 
 UNITS = {"gfx942": 304, "gfx950": 256}
 """Compute units of the usual product of an arch: MI300X, MI355X."""
@@ -25,6 +27,17 @@ CODES_TILES = (
     CodesConfig(64, 64, 128, 2, 2, 16, 32),
 )
 FEW_ROWS_OF_CODES = CodesConfig(16, 64, 256, 1, 4, 16, 32)
+BLOCK_TILES = (
+    BlockCodesConfig(128, 128, 128, 2, 2, 32, 16),
+    BlockCodesConfig(64, 64, 128, 2, 2, 16, 32),
+)
+FEW_ROWS_OF_BLOCKS = BlockCodesConfig(16, 64, 128, 1, 2, 16, 32)
+FEW_ROWS_OF_GROUPS = GroupedConfig(16, 64, 128, 1, 4, 16, 32, "mem")
+GROUPED_TILES = (
+    GroupedConfig(128, 128, 64, 2, 2, 32, 16),
+    GroupedConfig(64, 64, 128, 2, 2, 16, 32),
+)
+"""For groups of at least as many rows, on average; the last one for smaller groups too."""
 LEAST_STEPS = 4
 """Steps of k that a part has where the parts are chosen here: fewer do not fill the loop."""
 
@@ -57,6 +70,16 @@ CODES_SHAPES = (
     (128, 128, 128, 2, 2, 32, 16),
 )
 """The same for codes."""
+BLOCK_SHAPES = (
+    (16, 64, 128, 1, 2, 16, 32),
+    (32, 64, 128, 1, 4, 16, 32),
+    (32, 128, 128, 1, 4, 32, 16),
+    (64, 64, 128, 2, 2, 16, 32),
+    (64, 128, 128, 2, 2, 32, 16),
+    (128, 64, 128, 2, 2, 32, 16),
+    (128, 128, 128, 2, 2, 32, 16),
+)
+"""The same for codes with scales of blocks."""
 SPLITS = (1, 2, 4, 8, 16)
 
 
@@ -89,18 +112,62 @@ def gemm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GemmConfig]:
 
 def codes_config(arch: Arch, features: Mapping[str, Any]) -> CodesConfig:
     """The tile for a call on codes: the largest that occupies every compute unit."""
-    rows, n, k = _sizes(features)
-    few = rows <= FEW_ROWS_OF_CODES.m
-    tile = FEW_ROWS_OF_CODES if few else _largest(CODES_TILES, rows, n, UNITS[arch.name])
-    return replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
+    return _one_of_codes(FEW_ROWS_OF_CODES, CODES_TILES, arch, features)
 
 
 def codes_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[CodesConfig]:
     """Every legal tile for a call on codes, without those that are mostly padding."""
-    rows, n, k = _sizes(features)
-    for shape in CODES_SHAPES:
+    return _all_of_codes(CodesConfig, CODES_SHAPES, features)
+
+
+def blocks_config(arch: Arch, features: Mapping[str, Any]) -> BlockCodesConfig:
+    """The tile for a call on codes with scales of blocks: the largest that occupies every compute unit."""
+    return _one_of_codes(FEW_ROWS_OF_BLOCKS, BLOCK_TILES, arch, features)
+
+
+def blocks_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[BlockCodesConfig]:
+    """Every legal tile for a call on codes with scales of blocks, without those that are mostly padding."""
+    return _all_of_codes(BlockCodesConfig, BLOCK_SHAPES, features)
+
+
+def grouped_config(arch: Arch, features: Mapping[str, Any]) -> GroupedConfig:
+    """The tile for groups of rows: the largest that a group fills on average."""
+    rows, n, k = _group_sizes(features)
+    tile = FEW_ROWS_OF_GROUPS
+    if rows > tile.m:
+        tile = next((one for one in GROUPED_TILES if rows >= one.m), GROUPED_TILES[-1])
+    return replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
+
+
+def grouped_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedConfig]:
+    """Every legal tile for groups of rows, without those that are mostly padding."""
+    rows, n, k = _group_sizes(features)
+    for shape, pipeline in itertools.product(SHAPES, GroupedConfig.pipelines):
         m, tile_n, tile_k = shape[:3]
-        config = CodesConfig(*shape, "v3", _store(n), n % tile_n > 0, k % tile_k > 0)
+        config = GroupedConfig(*shape, pipeline, _store(n), n % tile_n > 0, k % tile_k > 0)
+        if (m <= 16 or m < 2 * rows) and tile_n < 2 * max(n, 64) and misfit(config, n, k) is None:
+            yield config
+
+
+def _group_sizes(features: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Rows of a group, on average; n; k."""
+    if "bucket(expected_m)" in features:
+        return 1 << min(int(features["bucket(expected_m)"]), 30), features["n"], features["k"]
+    rows, n, k = _sizes(features)
+    return max(rows // max(features["groups"], 1), 1), n, k
+
+
+def _one_of_codes(few_rows: Codes, tiles: Sequence[Codes], arch: Arch, features: Mapping[str, Any]) -> Codes:
+    rows, n, k = _sizes(features)
+    tile = few_rows if rows <= few_rows.m else _largest(tiles, rows, n, UNITS[arch.name])
+    return replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
+
+
+def _all_of_codes(kind: type[Codes], shapes: Sequence[Shape], features: Mapping[str, Any]) -> Iterator[Codes]:
+    rows, n, k = _sizes(features)
+    for shape in shapes:
+        m, tile_n, tile_k = shape[:3]
+        config = kind(*shape, "v3", _store(n), n % tile_n > 0, k % tile_k > 0)
         if (m <= 16 or m < 2 * rows) and tile_n < 2 * max(n, 64) and misfit(config, n, k) is None:
             yield config
 

@@ -17,6 +17,10 @@ LDS_BYTES = 64 * 1024
 LOAD_BYTES = 16
 """Of a load of x or w."""
 STORES = (1, 2, 4, 8)
+MOST_SIDE = 256
+"""Rows of a tile, of x and of w: a launch addresses them in 32 bits, however long the rows are."""
+SCALE_BLOCK = 128
+"""Elements of k, and rows of w, that share a scale."""
 MOST_SUMS = 128
 """Accumulators of a thread. With 256, half of its registers, clang 22 spills 55 of the others (256x256x32, ``v4``)."""
 
@@ -40,6 +44,7 @@ class GemmConfig:
         split_k: parts that k is cut into. Workgroups of their own compute them in float32, and they are summed up.
     """
 
+    kernel: ClassVar[str] = "linear"
     element_bytes: ClassVar[int] = 2
     instructions: ClassVar[Mapping[int, tuple[int, ...]]] = MFMA
     pipelines: ClassVar[tuple[str, ...]] = PIPELINES
@@ -87,13 +92,30 @@ class GemmConfig:
 
 
 @dataclass(frozen=True)
+class GroupedConfig(GemmConfig):
+    """The same for groups of rows: without the loop of two buffers, and k is not cut."""
+
+    kernel: ClassVar[str] = "grouped_linear"
+    pipelines: ClassVar[tuple[str, ...]] = ("v3", "mem")
+    most_splits: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
 class CodesConfig(GemmConfig):
     """The same for 8-bit codes with scales: CK has one loop over k for them, and does not cut k."""
 
+    kernel: ClassVar[str] = "scaled_linear"
     element_bytes: ClassVar[int] = 1
     instructions: ClassVar[Mapping[int, tuple[int, ...]]] = MFMA_OF_CODES
     pipelines: ClassVar[tuple[str, ...]] = ("v3",)
     most_splits: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class BlockCodesConfig(CodesConfig):
+    """The same for codes with scales of blocks, 1x128 of x and 128x128 of w: a step of k is a block."""
+
+    kernel: ClassVar[str] = "block_scaled_linear"
 
 
 def broken_rules(config: GemmConfig) -> Iterator[str]:
@@ -118,6 +140,10 @@ def broken_rules(config: GemmConfig) -> Iterator[str]:
             yield f"{side} = {size} is not a multiple of waves_{side} * mfma = {waves * c.mfma}"
         if size * c.k % (c.threads * c.load):
             yield f"{side} * k = {size * c.k} is not a multiple of {c.load} elements for each of {c.threads} threads"
+        if size > MOST_SIDE:
+            yield f"{side} = {size} is more than {MOST_SIDE}"
+    if isinstance(c, BlockCodesConfig) and (c.k != SCALE_BLOCK or SCALE_BLOCK % c.n):
+        yield f"k = {c.k} and n = {c.n}: blocks of scales take k = {SCALE_BLOCK} and an n that divides it"
     if c.k % c.mfma_k:
         yield f"k = {c.k} is not a multiple of mfma_k = {c.mfma_k}"
     if WAVE * c.load % c.k:

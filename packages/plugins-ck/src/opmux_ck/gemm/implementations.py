@@ -1,5 +1,7 @@
 """The records of the products."""
 
+from typing import Any
+
 from opmux.plugin import (
     Absent,
     Aligned,
@@ -7,12 +9,14 @@ from opmux.plugin import (
     Bucket,
     Dtype,
     Exact,
+    FeatureRule,
     Implementation,
     MultipleOf,
     ScaleBlock,
     UnitStride,
 )
 from opmux_ck.archs import ARCHS, UNMEASURED
+from opmux_ck.gemm.configs import SCALE_BLOCK
 
 MOST_K = 1 << 20
 MOST_N = 1 << 20
@@ -22,20 +26,54 @@ MULTIPLY = (
     AtMost("n", MOST_N),
 )
 
+_CHANNELS: dict[str, Any] = {"name": "channels", "x_block": (1, -1), "w_block": (1, -1), "config": "codes"}
+_BLOCKS: dict[str, Any] = {
+    "name": "blocks",
+    "x_block": (1, SCALE_BLOCK),
+    "w_block": (SCALE_BLOCK, SCALE_BLOCK),
+    "config": "blocks",
+}
 
-def _scaled(arch: str, *dtypes: str) -> Implementation:
-    """The record for an arch, whose instructions know one flavour of fp8."""
+
+def _grouped(op: str, tensors: tuple[str, ...], *rows: FeatureRule) -> Implementation:
+    """The record for groups of rows; ``rows`` tell how many a group has on average."""
+    return Implementation(
+        op=op,
+        target=f"opmux_ck.gemm.grouped_targets:{op}",
+        archs=ARCHS,
+        priority=UNMEASURED,
+        when=(
+            Dtype("x", "bfloat16", "float16"),
+            MultipleOf("k", 8),
+            *MULTIPLY,
+            UnitStride(*tensors),
+            Aligned("x"),
+            Aligned("w"),
+        ),
+        features=(*rows, Exact("n"), Exact("k")),
+        config="opmux_ck.gemm.choice:grouped_config",
+        config_schema="opmux_ck.gemm.configs:GroupedConfig",
+        space="opmux_ck.gemm.choice:grouped_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+def _scaled(
+    arch: str, *dtypes: str, name: str, x_block: tuple[int, int], w_block: tuple[int, int], config: str
+) -> Implementation:
+    """The record for an arch, whose instructions know one flavour of fp8, and for blocks of scales."""
     return Implementation(
         op="scaled_linear",
-        name=f"channels_{arch}",
+        name=f"{name}_{arch}",
         target="opmux_ck.gemm.targets:scaled_linear",
         archs=(arch,),
         priority=UNMEASURED,
         when=(
             Dtype("x", *dtypes),
             Dtype("out_dtype", "bfloat16", "float16"),
-            ScaleBlock("x", (1, -1)),
-            ScaleBlock("w", (1, -1)),
+            ScaleBlock("x", x_block),
+            ScaleBlock("w", w_block),
             Absent("bias"),
             MultipleOf("k", 16),
             *MULTIPLY,
@@ -44,9 +82,9 @@ def _scaled(arch: str, *dtypes: str) -> Implementation:
             Aligned("w"),
         ),
         features=(Bucket("m"), Exact("n"), Exact("k")),
-        config="opmux_ck.gemm.choice:codes_config",
-        config_schema="opmux_ck.gemm.configs:CodesConfig",
-        space="opmux_ck.gemm.choice:codes_space",
+        config=f"opmux_ck.gemm.choice:{config}_config",
+        config_schema=f"opmux_ck.gemm.configs:{'BlockCodesConfig' if config == 'blocks' else 'CodesConfig'}",
+        space=f"opmux_ck.gemm.choice:{config}_space",
         capturable=True,
         deterministic=True,
     )
@@ -72,6 +110,11 @@ RECORDS = (
         capturable=True,
         deterministic=True,
     ),
-    _scaled("gfx942", "float8_e4m3fnuz", "int8"),
-    _scaled("gfx950", "float8_e4m3fn", "int8"),
+    _grouped("grouped_linear", ("x", "w", "group_offsets", "group_sizes"), Bucket("m"), Exact("groups")),
+    _grouped("masked_grouped_linear", ("x", "w", "masked_m"), Bucket("expected_m")),
+    *(
+        _scaled(arch, fp8, "int8", **blocks)
+        for blocks in (_CHANNELS, _BLOCKS)
+        for arch, fp8 in (("gfx942", "float8_e4m3fnuz"), ("gfx950", "float8_e4m3fn"))
+    ),
 )

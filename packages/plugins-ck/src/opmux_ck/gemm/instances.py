@@ -3,13 +3,25 @@
 from dataclasses import dataclass
 
 from opmux_ck.dtypes import CPP
-from opmux_ck.gemm.configs import CodesConfig, GemmConfig
+from opmux_ck.gemm.configs import GemmConfig
 
 SIGNATURE = "pppp" + "i" * 8
 """x, w, bias and the result; rows, n, k; the strides of the rows of x, w and the result; parts of k; rows of a part.
 Eight integers, which are read by one load."""
 SCALED_SIGNATURE = "ppppp" + "i" * 8
 """x, w, their scales and the result; rows, n, k; the strides of the rows of x, w and the result; and two zeros."""
+BLOCK_SCALED_SIGNATURE = "ppppp" + "i" * 16
+"""x, w, their scales and the result; rows, n, k; the strides of the rows of x, w and the result; the strides of the
+scales of x, then of w; and six zeros."""
+GROUPED_SIGNATURE = "ppppp" + "i" * 8
+"""x, w, the result, offsets and sizes of groups; groups, rows that each has room for, n, k; the strides of rows of x
+and w; whether there are sizes; and a zero."""
+SIGNATURES = {
+    "grouped_linear": GROUPED_SIGNATURE,
+    "linear": SIGNATURE,
+    "scaled_linear": SCALED_SIGNATURE,
+    "block_scaled_linear": BLOCK_SCALED_SIGNATURE,
+}
 BIAS_STORE = 4
 """The most elements of a store where a bias is added: what a thread has side by side in registers."""
 
@@ -22,7 +34,7 @@ class Product:
         x: CK's name of the dtype of x and w.
         out: that of the result; float32 where parts of k are summed up later.
         config: the tile.
-        loops: the number of steps whose loop it has, see `configs.loops`.
+        loops: the number of steps whose loop it has, see `configs.loops`; 0 where one loop has any number.
         bias: whether a bias of the result's dtype is added.
     """
 
@@ -35,17 +47,17 @@ class Product:
     @property
     def op(self) -> str:
         """``scaled_linear`` for codes."""
-        return "scaled_linear" if isinstance(self.config, CodesConfig) else "linear"
+        return self.config.kernel.removeprefix("block_")
 
     @property
     def kernel(self) -> str:
-        """The kernel's name, the same in every instance."""
-        return self.op
+        """The kernel's name, the same in every instance of a kind."""
+        return self.config.kernel
 
     @property
     def signature(self) -> str:
         """Of the kernel."""
-        return SCALED_SIGNATURE if self.op == "scaled_linear" else SIGNATURE
+        return SIGNATURES[self.kernel]
 
     @property
     def threads(self) -> int:
@@ -65,21 +77,22 @@ class Product:
         c = self.config
         tile = f"b{c.m}x{c.n}x{c.k}_w{c.waves_m}x{c.waves_n}_x{c.mfma}x{c.mfma}x{c.mfma_k}"
         flags = "_padn" * c.pads_n + "_padk" * c.pads_k + "_bias" * self.bias
-        return f"{self.op}_{self.x}_{self.out}_{tile}_{c.pipeline}l{self.loops}_s{self.store}{flags}"
+        loop = f"{c.pipeline}l{self.loops}_" if self.loops else ""
+        return f"{self.kernel}_{self.x}_{self.out}_{tile}_{loop}s{self.store}{flags}"
 
     def text(self) -> str:
         """The translation unit."""
         c = self.config
-        tile = f"{c.m}, {c.n}, {c.k}, {c.waves_m}, {c.waves_n}, {c.mfma}, {c.mfma_k}"
-        flags = ", ".join("true" if flag else "false" for flag in (c.pads_n, c.pads_k, self.bias))
-        loop = f"opmux_ck::{c.pipeline.capitalize()}, {c.stages}, {self.loops}"
-        if self.op == "scaled_linear":
-            loop, flags = f"{c.stages}, {self.loops}", flags.rpartition(", ")[0]
-            return (
-                f'// {self.name}\n#include "scaled_gemm.h"\n\n'
-                f"OPMUX_CK_SCALED_LINEAR({CPP[self.x]}, {CPP[self.out]}, {tile}, {loop}, {self.store}, {flags})\n"
-            )
-        return (
-            f'// {self.name}\n#include "gemm.h"\n\n'
-            f"OPMUX_CK_LINEAR({CPP[self.x]}, {CPP[self.out]}, {tile}, {loop}, {self.store}, {flags})\n"
-        )
+        tile = (c.m, c.n, c.k, c.waves_m, c.waves_n, c.mfma, c.mfma_k)
+        pads = ("true" if flag else "false" for flag in (c.pads_n, c.pads_k))
+        loop: tuple[object, ...] = (c.stages, self.loops)
+        more: tuple[str, ...] = ()
+        if not self.kernel.endswith("scaled_linear"):
+            loop = (f"opmux_ck::{c.pipeline.capitalize()}", *loop)
+        if self.kernel == "linear":
+            more = ("true" if self.bias else "false",)
+        elif self.kernel == "block_scaled_linear":
+            loop = ()
+        header = self.kernel.removesuffix("linear") + "gemm"
+        values = ", ".join(map(str, (CPP[self.x], CPP[self.out], *tile, *loop, self.store, *pads, *more)))
+        return f'// {self.name}\n#include "{header}.h"\n\nOPMUX_CK_{self.kernel.upper()}({values})\n'

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from opmux_ck.dtypes import SHORT
-from opmux_ck.gemm.configs import CodesConfig, GemmConfig, loops
+from opmux_ck.gemm.configs import SCALE_BLOCK, BlockCodesConfig, CodesConfig, GemmConfig, loops
 from opmux_ck.gemm.instances import Product
 from opmux_ck.launching import launch
 
@@ -30,13 +30,15 @@ def scaled_linear(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype,
     config: CodesConfig,
 ) -> Tensor:  # fmt: skip
-    """The op `scaled_linear` for scales of tokens and channels, without a bias."""
+    """The op `scaled_linear` for scales of tokens and channels, or of blocks, without a bias."""
+    if isinstance(config, BlockCodesConfig):
+        return _by_blocks(x, w, x_scale, w_scale, out_dtype, config)
     n, k = w.shape
     rows, w = _addressable(x.reshape(-1, k), config.m), _addressable(w, config.n)
     scales, weights = x_scale.reshape(-1).contiguous(), w_scale.reshape(-1).contiguous()
     out = torch.empty((len(rows), n), dtype=out_dtype, device=x.device)
     instance = scaled_product_of(x.dtype, out_dtype, k, config)
-    for taken, columns in _launches(rows, w, out, config):
+    for taken, columns in _launches(rows, w, out, config.m, config.n):
         part = rows[taken], w[columns], scales[taken], weights[columns], out[taken, columns]
         count, width = part[-1].shape
         grid = (-(-count // config.m) * -(-width // config.n), 1, 1)
@@ -44,9 +46,30 @@ def scaled_linear(
     return out.view(*x.shape[:-1], n)
 
 
+def _by_blocks(
+    x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, out_dtype: torch.dtype, config: BlockCodesConfig
+) -> Tensor:
+    """The product of codes with scales of blocks, 1x128 of x and 128x128 of w."""
+    n, k = w.shape
+    rows, w = _addressable(x.reshape(-1, k), config.m), _addressable(w, SCALE_BLOCK)
+    scales = _near(x_scale.reshape(len(rows), -1))
+    weights = _near(w_scale)
+    out = torch.empty((len(rows), n), dtype=out_dtype, device=x.device)
+    instance = scaled_product_of(x.dtype, out_dtype, k, config)
+    for taken, columns in _launches(rows, w, out, config.m, SCALE_BLOCK):
+        block = slice(columns.start // SCALE_BLOCK, None)
+        part = rows[taken], w[columns], scales[taken], weights[block], out[taken, columns]
+        count, width = part[-1].shape
+        grid = (-(-count // config.m) * -(-width // config.n), 1, 1)
+        strides = (_stride(part[0]), _stride(part[1]), n, *scales.stride(), *weights.stride())
+        launch(instance, grid, *part, count, width, k, *strides, *[0] * 6)
+    return out.view(*x.shape[:-1], n)
+
+
 def scaled_product_of(dtype: torch.dtype, out_dtype: torch.dtype, k: int, config: CodesConfig) -> Product:
     """The instance that a call of `scaled_linear` launches."""
-    return Product(SHORT[dtype], SHORT[out_dtype], config, loops(config, k))
+    steps = 0 if isinstance(config, BlockCodesConfig) else loops(config, k)
+    return Product(SHORT[dtype], SHORT[out_dtype], config, steps)
 
 
 def product_of(dtype: torch.dtype, bias: bool, k: int, config: GemmConfig) -> Product:
@@ -71,7 +94,7 @@ def _multiply(instance: Product, x: Tensor, w: Tensor, bias: Tensor | None, out:
     rows, n = out.shape[-2:]
     matrices = out.view(splits, rows, n)
     k, tile = x.shape[1], instance.config
-    for taken, columns in _launches(x, w, matrices[0], tile):
+    for taken, columns in _launches(x, w, matrices[0], tile.m, tile.n):
         made = matrices[0, taken, columns]
         count, width = made.shape
         grid = (-(-count // tile.m) * -(-width // tile.n), 1, splits)
@@ -80,17 +103,23 @@ def _multiply(instance: Product, x: Tensor, w: Tensor, bias: Tensor | None, out:
         launch(instance, grid, x[taken], w[columns], added, made, count, width, k, *strides, splits, rows)
 
 
-def _launches(x: Tensor, w: Tensor, out: Tensor, tile: GemmConfig) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of the result that one launch can address: mostly all of them."""
-    rows, n = out.shape
-    for columns in _parts(n, _row_bytes(w), tile.n):
-        for taken in _parts(rows, max(_row_bytes(x), n * out.element_size()), tile.m):
+def _launches(x: Tensor, w: Tensor, out: Tensor, m: int, n: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the result that one launch can address, in steps of ``m`` and ``n``: mostly all of them."""
+    rows, width = out.shape
+    for columns in _parts(width, _row_bytes(w), n):
+        for taken in _parts(rows, max(_row_bytes(x), width * out.element_size()), m):
             yield taken, columns
 
 
 def _addressable(matrix: Tensor, step: int) -> Tensor:
     """A matrix of whose rows a launch can address those of one tile; copied where they are too far apart."""
     return matrix.contiguous() if step * _row_bytes(matrix) > MOST_BYTES else matrix
+
+
+def _near(scales: Tensor) -> Tensor:
+    """Scales whose strides and bytes 32 bits can count; copied where theirs cannot be."""
+    reach = sum(size * abs(stride) for size, stride in zip(scales.shape, scales.stride(), strict=True))
+    return scales.contiguous() if reach * scales.element_size() > MOST_BYTES else scales
 
 
 def _row_bytes(matrix: Tensor) -> int:

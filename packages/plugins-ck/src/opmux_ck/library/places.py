@@ -19,7 +19,15 @@ NEEDED = {
     "rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
     "add_rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
     "linear": ("ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
+    **dict.fromkeys(
+        ("grouped_linear", "masked_grouped_linear"),
+        ("ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
+    ),
     "scaled_linear": ("ck_tile/ops/gemm_quant/kernel/gemm_quant_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
+    **dict.fromkeys(
+        ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse"),
+        ("ck_tile/ops/fmha/kernel/fmha_fwd_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
+    ),
     "layer_norm": ("ck_tile/ops/layernorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
 }
 """What the kernels of an op include."""

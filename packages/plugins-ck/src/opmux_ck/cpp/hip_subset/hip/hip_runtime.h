@@ -68,6 +68,7 @@ extern "C" hipError_t __hipPushCallConfiguration(dim3, dim3, std::size_t, hipStr
 OPMUX_VECTORS(int, int)
 OPMUX_VECTORS(uint, unsigned)
 OPMUX_VECTORS(float, float)
+OPMUX_DEVICE uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
 // threadIdx.x and its kin: objects that are read like numbers.
 namespace opmux_hip {

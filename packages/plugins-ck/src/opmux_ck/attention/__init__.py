@@ -1,0 +1,1 @@
+"""Attention: CK's forward over dense and ragged batches."""

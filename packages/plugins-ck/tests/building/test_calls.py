@@ -1,0 +1,75 @@
+"""The instance that is built ahead for a recorded call is the one that its target launches."""
+
+import math
+
+import pytest
+import torch
+
+from opmux.plugin import registered_ops, takers
+from opmux_ck.attention import targets as attention
+from opmux_ck.building.calls import instance_of
+from opmux_ck.gemm import grouped_targets, targets
+from opmux_ck.library.places import NEEDED
+from opmux_ck.norms import targets as norms
+from opmux_ck.plugin import opmux_implementations
+
+BF16, FNUZ = torch.bfloat16, torch.float8_e4m3fnuz
+
+
+def made(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+def int32(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def scales(*shape: int) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+QKV = (made(2, 40, 4, 64), made(2, 50, 2, 64), made(2, 50, 2, 64))
+RAGGED = (made(40, 4, 64), made(50, 2, 64), made(50, 2, 64), int32(0, 40), int32(0, 50))
+LONGEST = {"max_seqlen_q": 40, "max_seqlen_k": 50}
+CALLS = [
+    ("rms_norm", (made(3, 64), made(64)), {}),
+    ("linear", (made(3, 64), made(32, 64)), {}),
+    ("scaled_linear", (made(3, 64, dtype=FNUZ), made(32, 64, dtype=FNUZ), scales(3, 1), scales(32, 1)),
+     {"out_dtype": BF16}),
+    ("scaled_linear", (made(3, 256, dtype=FNUZ), made(256, 256, dtype=FNUZ), scales(3, 2), scales(2, 2)),
+     {"out_dtype": BF16}),
+    ("grouped_linear", (made(9, 64), made(2, 32, 64), int32(0, 4, 9)), {}),
+    ("masked_grouped_linear", (made(2, 9, 64), made(2, 32, 64), int32(4, 9)), {"expected_m": 6}),
+    ("attention", QKV, {}),
+    ("attention", QKV, {"causal": True}),
+    ("attention_lse", QKV, {"window": (3, -1)}),
+    ("attention_varlen", RAGGED, {**LONGEST, "scale": 0.5}),
+    ("attention_varlen_lse", RAGGED, {**LONGEST, "causal": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "tensors", "options"), CALLS, ids=[f"{n}-{op}" for n, (op, *_) in enumerate(CALLS)])
+def test_a_call_launches_what_is_built_ahead(op, tensors, options, monkeypatch) -> None:
+    launched = []
+    for module in (attention, targets, grouped_targets, norms):
+        monkeypatch.setattr(
+            module, "launch", lambda instance, grid, *arguments: launched.append((instance, grid, arguments))
+        )
+    found = list(takers(registered_ops()[op], *tensors, arch="gfx942", backend="ck", **options))
+    assert found
+    taker = found[0]
+    config = taker.config()
+    given = {**taker.call.tensors, **taker.call.options}
+    {
+        "rms_norm": norms, "linear": targets, "scaled_linear": targets, "grouped_linear": grouped_targets,
+        "masked_grouped_linear": grouped_targets,
+    }.get(op, attention).__dict__[op](**given, config=config)  # fmt: skip
+    ((instance, grid, arguments),) = launched
+    assert instance == instance_of(op, taker.call, config)
+    assert math.prod(grid) > 0
+    letters = "".join("p" if isinstance(one, torch.Tensor) else type(one).__name__[0] for one in arguments)
+    assert letters == instance.signature
+
+
+def test_every_op_of_the_records_is_named_to_doctor() -> None:
+    assert {record.op.rstrip("_") for record in opmux_implementations()} == set(NEEDED)
