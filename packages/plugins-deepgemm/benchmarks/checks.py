@@ -19,6 +19,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
+import gradients_on_gpu
 import grouped_on_gpu
 import on_gpu
 import torch
@@ -130,7 +131,7 @@ def main() -> int:
         good &= conformance(ops, given.profile, given.limit, given.report)
     for tool in TOOLS:
         if tool not in given.skip:
-            for module in (on_gpu, grouped_on_gpu):
+            for module in (on_gpu, grouped_on_gpu, gradients_on_gpu):
                 for family in module.FAMILIES:
                     good &= sanitize(f"{module.__name__}.py", family, tool, given.sanitize)
     return not good

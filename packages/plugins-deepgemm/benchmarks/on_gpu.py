@@ -50,10 +50,10 @@ class Case(NamedTuple):
     """Whether the scales of x lie with a column's neighbours next to each other."""
 
 
-def large(block_m: int, block_n: int, consumers: int, cluster: int = 1, stages: int = 0) -> Config:
+def large(block_m: int, block_n: int, consumers: int, cluster: int = 1, stages: int = 0, alternate: int = 0) -> Config:
     """A config of the persistent kernel, with as many stages as fit."""
     fit = most_stages("large", block_m, block_n, consumers)
-    return Config("large", block_m, block_n, stages or min(fit, 8), consumers, cluster, group=8)
+    return Config("large", block_m, block_n, stages or min(fit, 8), consumers, cluster, 8, alternate)
 
 
 def small(block_m: int, block_n: int, cluster: int, stages: int = 0) -> Config:
@@ -76,6 +76,11 @@ def checked(family: str) -> Iterator[Case]:
         yield Case(1000, 2112, 1536, large(128, 192, 2, 2), by_columns=True)
         yield Case(333, 576, 7168, large(128, 128, 2, 2), "float32", bias=True)
         yield Case(129, 4104, 512, large(64, 256 if dtype == "bf16" else 192, 1, 2))
+        if dtype == "fp8":
+            for cluster in (1, 2):
+                yield Case(1000, 2112, 1536, large(128, 192, 2, cluster, alternate=3))
+                yield Case(300, 344, 528, large(128, 160, 2, cluster, stages=2, alternate=4), bias=True)
+                yield Case(4096, 576, 7168, large(256, 96, 2, cluster, alternate=3), "float32")
         if dtype == "bf16":
             yield Case(1000, 2112, 1536, large(128, 256, 2))
             yield Case(1000, 2112, 1536, large(128, 256, 2, 2))
@@ -98,6 +103,8 @@ def tiny(family: str) -> Iterator[Case]:
     if kind == "large":
         yield Case(300, 136, k, large(128, 64, 2, stages=2), bias=True)
         yield Case(300, 136, k, large(64, 96, 1, 2, stages=3), "float32")
+        if dtype == "fp8":
+            yield Case(300, 136, k, large(128, 96, 2, 2, stages=2, alternate=4))
     else:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
@@ -210,7 +217,8 @@ def rivals(family: str, given: Operands) -> dict[str, Callable[[], object]]:
 def short(config: Config) -> str:
     """A config in few letters."""
     c = config
-    return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}"
+    turns = f"a{c.alternate}" if c.alternate else ""
+    return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}{turns}"
 
 
 def compare(family: str, m: int, n: int, k: int, configs: list[Config], flush: Tensor) -> str:
@@ -260,10 +268,10 @@ def run_times(family: str) -> None:
         say(compare(family, m, n, k, configs, flush))
 
 
-def run_added(family: str) -> None:
+def run_added(family: str, no_times: bool = False) -> None:
     """Products with scales of each row of both operands, added to float32: one is compared, the others are timed."""
     flush = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
-    for m, n, k in (SMALL_ADDED, *ADDED):
+    for m, n, k in (SMALL_ADDED,) if no_times else (SMALL_ADDED, *ADDED):
         given = operands(family, m, n, k)
         given = given._replace(w_scale=torch.rand(-(-k // 128), n, device="cuda").t() + 0.5)
         configs = [one.config for one in scored(Sizes(m, n, k, True, added=True))]
@@ -351,10 +359,10 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def kernels() -> list[tuple[Product, Config]]:
+def kernels(no_times: bool = False) -> list[tuple[Product, Config]]:
     """Everything that is launched."""
     found = {}
-    for m, n, k in (SMALL_ADDED, *ADDED):
+    for m, n, k in (SMALL_ADDED,) if no_times else (SMALL_ADDED, *ADDED):
         product = Product("float8_e4m3fn", "float32", n, k, accumulate=True)
         for place, one in enumerate(scored(Sizes(m, n, k, True, added=True))):
             if place < 16 or m == SMALL_ADDED[0]:
@@ -364,7 +372,7 @@ def kernels() -> list[tuple[Product, Config]]:
             found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
         for case in tiny(family):
             found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
-        for _, n, k, configs in timed(family):
+        for _, n, k, configs in () if no_times else timed(family):
             found.update(dict.fromkeys((product_of(family, n, k), config) for config in configs))
     return list(found)
 
@@ -409,10 +417,10 @@ def run_apart(steps: list[tuple[str, Callable[[str], None], float]], times: Call
         if process.is_alive():
             process.kill()
             process.join(10)
-            say(f"HUNG {family} {step.__name__}: ended after {seconds:.0f} s")
+            say(f"HUNG {family} {getattr(step, '__name__', 'step')}: ended after {seconds:.0f} s")
         if process.exitcode != 0:
             wrong.add(family)
-        say(f"# {family} {step.__name__} {time.perf_counter() - began:.1f} s")
+        say(f"# {family} {getattr(step, '__name__', 'step')} {time.perf_counter() - began:.1f} s")
     return not wrong
 
 
@@ -426,17 +434,20 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=FAMILIES, choices=FAMILIES)
     parser.add_argument("--checks", type=float, default=15, help="seconds for the checks of a family")
     parser.add_argument("--times", type=float, default=12, help="seconds for the times of a family")
+    parser.add_argument("--no-times", action="store_true", help="check results only")
     parser.add_argument("--tiny", choices=FAMILIES, help="only a few small products of a family, for a sanitizer")
     given = parser.parse_args()
     if given.tiny:
         run_checks(given.tiny, few=True)
         return 0
-    failed = not compile_kernels(kernels())
+    failed = not compile_kernels(kernels(given.no_times))
     if given.compile:
         return int(failed)
     steps = [(family, run_checks, given.checks) for family in given.only]
-    steps += [("calls", run_calls, given.checks), ("large fp8", run_added, 2 * given.checks)]
-    steps += [(family, run_times, given.times) for family in given.only]
+    added = partial(run_added, no_times=given.no_times)
+    steps += [("calls", run_calls, given.checks), ("large fp8", added, 2 * given.checks)]
+    if not given.no_times:
+        steps += [(family, run_times, given.times) for family in given.only]
     return int(not run_apart(steps, run_times) or failed)
 
 

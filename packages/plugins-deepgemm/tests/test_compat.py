@@ -163,6 +163,12 @@ def test_the_op_itself_refuses_the_rest() -> None:
         compat.bf16_gemm_nt(*(torch.zeros(8, 8, dtype=BF16) for _ in range(3)))
 
 
+def test_rows_that_are_summed_are_counted() -> None:
+    a = torch.zeros(8, 16, dtype=BF16)
+    with pytest.raises(ValueError, match=r"`ks` expected 2 numbers whose sum is 8, got 2 with the sum 7; give each"):
+        compat.k_grouped_bf16_gemm_tn_contiguous(a, a, torch.zeros(2, 16, 16), [3, 4], torch.tensor([3, 4]))
+
+
 def test_scales_along_rows_are_padded_to_16_bytes() -> None:
     scales = torch.rand(2, 5, 3)
     found = compat.get_mn_major_tma_aligned_tensor(scales)

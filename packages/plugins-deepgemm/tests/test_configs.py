@@ -32,6 +32,12 @@ SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers
         (SMALL | {"consumers": 2}, "consumers expected 1, got 2"),
         (SMALL | {"cluster": 3}, "cluster expected 1 or 2 or 4 or 8, got 3"),
         (SMALL | {"group": 8}, "group expected 1, got 8"),
+        (LARGE | {"alternate": 1}, "alternate expected 0 or 2 or 3 or 4, got 1"),
+        (SMALL | {"alternate": 3}, "alternate expected two consumers of the kernel 'large'"),
+        (
+            LARGE | {"block_m": 64, "consumers": 1, "alternate": 3},
+            "alternate expected two consumers of the kernel 'large'",
+        ),
     ],
 )
 def test_what_there_is_no_kernel_for(given, message) -> None:

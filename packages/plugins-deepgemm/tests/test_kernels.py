@@ -52,12 +52,16 @@ BF16, F32 = torch.bfloat16, torch.float32
         (operands(300, 168, 72), Config("large", 128, 160, 4, 2, 2, 1), BF16),
         (operands(130, 136, 272, fp8=True, bias=True), Config("large", 128, 96, 2, 2, 1, 8), BF16),
         (operands(130, 200, 144, fp8=True, by_columns=True), Config("large", 128, 192, 3, 2, 2, 8), F32),
+        (operands(200, 136, 656, fp8=True), Config("large", 128, 96, 3, 2, 1, 8, 3), BF16),
+        (operands(130, 72, 400, fp8=True), Config("large", 128, 64, 2, 2, 1, 8, 2), BF16),
+        (operands(300, 72, 272, fp8=True), Config("large", 256, 64, 2, 2, 2, 8, 4), F32),
         (operands(3, 136, 520, bias=True), Config("small", 8, 128, 2, 2, 4), BF16),
         (operands(17, 136, 656, fp8=True, by_columns=True), Config("small", 16, 64, 2, 1, 2), F32),
         (operands(9, 72, 144, fp8=True, bias=True), Config("small", 16, 64, 2, 1, 8), BF16),
     ],
     ids=[
-        "one row", "256 rows", "two blocks share w", "codes", "codes, two blocks share w", "k in four",
+        "one row", "256 rows", "two blocks share w", "codes", "codes, two blocks share w",
+        "codes, by turns", "codes, by short turns", "codes, by turns, two blocks share w", "k in four",
         "codes, k in two", "more parts than blocks of k",
     ],
 )  # fmt: skip

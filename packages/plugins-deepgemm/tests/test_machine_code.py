@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.generation.source import Product, blocks_ahead
 from opmux_deepgemm.launching import source
 from opmux_jit import machine_code
 
@@ -53,6 +53,11 @@ ADDED = Product(FP8, "float32", 2112, 7168, accumulate=True)
         (product(FP8), Config("large", 128, 128, 6, 2, 1, 8), "QGMMA.64x128x32.F32.E4M3.E4M3"),
         (product(FP8, "float32", True), Config("large", 128, 192, 4, 2, 2, 8), "QGMMA.64x192x32.F32.E4M3.E4M3"),
         (product(FP8), Config("large", 256, 96, 4, 2, 1, 8), "QGMMA.64x96x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("large", 128, 192, 4, 2, 2, 8, 3), "QGMMA.64x192x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("large", 256, 96, 4, 2, 1, 8, 3), "QGMMA.64x96x32.F32.E4M3.E4M3"),
+        (product(FP8, groups="masked"), Config("large", 128, 192, 4, 2, 1, 8, 3), "QGMMA.64x192x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("large", 64, 32, 16, 1, 1, 8), "QGMMA.64x32x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("small", 8, 64, 16, 1, 8), "QGMMA.64x8x32.F32.E4M3.E4M3"),
         (product(BF16, groups="ragged"), Config("large", 256, 192, 3, 2, 2, 8), "HGMMA.64x192x16.F32.BF16"),
         (product(BF16, groups="masked"), Config("large", 128, 256, 4, 2, 2, 8), "HGMMA.64x256x16.F32.BF16"),
         (product(FP8, groups="ragged"), Config("large", 128, 192, 4, 2, 2, 8), "QGMMA.64x192x32.F32.E4M3.E4M3"),
@@ -72,9 +77,10 @@ ADDED = Product(FP8, "float32", 2112, 7168, accumulate=True)
 def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp_path) -> None:
     found = opcodes(given, config, tmp_path)
     parts = config.block_m // config.consumers // 64 if config.kernel == "large" else 1
-    assert found[matrix] == 4 * parts == count(found, "HGMMA") + count(found, "QGMMA")
+    ahead = blocks_ahead(given, config)
+    assert found[matrix] == 4 * parts * ahead == count(found, "HGMMA") + count(found, "QGMMA")
     # One wait in the loop and one behind it, or one where sums are promoted: products are not made one by one.
-    assert count(found, "WARPGROUP.DEPBAR") == (1 if given.scaled else 2)
+    assert count(found, "WARPGROUP.DEPBAR") == (ahead * (2 if config.alternate else 1) if given.scaled else 2)
     assert count(found, "UTMALDG") == 2
     assert (count(found, "UTMASTG") > 0) == (config.kernel == "large" and not given.accumulate)
     assert (count(found, "UTMAREDG") > 0) == given.accumulate
@@ -83,6 +89,16 @@ def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp
     assert count(found, "STSM") == (config.values // 8 if config.kernel == "large" and given.out_bytes == 2 else 0)
     assert count(found, "LDL") == count(found, "STL") == 0
     assert count(found, "HMMA") == 0
+
+
+def test_gradients_of_weights_are_multiplied_where_they_lie(tmp_path) -> None:
+    given = Product(BF16, "float32", 4096, 7168, groups="ragged", accumulate=True)
+    found = opcodes(given, Config("large", 128, 256, 4, 2), tmp_path)
+    assert found["HGMMA.64x256x16.F32.BF16"] == 4 == count(found, "HGMMA")
+    assert count(found, "WARPGROUP.DEPBAR") == 2
+    assert count(found, "UTMALDG") == 2 + 4  # chunks of 64 columns
+    assert count(found, "UTMAREDG") > 0
+    assert count(found, "LDL") == count(found, "STL") == 0
 
 
 def test_a_stage_that_two_blocks_share_needs_no_fence_of_the_whole_gpu(tmp_path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from opmux.plugin import parse_arch
 from opmux_deepgemm import model
 from opmux_deepgemm.configs import SHARED_BYTES, Config
+from opmux_deepgemm.gradient_model import scored_gradients
 from opmux_deepgemm.grids import clusters, grid_of
 from opmux_deepgemm.model import Sizes, predict, scored
 
@@ -14,6 +15,17 @@ SM90 = parse_arch("sm_90")
 
 def sizes(m: int, n: int, k: int, scaled: bool) -> Sizes:
     return Sizes(m, n, k if scaled else 2 * k, scaled)
+
+
+def test_gradients_take_a_legal_config_and_more_of_them_more_time() -> None:
+    for shape in ((1, 8, 8, 4), (4096, 4096, 7168, 4), (300, 72, 136, 64)):
+        found = scored_gradients(*shape)
+        assert [one.time for one in found] == sorted(one.time for one in found)
+        for _, config in found:
+            assert config.block_n % 64 == 0
+            assert config.shared_bytes(4) <= SHARED_BYTES
+    times = [scored_gradients(*shape)[0].time for shape in ((4096, 4096, 2048, 4), (8192, 4096, 2048, 4))]
+    assert times[0] < times[1]
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -41,9 +41,23 @@ def test_explain_shows_the_config() -> None:
     assert plan.config["kernel"] == "small"
 
 
+def gradient(n: int = 64, k: int = 128, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, ...]:
+    offsets = meta(4, dtype=torch.int32)
+    return meta(3, n, k, dtype=torch.float32), meta(40, n, dtype=dtype), meta(40, k, dtype=dtype), offsets
+
+
+def test_gradients_of_weights_have_a_config() -> None:
+    plan = opmux.explain(opmux.grouped_weight_grad, *gradient(4096, 7168), arch="sm_90", backend="deepgemm")
+    assert plan.config["kernel"] == "large"
+    assert plan.config["block_n"] % 64 == 0
+
+
 @pytest.mark.parametrize(
     ("op", "arguments", "options", "reason"),
     [
+        (opmux.grouped_weight_grad, gradient(dtype=torch.float16), {}, "x is float16, takes bfloat16"),
+        (opmux.grouped_weight_grad, gradient(n=12), {}, "n = 12 is not a multiple of 8"),
+        (opmux.grouped_weight_grad, gradient(k=12), {}, "k = 12 is not a multiple of 8"),
         (opmux.linear, (meta(4, 12), meta(8, 12)), {}, "k = 12 is not a multiple of 8"),
         (opmux.linear, (meta(4, 16), meta(12, 16)), {}, "n = 12 is not a multiple of 8"),
         (opmux.linear, (meta(4, 16).float(), meta(8, 16).float()), {}, "x is float32, takes bfloat16"),

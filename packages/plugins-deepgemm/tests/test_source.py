@@ -28,8 +28,8 @@ def test_constants() -> None:
     assert constants(FP8, LARGE) == {
         "N": 576, "K": 512, "OPERAND_BYTES": 1, "OUT_BYTES": 4, "BIAS": 1, "SCALED": 1, "W_BY_ROW": 0,
         "ACCUMULATE": 0, "W_SCALE_ROWS": 5,
-        "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "CLUSTER": 2, "GROUP": 8, "SLICE_WIDTH": 128,
-        "W_SCALES": 2,
+        "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "AHEAD": 2, "ALTERNATE": 0, "CLUSTER": 2,
+        "GROUP": 8, "SLICE_WIDTH": 128, "W_SCALES": 2,
     }  # fmt: skip
     assert constants(BF16, SMALL)["SPLIT"] == 4
 
@@ -47,6 +47,19 @@ def test_a_tile_over_three_blocks_of_scales_is_refused() -> None:
     ):
         constants(FP8, Config("large", 64, 224, 4, 1))
     assert constants(BF16, Config("large", 64, 224, 4, 1))["W_SCALES"] == 1
+
+
+@pytest.mark.parametrize(
+    ("product", "config", "reason"),
+    [
+        (Product("float8_e4m3fn", "float32", 64, 64, groups="ragged", accumulate=True), LARGE, "ragged groups of bf"),
+        (Product("bfloat16", "float32", 64, 64, groups="masked", accumulate=True), LARGE, "ragged groups of bf"),
+        (Product("bfloat16", "float32", 64, 64, groups="ragged", accumulate=True), LARGE, "no clusters, and block_n"),
+    ],
+)  # fmt: skip
+def test_gradients_that_have_no_kernel(product, config, reason) -> None:
+    with pytest.raises(ValueError, match=rf"^the gradient of weights expected .*{reason}"):
+        constants(product, config)
 
 
 def test_names_tell_kernels_apart() -> None:

@@ -93,7 +93,7 @@ def m_grouped_fp8_gemm_nt_contiguous(
     Args:
         a: ``(m, k)`` and scales, as `fp8_gemm_nt` takes them; the rows of a group are next to each other.
         b: ``(groups, n, k)`` and scales ``(groups, ceil(n / 128), ceil(k / 128))``.
-        d: ``(m, n)`` bfloat16; rows of no group are left as they are.
+        d: ``(m, n)`` bfloat16; what it holds in rows of no group afterwards is unspecified.
         m_indices: int32 ``(m,)`` on the device: the group of each row, -1 where it has none. Groups come in order;
             rows of no group may come before, between and after them. Where `opmux.policy.check` is on, those before
             the first row of group 0 are refused: the op's offsets begin at 0.
@@ -146,6 +146,39 @@ def m_grouped_bf16_gemm_nt_masked(
     """`m_grouped_fp8_gemm_nt_masked` in bfloat16."""
     _check("m_grouped_bf16_gemm_nt_masked", None, None, compiled_dims)
     opmux.masked_grouped_linear(a, b, masked_m, expected_m=expected_m, backend=BACKEND, out=d)
+
+
+def k_grouped_bf16_gemm_tn_contiguous(
+    a: Tensor, b: Tensor, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
+    compiled_dims: str = "mn",
+) -> None:  # fmt: skip
+    """``d[g] = a[rows].T @ b[rows]`` for the rows of each group, added to c where it is given.
+
+    Args:
+        a: ``(sum of ks, m)`` bfloat16: the rows of all groups.
+        b: ``(sum of ks, n)`` bfloat16, likewise.
+        d: ``(groups, m, n)`` float32; written to.
+        ks: how many rows each group has.
+        ks_tensor: the same, int32 on the device.
+        c: ``(groups, m, n)`` float32, which may be d itself; None stands for 0.
+        compiled_dims: as in `fp8_gemm_nt`.
+
+    Raises:
+        UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
+    """
+    name = "k_grouped_bf16_gemm_tn_contiguous"
+    _check(name, None, None, compiled_dims)
+    if len(ks) != len(ks_tensor) or sum(ks) != len(a):
+        raise InvalidArgument(
+            f"{name}: `ks` expected {len(ks_tensor)} numbers whose sum is {len(a)}, got {len(ks)} with the sum "
+            f"{sum(ks)}; give each group's rows of `a`"
+        )
+    if c is None:
+        d.zero_()
+    elif c.data_ptr() != d.data_ptr():
+        d.copy_(c)
+    offsets = torch.nn.functional.pad(ks_tensor.cumsum(0, dtype=torch.int32), (1, 0))
+    opmux.grouped_weight_grad(d, a, b, offsets, backend=BACKEND)
 
 
 def get_mn_major_tma_aligned_tensor(sf: Tensor) -> Tensor:

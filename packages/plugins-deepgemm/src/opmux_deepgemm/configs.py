@@ -31,6 +31,9 @@ class Config:
             their rows of w for both. Of ``small`` 1, 2, 4 or 8, the parts of k.
         group: rows of tiles that ``large`` walks together, down first, so that what they read stays in the cache; 1 for
             ``small``.
+        alternate: 0, or where two consumers of ``large`` scale, they multiply by turns, so that one scales while the
+            other's products are made: after so many of the four steps of a block of k the other one begins, 2 to 4.
+            Products without scales have no turns.
 
     Raises:
         ValueError: where there is no such kernel.
@@ -43,6 +46,7 @@ class Config:
     consumers: int
     cluster: int = 1
     group: int = 1
+    alternate: int = 0
 
     def __post_init__(self) -> None:
         if self.stages < 2:
@@ -63,6 +67,9 @@ class Config:
             _one_of("group", self.group, (1,))
         else:
             raise ValueError(f"kernel expected 'large' or 'small', got {self.kernel!r}")
+        _one_of("alternate", self.alternate, (0, 2, 3, 4))
+        if self.alternate and (self.kernel, self.consumers) != ("large", 2):
+            raise ValueError("alternate expected two consumers of the kernel 'large'")
         if self.values > MOST_VALUES:
             raise ValueError(f"a thread would hold {self.values} values of the tile, more than {MOST_VALUES}")
         if self.shared_bytes(4) > SHARED_BYTES:

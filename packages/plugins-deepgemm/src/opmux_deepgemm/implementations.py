@@ -5,6 +5,7 @@ from opmux.plugin import (
     AtMost,
     Bucket,
     Constraint,
+    Contiguous,
     Dtype,
     Exact,
     FeatureRule,
@@ -68,6 +69,33 @@ _MASKED = (AtMost("max_m", MOST_GROUP_ROWS), AtMost("groups", MOST_GROUPS))
 _OF_RAGGED = (Bucket("m", per_octave=8), Exact("groups"))
 _OF_MASKED = (Bucket("expected_m", per_octave=8), Exact("groups"))
 
+GRADIENTS = Implementation(
+    op="grouped_weight_grad",
+    target="opmux_deepgemm.targets:grouped_weight_grad",
+    archs=ARCHS,
+    priority=Priority.EXPERIMENTAL,
+    when=(
+        Dtype("x", "bfloat16"),
+        *_RAGGED,
+        AtMost("k", MOST_N),
+        AtMost("n", MOST_N),
+        MultipleOf("n", 8),
+        MultipleOf("k", 8),
+        UnitStride("dy", "x"),
+        Aligned("dy"),
+        Aligned("x"),
+        Contiguous("out"),
+        Aligned("out"),
+    ),
+    features=(*_OF_RAGGED, Exact("n"), Exact("k")),
+    config="opmux_deepgemm.gradient_model:grouped_weight_grad",
+    config_schema="opmux_deepgemm.configs:Config",
+    space="opmux_deepgemm.gradient_model:grouped_weight_grad_space",
+    capturable=True,
+    deterministic=True,
+)
+"""Gradients of grouped weights in bfloat16; codes would have to lie along the rows that are summed."""
+
 RECORDS = (
     _record("linear", (Bucket("tokens", per_octave=8),), (*_BF16, AtMost("tokens", MOST_ROWS), UnitStride("bias"))),
     _record(
@@ -92,4 +120,5 @@ RECORDS = (
     _record("scaled_grouped_linear", _OF_RAGGED, (*_FP8, *_RAGGED)),
     _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
     _record("scaled_masked_grouped_linear", _OF_MASKED, (*_FP8, *_MASKED)),
+    GRADIENTS,
 )

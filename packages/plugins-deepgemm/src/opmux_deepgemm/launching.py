@@ -27,6 +27,8 @@ ARGUMENTS = "pppqqqqi"
 """The kernels' arguments after the maps: scales, bias, strides of scales, rows."""
 OF_GROUPS = "pppqqi"
 """Those of groups of rows, after the others: result, offsets, sizes, strides of scales, number of groups."""
+OF_GRADIENTS = "mmmpppii"
+"""All arguments of gradients of weights: maps; result, offsets, sizes; rows, number of groups."""
 SWIZZLES = {32: Swizzle.BYTES_32, 64: Swizzle.BYTES_64, 128: Swizzle.BYTES_128}
 MOST_KEPT = 2048
 """Bounds the table of kept launches, however many shapes a process sees."""
@@ -83,6 +85,8 @@ _last: dict[tuple[int, int], tuple[Repeat, torch.Size, torch.dtype]] = {}
 def source(product: Product, config: Config) -> Source:
     """The source of a kernel."""
     op = {"": "linear", "ragged": "grouped_linear", "masked": "masked_grouped_linear"}[product.groups]
+    if product.gradient:
+        return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op="grouped_weight_grad")
     whole = "scaled_" * product.scaled + op + "_accumulate" * product.accumulate
     return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=whole)
 
@@ -90,6 +94,11 @@ def source(product: Product, config: Config) -> Source:
 @functools.lru_cache(maxsize=1024)
 def kernel_of(product: Product, config: Config) -> Kernel:
     """The kernel of a product, which is compiled and loaded when it is first launched."""
+    if product.gradient:
+        return load(
+            source(product, config), "product", OF_GRADIENTS, block=config.threads, dependent=True,
+            shared=config.shared_bytes(product.out_bytes),
+        )  # fmt: skip
     signature = ("mmp" if config.kernel == "small" else "mmm") + ARGUMENTS + OF_GROUPS * bool(product.groups)
     return load(
         source(product, config), "product", signature, block=config.threads, cluster=config.cluster, dependent=True,
@@ -176,6 +185,32 @@ def multiply(config: Config, given: Operands, y: Tensor, accumulate: bool = Fals
         _kept[key] = (*_kept.get(key, ()), Repeat(make_guard(tensors, exact=True), launch, config))
     now.append(y)
     kernel.on(index)(*grid, current_stream(index), *(_value(argument, now) for argument in arguments))
+
+
+def add_gradients(config: Config, dy: Tensor, x: Tensor, offsets: Tensor, sizes: Tensor | None, out: Tensor) -> None:
+    """Add ``dy[rows].T @ x[rows]`` of each group's rows to its matrix of out.
+
+    Args:
+        config: of the kernel.
+        dy: ``(m, n)`` bfloat16, columns of unit stride, at least one row.
+        x: ``(m, k)`` bfloat16, likewise.
+        offsets: where each group begins and the last one ends, int32 on the device.
+        sizes: how many rows a group has, or None.
+        out: ``(groups, n, k)`` float32, contiguous.
+
+    Raises:
+        BuildFailed: where the kernel does not compile or load.
+        LaunchFailed: where the driver refuses the launch.
+    """
+    (m, n), k, groups, index = dy.shape, x.shape[1], len(out), x.get_device()
+    kernel = kernel_of(Product("bfloat16", "float32", n, k, groups="ragged", accumulate=True), config)
+    units = units_of(index) if _most_units is None else min(units_of(index), _most_units)
+    tiles = -(-n // config.block_m) * -(-k // config.block_n) * min(groups, m)  # no more groups than rows have any
+    offsets, sizes = offsets.contiguous(), None if sizes is None else sizes.contiguous()
+    kernel.on(index)(
+        min(tiles, units), 1, 1, current_stream(index), map_of(dy, n, 64, 64), map_of(x, k, 64, 64),
+        map_of(out.view(-1, k), k, 64, 32), out, offsets, sizes, m, groups,
+    )  # fmt: skip
 
 
 def forget() -> None:

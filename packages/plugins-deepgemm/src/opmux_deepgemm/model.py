@@ -12,6 +12,7 @@ constants are an H200's datasheet, estimates, and a first run on one; they are n
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -43,11 +44,15 @@ ROUND = 2.5
 """Microseconds from one of the small kernel's blocks to the next on a multiprocessor: nothing is copied meanwhile."""
 PROMOTION = 150e3
 """Sums in a microsecond that a multiprocessor scales and adds in float32."""
+TURN = 3
+"""Steps of a block of k after which a consumer's turn ends, where two alternate."""
 MOST_STAGES = 16
 """Beyond so many blocks of k, more hide no more latency."""
 SMALL_ROWS = {False: 128, True: 64}
 """Rows up to which the kernel for few rows is scored, by whether there are scales: those of more take too many
 registers."""
+FEWEST_ROWS = 16
+"""Rows up to which only the kernel for few rows is scored: of one row it was never slower on an H200."""
 MULTIPROCESSOR_BYTES = 233_472
 """Shared memory of a multiprocessor: 228 KB, of which a block takes 1 KB more than it asks for."""
 
@@ -91,10 +96,11 @@ class Scored(NamedTuple):
 
 def configs(sizes: Sizes) -> Iterator[Config]:
     """Every config that is legal for a product and no more than twice as large, in a fixed order."""
-    for config in _large(sizes):
+    small = not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]
+    for config in _large(sizes) if not small or sizes.m > FEWEST_ROWS else ():
         if config.block_m < 2 * max(sizes.together, 33) and config.block_n < 2 * max(sizes.n, 17):
             yield config
-    if not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]:
+    if small:
         yield from _small(sizes)
 
 
@@ -109,7 +115,10 @@ def _large(sizes: Sizes) -> Iterator[Config]:
                 continue
             for cluster in (1, 2):
                 if cluster == 1 or sizes.together > block_m:
-                    yield Config("large", block_m, block_n, stages, consumers, cluster, group=8)
+                    base = Config("large", block_m, block_n, stages, consumers, cluster, group=8)
+                    yield base
+                    if sizes.scaled and consumers == 2:
+                        yield replace(base, alternate=TURN)
 
 
 def _small(sizes: Sizes) -> Iterator[Config]:

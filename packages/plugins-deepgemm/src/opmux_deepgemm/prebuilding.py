@@ -48,7 +48,11 @@ def prebuild(
 
 def product_of(call: Call) -> Product:
     """The product of a call of an op that this backend implements."""
-    x, w = call.tensors["x"], call.tensors["w"]
+    x = call.tensors["x"]
+    if "dy" in call.tensors:
+        n, k = call.tensors["out"].shape[-2:]
+        return Product("bfloat16", "float32", n, k, groups="ragged", accumulate=True)
+    w = call.tensors["w"]
     out = call.options.get("out_dtype", x.dtype)
     dtype, result = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, out))
     n, k = w.shape[-2:]

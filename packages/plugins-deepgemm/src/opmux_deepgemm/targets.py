@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.launching import Operands, multiply, repeated
+from opmux_deepgemm.launching import Operands, add_gradients, multiply, repeated
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config, out: Tensor | None = None) -> Tensor:
@@ -82,3 +82,11 @@ def scaled_linear_accumulate(
     """The op `scaled_linear_accumulate`."""
     if out.numel():
         multiply(config, Operands(x, w, None, x_scale, w_scale), out, accumulate=True)
+
+
+def grouped_weight_grad(
+    out: Tensor, dy: Tensor, x: Tensor, group_offsets: Tensor, group_sizes: Tensor | None, *, config: Config
+) -> None:
+    """The op `grouped_weight_grad`."""
+    if out.numel() and x.shape[0]:
+        add_gradients(config, dy, x, group_offsets, group_sizes, out)

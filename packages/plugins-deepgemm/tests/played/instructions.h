@@ -104,6 +104,7 @@ static ucontext_t scheduler;
 static long progress = 0;
 static bool eager;  // whether background work is done at once
 static int operand_bytes;
+static bool across;  // whether operands lie across the dim that is summed
 static std::mt19937 draw;
 static std::vector<std::unique_ptr<Block>> blocks;
 static std::vector<std::unique_ptr<Fiber>> fibers;
@@ -149,14 +150,17 @@ static void bytes_come(Block* block, u32 address, long bytes) {
   check_phase(found);
 }
 
+static void arrive_at(Meeting& meeting, u32 threads, const std::function<void()>& last = [] {}) {
+  if (++meeting.arrived < threads) return;
+  last();
+  meeting.arrived = 0;
+  ++meeting.generation;
+  ++progress;
+}
+
 static void meet(Meeting& meeting, u32 threads, const std::function<void()>& last = [] {}) {
   const u32 generation = meeting.generation;
-  if (++meeting.arrived == threads) {
-    last();
-    meeting.arrived = 0;
-    ++meeting.generation;
-    ++progress;
-  }
+  arrive_at(meeting, threads, last);
   wait_until([&] { return meeting.generation != generation; });
 }
 
@@ -203,8 +207,11 @@ static float value_of(const u8* code) {
 static float operand(Block* block, u64 descriptor, u32 row, u32 k) {
   if (descriptor >> 62 != 1) fail("descriptor: not the 128-byte swizzle");
   if (descriptor >> 49 & 7) fail("descriptor: base offset");
+  const u32 chunk = (descriptor >> 16 & 0x3FFF) << 4;
   const u32 start = (descriptor & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
-  const u32 address = swizzled(start + row / 8 * stride + row % 8 * 128 + k * operand_bytes, 128);
+  const u32 down = across ? k : row, along = across ? row : k;
+  const u32 inside = along * operand_bytes;
+  const u32 address = swizzled(start + inside / 128 * chunk + down / 8 * stride + down % 8 * 128 + inside % 128, 128);
   return value_of(at(block, address, operand_bytes));
 }
 
@@ -389,6 +396,13 @@ DEVICE void sync_threads(u32 barrier, u32 threads) {
   if (model::now->unfenced) model::fail("named barrier: writes to shared memory are not fenced for the copy engine");
   model::meet(model::now->block->meetings[barrier], threads);
 }
+
+DEVICE void arrive_threads(u32 barrier, u32 threads) {
+  if (barrier == 0 || barrier > 15) model::fail("named barrier: number from 1 to 15");
+  model::arrive_at(model::now->block->meetings[barrier], threads);
+}
+
+DEVICE u32 uniform(u32 value) { return value; }
 
 DEVICE void sync_warp() {
   model::meet(model::warps[{model::now->block->rank, model::now->thread_index.x / 32}].meeting, 32);

@@ -25,7 +25,8 @@ class Operands:
     """What a product is of: x and w, with scales where they are codes, and a bias or None.
 
     ``offsets`` and ``sizes`` say which rows belong to which group: both or the first for ragged rows, the last
-    alone for masked ones. The product is added to ``added_to`` where that is given.
+    alone for masked ones. The product is added to ``added_to`` where that is given. Of gradients of weights x is
+    dy, and w is x.
     """
 
     x: Tensor
@@ -55,7 +56,7 @@ def build(product: Product, config: Config, operands: Operands, folder: Path) ->
     text = "".join(
         [
             (HERE / "instructions.h").read_text(),
-            "#define SMALL\n" if config.kernel == "small" else "",
+            "#define SMALL\n" if config.kernel == "small" else "#define GRADIENTS\n" if product.gradient else "",
             read("layouts.cuh"),
             body(product, config),
             *(f"constexpr long {name} = {stride};\n" for name, stride in zip(names, strides, strict=True)),
@@ -87,6 +88,9 @@ def run(program: Path, product: Product, config: Config, operands: Operands, see
     folder, m = program.parent, operands.x.shape[-2]
     groups = operands.w.shape[0] if product.groups else 1
     rows = operands.x.shape[:-1]
+    if product.gradient:
+        assert operands.added_to is not None
+        groups, rows = len(operands.added_to), operands.added_to.shape[:-1]
     for name in ("x", "w", "x_scale", "w_scale", "bias", "offsets", "sizes"):
         tensor = getattr(operands, name)
         if tensor is not None:
@@ -95,12 +99,12 @@ def run(program: Path, product: Product, config: Config, operands: Operands, see
     out = {"bfloat16": torch.bfloat16, "float32": torch.float32}[product.out]
     poison = b"\xff" * (rows.numel() * product.n * product.out_bytes)
     (folder / "y").write_bytes(poison if operands.added_to is None else operands.added_to.numpy().tobytes())
-    grid = grid_of(config, m, product.n, units, product.groups, groups)[:2]
-    shared = config.shared_bytes(product.out_bytes, product.accumulate)
+    grid = (units, 1) if product.gradient else grid_of(config, m, product.n, units, product.groups, groups)[:2]
+    shared = config.shared_bytes(product.out_bytes, product.accumulate and not product.gradient)
     numbers = (m, config.threads, config.cluster, *grid, shared, seed, groups)
     command = [str(program), *map(str, numbers)]
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise Stopped(done.stderr)
     found = torch.frombuffer(bytearray((folder / "y").read_bytes()), dtype=out)
-    return found.view(*rows, product.n)
+    return found.view(*rows, product.k if product.gradient else product.n)

@@ -116,6 +116,14 @@ DEVICE void sync_threads(u32 barrier, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// Counts this thread among those that a barrier waits for, without waiting.
+DEVICE void arrive_threads(u32 barrier, u32 threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// A value that all threads of a warp have, told to the compiler: what follows from it is computed once for the warp.
+DEVICE u32 uniform(u32 value) { return __shfl_sync(0xFFFFFFFF, value, 0); }
+
 DEVICE void sync_warp() { __syncwarp(); }
 
 DEVICE u32 cluster_rank() {
@@ -203,7 +211,13 @@ DEVICE u32 bfloat16_pair(float first, float second) {
 
 DEVICE float bfloat16_value(u16 bits) { return __uint_as_float((u32)bits << 16); }
 
-DEVICE float load_constant(const float* pointer) { return __ldg(pointer); }
+// An instruction of its own: the compiler would move a value that all threads share to a uniform register, and wait for the
+// load at once to do so.
+DEVICE float load_constant(const float* pointer) {
+  float value;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(pointer));
+  return value;
+}
 
 DEVICE u16 load_constant(const u16* pointer) { return __ldg(pointer); }
 

@@ -10,7 +10,11 @@
 // device. Tiles are counted group by group. RAGGED: a group begins at any row, and ends where its count or the next one
 // says; MASKED: each has room for m rows. What a tile has beyond its group's rows is computed and not stored.
 //
-// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers. W_BY_ROW: each
+// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers, which load scales AHEAD blocks before they
+// need them. ALTERNATE: two
+// consumers make their products by turns, so that one scales while the other's are made: a turn ends when so many of the four
+// steps of a block of k are done. Where both only begin by turns, the matrix unit mixes their products, both end at the same
+// time, and it is idle while both scale. W_BY_ROW: each
 // row of w has scales of its own; the producer's other warps bring those of a stage into shared memory, by turns.
 //
 // ACCUMULATE: the result is added to y, which is float32, by the copy engine.
@@ -30,6 +34,7 @@ constexpr u32 FILLERS = W_BY_ROW ? 2 : 1;  // that announce that a stage is full
 // Warps that bring scales: no more than stages, so that a warp which waits for a stage has filled it the last time. Else it
 // could be two phases away from the barrier, which tells only one from the next.
 constexpr u32 LOADERS = STAGES < 3 ? STAGES : 3;
+constexpr u32 TURNS = 4;  // the first of two named barriers, each for a consumer's turn; those before are for results
 constexpr u32 ARRIVALS = 4 * CONSUMERS * CLUSTER;  // that empty a stage: one of each warp that reads it
 
 // The tile's first row, within its group, and its first column of y.
@@ -222,7 +227,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
   const u32 slices = ring + STAGES * STAGE_BYTES;
   const u32 full = slices + 2 * CONSUMERS * SLICE_BYTES, empty = full + 8 * STAGES;
   const u32 row_scales = empty + 8 * STAGES;  // of the rows of w of each stage
-  const u32 thread = threadIdx.x, group = thread / 128;
+  const u32 thread = threadIdx.x, group = uniform(thread / 128);
   const int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
 
   if (thread == 0) {
@@ -302,6 +307,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     u32 slice = 0;
     float total[PARTS][VALUES] = {};
     float part[PARTS][VALUES] = {};
+    if (ALTERNATE > 0 && group == 1) arrive_threads(TURNS, 256);  // the first turn is the other one's
     for (TILES(walk)) {
       const Place place = place_of(walk.tile, walk.units, rank);
       const int row = place.row + group * GROUP_ROWS;
@@ -326,23 +332,32 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         for (int p = 0; p < PARTS; ++p)
 #pragma unroll
           for (int i = 0; i < VALUES; ++i) total[p][i] = 0.0f;
-        Scales next;
-        load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, 0);
-        for (int block = 0; block < K_BLOCKS; ++block) {
-          const Scales scales = next;
+        Scales next[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD && i < K_BLOCKS; ++i) load_scales(next[i], x_rows, w_rows, x_scale_block, w_scale_block, i);
+        const auto multiply_block = [&](int block, Scales& ahead) {
+          const Scales scales = ahead;
           const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
-          const u32 w_at = ring + stage * STAGE_BYTES + X_BYTES;
+          const u64 x_from = descriptor(x_at), w_from = descriptor(ring + stage * STAGE_BYTES + X_BYTES);
           barrier_wait(full + 8 * stage, phase);
 #pragma unroll
           for (int p = 0; p < PARTS; ++p) settle(part[p]);
+          if constexpr (ALTERNATE > 0) sync_threads(TURNS + group, 256);
           products_begin();
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
+          for (int i = 0; i < 4; ++i) {
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
-              multiply(part[p], descriptor(x_at + p * 8192 + 32 * i), descriptor(w_at + 32 * i), i != 0);
+              multiply(part[p], advanced(x_from, p * 8192 + 32 * i), advanced(w_from, 32 * i), i != 0);
+            if (i + 1 == ALTERNATE && i < 3) products_commit();
+          }
           products_commit();
-          if (block + 1 < K_BLOCKS) load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, block + 1);
+          if (block + AHEAD < K_BLOCKS)
+            load_scales(ahead, x_rows, w_rows, x_scale_block, w_scale_block, block + AHEAD);
+          if constexpr (ALTERNATE > 0) {
+            products_wait<(ALTERNATE < 4)>();
+            arrive_threads(TURNS + 1 - group, 256);
+          }
           products_wait<0>();
 #pragma unroll
           for (int p = 0; p < PARTS; ++p) settle(part[p]);
@@ -353,19 +368,26 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           release(empty + 8 * stage, lane);
           if (++stage == STAGES) stage = 0, phase ^= 1;
           if constexpr (!W_BY_ROW) add_scaled(total, part, scales, border);
+        };
+        for (int block = 0; block < K_BLOCKS; block += AHEAD) {
+#pragma unroll
+          for (int i = 0; i < AHEAD; ++i) {
+            if (K_BLOCKS % AHEAD && block + i >= K_BLOCKS) break;
+            multiply_block(block + i, next[i]);
+          }
         }
       } else {
         u32 read = 0;  // the stage of the products that may not be done yet
         for (int block = 0; block < K_BLOCKS; ++block) {
           const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
-          const u32 w_at = ring + stage * STAGE_BYTES + X_BYTES;
+          const u64 x_from = descriptor(x_at), w_from = descriptor(ring + stage * STAGE_BYTES + X_BYTES);
           barrier_wait(full + 8 * stage, phase);
           products_begin();
 #pragma unroll
           for (int i = 0; i < 4; ++i)
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
-              multiply(total[p], descriptor(x_at + p * 8192 + 32 * i), descriptor(w_at + 32 * i), block + i != 0);
+              multiply(total[p], advanced(x_from, p * 8192 + 32 * i), advanced(w_from, 32 * i), block + i != 0);
           products_commit();
           products_wait<1>();
           if (block > 0) release(empty + 8 * read, lane);
@@ -411,6 +433,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
       }
     }
     if (leader) store_wait_all();
+    if (ALTERNATE > 0 && group == 0) sync_threads(TURNS, 256);  // the turn that the other one passed on last
   }
   // Another block of the cluster may still write to this one's memory, or arrive at its barriers.
   if constexpr (CLUSTER > 1) meet_cluster();

@@ -17,6 +17,13 @@ DEVICE u64 descriptor(u32 address) {
   return SWIZZLE_128_BYTES | EIGHT_ROWS | UNUSED | ((address & 0x3FFFF) >> 4);
 }
 
+// The descriptor of an operand whose rows are 64 columns of it, 128 bytes, in the 128-byte swizzle: k runs down, eight rows
+// follow each other every 1024 bytes, and the next 64 columns lie so many bytes further on.
+DEVICE u64 across_descriptor(u32 address, u32 chunk) { return (descriptor(address) & ~(0x3FFFull << 16)) | (u64)(chunk >> 4) << 16; }
+
+// The descriptor of the same operand so many bytes further on.
+DEVICE u64 advanced(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
+
 // What a thread holds of a 64 x n result of the matrix unit: values 4j and 4j+1 of row `fragment_row`, columns
 // 8j + `fragment_column` and the next; values 4j+2 and 4j+3 of the same columns, eight rows below.
 DEVICE u32 fragment_row(u32 thread) { return thread % 128 / 32 * 16 + thread % 32 / 4; }

@@ -19,7 +19,7 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
   const u32 ring = (shared_address(memory) + 1023) & ~1023u;
   const u32 sums = ring + STAGES * STAGE_BYTES;
   const u32 full = sums + SUM_BYTES, empty = full + 8 * STAGES;
-  const u32 thread = threadIdx.x, group = thread / 128;
+  const u32 thread = threadIdx.x, group = uniform(thread / 128);
   const int rank = SPLIT > 1 ? (int)cluster_rank() : 0;
   const int column = (int)blockIdx.x / SPLIT * BLOCK_N, row = (int)blockIdx.y * BLOCK_M;
   const int begin = rank * K_BLOCKS / SPLIT, end = (rank + 1) * K_BLOCKS / SPLIT;
@@ -55,36 +55,41 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
     // The rows of x whose scales a thread needs are its columns of the result.
     const float* x_columns[VALUES / 2];
     const float* w_row = nullptr;
-    float x_next[VALUES / 2], w_next = 0.0f;
+    float x_next[AHEAD][VALUES / 2], w_next[AHEAD];
     const int w_block = (column + (int)group * 64) / 128;
     if constexpr (SCALED) {
 #pragma unroll
       for (int i = 0; i < VALUES / 2; ++i) {
         const int at = row + 8 * (i / 2) + (int)fragment_column(thread) + i % 2;
         x_columns[i] = x_scale + (at < m ? at : m - 1) * x_scale_row;
-        if (begin < end) x_next[i] = load_constant(x_columns[i] + begin * x_scale_block);
       }
       w_row = w_scale + (w_block < W_SCALE_ROWS ? w_block : W_SCALE_ROWS - 1) * w_scale_row;
-      if (begin < end) w_next = load_constant(w_row + begin * w_scale_block);
+    }
+    const auto load_ahead = [&](int block, float(&x)[VALUES / 2], float& w) {
+      if (block >= end) return;
+#pragma unroll
+      for (int i = 0; i < VALUES / 2; ++i) x[i] = load_constant(x_columns[i] + block * x_scale_block);
+      w = load_constant(w_row + block * w_scale_block);
+    };
+    if constexpr (SCALED) {
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) load_ahead(begin + i, x_next[i], w_next[i]);
     }
     u32 read = 0;
-    for (int block = begin; block < end; ++block) {
-      const u32 w_at = ring + stage * STAGE_BYTES + group * 8192, x_at = ring + stage * STAGE_BYTES + W_BYTES;
+    const auto multiply_block = [&](int block, float(&x_ahead)[VALUES / 2], float& w_ahead) {
+      const u64 w_from = descriptor(ring + stage * STAGE_BYTES + group * 8192);
+      const u64 x_from = descriptor(ring + stage * STAGE_BYTES + W_BYTES);
       barrier_wait(full + 8 * stage, phase);
       if constexpr (SCALED) {
         float factors[VALUES / 2];
 #pragma unroll
-        for (int i = 0; i < VALUES / 2; ++i) factors[i] = x_next[i] * w_next;
+        for (int i = 0; i < VALUES / 2; ++i) factors[i] = x_ahead[i] * w_ahead;
         settle(part);
         products_begin();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) multiply(part, descriptor(w_at + 32 * i), descriptor(x_at + 32 * i), i != 0);
+        for (int i = 0; i < 4; ++i) multiply(part, advanced(w_from, 32 * i), advanced(x_from, 32 * i), i != 0);
         products_commit();
-        if (block + 1 < end) {
-#pragma unroll
-          for (int i = 0; i < VALUES / 2; ++i) x_next[i] = load_constant(x_columns[i] + (block + 1) * x_scale_block);
-          w_next = load_constant(w_row + (block + 1) * w_scale_block);
-        }
+        load_ahead(block + AHEAD, x_ahead, w_ahead);
         products_wait<0>();
         settle(part);
         if (lane == 0) barrier_arrive(empty + 8 * stage);
@@ -94,13 +99,20 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
         products_begin();
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          multiply(total, descriptor(w_at + 32 * i), descriptor(x_at + 32 * i), block - begin + i != 0);
+          multiply(total, advanced(w_from, 32 * i), advanced(x_from, 32 * i), block - begin + i != 0);
         products_commit();
         products_wait<1>();
         if (block > begin && lane == 0) barrier_arrive(empty + 8 * read);
         read = stage;
       }
       if (++stage == STAGES) stage = 0, phase ^= 1;
+    };
+    for (int block = begin; block < end; block += AHEAD) {
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        if (block + i >= end) break;
+        multiply_block(block + i, x_next[i], w_next[i]);
+      }
     }
     if constexpr (!SCALED) {
       products_wait<0>();

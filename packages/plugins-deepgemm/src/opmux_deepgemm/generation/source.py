@@ -28,7 +28,9 @@ class Product:
         bias: whether a bias in bfloat16 is added.
         groups: where each group of rows has a w of its own, how they lie: ``ragged``, one after the other, or
             ``masked``, each with room for as many; empty where there is one w.
-        accumulate: whether it is added to the result, which is float32; w then has scales of 1x128 blocks.
+        accumulate: whether it is added to the result, which is float32. Without groups, w then has scales of 1x128
+            blocks. With ragged groups it is the gradient of weights, of n rows and k columns for each group: the rows
+            of a group are summed.
     """
 
     dtype: str
@@ -45,6 +47,11 @@ class Product:
         return self.dtype == "float8_e4m3fn"
 
     @property
+    def gradient(self) -> bool:
+        """Whether the rows of each group are summed, to the gradient of its weights."""
+        return self.accumulate and bool(self.groups)
+
+    @property
     def out_bytes(self) -> int:
         """Bytes of an element of the result."""
         return BYTES[self.out]
@@ -54,6 +61,15 @@ def blocks_touched(block_n: int) -> int:
     """Of the blocks of 128 rows of w, how many a tile's rows may lie in."""
     begins = range(0, 128 * block_n, block_n)
     return max((begin + block_n - 1) // 128 - begin // 128 + 1 for begin in begins)
+
+
+def blocks_ahead(product: Product, config: Config) -> int:
+    """Blocks of k whose scales are on their way while one is multiplied: a small tile takes less time than a load."""
+    if not product.scaled:
+        return 1
+    if config.kernel == "small":
+        return 4 if config.block_m <= 32 else 2
+    return 4 if config.values <= 64 else 2 if config.values <= 80 else 1
 
 
 def constants(product: Product, config: Config) -> dict[str, int]:
@@ -70,9 +86,13 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "W_SCALE_ROWS": -(-product.n // 128),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
+        "AHEAD": blocks_ahead(product, config),
         "STAGES": config.stages,
         "CONSUMERS": config.consumers,
     }
+    if product.gradient:
+        _check_gradient(product, config)
+        return found
     by_blocks = product.scaled and not product.accumulate
     if by_blocks and config.kernel == "large" and blocks_touched(config.block_n) > 2:
         raise ValueError(
@@ -89,29 +109,47 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "CLUSTER": config.cluster,
         "GROUP": config.group,
         "SLICE_WIDTH": config.slice_width(product.out_bytes),
+        "ALTERNATE": config.alternate if product.scaled else 0,
         "W_SCALES": blocks_touched(config.block_n) if by_blocks else 1,
     }
 
 
+def _check_gradient(product: Product, config: Config) -> None:
+    if (product.dtype, product.out, product.groups) != ("bfloat16", "float32", "ragged"):
+        raise ValueError("the gradient of weights expected ragged groups of bfloat16, added to float32")
+    if config.kernel != "large" or config.cluster != 1 or config.block_n % 64:
+        raise ValueError(
+            "the gradient of weights expected the kernel 'large', no clusters, and block_n a multiple of 64"
+        )
+
+
 def body(product: Product, config: Config) -> str:
     """Constants and the kernel, on top of the instructions and the function ``multiply``."""
+    file = "gradients" if product.gradient else config.kernel
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
-    if product.groups:
+    if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
-    return "\n".join(["", *lines, "", read(f"{config.kernel}.cuh")])
+    return "\n".join(["", *lines, "", read(f"{file}.cuh")])
 
 
 def text(product: Product, config: Config) -> str:
     """The whole source, which declares one kernel, ``product``."""
     columns = config.block_m if config.kernel == "small" else config.block_n
-    return read("instructions.cuh") + read("layouts.cuh") + multiply(product.dtype, columns) + body(product, config)
+    return (
+        read("instructions.cuh")
+        + read("layouts.cuh")
+        + multiply(product.dtype, columns, product.gradient)
+        + body(product, config)
+    )
 
 
 def name(product: Product, config: Config) -> str:
     """What messages and the cache call a kernel."""
     kind = {"bfloat16": "bf16", "float8_e4m3fn": "fp8"}[product.dtype]
-    groups = f"_{product.groups}" if product.groups else "_added" if product.accumulate else ""
+    groups = f"_{product.groups}" * bool(product.groups) + "_added" * product.accumulate
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
+    if config.alternate:
+        tile += f"_{config.alternate}"
     return f"{kind}_{product.out}_{product.n}x{product.k}{'_bias' * product.bias}{groups}_{tile}"
 
 

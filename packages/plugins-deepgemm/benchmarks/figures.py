@@ -1,0 +1,311 @@
+"""DeepGEMM's table of figures on a Hopper GPU: `python packages/plugins-deepgemm/benchmarks/figures.py > figures.txt`.
+
+One command measures each line: the kernel that the cost model (or a tuned record) chooses, its runners-up and variants,
+and torch's products by cuBLASLt. Kernels are compiled first. Each part then runs in a process of its own under a time
+limit, and prints its lines as JSON as it goes; other lines begin with ``#``. ``--collect OUTPUT... --out FILE`` makes
+docs/benchmarks/data/deepgemm.json of what was printed.
+
+A time is the median over rounds of the sum of every kernel, copy and memset that a call starts, as the CUDA profiler
+records them; 8 GB are read and written before each call, so that the second-level cache is cold. Ways take turns. Group
+sizes vary by 0.7 to 1.3 about their mean, by a seed that is printed, as are the shapes that no tuning saw.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
+
+import gradients_on_gpu
+import grouped_on_gpu
+import torch
+from on_gpu import ADDED, LISTED, compile_kernels, milliseconds, operands, rivals, run_apart, say, short
+
+from opmux.plugin import registered_ops, takers
+from opmux.shapes import Point, write_shapes
+from opmux_deepgemm import launching
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.gradient_model import scored_gradients
+from opmux_deepgemm.launching import add_gradients
+from opmux_deepgemm.model import Sizes, scored
+
+FLUSHED = 1 << 30
+"""Elements of 4 bytes that are read and written before each call."""
+ROUNDS = 7
+KEPT = 6
+"""Configs that are timed for a line, of different kinds."""
+SEED = 20261124
+"""Of the shapes that no tuning saw."""
+MARKS = ("sin_kernel", "spin_kernel")
+"""Names of the kernels between two calls."""
+DENSE = ("fp8 4096", "fp8 128", "fp8 1", "bf16 4096", "bf16 128", "bf16 1", "seeded")
+PARTS = (*DENSE, "added", "contiguous", "masked", "gradients")
+
+
+class Line(NamedTuple):
+    """A product of the table; ``groups`` is 0 where there is one matrix."""
+
+    part: str
+    m: int
+    n: int
+    k: int
+    groups: int = 0
+
+    @property
+    def dtype(self) -> str:
+        """``bf16`` or ``fp8``."""
+        return "bf16" if self.part.startswith(("bf16", "gradients")) else "fp8"
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the cost model is given."""
+        k_bytes = self.k * (2 if self.dtype == "bf16" else 1)
+        return Sizes(
+            self.m * max(self.groups, 1), self.n, k_bytes, self.dtype == "fp8", self.groups, self.part == "added"
+        )
+
+    @property
+    def product(self) -> Product:
+        """What is compiled."""
+        if self.part == "added":
+            return Product("float8_e4m3fn", "float32", self.n, self.k, accumulate=True)
+        if self.part == "gradients":
+            return gradients_on_gpu.product(self.n, self.k)
+        if self.groups:
+            return grouped_on_gpu.product_of(self.family, self.n, self.k)
+        return Product("bfloat16" if self.dtype == "bf16" else "float8_e4m3fn", "bfloat16", self.n, self.k)
+
+    @property
+    def family(self) -> str:
+        """What the operands are made as."""
+        if not self.groups:
+            return self.dtype
+        return ("ragged " if self.part == "contiguous" else "masked ") + self.dtype
+
+    def configs(self) -> list[Config]:
+        """The model's choice first, then the best of each kind."""
+        if self.part == "gradients":
+            rows = self.groups * self.m
+            return [one.config for one in scored_gradients(rows, self.n, self.k, self.groups)[:KEPT]]
+        found: dict[object, Config] = {}
+        for _, config in scored(self.sizes):
+            found.setdefault((config.kernel, config.block_m, config.block_n, config.cluster), config)
+        best = list(found.values())[:KEPT]
+        if self.dtype == "fp8":  # turns of each length, of the best two tiles that can have any
+            able = [config for config in best if config.kernel == "large" and config.consumers == 2]
+            turns = [replace(config, alternate=turn) for config in able[:2] for turn in (2, 3, 4)]
+            best += [config for config in turns if config not in best]
+        return best
+
+
+def lines(part: str) -> list[Line]:
+    """The lines of a part."""
+    if part == "seeded":
+        return list(seeded())
+    if part == "added":
+        return [Line(part, *shape) for shape in ADDED]
+    if part == "gradients":
+        return [Line(part, 7100, 4096, 7168, 4), Line(part, 4096, 7168, 2048, 8)]
+    if part in ("contiguous", "masked"):
+        sizes = grouped_on_gpu.RAGGED if part == "contiguous" else grouped_on_gpu.MASKED
+        return [Line(part, m, n, k, groups) for groups, m in sizes for n, k in grouped_on_gpu.WEIGHTS]
+    return [Line(part, int(part.split()[1]), n, k) for n, k in LISTED]
+
+
+def seeded() -> Iterator[Line]:
+    """Twenty shapes of fp8 that no tuning saw: about a third each of few, of some and of many rows."""
+    draw = random.Random(SEED)
+    for i in range(20):
+        least, most = ((1, 4), (65, 256), (1024, 8192))[i % 3]
+        m = draw.randint(least, most)
+        yield Line("seeded", m, 64 * draw.randint(9, 300), 128 * draw.randint(4, 96))
+
+
+def device_times(calls: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
+    """The median microseconds of device work of each call."""
+    flush = torch.zeros(FLUSHED, device="cuda")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(rounds):
+            for call in calls:
+                torch.sin(flush, out=flush)
+                torch.cuda._sleep(4000)  # the call is launched by now: no kernel of it waits for the host
+                call()
+        torch.cuda.synchronize()
+    assert profile.profiler is not None
+    events = [
+        event
+        for event in profile.profiler.kineto_results.events()
+        if event.device_type() == torch.autograd.DeviceType.CUDA and event.duration_ns() > 0
+    ]
+    spent: list[float] = []
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if MARKS[1] in event.name():
+            spent.append(0.0)
+        elif spent and MARKS[0] not in event.name():  # a large tensor takes two of them
+            spent[-1] += event.duration_ns() / 1e3
+    if len(spent) != rounds * len(calls):
+        raise RuntimeError(f"the profiler recorded {len(spent)} calls, expected {rounds * len(calls)}")
+    return [sorted(spent[place :: len(calls)])[rounds // 2] for place in range(len(calls))]
+
+
+def ways(line: Line) -> tuple[dict[str, Callable[[], object]], int, int]:
+    """Calls by name, of which torch's come first; the operations and the bytes of one."""
+    if line.part == "gradients":
+        return gradient_ways(line)
+    if line.groups:
+        rows = grouped_on_gpu.varied(line.groups, line.m)
+        given = grouped_on_gpu.operands(line.family, rows, line.n, line.k)
+        y = given.x.new_empty((*given.x.shape[:-1], line.n), dtype=torch.bfloat16)
+        moved = (sum(rows) + line.groups * line.n) * line.k + 2 * sum(rows) * line.n
+        count = sum(rows)
+        found: dict[str, Callable[[], object]] = {}
+    else:
+        given, count = operands(line.dtype, line.m, line.n, line.k), line.m
+        y = torch.zeros(line.m, line.n, dtype=torch.bfloat16, device="cuda")
+        moved = (given.x.numel() + given.w.numel()) * given.x.element_size() + 2 * y.numel()
+        found = dict(rivals(line.dtype, given))
+    added = line.part == "added"
+    if added:
+        found.pop("blocks")
+        y = torch.zeros(line.m, line.n, device="cuda")
+        given = given._replace(w_scale=torch.rand(-(-line.k // 128), line.n, device="cuda").t() + 0.5)
+    for config in line.configs():
+        found[short(config)] = partial(launching.multiply, config, given, y, accumulate=added)
+    return found, 2 * count * line.n * line.k, moved
+
+
+def gradient_ways(line: Line) -> tuple[dict[str, Callable[[], object]], int, int]:
+    """As `ways`; torch multiplies as many rows at once, for one group."""
+    rows = grouped_on_gpu.varied(line.groups, line.m)
+    given, out = (
+        gradients_on_gpu.operands(rows, line.n, line.k),
+        torch.zeros(line.groups, line.n, line.k, device="cuda"),
+    )
+    found: dict[str, Callable[[], object]] = {"cublas": lambda: torch.mm(given.dy.mT, given.x)}
+    for config in line.configs():
+        found[short(config)] = partial(
+            add_gradients, config, given.dy, given.x, given.offsets, None, out
+        )  # fmt: skip
+    moved = 2 * sum(rows) * (line.n + line.k) + 8 * out.numel()
+    return found, 2 * sum(rows) * line.n * line.k, moved
+
+
+def measure(line: Line) -> dict[str, Any]:
+    """A line with the microseconds of each way."""
+    calls, operations, moved = ways(line)
+    failed = {}
+    for name, call in list(calls.items()):
+        try:
+            call()
+            torch.cuda.synchronize()
+        except Exception as error:
+            if "CUDA error" in str(error) and "CUBLAS" not in str(error):
+                raise
+            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+            del calls[name]
+    timer = "profiler"
+    try:
+        times = device_times(list(calls.values()))
+    except RuntimeError as error:
+        if "CUDA error" in str(error):
+            raise
+        timer, flush = f"events: {str(error)[:80]}", torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
+        times = [1e3 * milliseconds(call, flush) for call in calls.values()]
+    spent = dict(zip(calls, times, strict=True))
+    chosen = short(line.configs()[0])
+    return {
+        **line._asdict(), "operations": operations, "bytes": moved, "chosen": chosen, "timer": timer,
+        "microseconds": spent, "failed": failed,
+    }  # fmt: skip
+
+
+def run_part(part: str) -> None:
+    """Print each line of a part."""
+    began = time.perf_counter()
+    for line in lines(part):
+        try:
+            say(json.dumps(measure(line)))
+        except Exception as error:
+            say(f"# FAILED {line}: {type(error).__name__}: {str(error)[:300]}")
+            if "CUDA error" in str(error):
+                raise SystemExit(1) from None
+    say(f"# {part}: {time.perf_counter() - began:.1f} s")
+
+
+def collect(outputs: list[Path], target: Path) -> None:
+    """Write the file of the page; of a line that was measured twice the last one counts."""
+    found: dict[object, dict[str, Any]] = {}
+    about: dict[str, Any] = {}
+    for path in outputs:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            if not text.startswith("{"):
+                continue
+            line = json.loads(text)
+            if "device" in line:
+                about = line
+            elif "microseconds" in line:
+                found[line["part"], line["groups"], line["m"], line["n"], line["k"]] = line
+    order = sorted(found.values(), key=lambda line: PARTS.index(line["part"]))
+    target.write_text(json.dumps(about | {"lines": order}, indent=1) + "\n", encoding="utf-8")
+
+
+def points(parts: Sequence[str]) -> Iterator[Point]:
+    """The dense lines of the parts as calls of ops, for `opmux tune --shapes`."""
+    for line in (line for part in parts if part.split()[0] in ("fp8", "bf16") for line in lines(part)):
+        (m, n, k), blocks = (line.m, line.n, line.k), -(-line.k // 128)
+        sizes = {"x": (m, k), "w": (n, k), "x_scale": (m, blocks), "w_scale": (-(-n // 128), blocks)}
+        kinds = [torch.float8_e4m3fn] * 2 + [torch.float32] * 2
+        op, options = "scaled_linear", {"out_dtype": torch.bfloat16}
+        if line.dtype == "bf16":
+            kinds, op, options = [torch.bfloat16] * 2, "linear", {}
+        given = {
+            name: torch.empty(sizes[name], dtype=kind, device="meta") for name, kind in zip(sizes, kinds, strict=False)
+        }
+        taker = takers(registered_ops()[op], *given.values(), arch="sm_90", backend="deepgemm", **options)[0]
+        dims = {name: math.prod(d) if isinstance(d, tuple) else d for name, d in taker.call.dims.items()}
+        yield Point(op, {name: tensor.dtype for name, tensor in given.items()}, dims, options)
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--compile", action="store_true", help="compile only; takes no GPU")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--limit", type=float, default=30, help="seconds for a part")
+    parser.add_argument("--collect", nargs="+", type=Path, help="what earlier runs printed")
+    parser.add_argument("--shapes", type=Path, help="only write the parts' calls to this file, for opmux tune")
+    parser.add_argument("--out", type=Path, help="the file that --collect writes")
+    given = parser.parse_args()
+    if given.collect:
+        collect(given.collect, given.out)
+        return 0
+    if given.shapes:
+        write_shapes(given.shapes, points(given.parts))
+        return 0
+    kernels: dict[tuple[Product, Config], None] = {}
+    for part in given.parts:
+        for line in lines(part):
+            kernels.update(dict.fromkeys((line.product, config) for config in line.configs()))
+    failed = not compile_kernels(list(kernels))
+    if given.compile:
+        return int(failed)
+    say(f"# group sizes by seed {grouped_on_gpu.SEED}, shapes by seed {SEED}")
+    say_device = "import torch; p = torch.cuda.get_device_properties(0); print(p.name, p.multi_processor_count)"
+    name = os.popen(f"{sys.executable} -c '{say_device}'").read().strip()  # this process must not touch the GPU
+    about = {"device": name, "torch": torch.__version__, "cuda": torch.version.cuda, "date": time.strftime("%Y-%m-%d")}
+    say(json.dumps(about | {"groups_seed": grouped_on_gpu.SEED, "shapes_seed": SEED, "rounds": ROUNDS}))
+    return int(not run_apart([(part, run_part, given.limit) for part in given.parts], measure) or failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Gradients of grouped weights on a Hopper GPU, held to float64: `python .../benchmarks/gradients_on_gpu.py`.
+
+As `on_gpu.py`, whose way of running things it takes: every kind of tile, groups that begin anywhere, NaN in rows of no
+group. `figures.py` has the times.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
+
+import torch
+from on_gpu import compile_kernels, run_apart, say, short
+from torch import Tensor
+
+from opmux_deepgemm.configs import Config, most_stages
+from opmux_deepgemm.generation.source import Product
+from opmux_deepgemm.gradient_model import configs
+from opmux_deepgemm.launching import add_gradients
+
+FAMILIES = ("gradients bf16",)
+
+
+class Given(NamedTuple):
+    """What a gradient is computed from; ``places`` are the rows of each group."""
+
+    dy: Tensor
+    x: Tensor
+    offsets: Tensor
+    sizes: Tensor | None
+    places: list[slice]
+
+
+class Case(NamedTuple):
+    """Rows of each group, n, k, and rows of no group behind each."""
+
+    rows: tuple[int, ...]
+    n: int
+    k: int
+    config: Config
+    spare: int = 0
+
+
+def tile(block_m: int, block_n: int, consumers: int, stages: int = 0) -> Config:
+    """A config with as many stages as fit."""
+    fit = most_stages("large", block_m, block_n, consumers)
+    return Config("large", block_m, block_n, stages or min(fit, 8), consumers)
+
+
+def checked(few: bool) -> Iterator[Case]:
+    """Products that are compared; of a few, small ones."""
+    yield Case((5, 0, 130, 64, 1), 136, 72, tile(128, 64, 2, 2), 3)
+    yield Case((100, 20), 72, 200, tile(64, 128, 1, 2))
+    if few:
+        return
+    for config in configs(4096, 4096):
+        yield Case((300, 7, 0, 129), 576, 1544, config, 13)
+    yield Case((1000, 1500), 2112, 1536, tile(128, 256, 2))
+    yield Case((700, 1, 3000), 264, 4096, tile(256, 192, 2), 70)
+
+
+def operands(rows: tuple[int, ...], n: int, k: int, spare: int = 0) -> Given:
+    """Random operands on the GPU; what belongs to no group is NaN."""
+    torch.manual_seed(sum(rows) + n + k)
+    sizes = torch.tensor(rows, dtype=torch.int32, device="cuda")
+    offsets = torch.zeros(len(rows) + 1, dtype=torch.int32, device="cuda")
+    offsets[1:] = torch.cumsum(sizes + spare, 0)
+    m, places = sum(rows) + spare * len(rows), []
+    dy, x = (torch.full((m, width), float("nan"), dtype=torch.bfloat16, device="cuda") for width in (n, k))
+    for begin, size in zip(offsets.tolist(), rows, strict=False):
+        places.append(slice(begin, begin + size))
+        dy[places[-1]] = torch.randn(size, n, device="cuda").bfloat16()
+        x[places[-1]] = torch.randn(size, k, device="cuda").bfloat16()
+    return Given(dy, x, offsets, sizes if spare else None, places)
+
+
+def product(n: int, k: int) -> Product:
+    """What is compiled."""
+    return Product("bfloat16", "float32", n, k, groups="ragged", accumulate=True)
+
+
+def check(case: Case) -> str:
+    """Compare one product with float64; returns what is wrong, or nothing."""
+    given = operands(case.rows, case.n, case.k, case.spare)
+    before = torch.randn(len(case.rows) + 1, case.n, case.k, device="cuda")
+    out = before.clone()
+    add_gradients(case.config, given.dy, given.x, given.offsets, given.sizes, out[:-1])
+    torch.cuda.synchronize()
+    for group, place in enumerate(given.places):
+        dy, x = given.dy[place].double(), given.x[place].double()
+        wanted, size = before[group].double() + dy.mT @ x, dy.abs().mT @ x.abs()
+        bound = wanted.abs() * 2.0**-22 + size * 2.0**-20 + 1e-6
+        wrong = int(((out[group].double() - wanted).abs() <= bound).logical_not().sum())
+        if wrong:
+            return f"group {group}: {wrong} of {wanted.numel()} wrong"
+    return "" if torch.equal(out[-1], before[-1]) else "wrote behind the result"
+
+
+def run_checks(family: str, few: bool = False) -> None:
+    """A line for each wrong product, and a last one."""
+    cases, wrong = list(checked(few)), 0
+    for case in cases:
+        try:
+            problem = check(case)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error)[:300]}"
+        if problem:
+            wrong += 1
+            say(f"WRONG {family} {case.rows} {case.n} {case.k} {short(case.config)}: {problem}")
+        if "CUDA error" in problem or "Accelerator" in problem:
+            break
+    say(f"{family}: {len(cases) - wrong} of {len(cases)} right")
+    if wrong:
+        raise SystemExit(1)
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--compile", action="store_true", help="compile only; takes no GPU")
+    parser.add_argument("--checks", type=float, default=15, help="seconds for the checks")
+    parser.add_argument("--tiny", choices=FAMILIES, help="only a few small products, for a sanitizer")
+    given = parser.parse_args()
+    if given.tiny:
+        run_checks(given.tiny, few=True)
+        return 0
+    failed = not compile_kernels([(product(case.n, case.k), case.config) for case in checked(few=False)])
+    if given.compile:
+        return int(failed)
+    return int(not run_apart([(family, run_checks, given.checks) for family in FAMILIES], run_apart) or failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
