@@ -41,6 +41,10 @@ def checked() -> Iterator[Example]:
     yield from _norms()
     yield from _gates()
     yield from _products()
+    yield from _rope()
+    yield from _attention()
+    yield from _gradients()
+    yield from _quantised()
 
 
 def _norms() -> Iterator[Example]:
@@ -67,6 +71,8 @@ def _norms_of(text: str, x: Callable[[str], Tensor], n: int, dtype: torch.dtype)
 
     yield Example("rms_norm", text, lambda d: [x(d), w(d)])
     yield Example("add_rms_norm", text, lambda d: [x(d), x(d).flip(0), w(d)])
+    if "gapped" not in text:
+        yield Example("add_rms_norm_", text, lambda d: [x(d), x(d).flip(0), w(d)])
     yield Example("layer_norm", text, lambda d: [x(d), w(d), w(d).neg()])
     yield Example("layer_norm", f"{text} no bias", lambda d: [x(d), w(d), None])
 
@@ -115,6 +121,144 @@ def _products() -> Iterator[Example]:
     )  # fmt: skip
 
 
+def _gradients() -> Iterator[Example]:
+    for dtype, m, n in (
+        (BF16, 1, 1),
+        (BF16, 33, 64),
+        (FP16, 600, 1000),
+        (FP32, 17, 300),
+        (BF16, 700, 4096),
+        (BF16, 9, 8192),
+    ):
+
+        def x(d: str, m: int = m, n: int = n, t: torch.dtype = dtype) -> Tensor:
+            return drawn(d, m, n, dtype=t)
+
+        def w(d: str, n: int = n, t: torch.dtype = dtype) -> Tensor:
+            return drawn(d, n, dtype=t)
+
+        text = f"{m}x{n} {dtype}"
+        yield Example("rms_norm_backward", text, lambda d, x=x, w=w: [x(d).flip(1), x(d), w(d)])  # type: ignore[misc]
+        yield Example("layer_norm_backward", text, lambda d, x=x, w=w: [x(d).flip(1), x(d), w(d)])  # type: ignore[misc]
+        yield Example("add_rms_norm_backward", text,
+                      lambda d, x=x, w=w: [x(d).flip(1), x(d).flip(0), x(d), w(d)])  # type: ignore[misc]  # fmt: skip
+        for op, options in (("silu", {}), ("gelu", {"approximate": "tanh"})):
+            yield Example(f"{op}_and_mul_backward", text,
+                          lambda d, x=x: _gate_of(d, x), options)  # type: ignore[misc]  # fmt: skip
+            yield Example(f"{op}_mul_backward", text, lambda d, x=x: [x(d), x(d).flip(0), x(d).neg()], options)  # type: ignore[misc]
+
+
+def _gate_of(device: str, x: Callable[[str], Tensor]) -> list[Tensor | None]:
+    grad = x(device)
+    return [grad, drawn(device, len(grad), 2 * grad.shape[1], dtype=grad.dtype)]
+
+
+def codes(device: str, *shape: int, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
+    """Codes of 8-bit floats."""
+    return torch.empty(*shape, dtype=dtype, device=device) if device == "meta" else drawn(device, *shape).to(dtype)
+
+
+def scales(device: str, *shape: int) -> Tensor:
+    """Positive scales."""
+    return drawn(device, *shape, dtype=FP32).abs() + 0.5
+
+
+def _quantised() -> Iterator[Example]:
+    for m, n, k in ((1, 8, 16), (33, 520, 272), (130, 264, 1040), (300, 2112, 1536), (4096, 4096, 512)):
+        blocks = -(-k // 128)
+        for kind, of_x, of_w in (
+            ("rows", (m, 1), (n, 1)), ("one", (1, 1), (1, 1)), ("blocks", (m, blocks), (-(-n // 128), blocks)),
+            ("groups", (m, blocks), (n, blocks)),
+        ):  # fmt: skip
+            yield Example(
+                "scaled_linear", f"{m}x{n}x{k} {kind}",
+                lambda d, m=m, n=n, k=k, a=of_x, b=of_w:  # type: ignore[misc]
+                [codes(d, m, k), codes(d, n, k), scales(d, *a), scales(d, *b), drawn(d, n) if m % 2 else None],
+                {"out_dtype": BF16},
+            )  # fmt: skip
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8):
+        for block in ((1, 128), (1, 32), (1, -1)):
+            for major in ("k", "m"):
+                options = {"dtype": dtype, "block": block, "scale_major": major}
+                for m, n in ((3, 77), (33, 4096)):
+                    text = f"{m}x{n} {dtype} {block} {major}"
+                    yield Example("quantize", text, lambda d, m=m, n=n: [drawn(d, m, n)], options)  # type: ignore[misc]
+                    yield Example("rms_norm_quantize", text, lambda d, m=m, n=n: [drawn(d, m, n), drawn(d, n)], options)  # type: ignore[misc]
+
+
+def _rope() -> Iterator[Example]:
+    for dtype, size, half in ((BF16, 128, 64), (FP16, 64, 32), (FP32, 80, 20), (BF16, 40, 12), (BF16, 6, 3)):
+        for interleaved in (False, True):
+            for given in (None, torch.int32, torch.int64):
+                for op in ("apply_rope", "apply_rope_", "apply_rope_backward"):
+                    yield Example(
+                        op, f"3x11x5x{size} half {half} {dtype} interleaved {interleaved} positions {given}",
+                        lambda d, t=dtype, s=size, h=half, g=given: _rope_of(d, t, s, h, g),  # type: ignore[misc]
+                        {"interleaved": interleaved},
+                    )  # fmt: skip
+
+
+def _rope_of(device: str, dtype: torch.dtype, size: int, half: int, given: torch.dtype | None) -> list[Tensor | None]:
+    q, k = drawn(device, 3, 11, 5, size, dtype=dtype), drawn(device, 3, 11, 2, size, dtype=dtype)
+    angles = drawn(device, 33, half, dtype=FP32)
+    places = None if given is None else (torch.arange(33, device=device) * 7 % 33).view(3, 11).to(given)
+    return [q, k, angles.cos(), angles.sin(), places]
+
+
+ATTENTION: tuple[tuple[torch.dtype, tuple[int, ...], dict[str, Any], torch.dtype | None], ...] = (
+    # dtype, (seq_q, seq_k, heads, kv_heads, head_dim, value_dim), options, the sinks' dtype
+    (BF16, (130, 197, 8, 2, 128, 128), {}, None),
+    (BF16, (130, 197, 8, 2, 128, 128), {"causal": True}, None),
+    (BF16, (300, 131, 4, 4, 64, 64), {"causal": True}, None),
+    (FP16, (257, 513, 4, 1, 64, 64), {"window": (40, 0)}, None),
+    (BF16, (257, 300, 4, 2, 128, 128), {"window": (9, 70), "softcap": 5.0, "scale": 0.5}, BF16),
+    (BF16, (1, 1000, 8, 2, 128, 128), {"causal": True}, FP32),
+    (BF16, (64, 64, 4, 4, 72, 40), {"causal": True}, None),
+    (BF16, (200, 200, 4, 4, 192, 128), {"causal": True}, None),
+)
+"""Attention that is compared, dense and ragged, with its lse and without."""
+
+
+def _attention() -> Iterator[Example]:
+    for place, (dtype, sizes, options, sinks) in enumerate(ATTENTION):
+        for op in ("attention_lse", "attention_varlen_lse", *(("attention", "attention_varlen") if place < 2 else ())):
+            lengths = {"max_seqlen_q": sizes[0], "max_seqlen_k": sizes[1]} if "varlen" in op else {}
+            yield Example(
+                op, f"{sizes} {dtype} {options} sinks {sinks}",
+                lambda d, o=op, t=dtype, s=sizes, w=sinks: _attention_of(d, o, t, s, w),  # type: ignore[misc]
+                options | lengths,
+            )  # fmt: skip
+
+
+def _attention_of(
+    device: str, op: str, dtype: torch.dtype, sizes: tuple[int, ...], sinks: torch.dtype | None
+) -> list[Tensor | None]:
+    seq_q, seq_k, heads, kv_heads, dim, width = sizes
+    logits = None if sinks is None else drawn(device, heads, dtype=sinks)
+    shapes = (seq_q, heads, dim), (seq_k, kv_heads, dim), (seq_k, kv_heads, width)
+    if "varlen" not in op:
+        return [*(drawn(device, 2, *shape, dtype=dtype) for shape in shapes), logits]
+    # Three sequences: a short one, one without tokens, a long one; some tokens belong to none.
+    q, k, v = (drawn(device, 2 * shape[0] + 3, *shape[1:], dtype=dtype) for shape in shapes)
+    starts = [torch.tensor([0, n // 3, n // 3, n // 3 + n], dtype=torch.int32, device=device) for n in (seq_q, seq_k)]
+    return [q, k, v, *starts, logits]
+
+
+FLASH = ((4, 4096, 32, 8, 128, True), (4, 4096, 32, 8, 128, False), (2, 8192, 16, 16, 64, True))
+"""batch, seq, heads, kv_heads, head_dim and causal of attention that is timed."""
+
+
+def flash() -> Iterator[Example]:
+    """Attention that is timed, beside cuDNN's."""
+    for batch, seq, heads, kv_heads, dim, causal in FLASH:
+        yield Example(
+            "attention", f"{batch}x{seq}x{heads}/{kv_heads}x{dim}{' causal' if causal else ''}",
+            lambda d, b=batch, s=seq, h=heads, g=kv_heads, n=dim:  # type: ignore[misc]
+            [drawn(d, b, s, h, n), drawn(d, b, s, g, n), drawn(d, b, s, g, n).neg(), None],
+            {"causal": causal},
+        )  # fmt: skip
+
+
 PRODUCTS = ((8192, 8192, 8192), (4096, 7168, 16384), (4096, 24576, 1536), (4096, 2112, 7168), (128, 7168, 16384),
             (1, 7168, 16384))  # fmt: skip
 """m, n and k of products that are timed."""
@@ -126,6 +270,18 @@ def products() -> Iterator[Example]:
         yield Example("linear", f"{m}x{n}x{k}", lambda d, m=m, n=n, k=k: [drawn(d, m, k), drawn(d, n, k), None])  # type: ignore[misc]
 
 
+def scaled_products() -> Iterator[Example]:
+    """Products of 8-bit codes that are timed, beside cuBLASLt's where torch has it."""
+    for m, n, k in ((8192, 8192, 8192), (4096, 7168, 16384), (4096, 24576, 1536)):
+        for kind, of_x, of_w in (("rows", (m, 1), (n, 1)), ("blocks", (m, k // 128), (n // 128, k // 128))):
+            yield Example(
+                "scaled_linear", f"{m}x{n}x{k} {kind}",
+                lambda d, m=m, n=n, k=k, a=of_x, b=of_w:  # type: ignore[misc]
+                [codes(d, m, k), codes(d, n, k), scales(d, *a), scales(d, *b), None],
+                {"out_dtype": BF16},
+            )  # fmt: skip
+
+
 def timed() -> Iterator[Example]:
     """Calls that are timed, in each of some configs."""
     for m, n in ((32768, 4096), (16384, 7168), (8192, 16384), (1 << 20, 128)):
@@ -135,4 +291,19 @@ def timed() -> Iterator[Example]:
         yield Example("layer_norm", f"{m}x{n}", lambda d, m=m, n=n: [drawn(d, m, n), drawn(d, n), drawn(d, n)])  # type: ignore[misc]
     for m, n in ((8192, 14336), (16384, 2048)):
         yield Example("silu_and_mul", f"{m}x{n}", lambda d, m=m, n=n: [drawn(d, m, 2 * n)])  # type: ignore[misc]
+    yield Example("add_rms_norm", "8192x7168", lambda d: [drawn(d, 8192, 7168), drawn(d, 8192, 7168), drawn(d, 7168)])
+    yield Example("apply_rope", "32768x32/8x128", lambda d: [drawn(d, 1, 32768, 32, 128), drawn(d, 1, 32768, 8, 128),
+                  drawn(d, 32768, 64, dtype=FP32), drawn(d, 32768, 64, dtype=FP32), None])  # fmt: skip
+    for block in ((1, 128), (1, -1)):
+        options = {"dtype": torch.float8_e4m3fn, "block": block}
+        yield Example("quantize", f"16384x8192 {block}", lambda d: [drawn(d, 16384, 8192)], options)
+        yield Example(
+            "rms_norm_quantize", f"32768x4096 {block}", lambda d: [drawn(d, 32768, 4096), drawn(d, 4096)], options
+        )
+        yield Example("silu_and_mul_quantize", f"8192x14336 {block}" if block[1] > 0 else f"16384x8192 {block}",
+                      lambda d, b=block[1]: [drawn(d, 8192, 28672) if b > 0 else drawn(d, 16384, 16384)], options)  # type: ignore[misc]  # fmt: skip
+    for m, n in ((16384, 4096), (8192, 8192)):
+        for op in ("rms_norm_backward", "layer_norm_backward"):
+            yield Example(op, f"{m}x{n}", lambda d, m=m, n=n: [drawn(d, m, n), drawn(d, m, n), drawn(d, n)])  # type: ignore[misc]
+    yield Example("silu_and_mul_backward", "8192x8192", lambda d: [drawn(d, 8192, 8192), drawn(d, 8192, 16384)])
     yield Example("gelu_and_mul", "8192x11008", lambda d: [drawn(d, 8192, 22016)], {"approximate": "tanh"})

@@ -19,32 +19,52 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 os.environ["OPMUX_PLUGINS"] = "cutile"
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from cases import Example, checked, products, timed
+from cases import Example, checked, flash, products, scaled_products, timed
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import opmux
-from opmux.plugin import Taker, takers
-from opmux.testing import subject
-from opmux.testing.cases import cases_of
+from opmux.plugin import Taker, parse_arch, takers
+from opmux.testing import fitted, subject
+from opmux.testing.cases import gradient_case
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import TileKernel, recording
+from opmux_cutile.norms.configs import NormConfig
 from opmux_cutile.plugin import opmux_implementations
 from opmux_cutile.prebuilding import compile_into, kernels_of
 from opmux_cutile.products.configs import LinearConfig
+from opmux_jit import Source
 from opmux_jit.cache import bundles, keys
 
 FLUSHED = 1 << 28
 """Bytes written before each timed call: five times the second-level cache."""
 ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-20}
 PROFILE = "small"
+OTHERS: dict[str, tuple[object, ...]] = {
+    "linear": (
+        LinearConfig(256, 128, 64, 8), LinearConfig(256, 256, 64, 8, 2), LinearConfig(128, 128, 128, 8, 2),
+        LinearConfig(128, 128, 128, 8),
+    ),
+    "add_rms_norm": (NormConfig(1, 0, 8), NormConfig(1, 2, 8)),
+    "rms_norm": (NormConfig(1, 0, 8),),
+    "gelu_and_mul": (GatedConfig(1, 1024, 8), GatedConfig(1, 4096, 4)),
+    "scaled_linear": (LinearConfig(256, 128, 128, 8, 2), LinearConfig(64, 256, 128), LinearConfig(128, 128, 128, 0)),
+    "attention": (AttentionConfig(128, 128, 8), AttentionConfig(64, 128, 4), AttentionConfig(64, 64, 4, 2)),
+}  # fmt: skip
+"""By op: configs that are timed beside the heuristic's."""
 
 
 def taker_of(example: Example, device: str, arch: str) -> Taker | None:
@@ -54,13 +74,14 @@ def taker_of(example: Example, device: str, arch: str) -> Taker | None:
     return found[0] if found else None
 
 
-def build(folder: Path, arch: str, workers: int, most_configs: int) -> int:
-    """Compile what a run launches into a bundle."""
+def build(folder: Path, arch: str, workers: int, most_configs: int, seconds: float, ops: Sequence[str]) -> int:
+    """Compile what a run launches into a bundle, as much as there is time for; what it already has stays."""
     kernels: list[TileKernel] = []
+    until = time.time() + seconds
     for example in checked():
         taker = taker_of(example, "cpu", arch)
         kernels += kernels_of(taker) if taker else []
-    for example in [*timed(), *products()]:
+    for example in [*timed(), *products(), *scaled_products(), *flash()]:
         taker = taker_of(example, "meta", arch)
         if taker is None:
             continue
@@ -68,16 +89,31 @@ def build(folder: Path, arch: str, workers: int, most_configs: int) -> int:
             with recording() as launches:
                 taker.bound(config)(*taker.call.tensors.values(), **taker.call.options)
             kernels += [kernel for kernel, *_ in launches]
-    kernels += conformance_kernels(arch)
+    kernels += conformance_kernels(arch, ops)
+    kernels.sort(key=lambda kernel: kernel.op.startswith("attention"))  # those take longest
     sources = {keys.source_key(source): source for kernel in kernels for source in [kernel.source(arch)]}
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "entries").mkdir(parents=True)
+    (folder / "entries").mkdir(parents=True, exist_ok=True)
+    there = set()
+    for path in (folder / "entries").iterdir():
+        key = path.name.partition("-")[0]
+        if key in sources:
+            there.add(key)
+        else:  # of kernels as they were
+            shutil.rmtree(path)
+    of_ops = dict(Counter(source.op for key, source in sources.items() if key not in there))
+    print(f"{len(sources)} kernels, {len(there)} are there; to compile: {of_ops}", flush=True)
     failed, started = 0, time.time()
+
+    def compile_in_time(source: Source) -> tuple[str, str]:
+        if keys.source_key(source) in there:
+            return "", ""
+        return compile_into(folder / "entries", source) if time.time() < until else ("", "out of time")
+
     with ThreadPoolExecutor(workers) as pool:
-        for _, problem in pool.map(partial(compile_into, folder / "entries"), sources.values()):
+        for _, problem in pool.map(compile_in_time, sources.values()):
             if problem:
                 failed += 1
-                print(problem[:2000], flush=True)
+                print(problem[:2000] if problem != "out of time" else "", end="", flush=True)
     bundles.write(folder, [arch], {"purpose": "packages/plugins-cutile/benchmarks/on_gpu.py"})
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{len(sources)} kernels, {failed} failed, {size / 1e6:.1f} MB, {time.time() - started:.0f} s")
@@ -85,23 +121,22 @@ def build(folder: Path, arch: str, workers: int, most_configs: int) -> int:
 
 
 def timed_configs(taker: Taker, most: int) -> list[object]:
-    """The config of the heuristic, then some of the space, spread over it; of products, large and clustered tiles."""
-    found = [config for config in taker.space() if not isinstance(config, LinearConfig) or _promising(config, taker)]
-    step = 1 if not most or (found and isinstance(found[0], LinearConfig)) else max(1, -(-len(found) // most))
-    return list(dict.fromkeys([taker.config(), *(found[::step] if most else [])]))
+    """The config of the heuristic, then those of `OTHERS` that the space has; or, with `most`, some spread over it."""
+    found = list(taker.space()) if most or taker.implementation.op in OTHERS else []
+    if not most:
+        found = [config for config in found if config in OTHERS.get(taker.implementation.op, ())]
+    return list(dict.fromkeys([taker.config(), *found[:: max(1, -(-len(found) // most)) if most else 1]]))
 
 
-def _promising(config: LinearConfig, taker: Taker) -> bool:
-    if taker.call.tensors["x"].shape[0] <= 128:
-        return config.block_m <= 128 and config.warps == 0 and config.block_k >= 128 and config.ctas == 1
-    return config.block_m * config.block_n >= 16384 and config.block_m >= 128 and config.warps == 8
-
-
-def conformance_kernels(arch: str) -> list[TileKernel]:
+def conformance_kernels(arch: str, ops: Sequence[str]) -> list[TileKernel]:
     """The kernels that the conformance suite launches, found by making its arguments on the CPU."""
     kernels = []
-    for op in sorted({record.op for record in opmux_implementations()}):
-        for case in cases_of(op, PROFILE, gpu=True):
+    gpu = SimpleNamespace(type="cuda")
+    with mock.patch.object(fitted, "arch_of", return_value=parse_arch(arch)):
+        cases = {op: fitted.cases_for("cutile", op, PROFILE, gpu) for op in ops}  # type: ignore[arg-type]
+    for op in ops:
+        gradient = gradient_case(op)
+        for case in (*cases[op], *([gradient] if gradient else [])):
             try:
                 given = subject.prepare("cutile", case, torch.device("cpu"))
                 tensors = [given.tensors[t.name] for t in given.op.signature.tensors]
@@ -127,10 +162,19 @@ def difference(example: Example, found: Tensor, wanted: Tensor) -> str:
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return f"is {found.dtype}{list(found.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
     if found.dtype not in ROUNDING:
+        if "quantize" in example.op:  # a code may be its neighbour
+            return _codes_apart(found, wanted)
         return "" if torch.equal(found, wanted) else f"{int((found != wanted).sum())} of {found.numel()} differ"
     a, b = found.double(), wanted.double()
     # A sum in another order is off by some roundings of its largest terms.
-    room = 1e-6 if example.op != "linear" else 2.0**-18 * float(b.abs().max())
+    largest = float(b[b.isfinite()].abs().max()) if b.isfinite().any() else 0.0
+    room = 2.0**-18 * largest if "linear" in example.op or "norm_backward" in example.op else 1e-6
+    if example.op == "scaled_linear":  # the matrix units keep 14 bits of a short sum
+        room = 2.0**-13 * largest
+    if "quantize" in example.op:  # scales
+        room = 4e-7 * largest
+    if example.op.startswith("attention"):  # probabilities are rounded to the values' dtype
+        room = 1e-5 * max(largest, 1.0) if found.dtype == torch.float32 else ROUNDING[found.dtype] * largest
     wrong = ((a - b).abs() > ROUNDING[found.dtype] * 2 * b.abs() + room) | (a.isnan() != b.isnan())
     if not bool(wrong.any()):
         return ""
@@ -139,6 +183,13 @@ def difference(example: Example, found: Tensor, wanted: Tensor) -> str:
         f"{int(wrong.sum())} of {wrong.numel()} wrong, {int(a.isnan().sum())} NaN; at {worst} of the flat result "
         f"{float(a.flatten()[worst]):.6g}, expected {float(b.flatten()[worst]):.6g}"
     )
+
+
+def _codes_apart(found: Tensor, wanted: Tensor) -> str:
+    """What is wrong with codes, of which one in a thousand may be the next one."""
+    away = (found.view(torch.int8).int() - wanted.view(torch.int8).int()).abs()
+    wrong = int((away > 1).sum()) + (int((away > 0).sum()) > max(1, away.numel() // 1000))
+    return f"{int((away > 0).sum())} of {away.numel()} codes differ, the worst by {int(away.max())}" if wrong else ""
 
 
 def check_all(until: float) -> int:
@@ -229,29 +280,103 @@ def time_products(until: float, arch: str, most_configs: int) -> None:
         assert w is not None
         wanted = torch.nn.functional.linear(x, w)
         work = 2e-9 * x.shape[0] * w.numel()
-        cublas = milliseconds(lambda: torch.nn.functional.linear(x, w), flush)  # noqa: B023
-        print(f"PRODUCT {example.text}: cuBLASLt {cublas * 1e3:.1f} us, {work / cublas:.0f} TFLOPS", flush=True)
         taker = takers(opmux.linear, x, w, None, arch=arch, backend="cutile")[0]
         for place, config in enumerate(timed_configs(taker, most_configs)):
             try:
                 run = taker.bound(config)
                 away = float((run(x, w, None).float() - wanted.float()).abs().max() / wanted.float().abs().max())
+                cublas = milliseconds(lambda: torch.nn.functional.linear(x, w), flush)  # noqa: B023
                 took = milliseconds(lambda: run(x, w, None), flush)  # noqa: B023
-                print(f"     {'heuristic' if place == 0 else ''} {took * 1e3:.1f} us, {work / took:.0f} TFLOPS, ratio "
-                      f"{cublas / took:.3f}, off by {away:.1e}, {config}", flush=True)  # fmt: skip
+                print(f"PRODUCT {example.text} {'heuristic' if place == 0 else ''} {took * 1e3:.1f} us, "
+                      f"{work / took:.0f} TFLOPS, cuBLASLt {work / cublas:.0f}, ratio {cublas / took:.3f}, "
+                      f"off by {away:.1e}, {config}", flush=True)  # fmt: skip
             except Exception as error:
                 print(f"     {config}: {type(error).__name__}: {str(error)[:300]}", flush=True)
 
 
-def conform(seconds: float) -> None:
+def time_scaled(until: float, arch: str, most_configs: int) -> None:
+    """Time products of 8-bit codes, those with scales of rows beside cuBLASLt's of the same turn."""
+    flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    for example in scaled_products():
+        if time.time() > until:
+            print("SCALED: out of time")
+            return
+        try:
+            x, w, x_scale, w_scale, _ = example.make("cuda")
+            assert x is not None
+            assert w is not None
+            assert x_scale is not None
+            assert w_scale is not None
+            work = 2e-9 * len(x) * w.numel()
+            theirs = partial(torch._scaled_mm, x, w.t(), x_scale, w_scale.t(), out_dtype=torch.bfloat16)
+            (taker, *_) = takers(
+                opmux.scaled_linear, *example.make("meta"), arch=arch, backend="cutile", **example.options
+            )
+            for place, config in enumerate(timed_configs(taker, most_configs)):
+                call = partial(taker.bound(config), x, w, x_scale, w_scale, None, **taker.call.options)
+                said = ""
+                if "rows" in example.text:
+                    peer = milliseconds(theirs, flush, 7)
+                    away = float((call().float() - theirs().float()).abs().max() / theirs().float().abs().max())
+                    said = f", cuBLASLt {work / peer:.0f} TFLOPS, off by {away:.1e}"
+                took = milliseconds(call, flush, 7)
+                print(f"SCALED {example.text} {'heuristic' if place == 0 else ''} {took * 1e3:.1f} us, "
+                      f"{work / took:.0f} TFLOPS{said}, {config}", flush=True)  # fmt: skip
+        except Exception as error:
+            print(f"SCALED {example.text}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+
+
+def time_attention(until: float, arch: str, most_configs: int) -> None:
+    """Time attention in some configs, beside cuDNN's of the same turn."""
+    flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    for example in flash():
+        if time.time() > until:
+            print("ATTENTION: out of time")
+            return
+        q, k, v, _ = example.make("cuda")
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        batch, seq, heads, dim = q.shape
+        causal = bool(example.options["causal"])
+        work = 4e-9 * batch * heads * seq * seq * dim / (2 if causal else 1)
+
+        def peer(q: Tensor = q, k: Tensor = k, v: Tensor = v, causal: bool = causal) -> Tensor:
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                return torch.nn.functional.scaled_dot_product_attention(
+                    q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal, enable_gqa=True
+                ).transpose(1, 2)
+
+        try:
+            wanted = peer()
+            (taker, *_) = takers(opmux.attention, q, k, v, None, arch=arch, backend="cutile", **example.options)
+        except Exception as error:
+            print(f"ATTENTION {example.text}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            continue
+        for place, config in enumerate(timed_configs(taker, most_configs)):
+            try:
+                run = taker.bound(config)
+                call = partial(run, q, k, v, None, **taker.call.options)
+                away = float((call().float() - wanted.float()).abs().max())
+                cudnn, took = milliseconds(peer, flush, 7), milliseconds(call, flush, 7)
+                print(f"ATTENTION {example.text} {'heuristic' if place == 0 else ''} {took * 1e3:.1f} us, "
+                      f"{work / took:.0f} TFLOPS, cuDNN {work / cudnn:.0f}, ratio {cudnn / took:.3f}, "
+                      f"off by {away:.1e}, {config}", flush=True)  # fmt: skip
+            except Exception as error:
+                print(f"     {config}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+
+
+def conform(seconds: float, ops: Sequence[str]) -> None:
     """The conformance suite, in a process of its own, as long as there is time."""
-    command = [sys.executable, "-m", "opmux", "conformance", "cutile", "--profile", PROFILE]
+    command = [sys.executable, "-m", "opmux", "conformance", "cutile", "--profile", PROFILE, "--jobs", "8"]
+    command += [f"--op={op}" for op in ops]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 5), check=False)
         said = done.stdout + done.stderr
     except subprocess.TimeoutExpired as error:
         said = (error.stdout or b"").decode() + "\nCONFORMANCE: out of time"
-    print("CONFORMANCE", said[-6000:], flush=True)
+    told = [line[:300] for line in said.splitlines() if line and not line.startswith(("    ", "  Traceback"))]
+    print("CONFORMANCE", "\n".join(told)[-14000:], flush=True)
 
 
 def main() -> int:
@@ -261,11 +386,16 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path)
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--seconds", type=float, default=90)
-    parser.add_argument("--configs", type=int, default=8, help="configs of each space that are timed; of products all")
+    parser.add_argument(
+        "--configs", type=int, default=0, help="configs, spread over each space, that are timed; 0: few that are named"
+    )
+    parser.add_argument("--build-seconds", type=float, default=3600)
+    parser.add_argument("--ops", help="ops whose conformance is run, with commas between; all without")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
+    ops = given.ops.split(",") if given.ops else sorted({record.op for record in opmux_implementations()})
     if given.build:
-        return build(given.build, given.arch, given.workers, given.configs)
+        return build(given.build, given.arch, given.workers, given.configs, given.build_seconds, ops)
     began = time.time()
     with tempfile.TemporaryDirectory() as place:
         # A copy of this user's own: a bundle that belongs to somebody else is not read.
@@ -274,10 +404,12 @@ def main() -> int:
             path.chmod(0o755 if path.is_dir() else 0o644)
         os.environ |= {"OPMUX_BUNDLES": f"{place}/bundle", "OPMUX_NO_JIT": "1", "OPMUX_CACHE": f"{place}/cache"}
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
-        wrong = check_all(began + given.seconds * 0.4)
-        time_products(began + given.seconds * 0.6, given.arch, given.configs)
-        time_all(began + given.seconds * 0.7, given.arch, given.configs)
-        conform(began + given.seconds - time.time())
+        wrong = check_all(began + given.seconds * 0.25)
+        time_scaled(began + given.seconds * 0.3, given.arch, given.configs)
+        time_attention(began + given.seconds * 0.38, given.arch, given.configs)
+        time_products(began + given.seconds * 0.45, given.arch, given.configs)
+        time_all(began + given.seconds * 0.6, given.arch, given.configs)
+        conform(began + given.seconds - time.time(), ops)
     return int(wrong > 0)
 
 

@@ -3,10 +3,26 @@
 import pytest
 
 from opmux.plugin import parse_arch
+from opmux_cutile.attention.configs import AttentionConfig, attention_config, attention_space
 from opmux_cutile.gates.configs import GatedConfig, gated_config, gated_space
-from opmux_cutile.norms.configs import LONGEST, NormConfig, norm_config, norm_space
+from opmux_cutile.norms.configs import (
+    LONGEST,
+    THREADS,
+    NormConfig,
+    add_norm_config,
+    backward_config,
+    layer_norm_config,
+    norm_config,
+    norm_space,
+    tile_columns,
+)
 from opmux_cutile.products.configs import LinearConfig, linear_config, linear_space
-from opmux_cutile.tiles import power_of_two
+from opmux_cutile.quantization.configs import groups_config, groups_space
+from opmux_cutile.quantization.configs import rows_config as quantised_rows_config
+from opmux_cutile.quantization.configs import rows_space as quantised_rows_space
+from opmux_cutile.rope.configs import RopeConfig, rope_config, rope_space
+from opmux_cutile.scaled.configs import scaled_config, scaled_space
+from opmux_cutile.tiles import power_of_two, whole_vectors
 
 ARCH = parse_arch("sm_90")
 
@@ -14,6 +30,54 @@ ARCH = parse_arch("sm_90")
 @pytest.mark.parametrize(("hidden", "rows"), [(1, 16), (64, 16), (100, 8), (512, 2), (1000, 1), (16384, 1)])
 def test_short_rows_share_a_block(hidden, rows) -> None:
     assert norm_config(ARCH, {"hidden": hidden}) == NormConfig(rows)
+
+
+@pytest.mark.parametrize(
+    ("choice", "hidden", "config"),
+    [
+        (layer_norm_config, 512, NormConfig(2)),
+        (layer_norm_config, 4096, NormConfig(1, 4)),
+        (layer_norm_config, 8192, NormConfig(1)),
+        (add_norm_config, 4096, NormConfig(1)),
+        (add_norm_config, 7168, NormConfig(1, 2, 8)),
+        (add_norm_config, 16384, NormConfig(1)),
+        (backward_config, 100, NormConfig(8)),
+        (backward_config, 7168, NormConfig(1, 0, 8)),
+    ],
+)
+def test_other_norms_differ_where_it_was_measured(choice, hidden, config) -> None:
+    assert choice(ARCH, {"hidden": hidden}) == config
+    assert config in list(norm_space(ARCH, {"hidden": hidden}))
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 3, 5, 64, 4096])
+def test_no_two_threads_hold_the_same_element(hidden) -> None:
+    for config in norm_space(ARCH, {"hidden": hidden}):
+        assert config.rows * tile_columns(config, hidden) >= THREADS
+        assert tile_columns(config, hidden) >= hidden
+
+
+@pytest.mark.parametrize(("width", "own"), [(64, True), (100, False), (1000, False), (1032, True), (4097, False)])
+def test_odd_widths_share_a_kernel(width, own) -> None:
+    assert whole_vectors(width) is own
+
+
+@pytest.mark.parametrize(("heads", "half", "tokens"), [(32, 64, 1), (1, 64, 32), (4, 12, 32), (128, 64, 1), (1, 1, 64)])
+def test_tokens_with_few_heads_share_a_block(heads, half, tokens) -> None:
+    features = {"heads": heads, "kv_heads": 1, "head_dim": 2 * half, "half": half}
+    found = rope_config(ARCH, features)
+    assert found == RopeConfig(tokens)
+    assert found in list(rope_space(ARCH, features))
+    assert found.heads(heads, power_of_two(half)) * tokens * power_of_two(half) <= found.elements
+
+
+@pytest.mark.parametrize(
+    ("dims", "config"), [((128, 128), AttentionConfig(128, 128, 8)), ((192, 128), AttentionConfig(64, 64, 4))]
+)
+def test_wide_heads_get_fewer_queries(dims, config) -> None:
+    features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
+    assert attention_config(ARCH, features) == config
+    assert config in list(attention_space(ARCH, features))
 
 
 def test_the_space_has_the_choice_and_fits() -> None:
@@ -28,10 +92,16 @@ def test_the_space_has_the_choice_and_fits() -> None:
     ("kind", "given", "message"),
     [
         (NormConfig, (3,), "rows expected 1, 2, 4, 8 or 16, got 3"),
+        (NormConfig, (1, 0, 2), "warps expected 0, 4 or 8, got 2"),
         (NormConfig, (1, 33), "occupancy expected 0 to 32, got 33"),
         (GatedConfig, (3, 64), "rows expected a power of two up to 64, got 3"),
         (GatedConfig, (2, 8192), r"rows \* columns expected 8192 or less, got 16384"),
         (GatedConfig, (1, 64, -1), "occupancy expected 0 to 32, got -1"),
+        (RopeConfig, (3,), "tokens expected a power of two from 1 to 64, got 3"),
+        (RopeConfig, (1, 64), "elements expected a power of two from 128 to 8192, got 64"),
+        (RopeConfig, (1, 128, 40), "occupancy expected 0 to 32, got 40"),
+        (AttentionConfig, (100, 64), "block_m expected one of 16, 32, 64, 128, 256, got 100"),
+        (AttentionConfig, (64, 64, 5), "warps expected one of 0, 4, 8, got 5"),
         (LinearConfig, (100, 64, 64), "block_m expected one of 16, 32, 64, 128, 256, got 100"),
         (LinearConfig, (256, 256, 64), r"block_m \* block_n expected 32768 or less for 1 ctas"),
     ],
@@ -50,14 +120,48 @@ def test_the_space_of_gates_has_the_choice(n) -> None:
 
 @pytest.mark.parametrize(
     ("arch", "rows", "block"),
-    [("sm_90", 1, (16, 64)), ("sm_90", 30, (32, 128)), ("sm_90", 64, (64, 64)), ("sm_90", 512, (128, 128)),
-     ("sm_90", 8192, (128, 256)), ("sm_100", 8192, (128, 256)), ("sm_120", 8192, (128, 128))],
+    [("sm_90", 1, (16, 64)), ("sm_90", 30, (32, 128)), ("sm_90", 64, (64, 64)), ("sm_90", 128, (64, 128)),
+     ("sm_90", 512, (128, 128)),
+     ("sm_90", 8192, (256, 256)), ("sm_90", 1024, (128, 256)),
+     ("sm_100", 8192, (128, 256)), ("sm_120", 8192, (128, 128))],
 )  # fmt: skip
 def test_products_get_the_largest_tile_of_which_there_are_enough(arch, rows, block) -> None:
     features = {"bucket(tokens, 8)": rows, "n": 4096, "k": 512}
     found = linear_config(parse_arch(arch), features)
     assert (found.block_m, found.block_n) == block
     assert found in list(linear_space(parse_arch(arch), features))
+
+
+@pytest.mark.parametrize(
+    ("rows", "block"), [(1, (16, 64)), (20, (32, 128)), (128, (64, 128)), (500, (64, 128)), (8192, (128, 128))]
+)
+def test_products_of_codes_step_by_128(rows, block) -> None:
+    features = {"bucket(m, 8)": rows, "n": 2048, "k": 512}
+    found = scaled_config(ARCH, features)
+    assert (found.block_m, found.block_n, found.block_k) == (*block, 128)
+    assert found in list(scaled_space(ARCH, features))
+
+
+@pytest.mark.parametrize(
+    ("block", "k", "config"),
+    [
+        ((1, 128), 77, GatedConfig(32, 128)),
+        ((1, 32), 8192, GatedConfig(2, 2048)),
+        ((1, -1), 300, GatedConfig(8, 512)),
+        ((1, -1), 8192, GatedConfig(1, 8192)),
+    ],
+)
+def test_a_block_of_quantisation_has_whole_groups(block, k, config) -> None:
+    features = {"k": k, "block": block}
+    assert groups_config(ARCH, features) == config
+    assert config in list(groups_space(ARCH, features))
+
+
+def test_a_block_of_a_quantised_norm_has_whole_rows() -> None:
+    for hidden in (17, 4096, 16384):
+        found = quantised_rows_config(ARCH, {"hidden": hidden, "block": (1, 128)})
+        assert found in list(quantised_rows_space(ARCH, {"hidden": hidden, "block": (1, 128)}))
+        assert found == norm_config(ARCH, {"hidden": hidden})
 
 
 def test_powers_of_two() -> None:

@@ -9,11 +9,13 @@ from opmux_cutile import launching
 from opmux_cutile.gates import targets as gates
 from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import recording
-from opmux_cutile.norms import targets
+from opmux_cutile.norms import backward, targets
 from opmux_cutile.norms.configs import NormConfig
 from opmux_cutile.parameters import Array, Constant, Scalar
 from opmux_cutile.products import targets as products
 from opmux_cutile.products.configs import LinearConfig
+from opmux_cutile.quantization import targets as quantization
+from opmux_cutile.scaled import targets as scaled
 
 BF16 = torch.bfloat16
 
@@ -49,6 +51,15 @@ def test_the_source_states_what_decides_the_code() -> None:
     assert source.flags[0] == "--kernel=rms_norm"
     assert '"alignment": 2, "divides": 1, "dtype": "bfloat16"' in source.flags[1]
     assert '"dtype": "float32"' in source.flags[2]
+
+
+def test_what_is_changed_in_place_may_overlap_its_own_result_only() -> None:
+    x, w = torch.zeros(3, 64, dtype=BF16), torch.zeros(64, dtype=BF16)
+    with recording() as launches:
+        targets.add_rms_norm_(x, x.clone(), w, eps=0.5, weight_offset=0.0, config=NormConfig())
+    arrays = [p for p in launches[0][0].parameters if isinstance(p, Array)]
+    assert [a.groups for a in arrays] == [("matrix 0",), ("matrix 1",), (), ("matrix 0",), ("matrix 1",)]
+    assert launches[0][0].op == "add_rms_norm_"
 
 
 def test_addresses_and_strides_decide_the_alignment() -> None:
@@ -132,3 +143,41 @@ def test_weights_too_far_apart_for_a_launch_are_copied() -> None:
     with recording() as launches:
         products.linear(torch.zeros(4, 16, dtype=BF16), w, None, config=LinearConfig(16, 64, 128))
     assert launches[0][2][6:10] == (8, 16, 16, 1)
+
+
+@pytest.mark.parametrize("shape", [(5, 300), (2, 6, 300), (2, 1, 4, 300)])
+def test_codes_and_scales_are_made_as_the_op_has_them(shape) -> None:
+    x = torch.zeros(shape, dtype=BF16)
+    for major in ("k", "m"):
+        wanted = opmux.quantize(x, dtype=torch.int8, scale_major=major, backend="reference")
+        with recording() as launches:
+            found = quantization.quantize(
+                x, dtype=torch.int8, block=(1, 128), scale_major=major, config=GatedConfig(2, 512)
+            )
+        assert [(t.shape, t.stride()) for t in found] == [(t.shape, t.stride()) for t in wanted]
+        batches = x.numel() // (300 * shape[-2]) if major == "m" and len(shape) > 2 and shape[-2] > 1 else 1
+        assert len(launches) == batches
+
+
+def test_scales_of_one_and_of_rows_share_a_kernel() -> None:
+    codes, ones = torch.zeros(8, 32).to(torch.float8_e4m3fn), torch.ones(1, 1)
+    config = LinearConfig(16, 64, 128)
+    with recording() as launches:
+        for scale in (ones, ones.expand(8, 1).contiguous()):
+            scaled.scaled_linear(codes, codes, scale, scale, None, out_dtype=BF16, config=config)
+    (first, _, of_one), (second, _, of_rows) = launches
+    assert first is second
+    place = first.letters.index("p", 10)
+    assert of_one[place + 3] == 0  # the stride between rows of the one scale
+    assert of_rows[place + 3] == 1
+
+
+def test_gradients_that_nobody_wants_are_empty() -> None:
+    x, w = torch.zeros(3, 64, dtype=BF16), torch.zeros(64, dtype=BF16)
+    with recording() as launches:
+        found = backward.layer_norm_backward(x, x, w, eps=0.1, output_mask=(False, True, False), config=NormConfig())
+    assert [tuple(t.shape) for t in found] == [(0,), (64,), (0,)]
+    assert len(launches) == 1
+    with recording() as launches:
+        backward.rms_norm_backward(x, x, w, eps=0.1, weight_offset=0.0, output_mask=(False, False), config=NormConfig())
+    assert not launches

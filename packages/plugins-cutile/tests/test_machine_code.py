@@ -26,24 +26,35 @@ def test_rows_are_read_and_written_in_whole_vectors(arch, tmp_path) -> None:
         ("rms_norm", (meta(7, 4097), meta(4097))),
         ("rms_norm", (meta(7, 64), meta(64, dtype=FP32))),
         ("add_rms_norm", (meta(7, 16384), meta(7, 16384, dtype=FP32), meta(16384))),
+        ("add_rms_norm_", (meta(7, 8192), meta(7, 8192), meta(8192))),
         ("layer_norm", (meta(7, 16384), meta(16384), meta(16384))),
         ("layer_norm", (meta(7, 1000), meta(1000), None)),
         ("silu_and_mul", (meta(7, 22016),)),
         ("silu_mul", (meta(7, 77, dtype=FP32), meta(7, 77, dtype=FP32))),
+        ("layer_norm_backward", (meta(7, 8192), meta(7, 8192), meta(8192))),
+        ("silu_and_mul_backward", (meta(7, 4096), meta(7, 8192))),
+        ("rms_norm_quantize", (meta(7, 8192), meta(8192))),
+        ("apply_rope", (meta(7, 8, 128), meta(7, 2, 128), meta(9, 64, dtype=FP32), meta(9, 64, dtype=FP32), None)),
     ],
     ids=[
         "longest",
         "odd",
         "short",
         "added, wide",
+        "in place",
         "centred, longest",
         "centred, no bias",
         "gate",
         "odd gate",
+        "gradients",
+        "gradients of a gate",
+        "codes",
+        "heads",
     ],
 )
 def test_no_kernel_uses_local_memory(op, tensors, tmp_path) -> None:
-    wanted = kernel(op, *tensors)
+    options = {"dtype": torch.float8_e4m3fn} if op.endswith("quantize") else {}
+    wanted = kernel(op, *tensors, **options)
     found = compiled(wanted, "sm_90", tmp_path)
     assert found.parameters == layout(wanted.letters)
     assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
@@ -68,4 +79,26 @@ def test_products_use_the_matrix_units_and_the_copy_engine(arch, rows, instructi
     assert found.opcodes[instruction] > 0
     assert found.count("UTMALDG") > 0
     assert found.count("UTMASTG") > 0
+    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("arch", "instruction"), [("sm_90", "HGMMA.64x128x16.F32.BF16"), ("sm_100", "UTCHMMA")])
+def test_attention_uses_the_matrix_units_and_the_copy_engine(arch, instruction, tmp_path) -> None:
+    wanted = kernel(
+        "attention", meta(1, 512, 4, 128), meta(1, 512, 2, 128), meta(1, 512, 2, 128), arch=arch, causal=True
+    )
+    found = compiled(wanted, arch, tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    assert found.opcodes[instruction] > 0
+    assert found.count("UTMALDG") > 0
+    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:
+    codes, scales = meta(4096, 512, dtype=torch.float8_e4m3fn), meta(4096, 1, dtype=FP32)
+    wanted = kernel("scaled_linear", codes, codes, scales, scales, None, out_dtype=torch.bfloat16)
+    found = compiled(wanted, "sm_90", tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    assert found.opcodes["QGMMA.64x128x32.F32.E4M3.E4M3"] > 0
+    assert found.count("UTMALDG") > 0
     assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)

@@ -23,6 +23,9 @@ def test_it_is_chosen_only_where_it_is_asked_for() -> None:
     assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
 
 
+HEADS, TABLE, WIDE = meta(4, 4, 16), meta(32, 8, dtype=torch.float32), meta(1, 4, 2, 64)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 def test_every_arch_from_sm_80_is_taken(arch) -> None:
     assert judged(opmux.rms_norm, meta(4, 4096), meta(4096), arch=arch).status == "chosen"
@@ -42,6 +45,17 @@ def test_every_arch_from_sm_80_is_taken(arch) -> None:
         (opmux.linear, (meta(4, 20)[:, :16], meta(8, 16), None), "x is not aligned to 16 bytes"),
         (opmux.gelu_and_mul, (meta(4, 16),), "approximate = 'none' is not 'tanh'"),
         (opmux.silu_and_mul, (meta(4, 16, dtype=FP64),), "x is float64, takes bfloat16, float16, float32"),
+        (opmux.add_rms_norm_, (meta(4, 32)[:, :16], meta(4, 16), meta(16)), "x is not contiguous: strides [32, 1]"),
+        (opmux.apply_rope_, (HEADS[:, :2], HEADS.clone(), TABLE, TABLE), "q is not contiguous: strides [64, 16, 1]"),
+        (opmux.apply_rope, (HEADS, HEADS, TABLE[:, :0], TABLE[:, :0]), "half = 0 is less than 1"),
+        (opmux.attention, (WIDE[..., :12], WIDE[..., :12], WIDE, None), "head_dim = 12 is not a multiple of 8"),
+        (
+            opmux.attention,
+            (WIDE, WIDE, WIDE, meta(2, dtype=FP64)),
+            "sinks is float64, takes bfloat16, float16, float32",
+        ),
+        (opmux.attention, (WIDE.float(), WIDE.float(), WIDE.float(), None), "q is float32, takes bfloat16, float16"),
+        (opmux.attention_lse, (meta(1, 4, 2, 264), meta(1, 4, 2, 264), WIDE, None), "head_dim = 264 is more than 256"),
     ],
 )
 def test_what_it_refuses_has_a_reason(op, tensors, reason) -> None:
@@ -54,10 +68,66 @@ def test_products_need_the_copy_engine() -> None:
     assert (found.status, found.reason) == ("rejected", "archs: sm_90+, this is sm_80")
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+def test_attention_needs_matrix_units_that_leave_registers_free(arch) -> None:
+    found = judged(opmux.attention, WIDE, WIDE, WIDE, None, arch=arch)
+    assert (found.status, found.reason) == ("rejected", f"archs: sm_90, sm_100, sm_103, this is {arch}")
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "gfx942", "cpu"])
 def test_other_archs_are_refused(arch) -> None:
     found = judged(opmux.rms_norm, meta(4, 4096), meta(4096), arch=arch)
     assert (found.status, found.reason) == ("rejected", f"archs: sm_80+, this is {arch}")
+
+
+FP8 = torch.float8_e4m3fn
+CODES, SCALES = meta(16, 64, dtype=FP8), meta(16, 1, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("op", "tensors", "options", "reason"),
+    [
+        (
+            opmux.scaled_linear,
+            (meta(16, 64, dtype=torch.int8), meta(16, 64, dtype=torch.int8), SCALES, SCALES, None),
+            {"out_dtype": torch.bfloat16},
+            "x is int8, takes float8_e4m3fn, float8_e5m2",
+        ),
+        (
+            opmux.scaled_linear,
+            (CODES, CODES[:12], SCALES, SCALES[:12], None),
+            {"out_dtype": torch.bfloat16},
+            "n = 12 is not a multiple of 8",
+        ),
+        (
+            opmux.quantize,
+            (meta(4, 256),),
+            {"dtype": FP8, "block": (128, 128)},
+            "block = (128, 128) is not (1, 128) or (1, 32) or (1, -1)",
+        ),
+        (
+            opmux.quantize,
+            (meta(4, 8193),),
+            {"dtype": FP8, "block": (1, -1)},
+            "block = (1, -1) is not (1, 128) or (1, 32), and k = 8193 is more than 8192",
+        ),
+        (
+            opmux.rms_norm_backward,
+            (meta(4, 8193), meta(4, 8193), meta(8193)),
+            {},
+            "hidden = 8193 is more than 8192",
+        ),
+        (
+            opmux.gelu_mul_backward,
+            (meta(4, 16),) * 3,
+            {},
+            "approximate = 'none' is not 'tanh'",
+        ),
+    ],
+)
+def test_what_it_refuses_of_codes_and_gradients_has_a_reason(op, tensors, options, reason) -> None:
+    found = judged(op, *tensors, **options)
+    assert (found.status, found.reason) == ("rejected", reason)
 
 
 def test_neither_planning_nor_recording_imports_the_compiler() -> None:

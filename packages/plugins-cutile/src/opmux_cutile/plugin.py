@@ -4,9 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from opmux.plugin import Implementation, Prebuilt, hookimpl
+from opmux_cutile.attention import implementations as attention
 from opmux_cutile.gates import implementations as gates
 from opmux_cutile.norms import implementations as norms
 from opmux_cutile.products import implementations as products
+from opmux_cutile.quantization import implementations as quantization
+from opmux_cutile.rope import implementations as rope
+from opmux_cutile.scaled import implementations as scaled
 
 OPMUX_API_VERSION = 1
 
@@ -17,6 +21,10 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from norms.RECORDS
     yield from gates.RECORDS
     yield from products.RECORDS
+    yield from rope.RECORDS
+    yield from attention.RECORDS
+    yield from scaled.RECORDS
+    yield from quantization.RECORDS
 
 
 @hookimpl

@@ -7,7 +7,7 @@ from opmux_cutile.archs import ARCHS, FLOATS
 def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementation:
     return Implementation(
         op=op,
-        target=f"opmux_cutile.gates.targets:{op}",
+        target=f"opmux_cutile.gates.{'backward' if op.endswith('backward') else 'targets'}:{op}",
         archs=ARCHS,
         priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
         when=(Dtype(tensors[0], *FLOATS), UnitStride(*tensors), *more),
@@ -26,4 +26,8 @@ RECORDS = (
     _record("silu_mul", ("gate", "up")),
     _record("gelu_and_mul", ("x",), TANH),
     _record("gelu_mul", ("gate", "up"), TANH),
+    _record("silu_and_mul_backward", ("grad_out", "x")),
+    _record("silu_mul_backward", ("grad_out", "gate", "up")),
+    _record("gelu_and_mul_backward", ("grad_out", "x"), TANH),
+    _record("gelu_mul_backward", ("grad_out", "gate", "up"), TANH),
 )

@@ -34,3 +34,37 @@ def gelu_tanh_mul(gate, up, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]
     x = ct.gather(gate, place).astype(ct.float32)
     share = sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
     ct.scatter(y, place, (x * share * ct.gather(up, place).astype(ct.float32)).astype(y.dtype))
+
+
+def silu_parts(x):
+    """silu(x) and its slope."""
+    share = sigmoid(x)
+    return x * share, share * (1.0 + x * (1.0 - share))
+
+
+def gelu_parts(x):
+    """gelu(x) in the tanh form, and its slope."""
+    share = sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    inner = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+    return x * share, share + x * (share * (1.0 - share) * inner)
+
+
+@ct.kernel
+def gate_backward(
+    grad, gate, up, grad_gate, grad_up,
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int],
+    GELU: ct.Constant[bool], GATE: ct.Constant[bool], UP: ct.Constant[bool],
+):  # fmt: skip
+    """grad_gate = grad * up * slope(gate) and grad_up = grad * activation(gate), each where it is wanted."""
+    place = indices(ROWS, COLUMNS)
+    x = ct.gather(gate, place).astype(ct.float32)
+    g = ct.gather(grad, place).astype(ct.float32)
+    if GELU:
+        value, slope = gelu_parts(x)
+    else:
+        value, slope = silu_parts(x)
+    if GATE:
+        found = g * ct.gather(up, place).astype(ct.float32) * slope
+        ct.scatter(grad_gate, place, found.astype(grad_gate.dtype))
+    if UP:
+        ct.scatter(grad_up, place, (g * value).astype(grad_up.dtype))

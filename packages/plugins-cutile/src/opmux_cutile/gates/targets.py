@@ -8,6 +8,7 @@ from torch import Tensor
 from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import TileKernel, aligned, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant
+from opmux_cutile.tiles import whole_vectors
 
 MODULE = "opmux_cutile.gates.kernels"
 
@@ -43,7 +44,7 @@ def _run(name: str, op: str, gate: Tensor, up: Tensor, config: GatedConfig) -> T
         return y
     n = y.shape[-1]
     matrices = rows_of(gate, n), rows_of(up, n), y.view(-1, n)
-    fits = aligned(*matrices)
+    fits = whole_vectors(n) and aligned(*matrices)
     kernel = _kernel(name, op, config, str(y.dtype).removeprefix("torch."), n if fits else None, fits)
     for parts in in_launches(*matrices):
         launch(kernel, (-(-len(parts[0]) // config.rows), -(-n // config.columns), 1), *parts)

@@ -1,23 +1,34 @@
 """The records of the norms."""
 
-from opmux.plugin import AtMost, Dtype, Exact, Implementation, Priority, UnitStride
+from opmux.plugin import (
+    AtMost,
+    Constraint,
+    Contiguous,
+    Dtype,
+    Exact,
+    Implementation,
+    MaxNumel,
+    Priority,
+    UnitStride,
+)
 from opmux_cutile.archs import ARCHS, FLOATS
-from opmux_cutile.norms.configs import LONGEST
+from opmux_cutile.norms.configs import LONGEST, LONGEST_BACKWARD
 
 
-def _record(op: str, tensors: tuple[str, ...]) -> Implementation:
+def _record(op: str, tensors: tuple[str, ...], config: str, *more: Constraint) -> Implementation:
     return Implementation(
         op=op,
-        target=f"opmux_cutile.norms.targets:{op}",
+        target=f"opmux_cutile.norms.{'backward' if op.endswith('backward') else 'targets'}:{op}",
         archs=ARCHS,
         priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
         when=(
             *(Dtype(tensor, *FLOATS) for tensor in tensors if tensor != "bias"),
-            AtMost("hidden", LONGEST),
+            AtMost("hidden", LONGEST if config != "backward_config" else LONGEST_BACKWARD),
             UnitStride(*tensors),
+            *more,
         ),
         features=(Exact("hidden"),),
-        config="opmux_cutile.norms.configs:norm_config",
+        config=f"opmux_cutile.norms.configs:{config}",
         config_schema="opmux_cutile.norms.configs:NormConfig",
         space="opmux_cutile.norms.configs:norm_space",
         capturable=True,
@@ -25,8 +36,21 @@ def _record(op: str, tensors: tuple[str, ...]) -> Implementation:
     )
 
 
+BACKWARD = {
+    "rms_norm_backward": ("grad_y", "x", "weight"),
+    "add_rms_norm_backward": ("grad_y", "grad_residual_out", "residual_out", "weight"),
+    "layer_norm_backward": ("grad_y", "x", "weight"),
+}
+MOST = (1 << 29) - 1
+"""Elements of a matrix: at four bytes, the most that 32 bits count."""
+ADDED = ("x", "residual", "weight")
 RECORDS = (
-    _record("rms_norm", ("x", "weight")),
-    _record("add_rms_norm", ("x", "residual", "weight")),
-    _record("layer_norm", ("x", "weight", "bias")),
+    _record("rms_norm", ("x", "weight"), "norm_config"),
+    _record("add_rms_norm", ADDED, "add_norm_config"),
+    _record("add_rms_norm_", ADDED, "add_norm_config", Contiguous("x", "residual")),
+    _record("layer_norm", ("x", "weight", "bias"), "layer_norm_config"),
+    *(
+        _record(op, tensors, "backward_config", *(MaxNumel(tensor, MOST) for tensor in tensors))
+        for op, tensors in BACKWARD.items()
+    ),
 )

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from opmux_cutile.launching import TileKernel, aligned, in_launches, launch, rows_of
-from opmux_cutile.norms.configs import NormConfig
+from opmux_cutile.norms.configs import NormConfig, tile_columns
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
-from opmux_cutile.tiles import power_of_two
+from opmux_cutile.tiles import whole_vectors
 
 MODULE = "opmux_cutile.norms.kernels"
 PACKED = torch.contiguous_format
@@ -30,6 +30,13 @@ def add_rms_norm(
     return y, total
 
 
+def add_rms_norm_(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
+) -> None:
+    """The op `add_rms_norm_`: each thread has read its elements of x and residual when it overwrites them."""
+    _run("add_rms_norm", config, (x, residual), (weight,), (x, residual), (eps, weight_offset), in_place=True)
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, config: NormConfig) -> Tensor:
     """The op `layer_norm`."""
     y = torch.empty_like(x, memory_format=PACKED)
@@ -46,16 +53,17 @@ def _run(
     made: tuple[Tensor, ...],
     numbers: tuple[float, ...],
     *more: Constant,
+    in_place: bool = False,
 ) -> None:
     """Launch a norm on matrices that are read, vectors, and packed matrices that are written."""
     if not made[0].numel():
         return
     width = vectors[0].numel()
     matrices = tuple(rows_of(tensor, width) for tensor in (*given, *made))
-    fits = aligned(*matrices, *vectors)
+    fits = whole_vectors(width) and aligned(*matrices, *vectors)
     dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in (*given, *vectors, *made))
-    columns, fixed = power_of_two(width), width if fits else None
-    kernel = _kernel(name, config, len(given), dtypes, len(numbers), columns, fixed, fits, *more)
+    columns, fixed = tile_columns(config, width), width if fits else None
+    kernel = _kernel(name, config, len(given), dtypes, len(numbers), columns, fixed, fits, in_place, *more)
     for parts in in_launches(*matrices):
         blocks = -(-len(parts[0]) // config.rows)
         launch(kernel, (blocks, 1, 1), *parts[: len(given)], *vectors, *parts[len(given) :], *numbers)
@@ -71,6 +79,7 @@ def _kernel(
     columns: int,
     fixed: int | None,
     fits: bool,
+    in_place: bool,
     *more: Constant,
 ) -> TileKernel:
     """The kernel for matrices and vectors of these dtypes: those that are given, the vectors, those that are made.
@@ -84,7 +93,10 @@ def _kernel(
         if given <= position < first_made:
             arrays.append(Array(dtype, (fixed,), (1,), fits))
             continue
-        arrays.append(Array(dtype, (None, fixed), (None, 1), fits))
+        place = position if position < given else position - first_made
+        groups = (f"matrix {place}",) if in_place else ()
+        arrays.append(Array(dtype, (None, fixed), (None, 1), fits, groups))
     sizes = Constant(config.rows), Constant(columns)
     parameters = (*arrays, *[Scalar("float32")] * numbers, *sizes, *more)
-    return TileKernel(name, MODULE, name, parameters, config.hints)
+    op = f"{name}_" if in_place else name
+    return TileKernel(op, MODULE, name, parameters, config.hints)

@@ -53,8 +53,13 @@ class LinearConfig:
 MIDDLE = LinearConfig(128, 128, 64, warps=8)
 WIDE = (LinearConfig(128, 256, 64, warps=8), MIDDLE)
 """From the largest, for archs whose matrix units take their sums or operands from outside the registers."""
-FEW_ROWS = {16: LinearConfig(16, 64, 128), 32: LinearConfig(32, 128, 128), 64: LinearConfig(64, 64, 64)}
-"""By the most rows."""
+PAIRED = LinearConfig(256, 256, 64, warps=8, ctas=2)
+"""Of two blocks on two multiprocessors, which share what they read."""
+FEW_ROWS = {
+    16: LinearConfig(16, 64, 128), 32: LinearConfig(32, 128, 128), 64: LinearConfig(64, 64, 64),
+    128: LinearConfig(64, 128, 128),
+}  # fmt: skip
+"""By the most rows. From 64 a block multiplies by `wgmma`, which takes 64 rows at a time."""
 
 
 def linear_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
@@ -63,6 +68,8 @@ def linear_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     for most, config in FEW_ROWS.items():
         if rows <= most:
             return config
+    if arch.name == "sm_90" and -(-rows // 256) * -(-n // 256) >= FEW_TILES:
+        return PAIRED
     tiles = WIDE if arch.name in ("sm_90", "sm_100", "sm_103") else (MIDDLE,)
     for config in tiles:
         if -(-rows // config.block_m) * -(-n // config.block_n) >= FEW_TILES:

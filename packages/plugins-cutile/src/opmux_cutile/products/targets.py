@@ -22,8 +22,8 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: LinearConfig) -
     across = -(-n // config.block_n)
     most = max(units_of(y.get_device()) // config.ctas, 1)
     shift = y.view(-1)[:n] if bias is None else bias  # not read where there is none
-    w = _within(_apart(w))
-    for x_part, y_part in in_launches(_apart(rows_of(x, k)), y.view(-1, n)):
+    w = within(apart(w))
+    for x_part, y_part in in_launches(apart(rows_of(x, k)), y.view(-1, n)):
         tiles = -(-len(x_part) // config.block_m) * across
         launch(kernel, (min(tiles, most), 1, 1), x_part, w, shift, y_part)
     return y
@@ -34,12 +34,12 @@ def bias_fits(bias: Tensor | None) -> bool:
     return bias is not None and bias.data_ptr() % 16 == 0
 
 
-def _apart(matrix: Tensor) -> Tensor:
+def apart(matrix: Tensor) -> Tensor:
     """A matrix whose rows do not overlap; copied where they do."""
     return matrix if matrix.stride(0) >= matrix.shape[1] else matrix.contiguous()
 
 
-def _within(matrix: Tensor) -> Tensor:
+def within(matrix: Tensor) -> Tensor:
     """A matrix that a launch can address; copied where its rows are too far apart."""
     far = matrix.stride(0) * len(matrix) * matrix.element_size() > MOST_BYTES
     return matrix.contiguous() if far else matrix

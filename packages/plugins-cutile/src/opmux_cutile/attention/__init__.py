@@ -1,0 +1,1 @@
+"""Attention: a block computes some queries of one head, over the keys that they see."""

@@ -1,0 +1,58 @@
+"""The tiles of attention."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_cutile.tiles import power_of_two
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The tile of a block.
+
+    Attributes:
+        block_m, block_n: queries, and keys of a step.
+        warps: that compute in a block, 4 or 8; 0 leaves it to the compiler.
+        occupancy: blocks that the compiler is to make room for on a multiprocessor, up to 8; 0 leaves it to it.
+
+    Raises:
+        ValueError: where one is none of these.
+    """
+
+    block_m: int
+    block_n: int
+    warps: int = 0
+    occupancy: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = (16, 32, 64, 128, 256)
+        known = {"block_m": sizes, "block_n": sizes, "warps": (0, 4, 8), "occupancy": tuple(range(9))}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name} expected one of {', '.join(map(str, values))}, got {getattr(self, name)}")
+
+    @property
+    def hints(self) -> dict[str, int]:
+        """For the compiler."""
+        found = {"num_worker_warps": self.warps} if self.warps else {}
+        return found | ({"occupancy": self.occupancy} if self.occupancy else {})
+
+
+def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
+    """Two groups of warps with 64 queries each, or one where heads are wide."""
+    widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    if widest > 128:
+        return AttentionConfig(64, 64, 4)
+    return AttentionConfig(128, 128, 8)
+
+
+def attention_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionConfig]:
+    """Blocks whose sums and scores fit the registers."""
+    widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    for block_m, warps in ((64, 4), (128, 8), (256, 8), (128, 4)):
+        for block_n in (32, 64, 128, 256):
+            if block_m * (widest + block_n) <= warps * 32 * 224:
+                for occupancy in (0, 1, 2):
+                    yield AttentionConfig(block_m, block_n, warps, occupancy)

@@ -1,0 +1,47 @@
+"""The records of attention."""
+
+from opmux.plugin import (
+    Aligned,
+    AtMost,
+    Caveat,
+    Dtype,
+    Exact,
+    Implementation,
+    MaxNumel,
+    MultipleOf,
+    Priority,
+    UnitStride,
+)
+
+ARCHS = ("sm_90", "sm_100", "sm_103")
+"""Where the matrix units do not take both operands from registers: elsewhere kernels for wide heads spill."""
+MOST = (1 << 30) - 1
+"""Elements: at two bytes, the most that 32 bits count."""
+
+
+def _record(op: str) -> Implementation:
+    return Implementation(
+        op=op,
+        target=f"opmux_cutile.attention.targets:{op}",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(
+            Dtype("q", "bfloat16", "float16"),
+            Dtype("sinks", "bfloat16", "float16", "float32"),
+            *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
+            *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
+            UnitStride("q", "k", "v", "sinks"),
+            *(Aligned(name) for name in ("q", "k", "v")),
+            *(MaxNumel(name, MOST) for name in ("q", "k", "v")),
+        ),
+        features=(Exact("head_dim"), Exact("value_dim")),
+        config="opmux_cutile.attention.configs:attention_config",
+        config_schema="opmux_cutile.attention.configs:AttentionConfig",
+        space="opmux_cutile.attention.configs:attention_space",
+        capturable=True,
+        deterministic=True,
+        caveats=(Caveat.MASKED_NONFINITE,),
+    )
+
+
+RECORDS = tuple(_record(op) for op in ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse"))

@@ -1,0 +1,144 @@
+"""What the core calls for attention."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.launching import TileKernel, launch
+from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.tiles import power_of_two
+
+MODULE = "opmux_cutile.attention.kernels"
+OPEN = 1 << 29
+"""Keys that a side without a bound sees: more than any sequence has."""
+MOST_GRID = 65535
+"""Blocks of a grid in its second and third dim."""
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+) -> Tensor:
+    """The op `attention`."""
+    return _dense("attention", q, k, v, sinks, False, config, scoring)[0]
+
+
+def attention_lse(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+) -> tuple[Tensor, Tensor]:
+    """The op `attention_lse`."""
+    return _dense("attention_lse", q, k, v, sinks, True, config, scoring)
+
+
+def attention_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
+    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+) -> Tensor:  # fmt: skip
+    """The op `attention_varlen`."""
+    offsets = cu_seqlens_q, cu_seqlens_k
+    return _ragged("attention_varlen", q, k, v, offsets, sinks, max_seqlen_q, False, config, scoring)[0]
+
+
+def attention_varlen_lse(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
+    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The op `attention_varlen_lse`."""
+    offsets = cu_seqlens_q, cu_seqlens_k
+    return _ragged("attention_varlen_lse", q, k, v, offsets, sinks, max_seqlen_q, True, config, scoring)
+
+
+def _dense(
+    op: str, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, wants_lse: bool, config: AttentionConfig,
+    scoring: dict[str, Any],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    batch, seq_q, heads, _ = q.shape
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    lse = q.new_empty((batch, heads, seq_q), dtype=torch.float32) if wants_lse else q.new_empty(0, dtype=torch.float32)
+    for first in range(0, batch if out.numel() else 0, MOST_GRID):
+        q_part, k_part, v_part, out_part = (x[first : first + MOST_GRID] for x in (q, k, v, out))
+        rows = lse[first : first + MOST_GRID] if wants_lse else out_part[..., 0]
+        _launch(op, "dense", (q_part, k_part, v_part), (), sinks, out_part, rows, wants_lse, seq_q, len(q_part), config,
+                scoring)  # fmt: skip
+    return out, lse
+
+
+def _ragged(
+    op: str, q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor, Tensor], sinks: Tensor | None, longest: int,
+    wants_lse: bool, config: AttentionConfig, scoring: dict[str, Any],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    tokens, heads, _ = q.shape
+    out = q.new_zeros((*q.shape[:-1], v.shape[-1]))  # of tokens past the last sequence
+    size = (heads, tokens) if wants_lse else (0,)
+    lse = q.new_full(size, -float("inf"), dtype=torch.float32)
+    batch = len(offsets[0]) - 1
+    if out.numel() and longest:
+        rows = lse[None] if wants_lse else out[None, ..., 0]
+        starts = tuple(offset.contiguous() for offset in offsets)
+        for first in range(0, batch, MOST_GRID):
+            part = tuple(s[first : first + MOST_GRID + 1] for s in starts)
+            _launch(op, "ragged", (q[None], k[None], v[None]), part, sinks, out[None], rows, wants_lse, longest,
+                    len(part[0]) - 1, config, scoring)  # fmt: skip
+    return out, lse
+
+
+def _launch(
+    op: str, name: str, given: tuple[Tensor, ...], offsets: tuple[Tensor, ...], sinks: Tensor | None, out: Tensor,
+    lse: Tensor, wants_lse: bool, queries: int, sequences: int, config: AttentionConfig, scoring: dict[str, Any],
+) -> None:  # fmt: skip
+    q, k, v = map(_apart, given)
+    left, right = scoring["window"]
+    right = 0 if scoring["causal"] else right
+    cap = scoring["softcap"]
+    scale = q.shape[-1] ** -0.5 if scoring["scale"] is None else scoring["scale"]
+    heads = q.shape[2]
+    kernel = _kernel(
+        op, name, config, _name(q), _tile(q), _tile(v), cap > 0.0,
+        left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks), wants_lse,
+    )  # fmt: skip
+    grid = -(-queries // config.block_m), heads, sequences
+    logits = lse.as_strided((1,), (1,)) if sinks is None else sinks
+    bounds = (OPEN if left < 0 else min(left, OPEN)), (OPEN if right < 0 else min(right, OPEN))
+    launch(kernel, grid, q, k, v, *offsets, logits, out, lse, scale, cap or 1.0, *bounds, heads // k.shape[2])
+
+
+def _apart(x: Tensor) -> Tensor:
+    """Heads that do not overlap, copied where they do; a dim of one element gets the stride of a packed one."""
+    steps = list(x.stride())
+    packed = 1
+    for dim in reversed(range(x.dim())):
+        if x.shape[dim] == 1:
+            steps[dim] = packed
+        elif steps[dim] == 0:
+            return x.contiguous()
+        packed = max(packed, steps[dim] * x.shape[dim])
+    return x if tuple(steps) == x.stride() else x.as_strided(x.shape, steps)
+
+
+def _tile(x: Tensor) -> int:
+    """Columns of the tile for a tensor's heads: a step of the matrix units at least."""
+    return max(power_of_two(x.shape[-1]), 16)
+
+
+def _name(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+@lru_cache(maxsize=1024)
+def _kernel(
+    op: str, name: str, config: AttentionConfig, dtype: str, dim: int, width: int, capped: bool, banded: bool,
+    windowed: bool, sinks: str | None, wants_lse: bool,
+) -> TileKernel:  # fmt: skip
+    """The kernel for heads up to a size. Without an lse, its place is taken by a tensor that is not written."""
+    heads = Array(dtype, (None,) * 4, (None, None, None, 1), True)
+    offsets = [Array("int32", (None,), (1,), False)] * (2 if name == "ragged" else 0)
+    logits = Array(sinks or "float32", (None,), (1,), False)
+    lse = Array("float32", (None,) * 3, (None,) * 3, False)
+    numbers = [Scalar("float32")] * 2 + [Scalar("int32")] * 3
+    sizes = (config.block_m, config.block_n, dim, width, capped, banded, windowed, sinks is not None, wants_lse)
+    parameters: tuple[Parameter, ...] = (
+        heads, heads, heads, *offsets, logits, heads, lse, *numbers, *map(Constant, sizes),
+    )  # fmt: skip
+    return TileKernel(op, MODULE, name, parameters, config.hints)

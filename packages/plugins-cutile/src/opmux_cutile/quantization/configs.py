@@ -1,0 +1,46 @@
+"""The tiles of quantisation, which are those of norms and of gated activations."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_cutile.gates.configs import GatedConfig
+from opmux_cutile.norms.configs import FEW, LONGEST, MOST_ROWS, NormConfig
+from opmux_cutile.tiles import power_of_two
+
+ELEMENTS = 4096
+"""Of a tile: 32 for each of 128 threads."""
+
+
+def groups_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
+    """A part of a row, or several rows; whole rows where they have one scale each."""
+    width = features["k"] if "k" in features else features["n"]
+    columns = max(power_of_two(width), 128)
+    if features["block"][1] != -1:
+        columns = min(columns, 2048)
+    return GatedConfig(max(1, min(64, ELEMENTS // columns)), min(columns, 8192))
+
+
+def groups_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GatedConfig]:
+    """Tiles of 1024 to 8192 elements, with some occupancies."""
+    first = groups_config(arch, features)
+    widths = [first.columns] if features["block"][1] == -1 else [c for c in (512, 1024, 2048) if c <= first.columns]
+    for columns in widths or [first.columns]:
+        for elements in (1024, 2048, 4096, 8192):
+            if columns <= elements <= 64 * columns:
+                for occupancy in (0, 4, 8):
+                    yield GatedConfig(elements // columns, columns, occupancy)
+
+
+def rows_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
+    """Whole rows: several where they are short."""
+    return NormConfig(max(1, min(MOST_ROWS, FEW // power_of_two(features["hidden"]))))
+
+
+def rows_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
+    """Every number of rows whose tile has up to `LONGEST` elements, with some occupancies."""
+    columns = power_of_two(features["hidden"])
+    for rows in (1, 2, 4, 8, 16):
+        if rows == 1 or rows * columns <= LONGEST:
+            for occupancy in (0, 2, 4, 8):
+                yield NormConfig(rows, occupancy)

@@ -1,0 +1,41 @@
+"""The records of quantisation."""
+
+from opmux.plugin import AnyOf, AtMost, Constraint, Dtype, Exact, Implementation, OneOf, Priority, UnitStride
+from opmux_cutile.archs import FLOATS
+from opmux_cutile.norms.configs import LONGEST
+
+CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
+BLOCKS = ((1, 128), (1, 32), (1, -1))
+PARTS = 8192
+"""Columns of the widest row with one scale where rows are not normed."""
+
+
+def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], wide: Constraint) -> Implementation:
+    schema = "norms.configs:NormConfig" if kind == "rows" else "gates.configs:GatedConfig"
+    return Implementation(
+        op=op,
+        target=f"opmux_cutile.quantization.targets:{op}",
+        archs=("sm_89+",),
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(
+            *(Dtype(tensor, *FLOATS) for tensor in tensors),
+            Dtype("dtype", *CODES),
+            OneOf("block", *BLOCKS),
+            wide,
+            UnitStride(*tensors),
+        ),
+        features=(Exact(width), Exact("block")),
+        config=f"opmux_cutile.quantization.configs:{kind}_config",
+        config_schema=f"opmux_cutile.{schema}",
+        space=f"opmux_cutile.quantization.configs:{kind}_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+RECORDS = (
+    _record("quantize", "groups", "k", ("x",), AnyOf(OneOf("block", *BLOCKS[:2]), AtMost("k", PARTS))),
+    _record("silu_and_mul_quantize", "groups", "n", ("x",), AnyOf(OneOf("block", *BLOCKS[:2]), AtMost("n", PARTS))),
+    _record("rms_norm_quantize", "rows", "hidden", ("x", "weight"), AtMost("hidden", LONGEST)),
+    _record("add_rms_norm_quantize", "rows", "hidden", ("x", "residual", "weight"), AtMost("hidden", LONGEST)),
+)

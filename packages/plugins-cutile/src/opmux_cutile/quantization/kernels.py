@@ -1,0 +1,92 @@
+"""Quantisation in CUDA Tile: a block computes ROWS rows and COLUMNS columns, in float32.
+
+GROUP columns share a scale; where a whole row does, COLUMNS covers the row. Codes of 8-bit floats are rounded by the
+conversion; those of int8 by adding and taking away 1.5 * 2**23, which leaves no fraction.
+"""
+
+import cuda.tile as ct
+
+
+def encode(value, q, scale, rows, begin, LARGEST: ct.Constant[float], GROUP: ct.Constant[int],
+           INTEGER: ct.Constant[bool]):  # fmt: skip
+    """Write the codes and the scales of a tile of values: those from column `begin` on of the rows."""
+    height, width = value.shape[0], value.shape[1]
+    groups = ct.reshape(value, (height, width // GROUP, GROUP))
+    size = ct.abs(groups)
+    largest = ct.max(ct.where(ct.isnan(size), 0.0, size), axis=2, keepdims=True)
+    unit = largest / LARGEST
+    unit = ct.where(unit == 0.0, 1.0, unit)
+    code = groups / unit
+    if INTEGER:
+        code = ct.where(ct.isnan(code), 0.0, code)
+    code = ct.minimum(ct.maximum(code, -LARGEST, propagate_nan=True), LARGEST, propagate_nan=True)
+    if INTEGER:
+        code = (code + 12582912.0) - 12582912.0
+    columns = begin + ct.arange(width, dtype=ct.int32)
+    ct.scatter(q, (rows[:, None], columns[None, :]), ct.reshape(code, (height, width)).astype(q.dtype))
+    blocks = begin // GROUP + ct.arange(width // GROUP, dtype=ct.int32)
+    ct.scatter(scale, (rows[:, None], blocks[None, :]), ct.reshape(unit, (height, width // GROUP)))
+
+
+@ct.kernel
+def quantize(
+    x, q, scale,
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int], LARGEST: ct.Constant[float],
+    INTEGER: ct.Constant[bool],
+):  # fmt: skip
+    """Codes and scales of x."""
+    rows = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32)
+    begin = ct.bid(1) * COLUMNS
+    columns = begin + ct.arange(COLUMNS, dtype=ct.int32)
+    value = ct.gather(x, (rows[:, None], columns[None, :])).astype(ct.float32)
+    encode(value, q, scale, rows, begin, LARGEST, GROUP, INTEGER)
+
+
+@ct.kernel
+def silu_mul_quantize(
+    gate, up, q, scale,
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int], LARGEST: ct.Constant[float],
+    INTEGER: ct.Constant[bool],
+):  # fmt: skip
+    """Codes and scales of gate * sigmoid(gate) * up."""
+    rows = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32)
+    begin = ct.bid(1) * COLUMNS
+    columns = begin + ct.arange(COLUMNS, dtype=ct.int32)
+    place = rows[:, None], columns[None, :]
+    x = ct.gather(gate, place).astype(ct.float32)
+    e = ct.exp(ct.minimum(x, -x, propagate_nan=True))
+    share = ct.where(x < 0.0, e, 1.0) / (1.0 + e)
+    encode(x * share * ct.gather(up, place).astype(ct.float32), q, scale, rows, begin, LARGEST, GROUP, INTEGER)
+
+
+@ct.kernel
+def rms_norm_quantize(
+    x, weight, q, scale, eps: float, offset: float,
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int], LARGEST: ct.Constant[float],
+    INTEGER: ct.Constant[bool],
+):  # fmt: skip
+    """Codes and scales of x / rms(x) * (weight + offset). A block has whole rows."""
+    rows, columns = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.arange(COLUMNS, dtype=ct.int32)
+    value = ct.gather(x, (rows[:, None], columns[None, :])).astype(ct.float32)
+    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
+    gain = ct.gather(weight, (columns,)).astype(ct.float32)[None, :] + offset
+    # Past the row's end the value is 0, and so is the result, unless the offset is infinite.
+    encode(value * ct.rsqrt(square + eps) * gain, q, scale, rows, 0, LARGEST, GROUP, INTEGER)
+
+
+@ct.kernel
+def add_rms_norm_quantize(
+    x, residual, weight, q, scale, total, eps: float, offset: float,
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int], LARGEST: ct.Constant[float],
+    INTEGER: ct.Constant[bool],
+):  # fmt: skip
+    """total = x + residual, rounded; codes and scales of its norm. A block has whole rows."""
+    rows, columns = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.arange(COLUMNS, dtype=ct.int32)
+    place = rows[:, None], columns[None, :]
+    added = ct.gather(x, place).astype(ct.float32) + ct.gather(residual, place).astype(ct.float32)
+    rounded = added.astype(total.dtype)
+    ct.scatter(total, place, rounded)
+    value = rounded.astype(ct.float32)
+    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
+    gain = ct.gather(weight, (columns,)).astype(ct.float32)[None, :] + offset
+    encode(value * ct.rsqrt(square + eps) * gain, q, scale, rows, 0, LARGEST, GROUP, INTEGER)

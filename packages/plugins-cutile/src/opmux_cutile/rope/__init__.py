@@ -1,0 +1,1 @@
+"""Rotary embedding: a block rotates the queries and keys of some tokens."""

@@ -1,0 +1,51 @@
+"""Rotary embedding in CUDA Tile: a block computes TOKENS tokens, HEADS heads at a time, in float32.
+
+The pairs of a head are (i, half + i) or, interleaved, (2 i, 2 i + 1). Dims that are not rotated are copied. In place
+there are none to copy, and a thread has read both numbers of a pair when it overwrites them.
+"""
+
+import cuda.tile as ct
+
+
+def rotate(
+    x, y, cosines, sines, tokens, pairs, half,
+    HEADS: ct.Constant[int], INTERLEAVED: ct.Constant[bool],
+    REST: ct.Constant[int],
+):  # fmt: skip
+    """Rotate every head of the tokens: `tokens` is (TOKENS, 1, 1), `pairs` (1, 1, PAIRS), the tables' rows between."""
+    for group in range(ct.cdiv(x.shape[1], HEADS)):
+        heads = group * HEADS + ct.arange(HEADS, dtype=ct.int32)[None, :, None]
+        if INTERLEAVED:
+            left, right = 2 * pairs, 2 * pairs + 1
+        else:
+            left, right = pairs, half + pairs
+        mask = pairs < half
+        a = ct.gather(x, (tokens, heads, left), mask=mask).astype(ct.float32)
+        b = ct.gather(x, (tokens, heads, right), mask=mask).astype(ct.float32)
+        ct.scatter(y, (tokens, heads, left), (a * cosines - b * sines).astype(y.dtype), mask=mask)
+        ct.scatter(y, (tokens, heads, right), (b * cosines + a * sines).astype(y.dtype), mask=mask)
+        if REST:
+            others = 2 * half + ct.arange(REST, dtype=ct.int32)[None, None, :]
+            ct.scatter(y, (tokens, heads, others), ct.gather(x, (tokens, heads, others)))
+
+
+@ct.kernel
+def rope(
+    q, k, cos, sin, positions, q_out, k_out, seq: int, sign: float,
+    TOKENS: ct.Constant[int], HEADS: ct.Constant[int], KV_HEADS: ct.Constant[int], PAIRS: ct.Constant[int],
+    REST: ct.Constant[int], INTERLEAVED: ct.Constant[bool], GIVEN: ct.Constant[bool], BOTH: ct.Constant[bool],
+):  # fmt: skip
+    """Rotate q, and k where BOTH. Without GIVEN positions, that of token t is t modulo `seq`."""
+    tokens = ct.bid(0) * TOKENS + ct.arange(TOKENS, dtype=ct.int32)
+    if GIVEN:
+        rows = ct.gather(positions, (tokens,)).astype(ct.int32)
+    else:
+        rows = tokens % seq
+    pairs = ct.arange(PAIRS, dtype=ct.int32)
+    place = rows[:, None], pairs[None, :]
+    cosines, sines = ct.gather(cos, place)[:, None, :], ct.gather(sin, place)[:, None, :] * sign
+    half = cos.shape[1]
+    tokens, pairs = tokens[:, None, None], pairs[None, None, :]
+    rotate(q, q_out, cosines, sines, tokens, pairs, half, HEADS, INTERLEAVED, REST)
+    if BOTH:
+        rotate(k, k_out, cosines, sines, tokens, pairs, half, KV_HEADS, INTERLEAVED, REST)

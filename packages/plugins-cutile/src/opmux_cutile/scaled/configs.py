@@ -1,0 +1,37 @@
+"""The tiles of products of 8-bit codes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_cutile.products.configs import FEW_TILES, LinearConfig
+
+LARGE = LinearConfig(128, 128, 128, warps=8)
+FEW_ROWS = {
+    16: LinearConfig(16, 64, 128), 32: LinearConfig(32, 128, 128), 128: LinearConfig(64, 128, 128),
+}  # fmt: skip
+"""By the most rows."""
+
+
+def scaled_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
+    """The largest tile of which there are enough; the sums of one step and of all steps have to fit the registers."""
+    rows, n = features["bucket(m, 8)"], features["n"]
+    for most, config in FEW_ROWS.items():
+        if rows <= most:
+            return config
+    if -(-rows // LARGE.block_m) * -(-n // LARGE.block_n) >= FEW_TILES:
+        return LARGE
+    return FEW_ROWS[128]
+
+
+def scaled_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[LinearConfig]:
+    """Tiles with a step of 128 columns."""
+    rows = features["bucket(m, 8)"]
+    for block_m in (16, 32, 64, 128, 256):
+        if block_m > 16 and block_m >= 2 * rows:
+            continue
+        for block_n in (64, 128, 256):
+            for warps in (0, 8) if block_m * block_n >= 8192 else (0,):
+                for ctas in (1, 2) if block_m * block_n >= 16384 else (1,):
+                    if block_m * block_n <= 32768 * ctas:
+                        yield LinearConfig(block_m, block_n, 128, warps, ctas)
