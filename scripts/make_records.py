@@ -2,8 +2,8 @@
 
 `python scripts/make_records.py --out h200.measured --limit 420` measures as many points as the time allows, of each op
 in turn; the same command goes on where it stopped. Only the configs of heuristics are measured by
-default: that is what a call runs whose shape no row describes, and whose time is predicted from the rows. `--dry` lists
-the points and measures nothing.
+default: that is what a call runs whose shape no row describes, and whose time is predicted from the rows. With
+`--quantised`, the ops are those on 8-bit codes, and grouped products. `--dry` lists the points and measures nothing.
 """
 
 import argparse
@@ -31,6 +31,15 @@ TURNS = (
 )  # fmt: skip
 """The order in which ops have their turns, the more often the more there is to choose between."""
 
+QUANTISED_TURNS = (
+    "scaled_linear", "grouped_linear", "scaled_grouped_linear", "scaled_linear", "masked_grouped_linear", "quantize",
+    "scaled_linear", "scaled_masked_grouped_linear", "grouped_linear", "scaled_grouped_linear", "rms_norm_quantize",
+    "scaled_linear", "grouped_linear_backward", "grouped_weight_grad", "add_rms_norm_quantize",
+    "scaled_linear_accumulate", "silu_and_mul_quantize", "static_quantize", "dequantize", "convert_scale",
+    "convert_fp8",
+)  # fmt: skip
+"""The same for ops on 8-bit codes and for grouped products, which `--quantised` measures."""
+
 PRODUCTS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (2048, 2048), (1024, 7168))
 """(n, k) of linear layers."""
 
@@ -42,6 +51,11 @@ DENSE = ((4, 2048), (1, 8192), (32, 256))
 
 CACHED = ((64, 1, 2048, 16), (1, 1, 65536, 64), (16, 1, 8192, 64), (1, 2048, 4096, 64), (4, 512, 4096, 16))
 """(batch, new tokens, context, page_size) of attention over a paged cache."""
+
+EXPERTS = ((8, 4096, 7168), (128, 1536, 2048), (128, 2048, 768), (32, 5760, 2880), (64, 2816, 2048))
+"""(groups, n, k) of mixtures."""
+GROUP_ROWS = (4096, 20, 1, 256, 64)
+"""Rows of a group."""
 
 WIDTHS = (4096, 8192, 2048, 14336)
 TOKENS = (16, 2048, 1, 16384, 256)
@@ -80,6 +94,23 @@ def grid(op: str) -> Iterator[Point]:
                 cache = {"page_size": page_size, "pages": batch * pages, "max_pages": pages}
                 lengths = {"max_seqlen_q": new, "max_seqlen_k": context, "tokens": batch * new}
                 yield point(op, batch=batch, **cache, **lengths, **heads_of(*sizes))
+    elif op.startswith("scaled_linear"):
+        for m in (1, 64, 4096, 16, 512, 256, 1024, 128):
+            for n, k in PRODUCTS:
+                yield from (
+                    point(op, **_scaled(op, {"batch": 1, "m": m, "n": n, "k": k}, rows)) for rows in ROWS_OF[op]
+                )
+    elif "grouped" in op:
+        for rows in GROUP_ROWS:
+            for groups, n, k in EXPERTS:
+                counts = {"max_m": 2 * rows, "expected_m": rows} if "masked" in op else {"m": groups * rows}
+                sizes = {"groups": groups, "n": n, "k": k, **counts}
+                if op.startswith("scaled"):
+                    yield from (point(op, **_scaled(op, sizes, whole)) for whole in ROWS_OF[op])
+                else:
+                    yield point(op, **sizes)
+    elif op.endswith("quantize") or op in ("convert_scale", "convert_fp8"):
+        yield from (_of_codes(op, tokens, size) for tokens in TOKENS for size in WIDTHS)
     elif op == "write_kv_cache":
         for tokens in TOKENS:
             yield point(op, tokens=tokens, page_size=16, pages=2 * -(-tokens // 16), **heads_of(*HEADS[0]))
@@ -90,6 +121,29 @@ def grid(op: str) -> Iterator[Point]:
     else:
         width = "hidden" if "norm" in op else "n"
         yield from (point(op, tokens=tokens, **{width: size}) for tokens in TOKENS for size in WIDTHS)
+
+
+ROWS_OF = {
+    "scaled_linear": (False, True), "scaled_linear_accumulate": (False,), "scaled_grouped_linear": (False, True),
+    "scaled_masked_grouped_linear": (False,),
+}  # fmt: skip
+"""Whether scales are of tokens and channels; else they are of blocks of 1x128 and 128x128."""
+
+
+def _scaled(op: str, sizes: dict[str, Any], whole_rows: bool) -> dict[str, Any]:
+    """Sizes of a product with those of its scales."""
+    m, n, columns = sizes.get("m", sizes.get("max_m")), sizes["n"], 1 if whole_rows else -(-sizes["k"] // 128)
+    scales = {"m_blocks": m, "k_blocks": columns, "w_rows": n if whole_rows else -(-n // 128), "w_blocks": columns}
+    return {**sizes, **scales, **({} if op.endswith("accumulate") else {"out_dtype": DTYPE})}
+
+
+def _of_codes(op: str, tokens: int, width: int) -> Point:
+    """A call that makes 8-bit codes, reads them, or converts them or their scales, in blocks of 1x128."""
+    sizes = {"batch": 1, "tokens": tokens, "m": tokens, "k": width, "hidden": width, "n": width}
+    scales = {"m_blocks": tokens, "k_blocks": -(-width // 128)}
+    made = {"convert_scale": torch.float8_e8m0fnu, "convert_fp8": torch.float8_e4m3fnuz}
+    dtype = made.get(op, torch.float8_e4m3fn)
+    return point(op, **sizes, **scales, dtype=dtype, out_dtype=DTYPE)
 
 
 def points(ops: Sequence[str], random: int, seed: int) -> list[Point]:
@@ -114,13 +168,17 @@ def main() -> int:
     parser.add_argument("--limit", type=float, help="seconds after which no further point is begun")
     parser.add_argument("--random", type=int, default=24, help="random points for each op")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--op", action="append", choices=sorted(set(TURNS)), help="only this op; several times")
+    parser.add_argument(
+        "--op", action="append", choices=sorted({*TURNS, *QUANTISED_TURNS}), help="only this op; several times"
+    )
+    parser.add_argument("--quantised", action="store_true", help="ops on 8-bit codes and grouped products instead")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--most-configs", type=int, default=1, help="configs of each implementation to try")
     parser.add_argument("--device", help="cpu or cuda; by default GPUs if there are some")
     parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
     given = parser.parse_args()
-    found = points([op for op in TURNS if not given.op or op in given.op], given.random, given.seed)
+    turns = QUANTISED_TURNS if given.quantised else TURNS
+    found = points([op for op in turns if not given.op or op in given.op], given.random, given.seed)
     if given.dry:
         sys.stdout.write("".join(f"{p.key}\n" for p in found) + f"{len(found)} points\n")
         return 0

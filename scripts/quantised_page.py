@@ -2,8 +2,9 @@
 
 The files in ``data/quantised`` are what measure_quantize.py, measure_scaled.py, measure_grouped.py, measure_loss.py and
 measure_paged.py in packages/plugins-triton/benchmarks wrote; ``grouped_gradients`` is a later run of the gradients
-alone. Table ``quantised`` of ``about.toml`` has the date, the commands, and a reason for each target that was missed,
-by the name of the target.
+alone. ``choice``, if there, is what measure_choice.py found on drawn products, and ``paged_fp8_unseen`` what
+measure_paged.py found with a seed that tuning did not use. Table ``quantised`` of ``about.toml`` has the date, the
+commands, and a reason for each target that was missed, by the name of the target.
 """
 
 import json
@@ -19,6 +20,8 @@ from opmux.bench.plots.summary import geometric_mean
 
 _GRADIENTS = ("grouped_linear_backward", "grouped_weight_grad")
 _BLOCKS = {"square": "1x128 with 128x128", "token": "tokens with channels"}
+_LOW = 0.92
+"""No drawn product is to be slower than the best of torch by more."""
 _LARGE = 200e6
 """Bytes of keys and values from which paged decode has a target."""
 
@@ -40,6 +43,7 @@ def _lines(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", about["text"].strip(), "", "```", *about["commands"], "```", "")
     for title, make in (
         ("Quantisation", _quantisation), ("Scaled products", _scaled), ("Grouped products", _grouped),
+        *([("The choice on drawn products", _drawn)] if "choice" in data else []),
         ("Paged decode on fp8 caches", _paged), ("Losses", _losses),
     ):  # fmt: skip
         yield from (f"## {title}", "")
@@ -138,18 +142,67 @@ def _tflops(row: Mapping[str, Any]) -> float:
     return found
 
 
-def _paged(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
-    cases = data["paged_fp8"]["cases"]
-    large = [_share(case) for case in cases if case["kv_bytes"] >= _LARGE]
-    yield from _target(f"paged decode on fp8 caches from 200 MB, least of {len(large)} shapes", min(large), 0.85, about)
+def _drawn(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
+    """The choice on products drawn by a seed, beside the best of torch."""
+    rows, seed = [row for row in data["choice"]["rows"] if _took(row)], data["choice"]["seed"]
+    lines = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        some = [row for row in rows if row["group"] == group]
+        shares = [_best(row["torch"]) / _took(row) for row in some if row["torch"]]
+        regrets = [_took(row) / _best(row["opmux"]) for row in some]
+        compared = [str(len(shares)), "-", "-", "-"]
+        if shares:
+            yield from _target(f"{group}, geomean of {len(shares)} drawn calls", geometric_mean(shares), 1.0, about)
+            yield from _target(f"{group}, least of {len(shares)} drawn calls", min(shares), _LOW, about)
+            low = sum(share < _LOW for share in shares)
+            compared = [str(len(shares)), ratio(geometric_mean(shares)), ratio(min(shares)), str(low)]
+        regret = [f"{geometric_mean(regrets):.3f}", ratio(max(regrets))]
+        lines.append([f"`{group}`", str(len(some)), *compared, *regret])
     yield ""
+    yield f"Seed {seed}; torch's calls get their scales laid out beforehand. Regret is over the fastest implementation."
+    yield ""
+    head = [
+        "calls of", "drawn", "with a call of torch's", "speedup over the best of torch, geomean", "least",
+        f"below {_LOW}", "regret, geomean", "worst",
+    ]  # fmt: skip
+    yield from table(head, lines, left=(0,))
+    cells = ["speedup", "call", "chosen", "us", "torch us"]
+    yield from details("Every drawn call", table(cells, map(_drawn_row, rows), left=(1, 2)))
+
+
+def _drawn_row(row: Mapping[str, Any]) -> list[str]:
+    sizes = " ".join(f"{name}={size}" for name, size in row["point"]["dims"].items())
+    theirs = _best(row["torch"]) if row["torch"] else None
+    share = "-" if theirs is None else ratio(theirs / _took(row))
+    return [share, f"{row['point']['op']} {sizes}", row["chosen"], number(_took(row), 4), number(theirs, 4)]
+
+
+def _took(row: Mapping[str, Any]) -> float:
+    """Microseconds of the choice; 0 where it failed."""
+    return float(row["opmux"].get(row["chosen"], [0.0])[0])
+
+
+def _best(figures: Mapping[str, Sequence[float]]) -> float:
+    return min(median for median, *_ in figures.values())
+
+
+def _paged(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
+    runs = {"paged_fp8": "", "paged_fp8_unseen": ", a seed that tuning did not use"}
+    for name, words in runs.items():
+        large = [_share(case) for case in data.get(name, {"cases": []})["cases"] if case["kv_bytes"] >= _LARGE]
+        if large:
+            title = f"paged decode on fp8 caches from 200 MB, least of {len(large)} shapes{words}"
+            yield from _target(title, min(large), 0.85, about)
     head = ["over a copy's speed", "batch x lengths, heads", "us", "TB/s"]
-    rows = (
-        [ratio(_share(case)), case["title"], number(_median(case["times_us"]["triton"]), 4),
-         number(case["kv_bytes"] / _median(case["times_us"]["triton"]) / 1e6)]
-        for case in cases
-    )  # fmt: skip
-    yield from table(head, rows, left=(1,))
+    for name in runs:
+        if name in data:
+            yield ""
+            yield from table(head, map(_paged_row, data[name]["cases"]), left=(1,))
+
+
+def _paged_row(case: Mapping[str, Any]) -> list[str]:
+    took = _median(case["times_us"]["triton"])
+    return [ratio(_share(case)), case["title"], number(took, 4), number(case["kv_bytes"] / took / 1e6)]
 
 
 def _share(case: Mapping[str, Any]) -> float:
