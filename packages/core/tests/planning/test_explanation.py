@@ -114,3 +114,9 @@ def test_explain_under_strict_says_what_the_call_would_do():
         assert {c.name: c.reason for c in plan.candidates}["reference"] == "not taken under strict unless asked for"
         assert opmux.explain(opmux.rms_norm, X, W, arch="sm_90", backend="reference").chosen.name == "reference"
         assert opmux.explain(opmux.rms_norm, X, W).chosen.name == "reference"
+
+
+def test_a_config_within_a_config_reads_like_the_outer_one():
+    with backends(triton=implementation(ones, config=lambda arch, features: {"warps": 8, "long": {"block": 64}})):
+        table = str(opmux.explain(opmux.rms_norm, X, W, arch="gfx942"))
+    assert "warps 8, long (block 64) (heuristic: " in table

@@ -1,7 +1,7 @@
 """`opmux.explain`: which implementation takes a call and why, as data, with the reason against every other."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -215,6 +215,14 @@ def _reason(verdict: resolver.Verdict, note: str) -> str:
     return "; ".join(parts)
 
 
+def _fields_text(config: Mapping[str, Any]) -> str:
+    """The fields of a config with their values; those of a config within it are in brackets."""
+    shown = {
+        name: f"({_fields_text(value)})" if isinstance(value, Mapping) else value for name, value in config.items()
+    }
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
 def _config_note(chosen: str, config: Any, source: str, arch: str, resolution: resolver.Resolution) -> str:
     """The config as text and where it came from; a tuned record that is already the reason is not repeated."""
     tuned = resolution.tuned.of(chosen) if resolution.tuned is not None else None
@@ -222,7 +230,7 @@ def _config_note(chosen: str, config: Any, source: str, arch: str, resolution: r
     if config is None:
         unused = known is not None and source == "default"
         return f"the tuned config is not used: {chosen} takes none" if unused else ""
-    text = ", ".join(f"{name} {value}" for name, value in config.items())
+    text = _fields_text(config)
     if source == "tuned" and known is not None:
         return text if resolution.accepted[0].reason == known[1] else f"{text} ({known[1]})"
     if tuned is not None:
