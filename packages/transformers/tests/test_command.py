@@ -137,7 +137,7 @@ def test_a_model_that_only_fills_masks_generates_no_tokens() -> None:
     done = opmux_cli("models", "check", "modernbert", "--device", "cpu", "--quantize", "fp8", "--json")
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
-    assert [c["what"] for c in result["comparisons"]] == ["logits", "gradients"] * 2 + ["logits"]
+    assert [c["what"] for c in result["comparisons"]] == ["logits", "gradients"] * 2 + ["modules", "logits"]
     assert (
         "it fills masks and generates no text: logits and gradients are compared, no tokens"
         in (result["report"]["notes"])
@@ -149,9 +149,8 @@ def test_the_check_of_a_quantised_model(codes: str) -> None:
     done = opmux_cli("models", "check", "qwen3", "--device", "cpu", "--quantize", codes, "--json")
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
-    (last,) = (c for c in result["comparisons"] if c["dtype"] == f"{codes} codes")
-    assert last["passed"]
-    assert last["what"] == "logits"
+    last = [c for c in result["comparisons"] if c["dtype"] == f"{codes} codes"]
+    assert [(c["what"], c["passed"]) for c in last] == [("modules", True), ("logits", True), ("tokens", True)]
     assert result["report"]["counts"]["quantize"] == {"replaced": 14, "left": 1}
 
 

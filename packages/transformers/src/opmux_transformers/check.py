@@ -1,12 +1,12 @@
-"""``opmux models check``: a small random model, patched and unpatched, side by side.
+"""A small random model, patched and unpatched, side by side: what ``opmux models check`` compares.
 
 In float32 the patched model must give the logits, the greedy tokens and the gradients of the unpatched one. In bfloat16
 the two round in different places; there the patched model's error against a float32 copy may be at most twice that of
 the unpatched one. The unpatched model runs transformers' eager attention, which defines what a model computes; the sdpa
 of some versions ignores a softcap.
 
-Where experts are chosen, gradients and quantised models are compared on prompts that all models route alike: rounding
-may send a token to another expert.
+Where experts are chosen, gradients are compared on prompts that all models route alike: rounding may send a token to
+another expert.
 
 A model that only fills masks, such as ModernBERT, has no tokens to generate: its logits and gradients are compared.
 """
@@ -20,10 +20,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from opmux.errors import InvalidArgument
-from opmux_transformers.configs import first_line, small_config
 from opmux_transformers.patching import patch_model
-from opmux_transformers.quantised_reference import quantise
 from opmux_transformers.reporting import Report
 from opmux_transformers.routes import routed_alike
 
@@ -36,9 +33,6 @@ FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
 ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
 """Allowance for rounding, as a fraction of the largest magnitude."""
 
-OTHER_CODES = 0.05
-"""The largest difference of quantised models, in which single values may get neighbouring codes."""
-
 ALL: dict[str, Any] = {
     "norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True, "loss": True,
     "experts": True, "linear": True, "quantize": None,
@@ -50,10 +44,11 @@ class Comparison:
     """One quantity of the patched model, compared with the unpatched one's.
 
     Attributes:
-        what: ``"logits"``, ``"tokens"`` or ``"gradients"``.
-        dtype: The models' dtype.
-        error: The patched model's error: the largest difference over the largest magnitude; for gradients the root mean
-            square of both, because rounding may turn a ReLU on or off; for tokens the number of tokens that differ.
+        what: ``"logits"``, ``"tokens"`` or ``"gradients"``; of quantised models also ``"modules"``.
+        dtype: The models' dtype, or their codes.
+        error: The patched model's error: the largest difference over the largest magnitude; for gradients and quantised
+            models the root mean square of both, because rounding may turn a ReLU on or off, or give a value another
+            code; for tokens the number of tokens that differ.
         bound: The largest allowed error.
         detail: Where the error is largest.
     """
@@ -74,7 +69,7 @@ def build(config: Any, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
     """A random text model in evaluation mode, with weights large enough that every part of it matters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        made = transformers.AutoModelForMaskedLM if _fills_masks(config) else transformers.AutoModelForCausalLM
+        made = transformers.AutoModelForMaskedLM if fills_masks(config) else transformers.AutoModelForCausalLM
         model: nn.Module = made.from_config(config, attn_implementation="eager")
         with torch.no_grad():
             for parameter in model.parameters():
@@ -83,7 +78,7 @@ def build(config: Any, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
     return model.to(device, dtype).eval()
 
 
-def _fills_masks(config: Any) -> bool:
+def fills_masks(config: Any) -> bool:
     """Whether transformers has a model of a configuration that fills masks, and none that generates text."""
     kind = type(config)
     return kind in transformers.MODEL_FOR_MASKED_LM_MAPPING and kind not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
@@ -104,7 +99,7 @@ def compare(config: Any, dtype: torch.dtype, device: str = "cpu") -> tuple[list[
     ids = prompts(plain.config).to(device)
     alike = routed_alike((exact, plain, patched), lambda number: prompts(plain.config, number).to(device))
     found = [_logits(plain, patched, exact, ids, dtype), _gradients(plain, patched, exact, alike, dtype)]
-    if not _fills_masks(config):
+    if not fills_masks(config):
         found.append(_tokens(plain, patched, ids, dtype, found[0].bound))
     return found, report
 
@@ -167,14 +162,20 @@ def _drops(config: Any) -> bool:
     return any("drop" in name and isinstance(rate, float) and rate > 0 for name, rate in values)
 
 
-def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: float) -> Comparison:
-    """Compare greedy tokens; if two logits differ by no more than rounding, either token is right."""
+def generated(model: Any, ids: Tensor) -> Tensor:
+    """Prompts and the greedy tokens after them."""
     settings = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
     with torch.no_grad():
-        own = patched.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-        theirs = plain.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-        if torch.equal(own, theirs):
-            return Comparison("tokens", _name(dtype), 0, 0)
+        tokens: Tensor = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+    return tokens
+
+
+def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: float) -> Comparison:
+    """Compare greedy tokens; if two logits differ by no more than rounding, either token is right."""
+    own, theirs = (generated(model, ids) for model in (patched, plain))
+    if torch.equal(own, theirs):
+        return Comparison("tokens", _name(dtype), 0, 0)
+    with torch.no_grad():
         logits = plain(own).logits[:, ids.shape[1] - 1 : -1].float()
     chosen = logits.gather(-1, own[:, ids.shape[1] :, None]).squeeze(-1)
     allowed = 2 * bound * float(logits.abs().max())
@@ -182,84 +183,3 @@ def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: fl
     return Comparison(
         "tokens", _name(dtype), behind, 0, "tokens differ only where two logits are equal within rounding"
     )
-
-
-def compare_quantised(config: Any, codes: str, device: str = "cpu") -> tuple[Comparison, Report]:
-    """Compare a model that `patch` quantises with one of the same codes that is not patched, on the references.
-
-    A value that lies between two codes may be rounded to either, so that the two differ by more than rounding.
-    """
-    plain = build(config, torch.float32, device)
-    patched = copy.deepcopy(plain)
-    report = patch_model(patched, {**ALL, "quantize": codes})
-    taken = {row.module for row in report.rows if row.kind == "quantize" and row.op}
-    quantise(plain, codes, taken)
-    ids = routed_alike((plain, patched), lambda number: prompts(plain.config, number).to(device))
-    with torch.no_grad():
-        own, right = (model(ids).logits for model in (patched, plain))
-    return Comparison("logits", f"{codes} codes", _far(own, right), OTHER_CODES), report
-
-
-def run(name: str, device: str | None = None, quantize: str | None = None) -> dict[str, Any]:
-    """Check a family or a configuration, in float32 and bfloat16.
-
-    Args:
-        name: what `small_config` takes.
-        device: ``"cpu"`` or ``"cuda"``; None means a GPU if there is one.
-        quantize: ``"fp8"`` or ``"int8"`` also compares a quantised model; the report is then that one's.
-
-    Returns:
-        What ``opmux models check --json`` prints, and the report under ``"report_object"``.
-    """
-    config = small_config(name)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        raise InvalidArgument(
-            f"opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got {device}; pass cpu"
-        )
-    if quantize not in (None, "fp8", "int8"):
-        raise InvalidArgument(
-            f"opmux models check: `quantize` expected fp8 or int8, got {quantize}; leave it out for none"
-        )
-    try:
-        with torch.no_grad():
-            build(config, torch.float32)(prompts(config))
-    except Exception as error:  # transformers may raise anything, before anything is patched
-        raise InvalidArgument(
-            f"opmux models check: `name` expected a model for text that runs at a small size, got {name!r}:"
-            f" {first_line(error)}; name another, or pass your model to opmux_transformers.patch"
-        ) from None
-    comparisons: list[Comparison] = []
-    for dtype in (torch.float32, torch.bfloat16):
-        found, report = compare(copy.deepcopy(config), dtype, device)
-        comparisons += found
-    if quantize is not None:
-        quantised, report = compare_quantised(copy.deepcopy(config), quantize, device)
-        comparisons.append(quantised)
-    if _fills_masks(config):
-        report.notes.append("it fills masks and generates no text: logits and gradients are compared, no tokens")
-    failures = [
-        f"{c.what} in {c.dtype}: {c.error:.3g}, at most {c.bound:.3g} {c.detail}".rstrip()
-        for c in comparisons
-        if not c.passed
-    ]
-    return {
-        "name": name,
-        "family": str(config.model_type),
-        "device": device,
-        "passed": not failures,
-        "failures": failures,
-        "comparisons": [
-            {
-                "what": c.what,
-                "dtype": c.dtype,
-                "error": c.error,
-                "bound": c.bound,
-                "passed": c.passed,
-                "detail": c.detail,
-            }
-            for c in comparisons
-        ],
-        "report": report.as_dict(),
-        "report_object": report,
-    }

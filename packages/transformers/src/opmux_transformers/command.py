@@ -17,9 +17,9 @@ def models(
     import typer
 
     from opmux.cli import output
-    from opmux_transformers import check
+    from opmux_transformers.model_check import run
 
-    result = check.run(name, device, quantize)
+    result = run(name, device, quantize)
     report = result.pop("report_object")
     if json:
         output.emit_json(result)

@@ -1,6 +1,7 @@
 """A model quantised on the references, without a patch: what a model that `patch` quantises is compared with."""
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,40 @@ def quantise(model: nn.Module, codes: str, taken: Collection[str]) -> None:
         if asks_registry(module):
             vars(module)["forward"] = _Experts(module, codes)
     opmux.nn.quantize_(model, codes, skip=[path for path in linears if path not in taken], backend="reference")
+
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any], Tensor]
+"""The path of a module, the arguments of a call of it, and its result."""
+
+
+def calls(model: nn.Module, paths: Collection[str], ids: Tensor) -> list[Call]:
+    """Every call of some modules of a model, in the order of the calls.
+
+    Args:
+        model: The model.
+        paths: The paths of the modules.
+        ids: The tokens that the model is called with.
+    """
+    found: list[Call] = []
+
+    def note(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+        found.append((path, args, kwargs, result))
+
+    hooks = [
+        model.get_submodule(path).register_forward_hook(partial(note, path), with_kwargs=True) for path in sorted(paths)
+    ]
+    try:
+        with torch.no_grad():
+            model(ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def size(values: Tensor) -> float:
+    """The root mean square of a tensor's elements; infinite where one is no number."""
+    return float(values.double().square().mean().sqrt().nan_to_num(nan=float("inf")))
 
 
 def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:

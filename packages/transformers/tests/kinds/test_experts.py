@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import opmux
 import opmux_transformers
-from opmux_transformers import check, experts
+from opmux_transformers import check, experts, model_check
 from opmux_transformers.configs import small_config
 
 PRODUCTS = "grouped_linear, masked_grouped_linear, "
@@ -74,7 +74,7 @@ def test_training_and_generate_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3"])
 def test_models_check_covers_mixtures(name: str) -> None:
-    result = check.run(name, "cpu")
+    result = model_check.run(name, "cpu")
     assert result["report"]["counts"]["experts"] == {"replaced": 1 if name == "deepseek_v3" else 2, "left": 0}
     float32 = [c for c in result["comparisons"] if c["dtype"] == "float32"]
     assert len(float32) == 3

@@ -12,9 +12,9 @@ from transformers.integrations import finegrained_fp8
 
 import opmux
 import opmux_transformers
-from opmux_transformers import check
 from opmux_transformers.configs import small_config
 from opmux_transformers.finegrained import rounding_fp8_linear
+from opmux_transformers.quantised_check import compare_quantised
 
 SCALED = "scaled_grouped_linear, scaled_masked_grouped_linear, "
 WIDE: dict[str, dict[str, Any]] = {
@@ -152,8 +152,9 @@ def test_what_no_op_multiplies_is_left_with_a_reason() -> None:
 @pytest.mark.parametrize("name", ["mixtral", "gpt_oss", "qwen3_moe"])
 def test_patch_quantises_experts(name: str, codes: str) -> None:
     """Transposed weights and weights with biases are among them."""
-    comparison, report = check.compare_quantised(small_config(name), codes)
-    assert comparison.error <= 0.02
+    comparisons, report = compare_quantised(small_config(name), codes)
+    assert [c for c in comparisons if not c.passed] == []
+    assert [c.what for c in comparisons] == ["modules", "logits", "tokens"]
     found = {row.module: row.op for row in report.rows if row.kind == "quantize" and row.module.endswith("experts")}
     assert len(found) == 2
     assert {*found.values()} == {"quantize, " + SCALED.removesuffix(", ") + " (token)"}
