@@ -154,6 +154,9 @@ def _targets(lines: Sequence[Line], common: float, about: Mapping[str, Any]) -> 
         else:
             reason = about.get("reasons", {}).get(name, NO_REASON)
             yield f"- {name}: {ratio(found, wanted)}, **missed** {wanted:.2f}: {reason}"
+    for name, own in (("listed", lambda part: part != "seeded"), ("that no tuning saw", lambda part: part == "seeded")):
+        regret = _mean([line.best_speed / line.speed for line in lines if own(line.key[0])])
+        yield f"- the model's choice, shapes {name}: {regret:.3f} times as long as the best tried, geometric mean"
     outside = [line for line in lines if line.f is not None and not 0.97 <= line.f <= 1.03]
     if outside:
         reason = about.get("reasons", {}).get("f", NO_REASON)

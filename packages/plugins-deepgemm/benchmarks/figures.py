@@ -1,9 +1,10 @@
-"""DeepGEMM's table of figures on a Hopper GPU: `python packages/plugins-deepgemm/benchmarks/figures.py > figures.txt`.
+"""DeepGEMM's table of figures on a Hopper GPU: `python packages/plugins-deepgemm/benchmarks/figures.py --to lines.txt`.
 
 One command measures each line: the kernel that the cost model (or a tuned record) chooses, its runners-up and variants,
-and torch's products by cuBLASLt. Kernels are compiled first. Each part then runs in a process of its own under a time
-limit, and prints its lines as JSON as it goes; other lines begin with ``#``. ``--collect OUTPUT... --out FILE`` makes
-docs/benchmarks/data/deepgemm.json of what was printed.
+and torch's products by cuBLASLt. Kernels are compiled first. Each part then runs in a process of its own, in the order
+of `PARTS`, the most important first. A line that hangs or crashes costs only itself: the next ones run in another
+process. Each line is added to the file as JSON as soon as it is measured; a second run of the command measures what is
+missing there. ``--collect FILE... --out FILE`` makes docs/benchmarks/data/deepgemm.json of such files.
 
 A time is the median over rounds of the sum of every kernel, copy and memset that a call starts, as the CUDA profiler
 records them; 8 GB are read and written before each call, so that the second-level cache is cold. Ways take turns. Group
@@ -17,7 +18,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,8 @@ os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 import gradients_on_gpu
 import grouped_on_gpu
 import torch
-from on_gpu import ADDED, LISTED, compile_kernels, milliseconds, operands, rivals, run_apart, say, short
+from apart import Limits, measured
+from on_gpu import ADDED, LISTED, compile_kernels, milliseconds, operands, rivals, say, short
 
 from opmux.plugin import registered_ops, takers
 from opmux.shapes import Point, write_shapes
@@ -46,10 +48,15 @@ KEPT = 6
 """Configs that are timed for a line, of different kinds."""
 SEED = 20261124
 """Of the shapes that no tuning saw."""
+RIVALS = ("cublas", "fast", "blocks")
+"""What torch's products are called."""
 MARKS = ("sin_kernel", "spin_kernel")
 """Names of the kernels between two calls."""
-DENSE = ("fp8 4096", "fp8 128", "fp8 1", "bf16 4096", "bf16 128", "bf16 1", "seeded")
-PARTS = (*DENSE, "added", "contiguous", "masked", "gradients")
+PARTS = (
+    "fp8 4096", "added", "seeded", "fp8 128", "fp8 1", "contiguous", "masked", "bf16 4096", "bf16 128", "bf16 1",
+    "gradients",
+)  # fmt: skip
+"""The most important first: a run may end before the last."""
 
 
 class Line(NamedTuple):
@@ -229,32 +236,70 @@ def measure(line: Line) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_part(part: str) -> None:
-    """Print each line of a part."""
-    began = time.perf_counter()
-    for line in lines(part):
-        try:
-            say(json.dumps(measure(line)))
-        except Exception as error:
-            say(f"# FAILED {line}: {type(error).__name__}: {str(error)[:300]}")
-            if "CUDA error" in str(error):
-                raise SystemExit(1) from None
-    say(f"# {part}: {time.perf_counter() - began:.1f} s")
+def key(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a line from the others."""
+    return tuple(line[name] for name in Line._fields)
 
 
-def collect(outputs: list[Path], target: Path) -> None:
-    """Write the file of the page; of a line that was measured twice the last one counts."""
-    found: dict[object, dict[str, Any]] = {}
+def read_lines(paths: Sequence[Path]) -> tuple[dict[str, Any], dict[tuple[Any, ...], dict[str, Any]]]:
+    """The machine, and the lines that were measured; of one that was measured twice the last one counts."""
     about: dict[str, Any] = {}
-    for path in outputs:
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in paths:
         for text in path.read_text(encoding="utf-8").splitlines():
-            if not text.startswith("{"):
+            try:
+                line = json.loads(text)
+            except ValueError:  # a remark, or a line that was being written when the run ended
                 continue
-            line = json.loads(text)
             if "device" in line:
                 about = line
             elif "microseconds" in line:
-                found[line["part"], line["groups"], line["m"], line["n"], line["k"]] = line
+                found[key(line)] = line
+    return about, found
+
+
+def warm() -> None:
+    """Start the GPU and the profiler: the first use of either takes seconds."""
+    one = torch.ones(256, 256, device="cuda")
+    device_times([lambda: one @ one], rounds=1)
+
+
+def run_parts(parts: Sequence[str], target: Path, limits: Limits) -> bool:
+    """Add the lines of the parts that are missing in a file to it; says whether all are there now."""
+    done = read_lines([target])[1]
+    good = True
+    for part in parts:
+        every = lines(part)
+        missing = [line for line in every if tuple(line) not in done]
+        say(f"# {part}: {len(every) - len(missing)} of {len(every)} lines are there")
+        began = time.perf_counter()
+        for number, outcome in enumerate(measured(missing, warm, measure, limits), 1):
+            spent = f"{number} of {len(missing)}, {time.perf_counter() - began:.1f} s"
+            if outcome.problem:
+                good = False
+                say(f"# FAILED {outcome.item} ({spent}): {outcome.problem}")
+                continue
+            with target.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(outcome.found) + "\n")
+            say(f"{summary(outcome.found)} ({spent})")
+    return good
+
+
+def summary(line: Mapping[str, Any]) -> str:
+    """A line for those who watch: the speeds of torch, of the model's choice and of the best."""
+    spent = line["microseconds"]
+    ours = {name: time for name, time in spent.items() if name not in RIVALS}
+    best = min(ours, key=ours.__getitem__, default="none")
+    shown = [name for name in (*RIVALS, line["chosen"], best) if name in spent]
+    speeds = ", ".join(f"{name} {line['operations'] / spent[name] / 1e6:.0f}" for name in dict.fromkeys(shown))
+    failed = f"; failed: {', '.join(line['failed'])}" if line["failed"] else ""
+    groups = f"{line['groups']} x " if line["groups"] else ""
+    return f"{line['part']}: {groups}{line['m']} {line['n']} {line['k']} TFLOPS: {speeds}{failed}"
+
+
+def collect(outputs: list[Path], target: Path) -> None:
+    """Write the file of the page."""
+    about, found = read_lines(outputs)
     order = sorted(found.values(), key=lambda line: PARTS.index(line["part"]))
     target.write_text(json.dumps(about | {"lines": order}, indent=1) + "\n", encoding="utf-8")
 
@@ -281,11 +326,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--compile", action="store_true", help="compile only; takes no GPU")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    parser.add_argument("--limit", type=float, default=30, help="seconds for a part")
-    parser.add_argument("--collect", nargs="+", type=Path, help="what earlier runs printed")
+    parser.add_argument("--to", type=Path, default=Path("deepgemm-lines.txt"), help="the file that lines are added to")
+    parser.add_argument("--start", type=float, default=60, help="seconds for a process to start the GPU")
+    parser.add_argument("--limit", type=float, default=30, help="seconds for a line")
+    parser.add_argument("--total", type=float, default=math.inf, help="seconds after which no line is begun")
+    parser.add_argument("--collect", nargs="+", type=Path, help="files that lines were added to")
     parser.add_argument("--shapes", type=Path, help="only write the parts' calls to this file, for opmux tune")
     parser.add_argument("--out", type=Path, help="the file that --collect writes")
     given = parser.parse_args()
+    began = time.monotonic()
     if given.collect:
         collect(given.collect, given.out)
         return 0
@@ -303,8 +352,11 @@ def main() -> int:
     say_device = "import torch; p = torch.cuda.get_device_properties(0); print(p.name, p.multi_processor_count)"
     name = os.popen(f"{sys.executable} -c '{say_device}'").read().strip()  # this process must not touch the GPU
     about = {"device": name, "torch": torch.__version__, "cuda": torch.version.cuda, "date": time.strftime("%Y-%m-%d")}
-    say(json.dumps(about | {"groups_seed": grouped_on_gpu.SEED, "shapes_seed": SEED, "rounds": ROUNDS}))
-    return int(not run_apart([(part, run_part, given.limit) for part in given.parts], measure) or failed)
+    with given.to.open("a", encoding="utf-8") as file:
+        about |= {"groups_seed": grouped_on_gpu.SEED, "shapes_seed": SEED, "rounds": ROUNDS}
+        file.write("\n" + json.dumps(about) + "\n")  # an earlier run may have ended within a line
+    limits = Limits(given.start, given.limit, began + given.total)
+    return int(not run_parts(given.parts, given.to, limits) or failed)
 
 
 if __name__ == "__main__":
