@@ -1,21 +1,18 @@
 """The rows that this package ships: small, valid as a whole, and what calls on their arch are chosen by."""
 
 import json
-from collections import Counter
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 import opmux
 import opmux_triton
-from opmux.arch import known_arch
-from opmux.callpath.op import OPS
 from opmux.plugins import loading
-from opmux.running.attempt import attempt_of
-from opmux.shapes import Point
 from opmux.tuning.measured import MeasuredRow, read_measured
-from opmux.tuning.prediction import OpTimes
 from opmux_triton import plugin
 
 LIMIT_BYTES = 300_000
@@ -69,32 +66,44 @@ def test_on_another_arch_they_have_no_effect() -> None:
         assert all(candidate.time_us is None for candidate in plan.candidates)
 
 
+@pytest.fixture
+def leave_one_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The program as a module."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import leave_one_out
+
+    yield leave_one_out
+    sys.modules.pop("leave_one_out", None)
+
+
 @pytest.mark.parametrize("op", CHOSEN_BETWEEN)
-def test_a_point_that_is_left_out_is_chosen_well_from_the_others(op: str) -> None:
+def test_a_point_that_is_left_out_is_chosen_well_from_the_others(leave_one_out: ModuleType, op: str) -> None:
     """Of the implementations that were timed at a point, the one that the other points' rows would choose."""
-    device = max(Counter(row.machine.device for row in rows()).items(), key=lambda item: item[1])[0]
-    points: dict[str, list[MeasuredRow]] = {}
-    for row in (row for row in rows() if row.op == op and row.machine.device == device):
-        points.setdefault(Point(op, row.dtypes, row.dims, row.options).key, []).append(row)
-    regrets, chosen_worse = [], 0
-    for key, here in points.items():
-        chosen = _chosen(here[0], [row for other, there in points.items() if other != key for row in there])
-        times = {row.implementation: row.time_us for row in here}
-        if chosen in times:
-            regrets.append(times[chosen] / min(times.values()))
-            chosen_worse += regrets[-1] > 1.10
-    assert len(regrets) > len(points) / 2
-    assert torch.tensor(regrets).log().mean().exp() <= 1.05
-    assert chosen_worse <= 0.2 * len(regrets)
+    loading.ensure_loaded()
+    found = leave_one_out.regrets_of(op, [row for row in rows() if row.op == op])
+    assert found.by_time
+    assert found.unpredicted == 0
+    assert torch.tensor(found.by_time).log().mean().exp() <= 1.05
+    assert sum(regret > 1.10 for regret in found.by_time) <= 0.2 * len(found.by_time)
 
 
-def _chosen(row: MeasuredRow, others: list[MeasuredRow]) -> str:
-    op, point = OPS[row.op], Point(row.op, row.dtypes, row.dims, row.options)
-    tensors = list(point.tensors().values())
-    call = attempt_of(op, op.state, tensors, point.all_options, None, known_arch(row.machine.arch)).call
-    times = OpTimes(op, others).estimates(call).times
-    # The vendor's package is not loaded in these tests, so the times are compared and no call is resolved.
-    return min(times, key=lambda name: times[name].time_us, default="")
+def test_what_has_no_time_keeps_its_priority(leave_one_out: ModuleType) -> None:
+    priorities = {"portable": 10, "library": 20, "special": 30}
+    assert leave_one_out.first_of(priorities, priorities, {}) == "special"
+    assert leave_one_out.first_of(priorities, priorities, {"portable": 2.0, "library": 3.0}) == "special"
+    assert leave_one_out.first_of(priorities, priorities, {"portable": 2.0, "special": 3.0}) == "portable"
+    assert leave_one_out.first_of(["portable", "library"], priorities, {"portable": 2.0}) == "library"
+
+
+def test_the_program_prints_a_line_for_each_op(
+    leave_one_out: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert leave_one_out.main(["--op", "rms_norm", "--op", "layer_norm"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["op", "rms_norm", "layer_norm", "all"]
+    (tmp_path / "none.measured").write_text('{"format":"opmux measured rows","version":1}\n')
+    with pytest.raises(SystemExit):
+        leave_one_out.main([str(tmp_path / "none.measured")])
+    assert "expected rows of one device model, got no rows" in capsys.readouterr().err
 
 
 MEASURED = """\
