@@ -4,6 +4,9 @@ The kernels of every case that conformance will run are compiled first, in as ma
 each op is run in a process of its own under a time limit, and each kernel family once under memcheck and racecheck,
 likewise. Prints a line for each step as it ends; ``--compile`` stops after the compilation, which takes no GPU. Ends
 with 1 if something failed.
+
+``--list`` names the parts: conformance, and each family under each tool. ``--parts`` runs some of them. With the
+default limits each ends within 100 seconds, compilation aside. The tools' parts compile only what they run.
 """
 
 import argparse
@@ -40,6 +43,7 @@ SANITIZERS = (
     "/usr/local/cuda-13.0/bin/compute-sanitizer",
 )
 TOOLS = ("memcheck", "racecheck")
+SCRIPTS = (on_gpu, grouped_on_gpu, gradients_on_gpu)
 
 
 def kernels_of(case: Case) -> Iterator[tuple[Product, Config]]:
@@ -80,7 +84,11 @@ def conformance(ops: list[str], profile: str, limit: float, report: Path) -> boo
     command = [sys.executable, "-m", "opmux", "conformance", "deepgemm", "--profile", profile, "--report", str(report)]
     command += ["--jobs", str(len(ops)), "--limit", str(limit)]
     began = time.perf_counter()
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit + 60)
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit + 35)
+    except subprocess.TimeoutExpired:
+        say(f"conformance: time is up ({time.perf_counter() - began:.1f} s)")
+        return False
     print(done.stdout[-9000:], done.stderr[-2000:], sep="\n", flush=True)
     if report.exists():
         found = json.loads(report.read_text())
@@ -113,27 +121,51 @@ def sanitize(script: str, family: str, tool: str, seconds: float) -> bool:
     return code == 0
 
 
+def families() -> Iterator[tuple[str, str]]:
+    """Scripts, and the families of kernels that each runs under a tool."""
+    for module in SCRIPTS:
+        for family in getattr(module, "SANITIZED", module.FAMILIES):
+            yield f"{module.__name__}.py", family
+
+
+def parts() -> dict[str, tuple[str, str, str] | None]:
+    """By name the script, the family and the tool of each part; None for conformance."""
+    found: dict[str, tuple[str, str, str] | None] = {"conformance": None}
+    for tool in TOOLS:
+        for script, family in families():
+            found[f"{tool} {family}"] = script, family, tool
+    return found
+
+
 def main() -> int:
     """Run what the arguments say."""
+    every = parts()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--compile", action="store_true", help="compile only; takes no GPU")
+    parser.add_argument("--list", action="store_true", help="print the names of the parts")
+    parser.add_argument("--parts", nargs="+", default=list(every), choices=list(every), metavar="PART")
     parser.add_argument("--profile", default="default")
     parser.add_argument("--limit", type=float, default=60, help="seconds for an op's conformance")
-    parser.add_argument("--sanitize", type=float, default=25, help="seconds for a family under a tool")
-    parser.add_argument("--skip", nargs="*", default=(), choices=("conformance", *TOOLS))
+    parser.add_argument("--sanitize", type=float, default=90, help="seconds for a family under a tool")
     parser.add_argument("--report", type=Path, default=Path("deepgemm-conformance.json"))
     given = parser.parse_args()
-    ops = compile_all(given.profile)
-    if given.compile:
+    if given.list:
+        print("\n".join(every))
         return 0
+    ops: list[str] = []
+    if "conformance" in given.parts:
+        ops = compile_all(given.profile)
     good = True
-    if "conformance" not in given.skip:
-        good &= conformance(ops, given.profile, given.limit, given.report)
-    for tool in TOOLS:
-        if tool not in given.skip:
-            for module in (on_gpu, grouped_on_gpu, gradients_on_gpu):
-                for family in module.FAMILIES:
-                    good &= sanitize(f"{module.__name__}.py", family, tool, given.sanitize)
+    if given.parts != ["conformance"]:
+        good &= compile_kernels([kernel for module in SCRIPTS for kernel in module.sanitized()])
+    if given.compile:
+        return not good
+    for part in given.parts:
+        tested = every[part]
+        if tested is None:
+            good &= conformance(ops, given.profile, given.limit, given.report)
+        else:
+            good &= sanitize(*tested, given.sanitize)
     return not good
 
 

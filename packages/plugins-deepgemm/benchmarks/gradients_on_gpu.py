@@ -117,6 +117,11 @@ def run_checks(family: str, few: bool = False) -> None:
         raise SystemExit(1)
 
 
+def sanitized() -> list[tuple[Product, Config]]:
+    """What is launched under a sanitizer."""
+    return [(product(case.n, case.k), case.config) for case in checked(few=True)]
+
+
 def main() -> int:
     """Run what the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

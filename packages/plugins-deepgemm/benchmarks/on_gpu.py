@@ -32,7 +32,7 @@ LISTED = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384),
 """n and k of the layers of a large mixture of experts."""
 ADDED = ((2112, 4096, 7168), (7168, 4096, 16384), (4096, 4096, 7168))
 """m, n and k of the gradients of weights."""
-SMALL_ADDED = (300, 344, 528)
+SMALL_ADDED, TINY_ADDED = (300, 344, 528), (300, 136, 400)
 FLUSHED = 1 << 28
 """Bytes written before each timed product: five times the second-level cache."""
 
@@ -108,6 +108,15 @@ def tiny(family: str) -> Iterator[Case]:
     else:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
+
+
+def tiny_added() -> list[Config]:
+    """Configs of `TINY_ADDED`, likewise."""
+    return [
+        large(128, 64, 2, stages=2),
+        large(64, 96, 1, 2, stages=3),
+        large(128, 96, 2, 2, stages=2, alternate=4),
+    ]
 
 
 def timed(family: str) -> Iterator[tuple[int, int, int, list[Config]]]:
@@ -268,31 +277,37 @@ def run_times(family: str) -> None:
         say(compare(family, m, n, k, configs, flush))
 
 
-def run_added(family: str, no_times: bool = False) -> None:
+def added_operands(m: int, n: int, k: int) -> Operands:
+    """Operands with scales of each row of both."""
+    given = operands("large fp8", m, n, k)
+    return given._replace(w_scale=torch.rand(-(-k // 128), n, device="cuda").t() + 0.5)
+
+
+def check_added(m: int, n: int, k: int, configs: list[Config]) -> None:
+    """Compare products that are added to float32 with float64; ends the process if one is wrong."""
+    given, before = added_operands(m, n, k), torch.randn(m, n, device="cuda")
+    x = given.x.double() * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
+    w = given.w.double() * given.w_scale.double().repeat_interleave(128, 1)[:, :k]
+    wanted, bound = before.double() + x @ w.t(), before.abs() * 2.0**-22 + x.abs() @ w.abs().t() * 2.0**-13
+    for config in configs:
+        y = before.clone()
+        launching.multiply(config, given, y, accumulate=True)
+        if not bool(((y.double() - wanted).abs() <= bound).all()):
+            say(f"WRONG added {m} {n} {k} {short(config)}")
+            raise SystemExit(1)
+    say(f"added: {len(configs)} configs right")
+
+
+def run_added(_: str, no_times: bool = False) -> None:
     """Products with scales of each row of both operands, added to float32: one is compared, the others are timed."""
+    check_added(*SMALL_ADDED, [one.config for one in scored(Sizes(*SMALL_ADDED, True, added=True))])
     flush = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
-    for m, n, k in (SMALL_ADDED,) if no_times else (SMALL_ADDED, *ADDED):
-        given = operands(family, m, n, k)
-        given = given._replace(w_scale=torch.rand(-(-k // 128), n, device="cuda").t() + 0.5)
-        configs = [one.config for one in scored(Sizes(m, n, k, True, added=True))]
-        if (m, n, k) not in ADDED:
-            x = given.x.double() * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
-            w = given.w.double() * given.w_scale.double().repeat_interleave(128, 1)[:, :k]
-            before = torch.randn(m, n, device="cuda")
-            bound = before.abs() * 2.0**-22 + x.abs() @ w.abs().t() * 2.0**-13
-            for config in configs:
-                y = before.clone()
-                launching.multiply(config, given, y, accumulate=True)
-                if not bool(((y.double() - before.double() - x @ w.t()).abs() <= bound).all()):
-                    say(f"WRONG added {m} {n} {k} {short(config)}")
-                    raise SystemExit(1)
-            say(f"added: {len(configs)} configs right")
-            continue
-        y = torch.zeros(m, n, device="cuda")
+    for m, n, k in () if no_times else ADDED:
+        given, y = added_operands(m, n, k), torch.zeros(m, n, device="cuda")
         best: dict[object, Config] = {}
-        for config in configs:
+        for _, config in scored(Sizes(m, n, k, True, added=True)):
             best.setdefault((config.block_m, config.block_n, config.cluster), config)
-        parts = [f"fast {2 * m * n * k / milliseconds(rivals(family, given)['fast'], flush) / 1e9:.0f}"]
+        parts = [f"fast {2 * m * n * k / milliseconds(rivals('fp8', given)['fast'], flush) / 1e9:.0f}"]
         for config in list(best.values())[:8]:
             spent = milliseconds(partial(launching.multiply, config, given, y, accumulate=True), flush)
             parts.append(f"{short(config)} {2 * m * n * k / spent / 1e9:.0f}")
@@ -359,6 +374,16 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
+def sanitized() -> list[tuple[Product, Config]]:
+    """What is launched under a sanitizer."""
+    n, k = TINY_ADDED[1:]
+    added = Product("float8_e4m3fn", "float32", n, k, accumulate=True)
+    found = [(added, config) for config in tiny_added()]
+    for family in FAMILIES:
+        found += [(product_of(family, c.n, c.k, c.out, c.bias), c.config) for c in tiny(family)]
+    return found
+
+
 def kernels(no_times: bool = False) -> list[tuple[Product, Config]]:
     """Everything that is launched."""
     found = {}
@@ -367,10 +392,9 @@ def kernels(no_times: bool = False) -> list[tuple[Product, Config]]:
         for place, one in enumerate(scored(Sizes(m, n, k, True, added=True))):
             if place < 16 or m == SMALL_ADDED[0]:
                 found[product, one.config] = None
+    found.update(dict.fromkeys(sanitized()))
     for family in FAMILIES:
         for case in checked(family):
-            found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
-        for case in tiny(family):
             found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
         for _, n, k, configs in () if no_times else timed(family):
             found.update(dict.fromkeys((product_of(family, n, k), config) for config in configs))
@@ -425,6 +449,8 @@ def run_apart(steps: list[tuple[str, Callable[[str], None], float]], times: Call
 
 
 FAMILIES = ("large bf16", "large fp8", "small bf16", "small fp8")
+SANITIZED = ("large fp8", "added fp8", "large bf16", "small fp8", "small bf16")
+"""What a sanitizer runs, the most important first."""
 
 
 def main() -> int:
@@ -435,8 +461,11 @@ def main() -> int:
     parser.add_argument("--checks", type=float, default=15, help="seconds for the checks of a family")
     parser.add_argument("--times", type=float, default=12, help="seconds for the times of a family")
     parser.add_argument("--no-times", action="store_true", help="check results only")
-    parser.add_argument("--tiny", choices=FAMILIES, help="only a few small products of a family, for a sanitizer")
+    parser.add_argument("--tiny", choices=SANITIZED, help="only a few small products of a family, for a sanitizer")
     given = parser.parse_args()
+    if given.tiny == "added fp8":
+        check_added(*TINY_ADDED, tiny_added())
+        return 0
     if given.tiny:
         run_checks(given.tiny, few=True)
         return 0
