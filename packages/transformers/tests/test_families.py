@@ -21,6 +21,7 @@ from samples import (
 import opmux
 import opmux_transformers
 from opmux_transformers import PagedCache, check
+from opmux_transformers.configs import small_config
 
 LAYERS = 2
 RESIDUALS = {"olmo2": 0}
@@ -61,7 +62,7 @@ def test_every_norm_rotation_gate_and_attention_is_replaced(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_logits_gradients_and_tokens_agree(name: str, dtype: torch.dtype) -> None:
-    comparisons, _ = check.compare(check.small_config(name), dtype)
+    comparisons, _ = check.compare(small_config(name), dtype)
     assert [c.what for c in comparisons] == ["logits", "gradients", "tokens"]
     assert [c for c in comparisons if not c.passed] == []
 
