@@ -157,7 +157,7 @@ def transformers_oldest(session: nox.Session) -> None:
 
 def test_arch(session: nox.Session, arch: str) -> None:
     """Check one arch in an environment of its own; ``-- --write`` records the machine code's facts again."""
-    install(session, f"{CORE}[cli,testing]", TRITON, EMULATOR)
+    install(session, *ON_ARCHS)
     check_arch(session, arch)
 
 
@@ -179,7 +179,8 @@ def check_arch(session: nox.Session, arch: str) -> None:
     if arch.startswith("gfx"):
         emulate_kernels(session, arch, "emulator")
     if arch in str(here).split():
-        session.run("opmux", "conformance", "triton", "--profile", "model", "--jobs", "8")
+        for backend in ("triton", "asm") if arch in ASSEMBLY_ARCHS else ("triton",):
+            session.run("opmux", "conformance", backend, "--profile", "model", "--jobs", "8")
         session.log(f"{arch}: compiled, its machine code checked, and run on the device of this machine")
     elif arch.startswith("gfx"):
         session.log(f"{arch}: compiled, its machine code checked, and run on the emulator: no such device is present")
@@ -190,6 +191,8 @@ def check_arch(session: nox.Session, arch: str) -> None:
         )
 
 
+ON_ARCHS = (f"{CORE}[cli,testing]", TRITON, f"{JIT}[native]", ASM, EMULATOR)
+"""What the sessions of archs install."""
 PRESENT_ARCHS = "from opmux.arch import present_archs; print(*(a for _, a, _ in present_archs()))"
 
 for session_name, arch_name in ARCHS.items():
@@ -203,7 +206,7 @@ for session_name, arch_name in ARCHS.items():
 @nox.session(name="test-kernels")
 def kernels(session: nox.Session) -> None:
     """Run the interpreter's session and those of all archs, one after the other, in one environment."""
-    install(session, f"{CORE}[cli,testing]", TRITON, EMULATOR)
+    install(session, *ON_ARCHS)
     interpret(session)
     for arch in ARCHS.values():
         check_arch(session, arch)
