@@ -45,6 +45,7 @@ def checked() -> Iterator[Example]:
     yield from _attention()
     yield from _gradients()
     yield from _quantised()
+    yield from _cache_writes()
 
 
 def _norms() -> Iterator[Example]:
@@ -184,6 +185,28 @@ def _quantised() -> Iterator[Example]:
                     text = f"{m}x{n} {dtype} {block} {major}"
                     yield Example("quantize", text, lambda d, m=m, n=n: [drawn(d, m, n)], options)  # type: ignore[misc]
                     yield Example("rms_norm_quantize", text, lambda d, m=m, n=n: [drawn(d, m, n), drawn(d, n)], options)  # type: ignore[misc]
+
+
+def _cache_writes() -> Iterator[Example]:
+    for stored in (BF16, FP16, FP32, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8):
+        for size, pages, tokens in ((16, 5, 31), (1, 40, 33), (64, 3, 100)):
+            for heads, dim, width in ((2, 128, 128), (8, 64, 64), (1, 40, 24)):
+                for scaled in (False, True) if stored.itemsize == 1 else (False,):
+                    yield Example(
+                        "write_kv_cache",
+                        f"{tokens} tokens to {pages} pages of {size}x{heads}x{dim}/{width} {stored} scaled {scaled}",
+                        lambda d, t=stored, a=(size, pages, tokens, heads, dim, width), s=scaled:  # type: ignore[misc]
+                        _write_of(d, t, a, s),
+                    )  # fmt: skip
+
+
+def _write_of(device: str, stored: torch.dtype, sizes: tuple[int, ...], scaled: bool) -> list[Tensor | None]:
+    size, pages, tokens, heads, dim, width = sizes
+    caches = [torch.zeros(pages, size, heads, d, dtype=FP32, device=device).to(stored) for d in (dim, width)]
+    slots = torch.arange(tokens, device=device) * 7 % (pages * size)  # distinct: neither number divides by 7
+    slots[::5] = -1
+    of = [scales(device, heads) * 0.01, scales(device, 1) * 0.01] if scaled else [None, None]
+    return [drawn(device, tokens, heads, dim), drawn(device, tokens, heads, width).neg(), *caches, slots, *of]
 
 
 def _rope() -> Iterator[Example]:

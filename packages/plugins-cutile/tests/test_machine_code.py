@@ -102,3 +102,18 @@ def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:
     assert found.opcodes["QGMMA.64x128x32.F32.E4M3.E4M3"] > 0
     assert found.count("UTMALDG") > 0
     assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "stored"),
+    [*((arch, torch.bfloat16) for arch in ARCHS), *((arch, torch.float8_e4m3fn) for arch in ARCHS[1:])],
+)
+def test_cache_writes_move_whole_vectors(arch, stored, tmp_path) -> None:
+    new, slots = meta(33, 8, 128), meta(33, dtype=torch.int64)
+    caches = [meta(50, 16, 8, 128, dtype=stored) for _ in range(2)]
+    wanted = kernel("write_kv_cache", new, new, *caches, slots, None, None, arch=arch)
+    found = compiled(wanted, arch, tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    assert found.opcodes["LDG.E.128"] > 0
+    assert found.opcodes["STG.E.128"] > 0
+    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)

@@ -141,3 +141,11 @@ def test_neither_planning_nor_recording_imports_the_compiler() -> None:
         "assert 'cuda.tile' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_codes_of_a_cache_need_an_arch_that_converts_them() -> None:
+    new, caches = meta(4, 2, 64), [meta(3, 16, 2, 64, dtype=FP8) for _ in range(2)]
+    slots = meta(4, dtype=torch.int64)
+    found = judged(opmux.write_kv_cache, new, new, *caches, slots, arch="sm_80")
+    assert (found.status, found.reason) == ("rejected", "k_cache is float8_e4m3fn, which sm_80 does not convert")
+    assert judged(opmux.write_kv_cache, new, new, *caches, slots, arch="sm_89").status == "chosen"

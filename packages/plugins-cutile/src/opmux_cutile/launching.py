@@ -1,5 +1,6 @@
 """Tile kernels as opmux-jit compiles, finds and launches them, on torch's current stream."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,11 +21,19 @@ MOST_BYTES = (1 << 31) - 1
 """Of a matrix in a launch: kernels count elements, and may count bytes, in 32 bits."""
 
 
+OTHERS = re.compile(r"^from (opmux_cutile\.\S+) import .*$", re.MULTILINE)
+"""What a kernel's module imports from another one: a kernel is compiled from one file."""
+
+
 @cache
 def text_of(module: str) -> str:
-    """The source of a module of kernels. It is read and never imported: that would take cuda.tile."""
+    """The source of a module of kernels, with that of others in the place of what it imports from them.
+
+    It is read and never imported: that would take cuda.tile.
+    """
     package, _, name = module.rpartition(".")
-    return files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+    text = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return OTHERS.sub(lambda line: text_of(line[1]), text)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from typing import Any
 
 from opmux.plugin import Implementation, Prebuilt, hookimpl
 from opmux_cutile.attention import implementations as attention
+from opmux_cutile.cache import implementations as cache
 from opmux_cutile.gates import implementations as gates
 from opmux_cutile.norms import implementations as norms
 from opmux_cutile.products import implementations as products
@@ -23,6 +24,7 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from products.RECORDS
     yield from rope.RECORDS
     yield from attention.RECORDS
+    yield from cache.RECORDS
     yield from scaled.RECORDS
     yield from quantization.RECORDS
 

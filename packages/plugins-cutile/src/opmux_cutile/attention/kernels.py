@@ -24,16 +24,21 @@ def score(a, keys, batch, kv_head, n, scale, cap, BLOCK_N: ct.Constant[int], DIM
     return found
 
 
-def absorb(found, top, total, mean, values, batch, kv_head, n, BLOCK_N: ct.Constant[int], WIDTH: ct.Constant[int]):
-    """Take a block of scores, with its values, into the softmax so far: the largest score, the sum, and the mean."""
+def soften(found, top, total):
+    """Take a block of scores into the softmax so far: its largest score and sum, this block's shares, what shrinks."""
     highest = ct.maximum(top, ct.max(found, axis=1, keepdims=True))
     anchor = ct.where(highest == -float("inf"), 0.0, highest)
     share = ct.exp2(found - anchor)
     shrunk = ct.exp2(top - anchor)
-    total = total * shrunk + ct.sum(share, axis=1, keepdims=True)
+    return highest, total * shrunk + ct.sum(share, axis=1, keepdims=True), share, shrunk
+
+
+def absorb(found, top, total, mean, values, batch, kv_head, n, BLOCK_N: ct.Constant[int], WIDTH: ct.Constant[int]):
+    """Take a block of scores, with its values, into the softmax so far: the largest score, the sum, and the mean."""
+    top, total, share, shrunk = soften(found, top, total)
     c = ct.load(values, (batch, n, kv_head, 0), (1, BLOCK_N, 1, WIDTH), padding_mode=ct.PaddingMode.ZERO)
     mean = ct.mma(share.astype(values.dtype), ct.reshape(c, (BLOCK_N, WIDTH)), mean * shrunk)
-    return highest, total, mean
+    return top, total, mean
 
 
 def attend(

@@ -104,17 +104,20 @@ def _launch(
     launch(kernel, grid, q, k, v, *offsets, logits, out, lse, scale, cap or 1.0, *bounds, heads // k.shape[2])
 
 
-def _apart(x: Tensor) -> Tensor:
-    """Heads that do not overlap, copied where they do; a dim of one element gets the stride of a packed one."""
+def packed_where_single(x: Tensor) -> Tensor:
+    """A tensor whose dims of one element have the stride of a packed one: their own may be anything."""
     steps = list(x.stride())
     packed = 1
     for dim in reversed(range(x.dim())):
-        if x.shape[dim] == 1:
-            steps[dim] = packed
-        elif steps[dim] == 0:
-            return x.contiguous()
+        steps[dim] = packed if x.shape[dim] == 1 else steps[dim]
         packed = max(packed, steps[dim] * x.shape[dim])
     return x if tuple(steps) == x.stride() else x.as_strided(x.shape, steps)
+
+
+def _apart(x: Tensor) -> Tensor:
+    """Heads that do not overlap, copied where they do; a dim of one element gets the stride of a packed one."""
+    overlap = any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True))
+    return packed_where_single(x.contiguous() if overlap else x)
 
 
 def _tile(x: Tensor) -> int:
