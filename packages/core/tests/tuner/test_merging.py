@@ -1,33 +1,15 @@
-"""Merging files, and measuring rows again."""
+"""Merging files of measured rows."""
 
-import dataclasses
 import errno
 import os
 from pathlib import Path
 
 import pytest
-from tuner_points import norm
+from tuner_points import norm, row, written
 
-import opmux
 from opmux.errors import InvalidArgument, OpmuxError
-from opmux.tuner import check, merge
-from opmux.tuning.measured import Machine, MeasuredRow, read_measured, write_measured
-
-BOARD = Machine("sm_90", "NVIDIA H200", 132, date="2026-11-01")
-
-
-def row(time_us: float = 100.0, spread: float = 0.01, date: str = BOARD.date, **fields) -> MeasuredRow:
-    point = norm(64, 4096)
-    machine = dataclasses.replace(fields.pop("machine", BOARD), date=date)
-    given = {"implementation": "triton", "error": 0.5, "compared": ("triton",), "config": {"rows": 4}} | fields
-    return MeasuredRow(
-        point.op, point.dtypes, point.options, point.dims, machine=machine, time_us=time_us, spread=spread, **given
-    )
-
-
-def written(path: Path, *rows: MeasuredRow) -> Path:
-    write_measured(path, rows)
-    return path
+from opmux.tuner import merge
+from opmux.tuning.measured import Machine, read_measured
 
 
 def test_rows_of_several_files_are_joined_and_equal_ones_are_no_conflict(tmp_path: Path) -> None:
@@ -92,50 +74,3 @@ def test_files_that_cannot_be_read_or_written_are_said(tmp_path: Path, monkeypat
     assert told(OpmuxError, written(tmp_path / "a.measured", row())) == (
         f"tune: {tmp_path / 'all.measured'} cannot be written: No space left on device; choose another file"
     )
-
-
-def test_rows_are_measured_again_and_what_no_longer_holds_is_named(inside, tmp_path: Path) -> None:
-    path = tmp_path / "cpu.measured"
-    opmux.tune(shapes=[norm()], out=path, device="cpu", rounds=3)
-    found = read_measured(path)
-    times = {"planted": 1e6, "planted:other": 1100.0}
-    changed = [
-        dataclasses.replace(
-            r,
-            time_us=times.get(r.implementation, r.time_us),
-            spread=1e6,
-            config={"kind": "wrong", "amount": 0} if r.implementation == "planted" else r.config,
-            machine=dataclasses.replace(r.machine, driver="1.0", versions={"torch": "1.0", "gone": "2"}),
-        )
-        for r in found.rows
-    ]
-    write_measured(path, [*changed, row()])
-    seen = []
-    checked = check([path], device="cpu", rounds=3, progress=lambda p: seen.append((p.done, p.total)))
-    assert seen == [(0, 1), (1, 1)]
-    assert (checked.held, checked.elsewhere, checked.unchecked, checked.passed) == (2, 1, 0, False)
-    (lapsed,) = checked.lapsed
-    assert str(lapsed).startswith(f"{path}:{lapsed.row.line}: planted at {norm().key}: wrong: `y`[3, ")
-    assert checked.changed[0].startswith("driver 1.0, now ")
-    assert checked.changed[1] == "gone 2, now not installed"
-    assert checked.changed[2].startswith("torch 1.0, now ")
-    assert str(checked).splitlines()[:2] == [
-        "2 rows hold, 1 do not, 0 were not measured",
-        "1 rows are of other devices: measure them there",
-    ]
-
-
-def test_a_time_that_is_off_by_more_than_its_spread_does_not_hold(inside, tmp_path: Path) -> None:
-    path = tmp_path / "cpu.measured"
-    opmux.tune(shapes=[norm()], out=path, device="cpu", rounds=3)
-    rows = read_measured(path).rows
-    write_measured(path, [dataclasses.replace(r, time_us=1e9, spread=0.0) for r in rows])
-    checked = check([path], device="cpu", rounds=3)
-    assert checked.held == 0
-    assert all(x.reason.startswith("1e+09 us then, ") for x in checked.lapsed)
-
-
-def test_nothing_to_check_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        check([])
-    assert str(refused.value) == ("tune: `check` expected measured rows, got none; name a file that `opmux tune` wrote")

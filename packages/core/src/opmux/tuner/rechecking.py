@@ -55,7 +55,7 @@ class Checked:
         elsewhere: rows of other device models, which cannot be measured here.
         unchecked: rows for which there was no time.
         changed: what differs on this machine, as ``torch 2.11.0, now 2.13.0``.
-        refused: rows that were refused when the file was read.
+        refused: rows that were refused when the file was read, and those that contradict a row of another file.
     """
 
     held: int
@@ -159,13 +159,21 @@ def _check(
 def _read(files: Sequence[str | os.PathLike[str]]) -> tuple[list[MeasuredRow], list[str]]:
     rows: list[MeasuredRow] = []
     refused: list[str] = []
+    first: dict[tuple[str, str, str, str], MeasuredRow] = {}
     for file in files:
         try:
             found = read_measured(Path(file))
         except OSError as error:
             raise InvalidArgument(f"tune: `check` cannot read {file}: {error.strerror or error}; name a file") from None
-        rows += found.rows
         refused += [f"{file}:{bad.line}: {bad.reason}" for bad in found.refused]
+        for row in found.rows:
+            place = (_point(row).key, row.implementation, row.machine.arch, row.machine.device)
+            other = first.setdefault(place, row)
+            if other.config == row.config:
+                rows.append(row)
+            else:  # only one config of an implementation is in force at a point, and only one is timed to the end
+                at = f"{row.implementation} at {place[0]}"
+                refused.append(f"{row.where}: another config than {other.where} has for {at}; merge the files first")
     if not rows and not refused:
         raise InvalidArgument("tune: `check` expected measured rows, got none; name a file that `opmux tune` wrote")
     return rows, refused
