@@ -1,0 +1,117 @@
+"""The nearest measured rows: those that a search through all of them would find, and what is made of them."""
+
+import math
+import random
+
+import pytest
+from laws import H200, drawn, grid, row, smooth
+
+import opmux
+from opmux.tuning.estimates import Estimate
+from opmux.tuning.measured.row import MeasuredRow
+from opmux.tuning.neighbours import CONFIG_REACH, LIMIT, NEIGHBOURS, Group, _cut
+
+LINEAR = opmux.linear.op
+
+Point = tuple[int, int, int]
+
+
+def group(*rows: MeasuredRow) -> Group:
+    return Group(LINEAR, ("tokens",), ("n", "k"), rows)
+
+
+def estimates(of: Group, point: Point, known: dict[str, Estimate] | None = None) -> dict[str, Estimate]:
+    """The times of a call, and under ``far`` nothing: see `distances`."""
+    times = dict(known or {})
+    of.estimate(dict(zip(("tokens", "n", "k"), point, strict=True)), None, times, {})
+    return times
+
+
+def distances(of: Group, point: Point) -> dict[str, float]:
+    far: dict[str, float] = {}
+    of.estimate(dict(zip(("tokens", "n", "k"), point, strict=True)), None, {}, far)
+    return far
+
+
+def apart(a: Point, b: Point) -> float:
+    """Octaves between two points."""
+    return math.dist([math.log2(x) for x in a], [math.log2(x) for x in b])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_rows_found_are_the_nearest_of_all(seed: int) -> None:
+    """Rows are looked for within growing reaches along one axis; a search through all is the oracle."""
+    rng = random.Random(seed)
+    everywhere = grid()
+    somewhere = rng.sample(everywhere, 40)
+    rows = [row(p, smooth(*p)) for p in everywhere] + [row(p, 2 * smooth(*p), "two") for p in somewhere]
+    rng.shuffle(rows)
+    made = group(*rows)
+    for call in drawn(seed, 50):
+        point = tuple(math.log2(size) for size in call)
+        found = made._nearest(point, made.implementations)
+        for name, places in (("one", everywhere), ("two", somewhere)):
+            near = sorted(apart(call, p) for p in places)[:NEIGHBOURS]
+            assert len(found[name]) >= 3
+            assert found[name].distance == pytest.approx(near[0])
+            # where a reach already holds enough of them, fewer than NEIGHBOURS will do, but they are the nearest ones
+            kept = [math.dist(point, made._points[number]) for _, number in found[name].weighted]
+            assert kept == pytest.approx(near[: len(kept)])
+
+
+def test_a_measured_point_is_its_row_and_its_fastest() -> None:
+    point = (512, 4096, 4096)
+    slow, fast = row(point, 90.0, config={"rows": 4}), row(point, 80.0, config={"rows": 8})
+    found = estimates(group(slow, fast, row((1024, 4096, 4096), 150.0)), point)["one"]
+    assert (found.time_us, found.config) == (80.0, {"rows": 8})
+
+
+def test_a_time_that_is_known_is_left_alone() -> None:
+    made = group(row((512, 4096, 4096), 80.0), row((512, 4096, 4096), 70.0, "two"))
+    known = estimates(made, (512, 4096, 4096))["two"]
+    found = estimates(made, (600, 4096, 4096), {"one": known})
+    assert found["one"] is known
+    assert found["two"] is not known
+
+
+def test_the_distance_of_rows_that_are_too_far_away_is_said() -> None:
+    made = group(row((1, 4096, 4096), 5.0), row((1, 4096, 4096), 5.0, "two"), row((4096, 4096, 4096), 300.0, "two"))
+    beyond = (2 ** (int(LIMIT) + 2), 4096, 4096)
+    assert estimates(made, beyond).keys() == {"two"}
+    assert distances(made, beyond) == {"one": pytest.approx(LIMIT + 2)}
+
+
+def test_a_config_is_that_of_a_row_of_the_same_model_within_reach() -> None:
+    near = row((64, 4096, 4096), 10.0, config={"rows": 4})
+    made = group(near, row((80, 4096, 8192), 20.0, config={"rows": 8}))
+    within, beyond = 64 * 2 ** (0.9 * CONFIG_REACH), 64 * 2 ** (1.1 * CONFIG_REACH)
+    assert estimates(made, (int(within), 4096, 4096))["one"].config == {"rows": 4}
+    assert estimates(made, (math.ceil(beyond), 4096, 4096))["one"].config is None
+    assert estimates(made, (64, 4096, 4097))["one"].config is None
+
+
+def test_one_row_alone_and_its_machine() -> None:
+    made = group(row((64, 4096, 4096), 10.0))
+    assert (made.count, made.machine, made.implementations) == (1, H200, {"one"})
+    twice = estimates(made, (64, 8192, 4096))["one"].time_us
+    assert 10.0 < twice < 20.0  # a launch costs the same however much is computed
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"rows": 64, "columns": 128}, (4.0 * 3, 256 / 200 * 384 / 300)),
+        ({"rows": 200, "columns": 300}, (1.0, 1.0)),
+        ({"rows": 64}, (0.0, 1.0)),
+        ({"rows": 64, "columns": 0}, (0.0, 1.0)),
+        ({"rows": 64, "columns": "wide"}, (0.0, 1.0)),
+    ],
+)
+def test_whole_tiles(config: dict[str, object], expected: tuple[float, float]) -> None:
+    declared = (("tokens", "rows"), ("n", "columns"))
+    assert _cut(declared, config, {"tokens": 200, "n": 300}) == pytest.approx(expected)
+
+
+def test_tiles_of_a_constant_size_and_none() -> None:
+    assert _cut((("tokens", 128),), {}, {"tokens": 200}) == pytest.approx((2.0, 256 / 200))
+    assert _cut((), {"rows": 64}, {"tokens": 200}) == (0.0, 1.0)
