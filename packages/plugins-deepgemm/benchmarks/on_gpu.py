@@ -314,6 +314,78 @@ def run_added(_: str, no_times: bool = False) -> None:
         say(f"added fp8 {m} {n} {k} TF: {' | '.join(parts)}")
 
 
+class Across(NamedTuple):
+    """A product in bfloat16 of which x, w or both lie across k."""
+
+    m: int
+    n: int
+    k: int
+    x_across: bool
+    w_across: bool
+    config: Config
+
+    @property
+    def product(self) -> Product:
+        """What is compiled."""
+        return Product("bfloat16", "bfloat16", self.n, self.k, x_across=self.x_across, w_across=self.w_across)
+
+    def operands(self) -> Operands:
+        """Random operands, with gaps between the columns of those that lie across k."""
+        given = operands("bf16", self.m, self.n, self.k)
+
+        def turned(matrix: Tensor) -> Tensor:
+            rows, columns = matrix.shape
+            room = torch.full((columns, -(-rows // 8) * 8 + 8), float("nan"), dtype=matrix.dtype, device="cuda")
+            return room[:, :rows].copy_(matrix.t()).t()
+
+        x, w = (turned(t) if lies else t for t, lies in ((given.x, self.x_across), (given.w, self.w_across)))
+        return Operands(x, w)
+
+
+def across(few: bool) -> Iterator[Across]:
+    """Products of which an operand lies across k; a few small ones for a sanitizer."""
+    yield Across(300, 136, 200, True, True, large(128, 128, 2, 2, stages=2))
+    yield Across(300, 136, 200, False, True, large(64, 64, 1, stages=3))
+    if few:
+        return
+    yield Across(1, 72, 200, True, True, large(64, 64, 1))
+    for x_across, w_across in ((False, True), (True, False), (True, True)):
+        yield Across(1000, 2112, 1536, x_across, w_across, large(128, 256, 2, 2))
+        yield Across(511, 264, 1544, x_across, w_across, large(256, 128, 2))
+
+
+def run_across(_: str, few: bool = False) -> None:
+    """Compare them with float64, and time three products of each kind beside torch's."""
+    for case in across(few):
+        given = case.operands()
+        y = torch.full((case.m, case.n), float("nan"), dtype=torch.bfloat16, device="cuda")
+        launching.multiply(case.config, given, y)
+        wanted, size = exact(given)
+        bad = ~((y.double() - wanted).abs() <= wanted.abs() * 2.0**-8 + size * 2.0**-20 + 1e-30)  # NaN counts
+        if bool(bad.any()):
+            say(f"WRONG {case}: {int(bad.sum())} of {bad.numel()}")
+            raise SystemExit(1)
+    say("across: right")
+    flush = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
+    for case in () if few else timed_across():
+        given, y = case.operands(), torch.empty(case.m, case.n, dtype=torch.bfloat16, device="cuda")
+        ways = rivals("bf16", given) | {short(case.config): partial(launching.multiply, case.config, given, y)}
+        speeds = [
+            f"{name} {2 * case.m * case.n * case.k / milliseconds(call, flush) / 1e9:.0f}"
+            for name, call in ways.items()
+        ]
+        which = "x" * case.x_across + "w" * case.w_across
+        say(f"across {which} {case.m} {case.n} {case.k} TF: {' | '.join(speeds)}")
+
+
+def timed_across() -> Iterator[Across]:
+    """Products that are timed, by the cost model's choice."""
+    for n, k in ((2112, 7168), (4096, 7168), (7168, 2048)):
+        for lie in ((False, True), (True, False), (True, True)):
+            sizes = Sizes(4096, n, 2 * k, False, 0, False, *lie)
+            yield Across(4096, n, k, *lie, scored(sizes)[0].config)
+
+
 def run_calls(_: str) -> None:
     """The op itself: bits that repeat, a captured graph, the host time of a call."""
     import opmux
@@ -381,7 +453,7 @@ def sanitized() -> list[tuple[Product, Config]]:
     found = [(added, config) for config in tiny_added()]
     for family in FAMILIES:
         found += [(product_of(family, c.n, c.k, c.out, c.bias), c.config) for c in tiny(family)]
-    return found
+    return found + [(case.product, case.config) for case in across(few=True)]
 
 
 def kernels(no_times: bool = False) -> list[tuple[Product, Config]]:
@@ -393,6 +465,8 @@ def kernels(no_times: bool = False) -> list[tuple[Product, Config]]:
             if place < 16 or m == SMALL_ADDED[0]:
                 found[product, one.config] = None
     found.update(dict.fromkeys(sanitized()))
+    for case in (*across(few=False), *(() if no_times else timed_across())):
+        found[case.product, case.config] = None
     for family in FAMILIES:
         for case in checked(family):
             found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
@@ -449,7 +523,7 @@ def run_apart(steps: list[tuple[str, Callable[[str], None], float]], times: Call
 
 
 FAMILIES = ("large bf16", "large fp8", "small bf16", "small fp8")
-SANITIZED = ("large fp8", "added fp8", "large bf16", "small fp8", "small bf16")
+SANITIZED = ("large fp8", "added fp8", "large bf16", "across bf16", "small fp8", "small bf16")
 """What a sanitizer runs, the most important first."""
 
 
@@ -466,6 +540,9 @@ def main() -> int:
     if given.tiny == "added fp8":
         check_added(*TINY_ADDED, tiny_added())
         return 0
+    if given.tiny == "across bf16":
+        run_across(given.tiny, few=True)
+        return 0
     if given.tiny:
         run_checks(given.tiny, few=True)
         return 0
@@ -475,6 +552,7 @@ def main() -> int:
     steps = [(family, run_checks, given.checks) for family in given.only]
     added = partial(run_added, no_times=given.no_times)
     steps += [("calls", run_calls, given.checks), ("large fp8", added, 2 * given.checks)]
+    steps += [("across bf16", partial(run_across, few=given.no_times), 2 * given.checks)]
     if not given.no_times:
         steps += [(family, run_times, given.times) for family in given.only]
     return int(not run_apart(steps, run_times) or failed)

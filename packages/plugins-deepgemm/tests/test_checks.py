@@ -17,7 +17,7 @@ from opmux_deepgemm.generation.source import text
 
 def test_every_family_is_a_part_under_each_tool() -> None:
     parts = checks.parts()
-    families = (*on_gpu.FAMILIES, "added fp8", *grouped_on_gpu.FAMILIES, *gradients_on_gpu.FAMILIES)
+    families = (*on_gpu.FAMILIES, "added fp8", "across bf16", *grouped_on_gpu.FAMILIES, *gradients_on_gpu.FAMILIES)
     assert set(parts) == {"conformance", *(f"{tool} {family}" for tool in checks.TOOLS for family in families)}
     assert parts["racecheck added fp8"] == ("on_gpu.py", "added fp8", "racecheck")
 

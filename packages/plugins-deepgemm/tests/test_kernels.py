@@ -72,6 +72,39 @@ def test_a_kernel_computes_its_product(given, config, out, tmp_path) -> None:
         assert wrong(run(program, product, config, given, seed), given) == 0
 
 
+def across(matrix: torch.Tensor, spare: int) -> torch.Tensor:
+    """The same matrix, its rows next to each other, with NaN between its columns."""
+    rows, columns = matrix.shape
+    memory = torch.full((columns, rows + spare), float("nan"), dtype=matrix.dtype)
+    memory[:, :rows] = matrix.T
+    return memory[:, :rows].T
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "x_across", "w_across", "config"),
+    [
+        (130, 136, 136, False, True, Config("large", 128, 128, 2, 2, 1, 8)),
+        (300, 200, 200, False, True, Config("large", 128, 128, 2, 2, 2, 1)),
+        (70, 72, 264, True, False, Config("large", 64, 96, 3, 1, 1, 8)),
+        (300, 136, 72, True, True, Config("large", 256, 128, 2, 2, 2, 8)),
+        (1, 72, 200, True, True, Config("large", 64, 64, 3, 1, 1, 8)),
+    ],
+    ids=["w", "w, two blocks share it", "x", "both, 256 rows", "one row"],
+)
+def test_operands_may_lie_across_k(m, n, k, x_across, w_across, config, tmp_path) -> None:
+    along = operands(m, n, k, bias=True)
+    given = Operands(
+        across(along.x, -m % 8 + 8) if x_across else along.x,
+        across(along.w, 8) if w_across else along.w,
+        bias=along.bias,
+    )
+    product = given.product(BF16)
+    assert (product.x_across, product.w_across) == (x_across, w_across)
+    program = build(product, config, given, tmp_path)
+    for seed in SEEDS:
+        assert wrong(run(program, product, config, given, seed), given) == 0
+
+
 def outcomes(program: Path, given: Operands, config: Config) -> list[str]:
     """For each seed what the kernel was stopped with, or whether its results are wrong."""
     found = []

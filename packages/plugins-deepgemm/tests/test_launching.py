@@ -65,6 +65,23 @@ def test_the_persistent_kernel(launched) -> None:
     )  # fmt: skip
 
 
+def test_operands_that_lie_across_k(launched) -> None:
+    x, w = torch.zeros(512, 304, dtype=BF16)[:, :300].T, torch.zeros(512, 200, dtype=BF16).T
+    config = Config("large", 128, 128, 4, 2, 2, 8)
+    for _ in range(2):
+        targets.linear(x, w, None, config=config)
+    targets.linear(x.contiguous(), w, None, config=config)
+    targets.linear(x[:1], w.contiguous(), None, config=config)
+    (product, _, given), kept, half, row = launched
+    assert product == Product("bfloat16", "bfloat16", 200, 512, x_across=True, w_across=True)
+    assert given[4:6] == ((512, 300, 304, 1, 64, 64, "BYTES_128"), (512, 200, 200, 1, 64, 64, "BYTES_128"))
+    assert kept[2][3] == "kept"
+    assert half[0] == Product("bfloat16", "bfloat16", 200, 512, w_across=True)
+    assert half[2][4] == (300, 512, 512, 1, 128, 64, "BYTES_128")
+    assert row[0] == Product("bfloat16", "bfloat16", 200, 512, x_across=True)
+    assert row[2][4] == (512, 1, 304, 1, 64, 64, "BYTES_128")
+
+
 def test_the_kernel_for_few_rows(launched) -> None:
     x, w = torch.zeros(1, 3, 512).to(FP8), torch.zeros(200, 512).to(FP8)
     x_scale, w_scale = torch.zeros(4, 1, 3).permute(1, 2, 0), torch.zeros(2, 8)[:, :4]

@@ -101,6 +101,18 @@ def test_gradients_of_weights_are_multiplied_where_they_lie(tmp_path) -> None:
     assert count(found, "LDL") == count(found, "STL") == 0
 
 
+@pytest.mark.parametrize(("x_across", "w_across"), [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("config", [Config("large", 128, 256, 4, 2, 1, 8), Config("large", 256, 128, 4, 2, 2, 8)])
+def test_operands_across_k_are_transposed_by_the_matrix_unit(config, x_across, w_across, tmp_path) -> None:
+    given = Product(BF16, BF16, 2112, 7168, x_across=x_across, w_across=w_across)
+    found, parts = opcodes(given, config, tmp_path), config.block_m // 128
+    assert found[f"HGMMA.64x{config.block_n}x16.F32.BF16"] == 4 * parts == count(found, "HGMMA")
+    assert count(found, "WARPGROUP.DEPBAR") == 2
+    chunks = config.block_m // 64 if x_across else 1, config.block_n // config.cluster // 64 if w_across else 1
+    assert count(found, "UTMALDG") == sum(chunks)
+    assert count(found, "LDL") == count(found, "STL") == 0
+
+
 def test_a_stage_that_two_blocks_share_needs_no_fence_of_the_whole_gpu(tmp_path) -> None:
     alone, shared = (opcodes(product(FP8), Config("large", 128, 128, 6, 2, cluster, 8), tmp_path) for cluster in (1, 2))
     for opcode in ("MEMBAR.ALL.GPU", "ERRBAR"):

@@ -41,6 +41,14 @@ def test_explain_shows_the_config() -> None:
     assert plan.config["kernel"] == "small"
 
 
+def test_operands_across_k_get_tiles_that_the_matrix_unit_can_transpose() -> None:
+    x, w, row = meta(7168, 4096).T, meta(7168, 2112).T, meta(7168, 8)[:, :1].T
+    for given in ((x, meta(2112, 7168)), (meta(4096, 7168), w), (x, w), (row, w), (meta(1, 7168), w)):
+        plan = opmux.explain(opmux.linear, *given, arch="sm_90", backend="deepgemm")
+        assert plan.config["kernel"] == "large"
+        assert given[1] is not w or plan.config["block_n"] // plan.config["cluster"] % 64 == 0
+
+
 def gradient(n: int = 64, k: int = 128, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, ...]:
     offsets = meta(4, dtype=torch.int32)
     return meta(3, n, k, dtype=torch.float32), meta(40, n, dtype=dtype), meta(40, k, dtype=dtype), offsets
@@ -64,8 +72,23 @@ def test_gradients_of_weights_have_a_config() -> None:
         (opmux.linear, (meta((1 << 23) + 1, 16), meta(8, 16)), {}, "tokens = 8388609 is more than 8388608"),
         (opmux.linear, (meta(4, 16), meta(1 << 20, 16)), {}, "n = 1048576 is more than 524288"),
         (opmux.linear, (meta(4, 1 << 25), meta(8, 1 << 25)), {}, "k = 33554432 is more than 16777216"),
-        (opmux.linear, (meta(4, 16), meta(16, 8).T), {}, "the last stride of w is not 1: strides [1, 8]"),
-        (opmux.linear, (meta(16, 4).T, meta(8, 16)), {}, "the last stride of x is not 1: strides [1, 4]"),
+        (
+            opmux.linear, (meta(4, 16), meta(16, 32)[:, ::2].T[:8]), {},
+            "w has unit stride neither along k nor, as a matrix, across it",
+        ),
+        (
+            opmux.linear, (meta(3, 16, 8).mT, meta(8, 16)), {},
+            "x has unit stride neither along k nor, as a matrix, across it",
+        ),
+        (opmux.linear, (meta(16, 4).T, meta(8, 16)), {}, "x is not aligned to 16 bytes"),
+        (
+            opmux.scaled_linear, (codes(4, 8, 32)[0], meta(32, 8, dtype=FP8).T, *codes(4, 8, 32)[2:]),
+            {"out_dtype": BF16}, "the last stride of w is not 1: strides [1, 8]",
+        ),
+        (
+            opmux.scaled_linear, (meta(32, 16, dtype=FP8).T, *codes(16, 8, 32)[1:]),
+            {"out_dtype": BF16}, "the last stride of x is not 1: strides [1, 16]",
+        ),
         (opmux.linear, (meta(4, 20)[:, :16], meta(8, 16)), {}, "x is not aligned to 16 bytes"),
         (opmux.scaled_linear, codes(4, 8, 24), {"out_dtype": BF16}, "k = 24 is not a multiple of 16"),
         (

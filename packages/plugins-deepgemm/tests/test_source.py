@@ -29,7 +29,7 @@ def test_constants() -> None:
         "N": 576, "K": 512, "OPERAND_BYTES": 1, "OUT_BYTES": 4, "BIAS": 1, "SCALED": 1, "W_BY_ROW": 0,
         "ACCUMULATE": 0, "W_SCALE_ROWS": 5,
         "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "AHEAD": 2, "ALTERNATE": 0, "CLUSTER": 2,
-        "GROUP": 8, "SLICE_WIDTH": 128, "W_SCALES": 2,
+        "GROUP": 8, "SLICE_WIDTH": 128, "W_SCALES": 2, "X_ACROSS": 0, "W_ACROSS": 0,
     }  # fmt: skip
     assert constants(BF16, SMALL)["SPLIT"] == 4
 
@@ -79,6 +79,20 @@ def test_groups_are_a_kernel_of_their_own() -> None:
     for product, config in ((ragged, SMALL), (Product("bfloat16", "bfloat16", 8, 64, True, "ragged"), LARGE)):
         with pytest.raises(ValueError, match=r"^groups expected the kernel 'large' and no bias$"):
             constants(product, config)
+
+
+def test_operands_across_k_are_a_kernel_of_their_own() -> None:
+    across = Product("bfloat16", "bfloat16", 2112, 7168, x_across=True, w_across=True)
+    config = Config("large", 128, 128, 4, 2, 2, 8)
+    assert (constants(across, config)["X_ACROSS"], constants(across, config)["W_ACROSS"]) == (1, 1)
+    assert name(across, config) == "bf16_bfloat16_2112x7168_x_across_w_across_large_128x128_4_2_2"
+    for dtype, groups in (("float8_e4m3fn", ""), ("bfloat16", "ragged")):
+        with pytest.raises(ValueError, match=r"^operands that lie across k expected bfloat16 and no groups$"):
+            constants(Product(dtype, "bfloat16", 64, 64, groups=groups, w_across=True), config)
+    with pytest.raises(ValueError, match=r"block_n / cluster a multiple of 64, got 'large', 160 / 2$"):
+        constants(across, LARGE)
+    with pytest.raises(ValueError, match=r"^operands that lie across k expected the kernel 'large', .* got 'small'"):
+        constants(across, SMALL)
 
 
 def test_what_is_added_is_a_kernel_of_its_own() -> None:

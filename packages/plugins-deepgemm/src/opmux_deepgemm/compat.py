@@ -1,8 +1,8 @@
 """DeepGEMM 2.6's names and keywords for the products that this backend computes, on operands in DeepGEMM's layouts.
 
 ``import opmux_deepgemm.compat as deep_gemm`` runs code that was written for DeepGEMM on a Hopper GPU. A result is
-written to ``d``. Operands must lie along k, as DeepGEMM asks on Hopper too: the forms ``nn``, ``tn`` and ``tt`` take
-views of such memory. What is missing raises, and names itself.
+written to ``d``. Codes must lie along k, as DeepGEMM asks on Hopper too: the fp8 forms ``nn``, ``tn`` and ``tt`` take
+views of such memory. In bfloat16 they take operands across k as well. What is missing raises, and names itself.
 
 Source:
     The interface of DeepGEMM 2.6, https://github.com/deepseek-ai/DeepGEMM.

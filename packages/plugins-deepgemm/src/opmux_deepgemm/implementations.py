@@ -1,5 +1,9 @@
 """The records of the products."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from opmux.plugin import (
     Aligned,
     AtMost,
@@ -8,11 +12,14 @@ from opmux.plugin import (
     Contiguous,
     Dtype,
     Exact,
+    Feature,
     FeatureRule,
     Implementation,
     MultipleOf,
+    Predicate,
     Priority,
     ScaleBlock,
+    Signature,
     UnitStride,
 )
 
@@ -31,7 +38,38 @@ MOST_GROUPS, MOST_GROUP_ROWS = 1 << 10, 1 << 20
 ADDING = "scaled_linear_accumulate"
 
 
-def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]) -> Implementation:
+@dataclass(frozen=True)
+class Lies(FeatureRule):
+    """How a required operand lies: ``along`` k, ``across`` it, its rows next to each other, or ``neither``."""
+
+    name: str
+
+    def feature(self, signature: Signature) -> Feature:
+        """The feature's text, over the operand."""
+        t = self.name
+        along = f"({t}.stride()[-1] == 1 or {t}.size(-1) <= 1)"
+        across = f"({t}.dim() == 2 and {t}.stride()[0] == 1 and {t}.stride()[1] >= {t}.size(0))"
+        return Feature(f"lies({t})", f"('along' if {along} else 'across' if {across} else 'neither')")
+
+
+def lie_neither(features: Mapping[str, Any]) -> str | None:
+    """Why an operand cannot be read: it lies neither along k nor across it."""
+    for name in "xw":
+        if features[f"lies({name})"] == "neither":
+            return f"{name} has unit stride neither along k nor, as a matrix, across it"
+    return None
+
+
+_LIES = (Lies("x"), Lies("w"))
+_ALONG = (UnitStride("x", "w"),)
+
+
+def _record(
+    op: str,
+    rows: tuple[FeatureRule, ...],
+    when: tuple[Constraint, ...],
+    strides: tuple[Constraint, ...] = _ALONG,
+) -> Implementation:
     return Implementation(
         op=op,
         target=f"opmux_deepgemm.targets:{op}",
@@ -42,7 +80,7 @@ def _record(op: str, rows: tuple[FeatureRule, ...], when: tuple[Constraint, ...]
             AtMost("k", MOST_K),
             AtMost("n", MOST_N),
             MultipleOf("n", 8),
-            UnitStride("x", "w"),
+            *strides,
             Aligned("x"),
             Aligned("w"),
         ),
@@ -68,6 +106,7 @@ _RAGGED = (AtMost("m", MOST_ROWS), AtMost("groups", MOST_GROUPS))
 _MASKED = (AtMost("max_m", MOST_GROUP_ROWS), AtMost("groups", MOST_GROUPS))
 _OF_RAGGED = (Bucket("m", per_octave=8), Exact("groups"))
 _OF_MASKED = (Bucket("expected_m", per_octave=8), Exact("groups"))
+
 
 GRADIENTS = Implementation(
     op="grouped_weight_grad",
@@ -97,7 +136,12 @@ GRADIENTS = Implementation(
 """Gradients of grouped weights in bfloat16; codes would have to lie along the rows that are summed."""
 
 RECORDS = (
-    _record("linear", (Bucket("tokens", per_octave=8),), (*_BF16, AtMost("tokens", MOST_ROWS), UnitStride("bias"))),
+    _record(
+        "linear",
+        (Bucket("tokens", per_octave=8), *_LIES),
+        (*_BF16, AtMost("tokens", MOST_ROWS), UnitStride("bias")),
+        (Predicate(lie_neither, _LIES),),  # the matrix unit transposes operands of 16 bits as it reads them
+    ),
     _record(
         "scaled_linear",
         (Bucket("batch"), Bucket("m", per_octave=8)),

@@ -130,6 +130,16 @@ def matrix(tensor: Tensor, columns: int) -> Tensor:
     return rows if rows.stride(0) >= columns else rows.contiguous()
 
 
+def lies_across(tensor: Tensor) -> bool:
+    """Whether a matrix lies across k: its rows are next to each other, the columns far apart."""
+    return tensor.dim() == 2 and tensor.stride(1) != 1 and tensor.size(1) > 1 and tensor.stride(0) == 1
+
+
+def across_map(tensor: Tensor) -> bytes:
+    """The tensor map of a matrix that lies across k, by which boxes of 64 columns of 64 rows are copied."""
+    return map_of(tensor.mT, len(tensor), 64, 64)
+
+
 def map_of(tensor: Tensor, columns: int, box_rows: int, box_columns: int, width: int = 128) -> bytes:
     """The tensor map of a tensor's rows, by which boxes of so many rows and columns are copied in a swizzle."""
     rows = matrix(tensor, columns)
@@ -227,7 +237,9 @@ def _ready(given: Operands) -> Operands:
         x_scale = x_scale.reshape(-1, x_scale.shape[-1])
     offsets, sizes = (None if tensor is None else tensor.contiguous() for tensor in (given.offsets, given.sizes))
     return given._replace(
-        x=matrix(given.x, k), w=matrix(given.w, k), x_scale=x_scale, offsets=offsets, sizes=sizes
+        x=given.x if lies_across(given.x) else matrix(given.x, k),
+        w=given.w if lies_across(given.w) else matrix(given.w, k),
+        x_scale=x_scale, offsets=offsets, sizes=sizes,
     )  # fmt: skip
 
 
@@ -239,7 +251,8 @@ def _prepared(
     n, out_bytes = y.shape[-1], y.element_size()
     layout, groups = given.layout, len(given.w) // n
     dtype, out = (str(tensor.dtype).removeprefix("torch.") for tensor in (given.x, y))
-    product = Product(dtype, out, n, k, given.bias is not None, layout, accumulate)
+    across = lies_across(given.x), lies_across(given.w)
+    product = Product(dtype, out, n, k, given.bias is not None, layout, accumulate, *across)
     m = rows // groups if layout == "masked" else rows
     places = itertools.count()
     place = {field: next(places) for field, tensor in given._asdict().items() if tensor is not None}
@@ -258,6 +271,9 @@ def _prepared(
         MapOf(1, functools.partial(map_of, columns=k, box_rows=config.block_n // share, box_columns=box)),
         Address(result),
     ]
+    for place_of, lies in enumerate(across):
+        if lies:
+            arguments[place_of] = MapOf(place_of, across_map)
     if config.kernel == "large":
         width = config.slice_width(out_bytes)
         in_slices = functools.partial(map_of, columns=n, box_rows=64, box_columns=width // out_bytes, width=width)

@@ -61,7 +61,8 @@ class Sizes(NamedTuple):
     """A product: rows of x, rows of w, bytes of k, and whether the operands are codes with scales.
 
     Where the rows of x come in groups, ``groups`` is their number, and n the rows of each one's w; else it is 0.
-    ``added`` says that the product is added to float32, with scales of each row of w.
+    ``added`` says that the product is added to float32, with scales of each row of w. ``x_across`` and ``w_across`` say
+    that the operand lies across k.
     """
 
     m: int
@@ -70,6 +71,8 @@ class Sizes(NamedTuple):
     scaled: bool
     groups: int = 0
     added: bool = False
+    x_across: bool = False
+    w_across: bool = False
 
     @property
     def together(self) -> float:
@@ -96,7 +99,8 @@ class Scored(NamedTuple):
 
 def configs(sizes: Sizes) -> Iterator[Config]:
     """Every config that is legal for a product and no more than twice as large, in a fixed order."""
-    small = not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]
+    across = sizes.x_across or sizes.w_across
+    small = not across and not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]
     for config in _large(sizes) if not small or sizes.m > FEWEST_ROWS else ():
         if config.block_m < 2 * max(sizes.together, 33) and config.block_n < 2 * max(sizes.n, 17):
             yield config
@@ -114,6 +118,8 @@ def _large(sizes: Sizes) -> Iterator[Config]:
             if stages < 2 or held * block_m // consumers * block_n // 128 > MOST_VALUES:
                 continue
             for cluster in (1, 2):
+                if sizes.w_across and block_n // cluster % 64:
+                    continue  # w comes in chunks of 64 rows
                 if cluster == 1 or sizes.together > block_m:
                     base = Config("large", block_m, block_n, stages, consumers, cluster, group=8)
                     yield base
@@ -193,7 +199,8 @@ def scored(sizes: Sizes) -> tuple[Scored, ...]:
 
 
 def _linear(features: Mapping[str, Any]) -> Sizes:
-    return Sizes(max(int(features["bucket(tokens, 8)"]), 1), features["n"], 2 * features["k"], False)
+    lie = (features.get(f"lies({name})") == "across" for name in "xw")
+    return Sizes(max(int(features["bucket(tokens, 8)"]), 1), features["n"], 2 * features["k"], False, 0, False, *lie)
 
 
 def _scaled(features: Mapping[str, Any]) -> Sizes:

@@ -104,7 +104,7 @@ static ucontext_t scheduler;
 static long progress = 0;
 static bool eager;  // whether background work is done at once
 static int operand_bytes;
-static bool across;  // whether operands lie across the dim that is summed
+static bool a_across, b_across;  // whether the operand lies across the dim that is summed
 static std::mt19937 draw;
 static std::vector<std::unique_ptr<Block>> blocks;
 static std::vector<std::unique_ptr<Fiber>> fibers;
@@ -204,7 +204,7 @@ static float value_of(const u8* code) {
   return *code & 128 ? -size : size;
 }
 
-static float operand(Block* block, u64 descriptor, u32 row, u32 k) {
+static float operand(Block* block, u64 descriptor, u32 row, u32 k, bool across) {
   if (descriptor >> 62 != 1) fail("descriptor: not the 128-byte swizzle");
   if (descriptor >> 49 & 7) fail("descriptor: base offset");
   const u32 chunk = (descriptor >> 16 & 0x3FFF) << 4;
@@ -221,7 +221,7 @@ static void multiply_now(Fiber* fiber, const Product& product) {
     const u32 row = 16 * warp + lane / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
     float sum = product.accumulate ? product.values[i] : 0.0f;
     for (u32 k = 0; k < 32u / operand_bytes; ++k)
-      sum += operand(fiber->block, product.a, row, k) * operand(fiber->block, product.b, column, k);
+      sum += operand(fiber->block, product.a, row, k, a_across) * operand(fiber->block, product.b, column, k, b_across);
     product.values[i] = sum;
   }
 }

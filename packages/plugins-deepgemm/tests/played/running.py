@@ -42,7 +42,13 @@ class Operands:
         n, k = self.w.shape[-2:]
         names = [str(dtype).removeprefix("torch.") for dtype in (self.x.dtype, out)]
         layout = "ragged" if self.offsets is not None else "masked" if self.sizes is not None else ""
-        return Product(*names, n, k, self.bias is not None, layout, self.added_to is not None)
+        across = (bool(pitch(self.x)), bool(pitch(self.w)))
+        return Product(*names, n, k, self.bias is not None, layout, self.added_to is not None, *across)
+
+
+def pitch(operand: Tensor) -> int:
+    """Elements from one column of k to the next of an operand that lies across k; else 0."""
+    return operand.stride(-1) if operand.stride(-1) > 1 else 0
 
 
 def build(product: Product, config: Config, operands: Operands, folder: Path) -> Path:
@@ -59,6 +65,7 @@ def build(product: Product, config: Config, operands: Operands, folder: Path) ->
             "#define SMALL\n" if config.kernel == "small" else "#define GRADIENTS\n" if product.gradient else "",
             read("layouts.cuh"),
             body(product, config),
+            f"constexpr long X_PITCH = {pitch(operands.x)}, W_PITCH = {pitch(operands.w)};\n",
             *(f"constexpr long {name} = {stride};\n" for name, stride in zip(names, strides, strict=True)),
             (HERE / "main.cpp.part").read_text(),
         ]

@@ -17,6 +17,9 @@
 // time, and it is idle while both scale. W_BY_ROW: each
 // row of w has scales of its own; the producer's other warps bring those of a stage into shared memory, by turns.
 //
+// X_ACROSS, W_ACROSS: columns of k of the operand, which has 16 bits, lie far apart, and its rows next to each other. A
+// stage holds it in chunks of 64 rows, of which k runs down, and the matrix unit transposes it as it reads it.
+//
 // ACCUMULATE: the result is added to y, which is float32, by the copy engine.
 
 constexpr int BLOCK_K = 128 / OPERAND_BYTES;
@@ -27,6 +30,8 @@ constexpr int PARTS = GROUP_ROWS / 64;  // results of the matrix unit that a con
 constexpr int VALUES = BLOCK_N / 2;     // of each, in a thread
 
 constexpr u32 X_BYTES = BLOCK_M * 128, W_BYTES = BLOCK_N * 128, STAGE_BYTES = X_BYTES + W_BYTES;
+constexpr u32 CHUNK_BYTES = 8192;  // of 64 rows of an operand that lies across k
+constexpr u32 X_STEP = X_ACROSS ? 2048 : 32, W_STEP = W_ACROSS ? 2048 : 32;  // bytes to the next products' part of k
 constexpr int SLICE_COLUMNS = SLICE_WIDTH / OUT_BYTES, SLICES = BLOCK_N / SLICE_COLUMNS;
 constexpr u32 SLICE_BYTES = 64 * SLICE_WIDTH;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
@@ -266,11 +271,27 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           const u32 x_at = ring + stage * STAGE_BYTES, w_at = x_at + X_BYTES;
           barrier_wait(empty + 8 * stage, phase ^ 1);
           barrier_expect(full + 8 * stage, STAGE_BYTES);
-          tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, x_row);
+          if constexpr (X_ACROSS) {
+#pragma unroll
+            for (int i = 0; i < BLOCK_M / 64; ++i)
+              tma_load(x_at + i * CHUNK_BYTES, x_map, full + 8 * stage, x_row + 64 * i, block * BLOCK_K);
+          } else {
+            tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, x_row);
+          }
           if constexpr (CLUSTER > 1) {
             const int half = rank * (BLOCK_N / CLUSTER);
-            tma_load_multicast(w_at + half * 128, w_map, full + 8 * stage, block * BLOCK_K, w_row + half,
-                               (1 << CLUSTER) - 1);
+            if constexpr (W_ACROSS) {
+#pragma unroll
+              for (int i = half; i < half + BLOCK_N / CLUSTER; i += 64)
+                tma_load_multicast(w_at + i * 128, w_map, full + 8 * stage, w_row + i, block * BLOCK_K, (1 << CLUSTER) - 1);
+            } else {
+              tma_load_multicast(w_at + half * 128, w_map, full + 8 * stage, block * BLOCK_K, w_row + half,
+                                 (1 << CLUSTER) - 1);
+            }
+          } else if constexpr (W_ACROSS) {
+#pragma unroll
+            for (int i = 0; i < BLOCK_N; i += 64)
+              tma_load(w_at + i * 128, w_map, full + 8 * stage, w_row + i, block * BLOCK_K);
           } else {
             tma_load(w_at, w_map, full + 8 * stage, block * BLOCK_K, w_row);
           }
@@ -380,14 +401,16 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         u32 read = 0;  // the stage of the products that may not be done yet
         for (int block = 0; block < K_BLOCKS; ++block) {
           const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
-          const u64 x_from = descriptor(x_at), w_from = descriptor(ring + stage * STAGE_BYTES + X_BYTES);
+          const u32 w_at = ring + stage * STAGE_BYTES + X_BYTES;
+          const u64 x_from = X_ACROSS ? across_descriptor(x_at, CHUNK_BYTES) : descriptor(x_at);
+          const u64 w_from = W_ACROSS ? across_descriptor(w_at, CHUNK_BYTES) : descriptor(w_at);
           barrier_wait(full + 8 * stage, phase);
           products_begin();
 #pragma unroll
           for (int i = 0; i < 4; ++i)
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
-              multiply(total[p], advanced(x_from, p * 8192 + 32 * i), advanced(w_from, 32 * i), block + i != 0);
+              multiply(total[p], advanced(x_from, p * 8192 + X_STEP * i), advanced(w_from, W_STEP * i), block + i != 0);
           products_commit();
           products_wait<1>();
           if (block > 0) release(empty + 8 * read, lane);

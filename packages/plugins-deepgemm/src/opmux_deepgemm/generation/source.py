@@ -31,6 +31,8 @@ class Product:
         accumulate: whether it is added to the result, which is float32. Without groups, w then has scales of 1x128
             blocks. With ragged groups it is the gradient of weights, of n rows and k columns for each group: the rows
             of a group are summed.
+        x_across: whether x, of 16 bits, lies across k: its rows are next to each other.
+        w_across: whether w does.
     """
 
     dtype: str
@@ -40,6 +42,8 @@ class Product:
     bias: bool = False
     groups: Layout = ""
     accumulate: bool = False
+    x_across: bool = False
+    w_across: bool = False
 
     @property
     def scaled(self) -> bool:
@@ -103,12 +107,16 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         raise ValueError("a product that is added expected the kernel 'large', float32, no bias and no groups")
     if product.groups and (config.kernel != "large" or product.bias):
         raise ValueError("groups expected the kernel 'large' and no bias")
+    if product.x_across or product.w_across:
+        _check_across(product, config)
     if config.kernel == "small":
         return found | {"SPLIT": config.cluster}
     return found | {
         "CLUSTER": config.cluster,
         "GROUP": config.group,
         "SLICE_WIDTH": config.slice_width(product.out_bytes),
+        "X_ACROSS": int(product.x_across),
+        "W_ACROSS": int(product.w_across),
         "ALTERNATE": config.alternate if product.scaled else 0,
         "W_SCALES": blocks_touched(config.block_n) if by_blocks else 1,
     }
@@ -120,6 +128,16 @@ def _check_gradient(product: Product, config: Config) -> None:
     if config.kernel != "large" or config.cluster != 1 or config.block_n % 64:
         raise ValueError(
             "the gradient of weights expected the kernel 'large', no clusters, and block_n a multiple of 64"
+        )
+
+
+def _check_across(product: Product, config: Config) -> None:
+    if product.dtype != "bfloat16" or product.groups:
+        raise ValueError("operands that lie across k expected bfloat16 and no groups")
+    if config.kernel != "large" or (product.w_across and config.block_n // config.cluster % 64):
+        raise ValueError(
+            "operands that lie across k expected the kernel 'large', and where w does block_n / cluster a multiple of "
+            f"64, got {config.kernel!r}, {config.block_n} / {config.cluster}"
         )
 
 
@@ -138,7 +156,7 @@ def text(product: Product, config: Config) -> str:
     return (
         read("instructions.cuh")
         + read("layouts.cuh")
-        + multiply(product.dtype, columns, product.gradient)
+        + multiply(product.dtype, columns, product.gradient or product.x_across, product.gradient or product.w_across)
         + body(product, config)
     )
 
@@ -147,6 +165,7 @@ def name(product: Product, config: Config) -> str:
     """What messages and the cache call a kernel."""
     kind = {"bfloat16": "bf16", "float8_e4m3fn": "fp8"}[product.dtype]
     groups = f"_{product.groups}" * bool(product.groups) + "_added" * product.accumulate
+    groups += "_x_across" * product.x_across + "_w_across" * product.w_across
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
     if config.alternate:
         tile += f"_{config.alternate}"
