@@ -22,6 +22,8 @@ from opmux_emulator import Memory, Report, launch
 
 K_BYTES = 2048
 HIDDEN, ROWS = 8192, 4
+HEADS = 32
+LINE = 128
 BLOCKS = "fp8, scales of blocks"
 HEADER = """\
 # Model figures
@@ -93,6 +95,7 @@ def rows() -> Iterator[str]:
         "silu_and_mul": (Recipe("bf16", gates=True), 2 * 3),
         "quantize": (Recipe("bf16", codes="fp8", block="block"), 2 + 1 + 4 / 128),
         "rms_norm_quantize": (Recipe("bf16", "bf16", norm="rms", codes="fp8", block="token"), 2 + 2 + 1),
+        "add_rms_norm_quantize": (Recipe("bf16", "bf16", adds=True, norm="rms", codes="fp8", block="token"), 2 * 4 + 1),
         "silu_and_mul_quantize": (Recipe("bf16", gates=True, codes="fp8", block="block"), 4 + 1 + 4 / 128),
     }
     for name, (recipe, least) in cases.items():
@@ -115,9 +118,32 @@ def rows() -> Iterator[str]:
             )
 
 
+def heads() -> Iterator[str]:
+    """Kernels of a token's heads: what they move."""
+    yield "\n## Kernels of heads\n"
+    yield f"{ROWS} tokens with {HEADS} query heads and as many key heads of {launches.HEAD}, bfloat16. Bytes are of"
+    yield "whole lines of 128, counted for each access by itself. The least is each tensor once, and for each token a"
+    yield "row of both tables: every wave of `apply_rope` reads that row, which only the first has to fetch from"
+    yield "memory.\n"
+    yield "| op | arch | bytes over the least | bytes a request | registers | waves a SIMD |"
+    yield "|---|---|---|---|---|---|"
+    for arch in ARCHS:
+        runs = {
+            "`apply_rope`, halves": launches.rotation(arch, ROWS, HEADS, interleaved=False),
+            "`apply_rope`, neighbours": launches.rotation(arch, ROWS, HEADS, interleaved=True),
+            "`write_kv_cache`, keys": launches.cache_write(arch, ROWS, HEADS),
+        }
+        for name, (kernel, report, least) in runs.items():
+            counts = report.counts
+            yield (
+                f"| {name} | {arch} | {LINE * counts.memory_lines / least:.3f} | {counts.bytes_per_request:.0f} | "
+                f"{kernel.files['v'].most} | {counts.waves_per_simd} |"
+            )
+
+
 def main() -> None:
     """Write the page."""
-    lines = [HEADER.rstrip(), *loops(), *same_tiles.table(), *peers.table(), *attention(), *rows()]
+    lines = [HEADER.rstrip(), *loops(), *same_tiles.table(), *peers.table(), *attention(), *rows(), *heads()]
     Path(__file__).with_name("figures.md").write_text("\n".join(lines) + "\n")
 
 

@@ -8,9 +8,13 @@ from opmux_asm.kernels.attention import Attention
 from opmux_asm.kernels.attention_places import ROWS as QUERIES
 from opmux_asm.kernels.attention_places import UNMASKED
 from opmux_asm.kernels.block_products import BLOCK, BlockProduct
+from opmux_asm.kernels.cache import THREADS as COPYING
+from opmux_asm.kernels.cache import copy_heads
 from opmux_asm.kernels.operands import Operands
 from opmux_asm.kernels.paged_decode import Decode
 from opmux_asm.kernels.products import Product
+from opmux_asm.kernels.rope import THREADS as ROTATING
+from opmux_asm.kernels.rope import rope
 from opmux_asm.objects.toolchain import assemble
 from opmux_asm.writer import Kernel, module
 from opmux_emulator import Latencies, Memory, Program, Report, launch
@@ -73,3 +77,31 @@ def paged(arch: str, cache: str, keys: int, group: int) -> tuple[Kernel, Report]
     scale = [np.float32(math.log2(math.e) / math.sqrt(HEAD)), np.uint32(1), np.uint32(0xFFFFFFFF), np.uint32(0)]
     null = [np.uint64(0), np.uint64(0)]
     return kernel, run(kernel, [*pointers, *null, *map(np.uint32, numbers), *scale], memory)
+
+
+def rotation(arch: str, tokens: int, heads: int, *, interleaved: bool) -> tuple[Kernel, Report, int]:
+    """As many query heads as key heads of tokens, bfloat16; the last result is the fewest bytes that it can move."""
+    kernel, memory = rope(arch, "bf16", HEAD // 2, interleaved), Memory()
+    tensors = [normal(tokens, heads, HEAD) for _ in range(2)]
+    tables = [np.ones((tokens, HEAD // 2), "f4") for _ in range(2)]
+    results = [np.zeros_like(tensor) for tensor in tensors]
+    pointers = [memory.add(tensor) for tensor in (*tensors, *tables)]
+    outputs = [memory.add(tensor) for tensor in results]
+    size = 2 * HEAD * heads
+    steps = max(1, -(-size // (16 * (1 if interleaved else 2) * ROTATING)))
+    arguments = [*pointers, np.uint64(0), *outputs, *map(np.uint32, (tokens, size, size, steps, steps, 0))]
+    report = launch(program_of(kernel), kernel.name, (tokens, 1, 1), (ROTATING,), arguments, memory=memory)
+    return kernel, report, 2 * sum(t.nbytes for t in tensors) + sum(t.nbytes for t in tables)
+
+
+def cache_write(arch: str, tokens: int, heads: int) -> tuple[Kernel, Report, int]:
+    """The keys of tokens to slots of a cache, bfloat16; the last result is the fewest bytes that it can move."""
+    kernel, memory = copy_heads(arch), Memory()
+    keys, cache = normal(tokens, heads, HEAD), np.zeros((1, PAGE, heads, HEAD), "u2")
+    pointers = [memory.add(tensor) for tensor in (keys, cache, np.arange(tokens, dtype="i8"))]
+    row = 2 * HEAD
+    chunks = row // 16
+    sizes = (heads * row, row, PAGE * heads * row, heads * row, row, PAGE, heads, PAGE.bit_length() - 1)
+    numbers = map(np.uint32, (*sizes, chunks.bit_length() - 1, -(-heads * chunks // COPYING)))
+    report = launch(program_of(kernel), kernel.name, (tokens, 1, 1), (COPYING,), [*pointers, *numbers], memory=memory)
+    return kernel, report, 2 * keys.nbytes
