@@ -26,7 +26,7 @@ with _paused():
     )
     from opmux.ops.attention import attention, attention_backward, attention_lse, merge_attention_states
     from opmux.ops.attention_varlen import attention_varlen, attention_varlen_backward, attention_varlen_lse
-    from opmux.ops.conversion import convert_fp8, convert_scale
+    from opmux.ops.conversion import convert_fp8, convert_scale, pack_scale, unpack_scale
     from opmux.ops.fused_loss import (
         fused_linear_cross_entropy,
         fused_linear_cross_entropy_backward,
@@ -100,6 +100,7 @@ __all__ = [
     "linear_backward",
     "masked_grouped_linear",
     "merge_attention_states",
+    "pack_scale",
     "paged_attention",
     "paged_attention_lse",
     "policy",
@@ -121,6 +122,7 @@ __all__ = [
     "silu_mul_backward",
     "static_quantize",
     "trace",
+    "unpack_scale",
     "write_kv_cache",
 ]
 

@@ -74,6 +74,7 @@ __all__ = [
     "linear_backward",
     "masked_grouped_linear",
     "merge_attention_states",
+    "pack_scale",
     "paged_attention",
     "paged_attention_lse",
     "policy",
@@ -95,6 +96,7 @@ __all__ = [
     "silu_mul_backward",
     "static_quantize",
     "trace",
+    "unpack_scale",
     "write_kv_cache",
 ]
 
@@ -1203,6 +1205,26 @@ class _merge_attention_states_backward(_Op):
 
 merge_attention_states_backward: _merge_attention_states_backward
 
+class _pack_scale(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        scale: Tensor,
+        *,
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        scale: Tensor,
+        *,
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+pack_scale: _pack_scale
+
 class _paged_attention(_Op):
     reference: Callable[..., Tensor]
     def __call__(
@@ -1651,6 +1673,30 @@ class _static_quantize(_Op):
     ) -> Callable[..., Tensor]: ...
 
 static_quantize: _static_quantize
+
+class _unpack_scale(_Op):
+    reference: Callable[..., Tensor]
+    def __call__(
+        self,
+        packed: Tensor,
+        *,
+        k_blocks: int,
+        dtype: torch.dtype,
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
+    def bind(
+        self,
+        packed: Tensor,
+        *,
+        k_blocks: int,
+        dtype: torch.dtype,
+        scale_major: Literal["k", "m"] = "k",
+        backend: str | None = None,
+    ) -> Callable[..., Tensor]: ...
+
+unpack_scale: _unpack_scale
 
 class _write_kv_cache(_Op):
     reference: Callable[..., None]

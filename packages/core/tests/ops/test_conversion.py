@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import opmux
-from opmux.ops.conversion import convert_fp8, convert_scale
+from opmux.errors import InvalidArgument
+from opmux.ops.conversion import convert_fp8, convert_scale, pack_scale, unpack_scale
 
 E8M0 = torch.float8_e8m0fnu
 NAN, INF = float("nan"), float("inf")
@@ -98,16 +99,41 @@ def test_results_are_tensors_of_their_own():
         assert result.data_ptr() != scale.data_ptr()
 
 
-@pytest.mark.parametrize("blocks", [1, 4, 7, 8])
-@pytest.mark.parametrize("m_first", [False, True], ids=["k", "m"])
-def test_packed_scales_are_a_view(blocks, m_first):
-    """As the docs have it: four along k to an int32, the first in the lowest byte."""
-    scale = opmux.convert_scale(torch.rand(6, blocks) + 1e-3, dtype=E8M0)
-    padded = torch.nn.functional.pad(scale.view(torch.uint8), (0, -blocks % 4))
-    packed = padded.view(torch.int32)
-    assert packed.shape == (6, -(-blocks // 4))
-    assert int(packed[2, 0]) & 255 == int(scale.view(torch.uint8)[2, 0])
-    if m_first:
-        packed = packed.mT.contiguous().mT
-    unpacked = packed.contiguous().view(E8M0)[..., :blocks]
-    same(opmux.convert_scale(unpacked, dtype=torch.float32), scale.float())
+def test_four_scales_to_an_int32_the_first_in_the_lowest_byte():
+    scale = torch.tensor([[1.0, 2.0, 0.5, 3.0, 4.0], [INF, NAN, -1.0, 0.0, 2.0**-126]])
+    packed = pack_scale.reference(scale)
+    assert packed.dtype == torch.int32
+    bytes_of = [[int(word) >> shift & 255 for word in row for shift in (0, 8, 16, 24)] for row in packed]
+    assert bytes_of == [[127, 128, 126, 129, 129, 0, 0, 0], [255, 255, 255, 0, 1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 4, 7, 8])
+@pytest.mark.parametrize("major", ["k", "m"])
+@pytest.mark.parametrize("dtype", [torch.float32, E8M0], ids=str)
+def test_unpacking_restores_what_was_packed(blocks, major, dtype):
+    scale = convert_scale.reference(torch.rand(2, 6, blocks) + 1e-3, dtype=E8M0)
+    packed = opmux.pack_scale(scale.to(dtype), scale_major=major, backend="reference")
+    words = -(-blocks // 4)
+    assert packed.shape == (2, 6, words)
+    if words > 1:
+        assert packed.stride() == ((words * 8, 1, 8) if major == "m" else (words * 6, words, 1))
+    found = opmux.unpack_scale(packed, k_blocks=blocks, dtype=dtype, scale_major=major, backend="reference")
+    assert found.dtype == dtype
+    assert found.stride() == convert_scale.reference(scale, dtype=dtype, scale_major=major).stride()
+    same(found, scale)
+
+
+def test_every_byte_is_unpacked():
+    codes = torch.arange(256, dtype=torch.uint8)
+    found = unpack_scale.reference(codes.view(torch.int32).reshape(8, 8), k_blocks=32, dtype=torch.float32)
+    same(found.flatten(), codes.view(E8M0).float())
+
+
+@pytest.mark.parametrize("k_blocks", [4, 9, -1])
+def test_a_number_of_scales_that_the_integers_do_not_hold(k_blocks):
+    with pytest.raises(InvalidArgument) as raised:
+        opmux.unpack_scale(torch.zeros(3, 2, dtype=torch.int32), k_blocks=k_blocks, dtype=torch.float32)
+    assert str(raised.value).splitlines()[0] == (
+        "unpack_scale: `k_blocks` expected k_blocks >= 0 and words == -(-k_blocks // 4), got "
+        f"k_blocks = {k_blocks}, words = 2; `k_blocks` is the number of scales in a row, of which each int32 holds 4"
+    )

@@ -540,6 +540,17 @@ def test_quantised_from_the_rounded_value(hold: Hold) -> None:
     assert_fails(hold("rms_norm_quantize", rms_norm_quantize, when=(HALVES,)), "element bound", "global bound")
 
 
+def test_packed_scales_in_the_other_order(hold: Hold) -> None:
+    def pack_scale(scale: Tensor, **options: Any) -> Tensor:
+        packed = opmux.pack_scale.reference(scale, **options)
+        if not packed.numel():
+            return packed
+        flipped = packed.contiguous().view(torch.uint8).unflatten(-1, (-1, 4)).flip(-1)
+        return packed.copy_(flipped.flatten(-2).view(torch.int32))
+
+    assert_fails(hold("pack_scale", pack_scale), "integers")
+
+
 # Products of codes
 
 

@@ -204,6 +204,8 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
     "static_quantize": lambda m: ((m.real(5, 256), m.scale(5, 2)), {"dtype": torch.int8}),
     "dequantize": lambda m: ((m.codes(5, 256), m.scale(5, 2)), {"out_dtype": torch.float32}),
     "convert_scale": lambda m: ((m.scale(5, 2),), {"dtype": torch.float32}),
+    "pack_scale": lambda m: ((m.scale(5, 6),), {}),
+    "unpack_scale": lambda m: ((m.ints([[1, 2], [3, 4]]),), {"k_blocks": 6, "dtype": torch.float32}),
     "convert_fp8": lambda m: ((m.codes(5, 256), m.scale(5, 2)), {"dtype": torch.float8_e4m3fnuz}),
     "rms_norm_quantize": lambda m: ((m.real(5, 8), m.real(8)), {"dtype": torch.int8}),
     "add_rms_norm_quantize": lambda m: ((m.real(5, 8), m.real(5, 8), m.real(8)), {"dtype": torch.int8}),
@@ -248,6 +250,8 @@ DIFFERENTIABLE = [n for n in ALL if OPS[n].gradient != REFUSED]
 MUTATING = [n for n in ALL if OPS[n].signature.mutates]
 FUNCTIONAL = [n for n in ALL if not OPS[n].signature.mutates]
 WITH_OUT = [n for n in ALL if OPS[n].signature.takes_out]
+INTEGERS = [n for n in ALL if not any(d.is_floating_point for t in OPS[n].signature.tensors for d in t.dtypes)]
+"""Ops whose tensors hold integers, of which nothing asks for a gradient."""
 REFUSING = [n for n in ALL if OPS[n].gradient == REFUSED and not OPS[n].is_backward]
 
 

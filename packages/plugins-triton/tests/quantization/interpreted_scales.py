@@ -2,8 +2,9 @@
 
 import sys
 
-from quantization.scale_calls import SHAPES, check
+from quantization.scale_calls import SHAPES, check, check_unpacking
 
 for shape in SHAPES:
     check(shape, "cpu")
+    check_unpacking(shape, "cpu")
 sys.stdout.write("all equal\n")

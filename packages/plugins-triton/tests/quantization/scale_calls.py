@@ -1,4 +1,6 @@
-"""Calls of `convert_scale`, checked against the reference bit by bit: the interpreter and the GPU run the same ones."""
+"""Calls that convert, pack and unpack scales, checked against the references bit by bit: interpreted and on a GPU."""
+
+from typing import Any
 
 import torch
 
@@ -18,26 +20,46 @@ def scales(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     flat[: len(ODD)] = torch.tensor(ODD)[: flat.numel()]
     if dtype == torch.float32:
         return values
+    if dtype == torch.int32:
+        return torch.randint(-(2**31), 2**31, shape, generator=generator, dtype=torch.int32)
     return torch.randint(256, shape, generator=generator, dtype=torch.uint8).view(dtype)
 
 
 def check(shape: tuple[int, ...], device: str) -> None:
     """Every pair of dtypes and every layout; contiguous, transposed, and a part of a larger tensor."""
     for dtype in DTYPES:
-        whole = scales((*shape[:-1], shape[-1] + 3), dtype).to(device)
-        forms = [whole[..., 2:-1], scales(shape, dtype).to(device)]
-        forms += [scales((*shape[:-2], shape[-1], shape[-2]), dtype).to(device).mT]
-        if len(shape) > 3:
-            forms.append(scales((shape[1], shape[0], *shape[2:]), dtype).to(device).transpose(0, 1))
-        for given in forms:
+        for given in _forms(shape, dtype, device):
+            for major in ("k", "m"):
+                for to in DTYPES:
+                    _same("convert_scale", given, dtype=to, scale_major=major)
+                _same("pack_scale", given, scale_major=major)
+
+
+def check_unpacking(shape: tuple[int, ...], device: str) -> None:
+    """The same for integers of four scales, of which the last one of a row is used whole, or by three or one."""
+    for given in _forms(shape, torch.int32, device):
+        for blocks in {max(0, 4 * shape[-1] - less) for less in (0, 1, 3)}:
             for to in DTYPES:
                 for major in ("k", "m"):
-                    options = {"dtype": to, "scale_major": major}
-                    found, wanted = (opmux.convert_scale(given, **options, backend=b) for b in ("triton", "reference"))
-                    assert _steps(found) == _steps(wanted)
-                    assert torch.equal(_bits(found), _bits(wanted)), (shape, dtype, to, major)
-                    if major == "m" and found.numel():
-                        assert not bool(_padding(found).any())
+                    _same("unpack_scale", given, k_blocks=blocks, dtype=to, scale_major=major)
+
+
+def _forms(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+    whole = scales((*shape[:-1], shape[-1] + 3), dtype).to(device)
+    forms = [whole[..., 2:-1], scales(shape, dtype).to(device)]
+    forms += [scales((*shape[:-2], shape[-1], shape[-2]), dtype).to(device).mT]
+    if len(shape) > 3:
+        forms.append(scales((shape[1], shape[0], *shape[2:]), dtype).to(device).transpose(0, 1))
+    return forms
+
+
+def _same(op: str, given: torch.Tensor, **options: Any) -> None:
+    found, wanted = (getattr(opmux, op)(given, **options, backend=b) for b in ("triton", "reference"))
+    assert found.dtype == wanted.dtype
+    assert _steps(found) == _steps(wanted)
+    assert torch.equal(_bits(found), _bits(wanted)), (op, given.shape, given.stride(), given.dtype, options)
+    if options["scale_major"] == "m" and found.numel():
+        assert not bool(_padding(found).any())
 
 
 def _bits(scale: torch.Tensor) -> torch.Tensor:

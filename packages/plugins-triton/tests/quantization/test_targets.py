@@ -33,6 +33,7 @@ def test_interpreted_conversions_of_scales_agree_with_the_reference(interpret: C
 @pytest.mark.parametrize("shape", [*scale_calls.SHAPES, (4096, 56)], ids=str)
 def test_conversions_of_scales_on_the_gpu(shape: tuple[int, ...]) -> None:
     scale_calls.check(shape, "cuda")
+    scale_calls.check_unpacking(shape, "cuda")
 
 
 @pytest.mark.parametrize("op", ["rms_norm_quantize", "silu_and_mul_quantize"])

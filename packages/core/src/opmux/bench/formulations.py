@@ -212,6 +212,18 @@ def convert_scale(scale: Tensor, *, dtype: torch.dtype, scale_major: str) -> Ten
     return scale.to(dtype).mT.contiguous().mT
 
 
+def pack_scale(scale: Tensor, *, scale_major: str) -> Tensor:
+    """Exponents, rounded up, as bytes; four of them as an integer; a transposed copy."""
+    codes = (torch.frexp(scale).exponent + 127).to(torch.uint8)
+    return F.pad(codes, (0, -codes.shape[-1] % 4)).view(torch.int32).mT.contiguous().mT
+
+
+def unpack_scale(packed: Tensor, *, k_blocks: int, dtype: torch.dtype, scale_major: str) -> Tensor:
+    """The bytes of each integer as e8m0, converted; a transposed copy."""
+    codes = packed.contiguous().view(torch.float8_e8m0fnu)[..., :k_blocks]
+    return codes.to(dtype).mT.contiguous().mT
+
+
 def convert_fp8(q: Tensor, scale: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Conversion of the halves, by way of float32."""
     return (0.5 * q.float()).to(dtype), 2.0 * scale

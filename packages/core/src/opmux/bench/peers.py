@@ -49,6 +49,8 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "static_quantize": f.static_quantize,
     "dequantize": f.dequantize,
     "convert_scale": f.convert_scale,
+    "pack_scale": f.pack_scale,
+    "unpack_scale": f.unpack_scale,
     "convert_fp8": f.convert_fp8,
     "rms_norm_quantize": f.rms_norm_quantize,
     "add_rms_norm_quantize": f.add_rms_norm_quantize,

@@ -134,6 +134,18 @@ def _convert_scale(data: Data, s: Shape) -> Arguments:
     return Arguments((_scales(data, s.tokens, s.hidden),), {"dtype": torch.float32, "scale_major": "m"})
 
 
+def _pack_scale(data: Data, s: Shape) -> Arguments:
+    return Arguments((_scales(data, s.tokens, s.hidden),), {"scale_major": "m"})
+
+
+def _unpack_scale(data: Data, s: Shape) -> Arguments:
+    scale = _scales(data, s.tokens, s.hidden)
+    codes = torch.frexp(scale).exponent.add(127).to(torch.uint8)
+    blocks = codes.shape[-1]
+    packed = torch.nn.functional.pad(codes, (0, -blocks % 4)).view(torch.int32)
+    return Arguments((packed,), {"k_blocks": blocks, "dtype": torch.float32, "scale_major": "m"})
+
+
 MAKERS: dict[str, Maker] = {
     "quantize": _quantize,
     "scaled_linear": _scaled_linear,
@@ -147,6 +159,8 @@ MAKERS: dict[str, Maker] = {
     "static_quantize": _static_quantize,
     "dequantize": _dequantize,
     "convert_scale": _convert_scale,
+    "pack_scale": _pack_scale,
+    "unpack_scale": _unpack_scale,
     "convert_fp8": _convert_fp8,
     "rms_norm_quantize": _rms_norm_quantize,
     "add_rms_norm_quantize": _add_rms_norm_quantize,

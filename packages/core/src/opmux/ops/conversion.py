@@ -5,13 +5,22 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from opmux.definition import define_op
-from opmux.dtypes import Float32, Fp8, Scale, accumulation_dtype
+from opmux.dtypes import Float32, Fp8, Int32, Scale, accumulation_dtype
 from opmux.ops._blocks import in_layout, layout_strides, rounded
 
 _E8M0_BIAS = 127
 _E8M0_NAN = 255
+
+
+_CODES = 4
+"""How many float8_e8m0fnu an int32 holds."""
+
+
+def _packed_strides(shape: tuple[int, ...], options: Mapping[str, Any]) -> tuple[int, ...]:
+    return layout_strides(shape, options["scale_major"], _CODES)
 
 
 def _strides_of(shape: tuple[int, ...], options: Mapping[str, Any]) -> tuple[int, ...]:
@@ -69,6 +78,85 @@ def convert_scale(
     elif scale.dtype == torch.float32:
         converted = scale.clone()
     return in_layout(converted, scale_major)
+
+
+@define_op(
+    outputs=("packed",),
+    out_dtype={"packed": torch.int32},
+    out_strides={"packed": _packed_strides},
+)
+def pack_scale(
+    scale: Scale[Tensor, "*batch m_blocks k_blocks"],
+    *,
+    scale_major: Literal["k", "m"] = "k",
+) -> Int32[Tensor, "*batch m_blocks k_blocks/4"]:
+    """Store scales as powers of two, four neighbours along k in an int32.
+
+    The first of four is in the lowest byte, as a float8_e8m0fnu; past the last block the bytes are 0. Scales are
+    converted as by `convert_scale`: powers of two from ``2**-127`` to ``2**127`` are exact, other numbers are rounded
+    up, and what is no positive finite number or 0 becomes NaN, the byte 255.
+
+    Args:
+        scale: The scales, ``(*batch, m_blocks, k_blocks)``, in any strides.
+        scale_major: ``"k"`` gives contiguous integers; ``"m"`` gives them transposed, as TMA requires: m_blocks is
+            the dim of stride 1, and every column is padded to 16 bytes (4 integers).
+
+    Returns:
+        packed: The scales, ``(*batch, m_blocks, ceil(k_blocks / 4))`` int32, without the padding of columns.
+
+    Raises:
+        InvalidArgument: If an argument breaks the signature.
+
+    Source:
+        Rouhani et al., "OCP Microscaling Formats (MX) Specification", version 1.0, 2023; the packing: DeepSeek-AI,
+        DeepGEMM, https://github.com/deepseek-ai/DeepGEMM.
+    """
+    converted = scale if scale.dtype == torch.float8_e8m0fnu else _powers_of_two(scale)
+    codes = pad(converted.view(torch.uint8), (0, -scale.shape[-1] % _CODES)).to(torch.int32)
+    groups = codes.unflatten(-1, (-1, _CODES)) << torch.arange(0, 32, 8, dtype=torch.int32, device=scale.device)
+    return in_layout(groups.sum(-1, dtype=torch.int32), scale_major)
+
+
+@define_op(
+    out_dtype={"out": "dtype"},
+    out_strides={"out": _strides_of},
+    option_dtypes={"dtype": Scale},
+    require=(
+        (
+            "k_blocks >= 0 and words == -(-k_blocks // 4)",
+            "`k_blocks` is the number of scales in a row, of which each int32 holds 4",
+        ),
+    ),
+)
+def unpack_scale(
+    packed: Int32[Tensor, "*batch m_blocks words"],
+    *,
+    k_blocks: int,
+    dtype: torch.dtype,
+    scale_major: Literal["k", "m"] = "k",
+) -> Scale[Tensor, "*batch m_blocks {k_blocks}"]:
+    """Restore the scales that `pack_scale` packed.
+
+    Both dtypes have every packed scale, so nothing is rounded.
+
+    Args:
+        packed: The scales, ``(*batch, m_blocks, ceil(k_blocks / 4))`` int32, in any strides.
+        k_blocks: How many scales a row has; bytes past them are not read.
+        dtype: The dtype of out.
+        scale_major: ``"k"`` or ``"m"``, as in `convert_scale`.
+
+    Returns:
+        out: The scales, ``(*batch, m_blocks, k_blocks)``, in dtype.
+
+    Raises:
+        InvalidArgument: If k_blocks does not fit the number of integers, or an argument breaks the signature.
+
+    Source:
+        As `pack_scale`.
+    """
+    codes = packed.unsqueeze(-1) >> torch.arange(0, 32, 8, dtype=torch.int32, device=packed.device)
+    scale = (codes & 255).flatten(-2)[..., :k_blocks].to(torch.uint8).view(torch.float8_e8m0fnu)
+    return in_layout(scale.to(dtype), scale_major)
 
 
 @define_op(

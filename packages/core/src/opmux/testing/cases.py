@@ -87,8 +87,12 @@ def is_valid(case: Case) -> bool:
         t.name: torch.empty(shapes[t.name], dtype=case.dtypes[t.name], device="meta") if t.name in shapes else None
         for t in signature.tensors
     }
-    # Integers without a default are bounds that follow from index data: any number will do here.
-    options = {o.name: 1 for o in signature.options if o.kind == "int"} | all_options(signature, case)
+    # Integers without a default are bounds that follow from index data: any number will do here. Only how many scales
+    # are packed in a row has to fit.
+    counts = {o.name: 1 for o in signature.options if o.kind == "int"}
+    if "k_blocks" in counts:
+        counts["k_blocks"] = 4 * case.dims["words"]
+    options = counts | all_options(signature, case)
     try:
         check_call(signature, tensors, options)
     except InvalidArgument:

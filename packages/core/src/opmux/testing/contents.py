@@ -330,6 +330,14 @@ def _masked_m(making: Making) -> Tensor:
     return making.as_index(counts)
 
 
+@makes("packed")
+def _packed_scales(making: Making) -> Tensor:
+    """Any four bytes; the last integer of a row holds one to four scales."""
+    words = making.shape[-1]
+    making.shared["k_blocks"] = max(0, 4 * words - int(making.integers(0, 4, ())))
+    return making.as_index(making.integers(-(2**31), 2**31))
+
+
 @makes("k_cache")
 @makes("v_cache")
 def _cache(making: Making) -> Tensor:

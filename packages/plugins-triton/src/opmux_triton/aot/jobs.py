@@ -4,6 +4,7 @@ Kernels and configs are picked by the same code as in a call: constraints, confi
 without data (torch's meta device), and a `recording` notes each launch.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -191,11 +192,12 @@ def _options(op: Op, case: Case) -> Iterator[dict[str, Any]]:
     if not open_:
         yield filled
         return
-    batch = max(1, case.dims.get("batch", 1))
+    batch = case.dims.get("batch", 1)
+    batch = max(1, math.prod(batch) if isinstance(batch, tuple) else batch)
     tokens = max(1, case.dims.get("tokens_q", case.dims.get("tokens", 1)))
     context = case.dims.get("tokens_k", case.dims.get("max_pages", 1) * case.dims.get("page_size", 1))
     bounds = {"max_seqlen_q": -(-tokens // batch), "max_seqlen_k": max(1, context)}
-    bounds["expected_m"] = case.dims.get("max_m", 1)
+    bounds |= {"expected_m": case.dims.get("max_m", 1), "k_blocks": 4 * case.dims.get("words", 0)}
     steps = [bounds]
     if "block_table" in {t.name for t in op.signature.tensors}:
         steps += [bounds | {"max_seqlen_q": 1}, bounds | {"max_seqlen_q": 1, "max_seqlen_k": LONG}]

@@ -37,17 +37,24 @@ def _known_scale(op: str, width: str, *when: Constraint) -> Implementation:
     )
 
 
+def _of_scales(op: str) -> Implementation:
+    """An op that converts scales."""
+    return Implementation(
+        op=op,
+        target=f"opmux_triton.quantization.scale_targets:{op}",
+        archs=PORTABLE,
+        capturable=True,
+        deterministic=True,
+    )
+
+
 RECORDS = (
     _known_scale("static_quantize", "x", Dtype("x", *FLOATS)),
     _known_scale("dequantize", "q", Dtype("out_dtype", *FLOATS)),
     _known_scale("convert_fp8", "q"),
-    Implementation(
-        op="convert_scale",
-        target="opmux_triton.quantization.scale_targets:convert_scale",
-        archs=PORTABLE,
-        capturable=True,
-        deterministic=True,
-    ),
+    _of_scales("convert_scale"),
+    _of_scales("pack_scale"),
+    _of_scales("unpack_scale"),
     _record("quantize", "quantize", "k", "x"),
     _record("rms_norm_quantize", "norm_quantize", "hidden", "x", "weight", space="rms_norm_quantize"),
     _record("add_rms_norm_quantize", "norm_quantize", "hidden", "x", "residual", "weight"),

@@ -36,7 +36,7 @@ def _dequantize(given: Given) -> list[Allowance]:
     return [Allowance(given.expected[0].abs())]
 
 
-@derives("convert_scale")
+@derives("convert_scale", "pack_scale", "unpack_scale")
 def _convert_scale(given: Given) -> list[Allowance]:
     return [Allowance()]
 
