@@ -3,8 +3,9 @@
 The files in ``data/quantised`` are what measure_quantize.py, measure_scaled.py, measure_grouped.py, measure_loss.py and
 measure_paged.py in packages/plugins-triton/benchmarks wrote; ``grouped_gradients`` is a later run of the gradients
 alone. ``choice``, if there, is what measure_choice.py found on drawn products, and ``paged_fp8_unseen`` what
-measure_paged.py found with a seed that tuning did not use. Table ``quantised`` of ``about.toml`` has the date, the
-commands, and a reason for each target that was missed, by the name of the target.
+measure_paged.py found with a seed that tuning did not use; ``quantised_models`` has the section on models. Table
+``quantised`` of ``about.toml`` has the date, the commands, and a reason for each target that was missed, by the name of
+the target.
 """
 
 import json
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import quantised_models
 from page_parts import NO_REASON, details, number, ratio, table
 
 from opmux.bench.plots.summary import geometric_mean
@@ -45,6 +47,7 @@ def _lines(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         ("Quantisation", _quantisation), ("Scaled products", _scaled), ("Grouped products", _grouped),
         *([("The choice on drawn products", _drawn)] if "choice" in data else []),
         ("Paged decode on fp8 caches", _paged), ("Losses", _losses),
+        *([("Models", _models)] if quantised_models.measured(data) else []),
     ):  # fmt: skip
         yield from (f"## {title}", "")
         yield from make(data, about)
@@ -231,6 +234,14 @@ def _losses(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         if row["work"] in ours
     )
     yield from table(head, cells, left=(1, 2))
+
+
+def _models(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
+    """Whole models, quantised or mixtures of experts."""
+    for name, found, wanted in quantised_models.targets(data):
+        yield from _target(name, found, wanted, about)
+    yield ""
+    yield from quantised_models.tables(data)
 
 
 def _over(times: Mapping[str, float], ours: str, theirs: str) -> float:

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,3 +66,45 @@ def test_caches_with_another_seed_have_a_target_and_rows_of_their_own(page: Call
     )
     assert words in text
     assert "| 0.90 | a shape | 10 | 30 |" in text
+
+
+def models(**works: Mapping[str, Any]) -> dict[str, Any]:
+    """What the program of whole models writes: rates by row, or why there is none."""
+    made = {
+        work.replace("_", "-"): {
+            row: {"tokens_per_second": value, "peak_gib": 2.25, "rounds": []} if isinstance(value, float) else value
+            for row, value in rows.items()
+        }
+        for work, rows in works.items()
+    }
+    versions = {"torch": "2.11.0", "transformers": "5.17.0"}
+    return {"versions": versions, "device": "a GPU", "dtype": "bfloat16", "steps": 256, "models": {"a-model": made}}
+
+
+def test_quantised_models_are_compared_with_bfloat16_and_with_transformers_own(page: Callable[..., str]) -> None:
+    prefill = {"compiled": 100.0, "opmux": 110.0, "hf fp8": 60.0, "opmux fp8": 121.0, "opmux fp8 token": 132.0}
+    decode = {"compiled": 100.0, "opmux graph": 110.0, "hf fp8": {"failed": "too | slow. Or so"}, "opmux fp8": 121.0}
+    text = page(models_fp8=models(prefill=prefill, decode_8=decode, decode_1={"opmux fp8": 5.0}))
+    section = text.partition("## Models\n")[2]
+    assert "- a-model, prefill 2048: fp8 over bfloat16, best rows: 1.20, wanted 1.20" in section
+    assert "- a-model, prefill 2048: fp8 over transformers' own, best rows: 2.20, wanted 1.20" in section
+    missed = "- a-model, decode 256, batch 8: fp8 over bfloat16, best rows: 1.10, **missed** 1.35: reason not found yet"
+    assert missed in section
+    assert section.count("- a-model") == 3
+    assert "a GPU, torch 2.11.0, transformers 5.17.0." in section
+    assert "| 1.32 | a-model | prefill 2048 | opmux fp8 token | 132 | 2.2 |  |" in section
+    assert "| - | a-model | decode 256, batch 8 | hf fp8 | - | - | failed: `too / slow` |" in section
+    assert "| - | a-model | decode 256, batch 1 | opmux fp8 | 5 | 2.2 |  |" in section
+
+
+def test_a_patched_mixture_is_compared_with_the_best_experts_function(page: Callable[..., str]) -> None:
+    prefill = {"eager": 50.0, "eager batched": 80.0, "compiled": {"left_out": "no compiler"}, "opmux": 100.0}
+    section = page(mixture=models(prefill=prefill)).partition("## Models\n")[2]
+    assert "- a-model, prefill 4096: patched over transformers' best experts function: 1.25, wanted 1.20" in section
+    assert section.count("- a-model") == 1
+    assert "| 0.62 | a-model | prefill 4096 | eager | 50 | 2.2 |  |" in section
+    assert "| - | a-model | prefill 4096 | compiled | - | - | left out: `no compiler` |" in section
+
+
+def test_without_models_there_is_no_section(page: Callable[..., str]) -> None:
+    assert "## Models" not in page()
