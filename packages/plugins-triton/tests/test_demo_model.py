@@ -9,7 +9,7 @@ from gpu_calls import chosen, small_model
 
 import opmux
 from opmux.demo.model import Llama
-from opmux.nn import PagedLayer, PagedStep
+from opmux.nn import PagedLayer, PagedStep, quantize_
 
 pytestmark = pytest.mark.gpu
 
@@ -60,15 +60,22 @@ def test_a_training_step_runs_on_triton_alone() -> None:
     assert {"linear_backward", "attention_backward", "rms_norm_backward"} <= {op for op, _ in chosen(traced)}
 
 
-def test_a_decode_step_is_captured_whole_and_replays() -> None:
+@pytest.mark.parametrize("eight_bits", [False, True], ids=["bfloat16", "fp8"])
+def test_a_decode_step_is_captured_whole_and_replays(eight_bits: bool) -> None:
+    """Once more with weights, activations, keys and values in fp8."""
     model = small_model()
+    dtype, scales = torch.bfloat16, (None, None)
+    if eight_bits:
+        assert len(quantize_(model, "fp8").converted()) == 9
+        dtype = opmux.fp8_dtype("cuda")
+        scales = (torch.full((1,), 0.02, device="cuda"), torch.full((1,), 0.01, device="cuda"))
     batch, page_size, pages = 4, 16, 4
     shape = (batch * pages, model.config.layers, 2, page_size, model.config.kv_heads, model.config.head_dim)
 
     def state() -> dict[str, torch.Tensor]:
         generator = torch.Generator("cuda").manual_seed(0)
         return {
-            "cache": torch.randn(shape, generator=generator, device="cuda").bfloat16(),
+            "cache": torch.randn(shape, generator=generator, device="cuda").to(dtype),
             "ids": torch.arange(batch, device="cuda"),
             "position": torch.full((batch,), 21, device="cuda"),
             "lengths": torch.full((batch,), 22, dtype=torch.int32, device="cuda"),
@@ -84,7 +91,7 @@ def test_a_decode_step_is_captured_whole_and_replays() -> None:
 
         where = PagedStep(s["position"], slots, offsets, s["lengths"], table, 1, pages * page_size)
         caches = s["cache"].unbind(1)
-        y = model.body(s["ids"], [PagedLayer(*cache.unbind(1), where) for cache in caches])
+        y = model.body(s["ids"], [PagedLayer(*cache.unbind(1), where, *scales) for cache in caches])
         s["ids"].copy_(model.logits(y).argmax(-1))
         s["position"].add_(1)
         s["lengths"].add_(1)
@@ -92,7 +99,7 @@ def test_a_decode_step_is_captured_whole_and_replays() -> None:
     eager, captured = state(), state()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    with torch.cuda.stream(side), opmux.trace() as traced:
         step(state())
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -102,4 +109,7 @@ def test_a_decode_step_is_captured_whole_and_replays() -> None:
         step(eager)
         graph.replay()
         assert captured["ids"].tolist() == eager["ids"].tolist()
-    torch.testing.assert_close(captured["cache"], eager["cache"])
+    torch.testing.assert_close(captured["cache"].float(), eager["cache"].float())
+    ran = chosen(traced)
+    assert {backend for _, backend in ran} == {"triton"}
+    assert ("scaled_linear" in {op for op, _ in ran}) == eight_bits
