@@ -102,7 +102,7 @@ def test_paged_attention_is_accepted() -> None:
         (lambda: decode(page_size=48), "page_size = 48 is not 16 or 32 or 64 or 128 or 256 or 512 or 1024"),
         (lambda: decode(cache=torch.int8), "dtypes differ: q bfloat16, k_cache int8"),
         (lambda: decode(cache=torch.float8_e4m3fn, name="asm:fnuz"),
-         "k_cache is float8_e4m3fn, takes float8_e4m3fnuz"),
+         "k_cache is float8_e4m3fn, takes float8_e4m3fnuz: convert it by opmux.convert_fp8"),
     ],
 )  # fmt: skip
 def test_refusals_of_paged_attention(found: Callable[[], str], reason: str) -> None:

@@ -32,10 +32,30 @@ def odd_bucket(features):
 X, W = torch.randn(6, 64), torch.randn(64)
 Q = torch.randn(2, 5, 4, 8)
 V = torch.randn(2, 5, 4, 16)
+
+
+def product_of(dtype):
+    """The tensors of a product of codes."""
+    x = X.to(dtype)
+    return torch.zeros(6, 6), x, x, torch.ones(1, 1), torch.ones(1, 1)
+
+
 STRIDED = torch.randn(64, 6).T
 
 CASES = [
     (p.Dtype("x", "bfloat16", "float16"), opmux.rms_norm, (X, W), "x is float32, takes bfloat16, float16"),
+    (
+        p.Dtype("w", "float8_e4m3fn", "int8"),
+        opmux.scaled_linear_accumulate,
+        product_of(torch.float8_e4m3fnuz),
+        "w is float8_e4m3fnuz, takes float8_e4m3fn, int8: convert it by opmux.convert_fp8",
+    ),
+    (
+        p.Dtype("w", "float8_e4m3fn"),
+        opmux.scaled_linear_accumulate,
+        product_of(torch.float8_e5m2fnuz),
+        "w is float8_e5m2fnuz, takes float8_e4m3fn",
+    ),
     (p.SameDtype("x", "weight"), opmux.rms_norm, (X.double(), W), "dtypes differ: x float64, weight float32"),
     (p.MultipleOf("hidden", 48), opmux.rms_norm, (X, W), "hidden = 64 is not a multiple of 48"),
     (p.AtMost("hidden", 32), opmux.rms_norm, (X, W), "hidden = 64 is more than 32"),

@@ -63,7 +63,8 @@ def test_explain_shows_the_instance_of_codes() -> None:
 @pytest.mark.parametrize(
     ("x", "w", "more", "reason"),
     [
-        (meta(4, 64, dtype=OCP), meta(8, 64, dtype=OCP), {}, "x is float8_e4m3fn, takes float8_e4m3fnuz, int8"),
+        (meta(4, 64, dtype=OCP), meta(8, 64, dtype=OCP), {},
+         "x is float8_e4m3fn, takes float8_e4m3fnuz, int8: convert it by opmux.convert_fp8"),
         (meta(4, 72, dtype=INT8), meta(8, 72, dtype=INT8), {}, "k = 72 is not a multiple of 16"),
         (meta(4, 64, dtype=INT8), meta(8, 64, dtype=INT8), {"bias": meta(8)}, "bias is not supported"),
         (meta(4, 64, dtype=INT8), meta(8, 64, dtype=INT8), {"out_dtype": torch.float32},
@@ -92,7 +93,14 @@ def test_explain_shows_the_instance_of_blocks() -> None:
 @pytest.mark.parametrize(
     ("dtype", "k", "x_scale", "w_scale", "options", "reason"),
     [
-        (OCP, 256, (4, 2), (2, 2), {}, "x is float8_e4m3fn, takes float8_e4m3fnuz, int8"),
+        (
+            OCP,
+            256,
+            (4, 2),
+            (2, 2),
+            {},
+            "x is float8_e4m3fn, takes float8_e4m3fnuz, int8: convert it by opmux.convert_fp8",
+        ),
         (FNUZ, 264, (4, 3), (2, 3), {}, "k = 264 is not a multiple of 16"),
         (FNUZ, 256, (4, 1), (256, 1), {}, "x_scale is [4, 1], takes one scale per [1, 128] block of x"),
         (FNUZ, 256, (4, 2), (256, 2), {}, "w_scale is [256, 2], takes one scale per [128, 128] block of w"),

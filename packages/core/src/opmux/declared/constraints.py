@@ -54,6 +54,13 @@ class _OfTensor(Constraint):
         return ()
 
 
+_OTHER_FLAVOUR = {
+    "float8_e4m3fn": "float8_e4m3fnuz", "float8_e4m3fnuz": "float8_e4m3fn",
+    "float8_e5m2": "float8_e5m2fnuz", "float8_e5m2fnuz": "float8_e5m2",
+}  # fmt: skip
+"""The same format in the flavour of other archs."""
+
+
 class Dtype(Constraint):
     """The tensor argument (or dtype option) has one of these dtypes, by name."""
 
@@ -80,7 +87,9 @@ class Dtype(Constraint):
         given = name_of(value if isinstance(value, torch.dtype) else value.dtype)
         if given in self.dtypes:
             return None
-        return f"{self.argument} is {given}, takes {', '.join(self.dtypes)}"
+        other = _OTHER_FLAVOUR.get(given)
+        remedy = ": convert it by opmux.convert_fp8" if other in self.dtypes and self.argument in call.tensors else ""
+        return f"{self.argument} is {given}, takes {', '.join(self.dtypes)}{remedy}"
 
 
 class SameDtype(Constraint):
