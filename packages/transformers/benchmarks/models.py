@@ -412,11 +412,12 @@ def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any)
     except Exception as error:
         pipe.send(("left out", say(error)))
         return
-    while (work := pipe.recv()) is not None:
-        answer = None if work == PARK else attempt(row.run, work)
-        left = attempt(row.leave, work)
-        if answer is not None:
-            pipe.send(left if left[0] == "failed" and answer[0] != "failed" else answer)
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent's time is over
+        while (work := pipe.recv()) is not None:
+            answer = None if work == PARK else attempt(row.run, work)
+            left = attempt(row.leave, work)
+            if answer is not None:
+                pipe.send(left if left[0] == "failed" and answer[0] != "failed" else answer)
 
 
 def attempt(do: Callable[[str], Any], work: str) -> tuple[str, Any]:
