@@ -46,6 +46,7 @@ def checked() -> Iterator[Example]:
     yield from _gradients()
     yield from _quantised()
     yield from _cache_writes()
+    yield from _paged()
 
 
 def _norms() -> Iterator[Example]:
@@ -265,6 +266,49 @@ def _attention_of(
     q, k, v = (drawn(device, 2 * shape[0] + 3, *shape[1:], dtype=dtype) for shape in shapes)
     starts = [torch.tensor([0, n // 3, n // 3, n // 3 + n], dtype=torch.int32, device=device) for n in (seq_q, seq_k)]
     return [q, k, v, *starts, logits]
+
+
+PAGED: tuple[tuple[torch.dtype, torch.dtype, tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    # q's dtype, the caches', (page_size, heads, kv_heads, head_dim, value_dim), new tokens of each sequence, options
+    (BF16, BF16, (16, 8, 2, 128, 128), (1, 1, 1), {}),
+    (FP16, FP16, (64, 16, 2, 64, 64), (1, 0, 1), {"softcap": 5.0}),
+    (BF16, BF16, (1, 4, 4, 40, 24), (3, 1, 70), {"window": (30, 0)}),
+    (BF16, BF16, (32, 8, 1, 128, 64), (90, 1, 200), {"causal": False}),
+    (BF16, torch.float8_e4m3fn, (16, 8, 2, 128, 128), (1, 1, 1), {}),
+    (BF16, torch.float8_e5m2, (64, 4, 2, 64, 64), (5, 1, 40), {"window": (64, 64), "causal": False}),
+    (FP16, torch.int8, (16, 8, 4, 128, 64), (1, 17, 1), {}),
+)
+"""Attention over paged caches that is compared, with its lse and without, decoding, prefill and both."""
+PAGED_LENGTHS = (300, 33, 257)
+"""Tokens of each sequence there."""
+
+
+def _paged() -> Iterator[Example]:
+    for dtype, stored, sizes, new, options in PAGED:
+        for op in ("paged_attention", "paged_attention_lse"):
+            for sinks in (False, True) if op.endswith("lse") else (False,):
+                yield Example(
+                    op, f"{sizes} {new} of {PAGED_LENGTHS} {dtype} {stored} {options} sinks {sinks}",
+                    lambda d, t=dtype, c=stored, s=sizes, n=new, w=sinks: _paged_of(d, t, c, s, n, w),  # type: ignore[misc]
+                    options | {"max_seqlen_q": max(new), "max_seqlen_k": max(PAGED_LENGTHS)},
+                )  # fmt: skip
+
+
+def _paged_of(
+    device: str, dtype: torch.dtype, stored: torch.dtype, sizes: tuple[int, ...], new: tuple[int, ...], sinks: bool
+) -> list[Tensor | None]:
+    size, heads, kv_heads, dim, width = sizes
+    most = -(-max(PAGED_LENGTHS) // size)
+    pages = most * len(new) + 1  # the last one belongs to nobody
+    coded = stored.itemsize == 1
+    caches = [(drawn(device, pages, size, kv_heads, d) * (20 if coded else 1)).to(stored) for d in (dim, width)]
+    table = (torch.arange(most * len(new), device=device) * 5 % (pages - 1)).view(len(new), most).to(torch.int32)
+    starts = torch.tensor([0, *new], device=device).cumsum(0).to(torch.int32)
+    lengths = torch.tensor(PAGED_LENGTHS, dtype=torch.int32, device=device)
+    of_codes = [scales(device, n) * 0.03 if coded else None for n in (kv_heads, 1)]
+    logits = drawn(device, heads, dtype=FP32) if sinks else None
+    q = drawn(device, sum(new) + 2, heads, dim, dtype=dtype)
+    return [q, *caches, starts, lengths, table, logits, None, *of_codes]
 
 
 FLASH = ((4, 4096, 32, 8, 128, True), (4, 4096, 32, 8, 128, False), (2, 8192, 16, 16, 64, True))

@@ -173,7 +173,7 @@ def difference(example: Example, found: Tensor, wanted: Tensor) -> str:
         room = 2.0**-13 * largest
     if "quantize" in example.op:  # scales
         room = 4e-7 * largest
-    if example.op.startswith("attention"):  # probabilities are rounded to the values' dtype
+    if example.op.startswith(("attention", "paged_attention")):  # probabilities are rounded to the values' dtype
         room = 1e-5 * max(largest, 1.0) if found.dtype == torch.float32 else ROUNDING[found.dtype] * largest
     wrong = ((a - b).abs() > ROUNDING[found.dtype] * 2 * b.abs() + room) | (a.isnan() != b.isnan())
     if not bool(wrong.any()):

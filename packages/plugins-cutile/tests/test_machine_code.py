@@ -4,6 +4,11 @@ import pytest
 import torch
 from cubins import compiled, kernel, layout, meta
 
+import opmux
+from opmux.plugin import takers
+from opmux_cutile.paged import targets as paged
+from opmux_cutile.prebuilding import kernels_of
+
 FP32 = torch.float32
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
 
@@ -117,3 +122,29 @@ def test_cache_writes_move_whole_vectors(arch, stored, tmp_path) -> None:
     assert found.opcodes["LDG.E.128"] > 0
     assert found.opcodes["STG.E.128"] > 0
     assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize(("arch", "queries", "instruction"), [
+    ("sm_90", 1, "HMMA.16816.F32.BF16"),
+    ("sm_90", 512, "HGMMA.64x64x16.F32.BF16"),
+    ("sm_100", 512, "UTCHMMA"),
+])  # fmt: skip
+def test_paged_attention_uses_the_matrix_units_and_no_local_memory(
+    arch, queries, instruction, stored, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(paged, "units_of", lambda index: 132)
+    int32 = torch.int32
+    caches = [meta(100, 16, 2, 128, dtype=stored) for _ in range(2)]
+    tensors = meta(8 * queries, 8, 128), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
+    bounds = {"max_seqlen_q": queries, "max_seqlen_k": 1024}
+    (taker,) = takers(opmux.paged_attention_lse, *tensors, arch=arch, backend="cutile", **bounds)
+    wanted = kernels_of(taker)
+    assert [one.name for one in wanted] == (["attend", "combine"] if queries == 1 else ["attend"])
+    for one in wanted:
+        found = compiled(one, arch, tmp_path)
+        assert found.parameters == layout(one.letters)
+        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+        if one.name == "attend":
+            assert found.opcodes[instruction] > 0
+            assert found.opcodes["LDGSTS.E.BYPASS.128"] > 0

@@ -13,13 +13,25 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from cases import Example, checked
 from on_gpu import difference, outputs
 
-MOST_ELEMENTS = 1 << 19
+from opmux_cutile.paged import targets as paged
+from opmux_cutile.paged.targets import splits_of
+
+MOST_ELEMENTS = 1 << 20
 """Of a call's tensors together: more take too long where every block is played."""
 
 
 def small(example: Example) -> bool:
     """Whether a call can be played in about a second."""
     return sum(tensor.numel() for tensor in example.make("meta") if tensor is not None) <= MOST_ELEMENTS
+
+
+def compare(example: Example) -> None:
+    """Play a call, and hold its results to the reference."""
+    with torch.no_grad(), on("sm_90"):
+        found = outputs(example, "cutile", "cpu")
+    wanted = outputs(example, "reference", "cpu")
+    wrong = [difference(example, f, w) for f, w in zip(found, wanted, strict=True)]
+    assert not any(wrong), (example.text, wrong)
 
 
 CALLS = {op: list(found) for op, found in groupby(sorted(checked(), key=lambda e: e.op), key=lambda e: e.op)}
@@ -30,8 +42,13 @@ def test_results_are_those_of_the_reference(op: str) -> None:
     played = [example for example in CALLS[op] if small(example)]
     assert played
     for example in played:
-        with torch.no_grad(), on("sm_90"):
-            found = outputs(example, "cutile", "cpu")
-        wanted = outputs(example, "reference", "cpu")
-        wrong = [difference(example, f, w) for f, w in zip(found, wanted, strict=True)]
-        assert not any(wrong), (example.text, wrong)
+        compare(example)
+
+
+def test_keys_of_paged_caches_are_split_where_blocks_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    monkeypatch.setattr(paged, "units_of", lambda index: 132)
+    monkeypatch.setattr(paged, "splits_of", lambda *given: counted.append(splits_of(*given)) or counted[-1])
+    for example in CALLS["paged_attention_lse"][::2]:
+        compare(example)
+    assert max(counted) == 2  # of at least 256 keys each

@@ -8,6 +8,7 @@ from opmux_cutile.attention import implementations as attention
 from opmux_cutile.cache import implementations as cache
 from opmux_cutile.gates import implementations as gates
 from opmux_cutile.norms import implementations as norms
+from opmux_cutile.paged import implementations as paged
 from opmux_cutile.products import implementations as products
 from opmux_cutile.quantization import implementations as quantization
 from opmux_cutile.rope import implementations as rope
@@ -25,6 +26,7 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from rope.RECORDS
     yield from attention.RECORDS
     yield from cache.RECORDS
+    yield from paged.RECORDS
     yield from scaled.RECORDS
     yield from quantization.RECORDS
 

@@ -1,0 +1,31 @@
+"""The records of attention over a paged cache."""
+
+from opmux.plugin import AtMost, Dtype, Exact, Implementation, MultipleOf, Priority, UnitStride
+from opmux_cutile.attention.implementations import ARCHS
+from opmux_cutile.quantization.implementations import CODES
+
+
+def _record(op: str) -> Implementation:
+    return Implementation(
+        op=op,
+        target=f"opmux_cutile.paged.targets:{op}",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(
+            Dtype("q", "bfloat16", "float16"),
+            *(Dtype(name, "bfloat16", "float16", *CODES) for name in ("k_cache", "v_cache")),
+            Dtype("sinks", "bfloat16", "float16", "float32"),
+            *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
+            *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
+            UnitStride("q", "k_cache", "v_cache"),
+        ),
+        features=(Exact("head_dim"), Exact("value_dim"), Exact("page_size")),
+        config="opmux_cutile.paged.configs:paged_config",
+        config_schema="opmux_cutile.attention.configs:AttentionConfig",
+        space="opmux_cutile.paged.configs:paged_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+RECORDS = tuple(_record(op) for op in ("paged_attention", "paged_attention_lse"))

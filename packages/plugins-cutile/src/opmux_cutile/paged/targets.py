@@ -1,0 +1,133 @@
+"""What the core calls for attention over a paged cache."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.attention.targets import MOST_GRID, OPEN, packed_where_single
+from opmux_cutile.launching import TileKernel, aligned, launch
+from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.products.targets import units_of
+from opmux_cutile.tiles import power_of_two
+
+MODULE = "opmux_cutile.paged.kernels"
+MOST_SPLITS = 64
+FEWEST_KEYS = 256
+"""That are worth a split."""
+
+
+def paged_attention(*tensors: Tensor | None, config: AttentionConfig, **options: Any) -> Tensor:
+    """The op `paged_attention`."""
+    return _run("paged_attention", tensors, False, options, config)[0]
+
+
+def paged_attention_lse(
+    *tensors: Tensor | None, config: AttentionConfig, **options: Any
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The op `paged_attention_lse`."""
+    return _run("paged_attention_lse", tensors, True, options, config)
+
+
+def splits_of(blocks: int, keys: int, units: int) -> int:
+    """Into how many parts the keys of each of some blocks are split: two blocks for each multiprocessor."""
+    return max(1, min(MOST_SPLITS, 2 * units // max(blocks, 1), -(-keys // FEWEST_KEYS)))
+
+
+def _run(
+    op: str, tensors: tuple[Any, ...], wants_lse: bool, options: dict[str, Any], config: AttentionConfig
+) -> tuple[Tensor, Tensor]:
+    q, k_cache, v_cache, starts, lengths, table, sinks, _, k_scale, v_scale = tensors
+    tokens, heads, dim = q.shape
+    kv_heads, width = v_cache.shape[2:]
+    out = q.new_zeros((tokens, heads, width))  # of tokens past the last sequence
+    lse = q.new_full((heads, tokens) if wants_lse else (1, 1), -float("inf"), dtype=torch.float32)
+    longest, reach = options["max_seqlen_q"], max(options["max_seqlen_k"], 0)
+    if not out.numel() or longest < 1:
+        return out, lse
+    groups = heads // kv_heads
+    block_m = min(config.block_m, max(16, power_of_two(longest * groups)))
+    left, right = options["window"]
+    right = 0 if options["causal"] else right
+    reach = min(reach, left + longest + max(right, 0)) if left >= 0 and right >= 0 else reach
+    tiles, batch = -(-longest * groups // block_m), len(lengths)
+    splits = splits_of(tiles * kv_heads * batch, reach, units_of(q.get_device()))
+    caches = [packed_where_single(x) for x in (k_cache, v_cache)]
+    kernel = _kernel(
+        op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, aligned(q, *caches),
+        options["softcap"] > 0.0, left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks),
+        wants_lse, k_scale is not None, v_scale is not None, splits > 1,
+    )  # fmt: skip
+    sums, tops, totals = out, lse[None], lse[None]
+    if splits > 1:
+        sums = q.new_empty((splits, tokens, heads, width), dtype=torch.float32)
+        tops, totals = q.new_empty((2, splits, tokens, heads), dtype=torch.float32)
+    # What is not given is not read.
+    logits = lse.view(-1)[:1] if sinks is None else sinks
+    of_codes = [lse.view(-1)[:1] if x is None else x.expand(kv_heads) for x in (k_scale, v_scale)]
+    bounds = (OPEN if left < 0 else min(left, OPEN)), (OPEN if right < 0 else min(right, OPEN))
+    scale = dim**-0.5 if options["scale"] is None else options["scale"]
+    starts, lengths = starts.contiguous(), lengths.contiguous()
+    for first in range(0, batch, MOST_GRID):
+        part = lengths[first : first + MOST_GRID]
+        launch(
+            kernel, (tiles * splits, kv_heads, len(part)), packed_where_single(q), *caches,
+            starts[first : first + MOST_GRID + 1], part, packed_where_single(table[first : first + MOST_GRID]), logits,
+            *of_codes, sums, lse, tops, totals, scale, options["softcap"] or 1.0, *bounds, groups, splits,
+        )  # fmt: skip
+    if splits > 1:
+        some = min(power_of_two(heads), max(1, 1024 // power_of_two(width)))
+        joined = _combine(op, _name(out), power_of_two(splits), some, width, wants_lse)
+        launch(joined, (tokens, -(-heads // some), 1), sums, tops, totals, starts, out, lse, splits, batch)
+    return out, lse
+
+
+def _name(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+@lru_cache(maxsize=1024)
+def _kernel(
+    op: str, config: AttentionConfig, block_m: int, dtype: str, stored: str, page: tuple[int, int, int], width: int,
+    fits: bool, capped: bool, banded: bool, windowed: bool, sinks: str | None, wants_lse: bool, k_scaled: bool,
+    v_scaled: bool, split: bool,
+) -> TileKernel:  # fmt: skip
+    """The kernel for heads and pages of a size. Results that are not wanted have tensors that are not written."""
+    page_size, _, dim = page
+    block_n = config.block_n
+    if block_m < 64 and stored not in ("bfloat16", "float16"):
+        # Products of 16 rows take operands from registers, and codes are there as bytes and in 16 bits.
+        block_n = min(block_n, max(16, 4096 // power_of_two(max(dim, width))))
+    queries = Array(dtype, (None, None, dim), (None, None, 1), fits)
+    caches = [Array(stored, (None, page_size, None, n), (None, None, None, 1), fits) for n in (dim, width)]
+    offsets, table = Array("int32", (None,), (1,), False), Array("int32", (None, None), (None, None), False)
+    logits, scale = Array(sinks or "float32", (None,), (None,), False), Array("float32", (None,), (None,), False)
+    sums = Array("float32", (None, None, None, width), (None, None, None, 1), width % 4 == 0)
+    out = sums if split else Array(dtype, (None, None, width), (None, None, 1), width % 8 == 0)
+    lse, parts = Array("float32", (None, None), (None, 1), False), Array("float32", (None,) * 3, (None, None, 1), False)
+    numbers = [Scalar("float32")] * 2 + [Scalar("int32")] * 4
+    sizes = (
+        block_m, block_n, max(power_of_two(dim), 16), max(power_of_two(width), 16), capped, banded, windowed,
+        sinks is not None, wants_lse, k_scaled, v_scaled, split,
+    )  # fmt: skip
+    parameters: tuple[Parameter, ...] = (
+        queries, *caches, offsets, offsets, table, logits, scale, scale, out, lse, parts, parts, *numbers,
+        *map(Constant, sizes),
+    )  # fmt: skip
+    hints = config.hints if block_m >= config.block_m else {}
+    return TileKernel(op, MODULE, "attend", parameters, hints)
+
+
+@lru_cache(maxsize=1024)
+def _combine(op: str, dtype: str, splits: int, heads: int, width: int, wants_lse: bool) -> TileKernel:
+    """The kernel that joins up to some splits."""
+    sums = Array("float32", (None, None, None, width), (None, None, None, 1), width % 4 == 0)
+    out = Array(dtype, (None, None, width), (None, None, 1), width % 8 == 0)
+    parts, lse = Array("float32", (None,) * 3, (None, None, 1), False), Array("float32", (None, None), (None, 1), False)
+    parameters: tuple[Parameter, ...] = (
+        sums, parts, parts, Array("int32", (None,), (1,), False), out, lse, Scalar("int32"), Scalar("int32"),
+        *map(Constant, (splits, heads, power_of_two(width), wants_lse)),
+    )  # fmt: skip
+    return TileKernel(op, MODULE, "combine", parameters)
