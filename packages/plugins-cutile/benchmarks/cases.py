@@ -47,6 +47,7 @@ def checked() -> Iterator[Example]:
     yield from _quantised()
     yield from _cache_writes()
     yield from _paged()
+    yield from _grouped()
 
 
 def _norms() -> Iterator[Example]:
@@ -309,6 +310,27 @@ def _paged_of(
     logits = drawn(device, heads, dtype=FP32) if sinks else None
     q = drawn(device, sum(new) + 2, heads, dim, dtype=dtype)
     return [q, *caches, starts, lengths, table, logits, None, *of_codes]
+
+
+def _grouped() -> Iterator[Example]:
+    for dtype in (BF16, FP16):
+        for sizes in ((3, 0, 70, 130), (5, 1, 0), (1,)):
+            for n, k in ((264, 136), (512, 1024)):
+                yield Example(
+                    "grouped_linear", f"{sizes} rows {n}x{k} {dtype}",
+                    lambda d, s=sizes, n=n, k=k, t=dtype: [  # type: ignore[misc]
+                        drawn(d, sum(s), k, dtype=t), drawn(d, len(s), n, k, dtype=t),
+                        torch.tensor([0, *s], device=d).cumsum(0).to(torch.int32), None,
+                    ],
+                )  # fmt: skip
+                yield Example(
+                    "masked_grouped_linear", f"all of {max(sizes)} rows of {len(sizes)} groups, {n}x{k} {dtype}",
+                    lambda d, s=sizes, n=n, k=k, t=dtype: [  # type: ignore[misc]
+                        drawn(d, len(s), max(s), k, dtype=t), drawn(d, len(s), n, k, dtype=t),
+                        torch.full((len(s),), max(s), dtype=torch.int32, device=d),
+                    ],
+                    {"expected_m": max(sizes)},
+                )  # fmt: skip
 
 
 FLASH = ((4, 4096, 32, 8, 128, True), (4, 4096, 32, 8, 128, False), (2, 8192, 16, 16, 64, True))

@@ -148,3 +148,21 @@ def test_paged_attention_uses_the_matrix_units_and_no_local_memory(
         if one.name == "attend":
             assert found.opcodes[instruction] > 0
             assert found.opcodes["LDGSTS.E.BYPASS.128"] > 0
+
+
+@pytest.mark.parametrize("rows", [256, 4096])
+@pytest.mark.parametrize(
+    ("arch", "instruction"), [("sm_90", "HGMMA"), ("sm_100", "UTCHMMA"), ("sm_120", "HMMA.16816.F32.BF16")]
+)
+def test_products_of_groups_use_the_matrix_units_and_no_local_memory(arch, instruction, rows, tmp_path) -> None:
+    w, counts = meta(8, 4096, 512), meta(8, dtype=torch.int32)
+    calls = (
+        ("grouped_linear", (meta(rows, 512), w, meta(9, dtype=torch.int32)), {}),
+        ("masked_grouped_linear", (meta(8, rows // 8, 512), w, counts), {"expected_m": 9}),
+    )
+    for op, tensors, options in calls:
+        wanted = kernel(op, *tensors, arch=arch, **options)
+        found = compiled(wanted, arch, tmp_path)
+        assert found.parameters == layout(wanted.letters)
+        assert found.count(instruction) > 0
+        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)

@@ -276,6 +276,11 @@ def sum(x: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
     return x.sum(dim=axis, keepdim=keepdims, dtype=x.dtype)
 
 
+def cumsum(x: Tensor, axis: int = 0) -> Tensor:
+    """The sums up to each element along a dim."""
+    return x.cumsum(dim=axis, dtype=x.dtype)
+
+
 def max(x: Tensor, axis: Any = None, *, keepdims: bool = False, propagate_nan: bool = False) -> Tensor:
     """The largest along a dim; NaN is left out, unless it is to be propagated."""
     if not propagate_nan and x.dtype.is_floating_point:
@@ -308,8 +313,9 @@ def module() -> ModuleType:
         setattr(found, name, getattr(torch, name))
     for name in ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int32", "int64", "bool"):
         setattr(found, f"{name}_" if name == "bool" else name, getattr(torch, name))
-    own = (Array, Constant, PaddingMode, arange, bid, broadcast_to, cdiv, full, gather, load, max, maximum, minimum,
-           mma, num_blocks, num_tiles, permute, reshape, scatter, store, sum, transpose, where, zeros)  # fmt: skip
+    own = (Array, Constant, PaddingMode, arange, bid, broadcast_to, cdiv, cumsum, full, gather, load, max, maximum,
+           minimum, mma, num_blocks, num_tiles, permute, reshape, scatter, store, sum, transpose, where,
+           zeros)  # fmt: skip
     for thing in own:
         setattr(found, thing.__name__, thing)
     found.kernel = lambda function: function  # type: ignore[attr-defined]

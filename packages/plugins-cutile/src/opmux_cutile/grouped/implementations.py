@@ -1,0 +1,54 @@
+"""The records of products of groups."""
+
+from opmux.plugin import (
+    Aligned,
+    AtLeast,
+    AtMost,
+    Bucket,
+    Dtype,
+    Exact,
+    Implementation,
+    MaxNumel,
+    MultipleOf,
+    Priority,
+    UnitStride,
+)
+from opmux_cutile.products.implementations import ARCHS
+
+MOST = (1 << 30) - 1
+"""Elements: at two bytes, the most that 32 bits count."""
+MOST_GROUPS = 1024
+
+
+def _record(op: str, rows: str, rule: Bucket | Exact) -> Implementation:
+    return Implementation(
+        op=op,
+        target=f"opmux_cutile.grouped.targets:{op}",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(
+            Dtype("x", "bfloat16", "float16"),
+            AtLeast("k", 8),
+            MultipleOf("k", 8),
+            MultipleOf("n", 8),
+            AtMost("groups", MOST_GROUPS),
+            AtMost(rows, 1 << 19),  # the grid's second dim has up to 65535 tiles
+            MaxNumel("x", MOST),
+            MaxNumel("w", MOST),
+            UnitStride("x", "w"),
+            Aligned("x"),
+            Aligned("w"),
+        ),
+        features=(rule, Exact("groups"), Exact("n"), Exact("k")),
+        config="opmux_cutile.grouped.configs:grouped_config",
+        config_schema="opmux_cutile.products.configs:LinearConfig",
+        space="opmux_cutile.grouped.configs:grouped_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+RECORDS = (
+    _record("grouped_linear", "m", Bucket("m")),
+    _record("masked_grouped_linear", "max_m", Exact("max_m")),
+)
