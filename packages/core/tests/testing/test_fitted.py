@@ -5,6 +5,7 @@ import torch
 from backends import backends
 
 import opmux
+from opmux.callpath.op import OPS
 from opmux.plugin import AnyOf, AtLeast, AtMost, Contiguous, Dtype, Equal, Implementation, MultipleOf, OneOf, Present
 from opmux.testing import cases_of
 from opmux.testing.fitted import alternatives, cases_for, edge_sizes
@@ -90,6 +91,14 @@ def test_a_profile_may_run_a_few_claimed_cases_only() -> None:
     claimed = [case for case in every if case.dtypes["x"] == torch.float32]
     assert len(some) == 4
     assert some == tuple(claimed[len(claimed) * place // 4] for place in range(4))
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_a_few_cases_of_each_op_are_chosen_without_contents(op: str) -> None:
+    """Integers that follow from contents are made up: the op's validation must take them."""
+    reference = Implementation(op=op, target=getattr(opmux, op).reference)
+    with backends(kernel=reference):
+        assert 0 < len(cases_for("kernel", op, "emulator-some", CPU)) <= 4
 
 
 def test_no_case_plants_a_nan_into_integers() -> None:

@@ -87,17 +87,23 @@ def is_valid(case: Case) -> bool:
         t.name: torch.empty(shapes[t.name], dtype=case.dtypes[t.name], device="meta") if t.name in shapes else None
         for t in signature.tensors
     }
-    # Integers without a default are bounds that follow from index data: any number will do here. Only how many scales
-    # are packed in a row has to fit.
-    counts = {o.name: 1 for o in signature.options if o.kind == "int"}
-    if "k_blocks" in counts:
-        counts["k_blocks"] = 4 * case.dims["words"]
-    options = counts | all_options(signature, case)
+    options = data_counts(case, 1) | all_options(signature, case)
     try:
         check_call(signature, tensors, options)
     except InvalidArgument:
         return False
     return True
+
+
+def data_counts(case: Case, number: int) -> dict[str, int]:
+    """A value for each integer option without a default, where the contents of tensors are not known yet.
+
+    They are bounds that follow from index data, so ``number`` will do; how many scales are packed in a row has to fit.
+    """
+    counts = {o.name: number for o in case.definition.signature.options if o.kind == "int"}
+    if "k_blocks" in counts:
+        counts["k_blocks"] = 4 * case.dims["words"]
+    return counts
 
 
 HALF, SINGLE = torch.bfloat16, torch.float32

@@ -35,7 +35,7 @@ from opmux.planning.plan import circumstances
 from opmux.running.attempt import attempt_of
 from opmux.testing import execution
 from opmux.testing.case import PLAIN, Case, all_options, op_named, usual_dtype, without_idle_scales
-from opmux.testing.cases import cases_of, is_valid
+from opmux.testing.cases import cases_of, data_counts, is_valid
 from opmux.testing.memory import view_strides
 from opmux.testing.profiles import Profile, profile_named
 
@@ -114,8 +114,7 @@ def is_claimed(op: Op, backend: str, case: Case, arch: Arch) -> bool:
         dtype = case.dtypes[argument.name]
         strides = view_strides(shape, case.view if dtype.is_floating_point else PLAIN)
         tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
-    # Bounds that follow from index data: any number will do here.
-    options = {o.name: 16 for o in op.signature.options if o.kind == "int"} | all_options(op.signature, case)
+    options = data_counts(case, 16) | all_options(op.signature, case)
     attempt = attempt_of(op, op.state, tensors, options, arch=arch)
     around = dataclasses.replace(circumstances(attempt), forced=backend)
     return bool(resolver.resolve(attempt.call, op.implementations, around).accepted)
