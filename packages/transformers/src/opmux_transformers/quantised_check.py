@@ -83,15 +83,29 @@ def _routed_logits(models: tuple[Any, ...], ids: Tensor) -> list[Tensor]:
 
 def _quantised_tokens(plain: Any, patched: Any, ids: Tensor, allowed: float, name: str) -> Comparison:
     """Compare greedy tokens; a sequence counts up to its first token that the models send to different experts."""
-    own, theirs = (generated(model, ids) for model in (patched, plain))
-    start = ids.shape[1] - 1
+    theirs, start = generated(plain, ids), ids.shape[1] - 1
+    own, ways = _generated_on_ways(patched, ids)
     alike = torch.ones_like(own[:, start:-1], dtype=torch.bool)
-    for one, other in zip(routes(patched, own), routes(plain, own), strict=True):
-        same = (one == other).all(-1).view(own.shape)
-        alike &= same.cumprod(1).bool()[:, start:-1]
+    for one, other in zip(ways, routes(plain, own[:, :-1]), strict=True):
+        same = (one == other.view_as(one)).all(-1)
+        alike &= same.cumprod(1).bool()[:, start:]
     with torch.no_grad():
         logits = plain(own).logits[:, start:-1]
     chosen = logits.gather(-1, own[:, start + 1 :, None]).squeeze(-1)
     behind = int(((logits.amax(-1) - chosen > allowed) & alike).sum())
     others = int((own != theirs)[:, start + 1 :].sum())
     return Comparison("tokens", name, behind, 0, f"{others} of {chosen.numel()} differ, {int(alike.sum())} compared")
+
+
+def _generated_on_ways(model: Any, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Prompts with greedy tokens, and the experts of all but the last one as each was computed, by mixture.
+
+    The pass over a whole prompt and the steps after it round differently, so a pass over all tokens afterwards may send
+    some of them elsewhere.
+    """
+    with noted(model) as found:
+        tokens = generated(model, ids)
+    calls = tokens.shape[1] - ids.shape[1]  # the prompt's, and one for each token but the last
+    mixtures = len(found) // calls
+    chosen = [experts.sort(-1).values.view(len(ids), -1, experts.shape[-1]) for experts, _ in found]
+    return tokens, [torch.cat(chosen[place::mixtures], 1) for place in range(mixtures)]
