@@ -26,10 +26,12 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def page(program: ModuleType, tmp_path: Path) -> Callable[..., str]:
-    """Makes the page of the figures that are there, with other files in the place of some."""
+    """Makes the page of the figures that are there, some replaced; of models, only those given."""
 
     def made(**others: Any) -> str:
         shutil.copytree(FIGURES / "data", tmp_path / "data")
+        for models in ("models_fp8", "mixture"):
+            (tmp_path / "data" / "quantised" / f"{models}.json").unlink(missing_ok=True)
         for name, content in others.items():
             (tmp_path / "data" / "quantised" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
         text: str = program.quantised_page(tmp_path)
