@@ -33,8 +33,9 @@ _SCALES = ("weight_scale_inv", "weight_scale", "scale")
 """Names of a weight's scales."""
 _INPUT_SCALES = ("activation_scale", "input_scale")
 """Names of the scale of static activations."""
-_MATRIX_UNITS = 1e-3
-"""The allowed relative difference: the units that multiply fp8 keep about 14 bits of a sum."""
+_MATRIX_UNITS = 4e-3
+"""The allowed relative difference: the units that multiply fp8 keep about 14 bits of a sum, and cut off the rest, which
+adds up. An H200 was 1e-3 off with 9728 columns; a wrong scale is some tenths off."""
 _ROWS = 5
 
 
