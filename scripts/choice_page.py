@@ -162,8 +162,8 @@ def _section(run: Run, reasons: dict[str, str]) -> Iterator[str]:
         yield f"Regret over all calls: geomean {geometric_mean(regrets):.3f}, worst {max(regrets):.2f}."
         yield ""
     for key, some in groups.items():
-        for what in misses(run, key, some):
-            yield f"- {_title(key)}: {what}: {reasons.get(key, NO_REASON)}"
+        if missed := "; ".join(misses(run, key, some)):
+            yield f"- {_title(key)}: {missed}. Reason: {reasons.get(key, NO_REASON)}"
     yield ""
     yield from _decoding(run)
     listed = sorted(run.rows, key=lambda row: row.speedup or 0.0)

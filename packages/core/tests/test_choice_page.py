@@ -64,12 +64,13 @@ def test_a_group_has_its_speedup_and_its_regret(page: Any) -> None:
 def test_what_is_missed_is_said_with_its_reason(page: Any) -> None:
     rows = [call("norms", "rms_norm", 12.0, 10.0, 11.0), call("linear-batch", "linear", 10.0, 12.0, 9.0)]
     text = page(*rows, call("attention-64", "attention", 10.0, 11.0, 12.0, whole={"opmux": 12.0, "torch": 10.0}))
-    assert "- norms: speedup 0.92 where 1.2 is wanted: Here is why." in text
-    assert "- norms: speedup below 0.95 in 1 of 1, 0.92 at worst: Here is why." in text
-    assert "- norms: regret 1.200 where 1.02 is wanted: Here is why." in text
-    assert "- norms: regret 1.20 at worst where 1.1 is wanted: Here is why." in text
-    assert "- `linear`, m 17 to 512: speedup 0.90 where 1.02 is wanted: reason not found yet" in text
-    assert "- `attention`, head_dim 64: a whole call takes 1.20 of torch's where 1.1 is wanted: reason" in text
+    assert (
+        "- norms: speedup 0.92 where 1.2 is wanted; speedup below 0.95 in 1 of 1, 0.92 at worst; "
+        "regret 1.200 where 1.02 is wanted; regret 1.20 at worst where 1.1 is wanted. Reason: Here is why." in text
+    )
+    assert "- `linear`, m 17 to 512: speedup 0.90 where 1.02 is wanted" in text
+    assert "Reason: reason not found yet" in text
+    assert "- `attention`, head_dim 64: a whole call takes 1.20 of torch's where 1.1 is wanted. Reason: " in text
     assert (
         "| `attention`, head_dim 64 | 1 | 1.20 | 1.20 | geomean 1.05, least 0.95 | 1.000 | 1.00 | 1 of 1 | 1.20 |"
         in text
@@ -86,7 +87,7 @@ def test_from_the_rows_of_another_device_more_regret_is_allowed(page: Any) -> No
 def test_a_choice_that_failed_is_said(page: Any) -> None:
     row = call("norms", "rms_norm", 10.0, 10.0, 20.0)
     del row["opmux"]["triton"]
-    assert "- norms: the choice failed in 1 of 1: Here is why." in page(row)
+    assert "- norms: the choice failed in 1 of 1. Reason: Here is why." in page(row)
 
 
 def test_decoding_is_compared_with_a_copy(page: Any) -> None:
