@@ -50,9 +50,14 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 def kernel(op: str, *tensors: torch.Tensor | None, arch: str = "sm_90", **options: object) -> TileKernel:
     """The kernel of a call, in the config of the heuristic."""
-    (taker,) = takers(getattr(opmux, op), *tensors, arch=arch, backend="cutile", **options)
-    (found,) = kernels_of(taker)
+    (found,) = kernels(op, *tensors, arch=arch, **options)
     return found
+
+
+def kernels(op: str, *tensors: torch.Tensor | None, arch: str = "sm_90", **options: object) -> list[TileKernel]:
+    """The kernels of a call, in the config of the heuristic."""
+    (taker,) = takers(getattr(opmux, op), *tensors, arch=arch, backend="cutile", **options)
+    return kernels_of(taker)
 
 
 def compiled(wanted: TileKernel, arch: str, folder: Path) -> Cubin:
