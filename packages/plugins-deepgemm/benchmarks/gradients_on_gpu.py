@@ -13,7 +13,7 @@ from typing import NamedTuple
 os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
 import torch
-from on_gpu import compile_kernels, run_apart, say, short
+from on_gpu import compile_kernels, on_card, run_apart, say, short
 from torch import Tensor
 
 from opmux_deepgemm.configs import Config, most_stages
@@ -62,18 +62,18 @@ def checked(few: bool) -> Iterator[Case]:
     yield Case((700, 1, 3000), 264, 4096, tile(256, 192, 2), 70)
 
 
-def operands(rows: tuple[int, ...], n: int, k: int, spare: int = 0) -> Given:
-    """Random operands on the GPU; what belongs to no group is NaN."""
+def operands(rows: tuple[int, ...], n: int, k: int, spare: int = 0, device: str = "cuda") -> Given:
+    """Random operands; what belongs to no group is NaN."""
     torch.manual_seed(sum(rows) + n + k)
-    sizes = torch.tensor(rows, dtype=torch.int32, device="cuda")
-    offsets = torch.zeros(len(rows) + 1, dtype=torch.int32, device="cuda")
+    sizes = torch.tensor(rows, dtype=torch.int32, device=device)
+    offsets = torch.zeros(len(rows) + 1, dtype=torch.int32, device=device)
     offsets[1:] = torch.cumsum(sizes + spare, 0)
     m, places = sum(rows) + spare * len(rows), []
-    dy, x = (torch.full((m, width), float("nan"), dtype=torch.bfloat16, device="cuda") for width in (n, k))
+    dy, x = (torch.full((m, width), float("nan"), dtype=torch.bfloat16, device=device) for width in (n, k))
     for begin, size in zip(offsets.tolist(), rows, strict=False):
         places.append(slice(begin, begin + size))
-        dy[places[-1]] = torch.randn(size, n, device="cuda").bfloat16()
-        x[places[-1]] = torch.randn(size, k, device="cuda").bfloat16()
+        dy[places[-1]] = torch.randn(size, n, device=device).bfloat16()
+        x[places[-1]] = torch.randn(size, k, device=device).bfloat16()
     return Given(dy, x, offsets, sizes if spare else None, places)
 
 
@@ -82,13 +82,15 @@ def product(n: int, k: int) -> Product:
     return Product("bfloat16", "float32", n, k, groups="ragged", accumulate=True)
 
 
-def check(case: Case) -> str:
-    """Compare one product with float64; returns what is wrong, or nothing."""
-    given = operands(case.rows, case.n, case.k, case.spare)
-    before = torch.randn(len(case.rows) + 1, case.n, case.k, device="cuda")
-    out = before.clone()
-    add_gradients(case.config, given.dy, given.x, given.offsets, given.sizes, out[:-1])
+def check(case: Case, device: str = "cuda") -> str:
+    """Compare one product with float64, which `device` computes; returns what is wrong, or nothing."""
+    given = operands(case.rows, case.n, case.k, case.spare, device)
+    before = torch.randn(len(case.rows) + 1, case.n, case.k, device=device)
+    out = on_card(before.clone())
+    dy, x, offsets, sizes = (None if t is None else on_card(t) for t in given[:4])
+    add_gradients(case.config, dy, x, offsets, sizes, out[:-1])
     torch.cuda.synchronize()
+    out = out.to(device)
     for group, place in enumerate(given.places):
         dy, x = given.dy[place].double(), given.x[place].double()
         wanted, size = before[group].double() + dy.mT @ x, dy.abs().mT @ x.abs()
@@ -104,7 +106,7 @@ def run_checks(family: str, few: bool = False) -> None:
     cases, wrong = list(checked(few)), 0
     for case in cases:
         try:
-            problem = check(case)
+            problem = check(case, "cpu" if few else "cuda")
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error)[:300]}"
         if problem:

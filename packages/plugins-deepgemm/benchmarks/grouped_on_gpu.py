@@ -15,7 +15,7 @@ from typing import NamedTuple
 os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
 import torch
-from on_gpu import FLUSHED, compile_kernels, large, milliseconds, run_apart, say, short
+from on_gpu import FLUSHED, all_on_card, compile_kernels, large, milliseconds, on_card, run_apart, say, short
 from torch import Tensor
 
 from opmux_deepgemm import launching
@@ -86,24 +86,24 @@ def product_of(family: str, n: int, k: int, out: str = "bfloat16") -> Product:
     return Product("bfloat16" if dtype == "bf16" else "float8_e4m3fn", out, n, k, groups=layout)  # type: ignore[arg-type]
 
 
-def operands(family: str, rows: tuple[int, ...], n: int, k: int, spare: int = 0) -> Operands:
-    """Random operands on the GPU; what belongs to no group is NaN."""
+def operands(family: str, rows: tuple[int, ...], n: int, k: int, spare: int = 0, device: str = "cuda") -> Operands:
+    """Random operands; what belongs to no group is NaN."""
     layout, dtype = family.split()
     groups, blocks, fp8 = len(rows), -(-k // 128), dtype == "fp8"
     torch.manual_seed(SEED + sum(rows) + n + k)
     kind = torch.float8_e4m3fn if fp8 else torch.bfloat16
     room = (sum(rows) + spare * groups,) if layout == "ragged" else (groups, max(rows) + spare)
-    x = torch.full((*room, k), float("nan"), dtype=torch.bfloat16, device="cuda")
-    w = torch.empty(groups, n, k, dtype=kind, device="cuda")
+    x = torch.full((*room, k), float("nan"), dtype=torch.bfloat16, device=device)
+    w = torch.empty(groups, n, k, dtype=kind, device=device)
     for group in range(groups):
-        w[group] = torch.randn(n, k, device="cuda").to(kind)
-    sizes = torch.tensor(rows, dtype=torch.int32, device="cuda")
-    offsets = torch.zeros(groups + 1, dtype=torch.int32, device="cuda")
+        w[group] = torch.randn(n, k, device=device).to(kind)
+    sizes = torch.tensor(rows, dtype=torch.int32, device=device)
+    offsets = torch.zeros(groups + 1, dtype=torch.int32, device=device)
     offsets[1:] = torch.cumsum(sizes + spare, 0)
     for place in places(family, rows, spare):
-        x.view(-1, k)[place] = torch.randn(place.stop - place.start, k, device="cuda").bfloat16()
-    x_scale = torch.rand(*room, blocks, device="cuda") + 0.5 if fp8 else None
-    w_scale = torch.rand(groups, -(-n // 128), blocks, device="cuda") + 0.5 if fp8 else None
+        x.view(-1, k)[place] = torch.randn(place.stop - place.start, k, device=device).bfloat16()
+    x_scale = torch.rand(*room, blocks, device=device) + 0.5 if fp8 else None
+    w_scale = torch.rand(groups, -(-n // 128), blocks, device=device) + 0.5 if fp8 else None
     if layout == "masked":
         return Operands(x.to(kind), w, None, x_scale, w_scale, sizes=sizes)
     return Operands(x.to(kind), w, None, x_scale, w_scale, offsets, sizes if spare else None)
@@ -118,16 +118,16 @@ def places(family: str, rows: tuple[int, ...], spare: int) -> list[slice]:
     return found
 
 
-def check(family: str, case: Case) -> str:
-    """Compare one product with float64; returns what is wrong, or nothing."""
+def check(family: str, case: Case, device: str = "cuda") -> str:
+    """Compare one product with float64, which `device` computes; returns what is wrong, or nothing."""
     rows, n, k, config, out, spare = case
-    given = operands(family, rows, n, k, spare)
+    given = operands(family, rows, n, k, spare, device)
     dtype = torch.bfloat16 if out == "bfloat16" else torch.float32
-    found = torch.full((*given.x.shape[:-1], n), 7.0, dtype=dtype, device="cuda")
-    launching.multiply(config, given, found)
+    found = on_card(torch.full((*given.x.shape[:-1], n), 7.0, dtype=dtype, device=device))
+    launching.multiply(config, all_on_card(given), found)
     torch.cuda.synchronize()
-    flat, x = found.view(-1, n), given.x.view(-1, k)
-    untouched = torch.ones(len(flat), dtype=torch.bool, device="cuda")
+    flat, x = found.to(device).view(-1, n), given.x.view(-1, k)
+    untouched = torch.ones(len(flat), dtype=torch.bool, device=device)
     for group, place in enumerate(places(family, rows, spare)):
         problem = compare(flat[place], x[place], given, group, place, out)
         if problem:
@@ -156,7 +156,7 @@ def run_checks(family: str, few: bool = False) -> None:
     cases, wrong = list(tiny(family) if few else checked(family)), 0
     for case in cases:
         try:
-            problem = check(family, case)
+            problem = check(family, case, "cpu" if few else "cuda")
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error)[:300]}"
         if problem:

@@ -142,18 +142,33 @@ def product_of(family: str, n: int, k: int, out: str = "bfloat16", bias: bool = 
 Operands = launching.Operands
 
 
-def operands(family: str, m: int, n: int, k: int, bias: bool = False, by_columns: bool = False) -> Operands:
-    """Random operands on the GPU."""
+def operands(
+    family: str, m: int, n: int, k: int, bias: bool = False, by_columns: bool = False, device: str = "cuda"
+) -> Operands:
+    """Random operands."""
     torch.manual_seed(m + n + k)
-    x, w = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
-    shift = torch.randn(n, device="cuda").bfloat16() if bias else None
+    x, w = torch.randn(m, k, device=device), torch.randn(n, k, device=device)
+    shift = torch.randn(n, device=device).bfloat16() if bias else None
     if family.endswith("bf16"):
         return Operands(x.bfloat16(), w.bfloat16(), shift)
     blocks = -(-k // 128)
-    x_scale = torch.rand(blocks, m, device="cuda").t() + 0.5
+    x_scale = torch.rand(blocks, m, device=device).t() + 0.5
     x_scale = x_scale if by_columns else x_scale.contiguous()
-    w_scale = torch.rand(-(-n // 128), blocks, device="cuda") + 0.5
+    w_scale = torch.rand(-(-n // 128), blocks, device=device) + 0.5
     return Operands(x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), shift, x_scale, w_scale)
+
+
+def on_card(tensor: Tensor) -> Tensor:
+    """The tensor on the GPU, in the same strides; no kernel is launched, which a sanitizer would make slow."""
+    if tensor.is_cuda:
+        return tensor
+    whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    return whole.cuda().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def all_on_card(given: Operands) -> Operands:
+    """The operands on the GPU."""
+    return Operands(*(None if tensor is None else on_card(tensor) for tensor in given))  # type: ignore[arg-type]
 
 
 def exact(given: Operands) -> tuple[Tensor, Tensor]:
@@ -167,15 +182,17 @@ def exact(given: Operands) -> tuple[Tensor, Tensor]:
     return (y, size) if given.bias is None else (y + given.bias.double(), size)
 
 
-def check(family: str, case: Case) -> str:
-    """Compare one product with float64; returns what is wrong, or nothing."""
+def check(family: str, case: Case, device: str = "cuda") -> str:
+    """Compare one product with float64, which `device` computes; returns what is wrong, or nothing."""
     m, n, k, config, out, bias, by_columns = case
-    given = operands(family, m, n, k, bias, by_columns)
+    given = operands(family, m, n, k, bias, by_columns, device)
     dtype = torch.bfloat16 if out == "bfloat16" else torch.float32
-    room = torch.full((m + 300, n), float("nan"), dtype=dtype, device="cuda")
+    room = torch.full((m + 300, n), float("nan"), dtype=dtype, device=device)
     room[m:] = 7.0
-    launching.multiply(config, given, room[:m])
+    room = on_card(room)
+    launching.multiply(config, all_on_card(given), room[:m])
     torch.cuda.synchronize()
+    room = room.to(device)
     found, (wanted, size) = room[:m].double(), exact(given)
     rounding = 2.0**-8 if out == "bfloat16" else 2.0**-22
     # A matrix unit keeps about 14 bits of a sum of 8-bit codes; of 16-bit ones float32.
@@ -255,7 +272,7 @@ def run_checks(family: str, few: bool = False) -> None:
     cases = list(tiny(family) if few else checked(family))
     for case in cases:
         try:
-            problem = check(family, case)
+            problem = check(family, case, "cpu" if few else "cuda")
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error)[:300]}"
         if problem:
@@ -277,22 +294,22 @@ def run_times(family: str) -> None:
         say(compare(family, m, n, k, configs, flush))
 
 
-def added_operands(m: int, n: int, k: int) -> Operands:
+def added_operands(m: int, n: int, k: int, device: str = "cuda") -> Operands:
     """Operands with scales of each row of both."""
-    given = operands("large fp8", m, n, k)
-    return given._replace(w_scale=torch.rand(-(-k // 128), n, device="cuda").t() + 0.5)
+    given = operands("large fp8", m, n, k, device=device)
+    return given._replace(w_scale=torch.rand(-(-k // 128), n, device=device).t() + 0.5)
 
 
-def check_added(m: int, n: int, k: int, configs: list[Config]) -> None:
+def check_added(m: int, n: int, k: int, configs: list[Config], device: str = "cuda") -> None:
     """Compare products that are added to float32 with float64; ends the process if one is wrong."""
-    given, before = added_operands(m, n, k), torch.randn(m, n, device="cuda")
+    given, before = added_operands(m, n, k, device), torch.randn(m, n, device=device)
     x = given.x.double() * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
     w = given.w.double() * given.w_scale.double().repeat_interleave(128, 1)[:, :k]
     wanted, bound = before.double() + x @ w.t(), before.abs() * 2.0**-22 + x.abs() @ w.abs().t() * 2.0**-13
     for config in configs:
-        y = before.clone()
-        launching.multiply(config, given, y, accumulate=True)
-        if not bool(((y.double() - wanted).abs() <= bound).all()):
+        y = on_card(before.clone())
+        launching.multiply(config, all_on_card(given), y, accumulate=True)
+        if not bool(((y.to(device).double() - wanted).abs() <= bound).all()):
             say(f"WRONG added {m} {n} {k} {short(config)}")
             raise SystemExit(1)
     say(f"added: {len(configs)} configs right")
@@ -329,13 +346,13 @@ class Across(NamedTuple):
         """What is compiled."""
         return Product("bfloat16", "bfloat16", self.n, self.k, x_across=self.x_across, w_across=self.w_across)
 
-    def operands(self) -> Operands:
+    def operands(self, device: str = "cuda") -> Operands:
         """Random operands, with gaps between the columns of those that lie across k."""
-        given = operands("bf16", self.m, self.n, self.k)
+        given = operands("bf16", self.m, self.n, self.k, device=device)
 
         def turned(matrix: Tensor) -> Tensor:
             rows, columns = matrix.shape
-            room = torch.full((columns, -(-rows // 8) * 8 + 8), float("nan"), dtype=matrix.dtype, device="cuda")
+            room = torch.full((columns, -(-rows // 8) * 8 + 8), float("nan"), dtype=matrix.dtype, device=device)
             return room[:, :rows].copy_(matrix.t()).t()
 
         x, w = (turned(t) if lies else t for t, lies in ((given.x, self.x_across), (given.w, self.w_across)))
@@ -356,12 +373,14 @@ def across(few: bool) -> Iterator[Across]:
 
 def run_across(_: str, few: bool = False) -> None:
     """Compare them with float64, and time three products of each kind beside torch's."""
+    device = "cpu" if few else "cuda"
     for case in across(few):
-        given = case.operands()
-        y = torch.full((case.m, case.n), float("nan"), dtype=torch.bfloat16, device="cuda")
-        launching.multiply(case.config, given, y)
+        given = case.operands(device)
+        y = on_card(torch.full((case.m, case.n), float("nan"), dtype=torch.bfloat16, device=device))
+        launching.multiply(case.config, all_on_card(given), y)
         wanted, size = exact(given)
-        bad = ~((y.double() - wanted).abs() <= wanted.abs() * 2.0**-8 + size * 2.0**-20 + 1e-30)  # NaN counts
+        off = (y.to(device).double() - wanted).abs()
+        bad = ~(off <= wanted.abs() * 2.0**-8 + size * 2.0**-20 + 1e-30)  # NaN counts
         if bool(bad.any()):
             say(f"WRONG {case}: {int(bad.sum())} of {bad.numel()}")
             raise SystemExit(1)
@@ -538,7 +557,7 @@ def main() -> int:
     parser.add_argument("--tiny", choices=SANITIZED, help="only a few small products of a family, for a sanitizer")
     given = parser.parse_args()
     if given.tiny == "added fp8":
-        check_added(*TINY_ADDED, tiny_added())
+        check_added(*TINY_ADDED, tiny_added(), "cpu")
         return 0
     if given.tiny == "across bf16":
         run_across(given.tiny, few=True)

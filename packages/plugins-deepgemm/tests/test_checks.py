@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -31,6 +32,106 @@ def test_what_a_sanitizer_runs_can_be_written() -> None:
     assert any(product.accumulate for product, _ in large)
     assert {config.alternate > 0 for _, config in large} == {False, True}
     assert {config.cluster for _, config in large} == {1, 2}
+
+
+def multiplied(config, given, y, accumulate=False) -> None:
+    """Computes what the kernels compute, on the CPU."""
+    if not given.layout:
+        y.copy_(on_gpu.exact(given)[0])
+        return
+    family = f"{given.layout} {'bf16' if given.x_scale is None else 'fp8'}"
+    if given.layout == "masked":
+        rows, spare = tuple(given.sizes.tolist()), given.x.shape[1] - int(given.sizes.max())
+    else:
+        begins = given.offsets.diff()
+        rows = tuple((begins if given.sizes is None else given.sizes).tolist())
+        spare = int(begins[0]) - rows[0]
+    k, n = given.x.shape[-1], given.w.shape[1]
+    for group, place in enumerate(grouped_on_gpu.places(family, rows, spare)):
+        scales = None if given.x_scale is None else given.x_scale.flatten(0, -2)[place]
+        of_w = None if given.w_scale is None else given.w_scale[group]
+        one = on_gpu.Operands(given.x.view(-1, k)[place], given.w[group], None, scales, of_w)
+        y.view(-1, n)[place] = on_gpu.exact(one)[0].to(y.dtype)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch) -> None:
+    """Kernels are played, tensors stay where they are."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(on_gpu.launching, "multiply", multiplied)
+    for module in (on_gpu, grouped_on_gpu, gradients_on_gpu):
+        monkeypatch.setattr(module, "on_card", lambda tensor: tensor)
+
+
+@pytest.mark.parametrize("family", on_gpu.FAMILIES)
+def test_products_under_a_sanitizer_are_compared(family, on_cpu, monkeypatch) -> None:
+    cases = list(on_gpu.tiny(family))
+    assert [on_gpu.check(family, case, "cpu") for case in cases] == [""] * len(cases)
+
+    def one_wrong(config, given, y, accumulate=False) -> None:
+        multiplied(config, given, y)
+        y[-1, -1] += 1000
+
+    monkeypatch.setattr(on_gpu.launching, "multiply", one_wrong)
+    assert all(on_gpu.check(family, case, "cpu").startswith("1 of ") for case in cases)
+
+
+@pytest.mark.parametrize("family", grouped_on_gpu.FAMILIES)
+def test_groups_under_a_sanitizer_are_compared(family, on_cpu, monkeypatch) -> None:
+    cases = list(grouped_on_gpu.tiny(family))
+    assert [grouped_on_gpu.check(family, case, "cpu") for case in cases] == [""] * len(cases)
+    monkeypatch.setattr(on_gpu.launching, "multiply", lambda config, given, y: y.zero_())
+    assert all(grouped_on_gpu.check(family, case, "cpu").startswith("group 0: ") for case in cases)
+
+
+def test_operands_across_k_under_a_sanitizer_are_compared(on_cpu, monkeypatch, capsys) -> None:
+    on_gpu.run_across("across bf16", few=True)
+    assert "across: right" in capsys.readouterr().out
+    monkeypatch.setattr(on_gpu.launching, "multiply", lambda config, given, y: y.zero_())
+    with pytest.raises(SystemExit):
+        on_gpu.run_across("across bf16", few=True)
+
+
+def test_added_products_under_a_sanitizer_are_compared(on_cpu, monkeypatch, capsys) -> None:
+    def added(config, given, y, accumulate) -> None:
+        assert accumulate
+        k = given.x.shape[1]
+        x, w = (
+            codes.double() * scales.double().repeat_interleave(128, 1)[:, :k]
+            for codes, scales in ((given.x, given.x_scale), (given.w, given.w_scale))
+        )
+        y += x @ w.t()
+
+    monkeypatch.setattr(on_gpu.launching, "multiply", added)
+    on_gpu.check_added(*on_gpu.TINY_ADDED, on_gpu.tiny_added(), "cpu")
+    assert "added: 3 configs right" in capsys.readouterr().out
+    monkeypatch.setattr(on_gpu.launching, "multiply", lambda *_, **__: None)
+    with pytest.raises(SystemExit):
+        on_gpu.check_added(*on_gpu.TINY_ADDED, on_gpu.tiny_added(), "cpu")
+
+
+def test_gradients_under_a_sanitizer_are_compared(on_cpu, monkeypatch) -> None:
+    def added(config, dy, x, offsets, sizes, out) -> None:
+        sizes = offsets.diff() if sizes is None else sizes
+        for group, (begin, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=False)):
+            place = slice(begin, begin + size)
+            out[group] += dy[place].double().mT @ x[place].double()
+
+    monkeypatch.setattr(gradients_on_gpu, "add_gradients", added)
+    cases = list(gradients_on_gpu.checked(few=True))
+    assert [gradients_on_gpu.check(case, "cpu") for case in cases] == [""] * len(cases)
+    monkeypatch.setattr(gradients_on_gpu, "add_gradients", lambda *_: None)
+    assert all(gradients_on_gpu.check(case, "cpu").startswith("group 0: ") for case in cases)
+
+
+def test_tensors_keep_their_strides_on_the_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "cuda", torch.Tensor.clone)
+    room = torch.arange(40.0).view(8, 5)
+    for tensor in (room, room[:, :3].t(), room[2:]):
+        copy = on_gpu.on_card(tensor)
+        assert torch.equal(copy, tensor)
+        assert copy.stride() == tensor.stride()
+        assert copy.data_ptr() != tensor.data_ptr()
 
 
 def test_parts_that_do_not_exist_are_refused(monkeypatch, capsys) -> None:
