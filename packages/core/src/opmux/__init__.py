@@ -48,7 +48,11 @@ with _paused():
     from opmux.ops.quantization import dequantize, quantize, static_quantize
     from opmux.ops.rope import apply_rope, apply_rope_, apply_rope_backward
     from opmux.ops.scaled_gemm import scaled_linear, scaled_linear_accumulate
-    from opmux.ops.scaled_grouped_gemm import scaled_grouped_linear, scaled_masked_grouped_linear
+    from opmux.ops.scaled_grouped_gemm import (
+        scaled_grouped_linear,
+        scaled_grouped_weight_grad,
+        scaled_masked_grouped_linear,
+    )
     from opmux.planning.explanation import Candidate, Explanation, explain
     from opmux.running.observe import Trace, TraceRow, trace
     from opmux.running.quarantine import Quarantined, quarantine_clear, quarantined
@@ -112,6 +116,7 @@ __all__ = [
     "rms_norm_quantize",
     "rope",
     "scaled_grouped_linear",
+    "scaled_grouped_weight_grad",
     "scaled_linear",
     "scaled_linear_accumulate",
     "scaled_masked_grouped_linear",

@@ -75,7 +75,7 @@ def test_a_backward_of_groups_does_twice_the_work() -> None:
 
 
 def test_sums_start_at_zero_in_float32() -> None:
-    for op in ("grouped_weight_grad", "scaled_linear_accumulate"):
+    for op in ("grouped_weight_grad", "scaled_grouped_weight_grad", "scaled_linear_accumulate"):
         total = made(op).tensors[0]
         assert total is not None
         assert total.dtype == torch.float32

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import opmux
-from opmux.errors import InvalidArgument
+from opmux.errors import GradientRefused, InvalidArgument
 from opmux.testing.oracle import scale_of_elements
 
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
@@ -76,6 +76,68 @@ def test_counted_rows_are_those_of_scaled_linear(block: str, dtype: torch.dtype)
     for group, count in enumerate(counts):
         whole = opmux.scaled_linear(x[group], w[group], x_scale[group], w_scale[group], out_dtype=torch.bfloat16)
         torch.testing.assert_close(out[group, :count], whole[:count])
+
+
+def gradient_operands(dtype: torch.dtype, m: int = 300) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    blocks = -(-m // 128)
+    dy, x = codes(generator, dtype, m, 5), codes(generator, dtype, m, 7)
+    return dy, x, *(torch.rand(blocks, width, generator=generator) + 0.5 for width in (5, 7))
+
+
+def real(codes: Tensor, scale: Tensor) -> Tensor:
+    return codes.double() * scale.double().repeat_interleave(128, 0)[: len(codes)]
+
+
+@pytest.mark.parametrize("dtype", [FP8, INT8])
+@pytest.mark.parametrize("across", [False, True])
+def test_gradients_of_codes_are_those_of_their_values(dtype: torch.dtype, across: bool) -> None:
+    dy, x, dy_scale, x_scale = gradient_operands(dtype)
+    given = [t.T.contiguous().T if across else t for t in (dy, x)]
+    out = torch.ones(4, 5, 7)
+    opmux.scaled_grouped_weight_grad(out, *given, offsets(0, 130, 130, 256, 299), dy_scale, x_scale)
+    left, right = real(dy, dy_scale), real(x, x_scale)
+    bounds = [(0, 130), (130, 130), (130, 256), (256, 299)]
+    expected = torch.stack([1 + left[a:b].T @ right[a:b] for a, b in bounds])
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-1)
+
+
+def test_rows_of_no_group_and_their_scales_add_nothing() -> None:
+    dy, x, dy_scale, x_scale = gradient_operands(FP8, 512)
+    groups = (offsets(0, 3, 260, 260, 300), offsets(2, 5, 0, 40))
+    clean, found = torch.zeros(4, 5, 7), torch.zeros(4, 5, 7)
+    opmux.scaled_grouped_weight_grad(clean, dy, x, groups[0], dy_scale, x_scale, groups[1])
+    for codes_of, scale in ((dy, dy_scale), (x, x_scale)):
+        codes_of.view(torch.uint8)[8:260] = 0x7F
+        codes_of.view(torch.uint8)[300:] = 0x7F
+        scale[[1, 3]] = float("nan")
+    opmux.scaled_grouped_weight_grad(found, dy, x, groups[0], dy_scale, x_scale, groups[1])
+    assert torch.equal(found, clean)
+    assert found.isfinite().all()
+
+
+def test_scales_of_rows_have_the_shape_of_their_blocks() -> None:
+    dy, x, dy_scale, x_scale = gradient_operands(FP8)
+    out, groups = torch.zeros(1, 5, 7), offsets(0, 300)
+    with pytest.raises(InvalidArgument) as raised:
+        opmux.scaled_grouped_weight_grad(out, dy, x, groups, dy_scale[:2], x_scale)
+    first = str(raised.value).splitlines()[0]
+    wanted = "scaled_grouped_weight_grad: `dy_scale` expected shape [m/128 n] = [3, 5], got shape [2, 5]; m = 300"
+    assert first.startswith(wanted)
+    with pytest.raises(InvalidArgument, match=r"scaled_grouped_weight_grad: `x_scale` expected"):
+        opmux.scaled_grouped_weight_grad(out, dy, x, groups, dy_scale, x_scale.expand(3, 3, 7)[0][:, :1])
+
+
+def test_gradients_of_codes_have_no_gradient() -> None:
+    dy, x, dy_scale, x_scale = gradient_operands(FP8)
+    with pytest.raises(InvalidArgument, match="requires no gradient"):
+        opmux.scaled_grouped_weight_grad(
+            torch.zeros(1, 5, 7, requires_grad=True), dy, x, offsets(0, 300), dy_scale, x_scale
+        )
+    with pytest.raises(GradientRefused, match="scaled_grouped_weight_grad"):
+        opmux.scaled_grouped_weight_grad(
+            torch.zeros(1, 5, 7), dy, x, offsets(0, 300), dy_scale.requires_grad_(), x_scale
+        )
 
 
 def test_scales_of_another_block_are_refused_with_the_shapes_that_are_expected() -> None:

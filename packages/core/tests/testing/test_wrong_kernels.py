@@ -695,6 +695,31 @@ def test_gradients_of_weights_of_empty_groups_rounded(hold: Hold) -> None:
     assert_fails(hold("grouped_weight_grad", grouped_weight_grad), "writes elsewhere")
 
 
+def test_blocks_of_rows_counted_from_the_groups_first(hold: Hold) -> None:
+    """A group that begins within a block takes the scales of the blocks behind it."""
+
+    def scaled_grouped_weight_grad(
+        out: Tensor, dy: Tensor, x: Tensor, offsets: Tensor, dy_scale: Tensor, x_scale: Tensor, sizes: Tensor | None
+    ) -> None:
+        counts = (offsets.diff() if sizes is None else sizes).tolist()
+        for group, (start, size) in enumerate(zip(offsets.tolist(), counts, strict=False)):
+            rows = torch.arange(size) // 128 + start // 128
+            left, right = (
+                codes[start : start + size].float() * scales[rows.clamp(max=len(scales) - 1)]
+                for codes, scales in ((dy, dy_scale), (x, x_scale))
+            )
+            out[group] += left.T @ right
+
+    assert_fails(hold("scaled_grouped_weight_grad", scaled_grouped_weight_grad), "element bound")
+
+
+def test_padding_summed_into_gradients_of_codes(hold: Hold) -> None:
+    def scaled_grouped_weight_grad(out: Tensor, dy: Tensor, x: Tensor, offsets: Tensor, *rest: Any) -> None:
+        opmux.scaled_grouped_weight_grad.reference(out, dy, x, offsets, *rest[:2], None)
+
+    assert_fails(hold("scaled_grouped_weight_grad", scaled_grouped_weight_grad), "NaN and Inf")
+
+
 def test_an_empty_groups_gradient_left_unwritten(hold: Hold) -> None:
     def grouped_linear_backward(
         grad: Tensor, x: Tensor, w: Tensor, offsets: Tensor, sizes: Tensor | None, **options: Any

@@ -197,6 +197,18 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
         (m.codes(5, 256), m.codes(3, 4, 256), m.ints([0, 2, 2, 5]), m.scale(5, 2), m.scale(3, 1, 2), None),
         {"out_dtype": torch.float32},
     ),
+    "scaled_grouped_weight_grad": lambda m: (
+        (
+            m.scale(3, 4, 8),
+            m.codes(200, 4),
+            m.codes(200, 8),
+            m.ints([0, 130, 130, 200]),
+            m.scale(2, 4),
+            m.scale(2, 8),
+            m.ints([129, 0, 1]),
+        ),
+        {},
+    ),
     "scaled_masked_grouped_linear": lambda m: (
         (m.codes(3, 2, 256), m.codes(3, 4, 256), m.ints([2, 2, 2]), m.scale(3, 2, 1), m.scale(3, 4, 1)),
         {"expected_m": 1, "out_dtype": torch.float32},

@@ -31,6 +31,7 @@ def counted(call: Any) -> dict[str, int]:
         ("grouped_weight_grad", 2 * (2 + 1) * 8 * 4),
         ("masked_grouped_linear", 2 * (3 * 2) * 8 * 4),
         ("scaled_grouped_linear", 2 * 5 * 256 * 4),
+        ("scaled_grouped_weight_grad", 2 * (129 + 1) * 8 * 4),
         ("scaled_masked_grouped_linear", 2 * (3 * 2) * 256 * 4),
         ("fused_linear_cross_entropy", 2 * 5 * 6 * 8),
         ("fused_linear_cross_entropy_gradients", 3 * 2 * 5 * 6 * 8),

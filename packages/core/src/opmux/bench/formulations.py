@@ -302,6 +302,15 @@ def scaled_grouped_linear(
     return grouped_linear(left, dequantize(w, rows, out_dtype=out_dtype), group_offsets, None)
 
 
+def scaled_grouped_weight_grad(
+    out: Tensor, dy: Tensor, x: Tensor, group_offsets: Tensor, dy_scale: Tensor, x_scale: Tensor, group_sizes: None
+) -> None:
+    """Both sides multiplied by their scales, then a grouped product of bfloat16, and a sum."""
+    left = dequantize(dy.T, dy_scale.T, out_dtype=torch.bfloat16)
+    right = dequantize(x.T, x_scale.T, out_dtype=torch.bfloat16)
+    out += F.grouped_mm(left, right.T, offs=group_offsets[1:])
+
+
 def scaled_masked_grouped_linear(
     x: Tensor, w: Tensor, masked_m: Tensor, x_scale: Tensor, w_scale: Tensor, *, expected_m: int, out_dtype: torch.dtype
 ) -> Tensor:

@@ -45,6 +45,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "grouped_weight_grad": f.grouped_weight_grad,
     "masked_grouped_linear": f.masked_grouped_linear,
     "scaled_grouped_linear": f.scaled_grouped_linear,
+    "scaled_grouped_weight_grad": f.scaled_grouped_weight_grad,
     "scaled_masked_grouped_linear": f.scaled_masked_grouped_linear,
     "static_quantize": f.static_quantize,
     "dequantize": f.dequantize,

@@ -114,6 +114,17 @@ def _scaled_grouped_linear(data: Data, s: Shape) -> Arguments:
     return Arguments(tensors, {"out_dtype": out_dtype}, flops=_product_flops(s))
 
 
+def _scaled_grouped_weight_grad(data: Data, s: Shape) -> Arguments:
+    groups, offsets = _groups(data, s)
+    tensors = [torch.zeros(groups, s.intermediate, s.hidden, device=data.device)]
+    scales = []
+    for width in (s.intermediate, s.hidden):
+        values = torch.randn(width, s.tokens, generator=data.generator, device=data.device)
+        tensors.append((64 * values).to(fp8_dtype(data.device)).T)  # codes that are summed are next to each other
+        scales.append(_scales(data, width, s.tokens).T)
+    return Arguments((*tensors, offsets, *scales, None), flops=_product_flops(s))
+
+
 def _scaled_masked_grouped_linear(data: Data, s: Shape) -> Arguments:
     scaled = _scaled_grouped_linear(data, s)
     x, w, offsets, x_scale, w_scale, _ = scaled.tensors
@@ -155,6 +166,7 @@ MAKERS: dict[str, Maker] = {
     "grouped_weight_grad": _grouped_weight_grad,
     "masked_grouped_linear": _masked_grouped_linear,
     "scaled_grouped_linear": _scaled_grouped_linear,
+    "scaled_grouped_weight_grad": _scaled_grouped_weight_grad,
     "scaled_masked_grouped_linear": _scaled_masked_grouped_linear,
     "static_quantize": _static_quantize,
     "dequantize": _dequantize,

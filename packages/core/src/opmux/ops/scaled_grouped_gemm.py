@@ -1,14 +1,15 @@
 """Grouped products of quantised matrices: each group of rows has a weight, and scales, of its own.
 
 Layouts are those of `opmux.ops.grouped_gemm`, blocks of scales and sums those of `opmux.ops.scaled_gemm`. They are ops
-of their own, not optional arguments of the others: scales are required, and what is quantised has no gradient.
+of their own, not optional arguments of the others: scales are required, and what is quantised has no gradient. A
+product that sums over rows has scales of blocks of 128 rows: only a scale that all terms of a sum share can leave it.
 """
 
 import torch
 from torch import Tensor
 
 from opmux.definition import define_op
-from opmux.dtypes import Float32, Int32, Quantized, Real
+from opmux.dtypes import Float32, Int32, Quantized, Real, accumulation_dtype
 from opmux.ops._groups import read_counts, read_groups
 from opmux.ops.grouped_gemm import OF_GROUPS_WITH_ROWS, check_counts, check_groups, grouped_flops, masked_flops
 from opmux.ops.scaled_gemm import scaled_linear
@@ -87,6 +88,74 @@ def scaled_grouped_linear(
         of_rows = x_scale if x_scale.shape[0] == 1 else x_scale[rows]
         out[rows] = scaled_linear.reference(x[rows], w[group], of_rows, w_scale[group], None, out_dtype=out_dtype)
     return out
+
+
+ROWS_OF_SCALE = 128
+"""Rows that share a scale where a product sums over rows."""
+
+
+@define_op(
+    mutates=("out",),
+    same_dtype=(("dy", "x"),),
+    require=(("n > 0 and k > 0", "a weight has at least one row and one column"),),
+    check_data=check_groups("scaled_grouped_weight_grad"),
+    flops=lambda *, out, x, group_offsets, group_sizes, **_: grouped_flops(
+        x=x, w=out, group_offsets=group_offsets, group_sizes=group_sizes
+    ),
+    flops_bound="2 * m * n * k",
+    touched={"out": OF_GROUPS_WITH_ROWS["w"]},
+    capturable=False,
+)
+def scaled_grouped_weight_grad(
+    out: Float32[Tensor, "groups n k"],
+    dy: Quantized[Tensor, "m n"],
+    x: Quantized[Tensor, "m k"],
+    group_offsets: Int32[Tensor, "groups+1"],
+    dy_scale: Float32[Tensor, "m/128 n"],
+    x_scale: Float32[Tensor, "m/128 k"],
+    group_sizes: Int32[Tensor, "groups"] | None = None,
+) -> None:
+    """Add the gradients of grouped weights to a float32 tensor, from quantised gradients and rows.
+
+    ``out[g, j, i] += sum over the rows t of group g of dy[t, j] * dy_scale[t // 128, j] * x[t, i] * x_scale[t // 128,
+    i]``, with the groups of `grouped_linear`: `grouped_weight_grad` of the values that the codes stand for. The
+    products of the codes of a group in one block of 128 rows are summed in float32 (those of int8 may be in int32),
+    multiplied by the two scales, and added up in float32; the sum is not rounded before it is added to out. Blocks are
+    counted from row 0, not from the group's first row: where each group begins at a multiple of 128, every block
+    belongs to one group. A group without rows adds nothing. Rows that belong to no group are not read, nor are the
+    scales of blocks without other rows.
+
+    Matrix units for 8-bit floats may ask that the codes which are summed are next to each other: ``dy`` and ``x`` may
+    be transposed views of ``(n, m)`` and ``(k, m)``, as `quantize` with blocks of 1x128 makes them of transposed
+    tensors, whose scales are then views of ``(n, ceil(m / 128))`` and ``(k, ceil(m / 128))``.
+
+    Args:
+        out: What is added to, ``(groups, n, k)`` float32; written to.
+        dy: The codes of the gradient of `grouped_linear`'s result, ``(m, n)``, in any strides.
+        x: The codes of the rows given to `grouped_linear`, ``(m, k)``, in dy's dtype and any strides.
+        group_offsets: As given to `grouped_linear`, int32 ``(groups + 1,)``.
+        dy_scale: The scale of 128 rows of each column of dy, ``(ceil(m / 128), n)`` float32, in any strides.
+        x_scale: The scale of 128 rows of each column of x, ``(ceil(m / 128), k)`` float32, in any strides.
+        group_sizes: As given to `grouped_linear`, int32 ``(groups,)`` or None.
+
+    Raises:
+        InvalidArgument: If the scales are of other blocks, dy and x differ in dtype, n or k is 0, out requires grad, or
+            another argument breaks the signature; where the data is checked: as `grouped_linear`.
+
+    Source:
+        Zhao et al., "DeepGEMM: clean and efficient FP8 GEMM kernels", 2025, whose product of ragged k this is.
+    """
+    acc = accumulation_dtype(out.dtype)
+    found = read_groups("scaled_grouped_weight_grad", group_offsets, group_sizes, rows=x.shape[0])
+    for group, rows in enumerate(found):
+        total = torch.zeros_like(out[group], dtype=acc)
+        for block in range(rows.start // ROWS_OF_SCALE, -(-rows.stop // ROWS_OF_SCALE)):
+            begin = block * ROWS_OF_SCALE
+            part = slice(max(rows.start, begin), min(rows.stop, begin + ROWS_OF_SCALE))
+            product = dy[part].to(acc).T @ x[part].to(acc)
+            total += product * dy_scale[block].to(acc)[:, None] * x_scale[block].to(acc)
+        if rows.stop > rows.start:
+            out[group] += total
 
 
 @define_op(

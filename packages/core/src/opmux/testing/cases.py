@@ -24,9 +24,7 @@ from opmux.testing.odd import draw_odd
 from opmux.testing.patterns import PATTERNS
 from opmux.testing.profiles import Profile, profile_named
 from opmux.testing.sizes import (
-    LONG_SUM,
     PRODUCT_BLOCKS,
-    SEVERAL_BLOCKS,
     Dims,
     base_dims,
     edge_dims,
@@ -140,7 +138,7 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
         yield case(half, dims, options=_of_model(signature, shape))
     for shape, dims in model_dims(signature, profile) if profile.doubled else ():
         yield case(single, dims, options=_of_model(signature, shape))
-    sums = product_sums(base, LONG_SUM if profile.tile else SEVERAL_BLOCKS)
+    sums = product_sums(signature, base, bool(profile.tile))
     if sums is not None:
         for _ in PRODUCT_BLOCKS:
             yield case(half, sums, options={"out_dtype": single} if signature.outputs else {})

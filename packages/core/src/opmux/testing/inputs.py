@@ -145,3 +145,10 @@ def _fill_unused_rows(tensors: Mapping[str, Tensor | None]) -> None:
             if name == "x_scale" and unused.shape[-1] == 1:
                 continue  # one row, so its scale may be that of all
             bits(tensor)[unused] = bits(poison_(torch.empty_like(tensor)))[unused]
+    if unused is None or "dy_scale" not in tensors:
+        return
+    idle = torch.nn.functional.pad(unused, (0, -len(unused) % 128), value=True).view(-1, 128).all(1)
+    for name in ("dy_scale", "x_scale"):  # of blocks of rows, of which none is used
+        scale = tensors[name]
+        assert scale is not None
+        bits(scale)[idle] = bits(poison_(torch.empty_like(scale)))[idle]

@@ -175,16 +175,28 @@ def _block_counts(sizes: tuple[int, int], blocks: tuple[int, int]) -> list[int]:
     return [1 if length == -1 else -(-size // length) for size, length in zip(sizes, blocks, strict=True)]
 
 
-LONG_SUM = {"m": 8, "max_m": 8, "n": 16, "k": 16384}
-"""A product with sums so long that matrix units lose bits of 8-bit floats, unless float32 takes over in between."""
+LONG_SUM, LONG_SUM_OF_ROWS = {"m": 8, "max_m": 8, "n": 16, "k": 16384}, {"m": 49152, "n": 16, "k": 16}
+"""Products with sums so long that matrix units lose bits of 8-bit floats, unless float32 takes over in between."""
 
-SEVERAL_BLOCKS = {"m": 3, "max_m": 3, "n": 136, "k": 272}
+SEVERAL_BLOCKS, SEVERAL_OF_ROWS = {"m": 3, "max_m": 3, "n": 136, "k": 272}, {"m": 400, "n": 9, "k": 17}
 """Blocks of scales and a part of one either way, for profiles whose other sizes fit into one."""
 
 
-def product_sums(dims: Mapping[str, Any], sizes: Mapping[str, int]) -> Dims | None:
-    """The dims with those of these sizes that the op has; None where it is no product of quantised matrices."""
-    return {**dims, **{n: s for n, s in sizes.items() if n in dims}} if {"n", "k", "w_blocks"} <= set(dims) else None
+def product_sums(signature: Signature, dims: Mapping[str, Any], long: bool) -> Dims | None:
+    """The dims with sizes of long sums, or of several blocks; None where the op is no product of quantised matrices.
+
+    Args:
+        signature: of the op.
+        dims: those of the op's other cases.
+        long: whether sums are long, or of several blocks only.
+    """
+    if {"n", "k", "w_blocks"} <= set(dims):
+        sizes = LONG_SUM if long else SEVERAL_BLOCKS
+    elif any(tensor.name == "dy_scale" for tensor in signature.tensors):
+        sizes = LONG_SUM_OF_ROWS if long else SEVERAL_OF_ROWS
+    else:
+        return None
+    return {**dims, **{n: s for n, s in sizes.items() if n in dims}}
 
 
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:

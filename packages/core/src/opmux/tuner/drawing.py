@@ -372,7 +372,10 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     **dict.fromkeys(("rms_norm_quantize", "add_rms_norm_quantize"), _norm_quantized),
     "silu_and_mul_quantize": _gate_quantized,
     **dict.fromkeys(("scaled_linear", "scaled_linear_accumulate"), _scaled_product),
-    **dict.fromkeys(("grouped_linear", "grouped_linear_backward", "grouped_weight_grad"), _grouped_product),
+    **dict.fromkeys(
+        ("grouped_linear", "grouped_linear_backward", "grouped_weight_grad", "scaled_grouped_weight_grad"),
+        _grouped_product,
+    ),
     "masked_grouped_linear": _masked_product,
     "scaled_grouped_linear": lambda random, model: _with_scales(_grouped_product(random, model)),
     "scaled_masked_grouped_linear": lambda random, model: _with_scales(_masked_product(random, model)),

@@ -43,6 +43,17 @@ def _scaled_grouped_linear(given: Given) -> list[Allowance]:
     return [Allowance(magnitude)]
 
 
+@derives("scaled_grouped_weight_grad")
+def _scaled_grouped_weight_grad(given: Given) -> list[Allowance]:
+    out, one = given["out"], given["out"].new_ones((1, 1), dtype=torch.float64)
+    dy, x = (given[n] * given[f"{n}_scale"].repeat_interleave(128, 0)[: len(given[n])] for n in ("dy", "x"))
+    added = torch.zeros_like(out)
+    for group, rows in enumerate(groups_of(given.tensors)):
+        if rows.stop > rows.start:
+            added[group] = scaled_magnitude(dy[rows].mT, x[rows].mT, one, one, _eight_bit_floats(given))
+    return [Allowance(added + out.abs() + given.expected[0].abs(), added=added)]
+
+
 @derives("scaled_masked_grouped_linear")
 def _scaled_masked_grouped_linear(given: Given) -> list[Allowance]:
     entries = zip(given["x"], given["w"], given["x_scale"], given["w_scale"], strict=True)
