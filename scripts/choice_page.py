@@ -1,7 +1,9 @@
 """The page of the choice on calls that tuning never saw: docs/benchmarks/choice.md.
 
 Each ``choice*.json`` is what packages/plugins-triton/benchmarks/measure_choice.py wrote in one run: a section of the
-page. Table ``choice`` of ``about.toml`` has the text, the commands, and for each file the reasons for misses, by group.
+page. Where choice_by_rows.py added what other rows would choose, the section says what that costs. Table ``choice`` of
+``about.toml`` has the text, the commands, and for each file the reasons for misses, by group; ``choice.by_rows`` has
+the reasons for misses of other rows, by file and the name of the rows.
 """
 
 import json
@@ -45,8 +47,10 @@ class Row(NamedTuple):
         best: of the best implementation.
         torch: of the best of torch's own calls; None where it has none.
         whole: a whole call over torch's own, host time included; None where it was not measured.
+        times: of every implementation that was timed.
     """
 
+    key: str
     group: str
     point: dict[str, Any]
     chosen: str
@@ -58,6 +62,11 @@ class Row(NamedTuple):
     torch: float | None
     torch_name: str
     whole: float | None
+    times: dict[str, float]
+
+    def choosing(self, name: str | None) -> "Row":
+        """The same call with another choice; None where there was none."""
+        return self._replace(chosen=name or "", took=self.times.get(name or ""))
 
     @property
     def speedup(self) -> float | None:
@@ -113,9 +122,10 @@ def _row(data: dict[str, Any]) -> Row:
     best, best_torch = (min(times, key=times.__getitem__, default="") for times in (own, torchs))
     whole = data.get("whole", {})
     return Row(
-        data["group"], data["point"], data["chosen"], data["why"], (data["source"] or "").startswith("predicted"),
+        data["key"], data["group"], data["point"], data["chosen"], data["why"],
+        (data["source"] or "").startswith("predicted"),
         own.get(data["chosen"]), own.get(best), best, torchs.get(best_torch), best_torch,
-        whole["opmux"] / whole["torch"] if "torch" in whole else None,
+        whole["opmux"] / whole["torch"] if "torch" in whole else None, own,
     )  # fmt: skip
 
 
@@ -138,10 +148,10 @@ def _lines(found: Sequence[Run], about: dict[str, Any]) -> Iterator[str]:
         "",
     )
     for run in found:
-        yield from _section(run, about.get("reasons", {}).get(run.name, {}))
+        yield from _section(run, about.get("reasons", {}).get(run.name, {}), about.get("by_rows", {}).get(run.name, {}))
 
 
-def _section(run: Run, reasons: dict[str, str]) -> Iterator[str]:
+def _section(run: Run, reasons: dict[str, str], reasons_by_rows: dict[str, str]) -> Iterator[str]:
     head = run.head
     rows = ", ".join(f"{count} of {device}" for device, count in head["rows_of"].items()) or "none"
     versions = ", ".join(f"{name} {head['versions'][name]}" for name in ("torch", "triton") if name in head["versions"])
@@ -165,10 +175,44 @@ def _section(run: Run, reasons: dict[str, str]) -> Iterator[str]:
         if missed := "; ".join(misses(run, key, some)):
             yield f"- {_title(key)}: {missed}. Reason: {reasons.get(key, NO_REASON)}"
     yield ""
+    for name, other in run.head.get("by_rows", {}).items():
+        yield from _by_rows(run, name, other, reasons_by_rows.get(name, NO_REASON))
     yield from _decoding(run)
     listed = sorted(run.rows, key=lambda row: row.speedup or 0.0)
     cells = ["speedup", "call", "chosen", "us", "best", "us", "best of torch", "us", "why"]
     yield from details("Every call", table(cells, map(_cells, listed), left=(1, 2, 4, 6, 8)))
+
+
+def _by_rows(run: Run, name: str, other: dict[str, Any], reason: str) -> Iterator[str]:
+    """What would have been chosen by other rows, with the times of this run."""
+    counts = ", ".join(f"{count} of {device}" for device, count in other["rows_of"].items())
+    yield from (f"### Chosen by {name}", "", f"The same calls and times, chosen by {name} ({counts}).", "")
+    again = run._replace(
+        head={**run.head, "rows_of": other["rows_of"]},
+        rows=[row.choosing(other["chosen"].get(row.key)) for row in run.rows],
+    )
+    most, worst = (REGRET_ELSEWHERE, None) if again.elsewhere else (REGRET, WORST_REGRET)
+    lines, missed = [], []
+    for key in [*dict.fromkeys(row.group for row in run.rows), ""]:
+        rows = [row for row in again.rows if key in ("", row.group)]
+        before = [row.regret for row in run.rows if key in ("", row.group) and row.regret]
+        regrets, speedups = [r.regret for r in rows if r.regret], [r.speedup for r in rows if r.speedup]
+        if not regrets:
+            continue
+        mean = geometric_mean(regrets)
+        lines.append([
+            _title(key) if key else "all", str(len(regrets)), f"{mean:.3f}", ratio(max(regrets)),
+            f"{geometric_mean(before):.3f}" if before else "-", ratio(max(before, default=None)),
+            ratio(geometric_mean(speedups)) if speedups else "-", ratio(min(speedups, default=None)),
+        ])  # fmt: skip
+        if key and (mean > most or (worst and max(regrets) > worst)):
+            missed.append(f"{_title(key)} {mean:.3f} ({ratio(max(regrets))} at worst)")
+    head = ["calls", "", "regret, geomean", "worst", "as chosen in this run", "worst", "speedup, geomean", "least"]
+    yield from table(head, lines, left=(0,))
+    if missed:
+        wanted = f"{most}" if worst is None else f"{most}, and {worst} at worst,"
+        verb = "is" if worst is None else "are"
+        yield from (f"- Regret where {wanted} {verb} wanted: {'; '.join(missed)}. Reason: {reason}", "")
 
 
 def _title(key: str) -> str:

@@ -17,6 +17,9 @@ text = "The text."
 
 [choice.reasons.choice]
 norms = "Here is why."
+
+[choice.by_rows.choice]
+"its own rows" = "Here is why too."
 """
 
 
@@ -25,7 +28,14 @@ def call(group: str, op: str, took: float, best: float, torch: float, **fields: 
     sizes = {"dims": {"tokens": 64, "hidden": 128, **fields.pop("dims", {})}, "options": fields.pop("options", {})}
     times = {"opmux": {"triton": [took, 1, 1, 9], "vendor:x": [best, 1, 1, 9]}, "torch": {"eager": [torch, 1, 1, 9]}}
     named = {"group": group, "chosen": "triton", "why": "12.0 us (predicted, from 6 rows)", "failed": {}}
-    return {**named, **times, "point": {"op": op, **sizes}, "source": "predicted, from 6 rows", **fields}
+    return {
+        "key": f"{op} {took} {best}",
+        **named,
+        **times,
+        "point": {"op": op, **sizes},
+        "source": "predicted, from 6 rows",
+        **fields,
+    }
 
 
 @pytest.fixture
@@ -82,6 +92,22 @@ def test_from_the_rows_of_another_device_more_regret_is_allowed(page: Any) -> No
     assert "- norms: regret 1.039 where 1.02 is wanted" in page(*rows)
     assert "- norms: regret" not in page(*rows, rows_of={"E": 7})
     assert "- norms: regret 1.077 where 1.05" in page(call("norms", "rms_norm", 14.0, 13.0, 20.0), rows_of={"E": 7})
+
+
+def test_what_other_rows_would_choose_has_its_regret(page: Any) -> None:
+    rows = [call("norms", "rms_norm", 12.0, 10.0, 13.0), call("linear-batch", "linear", 10.0, 12.0, 15.0)]
+    chosen = {"rms_norm 12.0 10.0": "vendor:x", "linear 10.0 12.0": "vendor:x"}
+    text = page(*rows, rows_of={"E": 7}, by_rows={"its own rows": {"rows_of": {"D": 3}, "chosen": chosen}})
+    assert "### Chosen by its own rows\n\nThe same calls and times, chosen by its own rows (3 of D)." in text
+    assert "| norms | 1 | 1.000 | 1.00 | 1.200 | 1.20 | 1.30 | 1.30 |" in text
+    assert "| `linear`, m 17 to 512 | 1 | 1.200 | 1.20 | 1.000 | 1.00 | 1.25 | 1.25 |" in text
+    assert "| all | 2 | 1.095 | 1.20 | 1.095 | 1.20 | 1.27 | 1.25 |" in text
+    assert (
+        "- Regret where 1.02, and 1.1 at worst, are wanted: `linear`, m 17 to 512 1.200 (1.20 at worst). "
+        "Reason: Here is why too." in text
+    )
+    elsewhere = page(*rows, by_rows={"others": {"rows_of": {"E": 3}, "chosen": chosen}})
+    assert "- Regret where 1.05 is wanted: `linear`, m 17 to 512 1.200 (1.20 at worst). Reason: reason not" in elsewhere
 
 
 def test_a_choice_that_failed_is_said(page: Any) -> None:

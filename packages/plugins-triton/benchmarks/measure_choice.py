@@ -38,6 +38,8 @@ WHOLE_OF = 4
 """The smallest calls of each group on which whole calls are measured."""
 SAVE_EVERY_S = 5.0
 MOST_JOBS = 14
+ALIKE = ("seed", "small", "device", "versions", "rows_of")
+"""What files must have in common to be one."""
 LOW = 0.92
 """A speedup over torch that the summary counts as low."""
 
@@ -63,11 +65,19 @@ def kept(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     before = json.loads(path.read_text(encoding="utf-8"))
-    for name in ("seed", "small", "device", "versions"):
+    for name in ALIKE:
         if before[name] != head[name]:
             raise SystemExit(f"{path}: `{name}` is {before[name]!r} there and {head[name]!r} now; name another file")
     rows: list[dict[str, Any]] = before["rows"]
     return rows
+
+
+def joined(paths: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The head of the first of some files, and the rows of all, each call once."""
+    head: dict[str, Any] = json.loads(paths[0].read_text(encoding="utf-8"))
+    del head["rows"]
+    rows = {row["key"]: row for path in paths for row in kept(path, head)}
+    return head, list(rows.values())
 
 
 def write(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -126,8 +136,9 @@ def smallest(calls: list[tuple[str, Point]]) -> Iterator[str]:
 def arguments_of(words: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--join", type=Path, nargs="+", help="measure nothing: make one file of these")
     parser.add_argument("--per-group", type=int, default=60)
     parser.add_argument("--group", action="append", default=[], choices=[g.key for g in choice_shapes.groups(False)])
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds in all; calls come in turns of the groups")
@@ -144,6 +155,10 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
         given.jobs = 0 if given.small else min(MOST_JOBS, max(1, (os.cpu_count() or 2) - 2))
     if not given.dry and given.out is None:
         parser.error("--out expected a file for the results, got none")
+    if given.join:
+        return given
+    if given.seed is None:
+        parser.error("--seed expected a number that the calls are drawn by, got none")
     if not given.dry and not given.small and not torch.cuda.is_available():
         parser.error("measuring needs a GPU and there is none; --small measures small calls on the CPU, --dry lists")
     return given
@@ -152,6 +167,11 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> int:
     """Measure; 1 where an implementation failed or was wrong, or nothing was measured."""
     given = arguments_of(words)
+    if given.join:
+        head, rows = joined(given.join)
+        write(given.out, head, rows)
+        sys.stdout.write("".join(f"{line}\n" for line in summaries(rows)) + f"{len(rows)} calls\n")
+        return 0
     calls = list(choice_shapes.drawn(given.seed, given.per_group, given.small, given.group))
     if given.dry:
         sys.stdout.write("".join(f"{group}: {point.key}\n" for group, point in calls) + f"{len(calls)} calls\n")

@@ -96,3 +96,25 @@ def test_without_a_gpu_it_says_what_to_do(
     with pytest.raises(SystemExit):
         program.main(["--seed", "1", "--out", str(tmp_path / "a.json")])
     assert "measuring needs a GPU and there is none; --small measures small calls on the CPU" in capsys.readouterr().err
+
+
+def test_files_of_several_gpus_become_one(
+    program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, both = (tmp_path / f"{name}.json" for name in ("first", "second", "both"))
+    words = ["--seed", "3", "--small", "--per-group", "1", "--rounds", "3"]
+    program.main([*words, "--group", "linear-decode", "--out", str(first)])
+    program.main([*words, "--group", "linear_backward", "--out", str(second)])
+    assert program.main(["--join", str(first), str(second), str(first), "--out", str(both)]) == 0
+    data = json.loads(both.read_text())
+    assert [row["group"] for row in data["rows"]] == ["linear-decode", "linear_backward"]
+    assert {k: v for k, v in data.items() if k != "rows"} == {
+        k: v for k, v in json.loads(first.read_text()).items() if k != "rows"
+    }
+    assert capsys.readouterr().out.endswith("2 calls\n")
+    second.write_text(second.read_text().replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(SystemExit, match=r"second\.json: `seed` is 4 there and 3 now; name another file"):
+        program.main(["--join", str(first), str(second), "--out", str(both)])
+    with pytest.raises(SystemExit):
+        program.main(["--out", str(both)])
+    assert "--seed expected a number that the calls are drawn by, got none" in capsys.readouterr().err

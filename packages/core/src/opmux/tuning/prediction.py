@@ -74,15 +74,20 @@ class OpTimes:
         self._alike: dict[Kind, list[tuple[bool, Kind]]] = {}
         self._works: dict[Kind, Work] = {}
 
-    def estimates(self, call: Call) -> Estimates:
-        """A time for each implementation that has rows near this call; nothing where a size is 0."""
+    def estimates(self, call: Call, device: DeviceModel | None = None) -> Estimates:
+        """A time for each implementation that has rows near this call; nothing where a size is 0.
+
+        Args:
+            call: the call.
+            device: the device model that it would run on; by default that of its tensors.
+        """
         sizes = {name: int(call.size(name) or 0) for name in self._sizes}
         if min(sizes.values(), default=1) < 1:
             return Estimates()
         sizes |= {name: steps[sizes[name]] for name, steps in self.steps.items()}
         at = {**call.options, **{name: call.size(name) for name in call.dims}, **sizes}
         dtypes = tuple(None if tensor is None else tensor.dtype for tensor in call.tensors.values())
-        device = _device_of(call)
+        device = device or _device_of(call)
         times: dict[str, Estimate] = {}
         far: dict[str, float] = {}
         kind = self._kind(call.arch.name, dtypes, at)
