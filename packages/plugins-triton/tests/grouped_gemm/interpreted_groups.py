@@ -8,11 +8,11 @@ import torch
 
 import opmux
 from opmux_triton.grouped_gemm import targets
-from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig
+from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig, ScaledGroupedConfig
 
 torch.manual_seed(0)
 SMALL = GroupedConfig(block_m=16, block_n=16, block_k=32, group=2, num_warps=1, num_stages=1)
-SIZES = ((), (0, 0, 0), (1,), (40,), (5, 0, 33, 16), (0, 17, 0, 0, 32, 1), (3,) * 21)
+SIZES = ((), (0, 0, 0), (1,), (40,), (5, 0, 33, 16), (0, 17, 0, 0, 32, 1), (3,) * 21, (130, 0, 7, 260))
 N, K = 33, 40
 
 
@@ -46,6 +46,18 @@ for sizes, padding in itertools.product(SIZES, (0, 3)):
         summed = torch.ones(len(sizes), N, K)
         targets.grouped_weight_grad(summed, grad, x, starts, counts, config=replace(SMALL, early=early))
         torch.testing.assert_close(summed.double(), 1 + exact[1], rtol=1e-5, atol=1e-4)
+
+    dtypes = (torch.float8_e4m3fn, torch.int8, torch.float8_e5m2fnuz)
+    for dtype, block_k in [(dtypes[len(sizes) % 3], 32 if padding else 128)]:
+        codes = [(30 * torch.randn(m, width)).clamp(-127, 127).to(dtype) for width in (N, K)]
+        codes[1] = codes[1].T.contiguous().T  # rows next to each other, as for Hopper
+        scales = [torch.rand(-(-m // 128), width) + 0.5 for width in (N, K)]
+        summed, exact = (torch.ones(len(sizes), N, K, dtype=t) for t in (torch.float32, torch.float64))
+        small = ScaledGroupedConfig(**{**vars(SMALL), "block_k": block_k})
+        targets.scaled_grouped_weight_grad(summed, *codes, starts, *scales, counts, config=small)
+        values = [c.double() * s.double().repeat_interleave(128, 0)[:m] for c, s in zip(codes, scales, strict=True)]
+        opmux.grouped_weight_grad.reference(exact, *values, starts, counts)
+        torch.testing.assert_close(summed.double(), exact, rtol=1e-5, atol=1e-2)
 
     most = max(sizes, default=0) + 2
     room, counted = torch.randn(len(sizes), most, K), torch.tensor(sizes, dtype=torch.int32)

@@ -146,6 +146,23 @@ def test_groups_of_codes_on_a_gpu(sizes: tuple[int, ...], blocks: Any, dtype: to
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{len(sizes)} groups, {sum(sizes)} rows")
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+@pytest.mark.parametrize("across", [True, False])
+def test_gradients_of_codes_on_a_gpu(sizes: tuple[int, ...], dtype: torch.dtype, across: bool) -> None:
+    made = [quantised((width, sum(sizes)), (1, 128), dtype) for width in (200, 264)]
+    (dy, dy_scale), (x, x_scale) = ((codes.T, scale.T) for codes, scale in made)
+    if not across:
+        dy, x = dy.contiguous(), x.contiguous()
+    out = torch.ones(len(sizes), 200, 264, device="cuda")
+    exact = out.double()
+    opmux.scaled_grouped_weight_grad(out, dy, x, offsets_of(sizes), dy_scale, x_scale, backend="triton")
+    values = [c.double() * s.double().repeat_interleave(128, 0)[: len(c)] for c, s in ((dy, dy_scale), (x, x_scale))]
+    opmux.grouped_weight_grad.reference(exact, *values, offsets_of(sizes), None)
+    assert_close(out, exact, 1e-3)
+
+
+@pytest.mark.gpu
 def test_a_captured_graph_serves_other_offsets() -> None:
     x, w, offsets = ragged((300, 0, 129, 1, 700), 512, 1024, torch.bfloat16)
 

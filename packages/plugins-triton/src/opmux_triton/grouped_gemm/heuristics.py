@@ -80,6 +80,18 @@ def weight_grad_float32(arch: Arch, features: Mapping[str, Any]) -> GroupedConfi
     return _floats(arch, 128)
 
 
+def scaled_weight_grad(arch: Arch, features: Mapping[str, Any]) -> ScaledGroupedConfig:
+    """`scaled_grouped_weight_grad`: a block of rows is one of a scale, or a part of it."""
+    if not arch.is_gpu:
+        return _codes(16, 16, 16, 1, 1)
+    if arch.vendor == "amd":
+        more: dict[str, Any] = {"matrix_instr_nonkdim": 16} if arch.name in CDNA else {}
+        return _codes(64, 64, 64, 4, 2, **more)
+    if shared_memory(arch.name) < 163 * 1024:
+        return _codes(64, 64, 64, 4, 3)
+    return _codes(128, 128, 128, 8, 3) if rows_of(features) > 32 else _codes(64, 64, 32, 4, 3)
+
+
 def rows_of(features: Mapping[str, Any]) -> int:
     """How many rows a group has on average, up to the next power of two."""
     exponent: int = features.get("bucket(expected_m)", features.get("bucket(m)", 0))

@@ -39,6 +39,10 @@ def _scaled(op: str) -> Implementation:
     return _record(op, "", when, "scaled", "ScaledGroupedConfig", True)
 
 
+def _scaled_sums(op: str) -> Implementation:
+    return _record(op, "", (Dtype("x", *CODES),), "scaled_weight_grad", "ScaledGroupedConfig", False)
+
+
 RECORDS = (
     *_real("grouped_linear", "grouped", out=True),
     *_real("masked_grouped_linear", "grouped", out=True),
@@ -46,4 +50,5 @@ RECORDS = (
     *_real("grouped_weight_grad", "weight_grad"),
     _scaled("scaled_grouped_linear"),
     _scaled("scaled_masked_grouped_linear"),
+    _scaled_sums("scaled_grouped_weight_grad"),
 )

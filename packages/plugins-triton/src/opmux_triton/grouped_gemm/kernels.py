@@ -201,6 +201,62 @@ def weight_sums(
 
 
 @triton.jit
+def scaled_weight_sums(
+    dy, x, out, dy_scale, x_scale, offsets, sizes, n, k, dy_row, dy_col, x_row, x_col, out_group, out_row, out_col,
+    dy_scale_row, dy_scale_col, x_scale_row, x_scale_col,
+    PADDED: tl.constexpr, FORMAT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, DEPENDENT: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """``out[g] += dy[rows of g].T @ x[rows of g]`` of codes, whose columns have a scale for every 128 rows.
+
+    Blocks of BLOCK_K rows, which divides 128, are counted from row 0, so that each has one scale: rows of the first and
+    the last block that are not the group's count as 0. FORMAT is that of the codes, of which dy and x are the bytes.
+    """
+    await_predecessor(DEPENDENT)
+    dy = typed(dy, FORMAT, FP8)
+    x = typed(x, FORMAT, FP8)
+    tiles_m, tiles_n = tl.cdiv(n, BLOCK_M), tl.cdiv(k, BLOCK_N)
+    group = tl.program_id(0) // (tiles_m * tiles_n)
+    tile_m, tile_n = tile_of(tl.program_id(0) % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP)
+    start = tl.load(offsets + group)
+    if PADDED:
+        stop = start + tl.load(sizes + group)
+    else:
+        stop = tl.load(offsets + group + 1)
+    in_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    in_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    of_dy = dy_scale + tl.minimum(in_m, n - 1).to(tl.int64) * dy_scale_col
+    of_x = x_scale + tl.minimum(in_n, k - 1).to(tl.int64) * x_scale_col
+    first = start // BLOCK_K
+    row = first * BLOCK_K + tl.arange(0, BLOCK_K)
+    at_row = row.to(tl.int64)
+    dy_here = dy + (at_row * dy_row)[None, :] + (in_m.to(tl.int64) * dy_col)[:, None]
+    x_here = x + (at_row * x_row)[:, None] + (in_n.to(tl.int64) * x_col)[None, :]
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for block in range(first, tl.where(stop > start, tl.cdiv(stop, BLOCK_K), first)):
+        row = block * BLOCK_K + tl.arange(0, BLOCK_K)
+        inside = (row >= start) & (row < stop)
+        dy_tile = factors(tl.load(dy_here, mask=(in_m < n)[:, None] & inside[None, :], other=0.0), FORMAT, FP8)
+        x_tile = factors(tl.load(x_here, mask=inside[:, None] & (in_n < k)[None, :], other=0.0), FORMAT, FP8)
+        if INTERPRETED:
+            dy_tile = dy_tile.to(tl.float32)
+            x_tile = x_tile.to(tl.float32)
+        if FORMAT == "int8" and not INTERPRETED:
+            part = tl.dot(dy_tile, x_tile, out_dtype=tl.int32).to(tl.float32)
+        else:
+            part = tl.dot(dy_tile, x_tile, input_precision="ieee")
+        scales = block * BLOCK_K // 128
+        part = part * tl.load(of_dy + tl.cast(dy_scale_row, tl.int64) * scales)[:, None]
+        total += part * tl.load(of_x + tl.cast(x_scale_row, tl.int64) * scales)[None, :]
+        dy_here += tl.cast(dy_row, tl.int64) * BLOCK_K
+        x_here += tl.cast(x_row, tl.int64) * BLOCK_K
+    stored = tl.where(stop > start, n, 0)
+    where, live = _sums_at(out, group, in_m, in_n, stored, k, out_group, out_row, out_col)
+    total += tl.load(where, mask=live, other=0.0)
+    tl.store(where, total, mask=live)
+
+
+@triton.jit
 def zero_unused(
     out, offsets, sizes, groups, m, width,
     PADDED: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,

@@ -61,6 +61,7 @@ def weight_grad(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedConf
     yield from variations(early, block_m=(32, 64, 128), block_n=(64, 128, 256), block_k=(16, 32), num_warps=(4, 8))
 
 
+scaled_weight_grad = _of(heuristics.scaled_weight_grad)
 weight_grad_float32 = _of(heuristics.weight_grad_float32)
 backward = _of_both(heuristics.backward)
 backward_float32 = _of_both(heuristics.backward_float32)

@@ -10,7 +10,7 @@ from opmux.dtypes import name_of
 from opmux_triton.descriptors import ALIGNMENT
 from opmux_triton.devices import is_native, units
 from opmux_triton.grouped_gemm import kernels
-from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig
+from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig, ScaledGroupedConfig
 from opmux_triton.launch import as_bytes, launch
 from opmux_triton.repeats import kept, repeated
 
@@ -80,6 +80,29 @@ def grouped_weight_grad(
     """The op `grouped_weight_grad`."""
     if out.numel() and x.shape[0]:
         _weight_sums(out, dy, x, group_offsets, group_sizes, True, config)
+
+
+def scaled_grouped_weight_grad(
+    out: Tensor, dy: Tensor, x: Tensor, group_offsets: Tensor, dy_scale: Tensor, x_scale: Tensor,
+    group_sizes: Tensor | None, *, config: ScaledGroupedConfig,
+) -> None:  # fmt: skip
+    """The op `scaled_grouped_weight_grad`."""
+    if not out.numel() or not x.shape[0]:
+        return
+    groups, n, k = out.shape
+    offsets, sizes = _dense(group_offsets, group_sizes)
+    meta: dict[str, Any] = {
+        "PADDED": sizes is not None,
+        "FORMAT": name_of(x.dtype),
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "GROUP": config.group,
+    }
+    tiles = groups * -(-n // config.block_m) * -(-k // config.block_n)
+    strides = (*dy.stride(), *x.stride(), *out.stride(), *dy_scale.stride(), *x_scale.stride())
+    arguments = (as_bytes(dy), as_bytes(x), out, dy_scale, x_scale, offsets, sizes, n, k, *strides)
+    launch(kernels.scaled_weight_sums, (tiles,), arguments, meta | config.compiler_options())
 
 
 def _noted(
