@@ -12,6 +12,7 @@ from opmux_ck.gemm.choice import BLOCK_TILES, CODES_TILES, FEW_ROWS, FEW_ROWS_OF
 from opmux_ck.gemm.configs import BlockCodesConfig
 from opmux_ck.gemm.targets import linear, product_of, scaled_linear, scaled_product_of
 from opmux_ck.norms import targets as norms
+from opmux_ck.norms.configs import QUANTIZED_TILES
 from opmux_ck.norms.configs import TILES as NORM_TILES
 from opmux_ck.norms.instances import Norm
 from opmux_emulator.codeobject.program import Program
@@ -42,6 +43,19 @@ def test_norms(op) -> None:
         found = getattr(norms, op)(*tensors, eps=1e-5, config=config, **options)
     expected = getattr(opmux, op)(*tensors, eps=1e-5, backend="reference", **options)
     torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+
+
+def test_a_norm_that_is_quantised() -> None:
+    """To the flavour of fp8 that is OCP's."""
+    config, code = QUANTIZED_TILES[1], torch.float8_e4m3fn
+    check_kernel(norms.norm_of("rms_norm_quantize", BF16, BF16, config, code, 128), ARCH)
+    x, weight = torch.randn(3, config.columns - 8).to(BF16), torch.randn(config.columns - 8).to(BF16)
+    options = {"dtype": code, "block": (1, 128), "scale_major": "k", "eps": 1e-5, "weight_offset": 0.0}
+    with on(ARCH):
+        q, scale = norms.rms_norm_quantize(x, weight, **options, config=config)
+    expected, wanted = opmux.rms_norm_quantize(x, weight, **options, backend="reference")
+    assert int((q.float() != expected.float()).sum()) <= 1 + q.numel() // 1000
+    torch.testing.assert_close(scale, wanted, rtol=2**-22, atol=0)
 
 
 @pytest.mark.parametrize(

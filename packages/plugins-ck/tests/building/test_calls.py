@@ -11,6 +11,7 @@ from opmux_ck.building.calls import instance_of
 from opmux_ck.gemm import grouped_targets, targets
 from opmux_ck.library.places import NEEDED
 from opmux_ck.norms import targets as norms
+from opmux_ck.norms.instances import TEMPLATES
 from opmux_ck.plugin import opmux_implementations
 
 BF16, FNUZ = torch.bfloat16, torch.float8_e4m3fnuz
@@ -28,11 +29,19 @@ def scales(*shape: int) -> torch.Tensor:
     return torch.ones(shape)
 
 
+def codes(*shape: int) -> torch.Tensor:
+    return torch.ones(shape).to(torch.int8)
+
+
 QKV = (made(2, 40, 4, 64), made(2, 50, 2, 64), made(2, 50, 2, 64))
 RAGGED = (made(40, 4, 64), made(50, 2, 64), made(50, 2, 64), int32(0, 40), int32(0, 50))
 LONGEST = {"max_seqlen_q": 40, "max_seqlen_k": 50}
 CALLS = [
     ("rms_norm", (made(3, 64), made(64)), {}),
+    ("add_rms_norm_", (made(3, 64), made(3, 64), made(64)), {}),
+    ("add_layer_norm", (made(3, 64), made(3, 64), made(64), made(64)), {}),
+    ("rms_norm_quantize", (made(3, 264), made(264)), {"dtype": torch.int8, "block": (1, -1)}),
+    ("add_rms_norm_quantize", (made(2, 3, 64), made(2, 3, 64), made(64)), {"dtype": FNUZ}),
     ("linear", (made(3, 64), made(32, 64)), {}),
     ("scaled_linear", (made(3, 64, dtype=FNUZ), made(32, 64, dtype=FNUZ), scales(3, 1), scales(32, 1)),
      {"out_dtype": BF16}),
@@ -40,6 +49,11 @@ CALLS = [
      {"out_dtype": BF16}),
     ("grouped_linear", (made(9, 64), made(2, 32, 64), int32(0, 4, 9)), {}),
     ("masked_grouped_linear", (made(2, 9, 64), made(2, 32, 64), int32(4, 9)), {"expected_m": 6}),
+    ("scaled_grouped_linear", (codes(9, 64), codes(2, 32, 64), int32(0, 4, 9), scales(9, 1), scales(2, 32, 1)),
+     {"out_dtype": BF16}),
+    ("scaled_masked_grouped_linear",
+     (codes(2, 9, 256), codes(2, 256, 256), int32(4, 9), scales(2, 9, 2), scales(2, 2, 2)),
+     {"expected_m": 6, "out_dtype": torch.float16}),
     ("attention", QKV, {}),
     ("attention", QKV, {"causal": True}),
     ("attention_lse", QKV, {"window": (3, -1)}),
@@ -61,8 +75,9 @@ def test_a_call_launches_what_is_built_ahead(op, tensors, options, monkeypatch) 
     config = taker.config()
     given = {**taker.call.tensors, **taker.call.options}
     {
-        "rms_norm": norms, "linear": targets, "scaled_linear": targets, "grouped_linear": grouped_targets,
-        "masked_grouped_linear": grouped_targets,
+        **dict.fromkeys((*TEMPLATES, "add_rms_norm_"), norms), "linear": targets, "scaled_linear": targets,
+        "grouped_linear": grouped_targets, "masked_grouped_linear": grouped_targets,
+        "scaled_grouped_linear": grouped_targets, "scaled_masked_grouped_linear": grouped_targets,
     }.get(op, attention).__dict__[op](**given, config=config)  # fmt: skip
     ((instance, grid, arguments),) = launched
     assert instance == instance_of(op, taker.call, config)

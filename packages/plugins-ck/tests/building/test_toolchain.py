@@ -56,11 +56,23 @@ def test_hipcc_has_hips_headers_and_the_others_get_a_subset() -> None:
 
 
 def test_the_digest_tells_headers_and_flags_apart(tmp_path, monkeypatch) -> None:
-    (tmp_path / "rows.h").write_text("// one")
+    """Of the headers those that the unit includes: another op's may change."""
     monkeypatch.setattr(toolchain, "TEMPLATES", tmp_path)
-    digests = [templates_digest.__wrapped__()]
+    (tmp_path / "rows.h").write_text("// one")
+    (tmp_path / "norm.h").write_text('#pragma once\n#include "rows.h"\n#include "ck_tile/core.hpp"\n')
+    (tmp_path / "gemm.h").write_text("// one")
+
+    def digest() -> str:
+        return templates_digest.__wrapped__("norm.h")
+
+    digests = [digest()]
+    (tmp_path / "gemm.h").write_text("// two")
+    assert digest() == digests[0]
     (tmp_path / "rows.h").write_text("// two")
-    digests.append(templates_digest.__wrapped__())
+    digests.append(digest())
+    (tmp_path / "hip_subset").mkdir()
+    (tmp_path / "hip_subset" / "hip.h").write_text("// one")
+    digests.append(digest())
     monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, "-DANOTHER"))
-    digests.append(templates_digest.__wrapped__())
-    assert len(set(digests)) == 3
+    digests.append(digest())
+    assert len(set(digests)) == 4

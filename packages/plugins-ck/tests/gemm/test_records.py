@@ -7,7 +7,7 @@ import opmux
 from opmux_ck.gemm.choice import BLOCK_SHAPES, CODES_SHAPES, SHAPES
 from opmux_ck.gemm.configs import MOST_SIDE
 from opmux_ck.gemm.implementations import MOST_K, MOST_N
-from opmux_ck.gemm.targets import MOST_BYTES, _addressable, _near, _parts
+from opmux_ck.gemm.targets import MOST_BYTES, _addressable, _parts, near_scales
 
 
 def explained(*tensors: torch.Tensor, arch: str = "gfx942") -> tuple[bool, str]:
@@ -113,9 +113,9 @@ def test_refusals_of_blocks(dtype, k, x_scale, w_scale, options, reason) -> None
 
 def test_scales_too_far_apart_are_copied() -> None:
     far = torch.empty_strided((512, 3), (1 << 22, 1), dtype=torch.float32, device="meta")
-    assert _near(far).stride() == (3, 1)
+    assert near_scales(far).stride() == (3, 1)
     transposed = torch.empty(3, 512, device="meta").T
-    assert _near(transposed) is transposed
+    assert near_scales(transposed) is transposed
 
 
 def test_matrices_that_a_launch_cannot_address_are_cut_at_tiles() -> None:

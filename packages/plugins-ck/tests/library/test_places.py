@@ -116,7 +116,10 @@ def test_one_that_lacks_a_header(ck, monkeypatch) -> None:
         f"  OPMUX_CK_DIR: {ck / 'include'} (version 1.2.0) lacks ck_tile/ops/rmsnorm2d.hpp"
     )
     (shown,) = toolchains()
-    assert shown["version"] == "1.2.0, lacks ck_tile/ops/rmsnorm2d.hpp for rms_norm, add_rms_norm"
+    assert (
+        shown["version"]
+        == "1.2.0, lacks ck_tile/ops/rmsnorm2d.hpp for rms_norm, add_rms_norm, rms_norm_quantize, add_rms_norm_quantize"
+    )
 
 
 def test_doctor_is_told_version_and_place(ck, monkeypatch) -> None:

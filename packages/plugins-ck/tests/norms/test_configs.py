@@ -6,13 +6,17 @@ import pytest
 
 from opmux.plugin import parse_arch
 from opmux_ck.norms.configs import (
+    QUANTIZED_TILES,
     TILES,
     NormConfig,
+    QuantizedNormConfig,
     broken_rules,
     misfit,
     norm_config,
     norm_space,
     one_pass_space,
+    quantized_config,
+    quantized_space,
 )
 from opmux_ck.norms.instances import TEMPLATES, Norm
 
@@ -74,6 +78,10 @@ def test_the_names_tell_the_instances_apart() -> None:
     configs = [*TILES, NormConfig(1, 256, 1, vector=4), NormConfig(1, 256, 1, pads=False)]
     made = [Norm(*parts) for parts in itertools.product(TEMPLATES, ("bf16", "fp16"), ("bf16", "fp32"), configs)]
     assert len({one.name for one in made}) == len(made)
+    codes = [Norm("rms_norm_quantize", "bf16", "bf16", TILES[0], code, block) for code, block in
+             itertools.product(("int8", "fp8"), (0, 32, 128))]  # fmt: skip
+    assert len({one.name for one in codes}) == len(codes)
+    assert codes[0].name == "rms_norm_quantize_bf16_bf16_int8_row_b4x512_t4x64_v8_pad"
     assert Norm("rms_norm", "bf16", "fp32", TILES[-1]).name == "rms_norm_bf16_fp32_b1x16384_t1x1024_v8_pad_two"
 
 
@@ -83,6 +91,34 @@ def test_a_translation_unit_is_one_line_of_a_template() -> None:
         '#include "rms_norm.h"\n\n'
         "OPMUX_CK_ADD_RMS_NORM(ck_tile::fp16_t, float, 1, 256, 2, 8, false, false)\n"
     )
+
+
+def test_a_quantised_norm_names_its_codes_and_their_block() -> None:
+    assert Norm("rms_norm_quantize", "fp16", "fp16", QUANTIZED_TILES[0], "int8", 128).text() == (
+        "// rms_norm_quantize_fp16_fp16_int8_128_b4x512_t4x64_v8_pad\n"
+        '#include "norm_quantize.h"\n\n'
+        "OPMUX_CK_RMS_NORM_QUANTIZE(ck_tile::fp16_t, ck_tile::fp16_t, ck_tile::int8_t, 128, 4, 64, 1, 8, true, false)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"two_passes": True}, "two_passes: a row that is quantised is held whole"),
+        ({"vector": 1}, "vector = 1: a block of 128 columns has more than 64 threads"),
+    ],
+)
+def test_what_no_quantised_norm_can_be(fields, reason) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        QuantizedNormConfig(**{"rows": 1, "threads": 256, "repeats": 2, **fields})
+    assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize("columns", [8, 1000, 4096, 16384])
+def test_the_space_of_quantised_norms(columns) -> None:
+    space = list(quantized_space(GFX942, {"hidden": columns}))
+    assert len(set(space)) == len(space) > 0
+    assert quantized_config(GFX942, {"hidden": columns}) in space
 
 
 def test_every_default_keeps_the_rules() -> None:

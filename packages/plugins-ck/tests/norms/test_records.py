@@ -50,8 +50,28 @@ def test_refusals(x, weight, arch, options, reason) -> None:
         ("add_rms_norm", (meta(4, 16392), meta(4, 16392), meta(16392)), "hidden = 16392 is more than 16384"),
         ("add_rms_norm_", (meta(4, 128)[:, :64], meta(4, 64), meta(64)), "x is not contiguous"),
         ("layer_norm", (meta(4, 64), meta(64)), "bias is absent"),
+        ("add_layer_norm", (meta(4, 64), meta(4, 64), meta(64)), "bias is absent"),
     ],
 )  # fmt: skip
 def test_refusals_of_the_other_norms(op, tensors, reason) -> None:
     accepted, said = explained(*tensors, op=op)
     assert (accepted, said.startswith(reason)) == (False, True), said
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "reason"),
+    [
+        ("gfx942", {"dtype": torch.float8_e4m3fnuz}, "priority 9; rows 4, threads 64"),
+        ("gfx950", {"dtype": torch.float8_e4m3fn, "block": (1, -1)}, "priority 9; rows 4, threads 64"),
+        ("gfx942", {"dtype": torch.int8, "block": (1, 32)}, "priority 9; rows 4, threads 64"),
+        ("gfx942", {"dtype": torch.float8_e4m3fn}, "dtype is float8_e4m3fn, takes float8_e4m3fnuz, int8"),
+        ("gfx942", {"dtype": torch.int8, "block": (128, 128)},
+         "block = (128, 128) is not (1, 128) or (1, -1) or (1, 32)"),
+        ("gfx942", {"dtype": torch.int8, "scale_major": "m"}, "scale_major = 'm' is not 'k'"),
+        ("gfx942", {"dtype": torch.int8, "weight_offset": 1.0}, "weight_offset = 1.0 is not 0.0"),
+    ],
+)  # fmt: skip
+def test_norms_that_are_quantised(arch, options, reason) -> None:
+    explanation = opmux.explain(opmux.rms_norm_quantize, meta(4, 64), meta(64), arch=arch, **options)
+    (found,) = (c.reason for c in explanation.candidates if c.name == f"ck:{arch}")
+    assert found.startswith(reason), found

@@ -1,5 +1,6 @@
 """One translation unit an instance: its source, and its machine code from the cache or a compiler."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,7 @@ from opmux_jit import (
 )
 from opmux_jit.compilers import Compiler
 
+_HEADER = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 ABI = 1
 """The version of the agreement on a kernel's arguments."""
 
@@ -101,6 +103,8 @@ def _kept(sources: Iterable[Source]) -> Entry | None:
 
 
 def _source(instance: Instance, arch: str, include: Iterable[Path], library: Library | None = None) -> Source:
-    text = f"{instance.text()}// built with {templates_digest()}\n"
+    text = instance.text()
+    (header,) = _HEADER.findall(text)
+    text += f"// built with {templates_digest(header)}\n"
     folders, headers = ((), {}) if library is None else ((library.include,), generated(library))
     return Source(instance.name, text, arch, FLAGS, (*include, *folders), headers, ABI, "ck", instance.op)

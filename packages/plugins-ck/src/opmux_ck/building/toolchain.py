@@ -17,6 +17,7 @@ to build it too, and to spill registers where newer ones do not."""
 
 TEMPLATES = Path(__file__).parent.parent / "cpp"
 """This package's own headers: a thin template for each op."""
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 FLAGS = (
     "-std=c++20",
     "-w",
@@ -64,16 +65,25 @@ def _refusal(compiler: Compiler) -> str | None:
 
 
 @functools.cache
-def templates_digest() -> str:
-    """A digest of this package's headers and flags, which a translation unit names: it tells versions of them apart.
+def templates_digest(header: str) -> str:
+    """A digest of one of this package's headers, of those that it includes, and of the flags.
 
-    An instance that is loaded without headers and a compiler is known by its text alone.
+    A translation unit names it: it tells versions of them apart. An instance that is loaded without headers and a
+    compiler is known by its text alone.
     """
     hashed = hashlib.sha256()
     hashed.update("\0".join(FLAGS).encode())
-    for path in sorted(TEMPLATES.rglob("*.h")):
+    for path in sorted({*_included(TEMPLATES / header), *(TEMPLATES / "hip_subset").rglob("*.h")}):
         hashed.update(path.relative_to(TEMPLATES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return hashed.hexdigest()[:16]
+
+
+def _included(header: Path) -> Iterator[Path]:
+    """A header of this package, and those of this package that it includes."""
+    yield header
+    for name in _INCLUDE.findall(header.read_text(encoding="utf-8")):
+        if (TEMPLATES / name).is_file():
+            yield from _included(TEMPLATES / name)
 
 
 def include_dirs(compiler: str) -> Iterator[Path]:

@@ -114,10 +114,14 @@ struct BlockScaledLinear {
   }
 
   static __device__ void run(const Arguments& a) {
-    __shared__ char lds[lds_bytes];
     const auto [tile_m, tile_n] =
         Partitioner{a.rows, a.n}.GetOutputTileIndex(ck_tile::amd_wave_read_first_lane(blockIdx.x));
-    const int m = ck_tile::amd_wave_read_first_lane(tile_m * M), n = ck_tile::amd_wave_read_first_lane(tile_n * N);
+    run_tile(a, ck_tile::amd_wave_read_first_lane(tile_m * M), ck_tile::amd_wave_read_first_lane(tile_n * N));
+  }
+
+  // The tile whose first row and column these are.
+  static __device__ void run_tile(const Arguments& a, int m, int n) {
+    __shared__ char lds[lds_bytes];
     const auto sums = product(a, m, n, lds);
     const auto all = ck_tile::make_naive_tensor_view<ck_tile::address_space_enum::global>(
         static_cast<Out*>(a.out), ck_tile::make_tuple(a.rows, a.n), ck_tile::make_tuple(a.out_stride, 1),

@@ -17,27 +17,42 @@ struct Groups {
   }
 };
 
+// The tile of a workgroup: its group, its first row in the matrix of all groups, its first column, and how many of both
+// the tile has; the same in all threads.
+template <int M, int N>
+struct GroupTile {
+  int group = 0, rows = 0, n0, columns;
+  long row;
+
+  __device__ GroupTile(const Groups& groups, int n) {
+    int tile = blockIdx.x;
+    for (; group < groups.count; ++group) {
+      const int tiles = (groups.rows(group) + M - 1) / M;
+      if (tile < tiles) break;
+      tile -= tiles;
+    }
+    if (group == groups.count) return;  // the grid has a tile for each group that may end within one
+    group = ck_tile::amd_wave_read_first_lane(group);
+    const int m0 = ck_tile::amd_wave_read_first_lane(tile * M);
+    n0 = ck_tile::amd_wave_read_first_lane(blockIdx.y * N);
+    rows = ck_tile::amd_wave_read_first_lane(ck_tile::min(groups.rows(group) - m0, M));
+    columns = ck_tile::amd_wave_read_first_lane(ck_tile::min(n - n0, N));
+    row = ck_tile::amd_wave_read_first_lane(groups.start(group)) + static_cast<long>(m0);
+  }
+};
+
 // A tile's own rows of x, w and the result are all that CK sees, so that 32 bits count them.
 template <class Kernel, class X, int M, int N>
 __device__ void multiply_groups(const void* x, const void* w, void* out, const Groups& groups, int n, int k, int x_stride,
                                 int w_stride) {
-  int group = 0, tile = blockIdx.x;
-  for (; group < groups.count; ++group) {
-    const int tiles = (groups.rows(group) + M - 1) / M;
-    if (tile < tiles) break;
-    tile -= tiles;
-  }
-  if (group == groups.count) return;  // the grid has a tile for each group that may end within one
-  const int m0 = ck_tile::amd_wave_read_first_lane(tile * M), n0 = ck_tile::amd_wave_read_first_lane(blockIdx.y * N);
-  const int rows = ck_tile::amd_wave_read_first_lane(ck_tile::min(groups.rows(group) - m0, M));
-  const int columns = ck_tile::amd_wave_read_first_lane(ck_tile::min(n - n0, N));
-  const long row = ck_tile::amd_wave_read_first_lane(groups.start(group)) + m0;
-  const long weight = static_cast<long>(ck_tile::amd_wave_read_first_lane(group)) * n + n0;
-  const auto* x_rows = static_cast<const X*>(x) + row * x_stride;
-  const auto* w_rows = static_cast<const X*>(w) + weight * w_stride;
-  auto* made = static_cast<X*>(out) + row * n + n0;
+  const GroupTile<M, N> tile(groups, n);
+  if (!tile.rows) return;
+  const auto* x_rows = static_cast<const X*>(x) + tile.row * x_stride;
+  const auto* w_rows = static_cast<const X*>(w) + (static_cast<long>(tile.group) * n + tile.n0) * w_stride;
+  auto* made = static_cast<X*>(out) + tile.row * n + tile.n0;
   __shared__ char lds[Kernel::GetSmemSize()];
-  const typename Kernel::KernelArgs given{{x_rows}, {w_rows}, {}, made, rows, columns, k, {x_stride}, {w_stride}, {}, n, 1};
+  const typename Kernel::KernelArgs given{{x_rows},   {w_rows},   {}, made, tile.rows, tile.columns, k,
+                                          {x_stride}, {w_stride}, {}, n,    1};
   Kernel::RunGemm({x_rows}, {w_rows}, {}, made, lds, given, typename Kernel::SplitKBatchOffset(given, 0), 0, 0);
 }
 

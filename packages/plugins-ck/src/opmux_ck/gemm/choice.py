@@ -2,11 +2,20 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, TypeVar
 
 from opmux.plugin import Arch
-from opmux_ck.gemm.configs import STORES, BlockCodesConfig, CodesConfig, GemmConfig, GroupedConfig, misfit
+from opmux_ck.gemm.configs import (
+    STORES,
+    BlockCodesConfig,
+    CodesConfig,
+    GemmConfig,
+    GroupedBlockCodesConfig,
+    GroupedCodesConfig,
+    GroupedConfig,
+    misfit,
+)
 
 Config = TypeVar("Config", bound=GemmConfig)
 Codes = TypeVar("Codes", bound=CodesConfig)
@@ -38,6 +47,9 @@ GROUPED_TILES = (
     GroupedConfig(64, 64, 128, 2, 2, 16, 32),
 )
 """For groups of at least as many rows, on average; the last one for smaller groups too."""
+GROUPED_CODES_TILES = tuple(GroupedCodesConfig(*astuple(tile)) for tile in (FEW_ROWS_OF_CODES, *CODES_TILES))
+GROUPED_BLOCK_TILES = tuple(GroupedBlockCodesConfig(*astuple(tile)) for tile in (FEW_ROWS_OF_BLOCKS, *BLOCK_TILES))
+"""The same for codes; the first one is for few rows."""
 LEAST_STEPS = 4
 """Steps of k that a part has where the parts are chosen here: fewer do not fill the loop."""
 
@@ -117,7 +129,7 @@ def codes_config(arch: Arch, features: Mapping[str, Any]) -> CodesConfig:
 
 def codes_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[CodesConfig]:
     """Every legal tile for a call on codes, without those that are mostly padding."""
-    return _all_of_codes(CodesConfig, CODES_SHAPES, features)
+    return _all_of_codes(CodesConfig, CODES_SHAPES, _sizes(features))
 
 
 def blocks_config(arch: Arch, features: Mapping[str, Any]) -> BlockCodesConfig:
@@ -127,16 +139,32 @@ def blocks_config(arch: Arch, features: Mapping[str, Any]) -> BlockCodesConfig:
 
 def blocks_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[BlockCodesConfig]:
     """Every legal tile for a call on codes with scales of blocks, without those that are mostly padding."""
-    return _all_of_codes(BlockCodesConfig, BLOCK_SHAPES, features)
+    return _all_of_codes(BlockCodesConfig, BLOCK_SHAPES, _sizes(features))
 
 
 def grouped_config(arch: Arch, features: Mapping[str, Any]) -> GroupedConfig:
     """The tile for groups of rows: the largest that a group fills on average."""
-    rows, n, k = _group_sizes(features)
-    tile = FEW_ROWS_OF_GROUPS
-    if rows > tile.m:
-        tile = next((one for one in GROUPED_TILES if rows >= one.m), GROUPED_TILES[-1])
-    return replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
+    return _one_of_groups(FEW_ROWS_OF_GROUPS, GROUPED_TILES, features)
+
+
+def grouped_codes_config(arch: Arch, features: Mapping[str, Any]) -> GroupedCodesConfig:
+    """The same for codes."""
+    return _one_of_groups(GROUPED_CODES_TILES[0], GROUPED_CODES_TILES[1:], features)
+
+
+def grouped_blocks_config(arch: Arch, features: Mapping[str, Any]) -> GroupedBlockCodesConfig:
+    """The same for codes with scales of blocks."""
+    return _one_of_groups(GROUPED_BLOCK_TILES[0], GROUPED_BLOCK_TILES[1:], features)
+
+
+def grouped_codes_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedCodesConfig]:
+    """Every legal tile for groups of rows of codes, without those that are mostly padding."""
+    return _all_of_codes(GroupedCodesConfig, CODES_SHAPES, _group_sizes(features))
+
+
+def grouped_blocks_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedBlockCodesConfig]:
+    """The same for codes with scales of blocks."""
+    return _all_of_codes(GroupedBlockCodesConfig, BLOCK_SHAPES, _group_sizes(features))
 
 
 def grouped_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedConfig]:
@@ -163,8 +191,16 @@ def _one_of_codes(few_rows: Codes, tiles: Sequence[Codes], arch: Arch, features:
     return replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
 
 
-def _all_of_codes(kind: type[Codes], shapes: Sequence[Shape], features: Mapping[str, Any]) -> Iterator[Codes]:
-    rows, n, k = _sizes(features)
+def _one_of_groups(few_rows: Config, tiles: Sequence[Config], features: Mapping[str, Any]) -> Config:
+    rows, n, k = _group_sizes(features)
+    tile = few_rows
+    if rows > tile.m:
+        tile = next((one for one in tiles if rows >= one.m), tiles[-1])
+    return replace(tile, store=_store(n), pads_n=n % tile.n > 0, pads_k=k % tile.k > 0)
+
+
+def _all_of_codes(kind: type[Codes], shapes: Sequence[Shape], sizes: tuple[int, int, int]) -> Iterator[Codes]:
+    rows, n, k = sizes
     for shape in shapes:
         m, tile_n, tile_k = shape[:3]
         config = kind(*shape, "v3", _store(n), n % tile_n > 0, k % tile_k > 0)

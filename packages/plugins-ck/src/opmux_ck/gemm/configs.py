@@ -118,6 +118,20 @@ class BlockCodesConfig(CodesConfig):
     kernel: ClassVar[str] = "block_scaled_linear"
 
 
+@dataclass(frozen=True)
+class GroupedCodesConfig(CodesConfig):
+    """The same for groups of rows of codes with scales of tokens and channels."""
+
+    kernel: ClassVar[str] = "scaled_grouped_linear"
+
+
+@dataclass(frozen=True)
+class GroupedBlockCodesConfig(BlockCodesConfig):
+    """The same for groups of rows of codes with scales of blocks."""
+
+    kernel: ClassVar[str] = "block_scaled_grouped_linear"
+
+
 def broken_rules(config: GemmConfig) -> Iterator[str]:
     """Why no instance can be made of a config, whatever the call."""
     c = config

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from opmux_ck.dtypes import SHORT
-from opmux_ck.gemm.configs import GroupedConfig, loops
+from opmux_ck.gemm.configs import BlockCodesConfig, CodesConfig, GemmConfig, GroupedConfig, loops
 from opmux_ck.gemm.instances import Product
+from opmux_ck.gemm.targets import near_scales
 from opmux_ck.launching import launch
 
 MOST_STRIDE = (1 << 31) // 512 - 1
@@ -31,27 +32,58 @@ def masked_grouped_linear(x: Tensor, w: Tensor, masked_m: Tensor, *, expected_m:
     return out
 
 
-def grouped_product_of(dtype: torch.dtype, k: int, config: GroupedConfig) -> Product:
+def scaled_grouped_linear(
+    x: Tensor, w: Tensor, group_offsets: Tensor, x_scale: Tensor, w_scale: Tensor, group_sizes: Tensor | None, *,
+    out_dtype: torch.dtype, config: CodesConfig,
+) -> Tensor:  # fmt: skip
+    """The op `scaled_grouped_linear` for scales of tokens and channels, or of blocks of 1x128 with 128x128."""
+    out = x.new_empty((len(x), w.shape[1]), dtype=out_dtype)
+    tiles = -(-len(x) // config.m) + len(w)
+    _multiply(_near(x), w, out, group_offsets, group_sizes, tiles, 0, config, (x_scale, w_scale))
+    return out
+
+
+def scaled_masked_grouped_linear(
+    x: Tensor, w: Tensor, masked_m: Tensor, x_scale: Tensor, w_scale: Tensor, *, expected_m: int,
+    out_dtype: torch.dtype, config: CodesConfig,
+) -> Tensor:  # fmt: skip
+    """The op `scaled_masked_grouped_linear`, for the same scales."""
+    groups, capacity, k = x.shape
+    out = x.new_empty((groups, capacity, w.shape[1]), dtype=out_dtype)
+    tiles, scales = -(-capacity // config.m) * groups, x_scale.reshape(-1, x_scale.shape[-1])
+    _multiply(_near(x.reshape(-1, k)), w, out, masked_m, masked_m, tiles, capacity, config, (scales, w_scale))
+    return out
+
+
+def grouped_product_of(dtype: torch.dtype, k: int, config: GemmConfig, out_dtype: torch.dtype | None = None) -> Product:
     """The instance that a call launches."""
-    return Product(SHORT[dtype], SHORT[dtype], config, loops(config, k))
+    steps = 0 if isinstance(config, BlockCodesConfig) else loops(config, k)
+    return Product(SHORT[dtype], SHORT[out_dtype or dtype], config, steps)
 
 
 def _multiply(
     x: Tensor, w: Tensor, out: Tensor, offsets: Tensor, sizes: Tensor | None, tiles: int, capacity: int,
-    config: GroupedConfig,
+    config: GemmConfig, scales: tuple[Tensor, ...] = (),
 ) -> None:  # fmt: skip
     """Launch a product on the rows of all groups; ``tiles`` are the most that they can have."""
     groups, n, k = w.shape
     if not groups or not out.numel():
         return
     weights = _near(w if w.is_contiguous() or w.stride(0) == n * w.stride(1) else w.contiguous())
-    instance = grouped_product_of(x.dtype, k, config)
+    instance = grouped_product_of(x.dtype, k, config, out.dtype)
     strides = x.stride(0) if len(x) > 1 else k, weights.stride(1) if n > 1 else weights.stride(0)
+    more: tuple[int, ...] = (0,)
+    if isinstance(config, BlockCodesConfig):
+        scales = tuple(near_scales(one) for one in scales)
+        more = (*(stride for one in scales for stride in one.stride()), *[0] * 4)
+    else:
+        scales = tuple(one.contiguous() for one in scales)
     launch(
         instance,
         (tiles, -(-n // config.n), 1),
         x,
         weights,
+        *scales,
         out,
         offsets,
         offsets if sizes is None else sizes,
@@ -61,7 +93,7 @@ def _multiply(
         k,
         *strides,
         int(sizes is not None),
-        0,
+        *more,
     )
 
 

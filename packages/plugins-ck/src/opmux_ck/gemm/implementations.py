@@ -15,7 +15,7 @@ from opmux.plugin import (
     ScaleBlock,
     UnitStride,
 )
-from opmux_ck.archs import ARCHS, UNMEASURED
+from opmux_ck.archs import ARCHS, FP8, UNMEASURED
 from opmux_ck.gemm.configs import SCALE_BLOCK
 
 MOST_K = 1 << 20
@@ -33,6 +33,9 @@ _BLOCKS: dict[str, Any] = {
     "w_block": (SCALE_BLOCK, SCALE_BLOCK),
     "config": "blocks",
 }
+_SCHEMAS = {"codes": "CodesConfig", "blocks": "BlockCodesConfig"}
+_RAGGED, _ROWS = ("x", "w", "group_offsets", "group_sizes"), (Bucket("m"), Exact("groups"))
+_MASKED, _EXPECTED = ("x", "w", "masked_m"), (Bucket("expected_m"),)
 
 
 def _grouped(op: str, tensors: tuple[str, ...], *rows: FeatureRule) -> Implementation:
@@ -54,6 +57,36 @@ def _grouped(op: str, tensors: tuple[str, ...], *rows: FeatureRule) -> Implement
         config="opmux_ck.gemm.choice:grouped_config",
         config_schema="opmux_ck.gemm.configs:GroupedConfig",
         space="opmux_ck.gemm.choice:grouped_space",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+def _scaled_grouped(
+    op: str, tensors: tuple[str, ...], rows: tuple[FeatureRule, ...], x_dims: int, arch: str, scales: dict[str, Any]
+) -> Implementation:
+    """The record for groups of rows of codes, for an arch and blocks of scales; x has ``x_dims`` dims."""
+    return Implementation(
+        op=op,
+        name=f"{scales['name']}_{arch}",
+        target=f"opmux_ck.gemm.grouped_targets:{op}",
+        archs=(arch,),
+        priority=UNMEASURED,
+        when=(
+            Dtype("x", FP8[arch], "int8"),
+            Dtype("out_dtype", "bfloat16", "float16"),
+            ScaleBlock("x", (*[1] * (x_dims - 2), *scales["x_block"])),
+            ScaleBlock("w", (1, *scales["w_block"])),
+            MultipleOf("k", 16),
+            *MULTIPLY,
+            UnitStride(*tensors),
+            Aligned("x"),
+            Aligned("w"),
+        ),
+        features=(*rows, Exact("n"), Exact("k")),
+        config=f"opmux_ck.gemm.choice:grouped_{scales['config']}_config",
+        config_schema=f"opmux_ck.gemm.configs:Grouped{_SCHEMAS[scales['config']]}",
+        space=f"opmux_ck.gemm.choice:grouped_{scales['config']}_space",
         capturable=True,
         deterministic=True,
     )
@@ -83,7 +116,7 @@ def _scaled(
         ),
         features=(Bucket("m"), Exact("n"), Exact("k")),
         config=f"opmux_ck.gemm.choice:{config}_config",
-        config_schema=f"opmux_ck.gemm.configs:{'BlockCodesConfig' if config == 'blocks' else 'CodesConfig'}",
+        config_schema=f"opmux_ck.gemm.configs:{_SCHEMAS[config]}",
         space=f"opmux_ck.gemm.choice:{config}_space",
         capturable=True,
         deterministic=True,
@@ -110,11 +143,16 @@ RECORDS = (
         capturable=True,
         deterministic=True,
     ),
-    _grouped("grouped_linear", ("x", "w", "group_offsets", "group_sizes"), Bucket("m"), Exact("groups")),
-    _grouped("masked_grouped_linear", ("x", "w", "masked_m"), Bucket("expected_m")),
+    _grouped("grouped_linear", _RAGGED, *_ROWS),
+    _grouped("masked_grouped_linear", _MASKED, *_EXPECTED),
+    *(_scaled(arch, fp8, "int8", **blocks) for blocks in (_CHANNELS, _BLOCKS) for arch, fp8 in FP8.items()),
     *(
-        _scaled(arch, fp8, "int8", **blocks)
-        for blocks in (_CHANNELS, _BLOCKS)
-        for arch, fp8 in (("gfx942", "float8_e4m3fnuz"), ("gfx950", "float8_e4m3fn"))
+        record
+        for scales in (_CHANNELS, _BLOCKS)
+        for arch in ARCHS
+        for record in (
+            _scaled_grouped("scaled_grouped_linear", _RAGGED, _ROWS, 2, arch, scales),
+            _scaled_grouped("scaled_masked_grouped_linear", _MASKED, _EXPECTED, 3, arch, scales),
+        )
     ),
 )

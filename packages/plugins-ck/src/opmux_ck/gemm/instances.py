@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from opmux_ck.dtypes import CPP
-from opmux_ck.gemm.configs import GemmConfig
+from opmux_ck.gemm.configs import BlockCodesConfig, CodesConfig, GemmConfig
 
 SIGNATURE = "pppp" + "i" * 8
 """x, w, bias and the result; rows, n, k; the strides of the rows of x, w and the result; parts of k; rows of a part.
@@ -16,8 +16,14 @@ scales of x, then of w; and six zeros."""
 GROUPED_SIGNATURE = "ppppp" + "i" * 8
 """x, w, the result, offsets and sizes of groups; groups, rows that each has room for, n, k; the strides of rows of x
 and w; whether there are sizes; and a zero."""
+SCALED_GROUPED_SIGNATURE = "ppppppp" + "i" * 8
+"""x, w, their scales, the result, offsets and sizes of groups; then as for groups without scales."""
+BLOCK_SCALED_GROUPED_SIGNATURE = "ppppppp" + "i" * 16
+"""The same; then the strides of the scales of x, and of w for a group, a block of rows and of k; and four zeros."""
 SIGNATURES = {
     "grouped_linear": GROUPED_SIGNATURE,
+    "scaled_grouped_linear": SCALED_GROUPED_SIGNATURE,
+    "block_scaled_grouped_linear": BLOCK_SCALED_GROUPED_SIGNATURE,
     "linear": SIGNATURE,
     "scaled_linear": SCALED_SIGNATURE,
     "block_scaled_linear": BLOCK_SCALED_SIGNATURE,
@@ -87,12 +93,12 @@ class Product:
         pads = ("true" if flag else "false" for flag in (c.pads_n, c.pads_k))
         loop: tuple[object, ...] = (c.stages, self.loops)
         more: tuple[str, ...] = ()
-        if not self.kernel.endswith("scaled_linear"):
+        if not isinstance(c, CodesConfig):
             loop = (f"opmux_ck::{c.pipeline.capitalize()}", *loop)
         if self.kernel == "linear":
             more = ("true" if self.bias else "false",)
-        elif self.kernel == "block_scaled_linear":
+        elif isinstance(c, BlockCodesConfig):
             loop = ()
-        header = self.kernel.removesuffix("linear") + "gemm"
+        header = ("block_scaled_" if self.kernel == "block_scaled_linear" else self.op.removesuffix("linear")) + "gemm"
         values = ", ".join(map(str, (CPP[self.x], CPP[self.out], *tile, *loop, self.store, *pads, *more)))
         return f'// {self.name}\n#include "{header}.h"\n\nOPMUX_CK_{self.kernel.upper()}({values})\n'

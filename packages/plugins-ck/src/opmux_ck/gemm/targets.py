@@ -52,8 +52,8 @@ def _by_blocks(
     """The product of codes with scales of blocks, 1x128 of x and 128x128 of w."""
     n, k = w.shape
     rows, w = _addressable(x.reshape(-1, k), config.m), _addressable(w, SCALE_BLOCK)
-    scales = _near(x_scale.reshape(len(rows), -1))
-    weights = _near(w_scale)
+    scales = near_scales(x_scale.reshape(len(rows), -1))
+    weights = near_scales(w_scale)
     out = torch.empty((len(rows), n), dtype=out_dtype, device=x.device)
     instance = scaled_product_of(x.dtype, out_dtype, k, config)
     for taken, columns in _launches(rows, w, out, config.m, SCALE_BLOCK):
@@ -116,7 +116,7 @@ def _addressable(matrix: Tensor, step: int) -> Tensor:
     return matrix.contiguous() if step * _row_bytes(matrix) > MOST_BYTES else matrix
 
 
-def _near(scales: Tensor) -> Tensor:
+def near_scales(scales: Tensor) -> Tensor:
     """Scales whose strides and bytes 32 bits can count; copied where theirs cannot be."""
     reach = sum(size * abs(stride) for size, stride in zip(scales.shape, scales.stride(), strict=True))
     return scales.contiguous() if reach * scales.element_size() > MOST_BYTES else scales

@@ -15,21 +15,24 @@ VARIABLE = "OPMUX_CK_DIR"
 OLDEST = (1, 1, 0)
 """The oldest CK whose templates this package was written for."""
 CORE = "ck_tile/core.hpp"
-NEEDED = {
-    "rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
-    "add_rms_norm": ("ck_tile/ops/rmsnorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
-    "linear": ("ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
-    **dict.fromkeys(
-        ("grouped_linear", "masked_grouped_linear"),
-        ("ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
+_END = "ck_tile/ops/epilogue.hpp"
+_OPS = {
+    "ck_tile/ops/rmsnorm2d.hpp": ("rms_norm", "add_rms_norm", "rms_norm_quantize", "add_rms_norm_quantize"),
+    "ck_tile/ops/layernorm2d.hpp": ("layer_norm", "add_layer_norm"),
+    "ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp": ("linear", "grouped_linear", "masked_grouped_linear"),
+    "ck_tile/ops/gemm_quant/kernel/gemm_quant_kernel.hpp": (
+        "scaled_linear",
+        "scaled_grouped_linear",
+        "scaled_masked_grouped_linear",
     ),
-    "scaled_linear": ("ck_tile/ops/gemm_quant/kernel/gemm_quant_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
-    **dict.fromkeys(
-        ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse"),
-        ("ck_tile/ops/fmha/kernel/fmha_fwd_kernel.hpp", "ck_tile/ops/epilogue.hpp"),
+    "ck_tile/ops/fmha/kernel/fmha_fwd_kernel.hpp": (
+        "attention",
+        "attention_lse",
+        "attention_varlen",
+        "attention_varlen_lse",
     ),
-    "layer_norm": ("ck_tile/ops/layernorm2d.hpp", "ck_tile/ops/epilogue.hpp"),
 }
+NEEDED = {op: (header, _END) for header, ops in _OPS.items() for op in ops}
 """What the kernels of an op include."""
 ROCM = "/opt/rocm"
 WHEEL, IN_WHEEL = "amd-aiter", "aiter_meta/3rdparty/composable_kernel"

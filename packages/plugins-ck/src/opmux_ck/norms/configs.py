@@ -13,6 +13,8 @@ MOST_THREADS = 1024
 MOST_ELEMENTS = 64
 """Elements of a row that a thread may hold: two copies in float32 and the weight leave no register spilled."""
 VECTORS = (1, 2, 4, 8)
+SCALE_BLOCK = 128
+"""The most columns that share a scale, where not all of a row do."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class NormConfig:
         return self.threads * self.repeats * self.vector
 
 
+@dataclass(frozen=True)
+class QuantizedNormConfig(NormConfig):
+    """The same where the result is quantised: a row is held whole, and a wave has whole blocks of 128 columns."""
+
+
 def broken_rules(config: NormConfig) -> Iterator[str]:
     """Why no instance can be made of a config, whatever the call."""
     together = config.rows * config.threads
@@ -59,6 +66,11 @@ def broken_rules(config: NormConfig) -> Iterator[str]:
         yield f"threads = {config.threads} is not a multiple of {WAVE}"
     if config.repeats * config.vector > MOST_ELEMENTS:
         yield f"repeats * vector = {config.repeats * config.vector} is more than {MOST_ELEMENTS} elements a thread"
+    if isinstance(config, QuantizedNormConfig):
+        if config.two_passes:
+            yield "two_passes: a row that is quantised is held whole"
+        if config.vector * WAVE < SCALE_BLOCK:
+            yield f"vector = {config.vector}: a block of {SCALE_BLOCK} columns has more than {WAVE} threads"
 
 
 def misfit(config: NormConfig, columns: int) -> str | None:
@@ -86,11 +98,19 @@ TILES = (
     NormConfig(1, 1024, 2, two_passes=True),
 )
 """What calls are given without a tuned record, by length."""
+QUANTIZED_TILES = tuple(
+    QuantizedNormConfig(tile.rows, tile.threads, tile.repeats) for tile in TILES if not tile.two_passes
+)
 
 
 def norm_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
     """The smallest tile that holds a row; where none does, the one that reads rows twice."""
     return next(tile for tile in TILES if misfit(tile, features["hidden"]) is None)
+
+
+def quantized_config(arch: Arch, features: Mapping[str, Any]) -> QuantizedNormConfig:
+    """The smallest tile that holds a row whose norm is quantised."""
+    return next(tile for tile in QUANTIZED_TILES if misfit(tile, features["hidden"]) is None)
 
 
 def norm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
@@ -103,6 +123,13 @@ def norm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
 def one_pass_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
     """Every legal tile that holds rows of a length, without those that are mostly padding."""
     return _space(features["hidden"], two_passes=False)
+
+
+def quantized_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[QuantizedNormConfig]:
+    """The same where the norm is quantised."""
+    for tile in _space(features["hidden"], two_passes=False):
+        if tile.vector * WAVE >= SCALE_BLOCK:
+            yield QuantizedNormConfig(tile.rows, tile.threads, tile.repeats, tile.vector, tile.pads)
 
 
 def _space(columns: int, two_passes: bool) -> Iterator[NormConfig]:

@@ -8,7 +8,10 @@ from opmux_ck.norms.configs import NormConfig
 TEMPLATES = {
     "rms_norm": ("rms_norm.h", "ppp"),
     "add_rms_norm": ("rms_norm.h", "ppppp"),
+    "rms_norm_quantize": ("norm_quantize.h", "pppp"),
+    "add_rms_norm_quantize": ("norm_quantize.h", "pppppp"),
     "layer_norm": ("layer_norm.h", "pppp"),
+    "add_layer_norm": ("layer_norm.h", "pppppp"),
 }
 """The header of a kernel's template, and the kernel's tensors."""
 STRIDES = 5
@@ -26,12 +29,16 @@ class Norm:
         x: CK's name of the dtype of x and of the results.
         weight: that of the weight and the bias.
         config: the tile.
+        code: that of the codes, where the result is quantised.
+        block: columns that share a scale then; 0 is all of a row.
     """
 
     op: str
     x: str
     weight: str
     config: NormConfig
+    code: str = ""
+    block: int = 0
 
     @property
     def kernel(self) -> str:
@@ -50,19 +57,21 @@ class Norm:
 
     @property
     def name(self) -> str:
-        """Dtypes, tile, threads, vector, then ``pad`` and ``two`` for padding and two passes."""
+        """Dtypes, codes and their block, tile, threads, vector, then ``pad`` and ``two`` for padding and two passes."""
         c = self.config
         tile = f"b{c.rows}x{c.columns}_t{c.rows}x{c.threads}_v{c.vector}"
-        return f"{self.op}_{self.x}_{self.weight}_{tile}{'_pad' * c.pads}{'_two' * c.two_passes}"
+        codes = f"_{self.code}_{self.block or 'row'}" if self.code else ""
+        return f"{self.op}_{self.x}_{self.weight}{codes}_{tile}{'_pad' * c.pads}{'_two' * c.two_passes}"
 
     def text(self) -> str:
         """The translation unit."""
         c = self.config
         numbers = f"{c.rows}, {c.threads}, {c.repeats}, {c.vector}"
         flags = f"{_cpp(c.pads)}, {_cpp(c.two_passes)}"
+        codes = f", {CPP[self.code]}, {self.block}" if self.code else ""
         return (
             f'// {self.name}\n#include "{TEMPLATES[self.op][0]}"\n\n'
-            f"OPMUX_CK_{self.op.upper()}({CPP[self.x]}, {CPP[self.weight]}, {numbers}, {flags})\n"
+            f"OPMUX_CK_{self.op.upper()}({CPP[self.x]}, {CPP[self.weight]}{codes}, {numbers}, {flags})\n"
         )
 
 
