@@ -118,3 +118,36 @@ def test_a_backend_that_the_linears_ask_for_is_asked_for() -> None:
         logits(patched, ids())
     with pytest.raises(UnknownBackend, match="got 'another'"):
         patched(ids())
+
+
+@pytest.mark.parametrize("way", ["quantize_", "patch"])
+def test_in_a_compiled_model_norms_feed_their_linears_too(way: str) -> None:
+    patched = model("qwen3")
+    if way == "quantize_":
+        opmux.nn.quantize_(patched)
+    opmux_transformers.patch(patched, **({"quantize": "fp8"} if way == "patch" else {}))
+    eager = logits(patched, ids())
+    expected = calls_of(patched, lambda of: logits(of, ids()))
+    assert (expected["rms_norm_quantize"], expected["add_rms_norm_quantize"], expected["quantize"]) == (2, 2, 4)
+    torch.compiler.reset()
+    compiled = torch.compile(patched, backend="aot_eager", fullgraph=True)
+    assert torch.equal(logits(compiled, ids()), eager)
+    assert calls_of(compiled, lambda of: logits(of, ids())) == expected
+    hook = patched.model.layers[0].self_attn.k_proj.register_forward_hook(lambda *_: None)
+    torch.compiler.reset()
+    found = calls_of(compiled, lambda of: logits(of, ids()))
+    assert (found["rms_norm_quantize"], found["quantize"]) == (1, 4 + 3)
+    hook.remove()
+    torch.compiler.reset()
+
+
+def test_codes_outlast_a_break_of_the_graph() -> None:
+    patched = model("llama")
+    opmux_transformers.patch(patched, quantize="int8")
+    expected = logits(patched, ids())
+    patched.model.layers[0].self_attn.o_proj.register_forward_pre_hook(lambda *_: torch._dynamo.graph_break())
+    torch.compiler.reset()
+    compiled = torch.compile(patched, backend="aot_eager")
+    assert torch.equal(logits(compiled, ids()), expected)
+    assert calls_of(compiled, lambda of: logits(of, ids()))["rms_norm_quantize"] == 2
+    torch.compiler.reset()

@@ -18,15 +18,31 @@ _CALL_IMPL = nn.Module._call_impl
 _LINEAR = nn.Linear.forward if getattr(nn.Linear.forward, "__globals__", None) is vars(nn.modules.linear) else None
 """torch's own; None if it was replaced before this module was imported."""
 _is_compiling = torch.compiler.is_compiling
+_eval_frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _before_forward, _after_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 _before_backward, _after_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 
 
 def all_are_watched() -> bool:
-    """Whether every module has to be called as a module: something observes all calls, or torch.compile traces."""
+    """Whether every module has to be called as a module: something observes all calls, or torch.compile is at work."""
+    return _is_compiling() or _dynamo_runs() or all_are_observed()
+
+
+def _dynamo_runs() -> bool:
+    """Whether Dynamo sees the frames that are called from here, as after a break in a compiled model's graph."""
+    return callable(_eval_frame_callback())
+
+
+def may_be_fed() -> bool:
+    """Whether linears may be given codes without a call of each module: not after a break in a graph, where what runs
+    now does not know which of the frames that it calls are traced."""
+    return not all_are_observed() and (_is_compiling() or not _dynamo_runs())
+
+
+def all_are_observed() -> bool:
+    """Whether something observes the calls of all modules, so that none may be left out."""
     return bool(
-        _is_compiling()
-        or _before_forward
+        _before_forward
         or _after_forward
         or _before_backward
         or _after_backward

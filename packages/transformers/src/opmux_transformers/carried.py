@@ -1,7 +1,8 @@
 """Codes that go to an attention's linears in the place of its input, while its forward runs.
 
 The forward is transformers' own and takes a tensor. It gets one of the right shape and dtype that holds one value and
-takes no memory: a check has shown that it only hands this tensor to its linears, which take the codes instead.
+takes no memory: a check has shown that it only hands this tensor to its linears, which take the codes instead. While
+Dynamo traces, it gets its own input.
 """
 
 import threading
@@ -19,14 +20,27 @@ class _Carried(threading.local):
     codes: tuple[Tensor, Tensor] | None = None
 
 
-_CARRIED = _Carried()
+class _Traced:
+    """The same while Dynamo traces: an object that it guards, which it does not do with those of a thread.
+
+    What stands for codes is then the norm's result itself. Where all that read it take the codes, nothing computes it:
+    the graph drops what is not used. Where the graph breaks in between, linears may not know the tensor, and quantise
+    it as any other.
+    """
+
+    def __init__(self) -> None:
+        self.found: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+_CARRIED, _TRACED = _Carried(), _Traced()
 
 
 def carried(x: Tensor) -> tuple[Tensor, Tensor] | None:
     """The codes and scales of rows that a tensor stands for; None if it is what it is."""
-    if torch.compiler.is_compiling() or x is not _CARRIED.stand_in:
-        return None
-    return _CARRIED.codes
+    if torch.compiler.is_compiling():
+        found = _TRACED.found
+        return None if found is None or found[0] is not x else found[1:]
+    return _CARRIED.codes if x is _CARRIED.stand_in else None
 
 
 def attend(attention: Callable[..., Any], like: Tensor, codes: tuple[Tensor, Tensor], given: dict[str, Any]) -> Any:
@@ -45,3 +59,13 @@ def attend(attention: Callable[..., Any], like: Tensor, codes: tuple[Tensor, Ten
         return attention(hidden_states=stand_in, **given)
     finally:
         _CARRIED.stand_in, _CARRIED.codes = before
+
+
+def attend_traced(attention: Callable[..., Any], x: Tensor, codes: tuple[Tensor, Tensor], given: dict[str, Any]) -> Any:
+    """The same where Dynamo traces; ``x`` is the attention's input, which the codes are made of."""
+    before = _TRACED.found
+    _TRACED.found = x, *codes
+    try:
+        return attention(hidden_states=x, **given)
+    finally:
+        _TRACED.found = before

@@ -10,8 +10,16 @@ from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers.calls import all_are_watched, call, call_as_module, callee, computes, watched
-from opmux_transformers.carried import attend
+from opmux_transformers.calls import (
+    all_are_watched,
+    call,
+    call_as_module,
+    callee,
+    computes,
+    may_be_fed,
+    watched,
+)
+from opmux_transformers.carried import attend, attend_traced
 from opmux_transformers.coded import Codes
 from opmux_transformers.fed import block_of, taking
 from opmux_transformers.foreign import is_marked, mark
@@ -61,7 +69,7 @@ class Block:
 def forward_of(block: Block) -> Callable[..., Tensor]:
     """The forward that replaces such a layer's own."""
     spec = block.spec
-    norm_forward = norm_forward_of(spec)
+    norm_forward, first_forward = norm_forward_of(spec), norm_forward_of(block.first)
 
     def forward(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args:
@@ -76,12 +84,15 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
         for name in block.kept_back:
             kwargs.pop(name, None)
         everything = all_are_watched()
+        feeding = not everything or may_be_fed()
         ask = call_as_module if everything else call
         children: dict[str, Any] = self._modules
         residual = hidden_states
         before, attention = children[block.before_attention], children[block.attention]
-        fed = None if everything else _codes_of_attention(block, before, attention, hidden_states)
-        if fed is not None:
+        fed = _codes_of_attention(block, first_forward, before, attention, hidden_states) if feeding else None
+        if fed is not None and everything:
+            hidden_states = attend_traced(attention, before(hidden_states), fed, kwargs)[0]
+        elif fed is not None:
             hidden_states = attend(callee(attention), hidden_states, fed, kwargs)[0]
         else:
             called = attention if everything else callee(attention)
@@ -92,7 +103,7 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
             hidden_states = hidden_states * getattr(self, block.factor)
         norm, mlp = children[block.norm], children[block.mlp]
         if computes(norm, norm_forward) and spec.holds(norm):
-            if not everything and (taken := _codes_taken(spec, mlp)) is not None:
+            if feeding and (taken := _codes_taken(spec, mlp)) is not None:
                 hidden_states, residual = _fed(spec, norm, mlp, taken, hidden_states, residual)
             else:
                 hidden_states, residual = spec.of_sum(norm, hidden_states, residual)
@@ -112,15 +123,21 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
     return mark(forward)
 
 
-def _codes_of_attention(block: Block, norm: Any, attention: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The norm of an attention's input as the codes that its linears take; None if they take none."""
+def _codes_of_attention(
+    block: Block, norm_forward: Callable[..., Any], norm: Any, attention: Any, x: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The norm of an attention's input as the codes that its linears take; None if they take none.
+
+    ``norm_forward`` is the forward of such a norm: Dynamo would trace the cached function that returns it, and get
+    another one.
+    """
     spec, children = block.first, attention._modules
     if not block.fed or spec.op != "rms_norm" or not all(name in children for name in block.fed):
         return None
     taken = taking([children[name] for name in block.fed])
     if taken is None or watched(attention) or not _is_checked(attention):
         return None
-    if not computes(norm, norm_forward_of(spec)) or not spec.holds(norm):
+    if not computes(norm, norm_forward) or not spec.holds(norm):
         return None
     codes, dtype = taken
     q, scale = opmux.rms_norm_quantize(

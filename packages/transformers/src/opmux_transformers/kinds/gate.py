@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import opmux
 from opmux_transformers import agreement
-from opmux_transformers.calls import all_are_watched, call, call_as_module, watched
+from opmux_transformers.calls import all_are_watched, call, call_as_module, may_be_fed, watched
 from opmux_transformers.coded import codes_of
 from opmux_transformers.fed import gated, product, products
 from opmux_transformers.foreign import mark, whose_forward, whose_hooks
@@ -209,7 +209,7 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
                 return own(self, *args, **kwargs)
             everything, children = all_are_watched(), self._modules
             ask = call_as_module if everything else call
-            both = None if everything else products((children[first], children[second]), args[0])
+            both = products((children[first], children[second]), args[0]) if not everything or may_be_fed() else None
             one, other = both or (ask(children[first], args[0]), ask(children[second], args[0]))
             result: Tensor = ask(children[last], op(one, other, **approximate))
             return result
@@ -223,7 +223,7 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
             children: dict[str, Any] = self._modules
             ask = call_as_module if everything else call
             both = ask(children[packed], args[0])
-            fed = gated(children[last], both) if gate.op == _SWIGLU and not everything else None
+            fed = gated(children[last], both) if gate.op == _SWIGLU and (not everything or may_be_fed()) else None
             result: Tensor = ask(children[last], op(both, **approximate)) if fed is None else fed
             return result
 
@@ -248,7 +248,8 @@ def of_codes(gate: Gate, module: Any, q: Tensor, scale: Tensor, shape: Sequence[
     if gate.op == _SWIGLU and (fed := gated(children[gate.output], parts[0])) is not None:
         return fed
     ops: dict[str, Callable[..., Tensor]] = {**APART, **PACKED}
-    result: Tensor = call(children[gate.output], ops[gate.op](*parts))
+    ask = call_as_module if all_are_watched() else call
+    result: Tensor = ask(children[gate.output], ops[gate.op](*parts))
     return result
 
 
