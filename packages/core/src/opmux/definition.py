@@ -84,7 +84,7 @@ def _define(
     outputs: tuple[str, ...] = ("out",),
     out_dtype: Mapping[str, OutputDtype] | None = None,
     out_strides: Mapping[str, Callable[..., tuple[int, ...]]] | None = None,
-    require: tuple[tuple[str, str], ...] = (),
+    require: tuple[tuple[Any, ...], ...] = (),
     same_dtype: tuple[tuple[str, ...], ...] = (),
     scales: Mapping[str, str] | None = None,
     mutates: tuple[str, ...] = (),
@@ -108,7 +108,8 @@ def _define(
         out_dtype: the dtype of outputs whose dtype is not the first tensor's: the name of a tensor, the name of an
             option that holds a dtype, `Accumulated`, `Widened`, or a ``torch.dtype``.
         out_strides: for outputs that are not contiguous, a function of (shape, options).
-        require: (expression over dims, options and the presence of tensors, what it means).
+        require: (expression over dims, options and the presence of tensors, what it means); as a third, a function from
+            the dims of a call that breaks it to the argument that is wrong and what is expected of it.
         same_dtype: groups of tensors that must have equal dtypes. After a first one of real numbers, the others may all
             be of one 8-bit dtype, if ``scales`` names them.
         scales: tensors that may hold 8-bit codes -> the argument with their scale, refused beside real numbers.
@@ -339,7 +340,7 @@ def _define_generated_backward(op: Op, forward: inspect.Signature) -> None:
         reference,
         outputs=tuple(f"grad_{p.name}" for p in tensors),
         out_dtype={f"grad_{p.name}": p.name for p in tensors},
-        require=tuple((r.expression, r.meaning) for r in op.signature.require),
+        require=tuple((r.expression, r.meaning, r.blame) for r in op.signature.require),
         capturable=op.capturable,
         generated=True,
         caveats=op.caveats,

@@ -54,20 +54,37 @@ def test_no_rows():
     assert opmux.scaled_linear(*static, out_dtype=torch.bfloat16).shape == (0, 5)
 
 
-def test_scales_of_another_block_are_refused_with_the_shapes_that_are_expected():
-    (x, w, x_scale, w_scale), _ = operands(64, 300, 512, BLOCKS[2])
+SHAPES = (
+    "the scales of x (64, 512) and of w (300, 512) have the shapes (1, 1) and (1, 1) for tensors, (64, 1) and "
+    "(300, 1) for tokens with channels, (64, 4) and (3, 4) for blocks of 1x128 with 128x128, or (64, 4) and "
+    "(300, 4) for 1x128 with 1x128"
+)
+
+
+@pytest.mark.parametrize(
+    ("of_x", "of_w", "said"),
+    [
+        ((64, 2), (3, 4), "`x_scale` expected last dims (64, 4), beside (3, 4) of `w_scale`, got shape [64, 2]"),
+        ((32, 1), (300, 1), "`x_scale` expected last dims (64, 1), beside (300, 1) of `w_scale`, got shape [32, 1]"),
+        ((64, 2), (1, 1), "`x_scale` expected last dims (1, 1), beside (1, 1) of `w_scale`, got shape [64, 2]"),
+        ((64, 2), (7, 7), "`x_scale` expected last dims (1, 1) or (64, 1) or (64, 4), got shape [64, 2]"),
+        (
+            (64, 4), (3, 2),
+            "`w_scale` expected last dims (3, 4) or (300, 4), beside (64, 4) of `x_scale`, got shape [3, 2]",
+        ),
+        ((64, 1), (3, 4), "`w_scale` expected last dims (300, 1), beside (64, 1) of `x_scale`, got shape [3, 4]"),
+        ((1, 1), (300, 1), "`w_scale` expected last dims (1, 1), beside (1, 1) of `x_scale`, got shape [300, 1]"),
+    ],
+)  # fmt: skip
+def test_scales_that_are_wrong_are_named_with_the_shape_that_is_expected(of_x, of_w, said):
+    (x, w, *_), _ = operands(64, 300, 512, BLOCKS[2])
     with pytest.raises(InvalidArgument) as raised:
-        opmux.scaled_linear(x, w, x_scale[:, :2], w_scale, out_dtype=torch.bfloat16)
-    first = str(raised.value).splitlines()[0]
-    assert first.startswith(
-        "scaled_linear: `x_scale` expected (m_blocks, k_blocks, w_rows, w_blocks) in ((1, 1, 1, 1),"
-    )
-    assert first.endswith(
-        "got m_blocks = 64, k_blocks = 2, w_rows = 3, w_blocks = 4, m = 64, n = 300, k = 512; "
-        "the scales of x (64, 512) and of w (300, 512) have the shapes (1, 1) and (1, 1) for tensors, (64, 1) and "
-        "(300, 1) for tokens with channels, (64, 4) and (3, 4) for blocks of 1x128 with 128x128, or (64, 4) and "
-        "(300, 4) for 1x128 with 1x128"
-    )
+        opmux.scaled_linear(x, w, torch.ones(of_x), torch.ones(of_w), out_dtype=torch.bfloat16)
+    assert str(raised.value).splitlines()[0] == f"scaled_linear: {said}; {SHAPES}"
+    out = torch.zeros(64, 300)
+    with pytest.raises(InvalidArgument) as raised:
+        opmux.scaled_linear_accumulate(out, x, w, torch.ones(of_x), torch.ones(of_w))
+    assert str(raised.value).splitlines()[0] == f"scaled_linear_accumulate: {said}; {SHAPES}"
 
 
 def test_codes_of_two_dtypes_are_refused():

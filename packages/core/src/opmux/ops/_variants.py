@@ -98,7 +98,7 @@ def _inherited(base: OpFunction[Any]) -> dict[str, Any]:
     """The properties that every form of an op shares."""
     op = base.op
     return {
-        "require": tuple((r.expression, r.meaning) for r in op.signature.require),
+        "require": tuple((r.expression, r.meaning, r.blame) for r in op.signature.require),
         "same_dtype": op.signature.same_dtype,
         "scales": op.signature.scales,
         "flops": op.flops,

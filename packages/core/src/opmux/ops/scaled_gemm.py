@@ -9,15 +9,12 @@ from torch import Tensor
 
 from opmux.definition import define_op
 from opmux.dtypes import Float32, Quantized, Real, accumulation_dtype
+from opmux.ops._scale_pairs import scale_pairs
 
-_SCALES = (
-    "(m_blocks, k_blocks, w_rows, w_blocks) in ((1, 1, 1, 1), (m and 1, 1, 1, 1), (m, 1, n, 1), "
-    "(m, -(-k // 128), -(-n // 128), -(-k // 128)), (m, -(-k // 128), n, -(-k // 128)))",
-    "the scales of x ({m}, {k}) and of w ({n}, {k}) have the shapes (1, 1) and (1, 1) for tensors, ({m}, 1) and "
-    "({n}, 1) for tokens with channels, ({m}, {-(-k // 128)}) and ({-(-n // 128)}, {-(-k // 128)}) for blocks of 1x128 "
-    "with 128x128, or ({m}, {-(-k // 128)}) and ({n}, {-(-k // 128)}) for 1x128 with 1x128",
+_REQUIRED = (
+    ("n > 0 and k > 0", "a weight has at least one row and one column"),
+    scale_pairs("m", "({}, {})", "({}, {})"),
 )
-_REQUIRED = (("n > 0 and k > 0", "a weight has at least one row and one column"), _SCALES)
 
 
 def _scaled_product(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, acc: torch.dtype) -> Tensor:

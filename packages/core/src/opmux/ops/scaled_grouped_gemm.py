@@ -11,32 +11,19 @@ from torch import Tensor
 from opmux.definition import define_op
 from opmux.dtypes import Float32, Int32, Quantized, Real, accumulation_dtype
 from opmux.ops._groups import read_counts, read_groups
+from opmux.ops._scale_pairs import scale_pairs
 from opmux.ops.grouped_gemm import OF_GROUPS_WITH_ROWS, check_counts, check_groups, grouped_flops, masked_flops
 from opmux.ops.scaled_gemm import scaled_linear
 
-
-def _required(m: str, x: str) -> tuple[tuple[str, str], ...]:
-    """The relations of an op whose groups have the rows ``m``, in x of the shape that is given in words."""
-    blocks = "-(-k // 128)"
-    return (
-        ("n > 0 and k > 0", "a weight has at least one row and one column"),
-        (
-            f"(m_blocks, k_blocks, w_rows, w_blocks) in ((1, 1, 1, 1), ({m} and 1, 1, 1, 1), ({m}, 1, n, 1), "
-            f"({m}, {blocks}, -(-n // 128), {blocks}), ({m}, {blocks}, n, {blocks}))",
-            f"the scales of x {x.format('{' + m + '}', '{k}')} and of w ({{groups}}, {{n}}, {{k}}) have the shapes "
-            f"{x.format('1', '1')} and ({{groups}}, 1, 1) for tensors, {x.format('{' + m + '}', '1')} and "
-            f"({{groups}}, {{n}}, 1) for tokens with channels, {x.format('{' + m + '}', '{' + blocks + '}')} and "
-            f"({{groups}}, {{-(-n // 128)}}, {{{blocks}}}) for blocks of 1x128 with 128x128, or "
-            f"{x.format('{' + m + '}', '{' + blocks + '}')} and ({{groups}}, {{n}}, {{{blocks}}}) for 1x128 with 1x128",
-        ),
-    )
+_WEIGHT = ("n > 0 and k > 0", "a weight has at least one row and one column")
+_OF_GROUPS = "({{groups}}, {}, {})"
 
 
 @define_op(
     out_dtype={"out": "out_dtype"},
     option_dtypes={"out_dtype": Real},
     same_dtype=(("x", "w"),),
-    require=_required("m", "({}, {})"),
+    require=(_WEIGHT, scale_pairs("m", "({}, {})", _OF_GROUPS)),
     check_data=check_groups("scaled_grouped_linear"),
     flops=grouped_flops,
     flops_bound="2 * m * n * k",
@@ -162,7 +149,7 @@ def scaled_grouped_weight_grad(
     out_dtype={"out": "out_dtype"},
     option_dtypes={"out_dtype": Real},
     same_dtype=(("x", "w"),),
-    require=_required("max_m", "({{groups}}, {}, {})"),
+    require=(_WEIGHT, scale_pairs("max_m", _OF_GROUPS, _OF_GROUPS)),
     check_data=check_counts("scaled_masked_grouped_linear"),
     flops=masked_flops,
     flops_bound="2 * groups * expected_m * n * k",

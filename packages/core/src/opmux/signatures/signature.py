@@ -110,10 +110,13 @@ class Requirement:
 
     Attributes:
         meaning: what it asks for; may have expressions in braces, as ``"of shape ({m}, {-(-k // 128)})"``.
+        blame: from the dims of a call that breaks it, the argument that is wrong and what is expected of its shape;
+            None blames the first argument of the expression.
     """
 
     expression: str
     meaning: str
+    blame: Callable[[Mapping[str, Any]], tuple[str, str]] | None = None
 
     @property
     def text(self) -> str:
@@ -280,7 +283,7 @@ def read_signature(
     outputs: tuple[str, ...] = ("out",),
     out_dtype: Mapping[str, OutputDtype] | None = None,
     out_strides: Mapping[str, Any] | None = None,
-    require: tuple[tuple[str, str], ...] = (),
+    require: tuple[tuple[Any, ...], ...] = (),
     same_dtype: tuple[tuple[str, ...], ...] = (),
     scales: Mapping[str, str] | None = None,
     mutates: tuple[str, ...] = (),

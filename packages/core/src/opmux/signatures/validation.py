@@ -292,6 +292,10 @@ def _check_requirements(
             holds = evaluate(requirement.expression, names)
         except (TypeError, ZeroDivisionError) as error:
             holds, names = False, {**names, "error": error}
+        if not holds and requirement.blame is not None:
+            blamed, expected = requirement.blame(names)
+            shape = f"shape {list(tensors[blamed].shape)}"
+            raise invalid(signature.name, blamed, expected, shape, requirement.text_for(names))
         if not holds:
             got = ", ".join(
                 f"{n} = {names[n]!r}"
@@ -300,9 +304,9 @@ def _check_requirements(
                 for n in requirement.names
                 if n in names
             )
-            blamed = next((n for n in requirement.names if n in options or n in tensors), None)
-            blamed = blamed or next(signature.binders[n] for n in requirement.names if n in dims)
-            raise invalid(signature.name, blamed, requirement.expression, got, requirement.text_for(names))
+            first = next((n for n in requirement.names if n in options or n in tensors), None)
+            first = first or next(signature.binders[n] for n in requirement.names if n in dims)
+            raise invalid(signature.name, first, requirement.expression, got, requirement.text_for(names))
 
 
 def numel(dims: Mapping[str, Any], name: str) -> int:
