@@ -12,13 +12,22 @@ import checks
 import gradients_on_gpu
 import grouped_on_gpu
 import on_gpu
+import scaled_gradients_on_gpu
 
+import opmux
 from opmux_deepgemm.generation.source import text
 
 
 def test_every_family_is_a_part_under_each_tool() -> None:
     parts = checks.parts()
-    families = (*on_gpu.FAMILIES, "added fp8", "across bf16", *grouped_on_gpu.FAMILIES, *gradients_on_gpu.FAMILIES)
+    families = (
+        *on_gpu.FAMILIES,
+        "added fp8",
+        "across bf16",
+        *grouped_on_gpu.FAMILIES,
+        *gradients_on_gpu.FAMILIES,
+        *scaled_gradients_on_gpu.FAMILIES,
+    )
     assert set(parts) == {"conformance", *(f"{tool} {family}" for tool in checks.TOOLS for family in families)}
     assert parts["racecheck added fp8"] == ("on_gpu.py", "added fp8", "racecheck")
 
@@ -59,7 +68,7 @@ def on_cpu(monkeypatch) -> None:
     """Kernels are played, tensors stay where they are."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(on_gpu.launching, "multiply", multiplied)
-    for module in (on_gpu, grouped_on_gpu, gradients_on_gpu):
+    for module in (on_gpu, grouped_on_gpu, gradients_on_gpu, scaled_gradients_on_gpu):
         monkeypatch.setattr(module, "on_card", lambda tensor: tensor)
 
 
@@ -122,6 +131,17 @@ def test_gradients_under_a_sanitizer_are_compared(on_cpu, monkeypatch) -> None:
     assert [gradients_on_gpu.check(case, "cpu") for case in cases] == [""] * len(cases)
     monkeypatch.setattr(gradients_on_gpu, "add_gradients", lambda *_: None)
     assert all(gradients_on_gpu.check(case, "cpu").startswith("group 0: ") for case in cases)
+
+
+def test_gradients_from_codes_under_a_sanitizer_are_compared(on_cpu, monkeypatch) -> None:
+    def added(config, dy, x, dy_scale, x_scale, offsets, sizes, out) -> None:
+        opmux.scaled_grouped_weight_grad.reference(out, dy, x, offsets, dy_scale, x_scale, sizes)
+
+    monkeypatch.setattr(scaled_gradients_on_gpu, "add_scaled_gradients", added)
+    cases = list(scaled_gradients_on_gpu.checked(few=True))
+    assert [scaled_gradients_on_gpu.check(case, "cpu") for case in cases] == [""] * len(cases)
+    monkeypatch.setattr(scaled_gradients_on_gpu, "add_scaled_gradients", lambda *_: None)
+    assert all(scaled_gradients_on_gpu.check(case, "cpu").startswith("group 0: ") for case in cases)
 
 
 def test_tensors_keep_their_strides_on_the_gpu(monkeypatch) -> None:

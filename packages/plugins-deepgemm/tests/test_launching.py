@@ -95,6 +95,46 @@ def test_the_kernel_for_few_rows(launched) -> None:
     assert given[9:] == (None, 1, 3, 8, 1, 3)
 
 
+def test_gradients_from_codes(launched) -> None:
+    room, x = torch.zeros(200, 304).to(FP8), torch.zeros(300, 512).to(FP8)
+    offsets, sizes = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    dy_scale, x_scale, out = torch.ones(200, 3).T, torch.ones(3, 512), torch.zeros(3, 200, 512)
+    given = (room.T[:300], x, offsets, dy_scale, x_scale, sizes)
+    targets.scaled_grouped_weight_grad(out, *given, config=LARGE)
+    ((product, config, found),) = launched
+    assert (product.dtype, product.gradient, product.n, product.k, config) == ("float8_e4m3fn", True, 200, 512, LARGE)
+    assert found[:7] == (
+        36, 1, 1, 7, (200, 300, 304, 1, 128, 128, "BYTES_128"), (512, 300, 304, 1, 48, 128, "BYTES_128"),
+        (600, 512, 512, 1, 64, 32, "BYTES_128"),
+    )  # fmt: skip
+    assert [t.data_ptr() for t in found[7:12]] == [t.data_ptr() for t in (out, dy_scale, x_scale, offsets, sizes)]
+    assert found[12:] == (1, 3, 512, 1, 300, 3)
+
+
+def test_codes_are_copied_where_their_columns_cannot_be_read() -> None:
+    room = torch.randn(8, 32).to(FP8)
+    as_they_are = room[:, :20].T
+    assert launching.columns_of(as_they_are).data_ptr() == room.data_ptr()
+    assert launching.columns_of(room[:1, :20].T).stride() == (32, 1)
+    for codes in (room, room[:, 1:21].T, room[:, :1], room.flatten()[:160].view(8, 20).T):
+        columns = launching.columns_of(codes)
+        assert torch.equal(columns.view(torch.uint8), codes.T.view(torch.uint8))
+        assert columns.data_ptr() % 16 == columns.stride(0) % 16 == 0
+
+
+def test_gradients_from_codes_are_added_to_any_memory(launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "add_scaled_gradients", lambda *given: given[-1].add_(1))
+    dy, x, offsets = torch.zeros(3, 8).to(FP8), torch.zeros(3, 4).to(FP8), torch.zeros(3, dtype=torch.int32)
+    for out in (torch.zeros(2, 8, 4), torch.zeros(4, 8, 2).permute(2, 1, 0), torch.zeros(65)[1:].view(2, 8, 4)):
+        targets.scaled_grouped_weight_grad(out, dy, x, offsets, torch.ones(1, 8), torch.ones(1, 4), None, config=LARGE)
+        assert bool((out == 1).all())
+    empty = torch.zeros(2, 8, 4)
+    targets.scaled_grouped_weight_grad(
+        empty, dy[:0], x[:0], offsets, torch.ones(0, 8), torch.ones(0, 4), None, config=LARGE
+    )
+    assert not empty.any()
+
+
 def test_ragged_groups(launched) -> None:
     x, w = torch.zeros(150, 512, dtype=BF16), torch.zeros(3, 200, 512, dtype=BF16)
     offsets, sizes = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)

@@ -101,6 +101,17 @@ def test_gradients_of_weights_are_multiplied_where_they_lie(tmp_path) -> None:
     assert count(found, "LDL") == count(found, "STL") == 0
 
 
+@pytest.mark.parametrize("config", [Config("large", 128, 192, 4, 2, 2, 8, 3), Config("large", 256, 96, 4, 2, 1, 8)])
+def test_gradients_from_codes_wait_once_for_each_block(config, tmp_path) -> None:
+    given, parts = Product(FP8, "float32", 4096, 7168, groups="ragged", accumulate=True), config.block_m // 128
+    found = opcodes(given, config, tmp_path)
+    assert found[f"QGMMA.64x{config.block_n}x32.F32.E4M3.E4M3"] == 4 * parts == count(found, "QGMMA")
+    assert count(found, "WARPGROUP.DEPBAR") == (2 if config.alternate else 1)
+    assert count(found, "UTMALDG") == 2
+    assert count(found, "UTMAREDG") == parts * config.block_n // 32
+    assert count(found, "LDL") == count(found, "STL") == 0
+
+
 @pytest.mark.parametrize(("x_across", "w_across"), [(False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("config", [Config("large", 128, 256, 4, 2, 1, 8), Config("large", 256, 128, 4, 2, 2, 8)])
 def test_operands_across_k_are_transposed_by_the_matrix_unit(config, x_across, w_across, tmp_path) -> None:

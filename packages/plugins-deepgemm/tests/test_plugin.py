@@ -54,6 +54,15 @@ def gradient(n: int = 64, k: int = 128, dtype: torch.dtype = BF16) -> tuple[torc
     return meta(3, n, k, dtype=torch.float32), meta(40, n, dtype=dtype), meta(40, k, dtype=dtype), offsets
 
 
+def test_gradients_from_codes_have_a_config() -> None:
+    out, dy, x, offsets = gradient(4096, 7168, FP8)
+    scales = meta(1, 4096, dtype=torch.float32), meta(1, 7168, dtype=torch.float32)
+    for codes_of in (dy, meta(4096, 40, dtype=FP8).T):
+        given = (out, codes_of, x, offsets, *scales)
+        plan = opmux.explain(opmux.scaled_grouped_weight_grad, *given, arch="sm_90", backend="deepgemm")
+        assert plan.config["kernel"] == "large"
+
+
 def test_gradients_of_weights_have_a_config() -> None:
     plan = opmux.explain(opmux.grouped_weight_grad, *gradient(4096, 7168), arch="sm_90", backend="deepgemm")
     assert plan.config["kernel"] == "large"

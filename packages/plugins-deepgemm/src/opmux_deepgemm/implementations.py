@@ -133,7 +133,28 @@ GRADIENTS = Implementation(
     capturable=True,
     deterministic=True,
 )
-"""Gradients of grouped weights in bfloat16; codes would have to lie along the rows that are summed."""
+"""Gradients of grouped weights in bfloat16."""
+
+SCALED_GRADIENTS = Implementation(
+    op="scaled_grouped_weight_grad",
+    target="opmux_deepgemm.targets:scaled_grouped_weight_grad",
+    archs=ARCHS,
+    priority=Priority.EXPERIMENTAL,
+    when=(
+        Dtype("x", "float8_e4m3fn"),
+        *_RAGGED,
+        AtMost("k", MOST_N),
+        AtMost("n", MOST_N),
+        MultipleOf("k", 4),
+    ),
+    features=(*_OF_RAGGED, Exact("n"), Exact("k")),
+    config="opmux_deepgemm.scaled_gradient_model:scaled_grouped_weight_grad",
+    config_schema="opmux_deepgemm.configs:Config",
+    space="opmux_deepgemm.scaled_gradient_model:scaled_grouped_weight_grad_space",
+    capturable=True,
+    deterministic=True,
+)
+"""The same from codes; where those of neighbouring rows are not next to each other they are copied, out likewise."""
 
 RECORDS = (
     _record(
@@ -165,4 +186,5 @@ RECORDS = (
     _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
     _record("scaled_masked_grouped_linear", _OF_MASKED, (*_FP8, *_MASKED)),
     GRADIENTS,
+    SCALED_GRADIENTS,
 )

@@ -29,6 +29,8 @@ OF_GROUPS = "pppqqi"
 """Those of groups of rows, after the others: result, offsets, sizes, strides of scales, number of groups."""
 OF_GRADIENTS = "mmmpppii"
 """All arguments of gradients of weights: maps; result, offsets, sizes; rows, number of groups."""
+OF_SCALED_GRADIENTS = "mmmpppppqqqqii"
+"""Those from codes: maps; result, scales, offsets, sizes; strides of scales; rows, number of groups."""
 SWIZZLES = {32: Swizzle.BYTES_32, 64: Swizzle.BYTES_64, 128: Swizzle.BYTES_128}
 MOST_KEPT = 2048
 """Bounds the table of kept launches, however many shapes a process sees."""
@@ -86,7 +88,8 @@ def source(product: Product, config: Config) -> Source:
     """The source of a kernel."""
     op = {"": "linear", "ragged": "grouped_linear", "masked": "masked_grouped_linear"}[product.groups]
     if product.gradient:
-        return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op="grouped_weight_grad")
+        op = "scaled_" * product.scaled + "grouped_weight_grad"
+        return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=op)
     whole = "scaled_" * product.scaled + op + "_accumulate" * product.accumulate
     return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=whole)
 
@@ -96,8 +99,9 @@ def kernel_of(product: Product, config: Config) -> Kernel:
     """The kernel of a product, which is compiled and loaded when it is first launched."""
     if product.gradient:
         return load(
-            source(product, config), "product", OF_GRADIENTS, block=config.threads, dependent=True,
-            shared=config.shared_bytes(product.out_bytes),
+            source(product, config), "product", OF_SCALED_GRADIENTS if product.scaled else OF_GRADIENTS,
+            block=config.threads, cluster=config.cluster, dependent=True,
+            shared=config.shared_bytes(product.out_bytes, product.scaled),
         )  # fmt: skip
     signature = ("mmp" if config.kernel == "small" else "mmm") + ARGUMENTS + OF_GROUPS * bool(product.groups)
     return load(
@@ -221,6 +225,58 @@ def add_gradients(config: Config, dy: Tensor, x: Tensor, offsets: Tensor, sizes:
         min(tiles, units), 1, 1, current_stream(index), map_of(dy, n, 64, 64), map_of(x, k, 64, 64),
         map_of(out.view(-1, k), k, 64, 32), out, offsets, sizes, m, groups,
     )  # fmt: skip
+
+
+def add_scaled_gradients(
+    config: Config, dy: Tensor, x: Tensor, dy_scale: Tensor, x_scale: Tensor, offsets: Tensor, sizes: Tensor | None,
+    out: Tensor,
+) -> None:  # fmt: skip
+    """Add ``dy[rows].T @ x[rows]`` of each group's rows, which are codes with scales, to its matrix of out.
+
+    Args:
+        config: of the kernel.
+        dy: ``(m, n)`` codes. Where those of neighbouring rows are not next to each other, in columns that begin at
+            multiples of 16 bytes, they are copied.
+        x: ``(m, k)`` codes, likewise.
+        dy_scale: ``(ceil(m / 128), n)`` float32, in any strides.
+        x_scale: ``(ceil(m / 128), k)`` float32, likewise.
+        offsets: where each group begins and the last one ends, int32 on the device.
+        sizes: how many rows a group has, or None.
+        out: ``(groups, n, k)`` float32, contiguous.
+
+    Raises:
+        BuildFailed: where the kernel does not compile or load.
+        LaunchFailed: where the driver refuses the launch.
+    """
+    (m, n), k, groups, index = dy.shape, x.shape[1], len(out), x.get_device()
+    kernel = kernel_of(Product("float8_e4m3fn", "float32", n, k, groups="ragged", accumulate=True), config)
+    units = units_of(index) if _most_units is None else min(units_of(index), _most_units)
+    rows = -(-n // config.block_m // config.cluster)
+    tiles = rows * -(-k // config.block_n) * min(groups, m)  # no more groups than rows have any
+    offsets, sizes = offsets.contiguous(), None if sizes is None else sizes.contiguous()
+    left, right = columns_of(dy), columns_of(x)
+    kernel.on(index)(
+        min(tiles, max(units // config.cluster, 1)) * config.cluster, 1, 1, current_stream(index),
+        map_of_rows(left, config.block_m), map_of_rows(right, config.block_n // config.cluster),
+        map_of(out.view(-1, k), k, 64, 32), out, dy_scale, x_scale, offsets, sizes, *dy_scale.stride(),
+        *x_scale.stride(), m, groups,
+    )  # fmt: skip
+
+
+def map_of_rows(codes: Tensor, box_rows: int) -> bytes:
+    """The tensor map of a matrix of codes, by which boxes of 128 columns are copied."""
+    return tensor_map(codes, (box_rows, 128), swizzle=Swizzle.BYTES_128, promotion=Promotion.BYTES_256)
+
+
+def columns_of(codes: Tensor) -> Tensor:
+    """The transposed matrix of codes as the copy engine reads it; copied where its rows are not so in memory."""
+    (m, width), (row, column) = codes.shape, codes.stride()
+    pitch = -(-m // 16) * 16
+    if width == 1:  # one column may have any stride
+        column = pitch
+    if row == 1 and column >= m and column % 16 == 0 and codes.data_ptr() % 16 == 0:
+        return codes.as_strided((width, m), (column, 1))
+    return codes.new_empty((width, pitch))[:, :m].copy_(codes.T)
 
 
 def forget() -> None:

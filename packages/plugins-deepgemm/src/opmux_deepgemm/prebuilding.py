@@ -51,7 +51,8 @@ def product_of(call: Call) -> Product:
     x = call.tensors["x"]
     if "dy" in call.tensors:
         n, k = call.tensors["out"].shape[-2:]
-        return Product("bfloat16", "float32", n, k, groups="ragged", accumulate=True)
+        dtype = str(x.dtype).removeprefix("torch.")
+        return Product(dtype, "float32", n, k, groups="ragged", accumulate=True)
     w = call.tensors["w"]
     out = call.options.get("out_dtype", x.dtype)
     dtype, result = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, out))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.launching import Operands, add_gradients, multiply, repeated
+from opmux_deepgemm.launching import Operands, add_gradients, add_scaled_gradients, multiply, repeated
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config, out: Tensor | None = None) -> Tensor:
@@ -82,6 +82,21 @@ def scaled_linear_accumulate(
     """The op `scaled_linear_accumulate`."""
     if out.numel():
         multiply(config, Operands(x, w, None, x_scale, w_scale), out, accumulate=True)
+
+
+def scaled_grouped_weight_grad(
+    out: Tensor, dy: Tensor, x: Tensor, group_offsets: Tensor, dy_scale: Tensor, x_scale: Tensor,
+    group_sizes: Tensor | None, *, config: Config,
+) -> None:  # fmt: skip
+    """The op `scaled_grouped_weight_grad`."""
+    if not out.numel() or not x.shape[0]:
+        return
+    summed = out
+    if not out.is_contiguous() or out.data_ptr() % 16:  # rows that the copy engine cannot write
+        summed = out.clone(memory_format=torch.contiguous_format)
+    add_scaled_gradients(config, dy, x, dy_scale, x_scale, group_offsets, group_sizes, summed)
+    if summed is not out:
+        out.copy_(summed)
 
 
 def grouped_weight_grad(

@@ -491,6 +491,17 @@ DEVICE float load_shared(u32 address) {
   return value;
 }
 
+DEVICE void store_shared_word(u32 address, u32 value) {
+  std::memcpy(model::at(model::now->block, address, 4), &value, 4);
+  model::now->unfenced = true;
+}
+
+DEVICE u32 load_shared_word(u32 address) {
+  u32 value;
+  std::memcpy(&value, model::at(model::now->block, address, 4), 4);
+  return value;
+}
+
 DEVICE void store_shared_pair(u32 address, float first, float second) {
   if (address % 8) model::fail("st.shared.v2: not aligned to 8 bytes");
   store_shared(address, first);

@@ -62,7 +62,8 @@ def build(product: Product, config: Config, operands: Operands, folder: Path) ->
     text = "".join(
         [
             (HERE / "instructions.h").read_text(),
-            "#define SMALL\n" if config.kernel == "small" else "#define GRADIENTS\n" if product.gradient else "",
+            "#define SMALL\n" if config.kernel == "small" else "",
+            f"#define {'SCALED_' * product.scaled}GRADIENTS\n" * product.gradient,
             read("layouts.cuh"),
             body(product, config),
             f"constexpr long X_PITCH = {pitch(operands.x)}, W_PITCH = {pitch(operands.w)};\n",
@@ -106,8 +107,9 @@ def run(program: Path, product: Product, config: Config, operands: Operands, see
     out = {"bfloat16": torch.bfloat16, "float32": torch.float32}[product.out]
     poison = b"\xff" * (rows.numel() * product.n * product.out_bytes)
     (folder / "y").write_bytes(poison if operands.added_to is None else operands.added_to.numpy().tobytes())
-    grid = (units, 1) if product.gradient else grid_of(config, m, product.n, units, product.groups, groups)[:2]
-    shared = config.shared_bytes(product.out_bytes, product.accumulate and not product.gradient)
+    in_clusters = units // config.cluster * config.cluster
+    grid = (in_clusters, 1) if product.gradient else grid_of(config, m, product.n, units, product.groups, groups)[:2]
+    shared = config.shared_bytes(product.out_bytes, product.accumulate and (product.scaled or not product.gradient))
     numbers = (m, config.threads, config.cluster, *grid, shared, seed, groups)
     command = [str(program), *map(str, numbers)]
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=300)

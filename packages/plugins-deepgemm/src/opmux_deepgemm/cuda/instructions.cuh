@@ -198,6 +198,16 @@ DEVICE float load_shared(u32 address) {
   return value;
 }
 
+DEVICE void store_shared_word(u32 address, u32 value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+DEVICE u32 load_shared_word(u32 address) {
+  u32 value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
 DEVICE void store_shared_pair(u32 address, float first, float second) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second) : "memory");
 }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from opmux_deepgemm.configs import Config
+from opmux_deepgemm.configs import MOST_VALUES, Config
 from opmux_deepgemm.generation.instructions import multiply
 
 FOLDER = Path(__file__).parents[1] / "cuda"
@@ -95,8 +95,7 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "CONSUMERS": config.consumers,
     }
     if product.gradient:
-        _check_gradient(product, config)
-        return found
+        return found | _of_gradient(product, config)
     by_blocks = product.scaled and not product.accumulate
     if by_blocks and config.kernel == "large" and blocks_touched(config.block_n) > 2:
         raise ValueError(
@@ -122,13 +121,22 @@ def constants(product: Product, config: Config) -> dict[str, int]:
     }
 
 
-def _check_gradient(product: Product, config: Config) -> None:
-    if (product.dtype, product.out, product.groups) != ("bfloat16", "float32", "ragged"):
-        raise ValueError("the gradient of weights expected ragged groups of bfloat16, added to float32")
+def _of_gradient(product: Product, config: Config) -> dict[str, int]:
+    """Further constants of a gradient of weights."""
+    if (product.out, product.groups) != ("float32", "ragged"):
+        raise ValueError("the gradient of weights expected ragged groups, added to float32")
+    if product.scaled:
+        if config.kernel != "large" or 2 * config.values > MOST_VALUES:
+            raise ValueError(
+                "the gradient of weights from codes expected the kernel 'large', and threads of "
+                f"{MOST_VALUES // 2} sums at most, got {config.values}"
+            )
+        return {"CLUSTER": config.cluster, "GROUP": config.group, "ALTERNATE": config.alternate}
     if config.kernel != "large" or config.cluster != 1 or config.block_n % 64:
         raise ValueError(
             "the gradient of weights expected the kernel 'large', no clusters, and block_n a multiple of 64"
         )
+    return {}
 
 
 def _check_across(product: Product, config: Config) -> None:
@@ -143,7 +151,7 @@ def _check_across(product: Product, config: Config) -> None:
 
 def body(product: Product, config: Config) -> str:
     """Constants and the kernel, on top of the instructions and the function ``multiply``."""
-    file = "gradients" if product.gradient else config.kernel
+    file = "scaled_" * product.scaled + "gradients" if product.gradient else config.kernel
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
     if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]

@@ -1,0 +1,76 @@
+"""Which config a gradient of grouped weights from codes gets: as `gradient_model`, with blocks of 128 rows."""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
+from opmux_deepgemm.model import ALONE, BANDWIDTH, COPY_RATE, MOST_STAGES, RATE, START, TURN, UNITS, Scored
+
+BLOCK_ROWS = 128
+"""Rows that are summed in a stage: those that share a scale."""
+SCALED = 120e3
+"""Sums in a microsecond that a multiprocessor scales by row and column and adds in float32."""
+GROUPS = 8
+"""Rows of tiles that are walked together, so that what they read stays in the cache."""
+
+
+def configs(n: int, k: int) -> Iterator[Config]:
+    """Every config that is legal and no more than twice as large as the result, in a fixed order."""
+    for block_m, consumers in ((64, 1), (128, 1), (128, 2), (256, 2)):
+        for block_n in range(32, 257, 32):
+            if 2 * (block_m // consumers * block_n // 128) > MOST_VALUES or block_m >= 2 * max(n, 33):
+                continue
+            if block_n >= 2 * max(k, 17):
+                continue
+            stages = min(most_stages("large", block_m, block_n, consumers, True), MOST_STAGES)
+            if stages < 2:
+                continue
+            for cluster in (1, 2):
+                if cluster == 2 and n <= block_m:
+                    continue
+                for alternate in (TURN, 0) if consumers == 2 else (0,):
+                    yield Config("large", block_m, block_n, stages, consumers, cluster, GROUPS, alternate)
+
+
+def predict(m: int, n: int, k: int, groups: int, config: Config) -> float:
+    """Microseconds."""
+    with_rows = min(groups, m)
+    rows = math.ceil(n / config.block_m / config.cluster) * config.cluster
+    tiles = with_rows * rows * math.ceil(k / config.block_n)
+    blocks = math.ceil(m / with_rows / BLOCK_ROWS)
+    multiplied = 2.0 * config.block_m * config.block_n * BLOCK_ROWS / RATE[1]
+    scaled = config.block_m * config.block_n / SCALED
+    copied = (config.block_m + config.block_n / config.cluster) * BLOCK_ROWS / COPY_RATE
+    # Consumers that take turns hide their scaling behind each other's products, but for a part of it.
+    hidden = 0.5 if config.consumers == 2 else 0.0
+    together = multiplied + scaled * (1 - hidden) if config.alternate else multiplied + scaled * (1 - hidden / 2)
+    block = max(together, copied) * (ALONE if config.consumers == 1 else 1.0)
+    epilogue = config.block_m * config.block_n * 8 / COPY_RATE
+    work = math.ceil(tiles / UNITS) * (blocks * block + epilogue)
+    memory = (m * (n + k) + 8 * with_rows * n * k) / BANDWIDTH  # what is added to is read and written
+    return float(START + (work**4 + memory**4) ** 0.25)
+
+
+@lru_cache(maxsize=1024)
+def scored_gradients(m: int, n: int, k: int, groups: int) -> tuple[Scored, ...]:
+    """Every config with its predicted time, the fastest first; of equals the one that comes first."""
+    found = [Scored(predict(m, n, k, groups, config), config) for config in configs(n, k)]
+    return tuple(sorted(found, key=lambda one: one.time))
+
+
+def scaled_grouped_weight_grad(arch: Arch, features: Mapping[str, Any]) -> Config:
+    """The config with the least predicted time."""
+    return _scored(features)[0].config
+
+
+def scaled_grouped_weight_grad_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
+    """Every legal config, by predicted time."""
+    return (one.config for one in _scored(features))
+
+
+def _scored(features: Mapping[str, Any]) -> tuple[Scored, ...]:
+    m = max(int(features["bucket(m, 8)"]), 1)
+    return scored_gradients(m, features["n"], features["k"], max(features["groups"], 1))
