@@ -15,6 +15,7 @@ from transformers.integrations.finegrained_fp8 import FP8Linear, fp8_linear
 import opmux
 import opmux.nn
 import opmux_transformers
+from opmux_transformers.kinds import linear as linear_kind
 
 KINDS = ("norm", "gate", "rope", "attention", "residual", "cache", "loss")
 
@@ -266,3 +267,32 @@ def test_models_that_opmux_has_quantised() -> None:
     opmux_transformers.unpatch(patched)
     assert torch.equal(logits(patched, ids()), before)
     assert len(linears(patched)) == 0
+
+
+def cut_sums(x: torch.Tensor, weight: torch.Tensor, promoted: bool) -> torch.Tensor:
+    """Sums as Hopper's matrix units add them: 32 products at a time, all cut at 2**-13 of the largest term."""
+    total = part = torch.zeros(len(x), len(weight), dtype=torch.float64)
+    for begin in range(0, x.shape[1], 32):
+        products = x[:, None, begin : begin + 32] * weight[None, :, begin : begin + 32]
+        terms = torch.cat([part[..., None], products], -1)
+        unit = torch.exp2(terms.abs().amax(-1, keepdim=True).log2().floor() - 13)
+        part = ((terms / unit).trunc() * unit).sum(-1)
+        if promoted and begin % 128 == 96:
+            total, part = total + part, torch.zeros_like(part)
+    return total + part
+
+
+@pytest.mark.parametrize("k", [128, 1024, 9728, 16384])
+def test_what_matrix_units_cut_off_is_allowed_and_sums_over_all_columns_are_not(k: int) -> None:
+    generator = torch.Generator().manual_seed(k)
+    x, weight = (torch.randn(rows, k, generator=generator).to(torch.float8_e4m3fn) for rows in (5, 96))
+    x, values = x.double(), weight.double()
+    root = (x.square() @ values.square().T).sqrt()
+    error = (cut_sums(x, values, promoted=True) - x @ values.T).abs()
+    assert (error <= linear_kind._CUT * root).all()
+    assert (error > linear_kind._CUT / 16 * root).any()
+    if k == 16384:
+        error = (cut_sums(x, values, promoted=False) - x @ values.T).abs()
+        assert (error > linear_kind._CUT * root).any()
+    on_cpu = linear_kind._allowed(weight, torch.ones(1, 1), x.float())
+    torch.testing.assert_close(on_cpu, root * 2.0**-20 * k**0.5)
