@@ -29,6 +29,8 @@ class Name:
 
 def product(sizes: tuple[int, ...]) -> int:
     """The product of a star dim's sizes."""
+    if len(sizes) == 1:
+        return sizes[0]
     total = 1
     for size in sizes:
         total *= size
