@@ -2,17 +2,18 @@
 
 Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for decode), with Liger and with TileGym
 where they are installed and patch the family, patched by opmux (eager), and patched under torch.compile or captured as
-a CUDA graph for decode. Mixtures of experts have the first two once more with the experts function that transformers'
+a CUDA graph. Mixtures of experts decode with the first two once more with the experts function that transformers'
 ``generate`` takes for decoding (batched), where the others have the one it takes by default (grouped). Rows with fp8 in
 their name are quantised models, for inference; they run where --rows names them.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
-every round has all rows under the same clocks, and memory is freed after each turn: in training, the models of the rows
-that wait are kept on the host. Before the first round all rows do the work once at the same time, untimed: compilation
-needs the host more than the device. What a row selects by timing it selects then, while the others run. Training, which
-fills the device, has no such pass. Weights are random, the same in all rows. A row that fails or passes its limit stays
-in the table with the reason. Results are written after each turn. Results in the file that are not measured again are
-kept; rows that are measured again are replaced. A file from another device or from other versions is refused.
+every round has all kinds of work and all rows under the same clocks, and memory is freed after each turn: in training,
+the models of the rows that wait are kept on the host. Before the first round every row does all its work once, untimed,
+at its own pace beside the others: compilation needs the host more than the device. What a row selects by timing it
+selects then, while the others run. A row that fails in it for want of memory has its turns nevertheless. Training,
+which fills the device, has no such pass. Weights are random, the same in all rows. A row that fails or passes its limit
+stays in the table with the reason. Results are written after each turn. Results in the file that are not measured again
+are kept; rows that are measured again are replaced. A file from another device or from other versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
     python benchmarks/models.py --json mixture.json --models qwen3-30b-a3b-6l --work prefill decode-1 decode-8 decode-64
@@ -23,6 +24,7 @@ kept; rows that are measured again are replaced. A file from another device or f
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import multiprocessing
 import statistics
@@ -119,6 +121,14 @@ def shrink(config: Any) -> Any:
     kept = {key: value for key, value in config.to_dict().items() if key != "layer_types"}
     sizes |= {key: value for key, value in {"moe_intermediate_size": 48, "num_experts": 8}.items() if key in kept}
     return type(config)(**{**kept, **sizes, **heads})
+
+
+def fits_work(name: str, model_name: str, work: str) -> bool:
+    """Whether a row does such work: transformers' batched experts copy a weight for every token, which is for decoding
+    and needs a mixture; training is not captured, and models in fp8 are for inference."""
+    if name.endswith("batched"):
+        return model_name == MIXTURE and work.startswith("decode")
+    return work != "training" or not ("graph" in name or "fp8" in name)
 
 
 SAME_GRADIENT = 0.05
@@ -276,7 +286,8 @@ class Row:
         made = self.__dict__.setdefault("_compiled", {})
         if key not in made:
             backend = "eager" if self.settings.tiny else "inductor"
-            options = {} if self.settings.tiny else {"mode": mode}
+            # Each batch size is compiled for itself: shapes that change would be compiled again, for all at once.
+            options: dict[str, Any] = {"dynamic": False} | ({} if self.settings.tiny else {"mode": mode})
             made[key] = self.torch.compile(self.model, backend=backend, **options)
         return made[key]
 
@@ -289,7 +300,9 @@ class Row:
             with self.torch.no_grad():
                 model(ids, use_cache=False, logits_to_keep=1)
 
-        yield step, step, ids.numel(), 2 if self.settings.tiny else 7
+        captured = self.name.endswith("graph") and self.settings.device == "cuda"
+        run = self.capture(step) if captured else step
+        yield run, run, ids.numel(), 2 if self.settings.tiny else 7
 
     @contextlib.contextmanager
     def train(self) -> Iterator[Any]:
@@ -340,7 +353,9 @@ class Row:
                 for _ in range(new):
                     token = run(token)
 
-            warm_up = min(WARM_UP, new) if batch in self.decoded else new
+            # A static cache, or a paged one, has the same shapes at every step.
+            known = batch in self.decoded or self.static or self.name.startswith("opmux")
+            warm_up = min(WARM_UP, new) if known else new
             self.decoded.add(batch)
             yield lambda: step(warm_up), step, batch * new, 1
 
@@ -380,6 +395,19 @@ class Row:
             with torch.no_grad():
                 token.copy_(self.model(token, past_key_values=cache).logits[:, -1:].argmax(-1))
 
+        replay = self.capture(forward)
+
+        def run(given: Any) -> Any:
+            if given is not token:
+                token.copy_(given)
+            replay()
+            return token
+
+        return run
+
+    def capture(self, forward: Callable[[], None]) -> Callable[[], None]:
+        """What replays a function as a CUDA graph; it runs three times before."""
+        torch = self.torch
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -389,14 +417,8 @@ class Row:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             forward()
-
-        def run(given: Any) -> Any:
-            if given is not token:
-                token.copy_(given)
-            graph.replay()
-            return token
-
-        return run
+        replay: Callable[[], None] = graph.replay
+        return replay
 
 
 def say(error: Exception) -> str:
@@ -472,11 +494,18 @@ class Workers:
 
     def ask(self, work: str, names: Sequence[str]) -> dict[str, tuple[str, Any]]:
         """Have rows do some work at the same time; a row that is late is left out from then on."""
-        asked = time.monotonic()
-        for name in names:
+        return {name: answer for (name, _), answer in self.ask_all([(name, work) for name in names]).items()}
+
+    def ask_all(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, Any]]:
+        """The same for several kinds of work: a row goes on to its next one without waiting for others."""
+        began = time.monotonic()
+        for name, work in asked:
             with contextlib.suppress(OSError):  # a process that has ended is noticed at its answer
                 self.running[name][1].send(work)
-        return {name: self._answer(name, asked) for name in names}
+        return {
+            (name, work): self._answer(name, began) if name in self.running else ("failed", self.left_out[name])
+            for name, work in asked
+        }
 
     def stop(self, name: str) -> None:
         """End a row's process."""
@@ -552,47 +581,71 @@ def measure(arguments: argparse.Namespace, results: dict[str, Any], save: Callab
         return False
 
     for model_name in arguments.models:
-        rows_of_model = [name for name in arguments.rows if model_name == MIXTURE or not name.endswith("batched")]
-        workers = Workers(model_name, rows_of_model, arguments)
         found = results["models"].setdefault(model_name, {})
-        for name, reason in workers.left_out.items():
-            print(f"{model_name}: {name} is left out: {reason}", flush=True)
-        for work in arguments.work:
-            table: dict[str, Any] = {name: {"left_out": reason} for name, reason in workers.left_out.items()}
-            rows = [name for name in workers.running if not name.endswith("graph") or work.startswith("decode")]
-            if late():
-                return
-            if work == "training":
-                workers.tell(PARK)
-            else:
-                for name, (state, answer) in workers.ask(work, rows).items():
-                    if state != "measured":
-                        print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
-                    if name in workers.left_out:  # a row that failed while others ran still gets its turn
-                        table[name] = {"rounds": [], "failed": answer}
-                print(f"{model_name} {work}: all ran after {time.monotonic() - started:.0f} s", flush=True)
-            for turn in range(arguments.rounds):
-                for name in [n for n in rows if "failed" not in table.get(n, {})]:
-                    if late():
-                        return
-                    state, answer = workers.ask(work, [name])[name]
-                    entry = table.setdefault(name, {"rounds": []})
-                    found[work] = table  # from the first turn on, it replaces the file's results
-                    if state == "measured" and (reason := other_gradients(table, answer)) is not None:
-                        state, answer = "failed", reason
-                    if state != "measured":
-                        entry["failed"] = answer
-                    else:
-                        entry["rounds"].append(answer)
-                        rates = [r["tokens_per_second"] for r in entry["rounds"]]
-                        entry["tokens_per_second"] = statistics.median(rates)
-                        entry["peak_gib"] = max(r["peak_gib"] for r in entry["rounds"])
-                    said = f"{answer['tokens_per_second']:.0f} tokens/s" if state == "measured" else answer
-                    print(f"{model_name} {work} round {turn + 1}: {name}: {said}", flush=True)
-                    save()
-            found[work] = table  # even if no row got a turn
-        for name in [*workers.running]:
-            workers.stop(name)
+        if not measure_model(model_name, arguments, found, late, save):
+            return
+
+
+def measure_model(
+    model_name: str,
+    arguments: argparse.Namespace,
+    found: dict[str, Any],
+    late: Callable[[], bool],
+    save: Callable[[], None],
+) -> bool:
+    """Measure one model; False if the time is over before all rounds are done."""
+    began, works = time.monotonic(), arguments.work
+    rows = [name for name in arguments.rows if any(fits_work(name, model_name, work) for work in works)]
+    workers = Workers(model_name, rows, arguments)
+    for name, reason in workers.left_out.items():
+        print(f"{model_name}: {name} is left out: {reason}", flush=True)
+    print(f"{model_name}: the rows are made after {time.monotonic() - began:.0f} s", flush=True)
+    tables: dict[str, Any] = {
+        work: {name: {"left_out": why} for name, why in workers.left_out.items() if fits_work(name, model_name, work)}
+        for work in works
+    }
+    if late():
+        return False
+    groups = [work for work in works if work != "training"], [work for work in works if work == "training"]
+    asked = [(name, work) for work in groups[0] for name in workers.running if fits_work(name, model_name, work)]
+    for (name, work), (state, answer) in workers.ask_all(asked).items():
+        if state != "measured":
+            print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
+        if name in workers.left_out:  # a row that failed while others ran still gets its turn
+            tables[work][name] = {"rounds": [], "failed": answer}
+    print(f"{model_name}: all ran after {time.monotonic() - began:.0f} s", flush=True)
+    for group in groups:
+        if group == ["training"]:
+            workers.tell(PARK)
+        for number, work in itertools.product(range(arguments.rounds), group):
+            table = tables[work]
+            names = [name for name in workers.running if fits_work(name, model_name, work)]
+            for name in [name for name in names if "failed" not in table.get(name, {})]:
+                if late():
+                    return False
+                found[work] = table  # from the first turn on, it replaces the file's results
+                said = turn(workers, table, work, name)
+                print(f"{model_name} {work} round {number + 1}: {name}: {said}", flush=True)
+                save()
+    found.update(tables)  # even if no row got a turn
+    for name in [*workers.running]:
+        workers.stop(name)
+    return True
+
+
+def turn(workers: Workers, table: dict[str, Any], work: str, name: str) -> str:
+    """Give a row a turn, and put what it measured into the table; returns it in words."""
+    state, answer = workers.ask(work, [name])[name]
+    entry = table.setdefault(name, {"rounds": []})
+    if state == "measured" and (reason := other_gradients(table, answer)) is not None:
+        state, answer = "failed", reason
+    if state != "measured":
+        entry["failed"] = answer
+        return str(answer)
+    entry["rounds"].append(answer)
+    entry["tokens_per_second"] = statistics.median(r["tokens_per_second"] for r in entry["rounds"])
+    entry["peak_gib"] = max(r["peak_gib"] for r in entry["rounds"])
+    return f"{answer['tokens_per_second']:.0f} tokens/s"
 
 
 def show(results: dict[str, Any]) -> None:

@@ -165,14 +165,16 @@ def test_the_mixture_runs_with_both_experts_functions_and_patched(program: Modul
 def test_only_mixtures_have_rows_of_experts_functions(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "Workers", Rows)
     arguments = argparse.Namespace(
-        models=["llama-1b", program.MIXTURE], rows=["compiled", "compiled batched"], work=["prefill"], rounds=1,
-        total=60.0, limit=9.0,
+        models=["llama-1b", program.MIXTURE], rows=["compiled", "compiled batched"], work=["prefill", "decode-1"],
+        rounds=1, total=60.0, limit=9.0,
     )  # fmt: skip
-    monkeypatch.setattr(Rows, "ask", lambda self, work, names: dict.fromkeys(names, ("measured", RATE)))
     found = results({})
     program.measure(arguments, found, lambda: None)
-    rows = {model: [*tables["prefill"]] for model, tables in found["models"].items()}
-    assert rows == {"llama-1b": ["compiled"], program.MIXTURE: ["compiled", "compiled batched"]}
+    rows = {model: {work: [*table] for work, table in tables.items()} for model, tables in found["models"].items()}
+    assert rows == {
+        "llama-1b": {"prefill": ["compiled"], "decode-1": ["compiled"]},
+        program.MIXTURE: {"prefill": ["compiled"], "decode-1": ["compiled", "compiled batched"]},
+    }
 
 
 def test_a_turn_of_training_leaves_no_optimiser_behind(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,23 +228,34 @@ def test_the_first_failure_of_a_turn_is_told(
     assert sent == [("ready", None), ("failed", f"RuntimeError: planted in {fails[0]}")]
 
 
+made: list[Any] = []
+
+
 class Rows:
     """Stands for the processes of rows: ``eager`` ends at the first work, ``opmux`` fails beside others."""
 
     def __init__(self, model_name: str, rows: list[str], arguments: Any) -> None:
         self.running: dict[str, None] = dict.fromkeys(rows)
         self.left_out: dict[str, str] = {}
+        self.asked: list[tuple[str, ...]] = []
+        made.append(self)
 
     def ask(self, work: str, names: list[str]) -> dict[str, tuple[str, Any]]:
-        answers: dict[str, tuple[str, Any]] = {
-            name: ("measured", {"tokens_per_second": 1.0, "peak_gib": 0.0}) for name in names
-        }
-        if len(names) > 1:
-            answers["opmux"] = ("failed", "no memory")
-            answers["eager"] = ("failed", "ended")
+        self.asked.append((work, *names))
+        return dict.fromkeys(names, ("measured", RATE))
+
+    def ask_all(self, asked: list[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, Any]]:
+        answers: dict[tuple[str, str], tuple[str, Any]] = dict.fromkeys(asked, ("measured", RATE))
+        for name, work in asked:
+            if name in ("opmux", "eager"):
+                answers[name, work] = ("failed", "no memory" if name == "opmux" else "ended")
+        if "eager" in self.running:
             self.left_out["eager"] = "ended"
             self.stop("eager")
         return answers
+
+    def tell(self, what: str) -> None:
+        self.asked.append((what,))
 
     def stop(self, name: str) -> None:
         self.running.pop(name)
@@ -270,6 +283,17 @@ def test_no_work_begins_after_the_time_is_over(program: ModuleType, monkeypatch:
     program.measure(arguments, found, lambda: saved.append(found["stopped"]))
     assert found["models"] == {"llama-1b": {}}
     assert saved == ["after -1 s"]
+
+
+def test_every_round_has_all_work_and_training_comes_last(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "Workers", Rows)
+    arguments = argparse.Namespace(
+        models=["llama-1b"], rows=["liger", "opmux graph", "opmux fp8"], work=["training", "prefill", "decode-8"],
+        rounds=2, total=60.0, limit=9.0,
+    )  # fmt: skip
+    program.measure(arguments, results({}), lambda: None)
+    inference = [(work, row) for work in ("prefill", "decode-8") for row in arguments.rows]
+    assert made[-1].asked == [*inference * 2, (program.PARK,), *[("training", "liger")] * 2]
 
 
 def test_files_of_several_runs_are_joined(program: ModuleType, tmp_path: Path) -> None:
