@@ -8,10 +8,17 @@ import pytest
 import torch
 
 import opmux
+from opmux.plugin import parse_arch
 from opmux_deepgemm import compat, launching
+from opmux_deepgemm.compat import dense, multiprocessors
+from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 
 BF16, F32, FP8, I32 = torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int32
 NAMES = (
+    *(f"{kind}_gemm_{form}" for kind in ("fp8_fp4",) for form in ("nt", "nn", "tn", "tt")),
+    *(f"m_grouped_{kind}_gemm_{way}" for kind in ("fp8", "fp8_fp4", "bf16") for way in ("nn_contiguous", "nt_masked")),
+    "k_grouped_bf16_gemm_tn_contiguous", "k_grouped_fp8_gemm_nt_contiguous", "k_grouped_fp8_gemm_tn_contiguous",
+    "get_theoretical_mk_alignment_for_contiguous_layout", "set_mk_alignment_for_contiguous_layout",
     "fp8_gemm_nt", "fp8_gemm_nn", "fp8_gemm_tn", "fp8_gemm_tt", "bf16_gemm_nt", "bf16_gemm_nn", "bf16_gemm_tn",
     "bf16_gemm_tt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_fp8_gemm_nt_masked",
     "m_grouped_bf16_gemm_nt_contiguous", "m_grouped_bf16_gemm_nt_masked", "get_col_major_tma_aligned_tensor",
@@ -26,11 +33,15 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     def op(name: str) -> Any:
-        def call(*tensors: Any, out: torch.Tensor, backend: str, **options: Any) -> None:
+        def call(*tensors: Any, out: torch.Tensor | None = None, backend: str, **options: Any) -> Any:
             assert backend == "deepgemm"
             inspect.signature(getattr(real, name)).bind(*tensors, **options)
             found.append((name, tensors, options))
-            out.fill_(1)
+            if name in ADDING:
+                return tensors[0].add_(1)
+            if out is None:
+                return torch.ones(len(tensors[0]), len(tensors[1]), dtype=options.get("out_dtype", BF16))
+            return out.fill_(1)
 
         return call
 
@@ -40,7 +51,9 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+ADDING = ("scaled_linear_accumulate", "grouped_weight_grad", "scaled_grouped_weight_grad")
 OPS = (
+    *ADDING,
     "linear", "scaled_linear", "grouped_linear", "scaled_grouped_linear", "masked_grouped_linear",
     "scaled_masked_grouped_linear",
 )  # fmt: skip
@@ -56,7 +69,7 @@ def test_every_name_is_there_and_says_what_it_does(name) -> None:
     assert inspect.getdoc(getattr(compat, name))
 
 
-@pytest.mark.parametrize("name", ["k_grouped_fp8_gemm_nt_contiguous", "fp8_mqa_logits", "einsum", "set_pdl"])
+@pytest.mark.parametrize("name", ["fp8_mqa_logits", "einsum", "set_pdl", "cublaslt_gemm_nt"])
 def test_what_is_missing_names_itself(name) -> None:
     with pytest.raises(AttributeError, match=rf"^opmux_deepgemm\.compat has no {name}: it stands for"):
         getattr(compat, name)
@@ -99,7 +112,7 @@ def test_groups_of_rows(called) -> None:
     compat.m_grouped_bf16_gemm_nt_contiguous(a[0].bfloat16(), b[0].bfloat16(), d, indices)
     for name, tensors, _ in called:
         offsets, sizes = tensors[2], tensors[-1] if name.startswith("scaled") else tensors[3]
-        assert (offsets.tolist(), sizes.tolist()) == ([0, 4, 4, 8, 8], [2, 0, 3, 0])
+        assert (offsets.tolist(), sizes.tolist()) == ([0, 4, 4, 8, 8], [4, 0, 4, 0])  # padding is computed too
         assert (offsets.dtype, sizes.dtype) == (I32, I32)
     assert called[0][1][3] is a[1]
 
@@ -110,23 +123,145 @@ def test_groups_of_rows(called) -> None:
         ([], [0, 0, 0, 0], [0, 0, 0]),
         ([-1, -1], [0, 2, 2, 2], [0, 0, 0]),
         ([-1, -1, 0, 0, 1], [2, 4, 5, 5], [2, 1, 0]),
-        ([-1, 1, 1, -1, 2], [0, 1, 4, 5], [0, 2, 1]),
+        ([-1, 1, 1, -1, 2], [0, 1, 4, 5], [0, 3, 1]),
         ([1, 1, 2], [0, 0, 2, 3], [0, 2, 1]),
         ([0, 0, 0], [0, 3, 3, 3], [3, 0, 0]),
     ],
 )
 def test_indices_become_groups(indices, offsets, sizes) -> None:
-    found = compat._groups(torch.tensor(indices, dtype=I32), 3)
+    found = groups_of(torch.tensor(indices, dtype=I32), 3)
     assert [t.tolist() for t in found] == [offsets, sizes]
+
+
+def test_padding_counts_up_to_the_next_block_of_the_alignment() -> None:
+    indices = torch.full((512,), -1, dtype=I32)
+    indices[:5], indices[128:300] = 0, 1
+    offsets, sizes = groups_of(indices, 2)
+    assert (offsets.tolist(), sizes.tolist()) == ([0, 128, 512], [128, 256])
+    offsets, sizes = groups_of_ends(torch.tensor([5, 128, 300, 384], dtype=I32))
+    assert (offsets.tolist(), sizes.tolist()) == ([0, 128, 128, 384, 384], [5, 0, 172, 0])
+    assert offsets.dtype == sizes.dtype == I32
+    try:
+        compat.set_mk_alignment_for_contiguous_layout(4)
+        assert compat.get_mk_alignment_for_contiguous_layout() == 4
+        assert groups_of(indices[:16], 2)[1].tolist() == [8, 0]
+    finally:
+        compat.set_mk_alignment_for_contiguous_layout(128)
+    assert compat.get_theoretical_mk_alignment_for_contiguous_layout(20) == 128
+    with pytest.raises(ValueError, match=r"^set_mk_alignment_for_contiguous_layout: `alignment` expected a .* got 0$"):
+        compat.set_mk_alignment_for_contiguous_layout(0)
+
+
+def test_groups_that_are_given_by_their_ends(called) -> None:
+    a, b, d = codes(256, 256), codes(2, 256, 256, rows=128), torch.zeros(256, 256, dtype=BF16)
+    ends = torch.tensor([5, 200], dtype=I32)
+    compat.m_grouped_fp8_fp4_gemm_nt_contiguous(a, b, d, ends, use_psum_layout=True, expected_m_for_psum_layout=6)
+    compat.m_grouped_bf16_gemm_nt_contiguous(a[0].bfloat16(), b[0].bfloat16(), d, ends, use_psum_layout=True)
+    for name, tensors, _ in called:
+        offsets, sizes = tensors[2], tensors[-1] if name.startswith("scaled") else tensors[3]
+        assert (offsets.tolist(), sizes.tolist()) == ([0, 128, 200], [5, 72])
+
+
+def test_weights_of_groups_that_lie_across_k_are_copied(called) -> None:
+    a, b = torch.zeros(8, 64, dtype=BF16), torch.rand(2, 64, 16).to(BF16)
+    compat.m_grouped_bf16_gemm_nn_contiguous(a, b, torch.zeros(8, 16, dtype=BF16), torch.zeros(8, dtype=I32))
+    ((_, tensors, _),) = called
+    assert torch.equal(tensors[1], b.mT)
+    assert tensors[1].is_contiguous()
+    codes_of_b = tuple(t.mT for t in codes(2, 256, 128, rows=128))
+    compat.m_grouped_fp8_gemm_nn_contiguous(
+        codes(8, 128), codes_of_b, torch.zeros(8, 256, dtype=BF16), torch.zeros(8, dtype=I32)
+    )
+    assert called[1][1][1].data_ptr() == codes_of_b[0].data_ptr()
+
+
+def test_what_is_given_is_added(called) -> None:
+    a, b = codes(4, 256), codes(256, 256, rows=128)
+    c, d = torch.full((4, 256), 2.0), torch.zeros(4, 256)
+    compat.fp8_gemm_nt(a, b, d, c)
+    assert bool((d == 3).all())
+    compat.fp8_gemm_nt(a, b, d, d, recipe_a=(1, 128), recipe_b=(128, 128))
+    assert bool((d == 4).all())
+    rows = (a, codes(256, 256))
+    compat.fp8_gemm_nt(*rows, d, c, recipe=(1, 1, 128))
+    assert bool((d == 3).all())
+    compat.fp8_gemm_nt(*rows, d, c=d, recipe_b=(1, 128))
+    assert bool((d == 4).all())
+    compat.fp8_gemm_nt(*rows, half := torch.zeros(4, 256, dtype=BF16), recipe=(1, 1, 128))
+    assert bool((half == 1).all())
+    assert [name for name, _, _ in called] == ["scaled_linear"] * 2 + ["scaled_linear_accumulate"] * 3
+    assert all(options == {"out_dtype": F32} for name, _, options in called[:2])
+
+
+def test_products_in_bfloat16_with_a_float32_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+
+    def multiply(config: Any, given: Any, total: torch.Tensor, accumulate: bool) -> None:
+        found.append((config, given.x.shape, total.dtype, accumulate))
+        total.add_(1) if accumulate else total.fill_(1)
+
+    monkeypatch.setattr(dense, "multiply", multiply)
+    monkeypatch.setattr(dense, "device_arch", lambda kind, index: parse_arch("sm_90"))
+    a, b = torch.zeros(300, 64, dtype=BF16), torch.zeros(64, 128, dtype=BF16)
+    d, c = torch.zeros(300, 128), torch.full((300, 128), 2.0)
+    compat.bf16_gemm_nn(a, b, d)
+    assert bool((d == 1).all())
+    compat.bf16_gemm_nn(a, b, d, c)
+    assert bool((d == 3).all())
+    compat.bf16_gemm_nn(a, b, d, c=d)
+    assert bool((d == 4).all())
+    compat.bf16_gemm_nn(a, b, half := torch.zeros(300, 128, dtype=BF16), c.to(BF16))
+    assert bool((half == 3).all())
+    compat.bf16_gemm_nn(a, b, torch.zeros(300, 256)[:, :128])
+    assert [(dtype, added) for _, _, dtype, added in found] == [
+        (F32, False), (F32, True), (F32, True), (F32, True), (F32, False)
+    ]  # fmt: skip
+    assert all(config.kernel == "large" for config, *_ in found[1:3])
+    for refused in (torch.zeros(300, 65, dtype=BF16)[:, 1:], a.float()):
+        with pytest.raises((NotImplementedError, ValueError), match=r"^linear: "):
+            compat.bf16_gemm_nn(refused, b, d)
+
+
+def test_codes_of_groups_are_summed(called) -> None:
+    m, n, ks = 48, 32, [256, 0, 128]
+    counts, d = torch.tensor(ks, dtype=I32), torch.full((3, m, n), 5.0)
+    a, b = ((torch.randn(384, width).to(FP8), torch.rand(3, width)) for width in (m, n))
+    compat.k_grouped_fp8_gemm_tn_contiguous(a, b, d, ks, counts)
+    assert bool((d == 1).all())
+    flat = [
+        (torch.cat([codes_of[:256].T.reshape(-1), codes_of[256:].T.reshape(-1)]), scale.T) for codes_of, scale in (a, b)
+    ]
+    compat.k_grouped_fp8_gemm_nt_contiguous(*flat, d, ks, counts, d)
+    assert [float(group.mean()) for group in d] == [2, 1, 2]
+    whole, first, last = (tensors for _, tensors, _ in called)
+    assert whole[3].tolist() == [0, 256, 256, 384]
+    for tensors, rows, blocks in ((first, slice(0, 256), slice(0, 2)), (last, slice(256, 384), slice(2, 3))):
+        assert tensors[3].tolist() == [0, len(tensors[1])]
+        assert torch.equal(tensors[1].view(torch.uint8), a[0][rows].view(torch.uint8))
+        assert torch.equal(tensors[2].view(torch.uint8), b[0][rows].view(torch.uint8))
+        assert tensors[1].stride(0) == tensors[2].stride(0) == 1
+        assert torch.equal(tensors[4], a[1][blocks])
+        assert torch.equal(tensors[5], b[1][blocks])
+    for keywords, error, message in (
+        ({"recipe": (1, 1, 32)}, NotImplementedError, r"`recipe` expected \(1, 1, 128\), got \(1, 1, 32\); scale by"),
+        ({"c": d[:1]}, ValueError, r"`c` expected float32\[3, 48, 32\], as d is, got float32\[1, 48, 32\]"),
+    ):
+        with pytest.raises(error, match=rf"^k_grouped_fp8_gemm_tn_contiguous: {message}"):
+            compat.k_grouped_fp8_gemm_tn_contiguous(a, b, d, ks, counts, **keywords)
+    with pytest.raises(ValueError, match=r"`ks` expected multiples of 128, got \[200, 0, 184\]; pad each group with"):
+        compat.k_grouped_fp8_gemm_nt_contiguous(*flat, d, [200, 0, 184], counts)
 
 
 @pytest.mark.parametrize("indices", [[-1, -1, 0, 0, 1], [-1, 1, 1, -1, 2, -1], [0, -1, 2, 2], [-1, -1]])
 def test_the_rows_of_groups_are_those_that_indices_name(indices) -> None:
     given = torch.tensor([index for index in indices if index >= 0], dtype=I32)
     named = torch.tensor(indices, dtype=I32)
-    offsets, sizes = (found.tolist() for found in compat._groups(named, 3))
+    offsets, sizes = (found.tolist() for found in groups_of(named, 3))
     rows = [named[start : start + size].tolist() for start, size in zip(offsets, sizes, strict=False)]
-    assert rows == [[group] * int((given == group).sum()) for group in range(3)]
+    assert [[row for row in group if row >= 0] for group in rows] == [
+        [group] * int((given == group).sum()) for group in range(3)
+    ]
+    assert all(group[:1] != [-1] for group in rows)
 
 
 def test_masked_groups(called) -> None:
@@ -141,12 +276,17 @@ def test_masked_groups(called) -> None:
 
 REFUSED = [
     (
-        {"c": torch.zeros(4, 256)}, NotImplementedError,
-        "fp8_gemm_nt: `c` expected None, got a tensor; add it to the result",
+        {"c": torch.zeros(4, 128)}, ValueError,
+        "fp8_gemm_nt: `c` expected float32[4, 256], as d is, got float32[4, 128]",
     ),
     (
-        {"recipe": (1, 1, 128)}, NotImplementedError,
-        "fp8_gemm_nt: `recipe` expected None or (1, 128, 128), got (1, 1, 128); scale by such blocks",
+        {"recipe": (1, 1, 32)}, NotImplementedError,
+        "fp8_gemm_nt: `recipe` expected None, (1, 128, 128) or (1, 1, 128), got (1, 1, 32); scale by such blocks",
+    ),
+    (
+        {"recipe_a": (1, 32), "recipe_b": (1, 32)}, NotImplementedError,
+        "fp8_gemm_nt: `recipe` expected None, (1, 128, 128) or (1, 1, 128), got ((1, 32), (1, 32)); scale by such "
+        "blocks",
     ),
     ({"compiled_dims": "nq"}, ValueError, "fp8_gemm_nt: `compiled_dims` expected letters of 'mnk', got 'nq'"),
 ]  # fmt: skip
@@ -156,6 +296,16 @@ REFUSED = [
 def test_what_is_refused_says_why(keywords, error, message) -> None:
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         compat.fp8_gemm_nt(codes(4, 256), codes(256, 256, rows=128), torch.zeros(4, 256), **keywords)
+
+
+def test_groups_have_blocks_of_128_rows_of_b_only() -> None:
+    with pytest.raises(NotImplementedError, match=r"`recipe` expected None or \(1, 128, 128\), got \(1, 1, 128\);"):
+        compat.m_grouped_fp8_gemm_nt_masked(
+            codes(2, 8, 256), codes(2, 256, 256), torch.zeros(2, 8, 256, dtype=BF16), torch.zeros(2, dtype=I32), 5,
+            recipe=(1, 1, 128),
+        )  # fmt: skip
+    with pytest.raises(NotImplementedError, match=r"^bf16_gemm_nt: `d` expected bfloat16 or float32, got float16; con"):
+        compat.bf16_gemm_nt(*(torch.zeros(8, 8, dtype=BF16) for _ in range(2)), torch.zeros(8, 8, dtype=torch.float16))
 
 
 def test_the_op_itself_refuses_the_rest() -> None:
@@ -195,8 +345,8 @@ def test_scales_of_each_recipe() -> None:
 
 def test_the_number_of_multiprocessors(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(compat, "units_of", lambda index: 132)
-    monkeypatch.setattr(compat, "_sms", None)
+    monkeypatch.setattr(multiprocessors, "units_of", lambda index: 132)
+    monkeypatch.setattr(multiprocessors, "_sms", None)
     assert compat.get_num_sms() == 132
     try:
         compat.set_num_sms(100)

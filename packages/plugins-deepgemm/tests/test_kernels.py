@@ -175,3 +175,14 @@ def test_a_product_is_added_with_a_scale_for_each_row_of_both(m, n, k, config, t
         found = run(program, product, config, given, seed).double()
         bound = before.abs() * 2.0**-22 + x.abs() @ w.abs().T * 2.0**-20
         assert bool(((found - before.double() - x @ w.T).abs() <= bound).all())
+
+
+def test_a_product_in_bfloat16_is_added(tmp_path) -> None:
+    given, config = operands(130, 72, 200), Config("large", 128, 64, 2, 2, 1, 8)
+    given = Operands(given.x, given.w, added_to=torch.randn(130, 72))
+    program, product = build(given.product(F32), config, given, tmp_path), given.product(F32)
+    x, w, before = given.x.double(), given.w.double(), given.added_to.double()
+    for seed in SEEDS:
+        found = run(program, product, config, given, seed).double()
+        bound = before.abs() * 2.0**-22 + x.abs() @ w.abs().T * 2.0**-20
+        assert bool(((found - before - x @ w.T).abs() <= bound).all())

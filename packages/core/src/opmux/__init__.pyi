@@ -86,6 +86,7 @@ __all__ = [
     "rms_norm_quantize",
     "rope",
     "scaled_grouped_linear",
+    "scaled_grouped_weight_grad",
     "scaled_linear",
     "scaled_linear_accumulate",
     "scaled_masked_grouped_linear",
@@ -1460,6 +1461,35 @@ class _scaled_grouped_linear(_Op):
     ) -> Callable[..., Tensor]: ...
 
 scaled_grouped_linear: _scaled_grouped_linear
+
+class _scaled_grouped_weight_grad(_Op):
+    reference: Callable[..., None]
+    def __call__(
+        self,
+        out: Tensor,
+        dy: Tensor,
+        x: Tensor,
+        group_offsets: Tensor,
+        dy_scale: Tensor,
+        x_scale: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        backend: str | None = None,
+    ) -> None: ...
+    def bind(
+        self,
+        out: Tensor,
+        dy: Tensor,
+        x: Tensor,
+        group_offsets: Tensor,
+        dy_scale: Tensor,
+        x_scale: Tensor,
+        group_sizes: Tensor | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Callable[..., None]: ...
+
+scaled_grouped_weight_grad: _scaled_grouped_weight_grad
 
 class _scaled_linear(_Op):
     reference: Callable[..., Tensor]

@@ -85,7 +85,7 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "OUT_BYTES": product.out_bytes,
         "BIAS": int(product.bias),
         "SCALED": int(product.scaled),
-        "W_BY_ROW": int(product.accumulate),
+        "W_BY_ROW": int(product.accumulate and product.scaled),
         "ACCUMULATE": int(product.accumulate),
         "W_SCALE_ROWS": -(-product.n // 128),
         "BLOCK_M": config.block_m,

@@ -1,0 +1,138 @@
+"""DeepGEMM's dense products."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import opmux
+from opmux.plugin import Arch, UnsupportedCall, device_arch, takers
+from opmux_deepgemm.compat.checking import Block, Recipe, Scaled, begin, check, rows_of_b
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.implementations import BACKEND
+from opmux_deepgemm.launching import Operands, multiply
+from opmux_deepgemm.model import Sizes, scored
+
+
+def fp8_gemm_nt(
+    a: Scaled, b: Scaled, d: Tensor, c: Tensor | None = None, recipe: Recipe = None, recipe_a: Block = None,
+    recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
+) -> None:  # fmt: skip
+    """``d = a @ b.T``, plus c where it is given.
+
+    Args:
+        a: ``(m, k)`` and scales of 1x128 blocks, ``(m, ceil(k / 128))`` in any strides.
+        b: ``(n, k)`` and scales of 128x128 blocks, ``(ceil(n / 128), ceil(k / 128))``; those of 1x128 blocks,
+            ``(n, ceil(k / 128))``, where the recipe is (1, 1, 128).
+        d: ``(m, n)`` bfloat16 or float32; written to.
+        c: ``(m, n)`` in d's dtype, which may be d itself; None stands for 0.
+        recipe: the blocks: None, (1, 128, 128) or (1, 1, 128).
+        recipe_a, recipe_b: the blocks of each operand, where ``recipe`` is None.
+        compiled_dims, disable_ue8m0_cast: see the module.
+
+    Raises:
+        UnsupportedCall: where the kernels do not take the call; the message says why.
+        InvalidArgument: where shapes or dtypes do not fit.
+    """
+    name = "fp8_gemm_nt"
+    rows = rows_of_b(name, recipe, recipe_a, recipe_b)
+    check(name, compiled_dims, d, c)
+    given = (a[0], b[0], a[1], b[1])
+    if rows == 1:
+        total = d if d.dtype == torch.float32 else d.new_empty(d.shape, dtype=torch.float32)
+        begin(total, c)
+        opmux.scaled_linear_accumulate(total, *given, backend=BACKEND)
+        if total is not d:
+            d.copy_(total)
+    elif c is None:
+        opmux.scaled_linear(*given, out_dtype=d.dtype, backend=BACKEND, out=d)
+    else:
+        torch.add(opmux.scaled_linear(*given, out_dtype=torch.float32, backend=BACKEND), c, out=d)
+
+
+def bf16_gemm_nt(a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = None, compiled_dims: str = "nk") -> None:
+    """``d = a @ b.T`` of a ``(m, k)`` and b ``(n, k)`` in bfloat16, plus c where it is given.
+
+    d and c are as in `fp8_gemm_nt`. A sum in float32 is added by the copy engine; one in bfloat16 is rounded once.
+    """
+    name = "bf16_gemm_nt"
+    check(name, compiled_dims, d, c)
+    if d.dtype == torch.bfloat16 and c is None:
+        opmux.linear(a, b, backend=BACKEND, out=d)
+        return
+    plain = d.dtype == torch.float32 and d.is_contiguous() and d.data_ptr() % 16 == 0
+    total = d if plain else d.new_empty(d.shape, dtype=torch.float32)
+    if c is not None:
+        begin(total, c)
+    _multiply(a, b, total, c is not None)
+    if total is not d:
+        d.copy_(total)
+
+
+def _turned(nt: Callable[..., None], name: str, a_turned: bool, b_turned: bool) -> Callable[..., None]:
+    """A form of a product whose operands are given transposed."""
+
+    def turn(operand: Tensor | Scaled, turned: bool) -> Tensor | Scaled:
+        if not turned:
+            return operand
+        return operand.mT if isinstance(operand, Tensor) else (operand[0].mT, operand[1].mT)
+
+    def product(a: Any, b: Any, d: Tensor, *more: Any, **keywords: Any) -> None:
+        nt(turn(a, a_turned), turn(b, b_turned), d, *more, **keywords)
+
+    product.__name__ = product.__qualname__ = name
+    left, right = "a.T" if a_turned else "a", "b" if b_turned else "b.T"
+    product.__doc__ = f"``d = {left} @ {right}``: `{nt.__name__}` of transposed views, scales likewise."
+    return product
+
+
+fp8_gemm_nn = _turned(fp8_gemm_nt, "fp8_gemm_nn", False, True)
+fp8_gemm_tn = _turned(fp8_gemm_nt, "fp8_gemm_tn", True, True)
+fp8_gemm_tt = _turned(fp8_gemm_nt, "fp8_gemm_tt", True, False)
+bf16_gemm_nn = _turned(bf16_gemm_nt, "bf16_gemm_nn", False, True)
+bf16_gemm_tn = _turned(bf16_gemm_nt, "bf16_gemm_tn", True, True)
+bf16_gemm_tt = _turned(bf16_gemm_nt, "bf16_gemm_tt", True, False)
+
+
+fp8_fp4_gemm_nt, fp8_fp4_gemm_nn = fp8_gemm_nt, fp8_gemm_nn
+fp8_fp4_gemm_tn, fp8_fp4_gemm_tt = fp8_gemm_tn, fp8_gemm_tt
+
+
+def _multiply(a: Tensor, b: Tensor, total: Tensor, accumulate: bool) -> None:
+    """Compute a product in bfloat16 whose result is float32, or add it; the core's `linear` has no such result."""
+    readable = all(t.data_ptr() % 16 == 0 for t in (a, b))
+    config = _config(
+        device_arch(a.device.type, a.get_device()),
+        accumulate,
+        a.shape,
+        a.stride(),
+        b.shape,
+        b.stride(),
+        a.dtype,
+        b.dtype,
+    )
+    if config is None or not readable:
+        opmux.linear(a, b, backend=BACKEND)  # says why it is refused
+        raise UnsupportedCall("bf16_gemm_nt: `a` and `b` are not taken")  # pragma: no cover - the line above raises
+    multiply(config, Operands(a, b), total, accumulate)
+
+
+@lru_cache(maxsize=1024)
+def _config(
+    arch: Arch, accumulate: bool, a: torch.Size, a_strides: tuple[int, ...], b: torch.Size, b_strides: tuple[int, ...],
+    *dtypes: torch.dtype,
+) -> Config | None:  # fmt: skip
+    """The config of a product in bfloat16, or None where it is refused."""
+    sides = zip((a, b), (a_strides, b_strides), dtypes, strict=True)
+    tensors = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in sides]
+    found = takers(opmux.linear, *tensors, arch=arch, backend=BACKEND)
+    if not found:
+        return None
+    if not accumulate:
+        config = found[0].config()
+        assert isinstance(config, Config)
+        return config
+    across = (strides[0] == 1 and strides[1] != 1 for strides in (a_strides, b_strides))
+    return scored(Sizes(a[0], b[0], 2 * a[1], False, 0, True, *across))[0].config

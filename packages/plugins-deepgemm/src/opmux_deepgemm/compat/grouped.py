@@ -1,0 +1,106 @@
+"""DeepGEMM's products of groups of rows, each with a b of its own."""
+
+from typing import Any
+
+from torch import Tensor
+
+import opmux
+from opmux_deepgemm.compat.checking import Block, Recipe, Scaled, check, need_squares
+from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
+from opmux_deepgemm.implementations import BACKEND
+
+
+def m_grouped_fp8_gemm_nt_contiguous(
+    a: Scaled, b: Scaled, d: Tensor, grouped_layout: Tensor, recipe: Recipe = None, recipe_a: Block = None,
+    recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
+    use_psum_layout: bool = False, expected_m_for_psum_layout: int | None = None,
+) -> None:  # fmt: skip
+    """Each row of d is the row of a times the b of its group.
+
+    Args:
+        a: ``(m, k)`` and scales, as `fp8_gemm_nt` takes them; the rows of a group are next to each other.
+        b: ``(groups, n, k)`` and scales ``(groups, ceil(n / 128), ceil(k / 128))``.
+        d: ``(m, n)`` bfloat16; what it holds in rows of no group afterwards is unspecified.
+        grouped_layout: int32 ``(m,)`` on the device: the group of each row, -1 where it has none. Groups come in order;
+            rows of no group may come before, between and after them. Where `opmux.policy.check` is on, those before
+            the first row of group 0 are refused: the op's offsets begin at 0. With ``use_psum_layout`` int32
+            ``(groups,)``: where the rows of each group end, which begins at the next multiple of the alignment.
+        recipe: None or (1, 128, 128).
+        recipe_a, recipe_b: (1, 128) and (128, 128), where ``recipe`` is None.
+        compiled_dims, disable_ue8m0_cast: see the module.
+        use_psum_layout: how groups are given.
+        expected_m_for_psum_layout: taken for DeepGEMM's sake.
+
+    Raises:
+        UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
+    """
+    name = "m_grouped_fp8_gemm_nt_contiguous"
+    need_squares(name, recipe, recipe_a, recipe_b)
+    check(name, compiled_dims)
+    offsets, sizes = _groups(grouped_layout, b[0].shape[0], use_psum_layout)
+    opmux.scaled_grouped_linear(
+        a[0], b[0], offsets, a[1], b[1], sizes, out_dtype=d.dtype, backend=BACKEND, out=d
+    )  # fmt: skip
+
+
+def m_grouped_bf16_gemm_nt_contiguous(
+    a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, compiled_dims: str = "nk", use_psum_layout: bool = False,
+    expected_m_for_psum_layout: int | None = None,
+) -> None:  # fmt: skip
+    """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; a b that lies across k is copied first."""
+    check("m_grouped_bf16_gemm_nt_contiguous", compiled_dims)
+    groups = _groups(grouped_layout, b.shape[0], use_psum_layout)
+    opmux.grouped_linear(a, b.contiguous(), *groups, backend=BACKEND, out=d)
+
+
+def m_grouped_fp8_gemm_nn_contiguous(a: Scaled, b: Scaled, d: Tensor, *more: Any, **keywords: Any) -> None:
+    """`m_grouped_fp8_gemm_nt_contiguous` of a view of b that is transposed in each group."""
+    m_grouped_fp8_gemm_nt_contiguous(a, (b[0].mT, b[1].mT), d, *more, **keywords)
+
+
+def m_grouped_bf16_gemm_nn_contiguous(a: Tensor, b: Tensor, d: Tensor, *more: Any, **keywords: Any) -> None:
+    """`m_grouped_bf16_gemm_nt_contiguous` of a view of b that is transposed in each group."""
+    m_grouped_bf16_gemm_nt_contiguous(a, b.mT, d, *more, **keywords)
+
+
+def m_grouped_fp8_gemm_nt_masked(
+    a: Scaled, b: Scaled, d: Tensor, masked_m: Tensor, expected_m: int, recipe: Recipe = None, recipe_a: Block = None,
+    recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
+) -> None:  # fmt: skip
+    """The first rows of each group times the b of the group.
+
+    Args:
+        a: ``(groups, max_m, k)`` and scales ``(groups, max_m, ceil(k / 128))``.
+        b: ``(groups, n, k)`` and scales ``(groups, ceil(n / 128), ceil(k / 128))``.
+        d: ``(groups, max_m, n)`` bfloat16; rows past the counts are left as they are.
+        masked_m: int32 ``(groups,)`` on the device: how many rows count.
+        expected_m: how many that are on average; chooses the kernel.
+        recipe, recipe_a, recipe_b: as in `m_grouped_fp8_gemm_nt_contiguous`.
+        compiled_dims, disable_ue8m0_cast: see the module.
+
+    Raises:
+        UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
+    """
+    name = "m_grouped_fp8_gemm_nt_masked"
+    need_squares(name, recipe, recipe_a, recipe_b)
+    check(name, compiled_dims)
+    opmux.scaled_masked_grouped_linear(
+        a[0], b[0], masked_m, a[1], b[1], expected_m=expected_m, out_dtype=d.dtype, backend=BACKEND, out=d
+    )
+
+
+def m_grouped_bf16_gemm_nt_masked(
+    a: Tensor, b: Tensor, d: Tensor, masked_m: Tensor, expected_m: int, compiled_dims: str = "nk"
+) -> None:
+    """`m_grouped_fp8_gemm_nt_masked` in bfloat16."""
+    check("m_grouped_bf16_gemm_nt_masked", compiled_dims)
+    opmux.masked_grouped_linear(a, b, masked_m, expected_m=expected_m, backend=BACKEND, out=d)
+
+
+m_grouped_fp8_fp4_gemm_nt_contiguous = m_grouped_fp8_gemm_nt_contiguous
+m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous
+m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
+
+
+def _groups(layout: Tensor, groups: int, ends: bool) -> tuple[Tensor, Tensor]:
+    return groups_of_ends(layout) if ends else groups_of(layout, groups)

@@ -1,0 +1,104 @@
+"""DeepGEMM's products whose k is ragged: the gradients of the weights of groups."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+import opmux
+from opmux_deepgemm.compat.checking import Recipe, Scaled, begin, check, check_rows, check_sums
+from opmux_deepgemm.implementations import BACKEND
+
+
+def k_grouped_bf16_gemm_tn_contiguous(
+    a: Tensor, b: Tensor, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
+    compiled_dims: str = "mn",
+) -> None:  # fmt: skip
+    """``d[g] = a[rows].T @ b[rows]`` for the rows of each group, added to c where it is given.
+
+    Args:
+        a: ``(sum of ks, m)`` bfloat16: the rows of all groups.
+        b: ``(sum of ks, n)`` bfloat16, likewise.
+        d: ``(groups, m, n)`` float32; written to.
+        ks: how many rows each group has.
+        ks_tensor: the same, int32 on the device.
+        c: ``(groups, m, n)`` float32, which may be d itself; None stands for 0.
+        compiled_dims: see the module.
+
+    Raises:
+        UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
+    """
+    name = "k_grouped_bf16_gemm_tn_contiguous"
+    check(name, compiled_dims, d, c)
+    check_rows(name, ks, ks_tensor, len(a))
+    begin(d, c)
+    opmux.grouped_weight_grad(d, a, b, _offsets(ks_tensor), backend=BACKEND)
+
+
+def k_grouped_fp8_gemm_tn_contiguous(
+    a: Scaled, b: Scaled, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
+    recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn",
+) -> None:  # fmt: skip
+    """`k_grouped_bf16_gemm_tn_contiguous` of codes, which are copied so that those of neighbouring rows are neighbours.
+
+    Args:
+        a: ``(sum of ks, m)``, and scales of 128 rows of each column, ``(sum of ks / 128, m)``.
+        b: ``(sum of ks, n)``, and scales ``(sum of ks / 128, n)``.
+        d: ``(groups, m, n)`` float32; written to.
+        ks: how many rows each group has, multiples of 128.
+        ks_tensor: the same, int32 on the device.
+        c: ``(groups, m, n)`` float32, which may be d itself; None stands for 0.
+        recipe: (1, 1, 128).
+        compiled_dims: see the module.
+
+    Raises:
+        UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
+    """
+    name = "k_grouped_fp8_gemm_tn_contiguous"
+    check_sums(name, recipe, compiled_dims, d, c, ks)
+    check_rows(name, ks, ks_tensor, len(a[0]))
+    begin(d, c)
+    opmux.scaled_grouped_weight_grad(d, a[0], b[0], _offsets(ks_tensor), a[1], b[1], backend=BACKEND)
+
+
+def k_grouped_fp8_gemm_nt_contiguous(
+    a: Scaled, b: Scaled, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
+    recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn",
+) -> None:  # fmt: skip
+    """``d[g] = a[g] @ b[g].T``, added to c where it is given, for groups of any number of columns; a kernel for each.
+
+    Args:
+        a: ``(sum of ks * m,)``: the contiguous matrices ``(m, ks[g])`` one after the other, and the scales of 1x128
+            blocks of them side by side, ``(m, sum of ks / 128)`` in any strides.
+        b: ``(sum of ks * n,)``, likewise of matrices ``(n, ks[g])``, and scales ``(n, sum of ks / 128)``.
+        d: ``(groups, m, n)`` float32; written to.
+        ks: how many columns each group has, multiples of 128.
+        ks_tensor: the same, int32 on the device.
+        c: ``(groups, m, n)`` float32, which may be d itself; None stands for 0.
+        recipe: (1, 1, 128).
+        compiled_dims: see the module.
+
+    Raises:
+        UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
+    """
+    name = "k_grouped_fp8_gemm_nt_contiguous"
+    check_sums(name, recipe, compiled_dims, d, c, ks)
+    m, n = d.shape[-2:]
+    check_rows(name, ks, ks_tensor, a[0].numel() // m)
+    begin(d, c)
+    pairs = torch.stack((torch.zeros_like(ks_tensor), ks_tensor), 1)
+    first = 0
+    for group, size in enumerate(ks):
+        if size:
+            left, right = (
+                codes.flatten()[first * rows : (first + size) * rows].view(rows, size).T
+                for codes, rows in ((a[0], m), (b[0], n))
+            )
+            of_a, of_b = (scale.T[first // 128 : (first + size) // 128] for scale in (a[1], b[1]))
+            out = d[group : group + 1]
+            opmux.scaled_grouped_weight_grad(out, left, right, pairs[group], of_a, of_b, backend=BACKEND)
+        first += size
+
+
+def _offsets(sizes: Tensor) -> Tensor:
+    return torch.nn.functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
