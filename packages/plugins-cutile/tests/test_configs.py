@@ -148,7 +148,7 @@ def test_products_of_codes_step_by_128(rows, block) -> None:
         ((1, 128), 77, GatedConfig(32, 128)),
         ((1, 32), 8192, GatedConfig(2, 2048)),
         ((1, -1), 300, GatedConfig(8, 512)),
-        ((1, -1), 8192, GatedConfig(1, 8192)),
+        ((1, -1), 8192, GatedConfig(1, 8192, warps=8)),
     ],
 )
 def test_a_block_of_quantisation_has_whole_groups(block, k, config) -> None:

@@ -103,3 +103,13 @@ def test_addresses_and_numbers_are_held_to_what_was_compiled() -> None:
         run(counted, torch.arange(8.0), 1, (5, 6))
     with pytest.raises(language.Misuse, match="a grid of"):
         run(counted, torch.arange(8.0), 0, (5,))
+
+
+def test_subnormal_numbers_are_flushed_only_where_that_is_asked_for() -> None:
+    small = torch.tensor([2.0**-127, 2.0**-100])
+    assert language.truediv(1.0, small).tolist() == [2.0**127, 2.0**100]
+    found = language.truediv(1.0, small, rounding_mode=language.RoundingMode.APPROX, flush_to_zero=True)
+    assert found.tolist() == [float("inf"), 2.0**100]
+    powers = torch.tensor([-130.0, -1.0])
+    assert language.exp2(powers).tolist() == [2.0**-130, 0.5]
+    assert language.exp2(powers, flush_to_zero=True).tolist() == [0.0, 0.5]

@@ -22,6 +22,14 @@ class Misuse(Exception):
     """A kernel does what the language does not define."""
 
 
+class RoundingMode(Enum):
+    """How a result is rounded; what is approximate there is exact here."""
+
+    RN = "nearest_even"
+    FULL = "full"
+    APPROX = "approx"
+
+
 class PaddingMode(Enum):
     """What a load has beyond the array's end."""
 
@@ -306,16 +314,33 @@ def _pair(function: Any, x: Any, y: Any) -> Tensor:
     return function(a, b).as_subclass(Tile)
 
 
+def truediv(x: Any, y: Any, *, rounding_mode: RoundingMode = RoundingMode.RN, flush_to_zero: bool = False) -> Tensor:
+    """The quotient. Where subnormal numbers are flushed, a divisor that is one is taken for zero."""
+    return _pair(torch.div, *(_flushed(value, flush_to_zero) for value in (x, y)))
+
+
+def exp2(x: Tensor, *, flush_to_zero: bool = False) -> Tensor:
+    """A power of two."""
+    return _flushed(torch.exp2(_flushed(x, flush_to_zero)), flush_to_zero)
+
+
+def _flushed(x: Any, flush: bool) -> Any:
+    """Zero in the place of a subnormal number."""
+    if not flush or not isinstance(x, Tensor):
+        return x
+    return torch.where(x.abs() < torch.finfo(x.dtype).tiny, x * 0.0, x).as_subclass(Tile)
+
+
 def module() -> ModuleType:
     """A module with the language's names."""
     found = ModuleType(NAME)
-    for name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "abs", "isnan", "floor"):
+    for name in ("exp", "log", "log2", "sqrt", "rsqrt", "tanh", "abs", "isnan", "floor"):
         setattr(found, name, getattr(torch, name))
     for name in ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int32", "int64", "bool"):
         setattr(found, f"{name}_" if name == "bool" else name, getattr(torch, name))
-    own = (Array, Constant, PaddingMode, arange, bid, broadcast_to, cdiv, cumsum, full, gather, load, max, maximum,
-           minimum, mma, num_blocks, num_tiles, permute, reshape, scatter, store, sum, transpose, where,
-           zeros)  # fmt: skip
+    own = (Array, Constant, PaddingMode, RoundingMode, arange, bid, broadcast_to, cdiv, cumsum, exp2, full, gather,
+           load, max, maximum, minimum, mma, num_blocks, num_tiles, permute, reshape, scatter, store, sum, transpose,
+           truediv, where, zeros)  # fmt: skip
     for thing in own:
         setattr(found, thing.__name__, thing)
     found.kernel = lambda function: function  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ class GatedConfig:
         rows: of the tile, a power of two up to 64.
         columns: of the tile, a power of two up to 8192.
         occupancy: blocks that the compiler is to make room for on a multiprocessor, up to 32; 0 leaves it to it.
+        warps: that compute in a block, 4 or 8; 0 leaves it to the compiler.
 
     Raises:
         ValueError: where one is none of these.
@@ -27,6 +28,7 @@ class GatedConfig:
     rows: int
     columns: int
     occupancy: int = 0
+    warps: int = 0
 
     def __post_init__(self) -> None:
         for name, value, most in (("rows", self.rows, 64), ("columns", self.columns, 8192)):
@@ -36,11 +38,14 @@ class GatedConfig:
             raise ValueError(f"rows * columns expected 8192 or less, got {self.rows * self.columns}")
         if not 0 <= self.occupancy <= 32:
             raise ValueError(f"occupancy expected 0 to 32, got {self.occupancy}")
+        if self.warps not in (0, 4, 8):
+            raise ValueError(f"warps expected 0, 4 or 8, got {self.warps}")
 
     @property
     def hints(self) -> dict[str, int]:
         """For the compiler."""
-        return {"occupancy": self.occupancy} if self.occupancy else {}
+        found = {"occupancy": self.occupancy} if self.occupancy else {}
+        return found | ({"num_worker_warps": self.warps} if self.warps else {})
 
 
 def gated_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:

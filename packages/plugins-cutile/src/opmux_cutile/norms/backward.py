@@ -14,7 +14,9 @@ from opmux_cutile.tiles import whole_vectors
 MODULE = "opmux_cutile.norms.backward_kernels"
 PACKED = torch.contiguous_format
 BLOCKS_OF_UNIT = 4
-"""Blocks for each multiprocessor: few, for each writes sums over its rows."""
+"""Blocks for each multiprocessor where the config does not say: few, for each writes sums over its rows."""
+SUMMED_ROWS, SUMMED_COLUMNS = 64, 32
+"""The tile in which those sums are added up: 32 columns are 128 bytes."""
 
 
 def rms_norm_backward(
@@ -58,18 +60,20 @@ def _run(
         return [grad_x, grad_more, weight.new_empty(0), weight.new_empty(0)]
     width = weight.numel()
     xs = [rows_of(t, width) for t in (grad, x if more is None else more, x)]
-    rows = len(xs[0])
-    tiles = -(-rows // config.rows)
-    blocks = min(tiles, BLOCKS_OF_UNIT * units_of(x.get_device()))
-    sums = [x.new_empty((blocks if w else 0, width), dtype=torch.float32) for w in (of_weight, of_bias)]
-    if rows:
-        made = [t.view(-1, width) if t.numel() else other for t, other in ((grad_x, xs[0]), (grad_more, xs[2]))]
-        parts = [t if t.numel() else xs[0].new_empty((1, width), dtype=torch.float32) for t in sums]
-        _launch(op, xs, weight, made, parts, more is not None, wanted, numbers, blocks, config)
+    tiles = -(-len(xs[0]) // config.rows)
+    blocks = min(tiles, (config.occupancy or BLOCKS_OF_UNIT) * units_of(x.get_device()))
     of_vectors = [
-        part.sum(0).to(weight.dtype) if w else weight.new_empty(0)
-        for part, w in zip(sums, (of_weight, of_bias), strict=True)
+        torch.empty_like(weight, memory_format=PACKED) if w else weight.new_empty(0) for w in (of_weight, of_bias)
     ]
+    if not tiles:
+        return [grad_x, grad_more, *(vector.zero_() for vector in of_vectors)]
+    sums = [x.new_empty((blocks if w else 1, width), dtype=torch.float32) for w in (of_weight, of_bias)]
+    made = [t.view(-1, width) if t.numel() else other for t, other in ((grad_x, xs[0]), (grad_more, xs[2]))]
+    _launch(op, xs, weight, made, sums, more is not None, wanted, numbers, blocks, config)
+    if of_weight or of_bias:
+        kernel = _sums(op, str(weight.dtype).removeprefix("torch."), width % 4 == 0, of_weight, of_bias)
+        vectors = [vector if w else weight for vector, w in zip(of_vectors, (of_weight, of_bias), strict=True)]
+        launch(kernel, (-(-width // SUMMED_COLUMNS), 1, 1), *sums, *vectors)
     return [grad_x, grad_more, *of_vectors]
 
 
@@ -99,3 +103,11 @@ def _kernel(
     numbers = [Scalar("float32")] * 2
     parameters = (*matrices, sums, sums, *numbers, *map(Constant, sizes))
     return TileKernel(op, MODULE, "norm_backward", parameters, config.hints)
+
+
+@lru_cache(maxsize=64)
+def _sums(op: str, dtype: str, fits: bool, of_weight: bool, of_bias: bool) -> TileKernel:
+    """The kernel that adds up what the blocks have summed."""
+    parts, vector = Array("float32", (None, None), (None, 1), fits), Array(dtype, (None,), (1,), False)
+    sizes = (SUMMED_ROWS, SUMMED_COLUMNS, of_weight, of_bias)
+    return TileKernel(op, MODULE, "column_sums", (parts, parts, vector, vector, *map(Constant, sizes)))

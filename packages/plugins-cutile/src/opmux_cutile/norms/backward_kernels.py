@@ -7,6 +7,16 @@ is summed afterwards, always in the same order. All sums are in float32.
 import cuda.tile as ct
 
 
+def of_rows(sums, ROWS: ct.Constant[int]):
+    """The sums of all rows of a tile, once at the end: added up at each step they would pass through shared memory."""
+    return ct.sum(sums, axis=0, keepdims=True) if ROWS > 1 else sums
+
+
+def place_of(tile, columns, ROWS: ct.Constant[int]):
+    """Indices of a tile's elements."""
+    return (tile * ROWS + ct.arange(ROWS, dtype=ct.int32))[:, None], columns
+
+
 @ct.kernel
 def norm_backward(
     grad, more, x, weight, grad_x, grad_more, of_weight, of_bias, eps: float, offset: float,
@@ -14,28 +24,33 @@ def norm_backward(
     CENTRED: ct.Constant[bool], ADDED: ct.Constant[bool],
     INPUT: ct.Constant[bool], MORE: ct.Constant[bool], WEIGHT: ct.Constant[bool], BIAS: ct.Constant[bool],
 ):  # fmt: skip
-    """Gradients of a norm of x; where ADDED, x is a sum, `more` its own gradient, and both summands get theirs."""
-    columns = ct.arange(COLUMNS, dtype=ct.int32)
+    """Gradients of a norm of x; where ADDED, x is a sum, `more` its own gradient, and both summands get theirs.
+
+    The next tile is read before this one is computed.
+    """
+    columns = ct.arange(COLUMNS, dtype=ct.int32)[None, :]
     width = x.shape[1]
     share = 1.0 / width
-    sums = ct.zeros((1, COLUMNS), dtype=ct.float32)
-    shifts = ct.zeros((1, COLUMNS), dtype=ct.float32)
+    sums = ct.zeros((ROWS, COLUMNS), dtype=ct.float32)
+    shifts = ct.zeros((ROWS, COLUMNS), dtype=ct.float32)
+    place = place_of(ct.bid(0), columns, ROWS)
+    next_x, next_grad = ct.gather(x, place), ct.gather(grad, place)
     for tile in range(ct.bid(0), ct.cdiv(x.shape[0], ROWS), ct.num_blocks(0)):
-        rows = tile * ROWS + ct.arange(ROWS, dtype=ct.int32)
-        place = rows[:, None], columns[None, :]
-        value = ct.gather(x, place).astype(ct.float32)
-        g = ct.gather(grad, place).astype(ct.float32)
+        value, g = next_x.astype(ct.float32), next_grad.astype(ct.float32)
+        place = place_of(tile + ct.num_blocks(0), columns, ROWS)
+        next_x, next_grad = ct.gather(x, place), ct.gather(grad, place)
+        place = place_of(tile, columns, ROWS)
         if CENTRED:
             mean = ct.sum(value, axis=1, keepdims=True) * share
-            value = ct.where(columns[None, :] < width, value - mean, 0.0)
+            value = ct.where(columns < width, value - mean, 0.0)
         scale = ct.rsqrt(ct.sum(value * value, axis=1, keepdims=True) * share + eps)
         value = value * scale
         if WEIGHT:
-            sums = sums + ct.sum(g * value, axis=0, keepdims=True)
+            sums = sums + g * value
         if BIAS:
-            shifts = shifts + ct.sum(g, axis=0, keepdims=True)
+            shifts = shifts + g
         if INPUT or MORE:
-            h = g * (ct.gather(weight, (columns,)).astype(ct.float32)[None, :] + offset)
+            h = g * (ct.gather(weight, (columns,)).astype(ct.float32) + offset)
             found = h - value * (ct.sum(h * value, axis=1, keepdims=True) * share)
             if CENTRED:
                 found = found - ct.sum(h, axis=1, keepdims=True) * share
@@ -47,6 +62,28 @@ def norm_backward(
             if MORE:
                 ct.scatter(grad_more, place, found.astype(grad_more.dtype))
     if WEIGHT:
-        ct.scatter(of_weight, (ct.bid(0), columns[None, :]), sums)
+        ct.scatter(of_weight, (ct.bid(0), columns), of_rows(sums, ROWS))
     if BIAS:
-        ct.scatter(of_bias, (ct.bid(0), columns[None, :]), shifts)
+        ct.scatter(of_bias, (ct.bid(0), columns), of_rows(shifts, ROWS))
+
+
+@ct.kernel
+def column_sums(
+    parts, more_parts, total, more_total,
+    ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], FIRST: ct.Constant[bool], SECOND: ct.Constant[bool],
+):  # fmt: skip
+    """The sums over the rows of one matrix, or of two; a block has COLUMNS columns, and reads ROWS rows at a time."""
+    columns = ct.bid(0) * COLUMNS + ct.arange(COLUMNS, dtype=ct.int32)
+    if FIRST:
+        add_up(parts, total, columns, ROWS)
+    if SECOND:
+        add_up(more_parts, more_total, columns, ROWS)
+
+
+def add_up(parts, total, columns, ROWS: ct.Constant[int]):
+    """Write the sums of some columns."""
+    sums = ct.zeros((ROWS, columns.shape[0]), dtype=ct.float32)
+    for step in range(ct.cdiv(parts.shape[0], ROWS)):
+        rows = step * ROWS + ct.arange(ROWS, dtype=ct.int32)
+        sums = sums + ct.gather(parts, (rows[:, None], columns[None, :]))
+    ct.scatter(total, (columns,), ct.sum(sums, axis=0).astype(total.dtype))

@@ -84,6 +84,7 @@ def norm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
 
 
 def backward_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
-    """As `norm_config`, with eight warps for long rows: a thread holds two of each and a row of sums."""
+    """As `norm_config`; of long rows a thread holds two, the next two and a row of sums: eight warps, in few blocks."""
     found = norm_config(arch, features)
-    return NormConfig(found.rows, 0, 8 if power_of_two(features["hidden"]) >= 4096 else 0)
+    columns = power_of_two(features["hidden"])
+    return NormConfig(found.rows, 2 if columns == 4096 else 0, 8 if columns >= 4096 else 0)

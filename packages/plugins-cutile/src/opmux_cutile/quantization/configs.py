@@ -18,7 +18,8 @@ def groups_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
     columns = max(power_of_two(width), 128)
     if features["block"][1] != -1:
         columns = min(columns, 2048)
-    return GatedConfig(max(1, min(64, ELEMENTS // columns)), min(columns, 8192))
+    columns = min(columns, 8192)
+    return GatedConfig(max(1, min(64, ELEMENTS // columns)), columns, 0, 8 if columns > ELEMENTS else 0)
 
 
 def groups_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GatedConfig]:
@@ -30,6 +31,8 @@ def groups_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GatedConfi
             if columns <= elements <= 64 * columns:
                 for occupancy in (0, 4, 8):
                     yield GatedConfig(elements // columns, columns, occupancy)
+                if elements >= 4096:
+                    yield from (GatedConfig(elements // columns, columns, occupancy, 8) for occupancy in (0, 2, 4))
 
 
 def rows_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:

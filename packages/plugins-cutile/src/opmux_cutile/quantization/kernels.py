@@ -6,21 +6,26 @@ conversion; those of int8 by adding and taking away 1.5 * 2**23, which leaves no
 
 import cuda.tile as ct
 
+TINY, RAISE = 2.0**-100, 2.0**64
+"""Scales below the first have a reciprocal that may be infinite, so they and what they scale are raised before."""
+
 
 def encode(value, q, scale, rows, begin, LARGEST: ct.Constant[float], GROUP: ct.Constant[int],
            INTEGER: ct.Constant[bool]):  # fmt: skip
-    """Write the codes and the scales of a tile of values: those from column `begin` on of the rows."""
+    """Write the codes and the scales of a tile of values: those from column `begin` on of the rows.
+
+    A block divides once, and its values are multiplied: a division of each value takes longer than moving it. No code
+    is larger than LARGEST by more than a rounding, so none is cut off. The largest magnitude leaves NaN out.
+    """
     height, width = value.shape[0], value.shape[1]
     groups = ct.reshape(value, (height, width // GROUP, GROUP))
-    size = ct.abs(groups)
-    largest = ct.max(ct.where(ct.isnan(size), 0.0, size), axis=2, keepdims=True)
-    unit = largest / LARGEST
+    unit = ct.maximum(ct.max(ct.abs(groups), axis=2, keepdims=True), 0.0) * (1.0 / LARGEST)
     unit = ct.where(unit == 0.0, 1.0, unit)
-    code = groups / unit
+    up = ct.where(unit < TINY, RAISE, 1.0)
+    inverse = ct.truediv(1.0, unit * up, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+    code = groups * up * inverse
     if INTEGER:
         code = ct.where(ct.isnan(code), 0.0, code)
-    code = ct.minimum(ct.maximum(code, -LARGEST, propagate_nan=True), LARGEST, propagate_nan=True)
-    if INTEGER:
         code = (code + 12582912.0) - 12582912.0
     columns = begin + ct.arange(width, dtype=ct.int32)
     ct.scatter(q, (rows[:, None], columns[None, :]), ct.reshape(code, (height, width)).astype(q.dtype))
@@ -54,8 +59,8 @@ def silu_mul_quantize(
     columns = begin + ct.arange(COLUMNS, dtype=ct.int32)
     place = rows[:, None], columns[None, :]
     x = ct.gather(gate, place).astype(ct.float32)
-    e = ct.exp(ct.minimum(x, -x, propagate_nan=True))
-    share = ct.where(x < 0.0, e, 1.0) / (1.0 + e)
+    e = ct.exp2(ct.abs(x) * -1.4426950408889634, flush_to_zero=True)
+    share = ct.truediv(ct.where(x < 0.0, e, 1.0), 1.0 + e, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
     encode(x * share * ct.gather(up, place).astype(ct.float32), q, scale, rows, begin, LARGEST, GROUP, INTEGER)
 
 

@@ -29,6 +29,14 @@ def rotate(
             ct.scatter(y, (tokens, heads, others), ct.gather(x, (tokens, heads, others)))
 
 
+def table_of(table, rows, pairs, HEADS: ct.Constant[int]):
+    """Rows of a table for each of some heads: read once per head, as a tile of (TOKENS, HEADS, PAIRS).
+
+    Read once and then repeated, they would pass through shared memory.
+    """
+    return ct.gather(table, (ct.broadcast_to(rows, (rows.shape[0], HEADS, 1)), pairs))
+
+
 @ct.kernel
 def rope(
     q, k, cos, sin, positions, q_out, k_out, seq: int, sign: float,
@@ -41,11 +49,12 @@ def rope(
         rows = ct.gather(positions, (tokens,)).astype(ct.int32)
     else:
         rows = tokens % seq
-    pairs = ct.arange(PAIRS, dtype=ct.int32)
-    place = rows[:, None], pairs[None, :]
-    cosines, sines = ct.gather(cos, place)[:, None, :], ct.gather(sin, place)[:, None, :] * sign
+    rows, tokens = rows[:, None, None], tokens[:, None, None]
+    pairs = ct.arange(PAIRS, dtype=ct.int32)[None, None, :]
     half = cos.shape[1]
-    tokens, pairs = tokens[:, None, None], pairs[None, None, :]
+    cosines, sines = table_of(cos, rows, pairs, HEADS), table_of(sin, rows, pairs, HEADS) * sign
     rotate(q, q_out, cosines, sines, tokens, pairs, half, HEADS, INTERLEAVED, REST)
     if BOTH:
+        if KV_HEADS != HEADS:
+            cosines, sines = table_of(cos, rows, pairs, KV_HEADS), table_of(sin, rows, pairs, KV_HEADS) * sign
         rotate(k, k_out, cosines, sines, tokens, pairs, half, KV_HEADS, INTERLEAVED, REST)

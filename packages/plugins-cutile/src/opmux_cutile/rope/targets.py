@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from opmux_cutile.launching import MOST_BYTES, TileKernel, aligned, launch
-from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.parameters import ALIGNMENT_BYTES, Array, Constant, Parameter, Scalar
 from opmux_cutile.rope.configs import RopeConfig
 from opmux_cutile.tiles import power_of_two
 
@@ -105,8 +105,10 @@ def _kernel(
 ) -> TileKernel:  # fmt: skip
     """The kernel for heads of a size, which is compiled in where whole vectors are read."""
     fits = head_dim is not None
+    # As many numbers of a head in a thread as of the tables, of which 16 bytes are 4.
+    vector = min(4 * getattr(torch, dtype).itemsize, ALIGNMENT_BYTES)
     matrices = [
-        Array(dtype, (None, None, head_dim), (None, None, 1), fits, (name,) if op.endswith("_") else ())
+        Array(dtype, (None, None, head_dim), (None, None, 1), fits, (name,) if op.endswith("_") else (), vector)
         for name in ("q", "k")
     ]
     table = Array("float32", (None, half), (None, 1), fits)
