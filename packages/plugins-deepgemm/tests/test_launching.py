@@ -95,6 +95,15 @@ def test_the_kernel_for_few_rows(launched) -> None:
     assert given[9:] == (None, 1, 3, 8, 1, 3)
 
 
+def test_copies_of_both_operands_live_until_the_launch(launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "tensor_map", lambda matrix, *_, **__: matrix.data_ptr())
+    dy, x = torch.zeros(1, 512, dtype=BF16).expand(300, 512), torch.zeros(1, 512, dtype=BF16).expand(300, 512)
+    offsets = torch.zeros(4, dtype=torch.int32)
+    targets.grouped_weight_grad(torch.zeros(3, 512, 512), dy, x, offsets, None, config=Config("large", 128, 64, 4, 2))
+    ((_, _, given),) = launched
+    assert given[4] != given[5]
+
+
 def test_gradients_from_codes(launched) -> None:
     room, x = torch.zeros(200, 304).to(FP8), torch.zeros(300, 512).to(FP8)
     offsets, sizes = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)

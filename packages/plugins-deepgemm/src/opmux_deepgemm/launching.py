@@ -221,6 +221,7 @@ def add_gradients(config: Config, dy: Tensor, x: Tensor, offsets: Tensor, sizes:
     units = units_of(index) if _most_units is None else min(units_of(index), _most_units)
     tiles = -(-n // config.block_m) * -(-k // config.block_n) * min(groups, m)  # no more groups than rows have any
     offsets, sizes = offsets.contiguous(), None if sizes is None else sizes.contiguous()
+    dy, x = matrix(dy, n), matrix(x, k)  # copies must live until the launch
     kernel.on(index)(
         min(tiles, units), 1, 1, current_stream(index), map_of(dy, n, 64, 64), map_of(x, k, 64, 64),
         map_of(out.view(-1, k), k, 64, 32), out, offsets, sizes, m, groups,
@@ -321,10 +322,9 @@ def _prepared(
         return (0, 0, 0) if scale is None else (0,) * (3 - scale.dim()) + scale.stride()
 
     box = 128 // given.x.element_size()
-    share = config.cluster if config.kernel == "large" else 1
     arguments: list[Address | MapOf | int | None] = [
-        MapOf(0, functools.partial(map_of, columns=k, box_rows=config.block_m, box_columns=box)),
-        MapOf(1, functools.partial(map_of, columns=k, box_rows=config.block_n // share, box_columns=box)),
+        MapOf(0, functools.partial(map_of, columns=k, box_rows=config.block_m // config.x_share, box_columns=box)),
+        MapOf(1, functools.partial(map_of, columns=k, box_rows=config.block_n // config.w_share, box_columns=box)),
         Address(result),
     ]
     for place_of, lies in enumerate(across):

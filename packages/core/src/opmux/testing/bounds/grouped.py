@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from opmux.testing.bounds.model import Allowance, Given, derives, roundings
-from opmux.testing.bounds.products import scaled_magnitude
+from opmux.testing.bounds.model import Allowance, Given, derives, repeated, roundings
+from opmux.testing.bounds.products import REPEATED, scaled_magnitude
 from opmux.testing.unwritten import groups_of
 
 
@@ -50,7 +50,10 @@ def _scaled_grouped_weight_grad(given: Given) -> list[Allowance]:
     added = torch.zeros_like(out)
     for group, rows in enumerate(groups_of(given.tensors)):
         if rows.stop > rows.start:
-            added[group] = scaled_magnitude(dy[rows].mT, x[rows].mT, one, one, _eight_bit_floats(given))
+            left, right = dy[rows].mT, x[rows].mT
+            added[group] = scaled_magnitude(left, right, one, one, _eight_bit_floats(given))
+            if repeated.get() and _eight_bit_floats(given):
+                added[group] += REPEATED * (left.abs() @ right.abs().mT)
     return [Allowance(added + out.abs() + given.expected[0].abs(), added=added)]
 
 
