@@ -65,6 +65,7 @@ CORE_ALONE = (f"{CORE}[cli]", "numpy")
 """What the demo and the figures of the core are run with; without numpy torch warns when it is imported."""
 COUNTS = ROOT / "build" / "test-counts.json"
 WHEEL_LIMIT_BYTES = 1_000_000
+CUBINS_LIMIT_BYTES = 4_000_000
 
 
 def install(session: nox.Session, *what: str) -> None:
@@ -246,9 +247,21 @@ def ck(session: nox.Session) -> None:
 
 @nox.session(name="test-cutile")
 def cutile(session: nox.Session) -> None:
-    """Compile every CUDA Tile kernel that calls of models get, for four archs, and check the machine code."""
-    install(session, f"{CORE}[cli,testing]", JIT, f"{CUTILE}[testing]", "pytest-xdist")
-    session.run("python", "-m", "pytest", *DISTRIBUTED, f"{CUTILE}/every_kernel", env={"OMP_NUM_THREADS": "1"})
+    """Compile every CUDA Tile kernel that calls of models get, for four archs, check it, and build the wheel."""
+    install(session, f"{CORE}[cli,testing]", JIT, f"{CUTILE}[testing]", "pytest-xdist", "build", "hatchling")
+    wheels = ROOT / "build" / "cutile"
+    shutil.rmtree(wheels, ignore_errors=True)
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "OPMUX_CACHE": os.environ.get("OPMUX_CACHE", str(Path(session.create_tmp()) / "jit")),
+    }
+    session.run("python", "-m", "pytest", *DISTRIBUTED, f"{CUTILE}/every_kernel", env=env)
+    session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), CUTILE, env=env)
+    (wheel,) = wheels.glob("*.whl")
+    size = wheel.stat().st_size
+    session.log(f"{wheel.name}: {size / 1e6:.3f} MB")
+    if not 100_000 < size < CUBINS_LIMIT_BYTES:
+        session.error(f"{wheel.name} is {size} bytes; with cubins it has 100000 to {CUBINS_LIMIT_BYTES}")
 
 
 @nox.session(name="test-foreign")

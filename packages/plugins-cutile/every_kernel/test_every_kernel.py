@@ -1,43 +1,34 @@
-"""Every kernel that the suite's calls of models get, compiled for four archs: arguments, local memory, registers."""
+"""Every kernel that calls of models get, compiled for four archs: arguments, local memory, registers, instructions."""
 
 import pytest
-from cubins import compiled, layout, meta
+from cubins import Cubin, compiled, layout
 
-import opmux
-from opmux.plugin import parse_arch, takers
-from opmux.testing.cases import cases_of
-from opmux_cutile.plugin import opmux_implementations
-from opmux_cutile.prebuilding import kernels_of
+from opmux_cutile.launching import TileKernel
+from opmux_cutile.shipping.kernels import ARCHS, kernels
 
-ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
-CALLS = [
-    (record.op, arch)
-    for record in opmux_implementations()
-    for arch in ARCHS
-    if any(parse_arch(arch).matches(pattern) for pattern in record.archs)
-]
-"""Each op on each arch that its record names."""
+SHARES = 8
+"""Parts of an arch's kernels, each a test, so that several processes share them."""
+COPIED = ("linear", "scaled_linear", "ragged", "masked", "dense")
+MULTIPLIED = (*COPIED, "attend")
+"""Names of kernels whose operands the copy engine reads, and of those that multiply matrices."""
+PRODUCTS = ("HGMMA", "QGMMA", "UTCHMMA", "UTCQMMA", "HMMA", "QMMA")
 
 
-@pytest.mark.parametrize(("op", "arch"), CALLS)
-def test_kernels(op: str, arch: str, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("OPMUX_CACHE", str(tmp_path / "cache"))
-    wanted = {}
-    small = {case.id for case in cases_of(op, "small")}
-    for case in cases_of(op, "model"):
-        if case.id in small:
-            continue
-        shapes = case.shapes
-        tensors = [
-            meta(*shapes[t.name], dtype=case.dtypes[t.name]) if t.name in shapes else None
-            for t in case.definition.signature.tensors
-        ]
-        for taker in takers(getattr(opmux, op), *tensors, arch=arch, backend="cutile", **case.options):
-            for kernel in kernels_of(taker):
-                wanted[kernel.source(arch).flags] = kernel
+def check(kernel: TileKernel, found: Cubin) -> None:
+    """Hold a cubin to what its kernel needs."""
+    assert found.parameters == layout(kernel.letters), kernel
+    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0), kernel
+    assert 0 < found.registers <= 255, kernel
+    if kernel.name in MULTIPLIED:
+        assert any(found.count(instruction) for instruction in PRODUCTS), kernel
+    if kernel.name in COPIED:
+        assert found.count("UTMALDG"), kernel
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("arch", ["sm_80", *ARCHS])
+def test_kernels(arch: str, share: int, tmp_path) -> None:
+    wanted = list(kernels(arch).values())[share::SHARES]
     assert wanted
-    for kernel in wanted.values():
-        found = compiled(kernel, arch, tmp_path)
-        assert found.parameters == layout(kernel.letters), kernel
-        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0), kernel
-        assert 0 < found.registers <= 255, kernel
+    for kernel in wanted:
+        check(kernel, compiled(kernel, arch, tmp_path))

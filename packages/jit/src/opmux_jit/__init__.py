@@ -7,6 +7,7 @@ from opmux_jit.cache.bundles import Bundle
 from opmux_jit.cache.bundles import layers as named_bundles
 from opmux_jit.cache.entry import Damaged, Entry
 from opmux_jit.cache.layers import cache_root, compiling_forbidden, kept, kept_without_headers, machine_code
+from opmux_jit.cache.shipped import add as add_shipped
 from opmux_jit.compilers import Compiler, Source, choose, installed
 from opmux_jit.errors import (
     CacheRefused,
@@ -31,6 +32,7 @@ __all__ = [
     "LaunchFailed",
     "LoadFailed",
     "Source",
+    "add_shipped",
     "cache_root",
     "choose",
     "compiling_forbidden",

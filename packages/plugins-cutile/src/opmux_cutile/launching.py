@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from torch import Tensor
 from opmux.plugin import CaptureRefused, InvalidArgument, device_arch
 from opmux_cutile.archs import BACKEND
 from opmux_cutile.parameters import Parameter, flag
-from opmux_jit import Source, load
+from opmux_jit import Source, add_shipped, load
 from opmux_jit.launching.devices import current_stream
+
+BUILT = Path(__file__).parent / "built"
+"""Where a wheel has its cubins; a tree has none."""
+add_shipped(BUILT)
 
 MOST_BYTES = (1 << 31) - 1
 """Of a matrix in a launch: kernels count elements, and may count bytes, in 32 bits."""

@@ -1,4 +1,4 @@
-"""Where machine code comes from: this process, the user's cache, bundles, a compiler. In this order."""
+"""Where machine code comes from: this process, the user's cache, bundles, what packages ship, a compiler, in turn."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ import platformdirs
 import torch
 
 from opmux.plugin import Build, BuildDeferred, BuildFailed, CaptureRefused, builds_deferred, report_build
-from opmux_jit.cache import bundles
+from opmux_jit.cache import bundles, shipped
 from opmux_jit.cache.entry import Entry
 from opmux_jit.cache.keys import entry_key, source_key
 from opmux_jit.cache.reports import warn_once
@@ -72,7 +72,13 @@ def kept(source: Source) -> Entry | None:
     key = source_key(source)
     store = Store(cache_root())
     found = _read(store, lambda: store.find_any(key))
-    return found or next((entry for bundle in bundles.layers() if (entry := bundle.find(key)) is not None), None)
+    return found or _ahead(source, key)
+
+
+def _ahead(source: Source, key: str) -> Entry | None:
+    """What was built ahead: in bundles, then in what packages ship."""
+    found = next((entry for bundle in bundles.layers() if (entry := bundle.find(key)) is not None), None)
+    return found or shipped.find(source, key)
 
 
 def kept_without_headers(source: Source) -> Entry | None:
@@ -100,9 +106,7 @@ def _found(source: Source, key: str, compiler: str | None) -> Entry | None:
         likely = likely_identity(source, compiler)
         found = None if likely is None else _read(store, lambda: store.find(entry_key(key, likely)))
         found = found or _read(store, lambda: _by_installed(store, key, _installed(source, compiler)))
-    if found is not None:
-        return found
-    return next((entry for bundle in bundles.layers() if (entry := bundle.find(key)) is not None), None)
+    return _ahead(source, key) if found is None else found
 
 
 def _by_installed(store: Store, key: str, installed: Compiler | None) -> Entry | None:
@@ -174,6 +178,7 @@ def compile_entry(source: Source, compiler: Compiler, name: str, folder: Path) -
 def _missing(source: Source) -> str:
     known = [bundle.label for bundle in bundles.layers()]
     where = f"bundles: {'; '.join(known)}" if known else f"no bundle is named by {bundles.VARIABLE}"
+    where += "".join(f"\n  shipped:   {package.label}" for package in shipped.everything())
     return (
         f"{source.name}: no machine code for {source.arch}, and {NO_JIT} forbids compiling\n"
         f"  cache:     {cache_root()}\n  {where}\n  try:       {prebuild_command(source)}"

@@ -14,6 +14,8 @@ from opmux_cutile.products.targets import units_of
 from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.paged.kernels"
+TYPICAL_UNITS = 132
+"""Multiprocessors that are taken for granted where kernels are built ahead, without a GPU."""
 MOST_SPLITS = 64
 FEWEST_KEYS = 256
 """That are worth a split."""
@@ -53,7 +55,9 @@ def _run(
     right = 0 if options["causal"] else right
     reach = min(reach, left + longest + max(right, 0)) if left >= 0 and right >= 0 else reach
     tiles, batch = -(-longest * groups // block_m), len(lengths)
-    splits = splits_of(tiles * kv_heads * batch, reach, units_of(q.get_device()))
+    index = q.get_device()
+    units = TYPICAL_UNITS if index < 0 else units_of(index)
+    splits = splits_of(tiles * kv_heads * batch, reach, units)
     caches = [packed_where_single(x) for x in (k_cache, v_cache)]
     kernel = _kernel(
         op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, aligned(q, *caches),

@@ -1,0 +1,45 @@
+"""The kernels that a wheel has for an arch, and how they are compiled into it."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from opmux.plugin import registered_ops, takers
+from opmux_cutile.archs import BACKEND
+from opmux_cutile.launching import TileKernel
+from opmux_cutile.prebuilding import kernels_of
+from opmux_cutile.shipping.calls import calls
+from opmux_jit import machine_code
+from opmux_jit.cache import shipped
+from opmux_jit.cache.keys import source_key
+
+ARCHS = ("sm_90", "sm_100", "sm_120")
+"""That the wheel has cubins for."""
+
+
+def kernels(arch: str) -> dict[str, TileKernel]:
+    """By the key of its source, each kernel that calls of models launch, in the heuristics' configs."""
+    ops = registered_ops()
+    found: dict[str, TileKernel] = {}
+    for op, tensors, options in calls():
+        for taker in takers(ops[op], *tensors, arch=arch, backend=BACKEND, **options):
+            for kernel in kernels_of(taker):
+                found.setdefault(source_key(kernel.source(arch)), kernel)
+    return found
+
+
+def build(folder: Path, archs: Iterable[str], workers: int) -> Iterator[str]:
+    """Compile the kernels of some archs into a folder, or take them from the cache; says what it did, a line at a time.
+
+    Raises:
+        BuildFailed: a kernel cannot be compiled.
+    """
+    entries = []
+    with ThreadPoolExecutor(workers) as pool:
+        for arch in archs:
+            wanted = [kernel.source(arch) for kernel in kernels(arch).values()]
+            entries += pool.map(machine_code, wanted)
+            yield f"{arch}: {len(wanted)} kernels"
+    shipped.write(folder, entries)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    yield f"{size / 1e6:.2f} MB in {folder}"

@@ -1,0 +1,73 @@
+"""What the wheel ships: the kernels of models' calls, each the code of what the source is now."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from cubins import kernel, meta
+
+import opmux_cutile.launching
+from opmux_cutile.plugin import opmux_implementations
+from opmux_cutile.shipping import calls, kernels
+from opmux_jit import KernelMissing, machine_code
+from opmux_jit.cache import layers, shipped
+from opmux_jit.cache.keys import source_key
+from opmux_jit.compilers import tile
+
+
+@pytest.fixture(autouse=True)
+def forgetful():
+    """Machine code is read again in every test."""
+    layers.forget()
+    yield
+    layers.forget()
+
+
+@pytest.mark.parametrize("arch", kernels.ARCHS)
+def test_there_are_kernels_for_models_on_every_arch_of_the_wheel(arch) -> None:
+    found = kernels.kernels(arch)
+    assert 100 < len(found) < 400
+    assert all(source_key(one.source(arch)) == key for key, one in found.items())
+    names = {one.name for one in found.values()}
+    assert {"rms_norm", "silu_mul", "quantize", "rope", "linear", "scaled_linear", "write"} <= names
+    assert ("attend" in names) == (arch != "sm_120")  # attention is refused there
+
+
+def test_the_wheel_has_the_kernel_that_a_model_asks_for() -> None:
+    asked = kernel("rms_norm", meta(77, 4096), meta(4096))
+    assert source_key(asked.source("sm_90")) in kernels.kernels("sm_90")
+
+
+def test_what_is_built_serves_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = meta(512, 4096), meta(4096)
+    monkeypatch.setattr(kernels, "calls", lambda: iter([("rms_norm", (x, w), {}), ("rms_norm", (x[:9], w), {})]))
+    lines = list(kernels.build(tmp_path / "built", ["sm_90", "sm_120"], 2))
+    assert lines[:2] == ["sm_90: 1 kernels", "sm_120: 1 kernels"]
+    monkeypatch.setattr(shipped, "_folders", {tmp_path / "built": None})
+    monkeypatch.setattr(tile, "find", lambda: None)
+    monkeypatch.setenv("OPMUX_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("OPMUX_NO_JIT", "1")
+    layers.forget()
+    wanted = kernel("rms_norm", meta(3, 4096), meta(4096))
+    for arch in ("sm_90", "sm_120"):
+        found = machine_code(wanted.source(arch))
+        assert found.code[:4] == b"\x7fELF"
+        assert found.place == tmp_path / "built"
+    (package,) = shipped.everything()
+    assert package.keys() == {source_key(wanted.source(arch)) for arch in package.archs}
+    with pytest.raises(KernelMissing) as caught:
+        machine_code(wanted.source("sm_100"))
+    assert f"  shipped:   {tmp_path / 'built'} (sm_120, sm_90, cutile " in str(caught.value)
+    assert "try:       opmux prebuild --arch sm_100 --backend cutile --op rms_norm --shapes FILE" in str(caught.value)
+
+
+def test_a_tree_ships_nothing_and_the_wheel_is_looked_into() -> None:
+    assert opmux_cutile.launching.BUILT in shipped._folders
+    assert opmux_cutile.launching.BUILT.name == "built"
+
+
+def test_the_calls_name_ops_of_the_backend() -> None:
+    ops = {record.op for record in opmux_implementations()}
+    assert {op for op, *_ in calls.calls()} <= ops
+    assert all(t is None or t.device.type == "meta" for _, tensors, _ in calls.calls() for t in tensors)
+    assert torch.float8_e4m3fn in {t.dtype for _, tensors, _ in calls.calls() for t in tensors if t is not None}
