@@ -33,9 +33,11 @@ def distances(of: Group, point: Point) -> dict[str, float]:
     return far
 
 
-def apart(a: Point, b: Point) -> float:
-    """Octaves between two points."""
-    return math.dist([math.log2(x) for x in a], [math.log2(x) for x in b])
+def place(of: Group, point: Point) -> tuple[float, ...]:
+    """Where a call lies: half an octave for each octave of a size, and the octaves of its work."""
+    m, n, k = point
+    work_us = max(2 * m * n * k / of._roof.flops_per_us, 2 * (m * k + n * k + m * n) / of._roof.bytes_per_us)
+    return (*(math.log2(size) / 2 for size in point), math.log2(work_us))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -48,10 +50,10 @@ def test_the_rows_found_are_the_nearest_of_all(seed: int) -> None:
     rng.shuffle(rows)
     made = group(*rows)
     for call in drawn(seed, 50):
-        point = tuple(math.log2(size) for size in call)
+        point = place(made, call)
         found = made._nearest(point, made.implementations)
         for name, places in (("one", everywhere), ("two", somewhere)):
-            near = sorted(apart(call, p) for p in places)[:NEIGHBOURS]
+            near = sorted(math.dist(point, place(made, p)) for p in places)[:NEIGHBOURS]
             assert len(found[name]) >= 3
             assert found[name].distance == pytest.approx(near[0])
             # where a reach already holds enough of them, fewer than NEIGHBOURS will do, but they are the nearest ones
@@ -76,9 +78,20 @@ def test_a_time_that_is_known_is_left_alone() -> None:
 
 def test_the_distance_of_rows_that_are_too_far_away_is_said() -> None:
     made = group(row((1, 4096, 4096), 5.0), row((1, 4096, 4096), 5.0, "two"), row((4096, 4096, 4096), 300.0, "two"))
-    beyond = (2 ** (int(LIMIT) + 2), 4096, 4096)
+    beyond = (2 ** (int(LIMIT) + 6), 4096, 4096)
     assert estimates(made, beyond).keys() == {"two"}
-    assert distances(made, beyond) == {"one": pytest.approx(LIMIT + 2)}
+    assert distances(made, beyond) == {
+        "one": pytest.approx(math.dist(place(made, beyond), place(made, (1, 4096, 4096))))
+    }
+
+
+def test_calls_that_launch_the_same_programs_are_near() -> None:
+    """Twice the tokens and half the columns are as much work: nearer than twice the tokens alone."""
+    rows = [row((4096, 4096, 4096), 300.0), row((8192, 2048, 4096), 310.0), row((8192, 4096, 4096), 600.0)]
+    made = group(*rows)
+    nearest = made._nearest(place(made, (4096, 4096, 4096)), {"one"})["one"]
+    distances = [math.dist(made._points[number], place(made, (4096, 4096, 4096))) for _, number in nearest.weighted]
+    assert distances == pytest.approx([0.0, math.sqrt(0.5), math.sqrt(1.25)], abs=1e-3)
 
 
 def test_a_config_is_that_of_a_row_of_the_same_model_within_reach() -> None:

@@ -1,9 +1,12 @@
 """Prediction from the nearest measured rows, in pure Python: well under a millisecond with ten thousand rows.
 
 For each row the *slowness* is its time over the roofline of its own work. What varies slowly between points is this
-ratio, not the time, so it is interpolated: between the nearest rows of the same implementation, in the space of the
-logarithms of the sizes, weighted by the inverse square of the distance. A prediction is the call's own roofline times
-that slowness.
+ratio, not the time, so it is interpolated: between the nearest rows of the same implementation, weighted by the inverse
+square of the distance. A prediction is the call's own roofline times that slowness.
+
+Near is what has about as much work, of about the same sizes: the distance is Euclidean, over the logarithm of the
+roofline and, at half its weight, that of each size. So twice the heads and half the batch, which launch the same
+programs, are nearer than twice the heads.
 
 Two things that a plain roofline lacks are part of it. A launch costs time however little it computes: most of the time
 of an implementation's fastest row is added for it. And work that is launched in tiles takes whole waves of whole tiles:
@@ -27,11 +30,15 @@ NEIGHBOURS = 8
 """Rows that a prediction is made from, at most."""
 
 LIMIT = 8.0
-"""Octaves to the nearest row (Euclidean, over the logarithms of all sizes) beyond which nothing is predicted. Far from
-all rows the times are rough, but which implementation is faster changes more slowly, and bands know less."""
+"""Octaves to the nearest row beyond which nothing is predicted: 7 octaves of one size are about as far. Far from all
+rows the times are rough, but which implementation is faster changes more slowly, and bands know less."""
+
+_OF_A_SIZE = 0.5
+"""The weight of a size beside that of the work, in a distance."""
 
 CONFIG_REACH = 0.5
-"""Octaves within which a call takes the config of its nearest row; beyond, the implementation's own answer does."""
+"""Octaves (Euclidean, over the sizes that change from call to call) within which a call takes the config of its nearest
+row; beyond, the implementation's own answer does."""
 
 _SOFTENING = 0.02
 """Added to squared distances, so that of two rows very near the call both count."""
@@ -88,12 +95,11 @@ class Group:
         self._tiles = {i.full_name: i.tiles for i in op.implementations if i.tiles}
         points: dict[tuple[float, ...], list[tuple[MeasuredRow, float]]] = {}
         for row in rows:
-            at = {**row.options, **row.dims}
-            point = tuple(math.log2(at[name]) for name in self._sizes)
-            least_us = self._least_us(row, _Target(at, self._work, self._roof))
-            points.setdefault(point, []).append((row, math.log(row.time_us / least_us)))
+            target = _Target({**row.options, **row.dims}, self._work, self._roof)
+            slowness = math.log(row.time_us / self._least_us(row, target))
+            points.setdefault(self._point(target), []).append((row, slowness))
         spread = [max(axis) - min(axis) for axis in zip(*points, strict=True)]
-        self._axis = spread.index(max(spread)) if spread else 0
+        self._axis = spread.index(max(spread))
         ordered = sorted(points.items(), key=lambda item: (item[0][self._axis : self._axis + 1], item[0]))
         self._points = [point for point, _ in ordered]
         self._rows = [sorted(found, key=lambda pair: (pair[0].implementation, pair[0].time_us)) for _, found in ordered]
@@ -102,7 +108,7 @@ class Group:
             for pair in found:
                 self._at[pair[0].implementation].setdefault(place, pair)  # the fastest
         self._everywhere = frozenset(name for name, rows in self._at.items() if len(rows) == len(ordered))
-        self._along = [point[self._axis] for point in self._points] if spread else [0.0] * len(ordered)
+        self._along = [point[self._axis] for point in self._points]
 
     def estimate(
         self,
@@ -123,16 +129,24 @@ class Group:
         """
         own = device is None or device.name == self.machine.device
         roof = self._roof if own or device is None else roofline(self._arch, self._dtypes, device, self.machine)
-        point = tuple(math.log2(at[name]) for name in self._sizes)
         wanted = self.implementations - times.keys()
-        found = self._nearest(point, wanted)
         shown = "" if device is not None and own else self.machine.device
         target = _Target(at, work or self._work, roof, own and work is None, work is not None, shown)
+        point = self._point(target)
+        found = self._nearest(point, wanted)
         for name in sorted(wanted):
             if places := found[name]:
                 times[name] = self._from_rows(name, places, target)
             elif name not in far:
                 far[name] = self._distance_of(name, point)
+
+    def _point(self, target: "_Target") -> tuple[float, ...]:
+        """Where a call or a row lies: the sizes that change from call to call, those of the model, the work.
+
+        The work is measured by the roofline of the rows' own device, wherever the call runs.
+        """
+        sizes = (_OF_A_SIZE * math.log2(target.at[name]) for name in self._sizes)
+        return (*sizes, math.log2(self._roof.time_us(target.flops, target.moved_bytes)))
 
     def _nearest(self, point: tuple[float, ...], wanted: Collection[str]) -> "dict[str, _Places]":
         """The nearest points with rows of each implementation."""
@@ -170,9 +184,13 @@ class Group:
         return found
 
     def _places(self, near: Sequence[tuple[float, int]], point: tuple[float, ...]) -> "_Places":
-        model = point[self._changing :]  # its dims come last
-        fitting = (n for d, n in near if d <= CONFIG_REACH and self._points[n][self._changing :] == model)
-        return _Places(near, next(fitting, None))
+        changing, model = point[: self._changing], point[self._changing : -1]
+        reach = _OF_A_SIZE * CONFIG_REACH
+        for _, place in near:
+            other = self._points[place]
+            if other[self._changing : -1] == model and math.dist(other[: self._changing], changing) <= reach:
+                return _Places(near, place)
+        return _Places(near, None)
 
     def _from_rows(self, name: str, places: "_Places", target: "_Target") -> Estimate:
         """The estimate of one implementation from its nearest rows."""
@@ -199,7 +217,7 @@ class Group:
 
     def _within(self, point: tuple[float, ...], reach: float) -> list[tuple[float, int]]:
         """Distance and place of every point within reach, the nearest first."""
-        center = point[self._axis] if point else 0.0
+        center = point[self._axis]
         first, last = bisect_left(self._along, center - reach), bisect_right(self._along, center + reach)
         dist, points = math.dist, self._points
         found = [(d, place) for place in range(first, last) if (d := dist(point, points[place])) <= reach]

@@ -111,7 +111,7 @@ def test_what_explain_shows(folder):
     assert lines == [
         "10.0 us (measured)",
         "20.0 us (measured)",
-        "priority 30; not predicted: its nearest row is 9.0 octaves away, the limit is 8",
+        "priority 30; not predicted: its nearest row is 10.1 octaves away, the limit is 8",
         "priority 0",
     ]
     assert plan.key == "f32 f32 | steps(tokens) = 128, hidden = 64"

@@ -107,13 +107,13 @@ def test_how_many_rows_a_prediction_is_made_from():
 
 
 def test_rows_too_far_away_predict_nothing():
-    times = times_of(*rows(smooth, grid()), *rows(smooth, [(4, 4096, 4096)], "two"))
+    times = times_of(*rows(smooth, grid()), *rows(smooth, [(4, 1024, 1024)], "two"))
     found = times.estimates(call((2048, 4096, 4096)))
     assert set(found.times) == {"one"}
-    assert found.far == {"two": 9.0}
-    assert found.why_not("two") == "not predicted: its nearest row is 9.0 octaves away, the limit is 8"
+    assert found.far == {"two": pytest.approx(8.7, abs=0.05)}
+    assert found.why_not("two") == "not predicted: its nearest row is 8.7 octaves away, the limit is 8"
     assert found.why_not("one") == found.why_not("three") == ""
-    assert set(times.estimates(call((1024, 4096, 4096))).times) == {"one", "two"}, "eight octaves are near enough"
+    assert set(times.estimates(call((1024, 4096, 4096))).times) == {"one", "two"}, "7.7 octaves are near enough"
 
 
 def test_few_rows_far_away_still_tell_which_is_faster():
