@@ -7,7 +7,7 @@ from building import check_kernel, entry_of
 import opmux
 from opmux_ck.attention.choice import FEW_QUERIES, FEW_SHORT_QUERIES, MANY_QUERIES
 from opmux_ck.attention.configs import HEADS, AttentionConfig
-from opmux_ck.attention.targets import attention_instance, attention_lse, attention_varlen, limits
+from opmux_ck.attention.targets import attention_instance, attention_lse, attention_varlen, scoring_of
 from opmux_emulator.codeobject.program import Program
 from opmux_emulator.isa.matrix import shape_of
 from opmux_emulator.jit_launches import on
@@ -33,10 +33,10 @@ def name_of(case: Case) -> str:
     return f"{heads[0]}x{heads[1]}-{config.queries}x{config.keys}-{dtype}-{causal}-{window}".replace("torch.", "")
 
 
-def check(case: Case, *, ragged: bool, lse: bool) -> None:
+def check(case: Case, *, ragged: bool, lse: bool, cap: float = 0.0) -> None:
     """Besides what every kernel is checked for: matrix instructions of the tile's size, for both products."""
     config, heads, dtype, causal, window = case
-    instance = attention_instance(dtype, *heads, limits(causal, window), config, ragged=ragged, lse=lse)
+    instance = attention_instance(dtype, *heads, scoring_of(None, cap, causal, window), config, ragged=ragged, lse=lse)
     check_kernel(instance)
     _, code = Program(entry_of(instance).code).code
     shapes = [shape for instruction in code if (shape := shape_of(instruction.name))]
@@ -84,3 +84,15 @@ def test_a_ragged_batch(case) -> None:
         found = attention_varlen(q, k, v, starts_q, starts_k, None, **options, config=config)
     expected = opmux.attention_varlen(q, k, v, starts_q, starts_k, **options, backend="reference")
     torch.testing.assert_close(found, expected, rtol=2**-6, atol=2e-2)
+
+
+def test_scores_with_a_cap() -> None:
+    """Scores far beyond it, and a query that sees part of the keys."""
+    config, options = FEW_QUERIES, {"scale": 0.5, "causal": True, "window": OPEN, "softcap": 5.0}
+    check((config, (128, 128), BF16, True, OPEN), ragged=False, lse=True, cap=5.0)
+    q, k, v = (torch.randn(1, tokens, heads, 128).to(BF16) for tokens, heads in ((20, 4), (70, 2), (70, 2)))
+    with on("gfx942"):
+        found = attention_lse(q, k, v, None, **options, config=config)
+    expected = opmux.attention_lse(q, k, v, **options, backend="reference")
+    torch.testing.assert_close(found[0], expected[0], rtol=2**-6, atol=2e-2)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-3)

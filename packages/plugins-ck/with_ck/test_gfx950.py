@@ -6,7 +6,7 @@ from building import check_kernel, entry_of
 
 import opmux
 from opmux_ck.attention.choice import FEW_QUERIES, MANY_QUERIES
-from opmux_ck.attention.targets import attention_instance, attention_lse
+from opmux_ck.attention.targets import Scoring, attention_instance, attention_lse
 from opmux_ck.building.instances import Instance
 from opmux_ck.gemm.choice import BLOCK_TILES, CODES_TILES, FEW_ROWS, FEW_ROWS_OF_CODES, TILES
 from opmux_ck.gemm.configs import BlockCodesConfig
@@ -102,8 +102,8 @@ def test_products_of_codes(config, dtype) -> None:
 )
 def test_attention(config, product) -> None:
     """Of the causal kind, with the lse."""
-    check_kernel(attention_instance(BF16, 128, 128, (-1, 0), config, ragged=False, lse=True), ARCH)
-    instance = attention_instance(BF16, 128, 128, (-1, 0), config, ragged=False, lse=True)
+    instance = attention_instance(BF16, 128, 128, Scoring(None, 0.0, (-1, 0)), config, ragged=False, lse=True)
+    check_kernel(instance, ARCH)
     assert matrix_names(instance) == {product}
     q, k, v = torch.randn(1, config.queries + 5, 2, 128), torch.randn(1, 150, 1, 128), torch.randn(1, 150, 1, 128)
     tensors = tuple(tensor.to(BF16) for tensor in (q, k, v))

@@ -5,7 +5,7 @@ import torch
 
 import opmux
 from opmux_ck.attention.choice import FEW_QUERIES, MANY_QUERIES
-from opmux_ck.attention.targets import MOST_BYTES, _addressable, _empty_like_heads, attention_instance, limits
+from opmux_ck.attention.targets import MOST_BYTES, Scoring, addressable, attention_instance, empty_like_heads, limits
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -18,6 +18,7 @@ def explained(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *sinks: torch.T
     return candidate.reason
 
 
+CAUSAL = Scoring(None, 0.0, (-1, 0))
 Q, KV = meta(2, 512, 8, 128), meta(2, 512, 2, 128)
 
 
@@ -36,7 +37,6 @@ def test_explain_shows_the_instance() -> None:
          "head_dim = 96 with value_dim = 96 has no instance: takes 32 with 32, 64 with 64, 128 with 128, 192 with 128, "
          "256 with 256"),
         ((Q, KV, KV, meta(8)), {}, "sinks is not supported"),
-        ((Q, KV, KV), {"softcap": 30.0}, "softcap = 30.0 is more than 0"),
         ((Q, KV, KV), {"scale": -1.0}, "scale = -1.0 is not positive"),
         ((meta(1, 1 << 20, 8, 128), KV[:1], KV[:1]), {}, "seq_q = 1048576 is more than 524288"),
         ((Q.transpose(1, 3).contiguous().transpose(1, 3), KV, KV), {},
@@ -49,21 +49,22 @@ def test_refusals(tensors, options, reason) -> None:
 
 
 def test_a_translation_unit_is_one_line_of_a_template() -> None:
-    made = attention_instance(torch.float16, 192, 128, (-1, 0), MANY_QUERIES[192], ragged=True, lse=True)
+    made = attention_instance(torch.float16, 192, 128, CAUSAL, MANY_QUERIES[192], ragged=True, lse=True)
     assert made.text() == (
         "// attention_fp16_d192x128_b128x128_k32x32_w4_x32x32x16_ragged_mask_lse\n"
         '#include "attention.h"\n\n'
-        "OPMUX_CK_ATTENTION(ck_tile::fp16_t, 128, 128, 32, 128, 32, 192, 4, 32, 16, true, true, true)\n"
+        "OPMUX_CK_ATTENTION(ck_tile::fp16_t, 128, 128, 32, 128, 32, 192, 4, 32, 16, true, true, false, true)\n"
     )
     assert (made.op, made.kernel, made.threads) == ("attention", "attention", 256)
 
 
 def test_the_names_tell_the_instances_apart() -> None:
     made = {
-        attention_instance(dtype, dim, dim, seen, config, ragged=ragged, lse=lse)
+        attention_instance(dtype, dim, dim, Scoring(None, cap, seen), config, ragged=ragged, lse=lse)
         for dtype in (torch.bfloat16, torch.float16)
         for dim in (64, 128)
         for seen in ((-1, -1), (-1, 0), (5, 0))
+        for cap in (0.0, 30.0)
         for config in (FEW_QUERIES, *MANY_QUERIES.values())
         for ragged in (False, True)
         for lse in (False, True)
@@ -81,14 +82,14 @@ def test_what_a_query_sees(causal, window, seen) -> None:
 
 def test_a_head_that_a_launch_cannot_address_is_copied() -> None:
     far = torch.empty_strided((1, 1 << 20, 2, 128), (1 << 31, 2048, 128, 1), dtype=torch.bfloat16, device="meta")
-    near = _addressable(far, 1 << 20)
+    near = addressable(far, 1 << 20)
     assert near.stride() == (1 << 28, 128, 1 << 27, 1)
-    assert _addressable(near, 1 << 20) is near
-    assert _addressable(Q, 512) is Q
+    assert addressable(near, 1 << 20) is near
+    assert addressable(Q, 512) is Q
 
 
 def test_an_output_that_a_launch_cannot_address_is_made_heads_first() -> None:
-    out = _empty_like_heads(meta(1, 1 << 19, 32, 128), 128, 1 << 19)
+    out = empty_like_heads(meta(1, 1 << 19, 32, 128), 128, 1 << 19)
     assert (out.shape, out.stride(-3)) == ((1, 1 << 19, 32, 128), 128)
     assert (1 << 19) * out.stride(-3) * 2 <= MOST_BYTES
-    assert _empty_like_heads(Q, 128, 512).is_contiguous()
+    assert empty_like_heads(Q, 128, 512).is_contiguous()

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from opmux.plugin import registered_ops, takers
+from opmux_ck.attention import backward_targets, paged_targets
 from opmux_ck.attention import targets as attention
-from opmux_ck.building.calls import instance_of
+from opmux_ck.building.calls import instances_of
 from opmux_ck.gemm import grouped_targets, targets
 from opmux_ck.library.places import NEEDED
 from opmux_ck.norms import targets as norms
@@ -35,6 +36,7 @@ def codes(*shape: int) -> torch.Tensor:
 
 QKV = (made(2, 40, 4, 64), made(2, 50, 2, 64), made(2, 50, 2, 64))
 RAGGED = (made(40, 4, 64), made(50, 2, 64), made(50, 2, 64), int32(0, 40), int32(0, 50))
+PAGED = (made(3, 8, 64), made(9, 32, 2, 64), made(9, 32, 2, 64), int32(0, 1, 2, 3), int32(5, 90, 0), made(3, 30).int())
 LONGEST = {"max_seqlen_q": 40, "max_seqlen_k": 50}
 CALLS = [
     ("rms_norm", (made(3, 64), made(64)), {}),
@@ -58,14 +60,19 @@ CALLS = [
     ("attention", QKV, {"causal": True}),
     ("attention_lse", QKV, {"window": (3, -1)}),
     ("attention_varlen", RAGGED, {**LONGEST, "scale": 0.5}),
-    ("attention_varlen_lse", RAGGED, {**LONGEST, "causal": True}),
+    ("attention_varlen_lse", RAGGED, {**LONGEST, "causal": True, "softcap": 9.0}),
+    ("attention_backward", (QKV[0], *QKV, QKV[0], scales(2, 4, 40)), {"causal": True}),
+    ("attention_varlen_backward", (RAGGED[0], *RAGGED[:3], RAGGED[0], scales(4, 40), *RAGGED[3:]), LONGEST),
+    ("paged_attention", PAGED, {"max_seqlen_q": 1, "max_seqlen_k": 90}),
+    ("paged_attention_lse", PAGED, {"max_seqlen_q": 1, "max_seqlen_k": 900, "window": (9, 0)}),
+    ("paged_attention_lse", PAGED, {"max_seqlen_q": 8, "max_seqlen_k": 90, "softcap": 9.0}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "tensors", "options"), CALLS, ids=[f"{n}-{op}" for n, (op, *_) in enumerate(CALLS)])
 def test_a_call_launches_what_is_built_ahead(op, tensors, options, monkeypatch) -> None:
     launched = []
-    for module in (attention, targets, grouped_targets, norms):
+    for module in (attention, paged_targets, backward_targets, targets, grouped_targets, norms):
         monkeypatch.setattr(
             module, "launch", lambda instance, grid, *arguments: launched.append((instance, grid, arguments))
         )
@@ -78,12 +85,14 @@ def test_a_call_launches_what_is_built_ahead(op, tensors, options, monkeypatch) 
         **dict.fromkeys((*TEMPLATES, "add_rms_norm_"), norms), "linear": targets, "scaled_linear": targets,
         "grouped_linear": grouped_targets, "masked_grouped_linear": grouped_targets,
         "scaled_grouped_linear": grouped_targets, "scaled_masked_grouped_linear": grouped_targets,
+        **dict.fromkeys(("attention_backward", "attention_varlen_backward"), backward_targets),
+        **dict.fromkeys(("paged_attention", "paged_attention_lse"), paged_targets),
     }.get(op, attention).__dict__[op](**given, config=config)  # fmt: skip
-    ((instance, grid, arguments),) = launched
-    assert instance == instance_of(op, taker.call, config)
-    assert math.prod(grid) > 0
-    letters = "".join("p" if isinstance(one, torch.Tensor) else type(one).__name__[0] for one in arguments)
-    assert letters == instance.signature
+    assert [instance for instance, _, _ in launched] == list(instances_of(op, taker.call, config))
+    for instance, grid, arguments in launched:
+        assert math.prod(grid) > 0
+        letters = "".join("p" if isinstance(one, torch.Tensor) else type(one).__name__[0] for one in arguments)
+        assert letters == instance.signature
 
 
 def test_every_op_of_the_records_is_named_to_doctor() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opmux.plugin import BuildFailed, Prebuilt, registered_ops, takers
 from opmux.shapes import Point
-from opmux_ck.building.calls import instance_of
+from opmux_ck.building.calls import instances_of
 from opmux_ck.building.instances import Instance, source_of
 from opmux_ck.library.places import NEEDED
 from opmux_jit import machine_code
@@ -52,7 +52,7 @@ def _instances(arch: str, points: Sequence[Point], failures: list[str]) -> Itera
             continue
         try:
             for taker in takers(ops[point.op], *point.tensors().values(), arch=arch, backend=BACKEND, **point.options):
-                yield instance_of(point.op, taker.call, taker.config())
+                yield from instances_of(point.op, taker.call, taker.config())
         except Exception as error:  # one call's failure must not hide the others
             failures.append(f"{point.key} {BACKEND}: {type(error).__name__}: {error}")
 

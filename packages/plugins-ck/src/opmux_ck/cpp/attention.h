@@ -1,52 +1,28 @@
 // CK's attention as a kernel of plain arguments. Strides are in elements: of rows (tokens), of heads, of batches.
 #pragma once
-#include <hip/hip_runtime.h>
+#include "attention_tile.h"
 
-#define CK_TILE_FMHA_FWD_FAST_EXP2 1  // exponentials of base 2: the scale comes times log2(e)
-// A score times the scale, less the largest score times the scale: in one fused operation, the largest gives what was lost
-// in rounding instead of 0, and large scores an infinity.
-#pragma clang fp contract(off)
-#include "ck_tile/core.hpp"
-#include "ck_tile/ops/common.hpp"
-#include "ck_tile/ops/epilogue.hpp"
-#include "ck_tile/ops/fmha/block/block_attention_bias_enum.hpp"
-#include "ck_tile/ops/fmha/block/block_dropout.hpp"
-#include "ck_tile/ops/fmha/block/block_masking.hpp"
-#include "ck_tile/ops/fmha/block/block_position_encoding.hpp"
-#include "ck_tile/ops/fmha/block/variants.hpp"
 #include "ck_tile/ops/fmha/kernel/fmha_fwd_kernel.hpp"
-#include "ck_tile/ops/fmha/pipeline/block_fmha_pipeline_problem.hpp"
 #include "ck_tile/ops/fmha/pipeline/block_fmha_pipeline_qr_ks_vs.hpp"
-#include "ck_tile/ops/fmha/pipeline/tile_fmha_shape.hpp"
-#include "ck_tile/ops/fmha/pipeline/tile_fmha_traits.hpp"
 
 namespace opmux_ck {
 
-// `Queries` and `Keys` of a tile, which advances by `DimStep` of `HeadDim` in the first product and by `KeyStep` of the keys
-// in the second; `Waves` share the queries.
-template <class X, int Queries, int Keys, int DimStep, int ValueDim, int KeyStep, int HeadDim, int Waves, int Mfma,
-          int MfmaK, bool Ragged, bool Masked, bool Lse>
+template <class X, class Tile, bool Ragged, bool Masked, bool Capped, bool Lse>
 struct Attention {
-  using WaveGrid = ck_tile::sequence<Waves, 1, 1>;
-  using Instruction = ck_tile::sequence<Mfma, Mfma, MfmaK>;
-  using Shape = ck_tile::TileFmhaShape<ck_tile::sequence<Queries, Keys, DimStep, ValueDim, KeyStep, HeadDim>, WaveGrid,
-                                       Instruction, WaveGrid, Instruction, true>;
-  using Traits = ck_tile::TileFmhaTraits<true, true, false, false, false, ck_tile::BlockAttentionBiasEnum::NO_BIAS, false,
+  using Traits = ck_tile::TileFmhaTraits<true, true, false, false, Capped, ck_tile::BlockAttentionBiasEnum::NO_BIAS, false,
                                          Lse, false, false>;
-  using Problem =
-      ck_tile::BlockFmhaPipelineProblem<X, X, X, float, float, X, unsigned char, float, X, float, X, Shape, Ragged,
-                                        ck_tile::ComposedAttention<0, true>, ck_tile::SimplifiedGenericAttentionMask<Masked>,
-                                        false, Traits>;
+  using Problem = ck_tile::BlockFmhaPipelineProblem<X, X, X, float, float, X, unsigned char, float, X, float, X, Tile, Ragged,
+                                                    Scores<Capped>, ck_tile::SimplifiedGenericAttentionMask<Masked>, false,
+                                                    Traits>;
   using Epilogue = ck_tile::Default2DEpilogue<ck_tile::Default2DEpilogueProblem<float, X, true, false>>;
   using Kernel = ck_tile::FmhaFwdKernel<ck_tile::BlockFmhaPipelineQRKSVS<Problem>, Epilogue>;
-  static_assert(Kernel::kBlockSize == Waves * 64);
 };
 
 struct AttentionArguments {
   const void *q, *k, *v;
   void *out, *lse;
   const int *starts_q, *starts_k;
-  float scale;
+  float scale, cap;
   int seq_q, seq_k, heads, heads_of_kv;
   int q_row, k_row, v_row, out_row;
   int q_head, k_head, v_head, out_head, lse_head;
@@ -55,7 +31,7 @@ struct AttentionArguments {
 };
 
 // Fills in CK's own structure, whose fields depend on the instance.
-template <class Kernel, bool Ragged, bool Masked, bool Lse, int HeadDim, int ValueDim>
+template <class Kernel, bool Ragged, bool Masked, bool Capped, bool Lse, int HeadDim, int ValueDim>
 __device__ void attend(const AttentionArguments& a) {
   typename Kernel::Kargs given{};
   given.q_ptr = a.q;
@@ -82,6 +58,10 @@ __device__ void attend(const AttentionArguments& a) {
     given.window_size_right = a.right;
     given.mask_type = ck_tile::GenericAttentionMaskEnum::MASK_FROM_BOTTOM_RIGHT;
   }
+  if constexpr (Capped) {
+    given.logits_soft_cap = a.cap;
+    given.logits_soft_cap_rcp = 1 / a.cap;
+  }
   if constexpr (Lse) {
     given.lse_ptr = a.lse;
     given.nhead_stride_lse = a.lse_head;
@@ -102,16 +82,17 @@ __device__ void attend(const AttentionArguments& a) {
 }  // namespace opmux_ck
 
 #define OPMUX_CK_ATTENTION(X, QUERIES, KEYS, DIM_STEP, VALUE_DIM, KEY_STEP, HEAD_DIM, WAVES, MFMA, MFMA_K, RAGGED,      \
-                           MASKED, LSE)                                                                                \
+                           MASKED, CAPPED, LSE)                                                                        \
   extern "C" __global__ __launch_bounds__(WAVES * 64) void attention(                                                  \
       const void* q, const void* k, const void* v, void* out, void* lse, const int* starts_q, const int* starts_k,     \
-      float scale, int seq_q, int seq_k, int heads, int heads_of_kv, int q_row, int k_row, int v_row, int out_row,     \
-      int q_head, int k_head, int v_head, int out_head, int lse_head, int q_batch, int k_batch, int v_batch,           \
-      int out_batch, int lse_batch, int left, int right, int, int) {                                                   \
-    using Kernel = typename opmux_ck::Attention<X, QUERIES, KEYS, DIM_STEP, VALUE_DIM, KEY_STEP, HEAD_DIM, WAVES,      \
-                                                MFMA, MFMA_K, RAGGED, MASKED, LSE>::Kernel;                            \
-    opmux_ck::attend<Kernel, RAGGED, MASKED, LSE, HEAD_DIM, VALUE_DIM>(                                                \
-        {q,      k,      v,      out,      lse,      starts_q, starts_k, scale,   seq_q,     seq_k,     heads, heads_of_kv, \
-         q_row,  k_row,  v_row,  out_row,  q_head,   k_head,   v_head,   out_head, lse_head, q_batch, k_batch, v_batch, \
-         out_batch, lse_batch, left, right});                                                                          \
+      float scale, float cap, int seq_q, int seq_k, int heads, int heads_of_kv, int q_row, int k_row, int v_row,       \
+      int out_row, int q_head, int k_head, int v_head, int out_head, int lse_head, int q_batch, int k_batch,           \
+      int v_batch, int out_batch, int lse_batch, int left, int right) {                                                \
+    using Tile = opmux_ck::AttentionTile<QUERIES, KEYS, DIM_STEP, VALUE_DIM, KEY_STEP, HEAD_DIM, WAVES, MFMA, MFMA_K>; \
+    using Kernel = typename opmux_ck::Attention<X, Tile, RAGGED, MASKED, CAPPED, LSE>::Kernel;                         \
+    static_assert(Kernel::kBlockSize == WAVES * 64);                                                                   \
+    opmux_ck::attend<Kernel, RAGGED, MASKED, CAPPED, LSE, HEAD_DIM, VALUE_DIM>(                                        \
+        {q,       k,       v,        out,      lse,     starts_q,  starts_k, scale,   cap,     seq_q,                   \
+         seq_k,   heads,   heads_of_kv, q_row, k_row,   v_row,     out_row,  q_head,  k_head,  v_head,                 \
+         out_head, lse_head, q_batch, k_batch, v_batch, out_batch, lse_batch, left,   right});                         \
   }

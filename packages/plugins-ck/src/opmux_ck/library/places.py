@@ -31,6 +31,8 @@ _OPS = {
         "attention_varlen",
         "attention_varlen_lse",
     ),
+    "ck_tile/ops/fmha/kernel/fmha_fwd_splitkv_kernel.hpp": ("paged_attention", "paged_attention_lse"),
+    "ck_tile/ops/fmha/kernel/fmha_bwd_kernel.hpp": ("attention_backward", "attention_varlen_backward"),
 }
 NEEDED = {op: (header, _END) for header, ops in _OPS.items() for op in ops}
 """What the kernels of an op include."""
