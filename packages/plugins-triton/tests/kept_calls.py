@@ -12,6 +12,9 @@ from opmux.arch import parse_arch
 from opmux_triton import launch
 from opmux_triton.activation import targets as activation
 from opmux_triton.activation.configs import GatedConfig
+from opmux_triton.attention.backward import configs as attention_backward_configs
+from opmux_triton.attention.backward import hopper_targets, hopper_wide_targets
+from opmux_triton.attention.backward import targets as attention_backward
 from opmux_triton.attention.forward import configs as attention_configs
 from opmux_triton.attention.forward import targets as attention
 from opmux_triton.gemm import heuristics as gemm_heuristics
@@ -119,6 +122,37 @@ def attention_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
     return lambda *t: attention.attention_lse(*t, config=config, **options), given
 
 
+def attention_backward_call(
+    causal: bool = True, mask: tuple[bool, ...] = (True, True, True, True)
+) -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
+    chosen = attention_backward_configs.backward_config(SM_90, {"head_dim": 64, "value_dim": 64})
+    config = replace(chosen, shares=2)
+    options: dict[str, Any] = {"scale": None, "causal": causal, "window": (-1, -1), "softcap": 0.0}
+    q, k = (2, 40, 4, 64), (2, 48, 2, 64)
+    given = (halves(*q), halves(*q), halves(*k), halves(*k), halves(*q), torch.zeros(2, 4, 40), halves(4), None)
+    return lambda *t: attention_backward.attention_backward(*t, output_mask=mask, config=config, **options), given
+
+
+def hopper_backward_call(
+    wide: bool, causal: bool = True, shares: int = 0
+) -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
+    """By the Gluon kernels, whose descriptors reach scratch memory too."""
+    dim = 192 if wide else 64
+    features = {"head_dim": dim, "value_dim": dim}
+    options: dict[str, Any] = {"scale": None, "causal": causal, "window": (-1, -1), "softcap": 0.0}
+    options["output_mask"] = (True, True, True, False)
+    config: Any
+    if wide:
+        run: Callable[..., Any] = hopper_wide_targets.attention_backward
+        config = attention_backward_configs.hopper_wide_config(SM_90, features)
+    else:
+        run = hopper_targets.attention_backward
+        config = replace(attention_backward_configs.hopper_config(SM_90, features), shares=shares)
+    q, k = (2, 140, 4, dim), (2, 148, 2, dim)
+    given = (halves(*q), halves(*q), halves(*k), halves(*k), halves(*q), torch.zeros(2, 4, 140), None, None)
+    return lambda *t: run(*t, config=config, **options), given
+
+
 def norm_backward_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
     config = norm_configs.backward_config(SM_90, {"hidden": 64})
     options: dict[str, Any] = {"eps": 1e-6, "weight_offset": 0.0, "output_mask": (True, True, True), "config": config}
@@ -139,7 +173,7 @@ def quantize_call() -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
 
 CALLS = (
     norm_call, add_norm_call, rope_call, gated_call, write_call, linear_call, paged_call, attention_call,
-    norm_backward_call, linear_backward_call, quantize_call,
+    attention_backward_call, norm_backward_call, linear_backward_call, quantize_call,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import triton
-from kept_calls import CALLS, Device, linear_backward_call, linear_call, norm_call
+from kept_calls import CALLS, Device, hopper_backward_call, linear_backward_call, linear_call, norm_call
 from triton.backends.nvidia import driver as triton_driver
 
 from opmux_jit.launching import devices
@@ -186,6 +186,61 @@ def test_tensor_maps_go_by_value_and_are_made_once_for_an_address(fake: Fake, mo
     rest = [int.from_bytes(bytes.fromhex(word), "little") for word in words[place + 1 : place + 5]]
     assert rest == [*w.shape, *w.stride()]
     assert len(made) == len(set(made)) == 2 + len({t.data_ptr() for t in results[2:]})
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels"),
+    [
+        ({"wide": False, "causal": False}, ["row_statistics", "attention_backward", "sum_of_queries"]),
+        (
+            {"wide": False, "shares": 2},
+            [
+                "row_statistics", "attention_backward", "sum_of_shares", "sum_of_queries", "keys_values", "queries_of",
+            ],
+        ),
+        ({"wide": True}, ["row_statistics", "wide_keys_values", "wide_queries", "keys_values", "queries_of"]),
+    ],
+    ids=["full", "shared", "wide"],
+)  # fmt: skip
+def test_gradients_of_attention_are_one_native_call_with_maps_of_scratch_memory(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], kernels: list[str]
+) -> None:
+    """Views of scratch memory are found where it lies at the later call, by pointers and in tensor maps."""
+    maps: list[int] = []
+
+    def make_map(descriptor: Any, layout: Any, *rest: Any) -> list[Any]:
+        maps.append(descriptor.base.data_ptr())
+        return [len(maps), *descriptor.shape, *descriptor.strides]
+
+    monkeypatch.setattr(triton_driver, "make_tensordesc_arg", make_map)
+    monkeypatch.setattr(native_launches, "_bytes_of", lambda number: bytes([number]) * 128)
+    run, tensors = hopper_backward_call(**options)
+    for _ in range(2):
+        run(*tensors)
+    (kept,) = (r for kept in repeats._repeats.values() for r in kept)
+    assert kept.native is not None
+    assert [handle.compiled.metadata.name for handle in kept.handles] == kernels
+    memory = torch.zeros(kept._size)
+    monkeypatch.setattr(type(kept), "scratch", lambda self: (memory,))
+    fake.log()
+    grads = run(*tensors)
+    lines = fake.log()
+    assert len(lines) == len(kernels)
+    inside = range(memory.data_ptr(), memory.data_ptr() + 4 * memory.numel())
+    log_sum, shift = statistics_given(lines[0])
+    assert shift - log_sum == 4 * 2 * 4 * (192 if options["wide"] else 256)
+    assert log_sum in inside
+    assert log_sum in maps, "the statistics come by TMA from where the first kernel wrote them"
+    given = {word for line in lines for word in line.partition(" args ")[2].split()}
+    for tensor in (*tensors[:6], *grads[:3]):
+        of_maps = {bytes([n + 1]).hex() * 128 for n, base in enumerate(maps) if base == tensor.data_ptr()}
+        assert given & (of_maps | {struct.pack("Q", tensor.data_ptr()).hex()})
+
+
+def statistics_given(line: str) -> list[int]:
+    """Where `row_statistics` was told to write both numbers of each row."""
+    words = line.partition(" args ")[2].split()
+    return [int.from_bytes(bytes.fromhex(word), "little") for word in words[3:5]]
 
 
 def test_a_misaligned_address_takes_the_ordinary_way(fake: Fake) -> None:

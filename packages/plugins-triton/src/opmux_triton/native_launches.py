@@ -17,6 +17,7 @@ from triton.runtime.jit import TensorWrapper
 
 from opmux.plugin import BackendFault
 from opmux_triton.launch import Made
+from opmux_triton.places import Places, from_offset
 from opmux_triton.tensor_maps import Maps, launcher_of, layouts_of
 
 try:
@@ -59,8 +60,7 @@ def native_launches(
     index = made[0].device
     if any(launcher_of(one.handle) is None or one.device != index for one in made):
         return None
-    where = {id(tensor): (number, 0) for number, tensor in enumerate(tensors)}
-    where |= {id(part): (len(tensors), place) for part, place in zip(scratch, places, strict=True)}
+    where = Places(tensors, scratch, places)
     try:
         return _launches([_step(one, where) for one in made], len(tensors) + bool(scratch), index)
     except _Unknown:
@@ -107,7 +107,7 @@ def _launches(steps: Sequence[tuple[Any, ...]], tensors: int, index: int) -> Lau
     return found
 
 
-def _step(one: Made, where: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
+def _step(one: Made, where: Places) -> tuple[Any, ...]:
     """A launch's signature, values, and which of them are addresses and maps, of which tensors."""
     layouts = iter(layouts_of(one.handle))
     signature = ""
@@ -129,9 +129,9 @@ def _step(one: Made, where: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
         elif kind.startswith("tensordesc"):
             layout = next(layouts, None)
             tensor, offset = _place(where, value.base)
-            if layout is None or offset:
+            if layout is None:
                 raise _Unknown
-            maps.append((len(values), tensor, functools.partial(_map, Maps(value, layout))))
+            maps.append((len(values), tensor, functools.partial(_map, Maps(value, layout), offset)))
             dims = len(value.shape)
             signature += "m" + "i" * dims + "q" * dims
             values += [..., *value.shape, *value.strides]
@@ -144,15 +144,15 @@ def _step(one: Made, where: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
     return one, signature + "pp", [*values, None, None], addresses, maps
 
 
-def _place(where: dict[int, tuple[int, int]], tensor: Tensor) -> tuple[int, int]:
-    found = where.get(id(tensor))
+def _place(where: Places, tensor: Tensor) -> tuple[int, int]:
+    found = where.of(tensor)
     if found is None:
         raise _Unknown
     return found
 
 
-def _map(maps: Maps, tensor: Tensor) -> bytes:
-    return _bytes_of(maps.make(tensor, tensor.data_ptr())[0])
+def _map(maps: Maps, offset: int, tensor: Tensor) -> bytes:
+    return _bytes_of(maps.make(from_offset(tensor, offset), tensor.data_ptr() + offset)[0])
 
 
 def _bytes_of(made: Any) -> bytes:

@@ -21,6 +21,7 @@ from opmux.plugin import make_guard
 from opmux_triton.interpreter import INTERPRETED
 from opmux_triton.launch import Handle, Made, Notes, noting, watched
 from opmux_triton.native_launches import native_launches
+from opmux_triton.places import Places, from_offset
 from opmux_triton.tensor_maps import Launcher, Maps, launcher_of, layouts_of
 
 _MOST = 2048
@@ -114,49 +115,58 @@ def forget() -> None:
     _replaced.clear()
 
 
-def scratch(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Memory for float32 values between launches, on a tensor's device."""
-    made = like.new_empty(shape, dtype=torch.float32)
+def scratch(shape: Sequence[int], like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory between launches, unwritten, on a tensor's device; launches may be given views of it too.
+
+    Args:
+        shape: its shape.
+        like: the tensor.
+        dtype: of 4 bytes.
+    """
+    made = like.new_empty(shape, dtype=dtype)
     if noting.notes is not None:
         noting.notes.scratch.append(made)
     return made
 
 
 class _Step(NamedTuple):
-    """One launch: the grid, the values with their constants, and which of them are addresses or tensor maps."""
+    """One launch: the grid, the values with their constants, and which of them are addresses or tensor maps.
+
+    Attributes:
+        pointers: place among the values, number of the tensor, bytes from its beginning.
+        maps: the same, and the maps.
+    """
 
     launcher: Launcher
     x: int
     y: int
     z: int
     fixed: list[Any]
-    pointers: tuple[tuple[int, int], ...]
-    maps: tuple[tuple[int, int, Maps], ...]
+    pointers: tuple[tuple[int, int, int], ...]
+    maps: tuple[tuple[int, int, int, Maps], ...]
 
 
-def _step(made: Made, tensors: Sequence[Tensor], between: Sequence[Tensor]) -> _Step | None:
-    """A launch whose tensors are named by their places among these and the scratch; None if it has others."""
+def _step(made: Made, where: Places) -> _Step | None:
+    """A launch whose tensors are named by their places; None if it has others."""
     handle = made.handle
     own = launcher_of(handle)
     layouts = iter(layouts_of(handle) if own is not None else ())
-    places = {id(tensor): place for place, tensor in enumerate((*tensors, *between))}
     fixed: list[Any] = []
     pointers, maps = [], []
     for place, value in enumerate(made.arguments):
-        plain = value is None or isinstance(value, (int, float))
-        which = -1 if plain else places.get(id(getattr(value, "base", value)))
-        if which is None:
-            return None
-        if plain:
+        if value is None or isinstance(value, (int, float)):
             fixed.append(value)
             continue
+        found = where.of(getattr(value, "base", value))
+        if found is None:
+            return None
         fixed.append(None)
         if isinstance(value, (Tensor, TensorWrapper)):
-            pointers.append((place, which))
-        elif (layout := next(layouts, None)) is None or which >= len(tensors):
+            pointers.append((place, *found))
+        elif (layout := next(layouts, None)) is None:
             return None
         else:
-            maps.append((place, which, Maps(value, layout)))
+            maps.append((place, *found, Maps(value, layout)))
     x, y, z = (*made.grid, 1, 1)[:3]
     launcher = own if own is not None else _public(handle)
     return _Step(launcher, x, y, z, [*fixed, *handle.constants], tuple(pointers), tuple(reversed(maps)))
@@ -194,9 +204,10 @@ class Repeat:
         self._size = 0
         for tensor in notes.scratch:
             self._places.append(4 * self._size)
-            self._size += -(-tensor.numel() // 128) * 128
+            self._size += -(-tensor.numel() // 128) * 128  # all of 4 bytes
         self._where = given[0].device
-        steps = [_step(one, (*given, *results), notes.scratch) for one in notes.made]
+        where = Places((*given, *results), notes.scratch, self._places)
+        steps = [_step(one, where) for one in notes.made]
         self.native = None
         if None not in steps:
             self.steps = [step for step in steps if step is not None]
@@ -210,18 +221,17 @@ class Repeat:
 
     def launch(self, given: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int]) -> None:
         """Launch all, with other tensors at these addresses, on the current device."""
-        for scratch in self.scratch():
-            begin = scratch.data_ptr()
-            addresses += [begin + place for place in self._places]
+        tensors = (*given, *results, *self.scratch())
+        addresses += [tensor.data_ptr() for tensor in tensors[len(addresses) :]]
         stream = _C._cuda_getCurrentRawStream(self.device)
         for launcher, x, y, z, fixed, pointers, maps in self.steps:
             values = fixed.copy()
-            for place, which in pointers:
-                values[place] = addresses[which]
-            for place, which, of in maps:  # from the last one on, so that earlier places do not move
-                address = addresses[which]
+            for place, which, offset in pointers:
+                values[place] = addresses[which] + offset
+            for place, which, offset, of in maps:  # from the last one on, so that earlier places do not move
+                address = addresses[which] + offset
                 found = of.get(address)
                 if found is None:
-                    found = of.make((*given, *results)[which], address)
+                    found = of.make(from_offset(tensors[which], offset), address)
                 values[place : place + 1] = found
             launcher(x, y, z, stream, values)

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from opmux_triton.attention.backward.hopper_load_kernels import KEYS, load
 from opmux_triton.attention.backward.hopper_query_kernels import PANEL, add_queries
@@ -232,7 +233,7 @@ def attention_backward(
     sums, sums_tma, grad_k, grad_v, notes, q_tma, k_tma, v_tma, grad_tma, rows_tma,
     pairs, kv_heads, groups, shares, queries, keys, tiles, section, row, plane, panels, scale, inverse, left, right,
     COLUMNS: gl.constexpr, HEAD_DIM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr,
-    STAGES: gl.constexpr, QUERIES: gl.constexpr, LATE: gl.constexpr, REGISTERS: gl.constexpr,
+    STAGES: gl.constexpr, QUERIES: gl.constexpr, LATE: gl.constexpr, REGISTERS: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """Gradients of keys and values, and sums for those of queries, ``(batch, heads, panels, 4096)``.
 
@@ -271,6 +272,9 @@ def attention_backward(
     for slot in gl.static_range(3):
         mbarrier.init(shared.index(slot), count=2)
     fence_async_shared()
+    if DEPENDENT:  # what comes after this waits for the kernel before; the next one may begin to start
+        gdc_wait()
+        gdc_launch_dependents()
 
     buffers = (k_tiles, v_tiles, q_ring, grad_ring, log_sums, shifts, moved_tiles)
     barriers = (kv_full, q_full, q_empty, grad_full, grad_empty, shared)

@@ -12,6 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.hopper.names import synchronize
 from opmux_triton.rounding import rounded
 
@@ -51,9 +52,10 @@ def add_queries(grad_queries, panel, present, sums, sums_tma, staging):
 @triton.jit
 def sum_of_queries(
     sums, grad_q, notes, queries, heads, pairs, panels, scale,
-    COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, NOTED: tl.constexpr,
+    COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, NOTED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of 64 queries of a head from what `attention_backward` summed; notes those that are not finite."""
+    await_predecessor(DEPENDENT)
     program = tl.program_id(0)
     pair = program % pairs
     block = program // pairs

@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -14,13 +12,15 @@ from opmux_triton.attention.backward import targets
 from opmux_triton.attention.backward.configs import HopperConfig
 from opmux_triton.attention.backward.hopper_query_kernels import sum_of_queries
 from opmux_triton.attention.backward.shares import Parts, add_parts, parts_for, shares_for
-from opmux_triton.attention.backward.targets import Gradients, Noted
+from opmux_triton.attention.backward.targets import Gradients
 from opmux_triton.descriptors import has_descriptor
 from opmux_triton.devices import units
 from opmux_triton.hopper.descriptors import head_descriptor
 from opmux_triton.launch import launch
+from opmux_triton.repeats import scratch
 from opmux_triton.scoring.options import Scoring
 
+_NAME = "attention backward on sm_90"
 _NUMBERS = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
 _REGISTERS = (240, 168)
 """Registers of a computing thread, and of a thread on average."""
@@ -33,52 +33,35 @@ _FEW = 4
 
 def attention_backward(*tensors: Any, output_mask: tuple[bool, ...], config: HopperConfig, **options: Any) -> Gradients:
     """The op `attention_backward`."""
+    return targets.dense(_NAME, _fill, tensors, Scoring(**options), output_mask, config)
+
+
+def _fill(tensors: tuple[Any, ...], grads: Gradients, scoring: Scoring, config: HopperConfig) -> None:
+    """Launch the kernels, called like those of `targets.dense`."""
     grad_out, q, k, v = tensors[:4]
+    grad_q, grad_k, grad_v, _ = grads
     batch, queries, heads, head_dim = q.shape
-    lengths = (queries, k.shape[1])
-    scoring = Scoring(**options)
+    keys, kv_heads = k.shape[1], k.shape[2]
+    lengths = (queries, keys)
     width = padded(head_dim)
     rows = 2 * _PANEL // width
     row = -(-queries // rows) * rows
     suits = (
-        all(output_mask[:3])
-        and batch > 0
+        all(grad.numel() for grad in grads[:3])
         and scoring.scale != 0
         and batch * heads * row * width < 1 << 31
         and all(has_descriptor(x) for x in (grad_out, q, k, v))
     )
     if not suits:
-        return targets.run(tensors, None, None, lengths, scoring, output_mask, config.otherwise)
-
-    def fast(statistics: Tensor, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Noted, Noted]:
-        return _products(tensors[:4], scoring, config, statistics, (grad_q, grad_k, grad_v))
-
-    return targets.run(
-        tensors, None, None, lengths, scoring, output_mask, config.otherwise, fast=fast, row_multiple=rows
-    )
-
-
-def _products(
-    tensors: tuple[Any, ...],
-    scoring: Scoring,
-    config: HopperConfig,
-    statistics: Tensor,
-    gradients: tuple[Tensor, Tensor, Tensor],
-) -> tuple[Noted, Noted]:
-    """Launch both kernels: the one of all products, and the one that sorts and rounds the gradients of queries."""
-    grad_out, q, k, v = tensors
-    grad_q, grad_k, grad_v = gradients
-    batch, queries, heads, head_dim = q.shape
-    keys, kv_heads = k.shape[1], k.shape[2]
+        targets.portable(tensors, grads, None, lengths, scoring, config.otherwise)
+        return
     left, right, *sides = scoring.declared_band(queries, keys)
     factor = scoring.scale_for(head_dim)
-    row = statistics.shape[3]
-    width = padded(head_dim)
-    rows = 2 * _PANEL // width
     panels = row * width // _PANEL
     tiles, pairs = -(-keys // _KEYS), batch * kv_heads
-    sums = torch.zeros((batch, heads, panels, _PANEL), dtype=torch.float32, device=q.device)
-    notes = torch.zeros((tiles * pairs,), dtype=torch.int32, device=q.device) if left or right else None
+    sums = scratch((batch * heads * panels * _PANEL,), q)
+    notes = targets.notes_for(q, tiles * pairs) if left or right else None
+    statistics = targets.statistics_of(tensors, None, grads, config.otherwise, row, sums, notes)
     steps = heads // kv_heads * (row // rows)
     device = units(q)
     shares = config.shares or shares_for(tiles * pairs, steps, device, left or right)
@@ -86,7 +69,7 @@ def _products(
     few = tiles * pairs * shares <= _FEW * device
     together = pairs * shares if few or not config.together else min(config.together * shares, pairs * shares)
     results = Parts(grad_k, grad_v) if shares == 1 else parts_for(grad_k, grad_v, shares, zero=False)
-    in_bulk = TensorDescriptor(sums.view(-1), [sums.numel()], [1], [_PANEL], _NUMBERS) if config.bulk else None
+    in_bulk = TensorDescriptor(sums, [sums.numel()], [1], [_PANEL], _NUMBERS) if config.bulk else None
     computing, average = _REGISTERS
     numbers = TensorDescriptor(statistics.view(-1), [statistics.numel()], [1], [rows], _NUMBERS)
     arguments = (
@@ -116,4 +99,6 @@ def _products(
     arguments_of_sum = (sums, grad_q, of_queries, queries, heads, batch * heads, panels, factor)
     meta = {"COLUMNS": head_dim, "HEAD_DIM": width, "NOTED": of_queries is not None, "num_warps": 4}
     launch(sum_of_queries, (blocks * batch * heads,), arguments_of_sum, meta)
-    return (notes, _KEYS), (of_queries, _NOTED_QUERIES)
+    if left or right:
+        noted = (notes, _KEYS), (of_queries, _NOTED_QUERIES)
+        targets.products(tensors, statistics, grads, None, lengths, scoring, config.otherwise, noted)

@@ -16,6 +16,7 @@ products that it saved, and left the order of the sums open.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from opmux_triton.attention.backward.hopper_tile_kernels import masked_start, place_of, query_blocks
 from opmux_triton.attention.backward.hopper_wide_parts import (
@@ -244,7 +245,7 @@ def wide_keys_values(
     pairs, kv_heads, groups, queries, keys, tiles, section, row, plane, scale, left, right,
     HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, HEAD: gl.constexpr, HEAD_REST: gl.constexpr,
     VALUE: gl.constexpr, VALUE_REST: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-    STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    STAGES: gl.constexpr, REGISTERS: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """Gradients of keys and values.
 
@@ -283,6 +284,9 @@ def wide_keys_values(
     p_full = new_barriers(2, 1)
     p_empty = new_barriers(2, 1)
     fence_async_shared()
+    if DEPENDENT:  # what comes after this waits for the kernel before; the next one may begin to start
+        gdc_wait()
+        gdc_launch_dependents()
 
     buffers = (k_tile, k_rest, v_tile, v_rest, q_ring, q_rests, grad_ring, grad_rests, log_sums, shifts, p_tiles)
     barriers = (kv_full, q_full, q_empty, grad_full, grad_empty, p_full, p_empty)

@@ -10,6 +10,7 @@ at a time. It computes scores and their gradients again; `hopper_wide_kernels` s
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from opmux_triton.attention.backward.hopper_tile_kernels import place_of
 from opmux_triton.attention.backward.hopper_wide_parts import (
@@ -175,7 +176,7 @@ def wide_queries(
     pairs, heads, groups, queries, keys, tiles, section, row, plane, scale, left, right,
     HEAD_DIM: gl.constexpr, HEAD: gl.constexpr, HEAD_REST: gl.constexpr,
     VALUE: gl.constexpr, VALUE_REST: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-    STAGES: gl.constexpr, V_STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    STAGES: gl.constexpr, V_STAGES: gl.constexpr, REGISTERS: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, ``(batch, queries, heads, HEAD_DIM)``.
 
@@ -205,6 +206,9 @@ def wide_queries(
     v_full = new_barriers(V_STAGES, 1)
     v_empty = new_barriers(V_STAGES, 2)
     fence_async_shared()
+    if DEPENDENT:  # what comes after this waits for the kernel before; the next one may begin to start
+        gdc_wait()
+        gdc_launch_dependents()
 
     buffers = (q_tiles, q_rests, grad_tiles, grad_rests, k_ring, k_rests, v_ring, v_rests)
     barriers = (q_full, k_full, k_empty, v_full, v_empty)

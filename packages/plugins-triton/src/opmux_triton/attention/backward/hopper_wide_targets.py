@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -11,13 +9,14 @@ from opmux_triton.attention.backward import targets
 from opmux_triton.attention.backward.configs import WideConfig
 from opmux_triton.attention.backward.hopper_wide_kernels import wide_keys_values
 from opmux_triton.attention.backward.hopper_wide_query_kernels import wide_queries
-from opmux_triton.attention.backward.targets import Gradients, Noted
+from opmux_triton.attention.backward.targets import Gradients
 from opmux_triton.descriptors import has_descriptor
 from opmux_triton.devices import units
 from opmux_triton.hopper.descriptors import head_descriptor
 from opmux_triton.launch import launch
 from opmux_triton.scoring.options import Scoring
 
+_NAME = "attention backward of wide heads on sm_90"
 _NUMBERS = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
 _REGISTERS = (240, 168)
 """Registers of a computing thread, and of a thread on average."""
@@ -31,27 +30,7 @@ _FEW = 4
 
 def attention_backward(*tensors: Any, output_mask: tuple[bool, ...], config: WideConfig, **options: Any) -> Gradients:
     """The op `attention_backward`."""
-    grad_out, q, k, v = tensors[:4]
-    batch, queries, heads, _ = q.shape
-    lengths = (queries, k.shape[1])
-    scoring = Scoring(**options)
-    numbers = 2 * batch * heads * -(-queries // _SIDE) * _SIDE  # places among them are 32-bit integers
-    suits = (
-        all(output_mask[:3])
-        and batch > 0
-        and scoring.scale != 0
-        and numbers < 1 << 31
-        and all(has_descriptor(x) for x in (grad_out, q, k, v))
-    )
-    if not suits:
-        return targets.run(tensors, None, None, lengths, scoring, output_mask, config.otherwise)
-
-    def fast(statistics: Tensor, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Noted, Noted]:
-        return _products(tensors[:4], scoring, config, statistics, (grad_q, grad_k, grad_v))
-
-    return targets.run(
-        tensors, None, None, lengths, scoring, output_mask, config.otherwise, fast=fast, row_multiple=_SIDE
-    )
+    return targets.dense(_NAME, _fill, tensors, Scoring(**options), output_mask, config)
 
 
 def column_parts(columns: int) -> tuple[int, int]:
@@ -61,21 +40,31 @@ def column_parts(columns: int) -> tuple[int, int]:
     return 128, 64 if columns > 128 else 0
 
 
-def _products(
-    tensors: tuple[Any, ...],
-    scoring: Scoring,
-    config: WideConfig,
-    statistics: Tensor,
-    gradients: tuple[Tensor, Tensor, Tensor],
-) -> tuple[Noted, Noted]:
-    """Launch both kernels: for keys and values, and for queries."""
-    grad_out, q, k, v = tensors
-    grad_q, grad_k, grad_v = gradients
+def _fill(tensors: tuple[Any, ...], grads: Gradients, scoring: Scoring, config: WideConfig) -> None:
+    """Launch both kernels: for keys and values, and for queries. Called like those of `targets.dense`."""
+    grad_out, q, k, v = tensors[:4]
+    grad_q, grad_k, grad_v, _ = grads
     batch, queries, heads, head_dim = q.shape
     keys, kv_heads, value_dim = k.shape[1], k.shape[2], v.shape[3]
+    lengths = (queries, keys)
+    row = -(-queries // _SIDE) * _SIDE
+    suits = (
+        all(grad.numel() for grad in grads[:3])
+        and scoring.scale != 0
+        and 2 * batch * heads * row < 1 << 31  # places among the statistics are 32-bit integers
+        and all(has_descriptor(x) for x in (grad_out, q, k, v))
+    )
+    if not suits:
+        targets.portable(tensors, grads, None, lengths, scoring, config.otherwise)
+        return
     left, right, *sides = scoring.declared_band(queries, keys)
     masked = left or right
-    row = statistics.shape[3]
+    tiles_k, tiles_q, pairs, query_pairs = -(-keys // _SIDE), row // _SIDE, batch * kv_heads, batch * heads
+    notes = of_keys = of_queries = None
+    if masked:
+        notes = targets.notes_for(q, tiles_k * pairs + tiles_q * query_pairs)
+        of_keys, of_queries = notes[: tiles_k * pairs], notes[tiles_k * pairs :]
+    statistics = targets.statistics_of(tensors, None, grads, config.otherwise, row, None, notes)
     rows = (row, batch * heads * row, scoring.scale_for(head_dim), *sides)
     head, head_rest = column_parts(head_dim)
     value, value_rest = column_parts(value_dim)
@@ -99,27 +88,21 @@ def _products(
         few = tiles * pairs <= _FEW * units(q)
         return pairs if few or not config.together else min(config.together, pairs)
 
-    tiles, pairs = -(-keys // _SIDE), batch * kv_heads
-    of_keys = _notes(q, tiles * pairs) if masked else None
     numbers = TensorDescriptor(statistics.view(-1), [statistics.numel()], [1], [_SIDE], _NUMBERS)
     arguments = (
         grad_k, grad_v, of_keys, *descriptors, numbers,
-        pairs, kv_heads, heads // kv_heads, queries, keys, tiles, section(tiles, pairs), *rows,
+        pairs, kv_heads, heads // kv_heads, queries, keys, tiles_k, section(tiles_k, pairs), *rows,
     )  # fmt: skip
-    launch(wide_keys_values, (tiles * pairs,), arguments, {**meta, "VALUE_DIM": value_dim})
+    launch(wide_keys_values, (tiles_k * pairs,), arguments, {**meta, "VALUE_DIM": value_dim})
 
-    tiles, pairs = -(-queries // _QUERIES), batch * heads
-    of_queries = _notes(q, -(-queries // _SIDE) * pairs) if masked else None
+    tiles = -(-queries // _QUERIES)
     arguments = (
         statistics, grad_q, of_queries, *descriptors,
-        pairs, heads, heads // kv_heads, queries, keys, tiles, section(tiles, pairs), *rows,
+        query_pairs, heads, heads // kv_heads, queries, keys, tiles, section(tiles, query_pairs), *rows,
     )  # fmt: skip
     # At 256 columns there is room for one block of values, which are read once, beside two of keys.
     v_stages = 1 if head + value > 2 * 192 else config.stages
-    launch(wide_queries, (tiles * pairs,), arguments, {**meta, "V_STAGES": v_stages})
-    return (of_keys, _SIDE), (of_queries, _SIDE)
-
-
-def _notes(like: Tensor, count: int) -> Tensor:
-    """Memory for notes, with nothing noted."""
-    return torch.zeros((count,), dtype=torch.int32, device=like.device)
+    launch(wide_queries, (tiles * query_pairs,), arguments, {**meta, "V_STAGES": v_stages})
+    if masked:
+        noted = (of_keys, _SIDE), (of_queries, _SIDE)
+        targets.products(tensors, statistics, grads, None, lengths, scoring, config.otherwise, noted)

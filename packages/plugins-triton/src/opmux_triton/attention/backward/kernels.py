@@ -19,6 +19,7 @@ Source: Dao, FlashAttention-2 (2023), section 3.1.2.
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 from opmux_triton.scoring.base2 import LOG2_E
 from opmux_triton.scoring.masks import attends, key_limits
@@ -114,17 +115,27 @@ def store_tile(
 def row_statistics(
     grad_out, out, lse, grad_lse, sinks, log_sum, shift, of_sinks, cu_q, queries, statistics_row, batches,
     grad_out_b, grad_out_s, grad_out_h, out_b, out_s, out_h, lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s,
+    cleared, cleared_count, notes, notes_count,
     HEADS: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK: tl.constexpr, VARLEN: tl.constexpr,
-    GRAD_LSE: tl.constexpr, SINKS: tl.constexpr,
+    GRAD_LSE: tl.constexpr, SINKS: tl.constexpr, CLEAR: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``shift = grad_out . out - grad_lse``, and the lse to base 2 with 0 for -inf; both ``(batch, heads, queries)``.
 
-    A head has ``statistics_row`` numbers of each, of which the first ``queries`` are written.
+    A head has ``statistics_row`` numbers of each, 0 from ``queries`` on. Each program also sets ``CLEAR`` of the
+    ``cleared_count`` numbers at ``cleared`` to 0, and all of them together the ``notes``, where these are given: what
+    the next kernels add to is ready without launches of its own.
 
     ``of_sinks (heads, programs per head)`` gets each program's part of the gradient of the sinks. A ragged batch comes
     as one sequence of all its tokens; those past the last sequence are left out.
     """
+    await_predecessor(DEPENDENT)
     program = tl.program_id(0)
+    if cleared is not None:
+        of_program = program.to(tl.int64) * CLEAR + tl.arange(0, CLEAR)
+        tl.store(cleared + of_program, tl.zeros([CLEAR], tl.float32), mask=of_program < cleared_count)
+    if notes is not None:
+        for at in range(program, notes_count, tl.num_programs(0)):
+            tl.store(notes + at, 0)
     head = program % HEADS
     batch = (program // HEADS % batches).to(tl.int64)
     block = program // HEADS // batches
@@ -133,6 +144,7 @@ def row_statistics(
         length = tl.load(cu_q)
     rows = block * BLOCK + tl.arange(0, BLOCK)
     live = rows < length
+    stored = rows < statistics_row
     rows = rows.to(tl.int64)
     dims = tl.arange(0, BLOCK_V)
     inside = live[:, None] & (dims < VALUE_DIM)[None, :]
@@ -147,8 +159,8 @@ def row_statistics(
     base = tl.load(lse + batch * lse_b + head.to(tl.int64) * lse_h + rows * lse_s, mask=live, other=0.0)
     base = tl.where(base == float("-inf"), 0.0, base)
     places = (batch * HEADS + head) * statistics_row + rows
-    tl.store(log_sum + places, base * LOG2_E, mask=live)
-    tl.store(shift + places, moved, mask=live)
+    tl.store(log_sum + places, base * LOG2_E, mask=stored)
+    tl.store(shift + places, moved, mask=stored)
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32)
         part = tl.where(live, tl.exp2((sink - base) * LOG2_E) * -moved, 0.0)
@@ -156,8 +168,9 @@ def row_statistics(
 
 
 @triton.jit
-def sum_of_sinks(of_sinks, grad_sinks, parts, BLOCK: tl.constexpr):
+def sum_of_sinks(of_sinks, grad_sinks, parts, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """Sum the parts of each head's gradient, in one order."""
+    await_predecessor(DEPENDENT)
     head = tl.program_id(0)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, parts, BLOCK):
@@ -244,7 +257,7 @@ def keys_values(
     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr,
     WANTS_K: tl.constexpr, WANTS_V: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    NOTED: tl.constexpr, REPAIR: tl.constexpr,
+    NOTED: tl.constexpr, REPAIR: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of ``BLOCK_N`` keys and values of a kv head, from ``BLOCK_M`` queries of a head at a time.
 
@@ -255,6 +268,7 @@ def keys_values(
 
     The first keys come first: where a mask cuts the triangle, they have the most queries.
     """
+    await_predecessor(DEPENDENT)
     program = tl.program_id(0)
     share = program % shares
     kv_head = program // shares % KV_HEADS
@@ -365,12 +379,13 @@ def queries_of(
     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr,
     WIDE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    NOTED: tl.constexpr, REPAIR: tl.constexpr,
+    NOTED: tl.constexpr, REPAIR: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of ``BLOCK_M`` queries of a head, from ``BLOCK_N`` keys at a time; ``notes`` as in `keys_values`.
 
     The last queries come first: where a mask cuts the triangle, they have the most keys.
     """
+    await_predecessor(DEPENDENT)
     program = tl.program_id(0)
     head = program % HEADS
     batch = program // HEADS % batches

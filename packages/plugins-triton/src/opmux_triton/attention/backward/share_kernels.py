@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from opmux_triton.dependent_launch import await_predecessor
 from opmux_triton.rounding import rounded
 
 MOST_SHARES: tl.constexpr = tl.constexpr(8)
@@ -25,12 +26,13 @@ def _sum(parts, gradient, block, rows, shares, DIM: tl.constexpr, BLOCK_DIM: tl.
 def sum_of_shares(
     parts_k, parts_v, grad_k, grad_v, rows, blocks_k, shares,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    ROWS: tl.constexpr,
+    ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Sum ``(rows, shares, dim)`` float32 over the shares, in their order, and round once.
 
     The first ``blocks_k`` programs sum gradients of keys, the others those of values.
     """
+    await_predecessor(DEPENDENT)
     program = tl.program_id(0)
     if program < blocks_k:
         _sum(parts_k, grad_k, program, rows, shares, HEAD_DIM, BLOCK_D, ROWS)

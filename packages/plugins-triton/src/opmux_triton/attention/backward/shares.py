@@ -19,6 +19,7 @@ from opmux_triton.arithmetic import padded
 from opmux_triton.attention.backward import share_kernels as kernels
 from opmux_triton.attention.backward.configs import SHARES
 from opmux_triton.launch import launch
+from opmux_triton.repeats import scratch
 
 _MOST_WAVES = 4
 _FIXED = 3.0
@@ -76,11 +77,12 @@ def parts_for(grad_k: Tensor, grad_v: Tensor, shares: int, *, zero: bool) -> Par
         shares: how many parts each has.
         zero: whether programs leave some of it unwritten, which must be zero then.
     """
-    make = torch.zeros if zero else torch.empty
 
     def parts(gradient: Tensor) -> Tensor:
-        shape = (*gradient.shape[:3], shares, gradient.shape[3]) if gradient.numel() else (0,)
-        return make(shape, dtype=torch.float32, device=gradient.device)
+        if not gradient.numel():
+            return gradient
+        shape = (*gradient.shape[:3], shares, gradient.shape[3])
+        return gradient.new_zeros(shape, dtype=torch.float32) if zero else scratch(shape, gradient)
 
     return Parts(parts(grad_k), parts(grad_v))
 
