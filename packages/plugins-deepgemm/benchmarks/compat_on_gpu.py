@@ -103,6 +103,78 @@ def summed() -> None:
             begin += size
 
 
+def added(kind: str, form: str) -> Callable[[], None]:
+    """Products with what is added, in float32 and in bfloat16; of codes with scales of each row of b too."""
+
+    def run() -> None:
+        call = getattr(deep_gemm, f"{kind}_gemm_{form}")
+        a, b = (codes(M, K), codes(N, K, block=128)) if kind == "fp8" else (bf16(M, K), bf16(N, K))
+        wanted = exact(a) @ exact(b, 128).mT
+        if form == "nn" and kind == "bf16":
+            b = b.mT.contiguous()
+        elif form == "nn":
+            b = tuple(part.mT for part in b)
+        for dtype in (torch.float32, torch.bfloat16):
+            d = torch.full((M, N), float("nan"), dtype=dtype, device="cuda")
+            call(a, b, d)
+            compare(d, wanted)
+            c = torch.randn(M, N, device="cuda").to(dtype)
+            call(a, b, d, c)
+            compare(d, wanted + c.double())
+            d = c.clone()
+            call(a, b, d, c=d)
+            compare(d, wanted + c.double())
+        if kind == "fp8" and form == "nt":
+            rows, d = codes(N, K), torch.randn(M, N, device="cuda")
+            before = d.double()
+            call(a, rows, d, c=d, recipe=(1, 1, 128))
+            compare(d, before + exact(a) @ exact(rows).mT)
+
+    return run
+
+
+def by_ends(kind: str) -> Callable[[], None]:
+    """Groups that are given by where they end, of which each begins at a multiple of 128 rows."""
+
+    def run() -> None:
+        ends, rows = torch.tensor([100, 128, 300], dtype=torch.int32, device="cuda"), ((0, 100), (128, 128), (128, 300))
+        a = codes(384, K) if kind == "fp8" else bf16(384, K)
+        b = codes(GROUPS, N, K, block=128) if kind == "fp8" else bf16(GROUPS, N, K)
+        d = torch.full((384, N), 7.0, dtype=torch.bfloat16, device="cuda")
+        getattr(deep_gemm, f"m_grouped_{kind}_gemm_nt_contiguous")(a, b, d, ends, use_psum_layout=True)
+        left, right = exact(a), exact(b, 128)
+        for group, (begin, end) in enumerate(rows):
+            compare(d[begin:end], left[begin:end] @ right[group].mT)
+
+    return run
+
+
+def summed_codes(form: str) -> Callable[[], None]:
+    """Codes of each group's rows are summed, from DeepGEMM's flat layout too."""
+
+    def run() -> None:
+        ks = [256, 0, 384]
+        counts, made = torch.tensor(ks, dtype=torch.int32, device="cuda"), []
+        for width in (M, N):
+            values = torch.randn(sum(ks), width, device="cuda").to(torch.float8_e4m3fn)
+            made.append((values, torch.rand(sum(ks) // 128, width, device="cuda") + 0.5))
+        left, right = (v.double() * s.double().repeat_interleave(128, 0) for v, s in made)
+        if form == "nt":
+            made = [(torch.cat([part.T.reshape(-1) for part in v.split(ks)]), s.T) for v, s in made]
+        c = torch.randn(len(ks), M, N, device="cuda")
+        for given in (c, c.clone()):
+            d = given if given is c else torch.full_like(c, float("nan"))
+            before = given.double()
+            getattr(deep_gemm, f"k_grouped_fp8_gemm_{form}_contiguous")(*made, d, ks, counts, given)
+            begin = 0
+            for group, size in enumerate(ks):
+                place = slice(begin, begin + size)
+                compare(d[group], before[group] + left[place].mT @ right[place])
+                begin += size
+
+    return run
+
+
 def layouts() -> None:
     """Scales in DeepGEMM's layout give the same bits as plain ones."""
     a, b = codes(M, K), codes(N, K, block=128)
@@ -146,7 +218,10 @@ def main() -> int:
     for kind in ("fp8", "bf16"):
         cases[f"m_grouped_{kind}_gemm_nt_contiguous"] = contiguous(kind)
         cases[f"m_grouped_{kind}_gemm_nt_masked"] = masked(kind)
+        cases[f"m_grouped_{kind}_gemm_nt_contiguous by ends"] = by_ends(kind)
+        cases |= {f"{kind}_gemm_{form} added": added(kind, form) for form in ("nt", "nn")}
     cases["k_grouped_bf16_gemm_tn_contiguous"] = summed
+    cases |= {f"k_grouped_fp8_gemm_{form}_contiguous": summed_codes(form) for form in ("nt", "tn")}
     cases |= {"layouts of scales": layouts, "set_num_sms": multiprocessors}
     wrong = 0
     for name, run in cases.items():

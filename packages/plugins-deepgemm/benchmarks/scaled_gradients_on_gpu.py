@@ -126,7 +126,7 @@ def check(case: Case, device: str = "cuda") -> str:
     for group, place in enumerate(given.places):
         dy, x = (values[place] for values in whole)
         wanted, size = before[group].double() + dy.mT @ x, dy.abs().mT @ x.abs()
-        # The matrix unit keeps about 14 bits of the largest term of a sum of codes: of few terms, much of each other one.
+        # The matrix unit keeps about 14 bits of the largest term of a sum of codes, and cuts the others there.
         bound = wanted.abs() * 2.0**-22 + size * 2.0**-12 + 1e-6
         wrong = int(((out[group].double() - wanted).abs() <= bound).logical_not().sum())
         if wrong:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opmux.plugin import BuildFailed
-from opmux_deepgemm import launching, targets
+from opmux_deepgemm import allocation, launching, targets
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_jit import CompileFailed
@@ -50,6 +50,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(launching, "current_stream", lambda index: 7)
     monkeypatch.setattr(launching, "_kept", {})
     monkeypatch.setattr(launching, "_last", {})
+    monkeypatch.setattr(launching, "_last_into", {})
     return found
 
 
@@ -205,7 +206,68 @@ def test_a_call_like_the_last_one_takes_the_shortest_way(launched, monkeypatch) 
         assert targets.scaled_linear(*given, None, out_dtype=dtype, config=LARGE).dtype == dtype
     assert [given[3] for _, _, given in launched[7:]] == [7, "kept", "kept", 7]
     launching.forget()
-    assert launching.repeated(LARGE, (x, w), BF16) is None
+    assert launching.repeated(LARGE, (x, w), BF16, None) is None
+
+
+def test_results_that_are_given_take_the_shortest_way_too(launched, monkeypatch) -> None:
+    x, w = torch.zeros(150, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16)
+    out = torch.zeros(150, 200, dtype=BF16)
+    for _ in range(2):
+        assert targets.linear(x, w, None, config=LARGE, out=out) is out
+    monkeypatch.setattr(launching, "_kept", {})
+    other = out.clone()
+    assert targets.linear(x, w, None, config=LARGE, out=other) is other
+    assert targets.linear(x, w, None, config=LARGE).shape == (150, 200)
+    (*_, last), allocated = launched[2:]
+    assert last[3] == allocated[2][3] == "kept"
+    assert last[6][:4] == (150, 200, 200, 1)
+    wide = torch.zeros(150, 400, dtype=BF16)[:, :200]
+    assert targets.linear(x, w, None, config=LARGE, out=wide) is wide
+    total, given = torch.zeros(150, 208)[:, :200], (x.to(FP8), w.to(FP8), torch.zeros(150, 4), torch.zeros(200, 4))
+    for _ in range(3):
+        targets.scaled_linear_accumulate(total, *given, config=LARGE)
+    assert [found[2][3] for found in launched[-3:]] == [7, "kept", "kept"]
+    assert targets.scaled_linear(*given[:3], torch.zeros(2, 4), None, out_dtype=BF16, config=LARGE).dtype == BF16
+    assert launched[-1][2][3] == 7
+
+
+@pytest.mark.parametrize("sizes", [None, torch.zeros(3, dtype=torch.int32)])
+def test_groups_take_the_shortest_way_too(launched, monkeypatch, sizes) -> None:
+    offsets, counts = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    x, w = torch.zeros(150, 512, dtype=BF16), torch.zeros(3, 200, 512, dtype=BF16)
+    scales = torch.zeros(150, 4), torch.zeros(3, 2, 4)
+    codes = x.to(FP8), w.to(FP8)
+    of_group = {"expected_m": 8, "out_dtype": BF16}
+    calls = {
+        "grouped_linear": ((x, w, offsets, sizes), {}),
+        "scaled_grouped_linear": ((*codes, offsets, *scales, sizes), {"out_dtype": BF16}),
+        "masked_grouped_linear": ((x.view(3, 50, 512), w, counts), {"expected_m": 8}),
+        "scaled_masked_grouped_linear": (
+            (codes[0].view(3, 50, 512), codes[1], counts, scales[0].view(3, 50, 4), scales[1]), of_group
+        ),
+    }  # fmt: skip
+    for name, (tensors, options) in calls.items():
+        config = Config("large", 128, 96, 4, 2, 2, 8)
+        first, second, third = (getattr(targets, name)(*tensors, **options, config=config) for _ in range(3))
+        assert first.shape == second.shape == third.shape
+        assert len({t.data_ptr() for t in (first, second, third)}) == 3
+        prepared, *kept = launched[-3:]
+        assert prepared[2][3] == 7
+        assert [found[2][3] for found in kept] == ["kept", "kept"]
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (0, 8), (1, 8)])
+def test_results_are_made_like_the_first_one(shape, fast, monkeypatch) -> None:
+    if not fast:
+        monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cpu")
+    like = torch.zeros(shape, dtype=BF16)
+    make = allocation.maker(like)
+    made, other = make(), make()
+    assert (made.shape, made.stride(), made.dtype, made.device) == (like.shape, like.stride(), BF16, like.device)
+    assert not made.requires_grad
+    assert made.numel() == 0 or made.data_ptr() != other.data_ptr()
+    assert (make.func is torch.empty_strided) is not fast  # type: ignore[attr-defined]
 
 
 def test_what_has_to_be_copied_or_is_not_aligned_is_not_kept(launched) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from opmux.plugin import make_guard
+from opmux_deepgemm.allocation import maker
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Layout, Product, name, text
 from opmux_deepgemm.grids import grid_of
@@ -70,18 +71,25 @@ class Repeat(NamedTuple):
 
     Attributes:
         same: whether tensors have the shapes, strides and dtypes that it was made for.
+        same_into: the same of the tensors and the result.
         launch: called with the tensors and the result; launches nothing and returns False where one is not aligned.
+        make: makes a result.
         config: kept alive, because the key holds its identity.
     """
 
     same: Callable[..., bool]
+    same_into: Callable[..., bool]
     launch: Callable[..., bool]
+    make: Callable[[], Tensor]
     config: Config
 
 
 _kept: dict[Hashable, tuple[Repeat, ...]] = {}
-_last: dict[tuple[int, int], tuple[Repeat, torch.Size, torch.dtype]] = {}
-"""By config and number of tensors the last launch, with the shape and dtype of its result: most calls are like it."""
+_last: dict[tuple[int, int], tuple[Callable[..., bool], Callable[..., bool], Callable[[], Tensor], torch.dtype]] = {}
+"""By config and number of tensors the last launch, as ``(same, launch, make a result, its dtype)``: most calls are like
+it."""
+_last_into: dict[tuple[int, int], tuple[Callable[..., bool], Callable[..., bool]]] = {}
+"""Likewise ``(same_into, launch)``; the number is negative for products that are added."""
 
 
 def source(product: Product, config: Config) -> Source:
@@ -150,19 +158,32 @@ def map_of(tensor: Tensor, columns: int, box_rows: int, box_columns: int, width:
     return tensor_map(rows, (box_rows, box_columns), swizzle=SWIZZLES[width], promotion=Promotion.BYTES_256)
 
 
-def repeated(config: Config, tensors: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor | None:
+def repeated(config: Config, tensors: tuple[Tensor, ...], dtype: torch.dtype, out: Tensor | None) -> Tensor | None:
     """The product, where the last one of this config had tensors like these; else None, and nothing was launched.
 
     Args:
         config: of the kernel.
         tensors: those of `Operands` that are given, in order.
         dtype: of the result.
+        out: where the result is to be written; None makes a tensor for it.
     """
+    if out is not None:
+        return out if repeated_into(config, tensors, out) else None
     found = _last.get((id(config), len(tensors)))
-    if found is None or found[2] is not dtype or not found[0].same(*tensors):
+    if found is None:
         return None
-    y = tensors[0].new_empty(found[1], dtype=dtype)
-    return y if found[0].launch(*tensors, y) else None
+    same, launch, make, made = found
+    if made is not dtype or not same(*tensors):
+        return None
+    y = make()
+    return y if launch(*tensors, y) else None
+
+
+def repeated_into(config: Config, tensors: tuple[Tensor, ...], out: Tensor, accumulate: bool = False) -> bool:
+    """Whether the product was computed into ``out``: it is where the last one of this config had tensors like these."""
+    count = len(tensors)
+    found = _last_into.get((id(config), -count if accumulate else count))
+    return found is not None and found[0](*tensors, out) and found[1](*tensors, out)
 
 
 def multiply(config: Config, given: Operands, y: Tensor, accumulate: bool = False) -> None:
@@ -184,9 +205,10 @@ def multiply(config: Config, given: Operands, y: Tensor, accumulate: bool = Fals
     alike = _kept.get(key, ())
     found = next((one for one in alike if one.same(*tensors)), None)
     if found is not None and found.launch(*tensors, y):
-        if accumulate:
-            return
-        _last[id(config), len(tensors)] = found, y.shape, y.dtype
+        count = len(tensors)
+        _last_into[id(config), -count if accumulate else count] = found.same_into, found.launch
+        if not accumulate and y.is_contiguous():
+            _last[id(config), count] = found.same, found.launch, found.make, y.dtype
         return
     ready = _ready(given)
     kernel, index, grid, arguments = _prepared(config, ready, y, accumulate)
@@ -196,7 +218,8 @@ def multiply(config: Config, given: Operands, y: Tensor, accumulate: bool = Fals
         if len(_kept) >= MOST_KEPT:
             forget()
         launch = kernel.repeating(index, grid, arguments, len(tensors) + 1)
-        _kept[key] = (*_kept.get(key, ()), Repeat(make_guard(tensors, exact=True), launch, config))
+        same, same_into = make_guard(tensors, exact=True), make_guard([*tensors, y], exact=True)
+        _kept[key] = (*_kept.get(key, ()), Repeat(same, same_into, launch, maker(y), config))
     now.append(y)
     kernel.on(index)(*grid, current_stream(index), *(_value(argument, now) for argument in arguments))
 
@@ -284,6 +307,7 @@ def forget() -> None:
     """Keep no launches any more."""
     _kept.clear()
     _last.clear()
+    _last_into.clear()
 
 
 def _ready(given: Operands) -> Operands:

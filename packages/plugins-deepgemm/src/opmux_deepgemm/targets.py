@@ -4,15 +4,21 @@ import torch
 from torch import Tensor
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.launching import Operands, add_gradients, add_scaled_gradients, multiply, repeated
+from opmux_deepgemm.launching import (
+    Operands,
+    add_gradients,
+    add_scaled_gradients,
+    multiply,
+    repeated,
+    repeated_into,
+)
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config, out: Tensor | None = None) -> Tensor:
     """The op `linear`."""
-    if out is None:  # the shortest way for the calls that come most often
-        found = repeated(config, (x, w) if bias is None else (x, w, bias), x.dtype)
-        if found is not None:
-            return found
+    found = repeated(config, (x, w) if bias is None else (x, w, bias), x.dtype, out)  # the calls that come most often
+    if found is not None:
+        return found
     return _product(Operands(x, w, bias), (*x.shape[:-1], w.shape[0]), x.dtype, config, out)
 
 
@@ -21,11 +27,10 @@ def scaled_linear(
     config: Config, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_linear`."""
-    if out is None:
-        given = (x, w, x_scale, w_scale) if bias is None else (x, w, bias, x_scale, w_scale)
-        found = repeated(config, given, out_dtype)
-        if found is not None:
-            return found
+    given = (x, w, x_scale, w_scale) if bias is None else (x, w, bias, x_scale, w_scale)
+    found = repeated(config, given, out_dtype, out)
+    if found is not None:
+        return found
     return _product(Operands(x, w, bias, x_scale, w_scale), (*x.shape[:-1], w.shape[0]), out_dtype, config, out)
 
 
@@ -34,8 +39,12 @@ def grouped_linear(
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The op `grouped_linear`."""
-    given = Operands(x, w, offsets=group_offsets, sizes=group_sizes)
-    return _product(given, (x.shape[0], w.shape[1]), x.dtype, config, out)
+    given = (x, w, group_offsets) if group_sizes is None else (x, w, group_offsets, group_sizes)
+    found = repeated(config, given, x.dtype, out)
+    if found is not None:
+        return found
+    operands = Operands(x, w, offsets=group_offsets, sizes=group_sizes)
+    return _product(operands, (x.shape[0], w.shape[1]), x.dtype, config, out)
 
 
 def scaled_grouped_linear(
@@ -43,14 +52,21 @@ def scaled_grouped_linear(
     out_dtype: torch.dtype, config: Config, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_grouped_linear`."""
-    given = Operands(x, w, None, x_scale, w_scale, group_offsets, group_sizes)
-    return _product(given, (x.shape[0], w.shape[1]), out_dtype, config, out)
+    given = (x, w, x_scale, w_scale, group_offsets)
+    found = repeated(config, given if group_sizes is None else (*given, group_sizes), out_dtype, out)
+    if found is not None:
+        return found
+    operands = Operands(x, w, None, x_scale, w_scale, group_offsets, group_sizes)
+    return _product(operands, (x.shape[0], w.shape[1]), out_dtype, config, out)
 
 
 def masked_grouped_linear(
     x: Tensor, w: Tensor, masked_m: Tensor, *, expected_m: int, config: Config, out: Tensor | None = None
 ) -> Tensor:
     """The op `masked_grouped_linear`."""
+    found = repeated(config, (x, w, masked_m), x.dtype, out)
+    if found is not None:
+        return found
     return _product(Operands(x, w, sizes=masked_m), (*x.shape[:2], w.shape[1]), x.dtype, config, out)
 
 
@@ -59,8 +75,11 @@ def scaled_masked_grouped_linear(
     out_dtype: torch.dtype, config: Config, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_masked_grouped_linear`."""
-    given = Operands(x, w, None, x_scale, w_scale, sizes=masked_m)
-    return _product(given, (*x.shape[:2], w.shape[1]), out_dtype, config, out)
+    found = repeated(config, (x, w, x_scale, w_scale, masked_m), out_dtype, out)
+    if found is not None:
+        return found
+    operands = Operands(x, w, None, x_scale, w_scale, sizes=masked_m)
+    return _product(operands, (*x.shape[:2], w.shape[1]), out_dtype, config, out)
 
 
 def _product(given: Operands, shape: tuple[int, ...], dtype: torch.dtype, config: Config, out: Tensor | None) -> Tensor:
@@ -80,7 +99,7 @@ def scaled_linear_accumulate(
     out: Tensor, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, *, config: Config
 ) -> None:
     """The op `scaled_linear_accumulate`."""
-    if out.numel():
+    if out.numel() and not repeated_into(config, (x, w, x_scale, w_scale), out, accumulate=True):
         multiply(config, Operands(x, w, None, x_scale, w_scale), out, accumulate=True)
 
 

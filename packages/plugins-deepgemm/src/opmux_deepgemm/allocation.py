@@ -1,0 +1,31 @@
+"""Results of calls that come again: allocated in the way of torch that costs the host least."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+
+def maker(like: Tensor) -> Callable[[], Tensor]:
+    """A function that returns another contiguous tensor of this shape and dtype, on its device, not filled.
+
+    Tensors come from the function that code compiled by torch calls, where this torch has it: in a third of the time of
+    ``torch.empty``, which first reads a dozen arguments. It allocates on the current GPU, so that is compared first
+    where there are several.
+    """
+    size, stride = tuple(like.shape), like.stride()
+    fast = getattr(torch._C._dynamo.guards, f"_empty_strided_{like.device.type}", None)
+    if fast is None:
+        return partial(torch.empty_strided, size, stride, dtype=like.dtype, device=like.device)
+    made: Callable[[], Tensor] = partial(fast, size, stride, like.dtype)
+    if like.device.type != "cuda" or torch.cuda.device_count() == 1:
+        return made
+    index, current = like.get_device(), torch._C._cuda_getDevice
+
+    def on_this() -> Tensor:
+        if current() == index:
+            return made()
+        return torch.empty_strided(size, stride, dtype=like.dtype, device=like.device)
+
+    return on_this
