@@ -24,6 +24,7 @@ def clean_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setattr(launching, "_launches", {})
     monkeypatch.setattr(places, "WHEEL", "no-such-package")
     places.version_of.cache_clear()
+    places._names.cache_clear()
     layers.forget()
     yield
     opmux.policy.reset()
@@ -39,5 +40,9 @@ def ck(tmp_path: Path) -> Path:
         header = root / "include" / name
         header.parent.mkdir(parents=True, exist_ok=True)
         header.write_text("// nothing\n")
+    for name, word in places.PARTS.values():
+        header = root / "include" / name
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(f"// {word}\n")
     (root / "CMakeLists.txt").write_text("project(x)\nset(version 1.2.0)\n")
     return root

@@ -122,6 +122,23 @@ def test_one_that_lacks_a_header(ck, monkeypatch) -> None:
     )
 
 
+def test_one_that_lacks_what_a_part_of_an_op_needs(ck, monkeypatch) -> None:
+    """As the older one that flash-attn 2.8.3 has: a product without a bias is built from it."""
+    header = ck / "include/ck_tile/ops/epilogue/default_2d_epilogue.hpp"
+    header.write_text("// no such names\n")
+    (ck / "CMakeLists.txt").unlink()
+    monkeypatch.setenv("OPMUX_CK_DIR", str(ck))
+    assert library_for("linear").version is None
+    with pytest.raises(BuildFailed) as caught:
+        library_for("linear with a bias")
+    missing = "CDElementwise in ck_tile/ops/epilogue/default_2d_epilogue.hpp"
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "linear with a bias: no Composable Kernel to build it from"
+    assert lines[1] == f"  OPMUX_CK_DIR: {ck / 'include'} (version unknown) lacks {missing}"
+    (shown,) = toolchains()
+    assert shown["version"] == f"unknown, lacks {missing} for linear with a bias"
+
+
 def test_doctor_is_told_version_and_place(ck, monkeypatch) -> None:
     assert list(toolchains()) == [{"name": "composable kernel", "version": None, "path": None}]
     monkeypatch.setenv("ROCM_PATH", str(ck))

@@ -59,7 +59,7 @@ def source_of(instance: Instance, arch: str) -> tuple[Source, Compiler]:
         LibraryMissing: there is no CK to build it from.
         CompilerMissing: there is no compiler that builds it.
     """
-    library = library_for(instance.op)
+    library = library_for(_part(instance))
     compiler = compiler_for(instance.name, arch)
     return _source(instance, arch, include_dirs(compiler.name), library), compiler
 
@@ -77,7 +77,7 @@ def code_of(instance: Instance, arch: str) -> Entry:
         CompileFailed: the compiler refuses it.
     """
     try:
-        library = library_for(instance.op)
+        library = library_for(_part(instance))
     except LibraryMissing:
         found = kept_without_headers(_source(instance, arch, ()))
         if found is None:
@@ -94,6 +94,11 @@ def code_of(instance: Instance, arch: str) -> Entry:
     sources = [_source(instance, arch, include_dirs(name), library) for name in first]
     found = _kept(sources) if compiling_forbidden() or named_bundles() else None
     return found or machine_code(sources[0], compiler.name)
+
+
+def _part(instance: Instance) -> str:
+    """The op, or the part of it that needs more of CK than the others, see `opmux_ck.library.places.PARTS`."""
+    return getattr(instance, "part", instance.op)
 
 
 def _kept(sources: Iterable[Source]) -> Entry | None:

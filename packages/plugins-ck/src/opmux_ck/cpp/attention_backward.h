@@ -22,7 +22,7 @@ namespace opmux_ck {
 // that sums over keys. Four waves share the keys of scores, those of gradients of keys, and, in `WavesM` by `WavesN`, the
 // gradients of queries. CK's matrix instructions have 16 rows; scores take 32 elements at a time.
 template <class X, class KeyGrad, int Queries, int Keys, int KeyStep, int HeadDim, int WavesM, int WavesN, bool Ragged,
-          bool Masked, bool Split>
+          bool Masked>
 struct AttentionBackward {
   using Across = ck_tile::sequence<1, 4, 1>;
   using Along = ck_tile::sequence<4, 1, 1>;
@@ -36,7 +36,7 @@ struct AttentionBackward {
   using Traits = ck_tile::TileFmhaBwdTraits<0, 0, ck_tile::BlockAttentionBiasEnum::NO_BIAS, false, 1>;
   using Problem =
       ck_tile::BlockFmhaBwdPipelineProblem<X, X, X, X, float, float, float, X, unsigned char, X, X, X, KeyGrad, KeyGrad, X, Tile,
-                                           Ragged, Split, ck_tile::SimplifiedGenericAttentionMask<Masked>,
+                                           Ragged, false, ck_tile::SimplifiedGenericAttentionMask<Masked>,
                                            ck_tile::BlockDropoutBwd<false, true, false>, false, Traits>;
   using Epilogue = ck_tile::Default2DEpilogue<ck_tile::Default2DEpilogueProblem<float, KeyGrad, false, false, false>>;
   using Kernel = ck_tile::FmhaBwdDQDKDVKernel<ck_tile::BlockFmhaBwdDQDKDVPipeline<Problem>, Epilogue, Epilogue>;
@@ -51,11 +51,11 @@ struct AttentionBackwardArguments {
   int q_row, k_row, v_row, grad_out_row, grad_q_row, grad_k_row, grad_v_row;
   int q_head, k_head, v_head, grad_out_head, lse_head, grad_q_head, grad_k_head, grad_v_head;
   int q_batch, k_batch, v_batch, grad_out_batch, lse_batch, grad_q_batch, grad_k_batch, grad_v_batch;
-  int grad_q_part, left, right;
+  int left, right;
 };
 
 // Fills in CK's own structure, whose fields depend on the instance.
-template <class Kernel, bool Ragged, bool Masked, bool Split, int HeadDim>
+template <class Kernel, bool Ragged, bool Masked, int HeadDim>
 __device__ void attend_backward(const AttentionBackwardArguments& a) {
   typename Kernel::Kargs given{};
   given.q_ptr = a.q;
@@ -95,7 +95,6 @@ __device__ void attend_backward(const AttentionBackwardArguments& a) {
     given.window_size_right = a.right;
     given.mask_type = ck_tile::GenericAttentionMaskEnum::MASK_FROM_BOTTOM_RIGHT;
   }
-  if constexpr (Split) given.split_stride_dq_acc = a.grad_q_part;
   if constexpr (Ragged) {
     given.seqstart_q_ptr = a.starts_q;
     given.seqstart_k_ptr = a.starts_k;
@@ -120,22 +119,22 @@ using OutputProduct = ck_tile::FmhaBwdOGradDotOKernel<ck_tile::BlockFmhaBwdOGrad
 
 }  // namespace opmux_ck
 
-#define OPMUX_CK_ATTENTION_BACKWARD(X, KEY_GRAD, QUERIES, KEYS, KEY_STEP, HEAD_DIM, WAVES_M, WAVES_N, RAGGED, MASKED, SPLIT)   \
+#define OPMUX_CK_ATTENTION_BACKWARD(X, KEY_GRAD, QUERIES, KEYS, KEY_STEP, HEAD_DIM, WAVES_M, WAVES_N, RAGGED, MASKED)          \
   extern "C" __global__ __launch_bounds__(256) void attention_backward(                                                     \
       const void* q, const void* k, const void* v, const void* grad_out, const void* lse, const void* shift, void* grad_q,  \
       void* grad_k, void* grad_v, const int* starts_q, const int* starts_k, float raw_scale, float scale, int seq_q,         \
       int seq_k, int heads, int heads_of_kv, int q_row, int k_row, int v_row, int grad_out_row, int grad_q_row,              \
       int grad_k_row, int grad_v_row, int q_head, int k_head, int v_head, int grad_out_head, int lse_head, int grad_q_head,  \
       int grad_k_head, int grad_v_head, int q_batch, int k_batch, int v_batch, int grad_out_batch, int lse_batch,            \
-      int grad_q_batch, int grad_k_batch, int grad_v_batch, int grad_q_part, int left, int right) {                         \
+      int grad_q_batch, int grad_k_batch, int grad_v_batch, int left, int right) {                                          \
     using Kernel = typename opmux_ck::AttentionBackward<X, KEY_GRAD, QUERIES, KEYS, KEY_STEP, HEAD_DIM, WAVES_M, WAVES_N,    \
-                                                        RAGGED, MASKED, SPLIT>::Kernel;                                     \
+                                                        RAGGED, MASKED>::Kernel;                                            \
     static_assert(Kernel::kBlockSize == 256);                                                                              \
-    opmux_ck::attend_backward<Kernel, RAGGED, MASKED, SPLIT, HEAD_DIM>(                                                     \
+    opmux_ck::attend_backward<Kernel, RAGGED, MASKED, HEAD_DIM>(                                                            \
         {q, k, v, grad_out, lse, shift, grad_q, grad_k, grad_v, starts_q, starts_k, raw_scale, scale, seq_q, seq_k, heads,   \
          heads_of_kv, q_row, k_row, v_row, grad_out_row, grad_q_row, grad_k_row, grad_v_row, q_head, k_head, v_head,         \
          grad_out_head, lse_head, grad_q_head, grad_k_head, grad_v_head, q_batch, k_batch, v_batch, grad_out_batch,          \
-         lse_batch, grad_q_batch, grad_k_batch, grad_v_batch, grad_q_part, left, right});                                   \
+         lse_batch, grad_q_batch, grad_k_batch, grad_v_batch, left, right});                                                \
   }
 
 #define OPMUX_CK_OUTPUT_PRODUCT(X, VALUE_DIM)                                                                               \

@@ -1,10 +1,7 @@
 // CK's universal GEMM as a kernel of plain arguments: an instance is a line that names its template arguments.
 #pragma once
-#include <hip/hip_runtime.h>
+#include "compat.h"
 
-#include "ck_tile/core.hpp"
-#include "ck_tile/ops/common.hpp"
-#include "ck_tile/ops/epilogue.hpp"
 // Some of CK's headers use what only ck_tile/ops/gemm.hpp has included before them; that one includes host code too.
 #include "ck_tile/ops/gemm/block/block_gemm_areg_breg_creg_v1.hpp"
 #include "ck_tile/ops/gemm/block/block_gemm_areg_breg_creg_v1_custom_policy.hpp"
@@ -70,18 +67,6 @@ struct Tile {
       typename Pipeline_::template Loop<Problem<Any::BlockHasHotloop(Steps), Any::GetBlockLoopTailNum(Steps)>>;
 };
 
-// Rounds the sums, gathers rows of them in LDS, and stores.
-template <class X, class Out, int M, int N, int WavesM, int WavesN, int Mfma, int MfmaK, int Store, bool Transposed = false>
-using Gathered = ck_tile::CShuffleEpilogue<ck_tile::CShuffleEpilogueProblem<
-    X, X, ck_tile::tuple<>, float, Out, ck_tile::tuple<>, RowMajor, ck_tile::element_wise::PassThrough, M, N, WavesM,
-    WavesN, Mfma, Mfma, MfmaK, Transposed, ck_tile::memory_operation_enum::set, 1, true, Store>>;
-
-// Adds the bias and stores from registers. CK's gathering epilogue would round the sums before it adds.
-template <class X, class Out, int M, int N, bool PadsN, int Mfma, int MfmaK, bool Transposed>
-using Biased = ck_tile::DefaultGemm2DEpilogue<
-    ck_tile::DefaultGemm2DEpilogueProblem<X, X, ck_tile::tuple<Out>, float, Out, ck_tile::tuple<RowMajor>, RowMajor,
-                                          AddBias, M, N, false, PadsN, Mfma, Mfma, MfmaK, Transposed, false>>;
-
 // Where k is cut into parts, the result has a matrix of `part_rows` rows for each.
 template <class Kernel, class Out, bool HasBias>
 __device__ void multiply(const void* x, const void* w, const void* bias, void* out, int rows, int n, int k, int x_stride,
@@ -99,10 +84,16 @@ template <class X, class Out, int M, int N, int K, int WavesM, int WavesN, int M
 struct Linear {
   static constexpr bool transposed = HasBias && Store > 1;
   using Of = Tile<X, M, N, K, WavesM, WavesN, Mfma, MfmaK, Pipeline, Stages, Steps, PadsN, PadsK, transposed>;
-  using Epilogue = std::conditional_t<HasBias, Biased<X, Out, M, N, PadsN, Mfma, MfmaK, transposed>,
+  // CK's gathering end would round the sums before it adds.
+#ifdef OPMUX_CK_OLDER
+  static_assert(!HasBias, "this CK has no end of a product that adds a bias before it rounds");
+  using Epilogue = Gathered<X, Out, M, N, WavesM, WavesN, Mfma, MfmaK, Store>;
+#else
+  using Epilogue = std::conditional_t<HasBias, Added<X, Out, AddBias, M, N, PadsN, Mfma, MfmaK, transposed>,
                                       Gathered<X, Out, M, N, WavesM, WavesN, Mfma, MfmaK, Store>>;
+#endif
   using Kernel = ck_tile::UniversalGemmKernel<typename Of::Partitioner, typename Of::Pipeline, Epilogue>;
-  static_assert(Kernel::kBlockSize == Of::threads && Epilogue::GetVectorSizeC() == Store);
+  static_assert(threads_of<Kernel> == Of::threads && Epilogue::GetVectorSizeC() == Store);
 };
 
 }  // namespace opmux_ck

@@ -1,17 +1,8 @@
 // What the templates of norms share.
 #pragma once
-#include <hip/hip_runtime.h>
-
-#include "ck_tile/core.hpp"
-#include "ck_tile/ops/common.hpp"
-#include "ck_tile/ops/epilogue.hpp"
+#include "compat.h"
 
 namespace opmux_ck {
-
-// A tile of rows: `Rows` rows of `Threads` threads each, of which every one has `Repeats` vectors of `Vector` elements.
-template <int Rows, int Threads, int Repeats, int Vector>
-using RowTile = ck_tile::Generic2dBlockShape<ck_tile::sequence<Rows, Threads * Repeats * Vector>,
-                                             ck_tile::sequence<Rows, Threads>, ck_tile::sequence<1, Vector>>;
 
 // The end of a norm: rounds to the result's type and stores.
 template <class Y, bool Pads>

@@ -56,6 +56,11 @@ class Product:
         return self.config.kernel.removeprefix("block_")
 
     @property
+    def part(self) -> str:
+        """What the instance needs of CK."""
+        return "linear with a bias" if self.bias else self.op
+
+    @property
     def kernel(self) -> str:
         """The kernel's name, the same in every instance of a kind."""
         return self.config.kernel

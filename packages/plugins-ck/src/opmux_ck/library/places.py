@@ -36,6 +36,8 @@ _OPS = {
 }
 NEEDED = {op: (header, _END) for header, ops in _OPS.items() for op in ops}
 """What the kernels of an op include."""
+PARTS = {"linear with a bias": ("ck_tile/ops/epilogue/default_2d_epilogue.hpp", "CDElementwise")}
+"""Parts of an op that need more, by what an instance says: a header, and a name in it that older versions lack."""
 ROCM = "/opt/rocm"
 WHEEL, IN_WHEEL = "amd-aiter", "aiter_meta/3rdparty/composable_kernel"
 
@@ -67,9 +69,13 @@ class Library:
         return "unknown" if self.version is None else ".".join(map(str, self.version))
 
     def lacks(self) -> dict[str, str]:
-        """The ops that it cannot compute, each with the headers that it does not have."""
+        """The ops and parts of ops that it cannot compute, each with the headers or names that it does not have."""
         missing = {op: [name for name in names if not (self.include / name).is_file()] for op, names in NEEDED.items()}
-        return {op: ", ".join(names) for op, names in missing.items() if names}
+        lacking = {op: ", ".join(names) for op, names in missing.items() if names}
+        for part, (header, name) in PARTS.items():
+            if not _names(self.include / header, name):
+                lacking[part] = f"{name} in {header}"
+        return lacking
 
     def refusal(self) -> str | None:
         """Why it is not used, or None."""
@@ -89,7 +95,9 @@ def candidates() -> Iterator[tuple[str, Library | str]]:
 
 
 def library_for(op: str) -> Library:
-    """The library that an op is built from: the first that there is; one that the user names is not passed over.
+    """The library that an op, or a part of one, is built from: the first that there is.
+
+    One that the user names is not passed over.
 
     Raises:
         LibraryMissing: there is none, or what there is is too old or lacks the op's header.
@@ -123,8 +131,9 @@ def _named() -> str:
 
 
 def _lacking(found: Library, op: str) -> str | None:
-    header = found.lacks().get(op)
-    return f"{found.include} (version {found.shown_version}) lacks {header}" if header else None
+    lacking = found.lacks()
+    missing = lacking.get(op.partition(" ")[0]) or lacking.get(op)
+    return f"{found.include} (version {found.shown_version}) lacks {missing}" if missing else None
 
 
 def _at_name(named: str) -> Library | str:
@@ -162,6 +171,12 @@ def _in_folder(folder: Path, origin: str) -> Library | None:
         if (include / CORE).is_file():
             return Library(include.absolute(), version_of(include), origin)
     return None
+
+
+@functools.cache
+def _names(header: Path, name: str) -> bool:
+    """Whether a header is there and has a name in it."""
+    return header.is_file() and name in header.read_text(encoding="utf-8", errors="replace")
 
 
 @functools.cache
