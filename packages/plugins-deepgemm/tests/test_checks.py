@@ -12,10 +12,13 @@ import checks
 import gradients_on_gpu
 import grouped_on_gpu
 import on_gpu
+import records
 import scaled_gradients_on_gpu
 
 import opmux
+from opmux.plugin import takers
 from opmux_deepgemm.generation.source import text
+from opmux_deepgemm.implementations import RECORDS
 
 
 def test_every_family_is_a_part_under_each_tool() -> None:
@@ -152,6 +155,17 @@ def test_tensors_keep_their_strides_on_the_gpu(monkeypatch) -> None:
         assert torch.equal(copy, tensor)
         assert copy.stride() == tensor.stride()
         assert copy.data_ptr() != tensor.data_ptr()
+
+
+def test_points_of_the_records_are_taken() -> None:
+    found = records.points()
+    assert len(found) == len({point.key for point in found})
+    assert {point.op for point in found} == set(records.TURNS) == {record.op for record in RECORDS}
+    for point in found:
+        taken = takers(
+            point.definition.public, *point.tensors().values(), arch="sm_90", backend="deepgemm", **point.all_options
+        )
+        assert taken, point.key
 
 
 def test_parts_that_do_not_exist_are_refused(monkeypatch, capsys) -> None:

@@ -54,6 +54,13 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+def test_a_kernel_is_named_for_profilers() -> None:
+    for dtype, wanted in (("bfloat16", "bf16_gemm_product"), ("float8_e4m3fn", "fp8_gemm_product")):
+        product = Product(dtype, "bfloat16", 200, 512)
+        assert launching.entry(product) == wanted
+        assert launching.source(product, LARGE).text.startswith(f"#define product {wanted}\n")
+
+
 def test_the_persistent_kernel(launched) -> None:
     x, w, bias = torch.zeros(2, 150, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16), torch.zeros(200, dtype=BF16)
     y = targets.linear(x, w, bias, config=LARGE)

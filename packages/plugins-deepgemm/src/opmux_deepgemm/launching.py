@@ -92,14 +92,19 @@ _last_into: dict[tuple[int, int], tuple[Callable[..., bool], Callable[..., bool]
 """Likewise ``(same_into, launch)``; the number is negative for products that are added."""
 
 
+def entry(product: Product) -> str:
+    """The kernel's name, as profilers show it and DeepGEMM's own benchmarks look for it."""
+    return f"{'fp8' if product.scaled else 'bf16'}_gemm_product"
+
+
 def source(product: Product, config: Config) -> Source:
     """The source of a kernel."""
     op = {"": "linear", "ragged": "grouped_linear", "masked": "masked_grouped_linear"}[product.groups]
-    if product.gradient:
-        op = "scaled_" * product.scaled + "grouped_weight_grad"
-        return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=op)
     whole = "scaled_" * product.scaled + op + "_accumulate" * product.accumulate
-    return Source(name(product, config), text(product, config), ARCH, backend=BACKEND, op=whole)
+    if product.gradient:
+        whole = "scaled_" * product.scaled + "grouped_weight_grad"
+    written = f"#define product {entry(product)}\n{text(product, config)}"
+    return Source(name(product, config), written, ARCH, backend=BACKEND, op=whole)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -107,14 +112,14 @@ def kernel_of(product: Product, config: Config) -> Kernel:
     """The kernel of a product, which is compiled and loaded when it is first launched."""
     if product.gradient:
         return load(
-            source(product, config), "product", OF_SCALED_GRADIENTS if product.scaled else OF_GRADIENTS,
+            source(product, config), entry(product), OF_SCALED_GRADIENTS if product.scaled else OF_GRADIENTS,
             block=config.threads, cluster=config.cluster, dependent=True,
             shared=config.shared_bytes(product.out_bytes, product.scaled),
         )  # fmt: skip
     signature = ("mmp" if config.kernel == "small" else "mmm") + ARGUMENTS + OF_GROUPS * bool(product.groups)
     return load(
-        source(product, config), "product", signature, block=config.threads, cluster=config.cluster, dependent=True,
-        shared=config.shared_bytes(product.out_bytes, product.accumulate),
+        source(product, config), entry(product), signature, block=config.threads, cluster=config.cluster,
+        dependent=True, shared=config.shared_bytes(product.out_bytes, product.accumulate),
     )  # fmt: skip
 
 
