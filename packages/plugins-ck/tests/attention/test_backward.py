@@ -11,7 +11,7 @@ from opmux.plugin import parse_arch
 from opmux_ck.attention.backward_choice import TILES, backward_config, backward_space
 from opmux_ck.attention.backward_configs import HEADS, broken_rules, misfit
 from opmux_ck.attention.backward_instances import AttentionBackward, OutputProduct
-from opmux_ck.attention.backward_targets import attention_backward, attention_varlen_backward, backward_instances
+from opmux_ck.attention.backward_targets import attention_backward, attention_varlen_backward, backward_instances, zeros
 from opmux_ck.attention.targets import Scoring
 
 GFX942 = parse_arch("gfx942")
@@ -98,7 +98,7 @@ def test_a_translation_unit_is_one_line_of_a_template() -> None:
     assert made.text() == (
         "// attention_backward_bf16_d128_b16x128_k32_w1x4_ragged_mask_shared\n"
         '#include "attention_backward.h"\n\n'
-        "OPMUX_CK_ATTENTION_BACKWARD(ck_tile::bf16_t, float, 16, 128, 32, 128, 1, 4, true, true, false)\n"
+        "OPMUX_CK_ATTENTION_BACKWARD(ck_tile::bf16_t, float, 16, 128, 32, 128, 1, 4, true, true)\n"
     )
     assert (made.op, made.kernel, made.threads) == ("attention_backward", "attention_backward", 256)
     assert product.text() == (
@@ -110,13 +110,12 @@ def test_a_translation_unit_is_one_line_of_a_template() -> None:
 def test_the_names_tell_the_instances_apart() -> None:
     flags = (False, True)
     instances = {
-        AttentionBackward(x, dim, TILES[dim], ragged, masked, shared, split)
+        AttentionBackward(x, dim, TILES[dim], ragged, masked, shared)
         for x in ("bf16", "fp16")
         for dim in TILES
         for ragged in flags
         for masked in flags
         for shared in flags
-        for split in flags
     } | {OutputProduct(x, dim) for x in ("bf16", "fp16") for dim in TILES}
     assert len({one.name for one in instances}) == len(instances)
     assert len({one.text().partition("\n")[2] for one in instances}) == len(instances)
@@ -139,3 +138,9 @@ def test_a_ragged_batch_without_sequences_launches_nothing() -> None:
     tensors = q, q, k, k, q, lse, starts, starts, None, None
     grads = attention_varlen_backward(*tensors, **OPTIONS, **bounds, config=TILES[64])
     assert not any(grad.any() for grad in grads)
+
+
+def test_gradients_that_a_launch_cannot_address_are_made_heads_first() -> None:
+    far = zeros((1, 1 << 18, 32, 128), torch.float32, torch.device("meta"), 1 << 18)
+    assert (tuple(far.shape), far.stride(-3)) == ((1, 1 << 18, 32, 128), 128)
+    assert zeros((2, 512, 8, 128), torch.float32, torch.device("meta"), 512).is_contiguous()

@@ -17,7 +17,6 @@ class AttentionBackward:
         ragged: whether sequences are found by offsets.
         masked: whether a query may see less than all keys.
         shared: whether several heads share keys, whose gradients are then float32, for each head.
-        split: whether each tile of keys has gradients of q of its own, rather than adding to those of all.
     """
 
     x: str
@@ -26,14 +25,13 @@ class AttentionBackward:
     ragged: bool
     masked: bool
     shared: bool
-    split: bool
 
     op = kernel = "attention_backward"
-    signature = "p" * 11 + "ff" + "i" * 30
+    signature = "p" * 11 + "ff" + "i" * 29
     """q, k, v, the gradient of out, lse, the shift of the gradients of scores, the gradients of q, k and v, the first
     queries and the first keys of sequences; the scale, and that times log2(e); queries, keys, heads, and heads for each
     of k; the strides of tokens of q, k, v and of the gradients of out, q, k and v, of heads and of batches of these and
-    of lse, and of parts of the gradient of q; and the window."""
+    of lse; and the window."""
 
     @property
     def threads(self) -> int:
@@ -45,14 +43,14 @@ class AttentionBackward:
         """Dtype, head, tile with its step and waves, then what it handles."""
         c = self.config
         tile = f"d{self.head_dim}_b{c.queries}x{c.keys}_k{c.key_step}_w{c.waves_m}x{c.waves_n}"
-        flags = "_ragged" * self.ragged + "_mask" * self.masked + "_shared" * self.shared + "_split" * self.split
+        flags = "_ragged" * self.ragged + "_mask" * self.masked + "_shared" * self.shared
         return f"{self.op}_{self.x}_{tile}{flags}"
 
     def text(self) -> str:
         """The translation unit."""
         c = self.config
         sizes = (c.queries, c.keys, c.key_step, self.head_dim, c.waves_m, c.waves_n)
-        flags = ("true" if flag else "false" for flag in (self.ragged, self.masked, self.split))
+        flags = ("true" if flag else "false" for flag in (self.ragged, self.masked))
         dtypes = CPP[self.x], CPP["fp32" if self.shared else self.x]
         values = ", ".join(map(str, (*dtypes, *sizes, *flags)))
         return f'// {self.name}\n#include "attention_backward.h"\n\nOPMUX_CK_ATTENTION_BACKWARD({values})\n'

@@ -1,7 +1,7 @@
 """What the core calls for the gradients of attention."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from opmux_ck.attention.backward_configs import BackwardConfig
 from opmux_ck.attention.backward_instances import AttentionBackward, OutputProduct
-from opmux_ck.attention.targets import MOST_WORKGROUPS, Scoring, addressable, scoring_of
+from opmux_ck.attention.targets import MOST_BYTES, MOST_WORKGROUPS, Scoring, addressable, scoring_of
 from opmux_ck.building.instances import Instance
 from opmux_ck.dtypes import SHORT
 from opmux_ck.launching import launch
@@ -32,7 +32,6 @@ class BackwardCall:
         starts: the first queries and the first keys of sequences, or None for a dense batch.
         longest: the most queries and keys of a sequence.
         scoring: what became of scores.
-        split: whether each tile of keys has gradients of q of its own, which are added up in their order.
     """
 
     grad_out: Tensor
@@ -45,18 +44,17 @@ class BackwardCall:
     starts: tuple[Tensor, Tensor] | None
     longest: tuple[int, int]
     scoring: Scoring
-    split: bool
 
 
 def attention_backward(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None,
     grad_lse: Tensor | None, *,
     scale: float | None, causal: bool, window: tuple[int, int], softcap: float, output_mask: tuple[bool, ...],
-    config: BackwardConfig, split: bool = False,
+    config: BackwardConfig,
 ) -> Gradients:  # fmt: skip
     """The op `attention_backward`, without sinks and cap."""
     scoring, longest = scoring_of(scale, softcap, causal, window), (q.shape[1], k.shape[1])
-    call = BackwardCall(grad_out, q, k, v, out, lse, grad_lse, None, longest, scoring, split)
+    call = BackwardCall(grad_out, q, k, v, out, lse, grad_lse, None, longest, scoring)
     return _gradients(call, output_mask, config)
 
 
@@ -64,33 +62,23 @@ def attention_varlen_backward(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor, sinks: Tensor | None, grad_lse: Tensor | None, *,
     max_seqlen_q: int, max_seqlen_k: int, scale: float | None, causal: bool, window: tuple[int, int], softcap: float,
-    output_mask: tuple[bool, ...], config: BackwardConfig, split: bool = False,
+    output_mask: tuple[bool, ...], config: BackwardConfig,
 ) -> Gradients:  # fmt: skip
     """The op `attention_varlen_backward`, without sinks and cap."""
     starts, longest = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()), (max_seqlen_q, max_seqlen_k)
     scoring = scoring_of(scale, softcap, causal, window)
-    call = BackwardCall(grad_out, q, k, v, out, lse, grad_lse, starts, longest, scoring, split)
+    call = BackwardCall(grad_out, q, k, v, out, lse, grad_lse, starts, longest, scoring)
     return _gradients(call, output_mask, config)
-
-
-def attention_backward_split(*tensors: Tensor | None, config: BackwardConfig, **options: object) -> Gradients:
-    """The op `attention_backward` in a fixed order, which takes memory for each tile of keys."""
-    return attention_backward(*tensors, **options, config=config, split=True)  # type: ignore[arg-type]
-
-
-def attention_varlen_backward_split(*tensors: Tensor | None, config: BackwardConfig, **options: object) -> Gradients:
-    """The op `attention_varlen_backward` in a fixed order, which takes memory for each tile of keys."""
-    return attention_varlen_backward(*tensors, **options, config=config, split=True)  # type: ignore[arg-type]
 
 
 def backward_instances(
     dtype: torch.dtype, head_dim: int, group: int, scoring: Scoring, config: BackwardConfig, *,
-    ragged: bool, split: bool = False,
+    ragged: bool,
 ) -> Iterator[Instance]:  # fmt: skip
     """The instances that a call launches, where ``group`` heads share keys."""
     x = SHORT[dtype]
     yield OutputProduct(x, head_dim)
-    yield AttentionBackward(x, head_dim, config, ragged, scoring.masked, group > 1, split)
+    yield AttentionBackward(x, head_dim, config, ragged, scoring.masked, group > 1)
 
 
 def _gradients(call: BackwardCall, output_mask: tuple[bool, ...], config: BackwardConfig) -> Gradients:
@@ -111,26 +99,34 @@ def _computed(call: BackwardCall, config: BackwardConfig) -> tuple[Tensor, ...]:
     """The gradients of q, k and v; 0 for tokens of no sequence."""
     group = call.q.shape[-2] // call.k.shape[-2]
     product, instance = backward_instances(
-        call.q.dtype, call.q.shape[-1], group, call.scoring, config, ragged=call.starts is not None, split=call.split
+        call.q.dtype, call.q.shape[-1], group, call.scoring, config, ragged=call.starts is not None
     )
     assert isinstance(instance, AttentionBackward)
     shift = _shift(call, product)
     device = call.q.device
-    parts = -(-call.longest[1] // config.keys) if call.split else 1
-    grad_q = torch.zeros((parts, *call.q.shape), dtype=torch.float32, device=device)
-    make = torch.zeros if instance.ragged else torch.empty
+    most_queries, most_keys = call.longest
+    grad_q = zeros(call.q.shape, torch.float32, device, most_queries)
     dtype = torch.float32 if group > 1 else call.k.dtype
     grad_k, grad_v = (
-        make((*x.shape[:-2], call.q.shape[-2], x.shape[-1]), dtype=dtype, device=device) for x in (call.k, call.v)
+        zeros((*x.shape[:-2], call.q.shape[-2], x.shape[-1]), dtype, device, most_keys) for x in (call.k, call.v)
     )
     _launch(call, instance, shift, grad_q, grad_k, grad_v)
-    of_q = (grad_q.sum(0) if call.split else grad_q[0]).to(call.q.dtype)
+    of_q = grad_q.to(call.q.dtype).contiguous()
     if group == 1:
-        return of_q, grad_k, grad_v
+        return of_q, grad_k.contiguous(), grad_v.contiguous()
     of_k, of_v = (
-        grad.unflatten(-2, (x.shape[-2], group)).sum(-2).to(x.dtype) for grad, x in ((grad_k, call.k), (grad_v, call.v))
+        grad.unflatten(-2, (x.shape[-2], group)).sum(-2).to(x.dtype).contiguous()
+        for grad, x in ((grad_k, call.k), (grad_v, call.v))
     )
     return of_q, of_k, of_v
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device, tokens: int) -> Tensor:
+    """Zeros of which a launch can address each head; heads come first where they would lie too far apart."""
+    if tokens * shape[-2] * shape[-1] * dtype.itemsize > MOST_BYTES:
+        turned = (*shape[:-3], shape[-2], shape[-3], shape[-1])
+        return torch.zeros(turned, dtype=dtype, device=device).transpose(-3, -2)
+    return torch.zeros(tuple(shape), dtype=dtype, device=device)
 
 
 def _shift(call: BackwardCall, instance: Instance) -> Tensor:
@@ -160,7 +156,7 @@ def _shift(call: BackwardCall, instance: Instance) -> Tensor:
 def _launch(
     call: BackwardCall, instance: AttentionBackward, shift: Tensor, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor
 ) -> None:
-    """Launch an instance; ``grad_q`` begins with its parts."""
+    """Launch an instance, which adds to ``grad_q``."""
     most_queries, most_keys = call.longest
     heads, head_dim = call.q.shape[-2:]
     tensors = [
@@ -173,7 +169,7 @@ def _launch(
     ragged = call.starts is not None
     batch = len(call.starts[0]) - 1 if call.starts is not None else len(call.q)
     scale = head_dim**-0.5 if call.scoring.scale is None else call.scoring.scale
-    strided = (*tensors, lse, grad_q[0], grad_k, grad_v)
+    strided = (*tensors, lse, grad_q, grad_k, grad_v)
     for first in range(0, batch, MOST_WORKGROUPS):
         last = min(first + MOST_WORKGROUPS, batch)
         part = slice(None) if ragged else slice(first, last)
@@ -181,10 +177,7 @@ def _launch(
         launch(
             instance,
             (-(-most_keys // instance.config.keys), heads, last - first),
-            *(tensor[part] for tensor in (*tensors, lse, shift)),
-            grad_q[:, part],
-            grad_k[part],
-            grad_v[part],
+            *(tensor[part] for tensor in (*tensors, lse, shift, grad_q, grad_k, grad_v)),
             starts_q,
             starts_k,
             scale,
@@ -196,6 +189,5 @@ def _launch(
             *(tensor.stride(-3) for tensor in (*tensors, grad_q, grad_k, grad_v)),
             *(tensor.stride(-2) for tensor in strided),
             *(0 if ragged else tensor.stride(0) for tensor in strided),
-            grad_q.stride(0) if instance.split else 0,
             *call.scoring.seen,
         )
