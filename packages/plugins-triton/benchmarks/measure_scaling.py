@@ -1,10 +1,10 @@
 """How much faster several GPUs of one host tune than one: the same points, by one process a GPU.
 
-``python benchmarks/measure_scaling.py --points FILE [--most 120] [--gpus 1 --gpus 2] --out FILE.json`` tunes the points
-of a file of shapes, or of a tuner's journal, with the first GPU, then with the first two, and so on. Their kernels must
-be in the cache on disk already (a journal's are, on the machine that wrote it), and no process compiles ahead: what is
-compared is measuring. Two rates are said of each run: of the whole run, in which a process starts for each GPU, and of
-the part after each of them has finished its first point.
+``python benchmarks/measure_scaling.py --random 60 [--most 100] [--gpus 1 --gpus 2] --out FILE.json`` tunes points that
+a seed draws for `OPS`, or with ``--points`` those of a file of shapes or of a tuner's journal: first all of them untimed,
+with every GPU, so that their kernels are in the cache on disk, then with the first GPU, with the first two, and so on.
+In the timed runs no process compiles ahead: what is compared is measuring. Two rates are said of each run: of the
+whole run, in which a process starts for each GPU, and of the part after each of them has finished its first point.
 """
 
 import argparse
@@ -24,8 +24,12 @@ import opmux
 from opmux.plugins import loading
 from opmux.shapes import Point, read_shapes
 from opmux.tuner import Progress
+from opmux.tuner.drawing import draw
 from opmux.tuner.journal import SUFFIX, Journal
 from opmux.tuner.weights import weight
+
+OPS = ("linear", "attention", "linear_backward", "rms_norm")
+"""What points are drawn for."""
 
 
 def points_of(path: Path, most: int) -> list[Point]:
@@ -39,8 +43,13 @@ def points_of(path: Path, most: int) -> list[Point]:
         found = [entry.measured.point for entry in Journal(path) if entry.measured.timings]
     else:
         found = read_shapes(path)
-    cheapest = {point.key for point in sorted(found, key=lambda p: (weight(p), p.key))[:most]}
-    return list({point.key: point for point in found if point.key in cheapest}.values())
+    return cheapest(found, most)
+
+
+def cheapest(found: Sequence[Point], most: int) -> list[Point]:
+    """Those that take least time, each once, in their order."""
+    kept = {point.key for point in sorted(found, key=lambda p: (weight(p), p.key))[:most]}
+    return list({point.key: point for point in found if point.key in kept}.values())
 
 
 def rates(finished_s: Sequence[float], workers: int) -> dict[str, float]:
@@ -63,7 +72,7 @@ def rates(finished_s: Sequence[float], workers: int) -> dict[str, float]:
     }
 
 
-def tuned(points: Sequence[Point], rounds: int, device: str | None) -> dict[str, Any]:
+def tuned(points: Sequence[Point], given: argparse.Namespace) -> dict[str, Any]:
     """Tune on every device that this process sees; what is found is thrown away."""
     finished_s: list[float] = []
 
@@ -76,20 +85,31 @@ def tuned(points: Sequence[Point], rounds: int, device: str | None) -> dict[str,
         found = opmux.tune(
             shapes=points,
             out=Path(folder) / "scaling.measured",
-            device=device,
-            rounds=rounds,
-            most_configs=1,
-            jobs=0,
+            device=given.device,
+            rounds=given.rounds,
+            most_configs=given.configs,
+            jobs=None if given.ahead else 0,
             progress=told,
         )
     return {"finished_s": finished_s, "builds": found.builds, "build_s": found.build_s, "failed": found.failed}
 
 
-def run_of(count: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Tune in a process that sees the first ``count`` GPUs."""
+def run_of(count: int, given: argparse.Namespace, ahead: bool = False) -> dict[str, Any]:
+    """Tune in a process that sees the first ``count`` GPUs.
+
+    Args:
+        count: how many.
+        given: the command line.
+        ahead: whether processes compile ahead.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus = (named if named != [""] else [str(index) for index in range(count)])[:count]
-    words = ["--points", str(given.points), "--most", str(given.most), "--rounds", str(given.rounds), "--tune"]
+    words = ["--most", str(given.most), "--rounds", str(given.rounds), "--configs", str(given.configs), "--tune"]
+    words += ["--random", str(given.random), "--seed", str(given.seed)]
+    if given.points:
+        words += ["--points", str(given.points)]
+    if ahead:
+        words.append("--ahead")
     if given.device:
         words += ["--device", given.device]
     answer = subprocess.run(
@@ -116,22 +136,32 @@ def line_of(run: dict[str, Any], first: dict[str, Any]) -> str:
 def main(words: list[str] | None = None) -> int:
     """Measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--points", type=Path, required=True)
-    parser.add_argument("--most", type=int, default=120, help="points to take, those that take least time")
+    parser.add_argument("--points", type=Path, help="a file of shapes, or a journal, instead of random points")
+    parser.add_argument("--random", type=int, default=40, help="points to draw for each op")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--most", type=int, default=100, help="points to take, those that take least time")
+    parser.add_argument("--configs", type=int, default=6, help="configs of each implementation to try")
     parser.add_argument("--gpus", type=int, action="append", default=[], help="how many GPUs; several times")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which one run is given up")
     parser.add_argument("--device", help="cpu: shows that everything works, not how fast anything is")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tune", action="store_true", help="one run with every visible GPU; its figures go to stdout")
+    parser.add_argument("--ahead", action="store_true", help="in this run processes compile ahead")
     given = parser.parse_args(words)
     loading.ensure_loaded()
-    points = points_of(given.points, given.most)
+    if given.points:
+        points = points_of(given.points, given.most)
+    else:
+        points = cheapest(draw(OPS, given.random, given.seed, given.device or "cuda"), given.most)
     if given.tune:
-        sys.stdout.write(json.dumps(tuned(points, given.rounds, given.device)) + "\n")
+        sys.stdout.write(json.dumps(tuned(points, given)) + "\n")
         return 0
     runs: list[dict[str, Any]] = []
-    for count in given.gpus or [1, 2]:
+    counts = given.gpus or [1, 2]
+    first = run_of(max(counts), given, ahead=True)
+    sys.stdout.write(f"untimed: {first['builds']} kernels compiled in {first['whole_s']:.0f} s\n")
+    for count in counts:
         runs.append(run_of(count, given))
         sys.stdout.write(line_of(runs[-1], runs[0]) + "\n")
         sys.stdout.flush()

@@ -53,4 +53,17 @@ def test_a_run_on_the_cpu(program: ModuleType, tmp_path: Path, capsys: pytest.Ca
     (run,) = data["runs"]
     assert (data["device"], data["points"], len(run["finished_s"])) == ("cpu", 2, 2)
     assert run["finished_s"] == sorted(run["finished_s"])
-    assert capsys.readouterr().out.startswith("1 GPUs: 2 points in ")
+    untimed, timed = capsys.readouterr().out.splitlines()
+    assert untimed.startswith("untimed: 0 kernels compiled in ")
+    assert timed.startswith("1 GPUs: 2 points in ")
+
+
+def test_points_are_drawn_where_no_file_is_named(
+    program: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(program, "tuned", lambda points, given: drawn.extend(points) or {})
+    assert program.main(["--random", "3", "--seed", "5", "--most", "7", "--device", "cpu", "--tune"]) == 0
+    assert len(drawn) == 7
+    assert {point.op for point in drawn} <= set(program.OPS)
+    assert capsys.readouterr().out == "{}\n"
