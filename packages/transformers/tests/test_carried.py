@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from opmux_transformers.carried import attend, carried
+from opmux_transformers.carried import Ready, attend, carried
 
 X = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
-CODES = torch.ones(6, 8, dtype=torch.int8), torch.ones(6, 1)
+CODES = Ready((torch.ones(6, 8, dtype=torch.int8), torch.ones(6, 1)))
 
 
 def test_the_tensor_that_an_attention_gets_stands_for_the_codes() -> None:
@@ -31,7 +31,7 @@ def test_the_tensor_that_an_attention_gets_stands_for_the_codes() -> None:
 
 
 def test_an_attention_inside_another_has_codes_of_its_own() -> None:
-    others = torch.zeros(6, 8, dtype=torch.int8), torch.ones(6, 1)
+    others = Ready((torch.zeros(6, 8, dtype=torch.int8), torch.ones(6, 1)))
 
     def inner(hidden_states: Tensor, outer: Tensor) -> None:
         assert carried(hidden_states) is others

@@ -6,18 +6,30 @@ Dynamo traces, it gets its own input.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Ready(NamedTuple):
+    """What an attention's linears take in place of its input.
+
+    Attributes:
+        codes: The codes of its rows, ``(m, hidden)``, and their scales.
+        parts: The linears' results, ``(m, n)``, if they have been computed in one product.
+    """
+
+    codes: tuple[Tensor, Tensor]
+    parts: Sequence[Tensor] | None = None
 
 
 class _Carried(threading.local):
     """The current tensor of a thread that stands for codes, and what it stands for."""
 
     stand_in: Tensor | None = None
-    codes: tuple[Tensor, Tensor] | None = None
+    ready: Ready | None = None
 
 
 class _Traced:
@@ -29,42 +41,42 @@ class _Traced:
     """
 
     def __init__(self) -> None:
-        self.found: tuple[Tensor, Tensor, Tensor] | None = None
+        self.found: tuple[Tensor, Ready] | None = None
 
 
 _CARRIED, _TRACED = _Carried(), _Traced()
 
 
-def carried(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The codes and scales of rows that a tensor stands for; None if it is what it is."""
+def carried(x: Tensor) -> Ready | None:
+    """What a tensor stands for; None if it is what it is."""
     if torch.compiler.is_compiling():
         found = _TRACED.found
-        return None if found is None or found[0] is not x else found[1:]
-    return _CARRIED.codes if x is _CARRIED.stand_in else None
+        return None if found is None or found[0] is not x else found[1]
+    return _CARRIED.ready if x is _CARRIED.stand_in else None
 
 
-def attend(attention: Callable[..., Any], like: Tensor, codes: tuple[Tensor, Tensor], given: dict[str, Any]) -> Any:
+def attend(attention: Callable[..., Any], like: Tensor, ready: Ready, given: dict[str, Any]) -> Any:
     """Call an attention with codes for its linears.
 
     Args:
         attention: What to call.
         like: A tensor of the shape, dtype and device of its input.
-        codes: The codes of its rows, ``(m, hidden)``, and their scales.
+        ready: What its linears take.
         given: The other keywords.
     """
-    before = _CARRIED.stand_in, _CARRIED.codes
+    before = _CARRIED.stand_in, _CARRIED.ready
     stand_in = like.new_empty(()).expand(like.shape)
-    _CARRIED.stand_in, _CARRIED.codes = stand_in, codes
+    _CARRIED.stand_in, _CARRIED.ready = stand_in, ready
     try:
         return attention(hidden_states=stand_in, **given)
     finally:
-        _CARRIED.stand_in, _CARRIED.codes = before
+        _CARRIED.stand_in, _CARRIED.ready = before
 
 
-def attend_traced(attention: Callable[..., Any], x: Tensor, codes: tuple[Tensor, Tensor], given: dict[str, Any]) -> Any:
+def attend_traced(attention: Callable[..., Any], x: Tensor, ready: Ready, given: dict[str, Any]) -> Any:
     """The same where Dynamo traces; ``x`` is the attention's input, which the codes are made of."""
     before = _TRACED.found
-    _TRACED.found = x, *codes
+    _TRACED.found = x, ready
     try:
         return attention(hidden_states=x, **given)
     finally:

@@ -20,6 +20,8 @@ from opmux.nn.quantized_product import StraightThrough, quantize_rows, quantized
 from opmux_transformers.carried import carried
 from opmux_transformers.foreign import mark
 
+PLACE = "_opmux_place"
+"""Attribute of a linear with a part of a joint weight: which of them it is."""
 CODES = "_opmux_codes"
 """Attribute of a forward that multiplies codes: its `Codes`."""
 
@@ -43,6 +45,15 @@ class Codes:
     def of_weight(self, module: nn.Module) -> tuple[Tensor, Tensor, Tensor | None]:
         """The codes of a module's weight, their scales, and its bias."""
         return tensor_of(module, "weight"), matrix(tensor_of(module, self.scale)), _bias_of(module)
+
+    def stored(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """The codes and their scales as the module holds them."""
+        return tensor_of(module, "weight"), tensor_of(module, self.scale)
+
+    def take(self, module: nn.Module, weight: Tensor, scale: Tensor) -> None:
+        """Hold equal codes and scales that lie elsewhere."""
+        own, own_scale = self.stored(module)
+        own.data, own_scale.data = weight, scale
 
     def of_input(self, module: nn.Module) -> Tensor | None:
         """The scale of static activations, ``(1, 1)``."""
@@ -102,6 +113,8 @@ class Kept:
     def made_again(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The same, quantised now whatever is kept."""
         key, codes = _key(weight), self._quantized(weight)
+        for tensor in codes:  # a CUDA graph of a compiled model would copy them at each replay
+            torch._dynamo.mark_static_address(tensor)
         self.made_of = weakref.ref(weight)
         self.codes = codes
         self.key = key
@@ -136,6 +149,16 @@ class MadeCodes(Codes):
         """The codes, their scales, and the bias."""
         kept: Kept = getattr(module, self.scale)
         return *kept.of(tensor_of(module, "weight")), _bias_of(module)
+
+    def stored(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """The codes and their scales."""
+        kept: Kept = getattr(module, self.scale)
+        return kept.of(tensor_of(module, "weight"))
+
+    def take(self, module: nn.Module, weight: Tensor, scale: Tensor) -> None:
+        """Keep equal codes and scales that lie elsewhere."""
+        kept: Kept = getattr(module, self.scale)
+        kept.codes = weight, scale
 
     def dtype(self, module: nn.Module) -> torch.dtype:
         """The dtype of the codes."""
@@ -186,6 +209,9 @@ def forward_of(codes: Codes) -> Callable[..., Tensor]:
         if weight.element_size() > 1:  # in a check, or dequantised since
             return functional.linear(input, weight, bias)
         ready = carried(input)
+        if ready is not None and ready.parts is not None:
+            part: Tensor = ready.parts[self.__dict__[PLACE]]
+            return part.view(*input.shape[:-1], part.shape[-1])
         rows = input if ready is not None else input.reshape(-1, input.shape[-1])
         out_dtype = (autocast_dtype(input) if codes.casts else None) or input.dtype
         backend = backend_of(self)
@@ -195,7 +221,11 @@ def forward_of(codes: Codes) -> Callable[..., Tensor]:
             bias = bias.detach() if bias is not None and original is None else bias
             out: Any = StraightThrough.apply(rows, original, weight, scale, codes.of_input(self), bias, options)  # type: ignore[no-untyped-call]
         else:
-            q, x_scale = ready or quantize_rows(rows, weight.dtype, codes.activations, codes.of_input(self), backend)
+            q, x_scale = (
+                ready.codes
+                if ready is not None
+                else quantize_rows(rows, weight.dtype, codes.activations, codes.of_input(self), backend)
+            )
             out = quantized_product(q, x_scale, weight, scale, bias, out_dtype, backend)
         result: Tensor = out.view(*input.shape[:-1], weight.shape[0])
         return result

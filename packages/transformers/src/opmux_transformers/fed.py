@@ -13,7 +13,7 @@ import opmux
 from opmux.nn.quantized_product import ACTIVATIONS
 from opmux_transformers.calls import watched
 from opmux_transformers.carried import carried
-from opmux_transformers.coded import Codes, backend_of, codes_of
+from opmux_transformers.coded import PLACE, Codes, backend_of, codes_of
 
 
 def taking(modules: Sequence[Any]) -> tuple[Codes, torch.dtype] | None:
@@ -45,7 +45,13 @@ def products(modules: Sequence[Any], x: Tensor) -> list[Tensor] | None:
     if taken is None:
         return None
     ready = carried(x)
-    q, scale = ready or opmux.quantize(x.reshape(-1, x.shape[-1]), dtype=taken[1], block=block_of(taken[0]))
+    if ready is not None and ready.parts is not None:
+        parts = [ready.parts[module.__dict__[PLACE]] for module in modules]
+        return [part.view(*x.shape[:-1], part.shape[-1]) for part in parts]
+    if ready is not None:
+        q, scale = ready.codes
+    else:
+        q, scale = opmux.quantize(x.reshape(-1, x.shape[-1]), dtype=taken[1], block=block_of(taken[0]))
     return [product(module, q, scale, x.shape, x.dtype) for module in modules]
 
 

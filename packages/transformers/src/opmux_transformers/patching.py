@@ -12,6 +12,7 @@ from opmux.errors import InvalidArgument
 from opmux_transformers.attention import NAME, NAMED
 from opmux_transformers.coded import Kept
 from opmux_transformers.experts import NAME as NAME_OF_EXPERTS
+from opmux_transformers.joint import Joint, joined_again
 from opmux_transformers.kinds import KINDS
 from opmux_transformers.kinds import attention as attention_kind
 from opmux_transformers.kinds import experts as experts_kind
@@ -79,11 +80,15 @@ def _replace(survey: Survey, patch: Patch) -> None:
 
 
 def _quantize_again(patch: Patch) -> None:
-    """Make the codes that are kept beside weights again: the weights may have been written through ``.data``."""
+    """Make the codes that are kept beside weights again, which may have been written through ``.data``; join them."""
     for change in patch.changes:
         kept = vars(change.owner).get(change.name)
         if isinstance(kept, Kept):
             kept.made_again(getattr(change.owner, kept.name))
+    for change in patch.changes:
+        joint = vars(change.owner).get(change.name)
+        if isinstance(joint, Joint):
+            vars(change.owner)[change.name] = joined_again(change.owner, joint)
 
 
 def _undo(patch: Patch) -> None:

@@ -7,6 +7,7 @@ from opmux_transformers.kinds.cache import CACHE
 from opmux_transformers.kinds.decode import DECODE
 from opmux_transformers.kinds.experts import EXPERTS
 from opmux_transformers.kinds.gate import GATE
+from opmux_transformers.kinds.joint import JOINTS
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.linear import LINEAR
 from opmux_transformers.kinds.loss import LOSS
@@ -31,6 +32,7 @@ KINDS: list[Kind[Any]] = [
     LOSS,
     EXPERTS,
     QUANTIZE,
+    JOINTS,  # needs residual sums and the codes that the kind before makes
 ]
 """In the order in which they are judged, replaced and reported; undone in reverse. Each may use the findings of those
 before it."""

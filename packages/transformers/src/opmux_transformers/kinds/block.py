@@ -19,10 +19,11 @@ from opmux_transformers.calls import (
     may_be_fed,
     watched,
 )
-from opmux_transformers.carried import attend, attend_traced
+from opmux_transformers.carried import Ready, attend, attend_traced
 from opmux_transformers.coded import Codes
 from opmux_transformers.fed import block_of, taking
 from opmux_transformers.foreign import is_marked, mark
+from opmux_transformers.joint import joint_of
 from opmux_transformers.kinds.gate import Gate, gate_of, of_codes
 from opmux_transformers.kinds.norm import Norm, weight_of
 from opmux_transformers.kinds.norm import forward_of as norm_forward_of
@@ -125,8 +126,8 @@ def forward_of(block: Block) -> Callable[..., Tensor]:
 
 def _codes_of_attention(
     block: Block, norm_forward: Callable[..., Any], norm: Any, attention: Any, x: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """The norm of an attention's input as the codes that its linears take; None if they take none.
+) -> Ready | None:
+    """The norm of an attention's input as the codes that its linears take, or their results; None if they take none.
 
     ``norm_forward`` is the forward of such a norm: Dynamo would trace the cached function that returns it, and get
     another one.
@@ -143,7 +144,9 @@ def _codes_of_attention(
     q, scale = opmux.rms_norm_quantize(
         x, weight_of(norm), dtype=dtype, block=block_of(codes), eps=getattr(norm, spec.eps), weight_offset=spec.offset
     )
-    return q.view(-1, q.shape[-1]), scale.reshape(-1, scale.shape[-1])
+    made = q.view(-1, q.shape[-1]), scale.reshape(-1, scale.shape[-1])
+    joint = joint_of(attention, block.fed)
+    return Ready(made, None if joint is None else joint.product(*made, x.dtype).split(joint.sizes, -1))
 
 
 def _is_checked(attention: nn.Module) -> bool:

@@ -57,5 +57,10 @@ def _taking(trial: Trial, attention: str, x: Tensor, given: dict[str, Any]) -> t
 
 
 def _instead(forward: Any, stand_in: Tensor, x: Tensor) -> Any:
-    """A forward that takes the input for what stands in for it."""
-    return lambda input, *rest, **given: forward(x if input is stand_in else input, *rest, **given)
+    """A forward that takes the input for what stands in for it; its result lies as a part of a joint one does."""
+
+    def instead(input: Tensor, *rest: Any, **given: Any) -> Any:
+        found = forward(x if input is stand_in else input, *rest, **given)
+        return torch.cat([found, found], -1)[..., : found.shape[-1]]
+
+    return instead

@@ -20,6 +20,7 @@ from opmux_transformers.calls import all_are_watched, call, call_as_module, may_
 from opmux_transformers.coded import codes_of
 from opmux_transformers.fed import gated, product, products
 from opmux_transformers.foreign import mark, whose_forward, whose_hooks
+from opmux_transformers.joint import joint_of
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.norm import takes_one_input
 from opmux_transformers.survey import Survey
@@ -41,6 +42,8 @@ GATED = "_opmux_gate"
 """Attribute of a forward that computes a gated MLP: its `Gate`."""
 
 _SWIGLU = "silu_and_mul"
+_AS_PACKED = dict(zip(APART, PACKED, strict=True))
+"""The op for both halves side by side, by that for halves apart."""
 _LARGE = 100.0
 """Factor on the input of a second check, which finds clamped values."""
 
@@ -243,13 +246,18 @@ def gate_of(module: Any) -> Gate | None:
 
 def of_codes(gate: Gate, module: Any, q: Tensor, scale: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """The result of such a module whose input linears take these codes, ``(*shape)`` in this dtype."""
-    children = module._modules
-    parts = [product(children[name], q, scale, shape, dtype) for name in gate.inputs]
-    if gate.op == _SWIGLU and (fed := gated(children[gate.output], parts[0])) is not None:
+    children, op = module._modules, gate.op
+    joint = joint_of(module, gate.inputs)
+    if joint is None:
+        parts = [product(children[name], q, scale, shape, dtype) for name in gate.inputs]
+    else:
+        both = joint.product(q, scale, dtype)
+        parts, op = [both.view(*shape[:-1], both.shape[-1])], _AS_PACKED[op]
+    if op == _SWIGLU and (fed := gated(children[gate.output], parts[0])) is not None:
         return fed
     ops: dict[str, Callable[..., Tensor]] = {**APART, **PACKED}
     ask = call_as_module if all_are_watched() else call
-    result: Tensor = ask(children[gate.output], ops[gate.op](*parts))
+    result: Tensor = ask(children[gate.output], ops[op](*parts))
     return result
 
 
