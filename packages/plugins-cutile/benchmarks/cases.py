@@ -336,6 +336,39 @@ def _grouped() -> Iterator[Example]:
                 )  # fmt: skip
 
 
+DECODE = (
+    (64, 8192, 16, 32, 8, 128),
+    (64, 8192, 64, 32, 8, 128),
+    (8, 32768, 64, 32, 8, 128),
+    (128, 4096, 64, 64, 8, 128),
+)
+"""Sequences, keys, page size, heads, kv_heads and head_dim of decoding that is timed."""
+
+
+def decode() -> Iterator[Example]:
+    """Decoding from paged caches that is timed, beside a copy of as many bytes as the caches have."""
+    for sizes in DECODE:
+        for stored in (BF16, torch.float8_e4m3fn):
+            batch, keys, size, heads, kv_heads, dim = sizes
+            yield Example(
+                "paged_attention", f"{batch}x{keys} in pages of {size}, {heads}/{kv_heads}x{dim} {str(stored)[6:]}",
+                lambda d, s=sizes, t=stored: _decode_of(d, s, t),  # type: ignore[misc]
+                {"max_seqlen_q": 1, "max_seqlen_k": keys},
+            )  # fmt: skip
+
+
+def _decode_of(device: str, sizes: tuple[int, ...], stored: torch.dtype) -> list[Tensor | None]:
+    batch, keys, size, heads, kv_heads, dim = sizes
+    each = keys // size
+    caches = [drawn(device, batch * each, size, kv_heads, dim).to(stored) for _ in range(2)]
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    lengths = torch.full((batch,), keys, dtype=torch.int32, device=device)
+    table = torch.arange(batch * each, dtype=torch.int32, device=device)
+    if device != "meta":
+        table = table[torch.randperm(batch * each, generator=torch.Generator().manual_seed(1)).to(device)]
+    return [drawn(device, batch, heads, dim), *caches, starts, lengths, table.view(batch, each), *[None] * 4]
+
+
 FLASH = ((4, 4096, 32, 8, 128, True), (4, 4096, 32, 8, 128, False), (2, 8192, 16, 16, 64, True))
 """batch, seq, heads, kv_heads, head_dim and causal of attention that is timed."""
 

@@ -7,6 +7,13 @@ columns each step of k is one block, and its product is scaled before it is adde
 import cuda.tile as ct
 
 
+def scales_of(w_scale, n, k, columns, BLOCK_N: ct.Constant[int], W_ROWS: ct.Constant[int]):
+    """The scales of the rows of w in tile n: one, where a block of w has all of them."""
+    if W_ROWS % BLOCK_N == 0:
+        return ct.gather(w_scale, (n * BLOCK_N // W_ROWS, k))
+    return ct.gather(w_scale, (columns // W_ROWS, k))
+
+
 @ct.kernel
 def scaled_linear(
     x, w, x_scale, w_scale, bias, y,
@@ -29,14 +36,22 @@ def scaled_linear(
         places = m * BLOCK_M + ct.arange(BLOCK_M, dtype=ct.int32)
         columns = n * BLOCK_N + ct.arange(BLOCK_N, dtype=ct.int32)
         total = ct.zeros((BLOCK_M, BLOCK_N), dtype=ct.float32)
+        if W_ROWS:
+            down_scale = ct.gather(x_scale, (places, 0))
+            across_scale = scales_of(w_scale, n, 0, columns, BLOCK_N, W_ROWS)
         for k in range(steps):
             a = ct.load(x, (m, k), (BLOCK_M, BLOCK_K), padding_mode=ct.PaddingMode.ZERO)
             b = ct.load(w, (k, n), (BLOCK_K, BLOCK_N), order=(1, 0), padding_mode=ct.PaddingMode.ZERO)
             if W_ROWS:
-                part = ct.mma(a, b, ct.zeros((BLOCK_M, BLOCK_N), dtype=ct.float32))
-                down_scale = ct.gather(x_scale, (places, k))[:, None]
-                across_scale = ct.gather(w_scale, (columns // W_ROWS, k))[None, :]
-                total = total + part * down_scale * across_scale
+                # Those of the next step are read during this one's product.
+                next_down = ct.gather(x_scale, (places, k + 1))
+                next_across = scales_of(w_scale, n, k + 1, columns, BLOCK_N, W_ROWS)
+                part = ct.mma(a, b, ct.zeros((BLOCK_M, BLOCK_N), dtype=ct.float32), use_fast_acc=W_ROWS % BLOCK_N != 0)
+                if W_ROWS % BLOCK_N == 0:
+                    total = total + part * (down_scale * across_scale)[:, None]
+                else:
+                    total = total + part * down_scale[:, None] * across_scale[None, :]
+                down_scale, across_scale = next_down, next_across
             else:
                 total = ct.mma(a, b, total)
         if W_ROWS == 0:

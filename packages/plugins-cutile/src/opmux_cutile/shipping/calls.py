@@ -90,12 +90,12 @@ def _heads(shape: ModelShape) -> Iterator[Call]:
     masked: dict[str, Any] = {"causal": True, "softcap": shape.softcap}
     for window in {-1, shape.window}:
         options = {**masked, "window": (window, 0 if window >= 0 else -1)}
-        lengths = {"max_seqlen_q": tokens, "max_seqlen_k": tokens}
+        bounds = {"max_seqlen_q": tokens, "max_seqlen_k": tokens}
         sinks = _meta(heads) if shape.sinks else None
         for op in ("attention", "attention_lse"):
             yield op, (q[None], k[None], k[None], sinks), options
         for op in ("attention_varlen", "attention_varlen_lse"):
-            yield op, (q, k, k, ints, ints, sinks), options | lengths
+            yield op, (q, k, k, ints, ints, sinks), options | bounds
         for page_size, stored in PAGES:
             cache = _meta(100, page_size, kv_heads, dim, dtype=stored)
             for batch, new in BATCHES:
