@@ -236,11 +236,41 @@ ASSEMBLY_ARCHS = ("gfx942", "gfx950")
 @nox.session(name="test-ck")
 def ck(session: nox.Session) -> None:
     """Build Composable Kernel's instances from its sources (fetches 40 MB) and run them on the emulator."""
-    install(session, f"{CORE}[cli,testing]", JIT, f"{CK}[testing]", EMULATOR)
-    archive = session.run("python", f"{CK}/with_ck/fetching.py", silent=True)
-    environment = {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "ck", "OPMUX_CK_DIR": str(archive).strip().splitlines()[-1]}
+    environment = prepare_ck(session)
     session.run("python", "-m", "pytest", f"{CK}/with_ck", env=environment)
-    arguments = ["--profile", "small", "--jobs", "2", *session.posargs]
+    emulate_ck(session, environment, "--profile", "small", "--jobs", "2", *session.posargs)
+
+
+@nox.session(name="test-ck-oldest")
+def ck_oldest(session: nox.Session) -> None:
+    """Build one instance of each family that the oldest supported Composable Kernel has (fetches 8 MB), and run it."""
+    environment = prepare_ck(session, "older")
+    session.run("python", "-m", "pytest", f"{CK}/with_ck/test_covering.py", env=environment)
+    emulate_ck(session, environment, "--profile", "emulator-some", *NORMS_OF_CK)
+
+
+@nox.session(name="ci-ck")
+def ci_ck(session: nox.Session) -> None:
+    """Build one instance of each family from Composable Kernel's sources (fetches 40 MB), and run it."""
+    environment = prepare_ck(session)
+    session.run("python", "-m", "pytest", f"{CK}/with_ck/test_covering.py", env=environment)
+    emulate_ck(session, environment, "--profile", "emulator-some", *NORMS_OF_CK)
+
+
+NORMS_OF_CK = [word for op in ("rms_norm", "add_rms_norm_quantize", "layer_norm") for word in ("--op", op)]
+"""What the conformance suite runs where time is short: an instance of a norm compiles in seconds."""
+
+
+def prepare_ck(session: nox.Session, *release: str) -> dict[str, str]:
+    """Install the backend and fetch the sources of a release; returns the environment that its tests run in."""
+    build_tools = ["setuptools", "wheel", "packaging", "psutil"] if release else []  # for a source distribution
+    install(session, f"{CORE}[cli,testing]", JIT, f"{CK}[testing]", EMULATOR, *build_tools)
+    archive = session.run("python", f"{CK}/with_ck/fetching.py", *release, silent=True)
+    return {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "ck", "OPMUX_CK_DIR": str(archive).strip().splitlines()[-1]}
+
+
+def emulate_ck(session: nox.Session, environment: dict[str, str], *arguments: str) -> None:
+    """Run the conformance suite through the native launcher on the emulator's HIP library."""
     within = ["--within", "opmux_emulator.jit_launches:on(gfx942)"]
     session.run("opmux", "conformance", "ck", *arguments, *within, env=environment)
 

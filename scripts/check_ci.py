@@ -24,7 +24,7 @@ CHECKS_NOTHING = ("generate",)
 """Sessions that write files. The pages are compared with their sources by `docs`, the stub by `types`."""
 
 
-BY_HAND = ("test-foreign", "test-ck")
+BY_HAND = ("test-foreign", "test-ck", "test-ck-oldest")
 """Sessions that fetch programs or sources of others from the network."""
 
 
