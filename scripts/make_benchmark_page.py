@@ -4,8 +4,8 @@
 and attention.md, its linear layers and its attention on shapes that tuning never saw; ``choice_page`` has choice.md,
 what opmux chooses on such calls, and ``paged_page`` has paged.md, paged decode with few kv heads, each once a run was
 measured; ``host_page`` has host.md, host times, likewise; ``quantised_page`` has quantised.md, 8-bit codes, groups and
-losses; ``deepgemm_page`` has deepgemm.md, the products for Hopper GPUs, likewise; ``models_page`` has models.md, whole
-Hugging Face models.
+losses; ``deepgemm_page`` has deepgemm.md, the products for Hopper GPUs, and ``cutile_page`` cutile.md, the CUDA Tile
+backend, likewise; ``models_page`` has models.md, whole Hugging Face models.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -19,6 +19,7 @@ from pathlib import Path
 from attention_page import attention_page
 from choice_page import choice_page
 from choice_plot import choice_plot
+from cutile_page import cutile_page
 from deepgemm_page import deepgemm_page
 from host_page import host_page
 from models_page import models_page, models_plot
@@ -45,6 +46,8 @@ if (FOLDER / "data" / "choice.json").exists():
     MADE |= {"choice.md": choice_page, "choice.svg": choice_plot}
 if (FOLDER / "data" / "deepgemm.json").exists():
     MADE |= {"deepgemm.md": deepgemm_page}
+if (FOLDER / "data" / "cutile.json").exists():
+    MADE |= {"cutile.md": cutile_page}
 if (FOLDER / "data" / "paged.json").exists():
     MADE |= {"paged.md": paged_page}
 if (FOLDER / "data" / "host_times.json").exists():

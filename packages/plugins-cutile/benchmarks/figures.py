@@ -1,11 +1,11 @@
 """The figures of docs/benchmarks/cutile.md: each call in the heuristic's config beside its peers, in one run.
 
-    python packages/plugins-cutile/benchmarks/figures.py --record sources.pickle --arch sm_90   # what a bundle has to have
+    python packages/plugins-cutile/benchmarks/figures.py --record sources.pickle   # what a bundle has to have
     python packages/plugins-cutile/benchmarks/figures.py --out docs/benchmarks/data/cutile.json
 
-Times are medians of CUDA events around calls that take turns, with a second-level cache that has been overwritten. Peers
-are a copy of as many bytes, cuBLASLt (``torch.nn.functional.linear``, ``torch._scaled_mm``), cuDNN, and the Triton
-backend. Host times are those of 100 planned calls in a row, median of 30.
+Times are medians of CUDA events around calls that take turns, with a second-level cache that has been overwritten.
+Peers are a copy of as many bytes, cuBLASLt (``torch.nn.functional.linear``, ``torch._scaled_mm``), cuDNN, the Triton
+backend too. Host times are those of 100 planned calls in a row, median of 30.
 """
 
 import argparse
