@@ -169,7 +169,7 @@ def difference(example: Example, found: Tensor, wanted: Tensor) -> str:
     # A sum in another order is off by some roundings of its largest terms.
     largest = float(b[b.isfinite()].abs().max()) if b.isfinite().any() else 0.0
     room = 2.0**-18 * largest if "linear" in example.op or "norm_backward" in example.op else 1e-6
-    if example.op == "scaled_linear":  # the matrix units keep 14 bits of a short sum
+    if example.op.startswith("scaled_"):  # the matrix units keep 14 bits of a short sum
         room = 2.0**-13 * largest
     if "quantize" in example.op:  # scales
         room = 4e-7 * largest

@@ -8,6 +8,7 @@ from opmux_cutile.attention import implementations as attention
 from opmux_cutile.cache import implementations as cache
 from opmux_cutile.gates import implementations as gates
 from opmux_cutile.grouped import implementations as grouped
+from opmux_cutile.grouped import scaled_implementations as scaled_groups
 from opmux_cutile.norms import implementations as norms
 from opmux_cutile.paged import implementations as paged
 from opmux_cutile.products import implementations as products
@@ -29,6 +30,7 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from cache.RECORDS
     yield from paged.RECORDS
     yield from grouped.RECORDS
+    yield from scaled_groups.RECORDS
     yield from scaled.RECORDS
     yield from quantization.RECORDS
 

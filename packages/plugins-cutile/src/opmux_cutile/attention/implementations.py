@@ -44,4 +44,33 @@ def _record(op: str) -> Implementation:
     )
 
 
-RECORDS = tuple(_record(op) for op in ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse"))
+def _backward_record(op: str) -> Implementation:
+    given = ("grad_out", "q", "k", "v", "out")
+    return Implementation(
+        op=op,
+        target=f"opmux_cutile.attention.backward:{op}",
+        archs=ARCHS,
+        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        when=(
+            Dtype("q", "bfloat16", "float16"),
+            Dtype("sinks", "bfloat16", "float16", "float32"),
+            *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
+            *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
+            UnitStride(*given, "sinks"),
+            *(Aligned(name) for name in given),
+            *(MaxNumel(name, MOST) for name in given),
+        ),
+        features=(Exact("head_dim"), Exact("value_dim")),
+        config="opmux_cutile.attention.backward_configs:attention_backward_config",
+        config_schema="opmux_cutile.attention.backward_configs:AttentionBackwardConfig",
+        space="opmux_cutile.attention.backward_configs:attention_backward_space",
+        capturable=True,
+        deterministic=True,
+        caveats=(Caveat.MASKED_NONFINITE, Caveat.NONFINITE_KIND),
+    )
+
+
+RECORDS = (
+    *map(_record, ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse")),
+    *map(_backward_record, ("attention_backward", "attention_varlen_backward")),
+)

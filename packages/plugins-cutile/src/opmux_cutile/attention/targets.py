@@ -88,14 +88,14 @@ def _launch(
     op: str, name: str, given: tuple[Tensor, ...], offsets: tuple[Tensor, ...], sinks: Tensor | None, out: Tensor,
     lse: Tensor, wants_lse: bool, queries: int, sequences: int, config: AttentionConfig, scoring: dict[str, Any],
 ) -> None:  # fmt: skip
-    q, k, v = map(_apart, given)
+    q, k, v = map(apart, given)
     left, right = scoring["window"]
     right = 0 if scoring["causal"] else right
     cap = scoring["softcap"]
     scale = q.shape[-1] ** -0.5 if scoring["scale"] is None else scoring["scale"]
     heads = q.shape[2]
     kernel = _kernel(
-        op, name, config, _name(q), _tile(q), _tile(v), cap > 0.0,
+        op, name, config, _name(q), tile_of(q), tile_of(v), cap > 0.0,
         left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks), wants_lse,
     )  # fmt: skip
     grid = -(-queries // config.block_m), heads, sequences
@@ -114,13 +114,13 @@ def packed_where_single(x: Tensor) -> Tensor:
     return x if tuple(steps) == x.stride() else x.as_strided(x.shape, steps)
 
 
-def _apart(x: Tensor) -> Tensor:
+def apart(x: Tensor) -> Tensor:
     """Heads that do not overlap, copied where they do; a dim of one element gets the stride of a packed one."""
     overlap = any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True))
     return packed_where_single(x.contiguous() if overlap else x)
 
 
-def _tile(x: Tensor) -> int:
+def tile_of(x: Tensor) -> int:
     """Columns of the tile for a tensor's heads: a step of the matrix units at least."""
     return max(power_of_two(x.shape[-1]), 16)
 

@@ -1,6 +1,7 @@
-"""Products of groups of rows in CUDA Tile: a block computes one tile of one group, which it finds on the GPU.
+"""Products of groups of rows in CUDA Tile: a block computes one tile of one group.
 
-Rows of no group are neither read nor written.
+Rows of no group are neither read nor written. Which tile of which group a block has in a ragged product is written
+to a table by a kernel of its own: in the product's, the sums that find it take registers from the tile.
 """
 
 import cuda.tile as ct
@@ -17,31 +18,50 @@ def multiply(x, w, y, group, m, n, BLOCK_M: ct.Constant[int], BLOCK_N: ct.Consta
 
 
 @ct.kernel
-def ragged(
-    x, w, offsets, sizes, y, groups: int,
-    BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], BLOCK_K: ct.Constant[int], GROUPS: ct.Constant[int],
-    SIZED: ct.Constant[bool],
+def find_tiles(
+    offsets, sizes, table, groups: int,
+    BLOCK_M: ct.Constant[int], GROUPS: ct.Constant[int], SIZED: ct.Constant[bool], WRITTEN: ct.Constant[int],
 ):  # fmt: skip
-    """Groups that follow each other in x. Tiles are numbered through the groups; the grid may have too many."""
-    tile = ct.bid(1)
+    """For each tile of BLOCK_M rows: its group, its place in it, and where the group's rows begin and end.
+
+    Tiles are numbered through the groups, and a block writes those of its group; a last one writes that the tiles after
+    them belong to none.
+    """
+    group = ct.bid(0)
     each = ct.arange(GROUPS, dtype=ct.int32)
-    begins = ct.gather(offsets, (each,))
     if SIZED:
         rows = ct.gather(sizes, (each,))
     else:
-        rows = ct.where(each < groups, ct.gather(offsets, (each + 1,)) - begins, 0)
-    ends = ct.cumsum((rows + (BLOCK_M - 1)) // BLOCK_M, axis=0)
-    # As many groups end before the tile as its own number.
-    group = ct.sum(ct.where(ends <= tile, 1, 0).astype(ct.int32), axis=0).item()
+        rows = ct.where(each < groups, ct.gather(offsets, (each + 1,)) - ct.gather(offsets, (each,)), 0)
+    tiles = (rows + (BLOCK_M - 1)) // BLOCK_M
+    first = ct.sum(ct.where(each < group, tiles, 0), axis=0).item()
+    count = table.shape[1] - first
+    begin, end = 0, 0
     if group < groups:
-        before = ct.max(ct.where(ends <= tile, ends, 0), axis=0).item()
+        count = ct.sum(ct.where(each == group, tiles, 0), axis=0).item()
         begin = ct.gather(offsets, group).item()
-        if SIZED:
-            end = begin + ct.gather(sizes, group).item()
-        else:
-            end = ct.gather(offsets, group + 1).item()
-        multiply(x.slice(0, begin, end), w, y.slice(0, begin, end), group, tile - before, ct.bid(0),
-                 BLOCK_M, BLOCK_N, BLOCK_K)  # fmt: skip
+        end = begin + ct.sum(ct.where(each == group, rows, 0), axis=0).item()
+    for part in range(ct.cdiv(count, WRITTEN)):
+        places = part * WRITTEN + ct.arange(WRITTEN, dtype=ct.int32)
+        there = places < count
+        ct.scatter(table, (0, first + places), group, mask=there)
+        ct.scatter(table, (1, first + places), places, mask=there)
+        ct.scatter(table, (2, first + places), begin, mask=there)
+        ct.scatter(table, (3, first + places), end, mask=there)
+
+
+@ct.kernel
+def ragged(
+    x, w, table, y, groups: int,
+    BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], BLOCK_K: ct.Constant[int],
+):  # fmt: skip
+    """Groups that follow each other in x; the table says which tile a block has."""
+    tile = ct.bid(1)
+    group = ct.gather(table, (0, tile)).item()
+    if group < groups:
+        m, begin, end = (ct.gather(table, (1, tile)).item(), ct.gather(table, (2, tile)).item(),
+                         ct.gather(table, (3, tile)).item())  # fmt: skip
+        multiply(x.slice(0, begin, end), w, y.slice(0, begin, end), group, m, ct.bid(0), BLOCK_M, BLOCK_N, BLOCK_K)
 
 
 @ct.kernel

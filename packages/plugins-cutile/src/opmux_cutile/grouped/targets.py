@@ -4,11 +4,11 @@ from functools import lru_cache
 
 from torch import Tensor
 
+from opmux_cutile.grouped.tables import TABLE, tiles_of
 from opmux_cutile.launching import TileKernel, launch
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
 from opmux_cutile.products.configs import LinearConfig
 from opmux_cutile.products.targets import apart
-from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.grouped.kernels"
 
@@ -21,12 +21,9 @@ def grouped_linear(
     y = x.new_empty((len(x), n))
     if not y.numel() or not groups:
         return y
-    tiles = len(x) // config.block_m + groups  # each group has at most one that is not full
-    offsets = group_offsets.contiguous()
-    sizes = offsets if group_sizes is None else group_sizes.contiguous()
-    kernel = _ragged(config, str(x.dtype).removeprefix("torch."), power_of_two(groups), group_sizes is not None)
-    grid = -(-n // config.block_n), tiles, 1
-    launch(kernel, grid, apart(x), w.contiguous(), offsets, sizes, y, groups)
+    table = tiles_of("grouped_linear", len(x), config.block_m, group_offsets, group_sizes)
+    kernel = _ragged(config, str(x.dtype).removeprefix("torch."))
+    launch(kernel, (-(-n // config.block_n), table.shape[1], 1), apart(x), w.contiguous(), table, y, groups)
     return y
 
 
@@ -50,13 +47,10 @@ def _matrices(dtype: str) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=1024)
-def _ragged(config: LinearConfig, dtype: str, groups: int, sized: bool) -> TileKernel:
+def _ragged(config: LinearConfig, dtype: str) -> TileKernel:
     matrix, weights = _matrices(dtype)
-    numbers = Array("int32", (None,), (1,), False)
-    sizes = (config.block_m, config.block_n, config.block_k, groups, sized)
-    parameters: tuple[Parameter, ...] = (
-        matrix, weights, numbers, numbers, matrix, Scalar("int32"), *map(Constant, sizes),
-    )  # fmt: skip
+    sizes = (config.block_m, config.block_n, config.block_k)
+    parameters: tuple[Parameter, ...] = (matrix, weights, TABLE, matrix, Scalar("int32"), *map(Constant, sizes))
     return TileKernel("grouped_linear", MODULE, "ragged", parameters, config.hints)
 
 

@@ -1,0 +1,57 @@
+"""The tiles of the gradients of attention."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.tiles import power_of_two
+
+
+@dataclass(frozen=True)
+class AttentionBackwardConfig:
+    """The tiles of both kernels that multiply.
+
+    Attributes:
+        of_keys: of the gradients of keys and values: ``block_n`` of these, ``block_m`` queries in a step.
+        of_keys_capped: the same where scores are capped, whose slopes take registers.
+        of_queries: of the gradients of queries: ``block_m`` of these, ``block_n`` keys in a step.
+        apart: whether the gradients of keys and of values are computed by a launch each, where the sums of both do not
+            fit the registers.
+    """
+
+    of_keys: AttentionConfig
+    of_keys_capped: AttentionConfig
+    of_queries: AttentionConfig
+    apart: bool = False
+
+
+def attention_backward_config(arch: Arch, features: Mapping[str, Any]) -> AttentionBackwardConfig:
+    """Two groups of warps with 64 keys or queries each, or one where heads are wide."""
+    widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    if widest > 128:
+        tile = AttentionConfig(64, 64, 4)
+        return AttentionBackwardConfig(tile, tile, tile, apart=True)
+    keys = AttentionConfig(64, 128, 8) if widest > 64 else AttentionConfig(128, 128, 8)
+    capped = AttentionConfig(32, 128, 8) if widest > 64 else AttentionConfig(64, 128, 8)
+    return AttentionBackwardConfig(keys, capped, AttentionConfig(128, 64, 8))
+
+
+def attention_backward_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionBackwardConfig]:
+    """The choice, and other tiles of each kernel beside the choice for the others."""
+    chosen = attention_backward_config(arch, features)
+    yield chosen
+    widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    for block_m in (32, 64, 128):
+        for block_n in (32, 64, 128):
+            for warps in (4, 8):
+                tile, room = AttentionConfig(block_m, block_n, warps), warps * 32 * 208
+                sums = 1 if chosen.apart else 2
+                if block_n >= 64 and block_n * (sums * widest + 2 * block_m) <= room:
+                    if tile != chosen.of_keys:
+                        yield replace(chosen, of_keys=tile)
+                    if tile != chosen.of_keys_capped:
+                        yield replace(chosen, of_keys_capped=tile)
+                if block_m >= 64 and block_m * (widest + 2 * block_n) <= room and tile != chosen.of_queries:
+                    yield replace(chosen, of_queries=tile)
