@@ -21,7 +21,7 @@ os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 import torch
 from torch import Tensor
 
-from opmux_deepgemm import launching
+from opmux_deepgemm import launching, targets
 from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
@@ -244,7 +244,8 @@ def short(config: Config) -> str:
     """A config in few letters."""
     c = config
     turns = f"a{c.alternate}" if c.alternate else ""
-    return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}{turns}"
+    turns += f"p{c.pieces}" if c.pieces else ""
+    return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}{'x' * c.share_x}{turns}"
 
 
 def compare(family: str, m: int, n: int, k: int, configs: list[Config], flush: Tensor) -> str:
@@ -426,11 +427,14 @@ def run_calls(_: str) -> None:
     torch.cuda.synchronize()
     assert torch.equal(z, y), "a captured call gives other bits"
     torch.testing.assert_close(one, torch.nn.functional.linear(row, w), rtol=2e-2, atol=2e-1)
+    given = torch.empty(1, len(w), dtype=torch.bfloat16, device="cuda")
     opmux.policy.prefer("deepgemm")  # a call that names its backend is checked in full each time
     for name, call in {
         "opmux.linear, the backend named": lambda: opmux.linear(row, w, backend="deepgemm"),
         "opmux.linear, the backend preferred": lambda: opmux.linear(row, w),
+        "opmux.linear, the backend preferred, into a given result": lambda: opmux.linear(row, w, out=given),
         "opmux.linear.bind": partial(opmux.linear.bind(row, w), row, w),
+        "the target, into a given result": partial(targets.linear, row, w, None, config=last_config(row, w), out=given),
         "torch": lambda: torch.nn.functional.linear(row, w),
         "torch.empty_like": lambda: torch.empty_like(row),
         "the launch alone, kept": kept_launch(row, w),
@@ -453,10 +457,14 @@ def kept_launch(row: Tensor, w: Tensor) -> Callable[[], object]:
     return partial(kept.launch, row, w, row.new_empty(len(row), len(w)))
 
 
+def last_config(row: Tensor, w: Tensor) -> Config:
+    """The config of the launch that is kept for a call."""
+    return next(one.config for alike in launching._kept.values() for one in alike if one.same(row, w))
+
+
 def packed_launch(row: Tensor, w: Tensor) -> Callable[[], object]:
     """The same launch with arguments that are ready: little more than ``cuLaunchKernelEx``."""
-    y = row.new_empty(len(row), len(w))
-    config = next(one.config for alike in launching._kept.values() for one in alike if one.same(row, w))
+    y, config = row.new_empty(len(row), len(w)), last_config(row, w)
     kernel, index, grid, arguments = launching._prepared(config, launching._ready(Operands(row, w)), y)
     values = [launching._value(argument, (row, w, y)) for argument in arguments]
     return partial(kernel.on(index), *grid, launching.current_stream(index), *values)

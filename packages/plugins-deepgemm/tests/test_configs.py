@@ -15,11 +15,11 @@ SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers
     [
         (LARGE | {"kernel": "medium"}, "kernel expected 'large' or 'small', got 'medium'"),
         (LARGE | {"block_m": 192}, "block_m expected 64 or 128 or 256, got 192"),
-        (LARGE | {"block_n": 100}, "block_n expected a multiple of 32 up to 256, got 100"),
+        (LARGE | {"block_n": 100}, "block_n expected a multiple of 16 up to 256, got 100"),
         (LARGE | {"consumers": 3}, "consumers expected 1 or 2, got 3"),
         (LARGE | {"block_m": 256, "consumers": 1}, "block_m / consumers expected 64 or 128, got 256"),
         (LARGE | {"block_m": 64}, "block_m / consumers expected 64 or 128, got 32"),
-        (LARGE | {"cluster": 4}, "cluster expected 1 or 2, got 4"),
+        (LARGE | {"cluster": 8}, "cluster expected 1 or 2 or 4, got 8"),
         (LARGE | {"group": 0}, "group expected 1 or more, got 0"),
         (LARGE | {"stages": 1}, "stages expected 2 or more, got 1"),
         (LARGE | {"stages": 9}, "it takes 328848 bytes of shared memory, a block has 232448"),
@@ -37,6 +37,12 @@ SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers
         (
             LARGE | {"block_m": 64, "consumers": 1, "alternate": 3},
             "alternate expected two consumers of the kernel 'large'",
+        ),
+        *((given | {"share_x": True}, "share_x expected the kernel 'large' in clusters") for given in (LARGE, SMALL)),
+        (LARGE | {"pieces": 5}, "pieces expected 0 or 1 or 2 or 3 or 4, got 5"),
+        *(
+            (given, "pieces expected the kernel 'large' without turns, and block_n a multiple of 8 in each piece")
+            for given in (SMALL | {"pieces": 1}, LARGE | {"pieces": 3}, LARGE | {"pieces": 2, "alternate": 3})
         ),
     ],
 )
@@ -68,3 +74,15 @@ def test_scales_of_each_row_take_room_in_every_stage() -> None:
     assert config.shared_bytes(4, row_scales=True) - config.shared_bytes(4) == config.stages * 4 * config.block_n
     most = most_stages("large", config.block_m, config.block_n, config.consumers, row_scales=True)
     assert Config(**LARGE | {"stages": most}).shared_bytes(4, row_scales=True) <= SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("tile", "pieces", "overlaps"),
+    [
+        ((128, 192, 2), 0, False), ((128, 192, 2), 1, False), ((128, 192, 2), 2, True), ((256, 96, 2), 1, True),
+        ((256, 128, 2), 1, False), ((128, 256, 2), 2, False), ((128, 256, 2), 4, True), ((64, 96, 1), 3, False),
+    ],
+)  # fmt: skip
+def test_pieces_overlap_where_two_of_them_fit_beside_the_sums(tile, pieces, overlaps) -> None:
+    block_m, block_n, consumers = tile
+    assert Config("large", block_m, block_n, 4, consumers, pieces=pieces).overlaps == overlaps

@@ -55,14 +55,25 @@ BF16, F32 = torch.bfloat16, torch.float32
         (operands(200, 136, 656, fp8=True), Config("large", 128, 96, 3, 2, 1, 8, 3), BF16),
         (operands(130, 72, 400, fp8=True), Config("large", 128, 64, 2, 2, 1, 8, 2), BF16),
         (operands(300, 72, 272, fp8=True), Config("large", 256, 64, 2, 2, 2, 8, 4), F32),
+        (operands(200, 136, 656, fp8=True), Config("large", 128, 192, 3, 2, 1, 8, 0, 2), BF16),
+        (operands(300, 72, 400, fp8=True, bias=True), Config("large", 256, 64, 2, 2, 2, 8, 0, 1), BF16),
+        (operands(100, 264, 528, fp8=True), Config("large", 128, 256, 2, 2, 1, 8, 0, 4), F32),
+        (operands(130, 136, 400, fp8=True), Config("large", 256, 128, 2, 2, 1, 8, 0, 1), BF16),
+        (operands(70, 104, 144, fp8=True), Config("large", 64, 48, 2, 1, 1, 8, 0, 3), BF16),
+        (operands(130, 200, 136, bias=True), Config("large", 128, 48, 2, 2, 2, 1, share_x=True), BF16),
+        (operands(130, 328, 400, fp8=True), Config("large", 256, 48, 3, 2, 4, 8, 0, 1, share_x=True), BF16),
+        (operands(300, 72, 272, fp8=True), Config("large", 64, 32, 2, 1, 4, 8), BF16),
         (operands(3, 136, 520, bias=True), Config("small", 8, 128, 2, 2, 4), BF16),
         (operands(17, 136, 656, fp8=True, by_columns=True), Config("small", 16, 64, 2, 1, 2), F32),
         (operands(9, 72, 144, fp8=True, bias=True), Config("small", 16, 64, 2, 1, 8), BF16),
     ],
     ids=[
         "one row", "256 rows", "two blocks share w", "codes", "codes, two blocks share w",
-        "codes, by turns", "codes, by short turns", "codes, by turns, two blocks share w", "k in four",
-        "codes, k in two", "more parts than blocks of k",
+        "codes, by turns", "codes, by short turns", "codes, by turns, two blocks share w",
+        "codes, in halves of columns", "codes, in halves of rows, two blocks share w", "codes, in quarters",
+        "codes, rows one after the other", "codes, pieces one after the other",
+        "two blocks share x", "codes, four blocks share x", "codes, four blocks share w",
+        "k in four", "codes, k in two", "more parts than blocks of k",
     ],
 )  # fmt: skip
 def test_a_kernel_computes_its_product(given, config, out, tmp_path) -> None:
@@ -160,8 +171,10 @@ def test_a_broken_kernel_fails(edit, reason, tmp_path: Path, monkeypatch: pytest
         (70, 136, 272, Config("large", 128, 96, 3, 2, 1, 8)),
         (130, 200, 656, Config("large", 64, 64, 2, 1, 2, 1)),
         (200, 72, 144, Config("large", 128, 192, 3, 2, 1, 8)),
+        (200, 136, 656, Config("large", 128, 128, 2, 2, 2, 8, 0, 2)),
+        (200, 136, 272, Config("large", 256, 128, 2, 2, 1, 8, 0, 1)),
     ],
-    ids=["one block", "two blocks share w", "wide"],
+    ids=["one block", "two blocks share w", "wide", "in halves", "rows one after the other"],
 )
 def test_a_product_is_added_with_a_scale_for_each_row_of_both(m, n, k, config, tmp_path) -> None:
     given, blocks = operands(m, n, k, fp8=True), -(-k // 128)

@@ -23,17 +23,21 @@ class Config:
         kernel: ``large``, which is persistent: its blocks compute tile after tile. ``small``, for few rows, which swaps
             the operands, computes a tile for each cluster of blocks, and cuts k between the blocks of a cluster.
         block_m: rows of x in a tile: of ``large`` 64, 128 or 256, of ``small`` a multiple of 8 up to 128.
-        block_n: rows of w in a tile: of ``large`` a multiple of 32 up to 256, of ``small`` 64 or 128.
+        block_n: rows of w in a tile: of ``large`` a multiple of 16 up to 256, of ``small`` 64 or 128.
         stages: blocks of 128 bytes of k that the ring in shared memory holds.
         consumers: warp groups that multiply. Of ``large`` each takes ``block_m / consumers`` rows of x, 64 or 128; of
             ``small`` each takes 64 rows of w.
-        cluster: blocks of a cluster. Of ``large`` 1 or 2: their tiles lie below each other, and each copies half of
-            their rows of w for both. Of ``small`` 1, 2, 4 or 8, the parts of k.
+        cluster: blocks of a cluster. Of ``large`` 1, 2 or 4: their tiles lie below each other, and each copies its
+            share of their rows of w for all. Of ``small`` 1, 2, 4 or 8, the parts of k.
         group: rows of tiles that ``large`` walks together, down first, so that what they read stays in the cache; 1 for
             ``small``.
         alternate: 0, or where two consumers of ``large`` scale, they multiply by turns, so that one scales while the
             other's products are made: after so many of the four steps of a block of k the other one begins, 2 to 4.
             Products without scales have no turns.
+        pieces: 0, or where a consumer of ``large`` scales, in how many pieces of its columns it multiplies a block of
+            k, 1 to 4, one after the other, 64 rows at a time. Where it holds two pieces beside the sums, one is scaled
+            while the next is made. Products without scales have no pieces.
+        share_x: whether the tiles of a cluster of ``large`` lie next to each other, and share rows of x instead.
 
     Raises:
         ValueError: where there is no such kernel.
@@ -47,6 +51,8 @@ class Config:
     cluster: int = 1
     group: int = 1
     alternate: int = 0
+    pieces: int = 0
+    share_x: bool = False
 
     def __post_init__(self) -> None:
         if self.stages < 2:
@@ -55,9 +61,9 @@ class Config:
             raise ValueError(f"group expected 1 or more, got {self.group}")
         if self.kernel == "large":
             _one_of("block_m", self.block_m, (64, 128, 256))
-            _multiple_of("block_n", self.block_n, 32, 256)
+            _multiple_of("block_n", self.block_n, 16, 256)
             _one_of("consumers", self.consumers, (1, 2))
-            _one_of("cluster", self.cluster, (1, 2))
+            _one_of("cluster", self.cluster, (1, 2, 4))
             _one_of("block_m / consumers", self.block_m // self.consumers, (64, 128))
         elif self.kernel == "small":
             _multiple_of("block_m", self.block_m, 8, 128)
@@ -70,6 +76,13 @@ class Config:
         _one_of("alternate", self.alternate, (0, 2, 3, 4))
         if self.alternate and (self.kernel, self.consumers) != ("large", 2):
             raise ValueError("alternate expected two consumers of the kernel 'large'")
+        _one_of("pieces", self.pieces, (0, 1, 2, 3, 4))
+        if self.pieces and (self.kernel == "small" or self.alternate or self.block_n % (8 * self.pieces)):
+            raise ValueError(
+                "pieces expected the kernel 'large' without turns, and block_n a multiple of 8 in each piece"
+            )
+        if self.share_x and (self.kernel == "small" or self.cluster == 1):
+            raise ValueError("share_x expected the kernel 'large' in clusters")
         if self.values > MOST_VALUES:
             raise ValueError(f"a thread would hold {self.values} values of the tile, more than {MOST_VALUES}")
         if self.shared_bytes(4) > SHARED_BYTES:
@@ -79,6 +92,32 @@ class Config:
     def values(self) -> int:
         """Values of the result that a consumer's thread holds."""
         return self.block_m * self.block_n // self.consumers // 128
+
+    @property
+    def x_share(self) -> int:
+        """Blocks that share the rows of x of a tile."""
+        return self.cluster if self.share_x else 1
+
+    @property
+    def w_share(self) -> int:
+        """Blocks that share the rows of w of a tile."""
+        return 1 if self.share_x or self.kernel == "small" else self.cluster
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a consumer scales one piece while the next is made."""
+        runs = self.block_m // self.consumers // 64 * self.pieces
+        return runs > 0 and runs % 2 == 0 and self.values + 2 * self.piece_values <= MOST_VALUES
+
+    @property
+    def held(self) -> bool:
+        """Whether a consumer holds its rows of x in registers, so that its pieces do not read them again."""
+        return self.overlaps and self.block_m // self.consumers == 64
+
+    @property
+    def piece_values(self) -> int:
+        """Values of a piece that a consumer's thread holds; without pieces those of a block of k."""
+        return self.block_n // 2 // self.pieces if self.pieces else self.values
 
     @property
     def threads(self) -> int:

@@ -4,9 +4,9 @@ from opmux_deepgemm.configs import Config
 
 
 def clusters(config: Config, m: int, n: int) -> int:
-    """Parts of a product that a cluster computes one at a time: pairs of tiles, or tiles cut along k."""
+    """Parts of a product that a cluster computes one at a time: tiles that share rows, or one that is cut along k."""
     rows, columns = -(-m // config.block_m), -(-n // config.block_n)
-    return rows * columns if config.kernel == "small" else -(-rows // config.cluster) * columns
+    return rows * columns if config.kernel == "small" else -(-rows // config.w_share) * -(-columns // config.x_share)
 
 
 def most_clusters(config: Config, m: int, n: int, layout: str, groups: int) -> int:
@@ -21,8 +21,8 @@ def most_clusters(config: Config, m: int, n: int, layout: str, groups: int) -> i
     """
     if layout == "masked":
         return clusters(config, m, n) * groups
-    rows = config.block_m * config.cluster
-    return (m // rows + min(groups, m)) * -(-n // config.block_n)  # each group may have a tile that is not full
+    rows, columns = config.block_m * config.w_share, config.block_n * config.x_share
+    return (m // rows + min(groups, m)) * -(-n // columns)  # each group may have a tile that is not full
 
 
 def grid_of(config: Config, m: int, n: int, units: int, layout: str = "", groups: int = 1) -> tuple[int, int, int]:

@@ -3,8 +3,8 @@
 // The last warp group is the producer: one thread of it copies blocks of x and w by TMA into a ring of STAGES. The others,
 // the consumers, each multiply BLOCK_M / CONSUMERS rows of x by all of the tile's rows of w. A stage has two barriers:
 // `full` when its bytes have come, `empty` when every consumer's warp has read it. The results go to y through two
-// slices of shared memory for each consumer. In a cluster of two blocks, which compute tiles below each other, each copies
-// half of their common rows of w for both.
+// slices of shared memory for each consumer. The blocks of a cluster compute tiles below each other, and each copies its share of
+// their common rows of w for all. Where they SHARE_X, their tiles lie next to each other, and the same is done with the rows of x.
 //
 // GROUPS: the rows of x come in groups, each with a matrix of w of its own; how many rows a group has is data on the
 // device. Tiles are counted group by group. RAGGED: a group begins at any row, and ends where its count or the next one
@@ -17,6 +17,10 @@
 // time, and it is idle while both scale. W_BY_ROW: each
 // row of w has scales of its own; the producer's other warps bring those of a stage into shared memory, by turns.
 //
+// PIECES: a consumer that scales multiplies a block of k in so many pieces of the tile's columns, for each 64 rows, one after the
+// other. OVERLAP: it holds two of them beside the sums, and scales one while the next is made, so that the matrix unit has work
+// whatever the other consumer does. HELD: its rows of x then lie in registers, and are not read from shared memory for each piece.
+//
 // X_ACROSS, W_ACROSS: columns of k of the operand, which has 16 bits, lie far apart, and its rows next to each other. A
 // stage holds it in chunks of 64 rows, of which k runs down, and the matrix unit transposes it as it reads it.
 //
@@ -24,10 +28,16 @@
 
 constexpr int BLOCK_K = 128 / OPERAND_BYTES;
 constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
-constexpr int N_BLOCKS = (N + BLOCK_N - 1) / BLOCK_N;
+constexpr int DOWN = SHARE_X ? 1 : CLUSTER, ALONG = SHARE_X ? CLUSTER : 1;  // tiles of a cluster
+constexpr int N_BLOCKS = ((N + BLOCK_N - 1) / BLOCK_N + ALONG - 1) / ALONG;
 constexpr int GROUP_ROWS = BLOCK_M / CONSUMERS;
 constexpr int PARTS = GROUP_ROWS / 64;  // results of the matrix unit that a consumer holds, 64 rows each
 constexpr int VALUES = BLOCK_N / 2;     // of each, in a thread
+constexpr int CUTS = PIECES ? PIECES : 1;                        // pieces of a part's columns
+constexpr int RUNS = PARTS * CUTS;                               // products of a block of k that are scaled one by one
+constexpr int PIECE = VALUES / CUTS;                             // values of a part that a run computes
+constexpr int UNROLLED = HELD ? 1 : 2;                                      // blocks of k from one wait for all products to the next
+constexpr int SETS = PIECES ? (OVERLAP ? 2 : 1) : PARTS;         // results of a block of k that are held beside the sums
 
 constexpr u32 X_BYTES = BLOCK_M * 128, W_BYTES = BLOCK_N * 128, STAGE_BYTES = X_BYTES + W_BYTES;
 constexpr u32 CHUNK_BYTES = 8192;  // of 64 rows of an operand that lies across k
@@ -52,11 +62,12 @@ DEVICE Place place_of(int tile, int units, int rank) {
   constexpr int OF_GROUP = GROUP * N_BLOCKS;
   const int first = tile / OF_GROUP * GROUP, inside = tile % OF_GROUP;
   const int rows = units - first < GROUP ? units - first : GROUP;
-  return {((first + inside % rows) * CLUSTER + rank) * BLOCK_M, inside / rows * BLOCK_N};
+  const int down = SHARE_X ? 0 : rank, along = SHARE_X ? rank : 0;
+  return {((first + inside % rows) * DOWN + down) * BLOCK_M, (inside / rows * ALONG + along) * BLOCK_N};
 }
 
 // Rows of tiles that are computed together, by the blocks of a cluster.
-DEVICE int units_of(int rows) { return ((rows + BLOCK_M - 1) / BLOCK_M + CLUSTER - 1) / CLUSTER; }
+DEVICE int units_of(int rows) { return ((rows + BLOCK_M - 1) / BLOCK_M + DOWN - 1) / DOWN; }
 
 // The tiles of a block of the grid, one after the other.
 struct Walk {
@@ -112,57 +123,56 @@ DEVICE void store_rows(u8* y, const float (&values)[VALUES], int row, int rows, 
 
 // The scales of a thread's two rows of each part, and of the blocks of w's rows that the tile touches.
 struct Scales {
-  float x[2 * PARTS], w[W_SCALES];
+  float x[PARTS][2], w[W_SCALES];
 };
 
 DEVICE void load_scales(Scales& scales, const float* const (&x_rows)[2 * PARTS], const float* const (&w_rows)[W_SCALES],
                         long long x_stride, long long w_stride, int block) {
 #pragma unroll
-  for (int i = 0; i < 2 * PARTS; ++i) scales.x[i] = load_constant(x_rows[i] + block * x_stride);
+  for (int i = 0; i < 2 * PARTS; ++i) scales.x[i / 2][i % 2] = load_constant(x_rows[i] + block * x_stride);
 #pragma unroll
   for (int i = 0; i < W_SCALES; ++i) scales.w[i] = load_constant(w_rows[i] + block * w_stride);
 }
 
-// total += part * scales; the columns from BORDER on belong to the second block of w's rows.
+// total += products * scales, of a part's columns from `first` on; those of the tile from BORDER on belong to the second block of
+// w's rows.
 template <int BORDER>
-DEVICE void add_scaled_from(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales) {
+DEVICE void add_scaled_from(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
+                            const float (&w)[W_SCALES], int first) {
 #pragma unroll
-  for (int p = 0; p < PARTS; ++p)
+  for (int half = 0; half < 2; ++half) {
+    float factors[W_SCALES];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float factors[W_SCALES];
+    for (int i = 0; i < W_SCALES; ++i) factors[i] = x[half] * w[i];
 #pragma unroll
-      for (int i = 0; i < W_SCALES; ++i) factors[i] = scales.x[2 * p + half] * scales.w[i];
+    for (int j = 0; j < PIECE / 4; ++j)
 #pragma unroll
-      for (int j = 0; j < BLOCK_N / 8; ++j)
-#pragma unroll
-        for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; ++i)
-          total[p][i] += part[p][i] * factors[W_SCALES > 1 && 8 * j >= BORDER];
-    }
+      for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; ++i)
+        total[first / 2 + i] += products[i] * factors[W_SCALES > 1 && first + 8 * j >= BORDER];
+  }
 }
 
 // The same for a border that is known when the tile is: one of the multiples of BORDERS up to 128. A branch that all threads
 // take together costs less than a choice for each value.
-constexpr int BORDERS = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : 32;
+constexpr int BORDERS = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;
 template <int BORDER = 128>
-DEVICE void add_scaled(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales, int border) {
+DEVICE void add_scaled(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
+                       const float (&w)[W_SCALES], int first, int border) {
   if constexpr (W_SCALES > 1 && BORDER > BORDERS) {
-    if (border < BORDER) return add_scaled<BORDER - BORDERS>(total, part, scales, border);
+    if (border < BORDER) return add_scaled<BORDER - BORDERS>(total, products, x, w, first, border);
   }
-  add_scaled_from<BORDER>(total, part, scales);
+  add_scaled_from<BORDER>(total, products, x, w, first);
 }
 
 // The same with a scale for each row of w, which lie in shared memory.
-DEVICE void add_scaled_by_row(float (&total)[PARTS][VALUES], const float (&part)[PARTS][VALUES], const Scales& scales,
-                              u32 w_scales) {
+DEVICE void add_scaled_by_row(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2], u32 w_scales,
+                              int first) {
 #pragma unroll
-  for (int j = 0; j < BLOCK_N / 8; ++j) {
-    const u32 at = w_scales + (8 * j + fragment_column(threadIdx.x)) * 4;
+  for (int j = 0; j < PIECE / 4; ++j) {
+    const u32 at = w_scales + (first + 8 * j + fragment_column(threadIdx.x)) * 4;
     const float w[2] = {load_shared(at), load_shared(at + 4)};
 #pragma unroll
-    for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) total[p][4 * j + i] += part[p][4 * j + i] * (scales.x[2 * p + i / 2] * w[i % 2]);
+    for (int i = 0; i < 4; ++i) total[first / 2 + 4 * j + i] += products[4 * j + i] * (x[i / 2] * w[i % 2]);
   }
 }
 
@@ -275,17 +285,20 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 64; ++i)
               tma_load(x_at + i * CHUNK_BYTES, x_map, full + 8 * stage, x_row + 64 * i, block * BLOCK_K);
+          } else if constexpr (SHARE_X) {
+            const int share = rank * (BLOCK_M / CLUSTER);
+            tma_load_multicast(x_at + share * 128, x_map, full + 8 * stage, block * BLOCK_K, x_row + share, (1 << CLUSTER) - 1);
           } else {
             tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, x_row);
           }
-          if constexpr (CLUSTER > 1) {
-            const int half = rank * (BLOCK_N / CLUSTER);
+          if constexpr (CLUSTER > 1 && !SHARE_X) {
+            const int share = rank * (BLOCK_N / CLUSTER);
             if constexpr (W_ACROSS) {
 #pragma unroll
-              for (int i = half; i < half + BLOCK_N / CLUSTER; i += 64)
+              for (int i = share; i < share + BLOCK_N / CLUSTER; i += 64)
                 tma_load_multicast(w_at + i * 128, w_map, full + 8 * stage, w_row + i, block * BLOCK_K, (1 << CLUSTER) - 1);
             } else {
-              tma_load_multicast(w_at + half * 128, w_map, full + 8 * stage, block * BLOCK_K, w_row + half,
+              tma_load_multicast(w_at + share * 128, w_map, full + 8 * stage, block * BLOCK_K, w_row + share,
                                  (1 << CLUSTER) - 1);
             }
           } else if constexpr (W_ACROSS) {
@@ -327,7 +340,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     const bool leader = thread % 128 == 0;
     u32 slice = 0;
     float total[PARTS][VALUES] = {};
-    float part[PARTS][VALUES] = {};
+    float part[SETS][PIECE] = {};
     if (ALTERNATE > 0 && group == 1) arrive_threads(TURNS, 256);  // the first turn is the other one's
     for (TILES(walk)) {
       const Place place = place_of(walk.tile, walk.units, rank);
@@ -353,48 +366,155 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         for (int p = 0; p < PARTS; ++p)
 #pragma unroll
           for (int i = 0; i < VALUES; ++i) total[p][i] = 0.0f;
-        Scales next[AHEAD];
+        if constexpr (PIECES > 0) {
+          Scales scales{}, next;
+          load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, 0);
+          // Scales and adds what a run has computed.
+          const auto finish = [&](int run, u32 from) {
+            const int p = run / CUTS, first = run % CUTS * (BLOCK_N / CUTS);
+            settle(part[run % SETS]);
+            if constexpr (W_BY_ROW)
+              add_scaled_by_row(total[p], part[run % SETS], scales.x[p], row_scales + from * BLOCK_N * 4, first);
+            else
+              add_scaled(total[p], part[run % SETS], scales.x[p], scales.w, first, border);
+          };
+          u32 held[4][4];  // rows of x
+          const auto start = [&](int run, u32 from) {
+            const u32 x_at = ring + from * STAGE_BYTES + group * GROUP_ROWS * 128 + run / CUTS * 8192;
+            const u32 w_at = ring + from * STAGE_BYTES + X_BYTES + run % CUTS * (BLOCK_N / CUTS) * 128;
+            const u64 x_from = descriptor(x_at), w_from = descriptor(w_at);
+            settle(part[run % SETS]);
+            products_begin();
 #pragma unroll
-        for (int i = 0; i < AHEAD && i < K_BLOCKS; ++i) load_scales(next[i], x_rows, w_rows, x_scale_block, w_scale_block, i);
-        const auto multiply_block = [&](int block, Scales& ahead) {
-          const Scales scales = ahead;
-          const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
-          const u64 x_from = descriptor(x_at), w_from = descriptor(ring + stage * STAGE_BYTES + X_BYTES);
-          barrier_wait(full + 8 * stage, phase);
+            for (int i = 0; i < 4; ++i) {
+              if constexpr (HELD)
+                multiply_held(part[run % SETS], held[i], advanced(w_from, 32 * i), i != 0);
+              else
+                multiply(part[run % SETS], advanced(x_from, 32 * i), advanced(w_from, 32 * i), i != 0);
+            }
+            products_commit();
+          };
+          const auto next_scales = [&](int block) {
+            const int ahead = block + 1 < K_BLOCKS ? block + 1 : block;  // no branch: the assembler would wait for all products
+            scales = next;
+            load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, ahead);
+          };
+          if constexpr (OVERLAP) {
+            // The last run of a block of k is scaled while the first one of the next is made. It is waited for before: the
+            // assembler makes products one by one where some are under way from one round of a loop to the next.
+            u32 read = 0;
 #pragma unroll
-          for (int p = 0; p < PARTS; ++p) settle(part[p]);
-          if constexpr (ALTERNATE > 0) sync_threads(TURNS + group, 256);
-          products_begin();
+            for (int i = 0; i < PIECE; ++i) part[SETS - 1][i] = 0.0f;
+            const auto multiply_block = [&](int block, bool first, bool last) {
+              barrier_wait(full + 8 * stage, phase);
+              if constexpr (HELD) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
+                for (int i = 0; i < 4; ++i) {
+                  const u32 offset = (group * 64 + thread % 128 / 32 * 16 + lane % 16) * 128 + (2 * i + lane / 16) * 16;
+                  load_matrices(ring + stage * STAGE_BYTES + swizzled<128>(offset), held[i]);
+                }
+              }
+              start(0, stage);
+              products_wait<1>();
+              if (!W_BY_ROW && !first) release(empty + 8 * read, lane);
+              finish(RUNS - 1, read);
+              if constexpr (W_BY_ROW) {
+                sync_warp();
+                if (block > 0) release(empty + 8 * read, lane);
+              }
+              next_scales(block);
 #pragma unroll
-            for (int p = 0; p < PARTS; ++p)
-              multiply(part[p], advanced(x_from, p * 8192 + 32 * i), advanced(w_from, 32 * i), i != 0);
-            if (i + 1 == ALTERNATE && i < 3) products_commit();
+              for (int run = 1; run < RUNS; ++run) {
+                start(run, stage);
+                products_wait<1>();
+                finish(run - 1, stage);
+              }
+              if (last) {
+                products_wait<0>();
+                if constexpr (!W_BY_ROW) release(empty + 8 * stage, lane);
+              }
+              read = stage;
+              if (++stage == STAGES) stage = 0, phase ^= 1;
+            };
+            constexpr int REST = K_BLOCKS % UNROLLED;
+#pragma unroll
+            for (int i = 0; i < REST; ++i) multiply_block(i, i == 0, i == REST - 1);
+            for (int block = REST; block < K_BLOCKS; block += UNROLLED) {
+#pragma unroll
+              for (int i = 0; i < UNROLLED; ++i) multiply_block(block + i, i == 0, i == UNROLLED - 1);
+            }
+            finish(RUNS - 1, read);
+            if constexpr (W_BY_ROW) {
+              sync_warp();
+              release(empty + 8 * read, lane);
+            }
+          } else {
+            for (int block = 0; block < K_BLOCKS; ++block) {
+              barrier_wait(full + 8 * stage, phase);
+#pragma unroll
+              for (int run = 0; run < RUNS; ++run) {
+                start(run, stage);
+                if (run == 0) next_scales(block);
+                products_wait<0>();
+                if (!W_BY_ROW && run == RUNS - 1) release(empty + 8 * stage, lane);
+                finish(run, stage);
+              }
+              if constexpr (W_BY_ROW) {
+                sync_warp();
+                release(empty + 8 * stage, lane);
+              }
+              if (++stage == STAGES) stage = 0, phase ^= 1;
+            }
           }
-          products_commit();
-          if (block + AHEAD < K_BLOCKS)
-            load_scales(ahead, x_rows, w_rows, x_scale_block, w_scale_block, block + AHEAD);
-          if constexpr (ALTERNATE > 0) {
-            products_wait<(ALTERNATE < 4)>();
-            arrive_threads(TURNS + 1 - group, 256);
-          }
-          products_wait<0>();
+        } else {
+          Scales next[AHEAD];
 #pragma unroll
-          for (int p = 0; p < PARTS; ++p) settle(part[p]);
-          if constexpr (W_BY_ROW) {
-            add_scaled_by_row(total, part, scales, row_scales + stage * BLOCK_N * 4);
-            sync_warp();
-          }
-          release(empty + 8 * stage, lane);
-          if (++stage == STAGES) stage = 0, phase ^= 1;
-          if constexpr (!W_BY_ROW) add_scaled(total, part, scales, border);
-        };
-        for (int block = 0; block < K_BLOCKS; block += AHEAD) {
+          for (int i = 0; i < AHEAD && i < K_BLOCKS; ++i) load_scales(next[i], x_rows, w_rows, x_scale_block, w_scale_block, i);
+          const auto multiply_block = [&](int block, Scales& ahead) {
+            const Scales scales = ahead;
+            const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
+            const u64 x_from = descriptor(x_at), w_from = descriptor(ring + stage * STAGE_BYTES + X_BYTES);
+            barrier_wait(full + 8 * stage, phase);
 #pragma unroll
-          for (int i = 0; i < AHEAD; ++i) {
-            if (K_BLOCKS % AHEAD && block + i >= K_BLOCKS) break;
-            multiply_block(block + i, next[i]);
+            for (int p = 0; p < PARTS; ++p) settle(part[p]);
+            if constexpr (ALTERNATE > 0) sync_threads(TURNS + group, 256);
+            products_begin();
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+#pragma unroll
+              for (int p = 0; p < PARTS; ++p)
+                multiply(part[p], advanced(x_from, p * 8192 + 32 * i), advanced(w_from, 32 * i), i != 0);
+              if (i + 1 == ALTERNATE && i < 3) products_commit();
+            }
+            products_commit();
+            if (block + AHEAD < K_BLOCKS)
+              load_scales(ahead, x_rows, w_rows, x_scale_block, w_scale_block, block + AHEAD);
+            if constexpr (ALTERNATE > 0) {
+              products_wait<(ALTERNATE < 4)>();
+              arrive_threads(TURNS + 1 - group, 256);
+            }
+            products_wait<0>();
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p) settle(part[p]);
+            if constexpr (W_BY_ROW) {
+#pragma unroll
+              for (int p = 0; p < PARTS; ++p)
+                add_scaled_by_row(total[p], part[p], scales.x[p], row_scales + stage * BLOCK_N * 4, 0);
+              sync_warp();
+            }
+            release(empty + 8 * stage, lane);
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+            if constexpr (!W_BY_ROW) {
+#pragma unroll
+              for (int p = 0; p < PARTS; ++p) add_scaled(total[p], part[p], scales.x[p], scales.w, 0, border);
+            }
+          };
+          for (int block = 0; block < K_BLOCKS; block += AHEAD) {
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) {
+              if (K_BLOCKS % AHEAD && block + i >= K_BLOCKS) break;
+              multiply_block(block + i, next[i]);
+            }
           }
         }
       } else {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from opmux_deepgemm.configs import MOST_VALUES, Config
-from opmux_deepgemm.generation.instructions import multiply
+from opmux_deepgemm.generation.instructions import multiply, multiply_held
 
 FOLDER = Path(__file__).parents[1] / "cuda"
 BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
@@ -69,7 +69,7 @@ def blocks_touched(block_n: int) -> int:
 
 def blocks_ahead(product: Product, config: Config) -> int:
     """Blocks of k whose scales are on their way while one is multiplied: a small tile takes less time than a load."""
-    if not product.scaled:
+    if not product.scaled or config.pieces:
         return 1
     if config.kernel == "small":
         return 4 if config.block_m <= 32 else 2
@@ -117,6 +117,10 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "X_ACROSS": int(product.x_across),
         "W_ACROSS": int(product.w_across),
         "ALTERNATE": config.alternate if product.scaled else 0,
+        "PIECES": config.pieces if product.scaled else 0,
+        "OVERLAP": int(config.overlaps),
+        "SHARE_X": int(config.share_x),
+        "HELD": int(config.held),
         "W_SCALES": blocks_touched(config.block_n) if by_blocks else 1,
     }
 
@@ -126,9 +130,9 @@ def _of_gradient(product: Product, config: Config) -> dict[str, int]:
     if (product.out, product.groups) != ("float32", "ragged"):
         raise ValueError("the gradient of weights expected ragged groups, added to float32")
     if product.scaled:
-        if config.kernel != "large" or 2 * config.values > MOST_VALUES:
+        if config.kernel != "large" or config.pieces or 2 * config.values > MOST_VALUES:
             raise ValueError(
-                "the gradient of weights from codes expected the kernel 'large', and threads of "
+                "the gradient of weights from codes expected the kernel 'large' without pieces, and threads of "
                 f"{MOST_VALUES // 2} sums at most, got {config.values}"
             )
         return {"CLUSTER": config.cluster, "GROUP": config.group, "ALTERNATE": config.alternate}
@@ -142,10 +146,10 @@ def _of_gradient(product: Product, config: Config) -> dict[str, int]:
 def _check_across(product: Product, config: Config) -> None:
     if product.dtype != "bfloat16" or product.groups:
         raise ValueError("operands that lie across k expected bfloat16 and no groups")
-    if config.kernel != "large" or (product.w_across and config.block_n // config.cluster % 64):
+    if config.kernel != "large" or config.share_x or (product.w_across and config.block_n // config.cluster % 64):
         raise ValueError(
-            "operands that lie across k expected the kernel 'large', and where w does block_n / cluster a multiple of "
-            f"64, got {config.kernel!r}, {config.block_n} / {config.cluster}"
+            "operands that lie across k expected the kernel 'large' without share_x, and where w does block_n / "
+            f"cluster a multiple of 64, got {config.kernel!r}, {config.block_n} / {config.cluster}"
         )
 
 
@@ -161,11 +165,16 @@ def body(product: Product, config: Config) -> str:
 def text(product: Product, config: Config) -> str:
     """The whole source, which declares one kernel, ``product``."""
     columns = config.block_m if config.kernel == "small" else config.block_n
-    return (
-        read("instructions.cuh")
-        + read("layouts.cuh")
-        + multiply(product.dtype, columns, product.gradient or product.x_across, product.gradient or product.w_across)
-        + body(product, config)
+    widths = {columns, columns // max(config.pieces, 1)}
+    across = product.gradient or product.x_across, product.gradient or product.w_across
+    return "".join(
+        [
+            read("instructions.cuh"),
+            read("layouts.cuh"),
+            *(multiply(product.dtype, width, *across) for width in sorted(widths)),
+            multiply_held(product.dtype, min(widths)),
+            body(product, config),
+        ]
     )
 
 
@@ -175,8 +184,12 @@ def name(product: Product, config: Config) -> str:
     groups = f"_{product.groups}" * bool(product.groups) + "_added" * product.accumulate
     groups += "_x_across" * product.x_across + "_w_across" * product.w_across
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
+    if config.share_x:
+        tile += "_share_x"
     if config.alternate:
         tile += f"_{config.alternate}"
+    if config.pieces:
+        tile += f"_in_{config.pieces}"
     return f"{kind}_{product.out}_{product.n}x{product.k}{'_bias' * product.bias}{groups}_{tile}"
 
 
