@@ -36,8 +36,15 @@ _OPS = {
 }
 NEEDED = {op: (header, _END) for header, ops in _OPS.items() for op in ops}
 """What the kernels of an op include."""
-PARTS = {"linear with a bias": ("ck_tile/ops/epilogue/default_2d_epilogue.hpp", "CDElementwise")}
-"""Parts of an op that need more, by what an instance says: a header, and a name in it that older versions lack."""
+PARTS = {
+    "linear with a bias": ("ck_tile/ops/epilogue/default_2d_epilogue.hpp", "CDElementwise"),
+    **{
+        op: ("ck_tile/ops/fmha/pipeline/block_fmha_pipeline_problem.hpp", "kUseTrLoad")
+        for op in NEEDED
+        if "attention" in op
+    },
+}
+"""Ops, and parts of ops by what an instance says, that need a name in a header which older versions lack."""
 ROCM = "/opt/rocm"
 WHEEL, IN_WHEEL = "amd-aiter", "aiter_meta/3rdparty/composable_kernel"
 
@@ -73,7 +80,7 @@ class Library:
         missing = {op: [name for name in names if not (self.include / name).is_file()] for op, names in NEEDED.items()}
         lacking = {op: ", ".join(names) for op, names in missing.items() if names}
         for part, (header, name) in PARTS.items():
-            if not _names(self.include / header, name):
+            if part not in lacking and not _names(self.include / header, name):
                 lacking[part] = f"{name} in {header}"
         return lacking
 
