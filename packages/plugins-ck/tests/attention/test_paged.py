@@ -20,7 +20,7 @@ from opmux_ck.attention.paged_targets import (
 )
 
 GFX942 = parse_arch("gfx942")
-TILE = FEW_ROWS[1]
+TILE = FEW_ROWS[0]
 BF16 = torch.bfloat16
 
 
@@ -41,6 +41,11 @@ def features(**given: Any) -> dict[str, Any]:
         ({"parts": 0}, "parts = 0 is not from 1 to 32"),
         ({"parts": 33}, "parts = 33 is not from 1 to 32"),
         ({"mfma": 4}, "mfma = 4 is not 16 or 32"),
+        (
+            {"keys": 64},
+            "keys = 64 is not key_step = 32: CK looks up a page after each step, and with several steps the compiler "
+            "spills scalar registers",
+        ),
     ],
 )
 def test_what_no_instance_can_be(fields, reason) -> None:
@@ -105,7 +110,7 @@ def caches(page_size: int, dtype: torch.dtype = BF16) -> dict[str, torch.Tensor]
 
 def test_explain_shows_the_instance() -> None:
     assert explained(softcap=30.0) == (
-        "priority 9; queries 16, keys 64, dim_step 32, key_step 32, waves 1, mfma 16, parts 1 "
+        "priority 9; queries 16, keys 32, dim_step 32, key_step 32, waves 1, mfma 16, parts 1 "
         "(heuristic: no tuned record for gfx942)"
     )
 

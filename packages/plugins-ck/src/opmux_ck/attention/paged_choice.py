@@ -10,16 +10,13 @@ from opmux_ck.attention.paged_configs import MOST_PARTS, PagedConfig, misfit_of_
 from opmux_ck.gemm.choice import UNITS
 
 MANY_ROWS = (
-    PagedConfig(64, 64, 32, 32, 4, 16),
     PagedConfig(64, 32, 32, 32, 4, 16),
-    PagedConfig(64, 64, 16, 32, 4, 16),
+    PagedConfig(32, 32, 16, 32, 2, 16),
     PagedConfig(32, 16, 32, 16, 2, 16),
 )
 FEW_ROWS = (
-    PagedConfig(16, 64, 32, 32, 1, 16),
     PagedConfig(16, 32, 32, 32, 1, 16),
     PagedConfig(16, 16, 32, 16, 1, 16),
-    PagedConfig(16, 64, 16, 32, 1, 16),
     PagedConfig(16, 32, 16, 32, 1, 16),
     PagedConfig(16, 16, 16, 16, 1, 16),
 )
@@ -27,11 +24,9 @@ FEW_ROWS = (
 `dim_step` of 16 are for heads of 32, which take two steps too."""
 SPACE = (
     *MANY_ROWS,
-    PagedConfig(64, 128, 32, 32, 4, 16),
-    PagedConfig(128, 64, 32, 32, 4, 32),
-    PagedConfig(128, 128, 32, 32, 4, 32),
+    PagedConfig(64, 64, 32, 64, 4, 16),
     *FEW_ROWS,
-    PagedConfig(16, 128, 32, 32, 1, 16),
+    PagedConfig(16, 64, 32, 64, 1, 16),
 )
 LEAST_KEYS = 256
 """Keys of a part where the parts are chosen here: with fewer, to combine them takes longer than they save."""

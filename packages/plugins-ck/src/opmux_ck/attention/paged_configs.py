@@ -21,13 +21,19 @@ class PagedConfig(AttentionConfig):
     parts: int = 1
 
     def __post_init__(self) -> None:
-        for reason in (*broken_rules(self), *_broken_rules_of_parts(self.parts)):
+        for reason in (*broken_rules(self), *_more_broken_rules(self)):
             raise ValueError(reason)
 
 
-def _broken_rules_of_parts(parts: int) -> Iterator[str]:
-    if not 1 <= parts <= MOST_PARTS:
-        yield f"parts = {parts} is not from 1 to {MOST_PARTS}"
+def _more_broken_rules(config: PagedConfig) -> Iterator[str]:
+    """Why no instance can be made of a config for pages."""
+    if config.keys != config.key_step:
+        yield (
+            f"keys = {config.keys} is not key_step = {config.key_step}: CK looks up a page after each step, "
+            "and with several steps the compiler spills scalar registers"
+        )
+    if not 1 <= config.parts <= MOST_PARTS:
+        yield f"parts = {config.parts} is not from 1 to {MOST_PARTS}"
 
 
 def misfit_of_page(config: PagedConfig, page_size: int) -> str | None:
