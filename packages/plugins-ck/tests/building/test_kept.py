@@ -1,7 +1,12 @@
 """Machine code that is there already: it needs no compiler, and of a bundle no CK either."""
 
+import errno
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +19,7 @@ from opmux_ck.gemm.choice import TILES
 from opmux_ck.gemm.instances import Product
 from opmux_ck.library.places import LibraryMissing
 from opmux_jit import CompilerMissing, KernelMissing, prebuild
-from opmux_jit.cache import layers
+from opmux_jit.cache import entry, files, layers
 from opmux_jit.compilers import Source, choice
 
 INSTANCE = Product("bf16", "bf16", replace(TILES[1], pads_n=False, pads_k=False), 3)
@@ -115,6 +120,88 @@ def test_a_bundle_serves_without_ck(compilers, bundle, monkeypatch) -> None:
     monkeypatch.setattr(instances, "templates_digest", lambda header: "those of another version")
     with pytest.raises(LibraryMissing):
         code_of(INSTANCE, "gfx942")
+
+
+def test_a_bundle_with_a_flipped_bit_is_not_taken(compilers, bundle, monkeypatch, caplog) -> None:
+    """The instance is built, or there is the error of a machine that cannot build it."""
+    (code,) = (path for path in bundle.rglob("code.bin") if INSTANCE.name.encode() in path.read_bytes())
+    code.chmod(0o600)
+    data = bytearray(code.read_bytes())
+    data[3] ^= 1
+    code.write_bytes(data)
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    count = compilers["zig"].count
+    assert code_of(INSTANCE, "gfx942").code == f"gfx942 {INSTANCE.name}".encode()
+    assert compilers["zig"].count == count + 1
+    assert any("damaged" in record.getMessage() for record in caplog.records)
+    layers.forget()
+    monkeypatch.setenv("OPMUX_CACHE", str(bundle.parent / "another"))
+    monkeypatch.delenv("OPMUX_CK_DIR")
+    with pytest.raises(LibraryMissing):
+        code_of(INSTANCE, "gfx942")
+
+
+def test_a_bundle_of_another_arch_is_not_taken(compilers, bundle, monkeypatch) -> None:
+    compilers.clear()
+    monkeypatch.delenv("OPMUX_CK_DIR")
+    monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
+    with pytest.raises(LibraryMissing):
+        code_of(INSTANCE, "gfx950")
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from opmux_ck.building.instances import code_of
+from opmux_ck.gemm.choice import TILES
+from opmux_ck.gemm.instances import Product
+from opmux_ck.building import toolchain
+from opmux_jit.compilers import choice
+
+class Dying:
+    name, version, path, library = "zig", "0.17.0", Path("/opt/bin/it"), ""
+    def refusal(self, source):
+        return None
+    def compile(self, source, folder):
+        (folder / "half.o").write_bytes(b"half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+toolchain.find = choice.find = {"zig": Dying()}.get
+code_of(Product("bf16", "bf16", TILES[1], 3), "gfx942")
+"""
+
+
+def test_a_killed_build_leaves_nothing_that_is_loaded(compilers, tmp_path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert list((tmp_path / "cache").rglob("half.o"))
+    instance = Product("bf16", "bf16", TILES[1], 3)
+    made = code_of(instance, "gfx942")
+    assert (made.code, compilers["zig"].count) == (f"gfx942 {instance.name}".encode(), 1)
+    assert not list((tmp_path / "cache").rglob("half.o"))
+
+
+def test_a_full_disk_costs_no_call(compilers, monkeypatch, caplog) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "write_file", full)
+    made = code_of(INSTANCE, "gfx942")
+    assert (made.code, made.place) == (f"gfx942 {INSTANCE.name}".encode(), None)
+    assert any(os.strerror(errno.ENOSPC) in record.getMessage() for record in caplog.records)
+
+
+def test_a_bundle_that_does_not_fit_the_disk_is_a_line_each(compilers, tmp_path, monkeypatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(entry, "write", full)
+    shapes = tmp_path / "shapes.json"
+    shapes.write_text(json.dumps(CALLS))
+    done = prebuild(["gfx942"], read_shapes(shapes), tmp_path / "bundle", backend="ck", processes=1)
+    assert done.kernels == {"ck": 0}
+    assert all(os.strerror(errno.ENOSPC) in line for line in done.failures)
+    assert len(done.failures) == 2
 
 
 def test_without_compiler_and_code_the_error_is_the_compilers(compilers) -> None:

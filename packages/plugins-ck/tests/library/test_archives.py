@@ -1,5 +1,6 @@
 """Source archives: headers are unpacked once, and nothing is written elsewhere."""
 
+import errno
 import io
 import os
 import random
@@ -131,6 +132,24 @@ def test_an_encrypted_one(tmp_path) -> None:
     archive.write_bytes(data)
     with pytest.raises(ArchiveError, match=r"cannot be unpacked: .*encrypted"):
         unpacked(archive)
+
+
+def test_a_disk_that_is_full(tmp_path, user_cache, monkeypatch) -> None:
+    """Half of the headers are never taken for all of them."""
+    archive, real, count = zipped(tmp_path / "ck.zip", FILES), Path.write_bytes, 0
+
+    def full(path: Path, data: bytes) -> int:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ArchiveError, match=r"ck\.zip cannot be unpacked: .*No space left on device"):
+        unpacked(archive)
+    assert not list(user_cache.rglob("*.hpp"))
+    monkeypatch.undo()
 
 
 def test_a_cache_that_others_can_write_to(tmp_path, user_cache) -> None:
