@@ -102,14 +102,14 @@ CODES, SCALES = meta(16, 64, dtype=FP8), meta(16, 1, dtype=torch.float32)
         (
             opmux.quantize,
             (meta(4, 256),),
-            {"dtype": FP8, "block": (128, 128)},
-            "block = (128, 128) is not (1, 128) or (1, 32) or (1, -1)",
+            {"dtype": torch.float8_e4m3fnuz, "block": (128, 128)},
+            "dtype is float8_e4m3fnuz, takes float8_e4m3fn, float8_e5m2, int8",
         ),
         (
             opmux.quantize,
             (meta(4, 8193),),
             {"dtype": FP8, "block": (1, -1)},
-            "block = (1, -1) is not (1, 128) or (1, 32), and k = 8193 is more than 8192",
+            "block = (1, -1) is not (1, 128) or (1, 32) or (128, 128) or (-1, -1), and k = 8193 is more than 8192",
         ),
         (
             opmux.rms_norm_backward,

@@ -21,6 +21,7 @@ class Part(NamedTuple):
     """Sequences of a launch: tensors with a first dim of batch, which in a ragged batch is 1, and the grids' sizes.
 
     Attributes:
+        results: the gradients of q, k and v, or what stands for those that are not wanted.
         starts: where the sequences begin and end in q and in k; none where they are of equal lengths.
         sequences, longest_q, longest_k: how many there are, and the most queries and keys of one.
     """
@@ -31,9 +32,7 @@ class Part(NamedTuple):
     grad: Tensor
     base: Tensor
     shift: Tensor
-    grad_q: Tensor
-    grad_k: Tensor
-    grad_v: Tensor
+    results: tuple[Tensor, ...]
     starts: tuple[Tensor, ...]
     sequences: int
     longest_q: int
@@ -53,10 +52,10 @@ def attention_backward(
     make = torch.empty_like if q.numel() and k.numel() else torch.zeros_like
     made = [_like(x, make) if want else x.new_empty(0) for x, want in zip((q, k, v), wanted, strict=True)]
     if q.numel() and k.numel():
-        results = _results(made, (q, k, v), wanted)
+        given = (q, k, v, grad_out, base, shift, *_results(made, (q, k, v), wanted, config.apart))
         for first in range(0, len(q), MOST_GRID):
-            parts = [x[first : first + MOST_GRID] for x in (q, k, v, grad_out, base, shift, *results)]
-            part = Part(*parts, (), len(parts[0]), q.shape[1], k.shape[1])
+            a, b, c, grad, low, moved, *results = (x[first : first + MOST_GRID] for x in given)
+            part = Part(a, b, c, grad, low, moved, tuple(results), (), len(a), q.shape[1], k.shape[1])
             _run(op, part, wanted, config, scoring)
     return made[0], made[1], made[2], grad_sinks if grad_sinks is not None else _no_sinks(sinks, q)
 
@@ -76,10 +75,10 @@ def attention_varlen_backward(
     )
     made = [_like(x, torch.zeros_like) if want else x.new_empty(0) for x, want in zip((q, k, v), wanted, strict=True)]
     if q.numel() and k.numel() and max_seqlen_q and max_seqlen_k:
-        results = [x[None] for x in _results(made, (q, k, v), wanted)]
+        results = tuple(x[None] for x in _results(made, (q, k, v), wanted, config.apart))
         for first in range(0, len(starts[0]) - 1, MOST_GRID):
             of_part = tuple(s[first : first + MOST_GRID + 1] for s in starts)
-            part = Part(q[None], k[None], v[None], grad_out[None], base, shift, *results, of_part, len(of_part[0]) - 1,
+            part = Part(q[None], k[None], v[None], grad_out[None], base, shift, results, of_part, len(of_part[0]) - 1,
                         max_seqlen_q, max_seqlen_k)  # fmt: skip
             _run(op, part, wanted, config, scoring)
     return made[0], made[1], made[2], grad_sinks if grad_sinks is not None else _no_sinks(sinks, q)
@@ -90,9 +89,17 @@ def _like(x: Tensor, make: Any) -> Tensor:
     return found
 
 
-def _results(made: list[Tensor], given: tuple[Tensor, ...], wanted: tuple[bool, ...]) -> list[Tensor]:
-    """What kernels write to; in the place of what is not wanted something that they leave alone."""
-    return [m if want else x for m, x, want in zip(made, given, wanted, strict=True)]
+def _results(made: list[Tensor], given: tuple[Tensor, ...], wanted: tuple[bool, ...], apart: bool) -> list[Tensor]:
+    """What kernels write to; in the place of what is not wanted something that they leave alone.
+
+    Gradients of keys and values that are computed together are so even if only one is wanted, by the same kernel.
+    """
+    together = not apart and (wanted[1] or wanted[2])
+    room = (False, together, together)
+    return [
+        m if want else torch.empty_like(x, memory_format=torch.contiguous_format) if needed else x
+        for m, x, want, needed in zip(made, given, wanted, room, strict=True)
+    ]
 
 
 def _no_sinks(sinks: Tensor | None, q: Tensor) -> Tensor:
@@ -142,16 +149,16 @@ def _run(
     kind = "ragged" if part.starts else "dense"
     tiles = tile_of(q), tile_of(v)
     of_keys = config.of_keys_capped if cap > 0.0 else config.of_keys
-    both = wanted[1], wanted[2]
-    for which in ((both[0], False), (False, both[1])) if config.apart else (both,):
+    either = wanted[1] or wanted[2]
+    for which in ((wanted[1], False), (False, wanted[2])) if config.apart else ((either, either),):
         if any(which):
             kernel = _kernel(op, f"keys_{kind}", of_keys, _name(q), *tiles, cap > 0.0, banded, which)
             grid = -(-part.longest_k // of_keys.block_n), kv_heads, part.sequences
-            launch(kernel, grid, q, k, v, grad, part.base, part.shift, part.grad_k, part.grad_v, *part.starts, *numbers)
+            launch(kernel, grid, q, k, v, grad, part.base, part.shift, *part.results[1:], *part.starts, *numbers)
     if wanted[0]:
         kernel = _kernel(op, f"queries_{kind}", config.of_queries, _name(q), *tiles, cap > 0.0, banded, None)
         grid = -(-part.longest_q // config.of_queries.block_m), heads, part.sequences
-        launch(kernel, grid, q, k, v, grad, part.base, part.shift, part.grad_q, *part.starts, *numbers)
+        launch(kernel, grid, q, k, v, grad, part.base, part.shift, part.results[0], *part.starts, *numbers)
 
 
 def _name(x: Tensor) -> str:

@@ -189,7 +189,8 @@ def gather_queries(
         begin = min(max(first - left, 0) // BLOCK_N, end)
         end = max(min(ct.cdiv(max(first + BLOCK_M + right, 0), BLOCK_N), end), begin)
         whole_begin = min(max(ct.cdiv(max(first + BLOCK_M - 1 - left, 0), BLOCK_N), begin), end)
-        whole_end = max(min(max(first + right + 1, 0) // BLOCK_N, whole_end, end), whole_begin)
+        whole_end = min(max(first + right + 1, 0) // BLOCK_N, whole_end)
+        whole_end = max(min(whole_end, end), whole_begin)
         for n in range(begin, whole_begin):
             of_q = query_step(a, b, low, moved, k, v, batch, kv_head, n, first, seq_k, scale, cap, left, right, of_q,
                               BLOCK_N, DIM, WIDTH, CAPPED, True)  # fmt: skip

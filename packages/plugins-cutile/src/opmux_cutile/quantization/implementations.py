@@ -1,11 +1,23 @@
 """The records of quantisation."""
 
-from opmux.plugin import AnyOf, AtMost, Constraint, Dtype, Exact, Implementation, OneOf, Priority, UnitStride
+from opmux.plugin import (
+    AnyOf,
+    AtMost,
+    Constraint,
+    Dtype,
+    Exact,
+    Implementation,
+    MaxNumel,
+    OneOf,
+    Priority,
+    UnitStride,
+)
 from opmux_cutile.archs import FLOATS
 from opmux_cutile.norms.configs import LONGEST
 
 CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
 BLOCKS = ((1, 128), (1, 32), (1, -1))
+SQUARES = ((128, 128), (-1, -1))
 PARTS = 8192
 """Columns of the widest row with one scale where rows are not normed."""
 
@@ -33,8 +45,29 @@ def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], wide: Cons
     )
 
 
+QUANTIZE = Implementation(
+    op="quantize",
+    target="opmux_cutile.quantization.square:quantize",
+    archs=("sm_89+",),
+    priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+    when=(
+        Dtype("x", *FLOATS),
+        Dtype("dtype", *CODES),
+        OneOf("block", *BLOCKS, *SQUARES),
+        AnyOf(OneOf("block", *BLOCKS[:2], *SQUARES), AtMost("k", PARTS)),
+        AnyOf(OneOf("block", *BLOCKS), AtMost("m", 1 << 22)),  # the grid's second dim has up to 65535 blocks
+        AnyOf(OneOf("block", *BLOCKS), MaxNumel("x", (1 << 29) - 1)),  # at four bytes, the most that 32 bits count
+        UnitStride("x"),
+    ),
+    features=(Exact("k"), Exact("block")),
+    config="opmux_cutile.quantization.square_configs:quantize_config",
+    config_schema="opmux_cutile.gates.configs:GatedConfig",
+    space="opmux_cutile.quantization.square_configs:quantize_space",
+    capturable=True,
+    deterministic=True,
+)
 RECORDS = (
-    _record("quantize", "groups", "k", ("x",), AnyOf(OneOf("block", *BLOCKS[:2]), AtMost("k", PARTS))),
+    QUANTIZE,
     _record("silu_and_mul_quantize", "groups", "n", ("x",), AnyOf(OneOf("block", *BLOCKS[:2]), AtMost("n", PARTS))),
     _record("rms_norm_quantize", "rows", "hidden", ("x", "weight"), AtMost("hidden", LONGEST)),
     _record("add_rms_norm_quantize", "rows", "hidden", ("x", "residual", "weight"), AtMost("hidden", LONGEST)),
