@@ -240,10 +240,13 @@ class Machine:
             return Ring([Barrier() if layout == "barrier" else Shared() for _ in range(shape[0])])
 
         def load(pointer: Pointer, mask: Any = True, other: float = 0.0) -> Any:
+            if np.ndim(pointer.at) == 0 and pointer.array.dtype.kind == "i":
+                return Int(pointer.array[pointer.at])
             return tensor(np.where(mask, pointer.array[np.where(mask, pointer.at, 0)], other))
 
-        def store(pointer: Pointer, values: Any) -> None:
-            pointer.array[pointer.at] = values
+        def store(pointer: Pointer, values: Any, mask: Any = True) -> None:
+            at, values, live = np.broadcast_arrays(pointer.at, values, mask)
+            pointer.array[at[live]] = values[live]
 
         def least(a: Any, b: Any) -> Any:
             return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)

@@ -11,6 +11,7 @@ from typing import Any
 from opmux.plugin import Arch
 from opmux_triton.archs import CDNA, shared_memory
 from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig, ScaledGroupedConfig
+from opmux_triton.grouped_gemm.hopper_configs import HopperGroupedConfig
 
 
 def grouped(arch: Arch, features: Mapping[str, Any]) -> GroupedConfig:
@@ -40,6 +41,11 @@ def scaled(arch: Arch, features: Mapping[str, Any]) -> ScaledGroupedConfig:
     if rows <= 64:
         return _codes(64, 128, 128, 4, 4, tma=tma, uneven=32)
     return _codes(128, 128, 128, 8, 4, per_unit=1, tma=tma, uneven=32)
+
+
+def hopper_scaled(arch: Arch, features: Mapping[str, Any]) -> HopperGroupedConfig:
+    """The same by the Gluon kernel, for groups of more rows than half a tile has."""
+    return HopperGroupedConfig(128, 128, 6, 2, scaled(arch, features), few=rows_of(features) <= 64)
 
 
 def backward(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:

@@ -1,7 +1,7 @@
 """The records of grouped products."""
 
-from opmux.plugin import Bucket, Constraint, Dtype, Exact, Implementation
-from opmux_triton.archs import FLOATS, HALVES, PORTABLE
+from opmux.plugin import Bucket, Constraint, Dtype, Exact, Implementation, MaxNumel, MultipleOf, Priority, UnitStride
+from opmux_triton.archs import FLOATS, HALVES, HOPPER, PORTABLE
 
 CODES = ("int8", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _RAGGED = (Bucket("m"), Exact("groups"), Exact("n"), Exact("k"))
@@ -39,6 +39,29 @@ def _scaled(op: str) -> Implementation:
     return _record(op, "", when, "scaled", "ScaledGroupedConfig", True)
 
 
+def _hopper(op: str) -> Implementation:
+    """For groups of many rows; it was not measured yet, so it is taken where it is asked for."""
+    when = (
+        Dtype("x", "float8_e4m3fn", "float8_e5m2"), Dtype("out_dtype", *FLOATS), UnitStride("x", "w"),
+        MultipleOf("k", 16), MaxNumel("x_scale"), MaxNumel("w_scale"),
+    )  # fmt: skip
+    return Implementation(
+        op=op,
+        name="hopper",
+        target=f"opmux_triton.grouped_gemm.hopper_targets:{op}",
+        archs=HOPPER,
+        priority=Priority.EXPERIMENTAL,
+        when=when,
+        features=_MASKED if "masked" in op else _RAGGED,
+        config="opmux_triton.grouped_gemm.heuristics:hopper_scaled",
+        space="opmux_triton.grouped_gemm.spaces:hopper_scaled",
+        config_schema="opmux_triton.grouped_gemm.hopper_configs:HopperGroupedConfig",
+        capturable=True,
+        deterministic=True,
+        takes_out=True,
+    )
+
+
 def _scaled_sums(op: str) -> Implementation:
     return _record(op, "", (Dtype("x", *CODES),), "scaled_weight_grad", "ScaledGroupedConfig", False)
 
@@ -50,5 +73,7 @@ RECORDS = (
     *_real("grouped_weight_grad", "weight_grad"),
     _scaled("scaled_grouped_linear"),
     _scaled("scaled_masked_grouped_linear"),
+    _hopper("scaled_grouped_linear"),
+    _hopper("scaled_masked_grouped_linear"),
     _scaled_sums("scaled_grouped_weight_grad"),
 )

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from opmux.plugin import Arch
 from opmux_triton.grouped_gemm import heuristics
 from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig
+from opmux_triton.grouped_gemm.hopper_configs import HopperGroupedConfig
 from opmux_triton.variations import around, variations
 
 Config = TypeVar("Config", bound=GroupedConfig)
@@ -46,6 +47,15 @@ def _of_both(
         yield from (replace(base, grad_w=tiles) for tiles in _few(_tiles(base.grad_w)))
 
     return space
+
+
+def hopper_scaled(arch: Arch, features: Mapping[str, Any]) -> Iterator[HopperGroupedConfig]:
+    """The portable kernel's tiles in its place, tiles of fewer rows and columns, and one of three warpgroups."""
+    base = heuristics.hopper_scaled(arch, features)
+    yield base
+    yield replace(base, few=not base.few)
+    for block_m, block_n, stages in ((64, 128, 8), (128, 64, 8), (192, 128, 5)):
+        yield replace(base, block_m=block_m, block_n=block_n, stages=stages, warpgroups=block_m // 64, few=False)
 
 
 grouped = _of(heuristics.grouped)

@@ -90,7 +90,7 @@ def scaled_grouped_weight_grad(
     if not out.numel() or not x.shape[0]:
         return
     groups, n, k = out.shape
-    offsets, sizes = _dense(group_offsets, group_sizes)
+    offsets, sizes = dense(group_offsets, group_sizes)
     meta: dict[str, Any] = {
         "PADDED": sizes is not None,
         "FORMAT": name_of(x.dtype),
@@ -125,7 +125,7 @@ def _product(
     out: Tensor, c: GroupedConfig,
 ) -> None:  # fmt: skip
     """Launch a product of every group; x is ``(m, k)``, or ``(groups, max_m, k)`` where ``groups`` holds counts."""
-    groups, sizes = _dense(groups, sizes)
+    groups, sizes = dense(groups, sizes)
     count, n, k = w.shape
     masked = x.dim() == 3
     scales: tuple[int, ...] = (0,) * 6
@@ -133,10 +133,10 @@ def _product(
     if x_scale is not None and w_scale is not None:
         scaled = "blocks" if w_scale.shape[2] > 1 else "once"
         weight_rows = 1 if w_scale.shape[1] in (1, n) else 128
-        of_x = (x_scale.stride(0) if masked else 0, _step(x_scale, -2), x_scale.stride(-1))
-        scales = (*of_x, w_scale.stride(0), _step(w_scale, 1), w_scale.stride(2))
+        of_x = (x_scale.stride(0) if masked else 0, step(x_scale, -2), x_scale.stride(-1))
+        scales = (*of_x, w_scale.stride(0), step(w_scale, 1), w_scale.stride(2))
     rows = x.shape[-2]
-    described = c.tma and _fit(x, w)
+    described = c.tma and have_descriptors(x, w)
     if not described and k % c.block_k:
         c = c.for_uneven()
     even = k % c.block_k == 0
@@ -175,7 +175,7 @@ def _product(
     launch(kernels.products, grid, arguments, meta | c.compiler_options())
 
 
-def _fit(x: Tensor, w: Tensor) -> bool:
+def have_descriptors(x: Tensor, w: Tensor) -> bool:
     """Whether both operands, as matrices of all rows, have descriptors."""
     return all(
         t.stride(-1) == 1
@@ -188,7 +188,7 @@ def _fit(x: Tensor, w: Tensor) -> bool:
     )
 
 
-def _dense(groups: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def dense(groups: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Index data without gaps: a few numbers, copied where they have some."""
     return groups.contiguous(), None if sizes is None else sizes.contiguous()
 
@@ -198,7 +198,7 @@ def _room(groups: int) -> int:
     return max(16, 1 << (groups - 1).bit_length()) if groups else 16
 
 
-def _step(scale: Tensor, dim: int) -> int:
+def step(scale: Tensor, dim: int) -> int:
     """The stride of a dim; 0 where one entry holds for all."""
     return scale.stride(dim) if scale.shape[dim] > 1 else 0
 
@@ -207,7 +207,7 @@ def _weight_sums(
     out: Tensor, dy: Tensor, x: Tensor, offsets: Tensor, sizes: Tensor | None, accumulate: bool, c: GroupedConfig
 ) -> None:
     groups, n, k = out.shape
-    offsets, sizes = _dense(offsets, sizes)
+    offsets, sizes = dense(offsets, sizes)
     meta: dict[str, Any] = {
         "PADDED": sizes is not None,
         "ACCUMULATE": accumulate,
@@ -224,7 +224,7 @@ def _weight_sums(
 
 def _zero_unused(out: Tensor, offsets: Tensor, sizes: Tensor | None) -> None:
     m, width = out.shape
-    offsets, sizes = _dense(offsets, sizes)
+    offsets, sizes = dense(offsets, sizes)
     groups = offsets.shape[0] - 1
     meta = {
         "PADDED": sizes is not None,
