@@ -1,7 +1,7 @@
 """Tile kernels as opmux-jit compiles, finds and launches them, on torch's current stream."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +15,7 @@ from torch import Tensor
 from opmux.plugin import CaptureRefused, InvalidArgument, device_arch
 from opmux_cutile.archs import BACKEND
 from opmux_cutile.parameters import Parameter, flag
-from opmux_jit import Source, add_shipped, load
+from opmux_jit import Kernel, Source, add_shipped, load
 from opmux_jit.launching.devices import current_stream
 
 BUILT = Path(__file__).parent / "built"
@@ -59,6 +59,7 @@ class TileKernel:
     parameters: tuple[Parameter, ...]
     hints: Mapping[str, int] = field(default_factory=dict)
     _launches: dict[int, Callable[..., None]] = field(default_factory=dict)
+    _kernels: dict[int, Kernel] = field(default_factory=dict)
 
     @property
     def letters(self) -> str:
@@ -91,13 +92,23 @@ class TileKernel:
                 "capture"
             )
         source = self.source(device_arch("cuda", index).name)
-        made = load(source, self.name, self.letters, block=1).on(index)
+        loaded = load(source, self.name, self.letters, block=1)
+        made = loaded.on(index)
+        self._kernels.setdefault(index, loaded)
         return self._launches.setdefault(index, made)
+
+    def repeating(
+        self, index: int, grid: tuple[int, int, int], arguments: Sequence[Any], tensors: int
+    ) -> Callable[..., bool]:
+        """A native launch on a GPU that is made again, with other tensors: see `opmux_jit.Kernel.repeating`."""
+        self.on(index)
+        return self._kernels[index].repeating(index, grid, arguments, tensors)
 
 
 Launch = tuple[TileKernel, tuple[int, int, int], tuple[Any, ...]]
 
 _recorded: list[Launch] | None = None
+_noted: list[Launch] | None = None
 
 
 def launch(kernel: TileKernel, grid: tuple[int, int, int], *arguments: Any) -> None:
@@ -130,6 +141,8 @@ def launch(kernel: TileKernel, grid: tuple[int, int, int], *arguments: Any) -> N
             f"cutile: {kernel.name}: `arguments` expected tensors on a GPU, got one on "
             f"{arguments[0].device.type}; move it"
         )
+    if _noted is not None:
+        _noted.append((kernel, grid, tuple(given)))
 
 
 @contextmanager
@@ -141,6 +154,17 @@ def recording() -> Iterator[list[Launch]]:
         yield _recorded
     finally:
         _recorded = before
+
+
+@contextmanager
+def noting() -> Iterator[list[Launch]]:
+    """Within it, launches that are made are noted in the list too."""
+    global _noted
+    before, _noted = _noted, []
+    try:
+        yield _noted
+    finally:
+        _noted = before
 
 
 def aligned(*tensors: Tensor) -> bool:

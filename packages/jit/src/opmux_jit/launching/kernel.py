@@ -43,9 +43,10 @@ class Shape:
 
 
 class Address(NamedTuple):
-    """An argument of a launch that is made again: the address of the call's tensor at this place."""
+    """An argument of a launch that is made again: the address of the call's tensor at this place, plus bytes."""
 
     tensor: int
+    offset: int = 0
 
 
 class MapOf(NamedTuple):
@@ -135,7 +136,7 @@ class Kernel:
         """
         self.on(index)
         values = tuple(... if isinstance(a, (Address, MapOf)) else a for a in arguments)
-        addresses = [(i, a.tensor, 0) for i, a in enumerate(arguments) if isinstance(a, Address)]
+        addresses = [(i, a.tensor, a.offset) for i, a in enumerate(arguments) if isinstance(a, Address)]
         maps = [(i, a.tensor, a.make) for i, a in enumerate(arguments) if isinstance(a, MapOf)]
         step = (self._shapes[index], grid, values, addresses, maps)
         found: Callable[..., bool] = launcher().launches([step], tensors, torch._C._cuda_getCurrentRawStream, index)

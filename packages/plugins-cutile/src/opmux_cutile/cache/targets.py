@@ -8,12 +8,14 @@ from opmux_cutile.attention.targets import packed_where_single
 from opmux_cutile.launching import TileKernel, aligned, launch
 from opmux_cutile.parameters import Array, Constant, Parameter
 from opmux_cutile.quantization.targets import LARGEST
+from opmux_cutile.replaying import kept
 from opmux_cutile.rope.configs import RopeConfig
 from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.cache.kernels"
 
 
+@kept
 def write_kv_cache(
     k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, k_scale: Tensor | None,
     v_scale: Tensor | None, *, layout: str, config: RopeConfig,

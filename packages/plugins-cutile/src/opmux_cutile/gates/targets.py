@@ -8,26 +8,31 @@ from torch import Tensor
 from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import TileKernel, aligned, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant
+from opmux_cutile.replaying import kept
 from opmux_cutile.tiles import whole_vectors
 
 MODULE = "opmux_cutile.gates.kernels"
 
 
+@kept
 def silu_and_mul(x: Tensor, *, config: GatedConfig) -> Tensor:
     """The op `silu_and_mul`."""
     return _packed("silu_mul", "silu_and_mul", x, config)
 
 
+@kept
 def gelu_and_mul(x: Tensor, *, approximate: str, config: GatedConfig) -> Tensor:
     """The op `gelu_and_mul`; `approximate` is ``tanh``."""
     return _packed("gelu_tanh_mul", "gelu_and_mul", x, config)
 
 
+@kept
 def silu_mul(gate: Tensor, up: Tensor, *, config: GatedConfig) -> Tensor:
     """The op `silu_mul`."""
     return _run("silu_mul", "silu_mul", gate, up, config)
 
 
+@kept
 def gelu_mul(gate: Tensor, up: Tensor, *, approximate: str, config: GatedConfig) -> Tensor:
     """The op `gelu_mul`; `approximate` is ``tanh``."""
     return _run("gelu_tanh_mul", "gelu_mul", gate, up, config)

@@ -8,12 +8,14 @@ from torch import Tensor
 from opmux_cutile.launching import TileKernel, aligned, in_launches, launch, rows_of
 from opmux_cutile.norms.configs import NormConfig, tile_columns
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.replaying import kept
 from opmux_cutile.tiles import whole_vectors
 
 MODULE = "opmux_cutile.norms.kernels"
 PACKED = torch.contiguous_format
 
 
+@kept
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig) -> Tensor:
     """The op `rms_norm`."""
     y = torch.empty_like(x, memory_format=PACKED)
@@ -21,6 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float, weight_offset: float, con
     return y
 
 
+@kept
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
 ) -> tuple[Tensor, Tensor]:
@@ -30,6 +33,7 @@ def add_rms_norm(
     return y, total
 
 
+@kept
 def add_rms_norm_(
     x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, weight_offset: float, config: NormConfig
 ) -> None:
@@ -37,6 +41,7 @@ def add_rms_norm_(
     _run("add_rms_norm", config, (x, residual), (weight,), (x, residual), (eps, weight_offset), in_place=True)
 
 
+@kept
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, config: NormConfig) -> Tensor:
     """The op `layer_norm`."""
     y = torch.empty_like(x, memory_format=PACKED)

@@ -8,10 +8,12 @@ from torch import Tensor
 from opmux_cutile.launching import MOST_BYTES, TileKernel, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant, Parameter
 from opmux_cutile.products.configs import LinearConfig
+from opmux_cutile.replaying import kept
 
 MODULE = "opmux_cutile.products.kernels"
 
 
+@kept
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: LinearConfig) -> Tensor:
     """The op `linear`."""
     n, k = w.shape

@@ -10,20 +10,21 @@ TINY, RAISE = 2.0**-100, 2.0**64
 """Scales below the first have a reciprocal that may be infinite, so they and what they scale are raised before."""
 
 
-def encode(value, q, scale, rows, begin, LARGEST: ct.Constant[float], GROUP: ct.Constant[int],
+def encode(value, factor, q, scale, rows, begin, LARGEST: ct.Constant[float], GROUP: ct.Constant[int],
            INTEGER: ct.Constant[bool]):  # fmt: skip
-    """Write the codes and the scales of a tile of values: those from column `begin` on of the rows.
+    """Write the codes and the scales of a tile of values times a factor of each row, from column `begin` on.
 
     A block divides once, and its values are multiplied: a division of each value takes longer than moving it. No code
     is larger than LARGEST by more than a rounding, so none is cut off. The largest magnitude leaves NaN out.
     """
     height, width = value.shape[0], value.shape[1]
     groups = ct.reshape(value, (height, width // GROUP, GROUP))
-    unit = ct.maximum(ct.max(ct.abs(groups), axis=2, keepdims=True), 0.0) * (1.0 / LARGEST)
-    unit = ct.where(unit == 0.0, 1.0, unit)
+    factor = ct.reshape(factor, (height, 1, 1))
+    unit = ct.maximum(ct.max(ct.abs(groups), axis=2, keepdims=True), 0.0) * factor * (1.0 / LARGEST)
+    unit = ct.where(unit > 0.0, unit, 1.0)  # a factor that is no number makes codes that are none, with scale 1
     up = ct.where(unit < TINY, RAISE, 1.0)
     inverse = ct.truediv(1.0, unit * up, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
-    code = groups * up * inverse
+    code = groups * up * (factor * inverse)
     if INTEGER:
         code = ct.where(ct.isnan(code), 0.0, code)
         code = (code + 12582912.0) - 12582912.0
@@ -44,7 +45,7 @@ def quantize(
     begin = ct.bid(1) * COLUMNS
     columns = begin + ct.arange(COLUMNS, dtype=ct.int32)
     value = ct.gather(x, (rows[:, None], columns[None, :])).astype(ct.float32)
-    encode(value, q, scale, rows, begin, LARGEST, GROUP, INTEGER)
+    encode(value, ct.full((ROWS, 1), 1.0, dtype=ct.float32), q, scale, rows, begin, LARGEST, GROUP, INTEGER)
 
 
 @ct.kernel
@@ -59,31 +60,48 @@ def silu_mul_quantize(
     columns = begin + ct.arange(COLUMNS, dtype=ct.int32)
     place = rows[:, None], columns[None, :]
     x = ct.gather(gate, place).astype(ct.float32)
-    e = ct.exp2(ct.abs(x) * -1.4426950408889634, flush_to_zero=True)
-    share = ct.truediv(ct.where(x < 0.0, e, 1.0), 1.0 + e, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
-    encode(x * share * ct.gather(up, place).astype(ct.float32), q, scale, rows, begin, LARGEST, GROUP, INTEGER)
+    # Below -87 the share is zero, where a code would be of something near the least number that there is.
+    e = ct.exp2(x * -1.4426950408889634, flush_to_zero=True)
+    share = ct.truediv(1.0, 1.0 + e, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+    ones = ct.full((ROWS, 1), 1.0, dtype=ct.float32)
+    encode(x * share * ct.gather(up, place).astype(ct.float32), ones, q, scale, rows, begin, LARGEST, GROUP, INTEGER)
+
+
+def gain_of(weight, columns, offset, SHIFTED: ct.Constant[bool]):
+    """What a norm multiplies the columns by."""
+    gain = ct.gather(weight, (columns,)).astype(ct.float32)[None, :]
+    return gain + offset if SHIFTED else gain
 
 
 @ct.kernel
 def rms_norm_quantize(
     x, weight, q, scale, eps: float, offset: float,
     ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int], LARGEST: ct.Constant[float],
-    INTEGER: ct.Constant[bool],
+    INTEGER: ct.Constant[bool], SHIFTED: ct.Constant[bool],
 ):  # fmt: skip
     """Codes and scales of x / rms(x) * (weight + offset). A block has whole rows."""
     rows, columns = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.arange(COLUMNS, dtype=ct.int32)
     value = ct.gather(x, (rows[:, None], columns[None, :])).astype(ct.float32)
     square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
-    gain = ct.gather(weight, (columns,)).astype(ct.float32)[None, :] + offset
     # Past the row's end the value is 0, and so is the result, unless the offset is infinite.
-    encode(value * ct.rsqrt(square + eps) * gain, q, scale, rows, 0, LARGEST, GROUP, INTEGER)
+    encode(
+        value * gain_of(weight, columns, offset, SHIFTED),
+        ct.rsqrt(square + eps),
+        q,
+        scale,
+        rows,
+        0,
+        LARGEST,
+        GROUP,
+        INTEGER,
+    )
 
 
 @ct.kernel
 def add_rms_norm_quantize(
     x, residual, weight, q, scale, total, eps: float, offset: float,
     ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int], LARGEST: ct.Constant[float],
-    INTEGER: ct.Constant[bool],
+    INTEGER: ct.Constant[bool], SHIFTED: ct.Constant[bool],
 ):  # fmt: skip
     """total = x + residual, rounded; codes and scales of its norm. A block has whole rows."""
     rows, columns = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.arange(COLUMNS, dtype=ct.int32)
@@ -93,5 +111,14 @@ def add_rms_norm_quantize(
     ct.scatter(total, place, rounded)
     value = rounded.astype(ct.float32)
     square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
-    gain = ct.gather(weight, (columns,)).astype(ct.float32)[None, :] + offset
-    encode(value * ct.rsqrt(square + eps) * gain, q, scale, rows, 0, LARGEST, GROUP, INTEGER)
+    encode(
+        value * gain_of(weight, columns, offset, SHIFTED),
+        ct.rsqrt(square + eps),
+        q,
+        scale,
+        rows,
+        0,
+        LARGEST,
+        GROUP,
+        INTEGER,
+    )

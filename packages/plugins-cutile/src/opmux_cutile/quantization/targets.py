@@ -11,6 +11,7 @@ from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import MOST_BYTES, TileKernel, aligned, launch, rows_of
 from opmux_cutile.norms.configs import NormConfig
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.replaying import kept
 from opmux_cutile.tiles import power_of_two, whole_vectors
 
 MODULE = "opmux_cutile.quantization.kernels"
@@ -20,6 +21,7 @@ LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 1
 Codes = tuple[Tensor, Tensor]
 
 
+@kept
 def quantize(x: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str, config: GatedConfig) -> Codes:
     """The op `quantize`."""
     q, scale = _empty(x, x.shape[-1], dtype, block, scale_major)
@@ -27,6 +29,7 @@ def quantize(x: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_maj
     return q, scale
 
 
+@kept
 def silu_and_mul_quantize(
     x: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str, config: GatedConfig
 ) -> Codes:
@@ -39,6 +42,7 @@ def silu_and_mul_quantize(
     return q, scale
 
 
+@kept
 def rms_norm_quantize(
     x: Tensor, weight: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str, eps: float,
     weight_offset: float, config: NormConfig,
@@ -50,6 +54,7 @@ def rms_norm_quantize(
     return q, scale
 
 
+@kept
 def add_rms_norm_quantize(
     x: Tensor, residual: Tensor, weight: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str,
     eps: float, weight_offset: float, config: NormConfig,
@@ -93,7 +98,7 @@ def _run(
         dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in (*xs, *vectors, q_part, *made))
         kernel = _kernel(
             name, op, config, dtypes, len(xs), len(vectors), len(numbers), columns, group, LARGEST[q.dtype],
-            k if vectorised else None,
+            k if vectorised else None, *((bool(numbers[1]),) if numbers else ()),
         )  # fmt: skip
         grid = -(-len(q_part) // config.rows), -(-k // columns), 1
         launch(kernel, grid, *xs, *vectors, q_part, scale_part, *made, *numbers)
@@ -127,7 +132,7 @@ def _matrix(scale: Tensor, place: int) -> Tensor:
 @lru_cache(maxsize=1024)
 def _kernel(
     name: str, op: str, config: GatedConfig | NormConfig, dtypes: tuple[str, ...], given: int, vectors: int,
-    numbers: int, columns: int, group: int, largest: float, fixed: int | None,
+    numbers: int, columns: int, group: int, largest: float, fixed: int | None, *more: bool,
 ) -> TileKernel:  # fmt: skip
     """The kernel for a width, which is compiled in where whole vectors are read; with None it serves all widths."""
     fits = fixed is not None
@@ -135,6 +140,6 @@ def _kernel(
     for place in range(given, given + vectors):
         arrays[place] = Array(dtypes[place], (fixed,), (1,), fits)
     arrays.insert(given + vectors + 1, Array("float32", (None, None), (None, None), False))
-    sizes = (config.rows, columns, group, largest, dtypes[given + vectors] == "int8")
+    sizes = (config.rows, columns, group, largest, dtypes[given + vectors] == "int8", *more)
     parameters = (*arrays, *[Scalar("float32")] * numbers, *map(Constant, sizes))
     return TileKernel(op, MODULE, name, parameters, config.hints)

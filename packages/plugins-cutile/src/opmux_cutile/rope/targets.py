@@ -7,12 +7,14 @@ from torch import Tensor
 
 from opmux_cutile.launching import MOST_BYTES, TileKernel, aligned, launch
 from opmux_cutile.parameters import ALIGNMENT_BYTES, Array, Constant, Parameter, Scalar
+from opmux_cutile.replaying import kept
 from opmux_cutile.rope.configs import RopeConfig
 from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.rope.kernels"
 
 
+@kept
 def apply_rope(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: RopeConfig
 ) -> tuple[Tensor, Tensor]:
@@ -22,6 +24,7 @@ def apply_rope(
     return results[0], results[1]
 
 
+@kept
 def apply_rope_(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, *, interleaved: bool, config: RopeConfig
 ) -> None:

@@ -9,10 +9,12 @@ from opmux_cutile.launching import TileKernel, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant, Parameter
 from opmux_cutile.products.configs import LinearConfig
 from opmux_cutile.products.targets import apart, units_of, within
+from opmux_cutile.replaying import kept
 
 MODULE = "opmux_cutile.scaled.kernels"
 
 
+@kept
 def scaled_linear(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype,
     config: LinearConfig,
