@@ -38,8 +38,8 @@ from opmux_deepgemm import launching
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.gradient_model import scored_gradients
-from opmux_deepgemm.launching import add_gradients
 from opmux_deepgemm.model import Sizes, scored
+from opmux_deepgemm.summing import add_gradients
 
 FLUSHED = 1 << 30
 """Elements of 4 bytes that are read and written before each call."""
@@ -106,7 +106,8 @@ class Line(NamedTuple):
             return [one.config for one in scored_gradients(rows, self.n, self.k, self.groups)[:KEPT]]
         found: dict[object, Config] = {}
         for _, config in scored(self.sizes):
-            found.setdefault((config.kernel, config.block_m, config.block_n, config.cluster), config)
+            kind = config.kernel, config.block_m, config.block_n, config.cluster, config.pieces > 0
+            found.setdefault(kind, config)
         best = list(found.values())[:KEPT]
         if self.dtype == "fp8":  # turns of each length, of the best two tiles that can have any
             able = [config for config in best if config.kernel == "large" and config.consumers == 2]

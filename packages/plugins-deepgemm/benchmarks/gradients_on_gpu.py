@@ -19,7 +19,7 @@ from torch import Tensor
 from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.gradient_model import configs
-from opmux_deepgemm.launching import add_gradients
+from opmux_deepgemm.summing import add_gradients
 
 FAMILIES = ("gradients bf16",)
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
-from opmux_deepgemm.launching import add_scaled_gradients
 from opmux_deepgemm.scaled_gradient_model import configs, scored_gradients
+from opmux_deepgemm.summing import add_scaled_gradients
 
 FAMILIES = ("gradients fp8",)
 TIMED = (

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opmux.plugin import BuildFailed
-from opmux_deepgemm import allocation, launching, targets
+from opmux_deepgemm import allocation, launching, summing, targets
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_jit import CompileFailed
@@ -45,7 +45,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return (*matrix.shape, *matrix.stride(), *box, options["swizzle"].name)
 
     monkeypatch.setattr(launching, "kernel_of", kernel_of)
-    monkeypatch.setattr(launching, "tensor_map", tensor_map)
+    for module in (launching, summing):
+        monkeypatch.setattr(module, "tensor_map", tensor_map)
     monkeypatch.setattr(launching, "units_of", lambda index: 132)
     monkeypatch.setattr(launching, "current_stream", lambda index: 7)
     monkeypatch.setattr(launching, "_kept", {})
@@ -128,13 +129,34 @@ def test_gradients_from_codes(launched) -> None:
     assert found[12:] == (1, 3, 512, 1, 300, 3)
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_sums_take_the_shortest_way_too(launched, monkeypatch, counted) -> None:
+    offsets, sizes = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32) if counted else None
+    x, dy, out = torch.zeros(304, 512, dtype=BF16), torch.zeros(304, 200, dtype=BF16), torch.zeros(3, 200, 512)
+    scales = torch.ones(3, 200), torch.ones(3, 512)
+    codes = [torch.zeros(width, 304).to(FP8).T for width in (200, 512)]
+    tall, wide = Config("large", 128, 64, 4, 2), Config("large", 128, 96, 4, 2, 2, 8)
+    for _ in range(3):
+        targets.grouped_weight_grad(out, dy, x, offsets, sizes, config=tall)
+        targets.scaled_grouped_weight_grad(out, *codes, offsets, *scales, sizes, config=wide)
+    assert [given[3] for _, _, given in launched] == [7, 7, "kept", "kept", "kept", "kept"]
+    real, scaled, real_kept, scaled_kept = (given[4:] for _, _, given in launched[:4])
+    for first, again in ((real, real_kept), (scaled, scaled_kept)):
+        for one, other in zip(first, again, strict=True):
+            assert one is other or one == other or one.data_ptr() == other.data_ptr()
+    copied = codes[0].contiguous()
+    for _ in range(2):
+        targets.scaled_grouped_weight_grad(out, copied, codes[1], offsets, *scales, sizes, config=wide)
+    assert [given[3] for _, _, given in launched[6:]] == [7, 7]  # copies are not kept
+
+
 def test_codes_are_copied_where_their_columns_cannot_be_read() -> None:
     room = torch.randn(8, 32).to(FP8)
     as_they_are = room[:, :20].T
-    assert launching.columns_of(as_they_are).data_ptr() == room.data_ptr()
-    assert launching.columns_of(room[:1, :20].T).stride() == (32, 1)
+    assert summing.columns_of(as_they_are).data_ptr() == room.data_ptr()
+    assert summing.columns_of(room[:1, :20].T).stride() == (32, 1)
     for codes in (room, room[:, 1:21].T, room[:, :1], room.flatten()[:160].view(8, 20).T):
-        columns = launching.columns_of(codes)
+        columns = summing.columns_of(codes)
         assert torch.equal(columns.view(torch.uint8), codes.T.view(torch.uint8))
         assert columns.data_ptr() % 16 == columns.stride(0) % 16 == 0
 
@@ -300,7 +322,7 @@ def test_kept_launches_are_bounded(launched, monkeypatch) -> None:
 
 
 def test_a_gpu_keeps_its_own_launches(launched, monkeypatch) -> None:
-    w, strides = torch.zeros(200, 512, dtype=BF16), [520 + 8 * i for i in range(launching.MOST_ALIKE + 1)]
+    w, strides = (torch.zeros(200, 512, dtype=BF16), [520 + 8 * i for i in range(launching.MOST_ALIKE + 1)])
     x = [torch.zeros(3, stride, dtype=BF16)[:, :512] for stride in strides]
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     for given in x[:-1]:

@@ -33,6 +33,8 @@ OF_GRADIENTS = "mmmpppii"
 OF_SCALED_GRADIENTS = "mmmpppppqqqqii"
 """Those from codes: maps; result, scales, offsets, sizes; strides of scales; rows, number of groups."""
 SWIZZLES = {32: Swizzle.BYTES_32, 64: Swizzle.BYTES_64, 128: Swizzle.BYTES_128}
+Arguments = list[Address | MapOf | int | None]
+"""A kernel's arguments; what depends on a tensor by the tensor's place."""
 MOST_KEPT = 2048
 """Bounds the table of kept launches, however many shapes a process sees."""
 MOST_ALIKE = 4
@@ -139,6 +141,11 @@ def limit_units(most: int | None) -> None:
 _most_units: int | None = None
 
 
+def most_units(index: int) -> int:
+    """Multiprocessors of a GPU that kernels use."""
+    return units_of(index) if _most_units is None else min(units_of(index), _most_units)
+
+
 def matrix(tensor: Tensor, columns: int) -> Tensor:
     """A tensor's rows as a matrix that the copy engine reads; copied where its rows overlap or have several strides."""
     rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, columns)
@@ -204,108 +211,73 @@ def multiply(config: Config, given: Operands, y: Tensor, accumulate: bool = Fals
         BuildFailed: where the kernel does not compile or load.
         LaunchFailed: where the driver refuses the launch.
     """
-    tensors = [tensor for tensor in given if tensor is not None]
-    form = (y.dtype, y.stride(), accumulate, given.bias is None, given.offsets is None)
-    key = (id(config), given.x.get_device(), given.x.shape, given.w.shape, len(tensors), *form)
-    alike = _kept.get(key, ())
-    found = next((one for one in alike if one.same(*tensors)), None)
-    if found is not None and found.launch(*tensors, y):
-        count = len(tensors)
-        _last_into[id(config), -count if accumulate else count] = found.same_into, found.launch
-        if not accumulate and y.is_contiguous():
-            _last[id(config), count] = found.same, found.launch, found.make, y.dtype
+    tensors = tuple(tensor for tensor in given if tensor is not None)
+    if launch_again(config, tensors, y, accumulate, (given.bias is None, given.offsets is None)):
         return
     ready = _ready(given)
-    kernel, index, grid, arguments = _prepared(config, ready, y, accumulate)
-    now = [tensor for tensor in ready if tensor is not None]
-    as_given = all(a.data_ptr() == b.data_ptr() for a, b in zip(tensors, now, strict=True))
-    if found is None and as_given and len(alike) < MOST_ALIKE:
+    product, grid, arguments = _prepared(config, ready, y, accumulate)
+    now = tuple(tensor for tensor in ready if tensor is not None)
+    launch_first(config, product, grid, arguments, tensors, now, y, (given.bias is None, given.offsets is None))
+
+
+def launch_again(
+    config: Config, tensors: tuple[Tensor, ...], y: Tensor, accumulate: bool = True, form: tuple[bool, ...] = ()
+) -> bool:
+    """Launch as before, where a launch is kept for tensors like these; returns whether one was.
+
+    Args:
+        config: of the kernel.
+        tensors: all that the launch depends on.
+        y: the result.
+        accumulate: whether the product is added to it.
+        form: what else tells products of as many tensors apart.
+    """
+    for one in _kept.get(_key(config, tensors, y, accumulate, form), ()):
+        if one.same_into(*tensors, y):
+            if not one.launch(*tensors, y):
+                return False
+            count = len(tensors)
+            _last_into[id(config), -count if accumulate else count] = one.same_into, one.launch
+            if not accumulate and y.is_contiguous():
+                _last[id(config), count] = one.same, one.launch, one.make, y.dtype
+            return True
+    return False
+
+
+def launch_first(
+    config: Config, product: Product, grid: tuple[int, int, int], arguments: Arguments, tensors: tuple[Tensor, ...],
+    ready: tuple[Tensor, ...], y: Tensor, form: tuple[bool, ...] = (),
+) -> None:  # fmt: skip
+    """Launch, and keep the launch if the kernel reads the tensors where they are.
+
+    Args:
+        config: of the kernel.
+        product: what it computes.
+        grid: blocks.
+        arguments: the kernel's, of the tensors and the result behind them.
+        tensors: all that the launch depends on.
+        ready: the same, copied where the kernel cannot read them.
+        y: the result.
+        form: what else tells products of as many tensors apart.
+    """
+    kernel, index = kernel_of(product, config), tensors[0].get_device()
+    key = _key(config, tensors, y, product.accumulate, form)
+    alike = _kept.get(key, ())
+    as_given = all(a.data_ptr() == b.data_ptr() for a, b in zip(tensors, ready, strict=True))
+    known = any(one.same_into(*tensors, y) for one in alike)
+    if as_given and not known and len(alike) < MOST_ALIKE:
         if len(_kept) >= MOST_KEPT:
             forget()
         launch = kernel.repeating(index, grid, arguments, len(tensors) + 1)
         same, same_into = make_guard(tensors, exact=True), make_guard([*tensors, y], exact=True)
         _kept[key] = (*_kept.get(key, ()), Repeat(same, same_into, launch, maker(y), config))
-    now.append(y)
+    now = (*ready, y)
     kernel.on(index)(*grid, current_stream(index), *(_value(argument, now) for argument in arguments))
 
 
-def add_gradients(config: Config, dy: Tensor, x: Tensor, offsets: Tensor, sizes: Tensor | None, out: Tensor) -> None:
-    """Add ``dy[rows].T @ x[rows]`` of each group's rows to its matrix of out.
-
-    Args:
-        config: of the kernel.
-        dy: ``(m, n)`` bfloat16, columns of unit stride, at least one row.
-        x: ``(m, k)`` bfloat16, likewise.
-        offsets: where each group begins and the last one ends, int32 on the device.
-        sizes: how many rows a group has, or None.
-        out: ``(groups, n, k)`` float32, contiguous.
-
-    Raises:
-        BuildFailed: where the kernel does not compile or load.
-        LaunchFailed: where the driver refuses the launch.
-    """
-    (m, n), k, groups, index = dy.shape, x.shape[1], len(out), x.get_device()
-    kernel = kernel_of(Product("bfloat16", "float32", n, k, groups="ragged", accumulate=True), config)
-    units = units_of(index) if _most_units is None else min(units_of(index), _most_units)
-    tiles = -(-n // config.block_m) * -(-k // config.block_n) * min(groups, m)  # no more groups than rows have any
-    offsets, sizes = offsets.contiguous(), None if sizes is None else sizes.contiguous()
-    dy, x = matrix(dy, n), matrix(x, k)  # copies must live until the launch
-    kernel.on(index)(
-        min(tiles, units), 1, 1, current_stream(index), map_of(dy, n, 64, 64), map_of(x, k, 64, 64),
-        map_of(out.view(-1, k), k, 64, 32), out, offsets, sizes, m, groups,
-    )  # fmt: skip
-
-
-def add_scaled_gradients(
-    config: Config, dy: Tensor, x: Tensor, dy_scale: Tensor, x_scale: Tensor, offsets: Tensor, sizes: Tensor | None,
-    out: Tensor,
-) -> None:  # fmt: skip
-    """Add ``dy[rows].T @ x[rows]`` of each group's rows, which are codes with scales, to its matrix of out.
-
-    Args:
-        config: of the kernel.
-        dy: ``(m, n)`` codes. Where those of neighbouring rows are not next to each other, in columns that begin at
-            multiples of 16 bytes, they are copied.
-        x: ``(m, k)`` codes, likewise.
-        dy_scale: ``(ceil(m / 128), n)`` float32, in any strides.
-        x_scale: ``(ceil(m / 128), k)`` float32, likewise.
-        offsets: where each group begins and the last one ends, int32 on the device.
-        sizes: how many rows a group has, or None.
-        out: ``(groups, n, k)`` float32, contiguous.
-
-    Raises:
-        BuildFailed: where the kernel does not compile or load.
-        LaunchFailed: where the driver refuses the launch.
-    """
-    (m, n), k, groups, index = dy.shape, x.shape[1], len(out), x.get_device()
-    kernel = kernel_of(Product("float8_e4m3fn", "float32", n, k, groups="ragged", accumulate=True), config)
-    units = units_of(index) if _most_units is None else min(units_of(index), _most_units)
-    rows = -(-n // config.block_m // config.cluster)
-    tiles = rows * -(-k // config.block_n) * min(groups, m)  # no more groups than rows have any
-    offsets, sizes = offsets.contiguous(), None if sizes is None else sizes.contiguous()
-    left, right = columns_of(dy), columns_of(x)
-    kernel.on(index)(
-        min(tiles, max(units // config.cluster, 1)) * config.cluster, 1, 1, current_stream(index),
-        map_of_rows(left, config.block_m), map_of_rows(right, config.block_n // config.cluster),
-        map_of(out.view(-1, k), k, 64, 32), out, dy_scale, x_scale, offsets, sizes, *dy_scale.stride(),
-        *x_scale.stride(), m, groups,
-    )  # fmt: skip
-
-
-def map_of_rows(codes: Tensor, box_rows: int) -> bytes:
-    """The tensor map of a matrix of codes, by which boxes of 128 columns are copied."""
-    return tensor_map(codes, (box_rows, 128), swizzle=Swizzle.BYTES_128, promotion=Promotion.BYTES_256)
-
-
-def columns_of(codes: Tensor) -> Tensor:
-    """The transposed matrix of codes as the copy engine reads it; copied where its rows are not so in memory."""
-    (m, width), (row, column) = codes.shape, codes.stride()
-    pitch = -(-m // 16) * 16
-    if width == 1:  # one column may have any stride
-        column = pitch
-    if row == 1 and column >= m and column % 16 == 0 and codes.data_ptr() % 16 == 0:
-        return codes.as_strided((width, m), (column, 1))
-    return codes.new_empty((width, pitch))[:, :m].copy_(codes.T)
+def _key(config: Config, tensors: tuple[Tensor, ...], y: Tensor, accumulate: bool, form: tuple[bool, ...]) -> Hashable:
+    (first, second), of_y = tensors[:2], (y.dtype, y.stride(), accumulate)
+    return id(config), first.get_device(), first.shape, second.shape, len(tensors), *of_y, *form
 
 
 def forget() -> None:
@@ -331,8 +303,8 @@ def _ready(given: Operands) -> Operands:
 
 def _prepared(
     config: Config, given: Operands, y: Tensor, accumulate: bool = False
-) -> tuple[Kernel, int, tuple[int, int, int], list[Address | MapOf | int | None]]:
-    """The kernel, the device, the grid and the arguments of a product of operands that are ready."""
+) -> tuple[Product, tuple[int, int, int], Arguments]:
+    """What a kernel computes, its grid and its arguments, of operands that are ready."""
     rows, k = given.x.shape
     n, out_bytes = y.shape[-1], y.element_size()
     layout, groups = given.layout, len(given.w) // n
@@ -351,7 +323,7 @@ def _prepared(
         return (0, 0, 0) if scale is None else (0,) * (3 - scale.dim()) + scale.stride()
 
     box = 128 // given.x.element_size()
-    arguments: list[Address | MapOf | int | None] = [
+    arguments: Arguments = [
         MapOf(0, functools.partial(map_of, columns=k, box_rows=config.block_m // config.x_share, box_columns=box)),
         MapOf(1, functools.partial(map_of, columns=k, box_rows=config.block_n // config.w_share, box_columns=box)),
         Address(result),
@@ -367,9 +339,8 @@ def _prepared(
     arguments += [address("x_scale"), address("w_scale"), address("bias"), *of_x, *of_w, m]
     if layout:
         arguments += [Address(result), address("offsets"), address("sizes"), x_group, w_group, groups]
-    index = given.x.get_device()
-    units = units_of(index) if _most_units is None else min(units_of(index), _most_units)
-    return kernel_of(product, config), index, grid_of(config, m, n, units, layout, groups), arguments
+    units = most_units(given.x.get_device())
+    return product, grid_of(config, m, n, units, layout, groups), arguments
 
 
 def _value(argument: Address | MapOf | int | None, tensors: Sequence[Tensor]) -> Any:

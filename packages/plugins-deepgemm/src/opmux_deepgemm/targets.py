@@ -4,14 +4,8 @@ import torch
 from torch import Tensor
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.launching import (
-    Operands,
-    add_gradients,
-    add_scaled_gradients,
-    multiply,
-    repeated,
-    repeated_into,
-)
+from opmux_deepgemm.launching import Operands, multiply, repeated, repeated_into
+from opmux_deepgemm.summing import add_gradients, add_scaled_gradients
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config, out: Tensor | None = None) -> Tensor:
