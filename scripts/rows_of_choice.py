@@ -3,7 +3,8 @@
 `python scripts/rows_of_choice.py choice.json --op attention --op linear_backward --out choice.measured` writes the rows
 of ``packages/plugins-triton/benchmarks/measure_choice.py``'s file, for `ship_records.py` to merge. A run measures many
 more points in its time than the tuner does, since it tries one config of each implementation and computes no reference:
-results are held to each other, and what differs has no time. So the rows have no error. Calls whose rows are shipped
+results are held to each other, and what differs has no time. So the rows have no error. A time whose quartiles are far
+apart is left out: the device waited for the host in some rounds. Calls whose rows are shipped
 are calls that tuning saw: the figures of the choice must come from another seed.
 """
 
@@ -20,6 +21,9 @@ from opmux.tuning.measured import Machine, MeasuredRow, write_measured
 
 MACHINE = ("arch", "device", "multiprocessors", "clock_mhz", "memory_gbps", "driver", "versions", "clocks", "date")
 
+STEADY = 0.05
+"""Half the distance between the quartiles, as a fraction of the median, up to which a time becomes a row."""
+
 
 def rows_of(run: Mapping[str, Any], only: frozenset[str]) -> Iterator[MeasuredRow]:
     """The rows of a run.
@@ -35,6 +39,8 @@ def rows_of(run: Mapping[str, Any], only: frozenset[str]) -> Iterator[MeasuredRo
             continue
         compared = tuple(sorted(row["opmux"]))
         for name, (median, low, high, *_) in row["opmux"].items():
+            if (high - low) / 2 > STEADY * median:
+                continue
             yield MeasuredRow(
                 op=point.op,
                 dtypes=point.dtypes,

@@ -1,10 +1,10 @@
 """How much faster several GPUs of one host tune than one: the same points, by one process a GPU.
 
 ``python benchmarks/measure_scaling.py --random 60 [--most 100] [--gpus 1 --gpus 2] --out FILE.json`` tunes points that
-a seed draws for `OPS`, or with ``--points`` those of a file of shapes or of a tuner's journal: first all of them untimed,
-with every GPU, so that their kernels are in the cache on disk, then with the first GPU, with the first two, and so on.
-In the timed runs no process compiles ahead: what is compared is measuring. Two rates are said of each run: of the
-whole run, in which a process starts for each GPU, and of the part after each of them has finished its first point.
+a seed draws for `OPS`, or with ``--points`` those of a file of shapes or of a tuner's journal: first all of them
+untimed, with every GPU, so that their kernels are in the cache on disk, then with the first GPU, with the first two,
+and so on. In the timed runs no process compiles ahead: what is compared is measuring. Two rates are said of each run:
+of the whole run, in which a process starts for each GPU, and of the part after each has finished its first point.
 """
 
 import argparse

@@ -12,7 +12,7 @@ import torch
 import opmux
 import opmux_triton
 from opmux.plugins import loading
-from opmux.tuning.measured import MeasuredRow, read_measured
+from opmux.tuning.measured import Machine, MeasuredRow, read_measured, write_measured
 from opmux_triton import plugin
 
 LIMIT_BYTES = 300_000
@@ -131,6 +131,32 @@ def test_what_is_shipped_of_a_file_that_was_measured(
     assert (row.implementation, row.time_us, row.config, row.compared) == ("triton", 9.0, None, ("triton",))
 
 
+def test_rows_are_given_the_configs_that_times_are_predicted_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The portable kernel of attention declares its tiles by ``rows``; the Hopper kernel's are of a constant size."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+    import ship_records
+
+    dims = {"batch": 4, "seq_q": 512, "heads": 8, "head_dim": 64, "seq_k": 512, "kv_heads": 2, "value_dim": 64}
+    attention = {"op": "attention", "dtypes": dict.fromkeys("qkv", torch.bfloat16), "options": {}, "dims": dims}
+    given = {
+        "machine": Machine("sm_90", "D", 132),
+        "spread": 0.01,
+        "error": None,
+        "compared": ("triton", "triton:hopper"),
+    }
+    loading.ensure_loaded()
+    made = [
+        MeasuredRow(implementation=name, time_us=20.0, **attention, **given) for name in ("triton", "triton:hopper")
+    ]
+    write_measured(tmp_path / "new.measured", made)
+    assert ship_records.main([str(tmp_path / "new.measured"), "--out", str(tmp_path / "out.measured")]) == 0
+    configs = {row.implementation: row.config for row in read_measured(tmp_path / "out.measured").rows}
+    assert (configs["triton"] or {})["rows"] == 64
+    assert configs["triton:hopper"] is None
+
+
 def test_rows_of_a_run_of_the_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,11 +168,16 @@ def test_rows_of_a_run_of_the_choice(
         "driver": "580", "versions": {"torch": "2.11.0"}, "clocks": {}, "date": "2026-11-23",
     }  # fmt: skip
     linear = {"op": "linear", "dtypes": {"x": "bf16", "w": "bf16"}, "dims": {"tokens": 16, "k": 4096, "n": 4096}}
+    waited = {**linear, "dims": {**linear["dims"], "tokens": 32}}
     norm = {"op": "rms_norm", "dtypes": {"x": "bf16", "weight": "bf16"}, "dims": {"tokens": 16, "hidden": 64}}
     times = {"triton": [10.0, 9.9, 10.3, 11], "vendor:blas": [12.0, 12.0, 12.0, 11]}
     run = {
         **machine,
-        "rows": [{"point": linear, "opmux": times}, {"point": norm, "opmux": {"triton": times["triton"]}}],
+        "rows": [
+            {"point": linear, "opmux": times},
+            {"point": waited, "opmux": {"triton": [120.0, 35.0, 260.0, 11]}},
+            {"point": norm, "opmux": {"triton": times["triton"]}},
+        ],
     }
     (tmp_path / "choice.json").write_text(json.dumps(run))
     made = tmp_path / "drawn.measured"

@@ -6,10 +6,13 @@ from opmux_triton.scoring.constraints import portable_heads
 
 _DIMS = (Exact("head_dim"), Exact("value_dim"))
 
+Tiles = tuple[tuple[str, str | int], ...]
+"""See ``tiles`` of `opmux.plugin.Implementation`."""
+
 
 def portable(
     op: str, name: str, dtypes: tuple[str, ...], *, folder: str, config: str, tensors: tuple[str, ...],
-    queries: str | None = None,
+    queries: str | None = None, tiles: Tiles = (),
 ) -> Implementation:  # fmt: skip
     """The record of a portable implementation.
 
@@ -21,6 +24,7 @@ def portable(
         config: the name of the config function.
         tensors: those whose last dim needs unit stride.
         queries: the option or dim that bounds the queries of a sequence, where the config depends on it.
+        tiles: how a call is cut.
     """
     return Implementation(
         op=op,
@@ -32,6 +36,7 @@ def portable(
         config=f"opmux_triton.attention.{folder}.configs:{config}",
         space=f"opmux_triton.attention.{folder}.spaces:{config.removesuffix('_config')}_space",
         config_schema=f"opmux_triton.attention.{folder}.configs:{folder.title()}Config",
+        tiles=tiles,
         capturable=True,
         deterministic=True,
     )
@@ -39,7 +44,7 @@ def portable(
 
 def hopper(
     op: str, *, folder: str, heads: tuple[Constraint, ...], tensors: tuple[str, ...], aligned: tuple[str, ...],
-    deterministic: bool, name: str = "hopper", config_class: str = "HopperConfig",
+    deterministic: bool, name: str = "hopper", config_class: str = "HopperConfig", tiles: Tiles = (),
 ) -> Implementation:  # fmt: skip
     """The record of a Gluon implementation for sm_90: dense batches.
 
@@ -52,6 +57,7 @@ def hopper(
         deterministic: whether every run gives the same bits.
         name: of the implementation, and the beginning of the names of its modules and functions.
         config_class: the name of its config's class.
+        tiles: how a call is cut.
     """
     return Implementation(
         op=op,
@@ -70,6 +76,7 @@ def hopper(
         config=f"opmux_triton.attention.{folder}.configs:{name}_config",
         space=f"opmux_triton.attention.{folder}.spaces:{name}_space",
         config_schema=f"opmux_triton.attention.{folder}.configs:{config_class}",
+        tiles=tiles,
         capturable=True,
         deterministic=deterministic,
     )
