@@ -42,9 +42,12 @@ def features(**given: Any) -> dict[str, Any]:
         ({"parts": 33}, "parts = 33 is not from 1 to 32"),
         ({"mfma": 4}, "mfma = 4 is not 16 or 32"),
         (
-            {"keys": 64},
-            "keys = 64 is not key_step = 32: CK looks up a page after each step, and with several steps the compiler "
-            "spills scalar registers",
+            {"keys": 32, "key_step": 16},
+            "keys = 32 is not key_step = 16: CK looks up a page after each step",
+        ),
+        (
+            {"keys": 64, "key_step": 64},
+            "keys = 64 is more than 32: the compiler spills scalar registers",
         ),
     ],
 )

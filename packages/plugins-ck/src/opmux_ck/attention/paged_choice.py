@@ -22,12 +22,7 @@ FEW_ROWS = (
 )
 """Tiles for up to 16 rows, and for more, by preference: the first that fits the heads and divides a page. Those with a
 `dim_step` of 16 are for heads of 32, which take two steps too."""
-SPACE = (
-    *MANY_ROWS,
-    PagedConfig(64, 64, 32, 64, 4, 16),
-    *FEW_ROWS,
-    PagedConfig(16, 64, 32, 64, 1, 16),
-)
+SPACE = (*MANY_ROWS, *FEW_ROWS)
 LEAST_KEYS = 256
 """Keys of a part where the parts are chosen here: with fewer, to combine them takes longer than they save."""
 

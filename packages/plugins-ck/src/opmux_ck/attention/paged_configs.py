@@ -8,6 +8,8 @@ from opmux_ck.attention.configs import AttentionConfig, broken_rules
 MOST_PARTS_LOG2 = 5
 MOST_PARTS = 1 << MOST_PARTS_LOG2
 """Of the keys of a sequence: CK's kernel that combines them is built for so many."""
+MOST_KEYS = 32
+"""Of a tile: with more, of a step or in several, the compiler spilled scalar registers in most instances tried."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,9 @@ class PagedConfig(AttentionConfig):
 def _more_broken_rules(config: PagedConfig) -> Iterator[str]:
     """Why no instance can be made of a config for pages."""
     if config.keys != config.key_step:
-        yield (
-            f"keys = {config.keys} is not key_step = {config.key_step}: CK looks up a page after each step, "
-            "and with several steps the compiler spills scalar registers"
-        )
+        yield f"keys = {config.keys} is not key_step = {config.key_step}: CK looks up a page after each step"
+    if config.keys > MOST_KEYS:
+        yield f"keys = {config.keys} is more than {MOST_KEYS}: the compiler spills scalar registers"
     if not 1 <= config.parts <= MOST_PARTS:
         yield f"parts = {config.parts} is not from 1 to {MOST_PARTS}"
 
