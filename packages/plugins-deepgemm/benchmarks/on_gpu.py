@@ -465,9 +465,9 @@ def last_config(row: Tensor, w: Tensor) -> Config:
 def packed_launch(row: Tensor, w: Tensor) -> Callable[[], object]:
     """The same launch with arguments that are ready: little more than ``cuLaunchKernelEx``."""
     y, config = row.new_empty(len(row), len(w)), last_config(row, w)
-    kernel, index, grid, arguments = launching._prepared(config, launching._ready(Operands(row, w)), y)
-    values = [launching._value(argument, (row, w, y)) for argument in arguments]
-    return partial(kernel.on(index), *grid, launching.current_stream(index), *values)
+    product, grid, arguments = launching._prepared(config, launching._ready(Operands(row, w)), y)
+    values, index = [launching._value(argument, (row, w, y)) for argument in arguments], row.get_device()
+    return partial(launching.kernel_of(product, config).on(index), *grid, launching.current_stream(index), *values)
 
 
 def say(line: str) -> None:

@@ -60,6 +60,8 @@ BF16, F32 = torch.bfloat16, torch.float32
         (operands(100, 264, 528, fp8=True), Config("large", 128, 256, 2, 2, 1, 8, 0, 4), F32),
         (operands(130, 136, 400, fp8=True), Config("large", 256, 128, 2, 2, 1, 8, 0, 1), BF16),
         (operands(70, 104, 144, fp8=True), Config("large", 64, 48, 2, 1, 1, 8, 0, 3), BF16),
+        (operands(70, 104, 912, fp8=True), Config("large", 64, 32, 3, 1, 1, 8, 0, 1), BF16),
+        (operands(130, 72, 656, fp8=True), Config("large", 128, 64, 2, 2, 2, 8, 0, 1, True), BF16),
         (operands(130, 200, 136, bias=True), Config("large", 128, 48, 2, 2, 2, 1, share_x=True), BF16),
         (operands(130, 328, 400, fp8=True), Config("large", 256, 48, 3, 2, 4, 8, 0, 1, share_x=True), BF16),
         (operands(300, 72, 272, fp8=True), Config("large", 64, 32, 2, 1, 4, 8), BF16),
@@ -72,6 +74,7 @@ BF16, F32 = torch.bfloat16, torch.float32
         "codes, by turns", "codes, by short turns", "codes, by turns, two blocks share w",
         "codes, in halves of columns", "codes, in halves of rows, two blocks share w", "codes, in quarters",
         "codes, rows one after the other", "codes, pieces one after the other",
+        "codes, one piece", "codes, one piece, two blocks share x",
         "two blocks share x", "codes, four blocks share x", "codes, four blocks share w",
         "k in four", "codes, k in two", "more parts than blocks of k",
     ],
@@ -173,8 +176,9 @@ def test_a_broken_kernel_fails(edit, reason, tmp_path: Path, monkeypatch: pytest
         (200, 72, 144, Config("large", 128, 192, 3, 2, 1, 8)),
         (200, 136, 656, Config("large", 128, 128, 2, 2, 2, 8, 0, 2)),
         (200, 136, 272, Config("large", 256, 128, 2, 2, 1, 8, 0, 1)),
+        (70, 72, 400, Config("large", 64, 16, 3, 1, 4, 8)),
     ],
-    ids=["one block", "two blocks share w", "wide", "in halves", "rows one after the other"],
+    ids=["one block", "two blocks share w", "wide", "in halves", "rows one after the other", "narrow"],
 )
 def test_a_product_is_added_with_a_scale_for_each_row_of_both(m, n, k, config, tmp_path) -> None:
     given, blocks = operands(m, n, k, fp8=True), -(-k // 128)

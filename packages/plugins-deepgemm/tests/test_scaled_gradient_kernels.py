@@ -89,7 +89,7 @@ def test_codes_of_each_group_are_summed(rows, n, k, spare, config, tmp_path) -> 
         ("begin < walk.start || begin + BLOCK_ROWS > walk.stop", "begin + BLOCK_ROWS > walk.stop"),
         ("clear_rows<BLOCK_N>(x_at, walk.start - begin, walk.stop - begin, thread, 128 * CONSUMERS);", ""),
         ("column + (walk.first + block) * x_scale_block", "column + block * x_scale_block"),
-        ("barrier_init(full + 8 * i, 2);", "barrier_init(full + 8 * i, 1);"),
+        ("barrier_init(full + 8 * i, 33);", "barrier_init(full + 8 * i, 1);"),
         ("store_shared_word(at, kept ? load_shared_word(at) & kept : 0);", "store_shared_word(at, 0);"),
         ("          fence_async_shared();\n          sync_threads(CLEARED", "          sync_threads(CLEARED"),
     ],

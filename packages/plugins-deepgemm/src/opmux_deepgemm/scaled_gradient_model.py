@@ -7,12 +7,21 @@ from typing import Any
 
 from opmux.plugin import Arch
 from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
-from opmux_deepgemm.model import ALONE, BANDWIDTH, COPY_RATE, MOST_STAGES, RATE, START, TURN, UNITS, Scored
+from opmux_deepgemm.model import ALONE, BANDWIDTH, COPY_RATE, MOST_STAGES, START, TURN, UNITS, Scored
 
 BLOCK_ROWS = 128
 """Rows that are summed in a stage: those that share a scale."""
-SCALED = 120e3
-"""Sums in a microsecond that a multiprocessor scales by row and column and adds in float32."""
+SCALED = 46.5e3
+"""Sums in a microsecond that a multiprocessor multiplies, scales by row and column and adds in float32, where two
+consumers do so: on an H200, of tiles from 128x128 to 256x96."""
+BLOCK = 0.39
+"""Microseconds of a block of rows besides those of its sums, by the same run."""
+TURNS = 1.12
+"""By how much longer it takes where consumers take turns."""
+UNSHARED = 1.01
+"""By how much longer where each block copies all of its columns of x; an estimate."""
+TALL = 0.96
+"""By how much less where a consumer has two parts, which are multiplied by the same columns of x."""
 GROUPS = 8
 """Rows of tiles that are walked together, so that what they read stays in the cache."""
 
@@ -41,13 +50,12 @@ def predict(m: int, n: int, k: int, groups: int, config: Config) -> float:
     rows = math.ceil(n / config.block_m / config.cluster) * config.cluster
     tiles = with_rows * rows * math.ceil(k / config.block_n)
     blocks = math.ceil(m / with_rows / BLOCK_ROWS)
-    multiplied = 2.0 * config.block_m * config.block_n * BLOCK_ROWS / RATE[1]
-    scaled = config.block_m * config.block_n / SCALED
+    area = config.block_m * config.block_n
+    together = BLOCK + area / SCALED * (2 * ALONE if config.consumers == 1 else 1.0)  # nothing is made while one scales
+    if config.block_m // config.consumers > 64:
+        together *= TALL
     copied = (config.block_m + config.block_n / config.cluster) * BLOCK_ROWS / COPY_RATE
-    # Consumers that take turns hide their scaling behind each other's products, but for a part of it.
-    hidden = 0.5 if config.consumers == 2 else 0.0
-    together = multiplied + scaled * (1 - hidden) if config.alternate else multiplied + scaled * (1 - hidden / 2)
-    block = max(together, copied) * (ALONE if config.consumers == 1 else 1.0)
+    block = max(together, copied) * (TURNS if config.alternate else 1.0) * (UNSHARED if config.cluster == 1 else 1.0)
     epilogue = config.block_m * config.block_n * 8 / COPY_RATE
     work = math.ceil(tiles / UNITS) * (blocks * block + epilogue)
     memory = (m * (n + k) + 8 * with_rows * n * k) / BANDWIDTH  # what is added to is read and written

@@ -19,7 +19,7 @@
 //
 // PIECES: a consumer that scales multiplies a block of k in so many pieces of the tile's columns, for each 64 rows, one after the
 // other. OVERLAP: it holds two of them beside the sums, and scales one while the next is made, so that the matrix unit has work
-// whatever the other consumer does. HELD: its rows of x then lie in registers, and are not read from shared memory for each piece.
+// whatever the other consumer does. Where there is one piece, it is scaled while that of the next block of k is made.
 //
 // X_ACROSS, W_ACROSS: columns of k of the operand, which has 16 bits, lie far apart, and its rows next to each other. A
 // stage holds it in chunks of 64 rows, of which k runs down, and the matrix unit transposes it as it reads it.
@@ -36,8 +36,8 @@ constexpr int VALUES = BLOCK_N / 2;     // of each, in a thread
 constexpr int CUTS = PIECES ? PIECES : 1;                        // pieces of a part's columns
 constexpr int RUNS = PARTS * CUTS;                               // products of a block of k that are scaled one by one
 constexpr int PIECE = VALUES / CUTS;                             // values of a part that a run computes
-constexpr int UNROLLED = HELD ? 1 : 2;                                      // blocks of k from one wait for all products to the next
-constexpr int SETS = PIECES ? (OVERLAP ? 2 : 1) : PARTS;         // results of a block of k that are held beside the sums
+constexpr int UNROLLED = RUNS == 1 ? 4 : 2;                                      // blocks of k from one wait for all products to the next
+constexpr int SETS = OVERLAP ? 2 : PIECES ? 1 : PARTS;         // results of a block of k that are held beside the sums
 
 constexpr u32 X_BYTES = BLOCK_M * 128, W_BYTES = BLOCK_N * 128, STAGE_BYTES = X_BYTES + W_BYTES;
 constexpr u32 CHUNK_BYTES = 8192;  // of 64 rows of an operand that lies across k
@@ -45,12 +45,14 @@ constexpr u32 X_STEP = X_ACROSS ? 2048 : 32, W_STEP = W_ACROSS ? 2048 : 32;  // 
 constexpr int SLICE_COLUMNS = SLICE_WIDTH / OUT_BYTES, SLICES = BLOCK_N / SLICE_COLUMNS;
 constexpr u32 SLICE_BYTES = 64 * SLICE_WIDTH;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
-constexpr u32 FILLERS = W_BY_ROW ? 2 : 1;  // that announce that a stage is full, besides the bytes
+constexpr u32 FILLERS = W_BY_ROW ? 33 : 1;  // arrivals that make a stage full, besides the bytes: of each thread that brings scales
 // Warps that bring scales: no more than stages, so that a warp which waits for a stage has filled it the last time. Else it
 // could be two phases away from the barrier, which tells only one from the next.
 constexpr u32 LOADERS = STAGES < 3 ? STAGES : 3;
 constexpr u32 TURNS = 4;  // the first of two named barriers, each for a consumer's turn; those before are for results
-constexpr u32 ARRIVALS = 4 * CONSUMERS * CLUSTER;  // that empty a stage: one of each warp that reads it
+// That empty a stage: one of each warp that reads it, or of each thread of this block where threads read scales in it. A thread
+// that arrives for others would do, but the race checker follows only those that arrive themselves.
+constexpr u32 ARRIVALS = W_BY_ROW ? 128 * CONSUMERS + 4 * CONSUMERS * (CLUSTER - 1) : 4 * CONSUMERS * CLUSTER;
 
 // The tile's first row, within its group, and its first column of y.
 struct Place {
@@ -178,10 +180,11 @@ DEVICE void add_scaled_by_row(float (&total)[VALUES], const float (&products)[PI
 
 // Says to every block that filled it that a warp has read a stage.
 DEVICE void release(u32 empty, u32 lane) {
+  if constexpr (W_BY_ROW) barrier_arrive(empty);
   if constexpr (CLUSTER > 1) {
-    if (lane < CLUSTER) barrier_arrive_at(empty, lane);
+    if (lane < CLUSTER && !(W_BY_ROW && lane == cluster_rank())) barrier_arrive_at(empty, lane);
   } else {
-    if (lane == 0) barrier_arrive(empty);
+    if (!W_BY_ROW && lane == 0) barrier_arrive(empty);
   }
 }
 
@@ -322,12 +325,12 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
             barrier_wait(empty + 8 * stage, phase ^ 1);
 #pragma unroll
             for (int i = 0; i < BLOCK_N; i += 32) {
+              if (BLOCK_N % 32 && i + lane >= BLOCK_N) break;
               const int at = place.column + i + (int)lane;
               const float* row = w_scale + walk.group * w_scale_group + (at < N ? at : N - 1) * w_scale_row;
               store_shared(row_scales + (stage * BLOCK_N + i + lane) * 4, load_constant(row + block * w_scale_block));
             }
-            sync_warp();
-            if (lane == 0) barrier_arrive(full + 8 * stage);
+            barrier_arrive(full + 8 * stage);
           }
           if (++count > LOADERS) count = 1;
           if (++stage == STAGES) stage = 0, phase ^= 1;
@@ -370,28 +373,22 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           Scales scales{}, next;
           load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, 0);
           // Scales and adds what a run has computed.
-          const auto finish = [&](int run, u32 from) {
+          const auto finish = [&](int run, int set, u32 from) {
             const int p = run / CUTS, first = run % CUTS * (BLOCK_N / CUTS);
-            settle(part[run % SETS]);
+            settle(part[set]);
             if constexpr (W_BY_ROW)
-              add_scaled_by_row(total[p], part[run % SETS], scales.x[p], row_scales + from * BLOCK_N * 4, first);
+              add_scaled_by_row(total[p], part[set], scales.x[p], row_scales + from * BLOCK_N * 4, first);
             else
-              add_scaled(total[p], part[run % SETS], scales.x[p], scales.w, first, border);
+              add_scaled(total[p], part[set], scales.x[p], scales.w, first, border);
           };
-          u32 held[4][4];  // rows of x
-          const auto start = [&](int run, u32 from) {
+          const auto start = [&](int run, int set, u32 from) {
             const u32 x_at = ring + from * STAGE_BYTES + group * GROUP_ROWS * 128 + run / CUTS * 8192;
             const u32 w_at = ring + from * STAGE_BYTES + X_BYTES + run % CUTS * (BLOCK_N / CUTS) * 128;
             const u64 x_from = descriptor(x_at), w_from = descriptor(w_at);
-            settle(part[run % SETS]);
+            settle(part[set]);
             products_begin();
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              if constexpr (HELD)
-                multiply_held(part[run % SETS], held[i], advanced(w_from, 32 * i), i != 0);
-              else
-                multiply(part[run % SETS], advanced(x_from, 32 * i), advanced(w_from, 32 * i), i != 0);
-            }
+            for (int i = 0; i < 4; ++i) multiply(part[set], advanced(x_from, 32 * i), advanced(w_from, 32 * i), i != 0);
             products_commit();
           };
           const auto next_scales = [&](int block) {
@@ -402,22 +399,17 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           if constexpr (OVERLAP) {
             // The last run of a block of k is scaled while the first one of the next is made. It is waited for before: the
             // assembler makes products one by one where some are under way from one round of a loop to the next.
+            // The two results take turns from run to run, so that the last run of each round has the second one.
+            constexpr int REST = K_BLOCKS % UNROLLED, ODD = REST * RUNS % 2;
             u32 read = 0;
 #pragma unroll
-            for (int i = 0; i < PIECE; ++i) part[SETS - 1][i] = 0.0f;
-            const auto multiply_block = [&](int block, bool first, bool last) {
+            for (int i = 0; i < PIECE; ++i) part[1 - ODD][i] = 0.0f;
+            const auto multiply_block = [&](int block, int before, bool first, bool last) {  // `before`: runs of the round
               barrier_wait(full + 8 * stage, phase);
-              if constexpr (HELD) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                  const u32 offset = (group * 64 + thread % 128 / 32 * 16 + lane % 16) * 128 + (2 * i + lane / 16) * 16;
-                  load_matrices(ring + stage * STAGE_BYTES + swizzled<128>(offset), held[i]);
-                }
-              }
-              start(0, stage);
+              start(0, before % 2, stage);
               products_wait<1>();
               if (!W_BY_ROW && !first) release(empty + 8 * read, lane);
-              finish(RUNS - 1, read);
+              finish(RUNS - 1, (before + 1) % 2, read);
               if constexpr (W_BY_ROW) {
                 sync_warp();
                 if (block > 0) release(empty + 8 * read, lane);
@@ -425,9 +417,9 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               next_scales(block);
 #pragma unroll
               for (int run = 1; run < RUNS; ++run) {
-                start(run, stage);
+                start(run, (before + run) % 2, stage);
                 products_wait<1>();
-                finish(run - 1, stage);
+                finish(run - 1, (before + run - 1) % 2, stage);
               }
               if (last) {
                 products_wait<0>();
@@ -436,14 +428,13 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               read = stage;
               if (++stage == STAGES) stage = 0, phase ^= 1;
             };
-            constexpr int REST = K_BLOCKS % UNROLLED;
 #pragma unroll
-            for (int i = 0; i < REST; ++i) multiply_block(i, i == 0, i == REST - 1);
+            for (int i = 0; i < REST; ++i) multiply_block(i, ODD + i * RUNS, i == 0, i == REST - 1);
             for (int block = REST; block < K_BLOCKS; block += UNROLLED) {
 #pragma unroll
-              for (int i = 0; i < UNROLLED; ++i) multiply_block(block + i, i == 0, i == UNROLLED - 1);
+              for (int i = 0; i < UNROLLED; ++i) multiply_block(block + i, i * RUNS, i == 0, i == UNROLLED - 1);
             }
-            finish(RUNS - 1, read);
+            finish(RUNS - 1, 1, read);
             if constexpr (W_BY_ROW) {
               sync_warp();
               release(empty + 8 * read, lane);
@@ -453,16 +444,13 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               barrier_wait(full + 8 * stage, phase);
 #pragma unroll
               for (int run = 0; run < RUNS; ++run) {
-                start(run, stage);
+                start(run, 0, stage);
                 if (run == 0) next_scales(block);
                 products_wait<0>();
                 if (!W_BY_ROW && run == RUNS - 1) release(empty + 8 * stage, lane);
-                finish(run, stage);
+                finish(run, 0, stage);
               }
-              if constexpr (W_BY_ROW) {
-                sync_warp();
-                release(empty + 8 * stage, lane);
-              }
+              if constexpr (W_BY_ROW) release(empty + 8 * stage, lane);
               if (++stage == STAGES) stage = 0, phase ^= 1;
             }
           }
@@ -500,7 +488,6 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
 #pragma unroll
               for (int p = 0; p < PARTS; ++p)
                 add_scaled_by_row(total[p], part[p], scales.x[p], row_scales + stage * BLOCK_N * 4, 0);
-              sync_warp();
             }
             release(empty + 8 * stage, lane);
             if (++stage == STAGES) stage = 0, phase ^= 1;

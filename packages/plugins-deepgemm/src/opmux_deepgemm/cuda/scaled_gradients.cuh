@@ -22,7 +22,9 @@ constexpr u32 SLICE_BYTES = 64 * 128;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
 constexpr u32 LOADERS = STAGES < 3 ? STAGES : 3;  // warps that bring scales, no more than stages, as in large.cuh
 constexpr u32 CLEARED = 1 + CONSUMERS, TURNS = 4;  // named barriers, behind those for results
-constexpr u32 ARRIVALS = 4 * CONSUMERS * CLUSTER;
+// That empty a stage: one of each thread that reads scales in it, and one of each warp of the other block. As in large.cuh,
+// threads arrive for themselves so that the race checker can follow them.
+constexpr u32 ARRIVALS = 128 * CONSUMERS + 4 * CONSUMERS * (CLUSTER - 1);
 
 // A tile, of those that are left, and the group that it is in: where its rows begin and end, its first block of rows and how
 // many there are.
@@ -112,12 +114,11 @@ DEVICE void write_slice(u32 slice, const float (&values)[VALUES], int first) {
     }
 }
 
-// Says to every block that filled it that a warp has read a stage.
+// Says to every block that filled it that a stage has been read.
 DEVICE void release(u32 empty, u32 lane) {
+  barrier_arrive(empty);
   if constexpr (CLUSTER > 1) {
-    if (lane < CLUSTER) barrier_arrive_at(empty, lane);
-  } else {
-    if (lane == 0) barrier_arrive(empty);
+    if (lane < CLUSTER && lane != cluster_rank()) barrier_arrive_at(empty, lane);
   }
 }
 
@@ -138,7 +139,7 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const float* dy_scale, const
     prefetch_map(x_map);
     prefetch_map(y_map);
     for (int i = 0; i < STAGES; ++i) {
-      barrier_init(full + 8 * i, 2);  // the announced bytes, and a warp that brings scales
+      barrier_init(full + 8 * i, 33);  // who announces the bytes, and each thread of a warp that brings scales
       barrier_init(empty + 8 * i, ARRIVALS);
     }
     barrier_init_done();
@@ -189,8 +190,7 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const float* dy_scale, const
               store_shared(x_scales + (stage * BLOCK_N + i + lane) * 4,
                            load_constant(column + (walk.first + block) * x_scale_block));
             }
-            sync_warp();
-            if (lane == 0) barrier_arrive(full + 8 * stage);
+            barrier_arrive(full + 8 * stage);
           }
           if (++count > LOADERS) count = 1;
           if (++stage == STAGES) stage = 0, phase ^= 1;
@@ -262,7 +262,6 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const float* dy_scale, const
         for (int p = 0; p < PARTS; ++p) settle(part[p]);
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) add_scaled(total[p], part[p], scales[p], x_scales + stage * BLOCK_N * 4);
-        sync_warp();
         release(empty + 8 * stage, lane);
         if (++stage == STAGES) stage = 0, phase ^= 1;
       }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from opmux_deepgemm.configs import MOST_VALUES, Config
-from opmux_deepgemm.generation.instructions import multiply, multiply_held
+from opmux_deepgemm.generation.instructions import multiply
 
 FOLDER = Path(__file__).parents[1] / "cuda"
 BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
@@ -120,7 +120,6 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "PIECES": config.pieces if product.scaled else 0,
         "OVERLAP": int(config.overlaps),
         "SHARE_X": int(config.share_x),
-        "HELD": int(config.held),
         "W_SCALES": blocks_touched(config.block_n) if by_blocks else 1,
     }
 
@@ -130,10 +129,11 @@ def _of_gradient(product: Product, config: Config) -> dict[str, int]:
     if (product.out, product.groups) != ("float32", "ragged"):
         raise ValueError("the gradient of weights expected ragged groups, added to float32")
     if product.scaled:
-        if config.kernel != "large" or config.pieces or 2 * config.values > MOST_VALUES:
+        fits = config.block_n % 32 == 0 and 2 * config.values <= MOST_VALUES
+        if config.kernel != "large" or config.pieces or config.share_x or not fits:
             raise ValueError(
-                "the gradient of weights from codes expected the kernel 'large' without pieces, and threads of "
-                f"{MOST_VALUES // 2} sums at most, got {config.values}"
+                "the gradient of weights from codes expected the kernel 'large' without pieces or shared rows of x, "
+                f"block_n a multiple of 32, and threads of {MOST_VALUES // 2} sums at most, got {config.values}"
             )
         return {"CLUSTER": config.cluster, "GROUP": config.group, "ALTERNATE": config.alternate}
     if config.kernel != "large" or config.cluster != 1 or config.block_n % 64:
@@ -172,7 +172,6 @@ def text(product: Product, config: Config) -> str:
             read("instructions.cuh"),
             read("layouts.cuh"),
             *(multiply(product.dtype, width, *across) for width in sorted(widths)),
-            multiply_held(product.dtype, min(widths)),
             body(product, config),
         ]
     )
