@@ -23,6 +23,8 @@ NAMED = 14
 WANTED = {64: 1.1, 80: 1.1, 96: 1.1, 128: 1.0, 192: 1.0, 256: 1.0}
 """What the geometric mean of the speedups over cuDNN is to be, by head size."""
 WANTED_BACKWARD = dict.fromkeys((64, 128, 192, 256), 0.95)
+OF_THE_BEST = 0.9
+"""How much of the better of FlashAttention 4 and cuDNN is to be reached on the shapes that were compared."""
 _HEAD = ["speedup over cuDNN", "shape", "us", "cuDNN us", "TFLOPS"]
 
 
@@ -58,7 +60,25 @@ def _lines(data: dict[str, Any], about: dict[str, Any]) -> Iterator[str]:
     yield from ("", "## Named shapes", "")
     yield from table(_HEAD, map(_cells, rows[:NAMED]), left=(1,))
     yield ""
+    yield from _flash_attention(rows[:NAMED], about["flash_attention_4"])
     yield from details("Every drawn shape", table(_HEAD, map(_cells, rows[NAMED:]), left=(1,)))
+
+
+def _flash_attention(rows: Sequence[Row], about: dict[str, Any]) -> Iterator[str]:
+    """What FlashAttention 4 and cuDNN reached on some shapes in another run, and how much of it the kernel reaches."""
+    tflops = {row.shape: row.tflops for row in rows}
+    lines, short = [], []
+    for shape, (flash, cudnn) in about["tflops"].items():
+        share = tflops[shape] / max(flash, cudnn)
+        lines.append([shape, f"{tflops[shape]:.0f}", number(flash), number(cudnn), ratio(share)])
+        if share < OF_THE_BEST:
+            short.append(f"{shape}: {ratio(share, 0)}")
+    yield from ("### FlashAttention 4", "", about["text"].strip(), "")
+    head = ["shape", "TFLOPS above", "FlashAttention 4", "cuDNN in that run", "over the better of the two"]
+    yield from table(head, lines, left=(0,))
+    if short:
+        yield f"- Where {OF_THE_BEST} is wanted: {'; '.join(short)}. Reason: {about.get('reason', NO_REASON)}"
+        yield ""
 
 
 def _backward(data: dict[str, Any], about: dict[str, Any]) -> Iterator[str]:
