@@ -10,7 +10,7 @@ from planted_launches import made
 from opmux.plugin import parse_arch
 from opmux_triton.attention.backward import hopper_targets
 from opmux_triton.attention.backward.configs import hopper_config
-from opmux_triton.launch import Launch, recording
+from opmux_triton.launch import Launch, Notes, noting, recording
 
 OPTIONS: dict[str, Any] = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0}
 
@@ -69,6 +69,20 @@ def test_heads_are_computed_in_64_or_128_columns(dim: int, width: int) -> None:
 def test_without_a_mask_there_is_nothing_to_repair() -> None:
     found = launches(causal=False, shares=1)
     assert [launch.kernel.__name__ for launch in found] == ["row_statistics", "attention_backward", "sum_of_queries"]
+
+
+@pytest.mark.parametrize(("dim", "width"), [(64, 64), (80, 128), (128, 128)])
+def test_scratch_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, dim: int, width: int) -> None:
+    """Sums of the gradients of queries, two numbers a row, notes, and parts only where they fill the device."""
+    monkeypatch.setattr(noting, "notes", notes := Notes())
+    launches(dim=dim, shares=1)
+    taken = sum(4 * part.numel() for part in notes.scratch)
+    rows = 2 * 8 * 384  # 300 queries, in whole blocks of at most 128
+    assert taken <= rows * (4 * width + 8) + 4 * (2 * 2 * 4 + 2 * 8 * 5)
+    notes.scratch.clear()
+    launches(dim=dim, shares=8)
+    parts = [part for part in notes.scratch if part.dim() == 5]
+    assert [part.shape for part in parts] == [(2, 500, 2, 8, dim)] * 2
 
 
 @pytest.mark.parametrize(
