@@ -23,7 +23,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, with_lse: bool) -
 
 def _differentiate(grad_out: Tensor, forward: Forward, scoring: Scoring) -> Gradients:
     q, k, v, out, lse = forward
-    unused = torch.zeros((), dtype=torch.int64, device=q.device)  # seed and offset of a dropout that is off
+    # Seed and offset of a dropout: torch reads neither where it is off. To clear them would be a launch of its own.
+    unused = torch.empty((), dtype=torch.int64, device=q.device)
     grads = aten._scaled_dot_product_cudnn_attention_backward(
         swapped(grad_out), swapped(q), swapped(k), swapped(v), swapped(out), lse.unsqueeze(-1), unused, unused,
         None, None, None, q.shape[1], k.shape[1], 0.0, scoring.causal, scale=scoring.scale,
