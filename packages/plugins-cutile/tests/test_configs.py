@@ -42,7 +42,8 @@ def test_short_rows_share_a_block(hidden, rows) -> None:
         (add_norm_config, 7168, NormConfig(1, 2, 8)),
         (add_norm_config, 16384, NormConfig(1)),
         (backward_config, 100, NormConfig(8)),
-        (backward_config, 7168, NormConfig(1, 0, 8)),
+        (backward_config, 4096, NormConfig(1, 2, 8)),
+        (backward_config, 7168, NormConfig(1, 1, 8)),
     ],
 )
 def test_other_norms_differ_where_it_was_measured(choice, hidden, config) -> None:
@@ -62,17 +63,17 @@ def test_odd_widths_share_a_kernel(width, own) -> None:
     assert whole_vectors(width) is own
 
 
-@pytest.mark.parametrize(("heads", "half", "tokens"), [(32, 64, 1), (1, 64, 32), (4, 12, 32), (128, 64, 1), (1, 1, 64)])
+@pytest.mark.parametrize(("heads", "half", "tokens"), [(32, 64, 2), (1, 64, 8), (4, 12, 8), (128, 64, 2), (1, 1, 64)])
 def test_tokens_with_few_heads_share_a_block(heads, half, tokens) -> None:
     features = {"heads": heads, "kv_heads": 1, "head_dim": 2 * half, "half": half}
     found = rope_config(ARCH, features)
-    assert found == RopeConfig(tokens)
+    assert found == RopeConfig(tokens, 512)
     assert found in list(rope_space(ARCH, features))
     assert found.heads(heads, power_of_two(half)) * tokens * power_of_two(half) <= found.elements
 
 
 @pytest.mark.parametrize(
-    ("dims", "config"), [((128, 128), AttentionConfig(128, 128, 8)), ((192, 128), AttentionConfig(64, 64, 4))]
+    ("dims", "config"), [((128, 128), AttentionConfig(64, 128, 4, 2)), ((192, 128), AttentionConfig(64, 64, 4))]
 )
 def test_wide_heads_get_fewer_queries(dims, config) -> None:
     features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
@@ -136,19 +137,22 @@ def test_products_get_the_largest_tile_of_which_there_are_enough(arch, rows, blo
     ("rows", "block"), [(1, (16, 64)), (20, (32, 128)), (128, (64, 128)), (500, (64, 128)), (8192, (128, 128))]
 )
 def test_products_of_codes_step_by_128(rows, block) -> None:
-    features = {"bucket(m, 8)": rows, "n": 2048, "k": 512}
+    features = {"bucket(m, 8)": rows, "n": 2048, "k": 512, "k_blocks": 1}
     found = scaled_config(ARCH, features)
     assert (found.block_m, found.block_n, found.block_k) == (*block, 128)
+    of_blocks = scaled_config(ARCH, features | {"k_blocks": 4})
+    assert of_blocks == (LinearConfig(256, 128, 128, 8, 2) if rows == 8192 else found)
+    assert of_blocks in list(scaled_space(ARCH, features))
     assert found in list(scaled_space(ARCH, features))
 
 
 @pytest.mark.parametrize(
     ("block", "k", "config"),
     [
-        ((1, 128), 77, GatedConfig(32, 128)),
-        ((1, 32), 8192, GatedConfig(2, 2048)),
-        ((1, -1), 300, GatedConfig(8, 512)),
-        ((1, -1), 8192, GatedConfig(1, 8192, warps=8)),
+        ((1, 128), 77, GatedConfig(16, 128)),
+        ((1, 32), 8192, GatedConfig(1, 2048)),
+        ((1, -1), 300, GatedConfig(4, 512)),
+        ((1, -1), 8192, GatedConfig(1, 8192, 3, 8)),
     ],
 )
 def test_a_block_of_quantisation_has_whole_groups(block, k, config) -> None:
@@ -158,10 +162,11 @@ def test_a_block_of_quantisation_has_whole_groups(block, k, config) -> None:
 
 
 def test_a_block_of_a_quantised_norm_has_whole_rows() -> None:
-    for hidden in (17, 4096, 16384):
+    for hidden in (17, 4096, 8192, 16384):
         found = quantised_rows_config(ARCH, {"hidden": hidden, "block": (1, 128)})
         assert found in list(quantised_rows_space(ARCH, {"hidden": hidden, "block": (1, 128)}))
-        assert found == norm_config(ARCH, {"hidden": hidden})
+        few = {4096: NormConfig(1, 8), 8192: NormConfig(1, 4, 8)}
+        assert found == few.get(hidden, norm_config(ARCH, {"hidden": hidden}))
 
 
 def test_powers_of_two() -> None:

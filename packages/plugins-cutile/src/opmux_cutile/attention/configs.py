@@ -41,11 +41,14 @@ class AttentionConfig:
 
 
 def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
-    """Two groups of warps with 64 queries each, or one where heads are wide."""
+    """Two blocks with 64 queries each on a Hopper multiprocessor; elsewhere one with two groups of warps of as many.
+
+    Where heads are wide, a block has 64 queries and steps of 64 keys.
+    """
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
     if widest > 128:
         return AttentionConfig(64, 64, 4)
-    return AttentionConfig(128, 128, 8)
+    return AttentionConfig(64, 128, 4, 2) if arch.name == "sm_90" else AttentionConfig(128, 128, 8)
 
 
 def attention_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionConfig]:

@@ -7,8 +7,8 @@ from typing import Any
 from opmux.plugin import Arch
 from opmux_cutile.tiles import power_of_two
 
-ELEMENTS = 2048
-"""Of the usual tile: two vectors of 16 bytes for each of 128 threads."""
+ELEMENTS = 1024
+"""Of the usual tile: a vector of 16 bytes for each of 128 threads."""
 
 
 @dataclass(frozen=True)

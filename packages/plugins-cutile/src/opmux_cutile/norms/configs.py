@@ -80,11 +80,11 @@ def norm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
             for occupancy in (0, 1, 2, 4, 8):
                 yield NormConfig(rows, occupancy)
             if rows * columns >= 4096:
-                yield from (NormConfig(rows, occupancy, 8) for occupancy in (0, 2, 4))
+                yield from (NormConfig(rows, occupancy, 8) for occupancy in (0, 1, 2, 4))
 
 
 def backward_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
     """As `norm_config`; of long rows a thread holds two, the next two and a row of sums: eight warps, in few blocks."""
     found = norm_config(arch, features)
     columns = power_of_two(features["hidden"])
-    return NormConfig(found.rows, 2 if columns == 4096 else 0, 8 if columns >= 4096 else 0)
+    return NormConfig(found.rows, {4096: 2, 8192: 1}.get(columns, 0), 8 if columns >= 4096 else 0)

@@ -101,9 +101,13 @@ def _kernel(
     """The kernel for heads and pages of a size. Results that are not wanted have tensors that are not written."""
     page_size, _, dim = page
     block_n = config.block_n
+    hints = config.hints
+    if block_m < config.block_m:
+        # Few queries leave registers for more keys of a step, or for more blocks.
+        hints, block_n = {}, min(2 * block_n, max(block_n, 16384 // power_of_two(max(dim, width))))
     if block_m < 64 and stored not in ("bfloat16", "float16"):
         # Products of 16 rows take operands from registers, and codes are there as bytes and in 16 bits.
-        block_n = min(block_n, max(16, 4096 // power_of_two(max(dim, width))))
+        hints, block_n = {"occupancy": 4}, min(block_n, max(16, 4096 // power_of_two(max(dim, width))))
     queries = Array(dtype, (None, None, dim), (None, None, 1), fits)
     caches = [Array(stored, (None, page_size, None, n), (None, None, None, 1), fits) for n in (dim, width)]
     offsets, table = Array("int32", (None,), (1,), False), Array("int32", (None, None), (None, None), False)
@@ -120,7 +124,6 @@ def _kernel(
         queries, *caches, offsets, offsets, table, logits, scale, scale, out, lse, parts, parts, *numbers,
         *map(Constant, sizes),
     )  # fmt: skip
-    hints = config.hints if block_m >= config.block_m else {}
     return TileKernel(op, MODULE, "attend", parameters, hints)
 
 

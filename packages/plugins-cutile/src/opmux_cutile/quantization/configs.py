@@ -8,8 +8,8 @@ from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.norms.configs import FEW, LONGEST, MOST_ROWS, NormConfig
 from opmux_cutile.tiles import power_of_two
 
-ELEMENTS = 4096
-"""Of a tile: 32 for each of 128 threads."""
+ELEMENTS = 2048
+"""Of a tile: 16 for each of 128 threads."""
 
 
 def groups_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
@@ -19,7 +19,8 @@ def groups_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:
     if features["block"][1] != -1:
         columns = min(columns, 2048)
     columns = min(columns, 8192)
-    return GatedConfig(max(1, min(64, ELEMENTS // columns)), columns, 0, 8 if columns > ELEMENTS else 0)
+    wide = columns > 4096
+    return GatedConfig(max(1, min(64, ELEMENTS // columns)), columns, 3 if wide else 0, 8 if wide else 0)
 
 
 def groups_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GatedConfig]:
@@ -32,12 +33,14 @@ def groups_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GatedConfi
                 for occupancy in (0, 4, 8):
                     yield GatedConfig(elements // columns, columns, occupancy)
                 if elements >= 4096:
-                    yield from (GatedConfig(elements // columns, columns, occupancy, 8) for occupancy in (0, 2, 4))
+                    yield from (GatedConfig(elements // columns, columns, occupancy, 8) for occupancy in (0, 2, 3, 4))
 
 
 def rows_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
-    """Whole rows: several where they are short."""
-    return NormConfig(max(1, min(MOST_ROWS, FEW // power_of_two(features["hidden"]))))
+    """Whole rows: several where they are short; of 4096 and 8192 columns held in few registers, for more blocks."""
+    columns = power_of_two(features["hidden"])
+    few = {4096: (8, 0), 8192: (4, 8)}
+    return NormConfig(max(1, min(MOST_ROWS, FEW // columns)), *few.get(columns, (0, 0)))
 
 
 def rows_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
@@ -47,3 +50,5 @@ def rows_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
         if rows == 1 or rows * columns <= LONGEST:
             for occupancy in (0, 2, 4, 8):
                 yield NormConfig(rows, occupancy)
+            if rows * columns >= 8192:
+                yield from (NormConfig(rows, occupancy, 8) for occupancy in (0, 2, 4))

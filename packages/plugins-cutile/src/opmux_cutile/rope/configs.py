@@ -14,7 +14,7 @@ class RopeConfig:
 
     Attributes:
         tokens: of the block, a power of two up to 64.
-        elements: the most of one half of the heads that are rotated at a time, a power of two from 128 to 8192.
+        elements: the most of one half of the heads that a block rotates, a power of two from 128 to 8192.
         occupancy: blocks that the compiler is to make room for on a multiprocessor, up to 32; 0 leaves it to it.
 
     Raises:
@@ -43,9 +43,9 @@ class RopeConfig:
 
 
 def rope_config(arch: Arch, features: Mapping[str, Any]) -> RopeConfig:
-    """One token with all its heads, or several where they have few pairs."""
+    """Two tokens and 512 pairs, four for each of 128 threads, or more tokens where they have few pairs."""
     numbers = power_of_two(features["heads"]) * power_of_two(max(features["half"], 1))
-    return RopeConfig(max(1, min(64, 2048 // numbers)))
+    return RopeConfig(max(2, min(64, 512 // numbers)), 512)
 
 
 def rope_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[RopeConfig]:

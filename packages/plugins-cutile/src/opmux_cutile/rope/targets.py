@@ -66,10 +66,12 @@ def _run(
     pairs = power_of_two(half)
     cos, sin = _rows_apart(cos), _rows_apart(sin)
     fits = half % 8 == 0 and head_dim % 8 == 0 and aligned(*xs, *ys, cos, sin)
+    heads = config.heads(max(x.shape[1] for x in xs), pairs)
+    groups = sum(-(-x.shape[1] // heads) for x in xs)
     rest = 0 if in_place or head_dim == 2 * half else power_of_two(head_dim - 2 * half)
     kernel = _kernel(
-        op, config, str(xs[0].dtype).removeprefix("torch."), tuple(config.heads(x.shape[1], pairs) for x in xs),
-        pairs, half if fits else None, head_dim if fits else None, rest, interleaved,
+        op, config, str(xs[0].dtype).removeprefix("torch."), heads, pairs, half if fits else None,
+        head_dim if fits else None, rest, interleaved,
         None if positions is None else str(positions.dtype).removeprefix("torch."),
     )  # fmt: skip
     where = sin.as_strided((1,), (1,)) if positions is None else positions.reshape(-1)
@@ -79,7 +81,7 @@ def _run(
         x, y = [t[first : first + most] for t in xs], [t[first : first + most] for t in ys]
         places = where if positions is None else where[first : first + most]
         blocks = -(-len(x[0]) // config.tokens)
-        launch(kernel, (blocks, 1, 1), x[0], x[-1], cos, sin, places, y[0], y[-1], seq, sign)
+        launch(kernel, (blocks, groups, 1), x[0], x[-1], cos, sin, places, y[0], y[-1], seq, sign)
 
 
 def _of_tokens(x: Tensor) -> Tensor:
@@ -103,7 +105,7 @@ def _rows_apart(table: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _kernel(
-    op: str, config: RopeConfig, dtype: str, heads: tuple[int, ...], pairs: int, half: int | None,
+    op: str, config: RopeConfig, dtype: str, heads: int, pairs: int, half: int | None,
     head_dim: int | None, rest: int, interleaved: bool, positions: str | None,
 ) -> TileKernel:  # fmt: skip
     """The kernel for heads of a size, which is compiled in where whole vectors are read."""
@@ -116,7 +118,7 @@ def _kernel(
     ]
     table = Array("float32", (None, half), (None, 1), fits)
     places = Array(positions or "int32", (None,), (1,), False)
-    sizes = (config.tokens, heads[0], heads[-1], pairs, rest, interleaved, positions is not None, len(heads) > 1)
+    sizes = (config.tokens, heads, pairs, rest, interleaved, positions is not None)
     parameters: tuple[Parameter, ...] = (
         *matrices, table, table, places, *matrices, Scalar("int32"), Scalar("float32"), *map(Constant, sizes),
     )  # fmt: skip

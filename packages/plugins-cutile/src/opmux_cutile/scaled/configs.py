@@ -7,6 +7,8 @@ from opmux.plugin import Arch
 from opmux_cutile.products.configs import FEW_TILES, LinearConfig
 
 LARGE = LinearConfig(128, 128, 128, warps=8)
+PAIRED = LinearConfig(256, 128, 128, warps=8, ctas=2)
+"""Of two blocks, for scales of 128 columns on Hopper: the copies of w are shared."""
 FEW_ROWS = {
     16: LinearConfig(16, 64, 128), 32: LinearConfig(32, 128, 128), 128: LinearConfig(64, 128, 128),
 }  # fmt: skip
@@ -19,6 +21,8 @@ def scaled_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     for most, config in FEW_ROWS.items():
         if rows <= most:
             return config
+    if arch.name == "sm_90" and features["k_blocks"] > 1 and -(-rows // 256) * -(-n // 128) >= FEW_TILES:
+        return PAIRED
     if -(-rows // LARGE.block_m) * -(-n // LARGE.block_n) >= FEW_TILES:
         return LARGE
     return FEW_ROWS[128]

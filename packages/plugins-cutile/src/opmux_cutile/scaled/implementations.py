@@ -38,7 +38,7 @@ RECORDS = (
             Aligned("x"),
             Aligned("w"),
         ),
-        features=(Bucket("m", per_octave=8), Exact("n"), Exact("k")),
+        features=(Bucket("m", per_octave=8), Exact("n"), Exact("k"), Exact("k_blocks")),
         config="opmux_cutile.scaled.configs:scaled_config",
         config_schema="opmux_cutile.products.configs:LinearConfig",
         space="opmux_cutile.scaled.configs:scaled_space",
