@@ -305,10 +305,13 @@ def scaled_grouped_linear(
 def scaled_grouped_weight_grad(
     out: Tensor, dy: Tensor, x: Tensor, group_offsets: Tensor, dy_scale: Tensor, x_scale: Tensor, group_sizes: None
 ) -> None:
-    """Both sides multiplied by their scales, then a grouped product of bfloat16, and a sum."""
-    left = dequantize(dy.T, dy_scale.T, out_dtype=torch.bfloat16)
-    right = dequantize(x.T, x_scale.T, out_dtype=torch.bfloat16)
-    out += F.grouped_mm(left, right.T, offs=group_offsets[1:])
+    """Both sides multiplied by their scales, then a grouped product, of bfloat16 on a GPU, and a sum."""
+    dtype = torch.bfloat16 if dy.is_cuda else torch.float32
+    left, right = (
+        (codes.float() * scale.repeat_interleave(128, 0)[: len(codes)]).to(dtype)
+        for codes, scale in ((dy, dy_scale), (x, x_scale))
+    )
+    out += F.grouped_mm(left.T, right, offs=group_offsets[1:])
 
 
 def scaled_masked_grouped_linear(
