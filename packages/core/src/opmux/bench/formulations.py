@@ -308,7 +308,7 @@ def scaled_grouped_weight_grad(
     """Both sides multiplied by their scales, then a grouped product, of bfloat16 on a GPU, and a sum."""
     dtype = torch.bfloat16 if dy.is_cuda else torch.float32
     left, right = (
-        (codes.float() * scale.repeat_interleave(128, 0)[: len(codes)]).to(dtype)
+        (codes.float() * scale.repeat_interleave(128, 0)[: len(codes)]).to(dtype).contiguous()
         for codes, scale in ((dy, dy_scale), (x, x_scale))
     )
     out += F.grouped_mm(left.T, right, offs=group_offsets[1:])
