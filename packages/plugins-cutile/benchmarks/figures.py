@@ -99,7 +99,7 @@ def microseconds(calls: dict[str, Callable[[], Any]], flush: Tensor) -> dict[str
     return {name: sorted(times)[ROUNDS // 2] for name, times in spent.items()}
 
 
-def measure(until: float) -> Iterator[dict[str, Any]]:
+def measure(until: float, beside_triton: bool) -> Iterator[dict[str, Any]]:
     """Every line, as long as there is time."""
     flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
     for part, examples in PARTS.items():
@@ -113,7 +113,7 @@ def measure(until: float) -> Iterator[dict[str, Any]]:
                 ours = bound(example, "cutile", tensors)
                 assert ours is not None
                 others, work = peers(part, example, tensors, ours())
-                triton = bound(example, "triton", tensors)
+                triton = bound(example, "triton", tensors) if beside_triton else None
                 calls = {"cutile": ours, **others, **({"triton": triton} if triton else {})}
                 yield line | {"work": work, "microseconds": microseconds(calls, flush)}
             except Exception as error:
@@ -157,13 +157,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--without-triton", action="store_true", help="whose kernels are compiled where they run")
     parser.add_argument("--seconds", type=float, default=120)
     given = parser.parse_args()
     if given.record:
         record(given.record, given.arch)
         return
     lines = []
-    for line in measure(time.time() + given.seconds):
+    for line in measure(time.time() + given.seconds, not given.without_triton):
         lines.append(line)
         print(json.dumps(line), flush=True)
     host = [

@@ -1,5 +1,6 @@
 """What the wheel ships: the kernels of models' calls, each the code of what the source is now."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,44 @@ def test_the_calls_name_ops_of_the_backend() -> None:
     assert {op for op, *_ in calls.calls()} <= ops
     assert all(t is None or t.device.type == "meta" for _, tensors, _ in calls.calls() for t in tensors)
     assert torch.float8_e4m3fn in {t.dtype for _, tensors, _ in calls.calls() for t in tensors if t is not None}
+
+
+class App:
+    """What a hook says."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def display_warning(self, text: str) -> None:
+        self.said.append(text)
+
+    display_info = display_warning
+
+
+def hook_of(app: App) -> object:
+    """The hook of the package's build."""
+    name = Path(__file__).parents[1] / "build_cubins.py"
+    spec = importlib.util.spec_from_file_location("build_cubins", name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CubinsHook(str(name.parent), {}, None, None, str(name.parent / "build"), "wheel", app)
+
+
+def test_a_wheel_gets_cubins_where_there_is_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(kernels, "build", lambda folder, archs, workers: made.append((folder, archs)) or iter(["done"]))
+    app, data = App(), {"force_include": {}}
+    hook_of(app).initialize("standard", data)
+    assert app.said == ["done"]
+    ((folder, archs),) = made
+    assert archs == kernels.ARCHS
+    assert data["force_include"] == {str(folder): "opmux_cutile/built"}
+    monkeypatch.setattr(tile, "find", lambda: None)
+    app, data = App(), {"force_include": {}}
+    hook_of(app).initialize("standard", data)
+    assert app.said == ['no cubins in the wheel: the compiler is not there ("opmux-cutile[compiler]")']
+    assert data["force_include"] == {}
+    hook_of(app).initialize("editable", data)
+    assert len(app.said) == 1
