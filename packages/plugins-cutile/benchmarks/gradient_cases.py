@@ -14,6 +14,8 @@ def checked() -> Iterator[Example]:
     """Calls whose results are compared."""
     yield from _products()
     yield from _groups()
+    yield from _group_gradients()
+    yield from _squares()
     yield from _attention()
 
 
@@ -55,6 +57,31 @@ def codes_of_groups(device: str, op: str, rows: tuple[int, ...], n: int, k: int,
     if "masked" in op:
         return [x, w, torch.full((groups,), max(rows), dtype=torch.int32, device=device), *given]
     return [x, w, torch.tensor([0, *rows], device=device).cumsum(0).to(torch.int32), *given, None]
+
+
+def _group_gradients() -> Iterator[Example]:
+    for rows in ((3, 0, 70, 130), (1,)):
+        for n, k in ((264, 144), (128, 512)):
+
+            def starts(d: str, r: tuple[int, ...] = rows) -> Tensor:
+                return torch.tensor([0, *r], device=d).cumsum(0).to(torch.int32)
+
+            def given(d: str, r: tuple[int, ...] = rows, n: int = n, k: int = k) -> list[Tensor]:
+                return [drawn(d, sum(r), n), drawn(d, sum(r), k).flip(0)]
+
+            text, sizes = f"{rows} rows {n}x{k}", (len(rows), n, k)
+            yield Example("grouped_linear_backward", text, lambda d, g=given, s=starts, m=sizes: [  # type: ignore[misc]
+                *g(d), drawn(d, *m), s(d), None])  # fmt: skip
+            yield Example("grouped_weight_grad", text, lambda d, g=given, s=starts, m=sizes: [  # type: ignore[misc]
+                drawn(d, *m, dtype=FP32), *g(d), s(d), None])  # fmt: skip
+
+
+def _squares() -> Iterator[Example]:
+    for dtype in (torch.float8_e4m3fn, torch.int8):
+        for block in ((128, 128), (-1, -1)):
+            for shape in ((3, 77), (300, 4096), (2, 130, 264)):
+                yield Example("quantize", f"{shape} {dtype} {block}", lambda d, s=shape: [drawn(d, *s)],  # type: ignore[misc]
+                              {"dtype": dtype, "block": block, "scale_major": "m"})  # fmt: skip
 
 
 def _attention() -> Iterator[Example]:

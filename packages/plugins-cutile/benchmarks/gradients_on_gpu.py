@@ -30,6 +30,7 @@ import opmux
 from opmux.plugin import Taker, takers
 from opmux_cutile.attention.backward_configs import AttentionBackwardConfig
 from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import TileKernel, recording
 from opmux_cutile.prebuilding import compile_into, kernels_of
 from opmux_cutile.products.backward_configs import LinearBackwardConfig
@@ -52,9 +53,9 @@ class Timed:
         (taker, *_) = takers(op, *tensors, arch=arch, backend="cutile", **self.example.options)
         return taker, tensors
 
-    def all_configs(self, taker: Taker) -> list[object]:
-        """Those that are timed."""
-        return list(dict.fromkeys([taker.config(), *self.configs]))
+    def all_configs(self, taker: Taker, heuristics: bool) -> list[object]:
+        """Those that are timed: the heuristic's, and others unless only that is to be."""
+        return list(dict.fromkeys([taker.config(), *(() if heuristics else self.configs)]))
 
 
 def timed() -> Iterator[Timed]:
@@ -62,6 +63,7 @@ def timed() -> Iterator[Timed]:
     yield from _attention()
     yield from _products()
     yield from _groups()
+    yield from _squares()
 
 
 def _products() -> Iterator[Timed]:
@@ -148,23 +150,38 @@ def _groups() -> Iterator[Timed]:
             )  # fmt: skip
 
 
+def _squares() -> Iterator[Timed]:
+    for block in ((128, 128), (-1, -1)):
+        yield Timed(
+            Example("quantize", f"16384x8192 {block} beside a copy of as many bytes", lambda d: [drawn(d, 16384, 8192)],
+                    {"dtype": torch.float8_e4m3fn, "block": block}),
+            tuple(GatedConfig(rows, 128, occupancy) for rows in (16, 32) for occupancy in (0, 4)),
+            16384 * 8192 * 3e-12, _copy,
+        )  # fmt: skip
+
+
+def _copy(tensors: list[Any]) -> Callable[[], object]:
+    there, here = (tensors[0].new_empty(tensors[0].numel() * 3 // 4) for _ in range(2))
+    return lambda: there.copy_(here)
+
+
 def _starts(device: str, rows: tuple[int, ...]) -> Tensor:
     return torch.tensor([0, *rows], device=device).cumsum(0).to(torch.int32)
 
 
-def build(folder: Path, arch: str, workers: int, seconds: float) -> int:
+def build(folder: Path, arch: str, workers: int, seconds: float, heuristics: bool) -> int:
     """Compile what a run launches, the checks' kernels first, as much as there is time for; what is there stays."""
     kernels: list[TileKernel] = []
     until = time.time() + seconds
-    for one in timed():
-        taker, tensors = one.taker("meta", arch)
-        for config in one.all_configs(taker):
-            with recording() as launches:
-                taker.bound(config)(*tensors, **taker.call.options)
-            kernels += [kernel for kernel, *_ in launches]
     for example in checked():
         found = takers(getattr(opmux, example.op), *example.make("cpu"), arch=arch, backend="cutile", **example.options)
         kernels += kernels_of(found[0]) if found else []
+    for one in timed():
+        taker, tensors = one.taker("meta", arch)
+        for config in one.all_configs(taker, heuristics):
+            with recording() as launches:
+                taker.bound(config)(*tensors, **taker.call.options)
+            kernels += [kernel for kernel, *_ in launches]
     sources = {keys.source_key(source): source for kernel in kernels for source in [kernel.source(arch)]}
     (folder / "entries").mkdir(parents=True, exist_ok=True)
     there = {path.name.partition("-")[0] for path in (folder / "entries").iterdir()}
@@ -211,7 +228,7 @@ def check_all(until: float, only: str) -> int:
     return wrong
 
 
-def time_all(until: float, arch: str, only: str) -> None:
+def time_all(until: float, arch: str, only: str, heuristics: bool) -> None:
     """Time each call in its configs, in turns with torch's."""
     flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
     for one in timed():
@@ -230,7 +247,7 @@ def time_all(until: float, arch: str, only: str) -> None:
             except Exception as error:
                 peer = None
                 print(f"     torch: {type(error).__name__}: {str(error)[:200]}", flush=True)
-            for place, config in enumerate(one.all_configs(taker)):
+            for place, config in enumerate(one.all_configs(taker, heuristics)):
                 try:
                     call = partial(taker.bound(config), *tensors, **taker.call.options)
                     theirs = milliseconds(peer, flush, 7) if peer else 0.0
@@ -256,9 +273,10 @@ def main() -> int:
     parser.add_argument("--build-seconds", type=float, default=3600)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="a part of the ops' names")
+    parser.add_argument("--heuristics", action="store_true", help="no configs but the heuristics'")
     given = parser.parse_args()
     if given.build:
-        return build(given.build, given.arch, given.workers, given.build_seconds)
+        return build(given.build, given.arch, given.workers, given.build_seconds, given.heuristics)
     began = time.time()
     with tempfile.TemporaryDirectory() as place:
         # A copy of this user's own: a bundle that belongs to somebody else is not read.
@@ -268,7 +286,7 @@ def main() -> int:
         os.environ |= {"OPMUX_BUNDLES": f"{place}/bundle", "OPMUX_NO_JIT": "1", "OPMUX_CACHE": f"{place}/cache"}
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
         wrong = check_all(began + given.seconds * 0.5, given.only)
-        time_all(began + given.seconds, given.arch, given.only)
+        time_all(began + given.seconds, given.arch, given.only, given.heuristics)
     return int(wrong > 0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cubins import compiled, kernel, layout, meta
+from cubins import compiled, kernel, kernels, layout, meta
 
 import opmux
 from opmux.plugin import takers
@@ -161,8 +161,8 @@ def test_products_of_groups_use_the_matrix_units_and_no_local_memory(arch, instr
         ("masked_grouped_linear", (meta(8, rows // 8, 512), w, counts), {"expected_m": 9}),
     )
     for op, tensors, options in calls:
-        wanted = kernel(op, *tensors, arch=arch, **options)
-        found = compiled(wanted, arch, tmp_path)
-        assert found.parameters == layout(wanted.letters)
-        assert found.count(instruction) > 0
-        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+        for wanted in kernels(op, *tensors, arch=arch, **options):
+            found = compiled(wanted, arch, tmp_path)
+            assert found.parameters == layout(wanted.letters)
+            assert found.count(instruction) > 0 or wanted.name == "find_tiles"
+            assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)

@@ -7,6 +7,7 @@ from opmux.plugin import Implementation, Prebuilt, hookimpl
 from opmux_cutile.attention import implementations as attention
 from opmux_cutile.cache import implementations as cache
 from opmux_cutile.gates import implementations as gates
+from opmux_cutile.grouped import backward_implementations as group_gradients
 from opmux_cutile.grouped import implementations as grouped
 from opmux_cutile.grouped import scaled_implementations as scaled_groups
 from opmux_cutile.norms import implementations as norms
@@ -30,6 +31,7 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from cache.RECORDS
     yield from paged.RECORDS
     yield from grouped.RECORDS
+    yield from group_gradients.RECORDS
     yield from scaled_groups.RECORDS
     yield from scaled.RECORDS
     yield from quantization.RECORDS

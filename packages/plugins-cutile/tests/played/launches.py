@@ -55,10 +55,19 @@ def functions(text: str) -> dict[str, Callable[..., None]]:
     """The functions of a module of kernels."""
     above, tile = ModuleType("cuda"), language.module()
     above.tile = tile  # type: ignore[attr-defined]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"min": _of_two(min), "max": _of_two(max)}
     with mock.patch.dict(sys.modules, {"cuda": above, "cuda.tile": tile}):
         exec(compile(text, "<kernels>", "exec"), found)
     return found
+
+
+def _of_two(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Python's `min` or `max` as the language has it: of two numbers."""
+
+    def call(a: Any, b: Any) -> Any:
+        return function(a, b)
+
+    return call
 
 
 def _arguments(parameters: tuple[Parameter, ...], given: tuple[Any, ...]) -> Iterator[Any]:

@@ -19,12 +19,18 @@ class AttentionBackwardConfig:
         of_queries: of the gradients of queries: ``block_m`` of these, ``block_n`` keys in a step.
         apart: whether the gradients of keys and of values are computed by a launch each, where the sums of both do not
             fit the registers.
+        whole: whether blocks of queries that see every key of a block have a loop of their own, without a mask; not
+            where scores are capped.
+        masked: whether the gradients of keys and values are masked even if every query sees every key: the compiler
+            then needs fewer registers.
     """
 
     of_keys: AttentionConfig
     of_keys_capped: AttentionConfig
     of_queries: AttentionConfig
     apart: bool = False
+    whole: bool = False
+    masked: bool = False
 
 
 def attention_backward_config(arch: Arch, features: Mapping[str, Any]) -> AttentionBackwardConfig:
@@ -35,7 +41,8 @@ def attention_backward_config(arch: Arch, features: Mapping[str, Any]) -> Attent
         return AttentionBackwardConfig(tile, tile, tile, apart=True)
     keys = AttentionConfig(64, 128, 8) if widest > 64 else AttentionConfig(128, 128, 8)
     capped = AttentionConfig(32, 128, 8) if widest > 64 else AttentionConfig(64, 128, 8)
-    return AttentionBackwardConfig(keys, capped, AttentionConfig(128, 64, 8))
+    queries = AttentionConfig(128, 64, 8)
+    return AttentionBackwardConfig(keys, capped, queries, whole=widest == 128, masked=widest <= 64)
 
 
 def attention_backward_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionBackwardConfig]:

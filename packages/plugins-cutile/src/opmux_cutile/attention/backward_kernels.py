@@ -84,7 +84,8 @@ def key_step(
 def gather_keys(
     q, k, v, grad, base, shift, grad_k, grad_v, start, n, kv_head, batch, seq_q, seq_k, scale, cap, left, right, groups,
     BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int],
-    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], KEYS: ct.Constant[bool], VALUES: ct.Constant[bool],
+    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], WHOLE: ct.Constant[bool], KEYS: ct.Constant[bool],
+    VALUES: ct.Constant[bool],
 ):  # fmt: skip
     """Compute the gradients of a block of keys. A key at j is seen by the queries from j - right to j + left."""
     keys = ct.reshape(ct.load(k, (batch, n, kv_head, 0), (1, BLOCK_N, 1, DIM), padding_mode=ct.PaddingMode.ZERO),
@@ -100,14 +101,31 @@ def gather_keys(
         first = n * BLOCK_N - offset
         begin = min(max(first - right, 0) // BLOCK_M, end)
         end = max(min(ct.cdiv(max(first + BLOCK_N + left, 0), BLOCK_M), end), begin)
-    # One loop, which masks every block: with one more for blocks without a mask, kernels need local memory.
+    # Blocks that every query sees have a loop of their own, without a mask, where that leaves registers enough.
+    whole_begin, whole_end = begin, end
+    if BANDED and WHOLE:
+        first = n * BLOCK_N - offset
+        whole_begin = min(max(ct.cdiv(max(first + BLOCK_N - 1 - right, 0), BLOCK_M), begin), end)
+        whole_end = max(min(max(first + left + 1, 0) // BLOCK_M, end), whole_begin)
     for member in range(groups):
         head = kv_head * groups + member
-        for m in range(begin, end):
+        if BANDED and WHOLE:
+            for m in range(begin, whole_begin):
+                of_k, of_v = key_step(
+                    keys, values, q, grad, base, shift, start, batch, head, m, offset, seq_q, positions, scale, cap,
+                    left, right, of_k, of_v, BLOCK_M, DIM, WIDTH, CAPPED, True, KEYS, VALUES,
+                )  # fmt: skip
+        for m in range(whole_begin, whole_end):
             of_k, of_v = key_step(
                 keys, values, q, grad, base, shift, start, batch, head, m, offset, seq_q, positions, scale, cap,
-                left, right, of_k, of_v, BLOCK_M, DIM, WIDTH, CAPPED, BANDED, KEYS, VALUES,
+                left, right, of_k, of_v, BLOCK_M, DIM, WIDTH, CAPPED, BANDED and not WHOLE, KEYS, VALUES,
             )  # fmt: skip
+        if BANDED and WHOLE:
+            for m in range(whole_end, end):
+                of_k, of_v = key_step(
+                    keys, values, q, grad, base, shift, start, batch, head, m, offset, seq_q, positions, scale, cap,
+                    left, right, of_k, of_v, BLOCK_M, DIM, WIDTH, CAPPED, True, KEYS, VALUES,
+                )  # fmt: skip
     if KEYS:
         ct.store(grad_k, (batch, n, kv_head, 0), ct.reshape(of_k * scale, (1, BLOCK_N, 1, DIM)).astype(grad_k.dtype))
     if VALUES:
@@ -118,12 +136,13 @@ def gather_keys(
 def keys_dense(
     q, k, v, grad, base, shift, grad_k, grad_v, scale: float, cap: float, left: int, right: int, groups: int,
     BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int],
-    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], KEYS: ct.Constant[bool], VALUES: ct.Constant[bool],
+    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], WHOLE: ct.Constant[bool], KEYS: ct.Constant[bool],
+    VALUES: ct.Constant[bool],
 ):  # fmt: skip
     """Keys and values of sequences of equal lengths. Under a causal mask the first ones are seen most."""
     gather_keys(q, k, v, grad, base, shift, grad_k, grad_v, 0, ct.bid(0), ct.bid(1), ct.bid(2), q.shape[1], k.shape[1],
                 scale, cap, left, right, groups,
-                BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED, KEYS, VALUES)  # fmt: skip
+                BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED, WHOLE, KEYS, VALUES)  # fmt: skip
 
 
 @ct.kernel
@@ -131,7 +150,8 @@ def keys_ragged(
     q, k, v, grad, base, shift, grad_k, grad_v, starts_q, starts_k, scale: float, cap: float, left: int, right: int,
     groups: int,
     BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int],
-    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], KEYS: ct.Constant[bool], VALUES: ct.Constant[bool],
+    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], WHOLE: ct.Constant[bool], KEYS: ct.Constant[bool],
+    VALUES: ct.Constant[bool],
 ):  # fmt: skip
     """Keys and values of sequences that follow each other; the grid is made for the longest."""
     n, sequence = ct.bid(0), ct.bid(2)
@@ -142,7 +162,7 @@ def keys_ragged(
                     grad.slice(1, start_q, end_q), base, shift, grad_k.slice(1, start_k, end_k),
                     grad_v.slice(1, start_k, end_k), start_q, n, ct.bid(1), 0, end_q - start_q, end_k - start_k,
                     scale, cap, left, right, groups,
-                    BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED, KEYS, VALUES)  # fmt: skip
+                    BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED, WHOLE, KEYS, VALUES)  # fmt: skip
 
 
 def query_step(

@@ -26,7 +26,8 @@ Codes = tuple[Tensor, Tensor]
 def quantize(x: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str, config: GatedConfig) -> Codes:
     """The op `quantize`."""
     if block[0] == 1:
-        return targets.quantize(x, dtype=dtype, block=block, scale_major=scale_major, config=config)
+        found: Codes = targets.quantize(x, dtype=dtype, block=block, scale_major=scale_major, config=config)
+        return found
     *batch, m, k = x.shape
     q = x.new_empty(x.shape, dtype=dtype)
     blocks = (min(m, 1), min(k, 1)) if block[0] == -1 else (-(-m // SIDE), -(-k // SIDE))
