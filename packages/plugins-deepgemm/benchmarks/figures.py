@@ -19,7 +19,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +43,7 @@ from opmux_deepgemm.summing import add_gradients
 FLUSHED = 1 << 30
 """Elements of 4 bytes that are read and written before each call."""
 ROUNDS = 7
-KEPT = 6
+KEPT = 10
 """Configs that are timed for a line, of different kinds."""
 SEED = 20261124
 """Of the shapes that no tuning saw."""
@@ -106,14 +105,9 @@ class Line(NamedTuple):
             return [one.config for one in scored_gradients(rows, self.n, self.k, self.groups)[:KEPT]]
         found: dict[object, Config] = {}
         for _, config in scored(self.sizes):
-            kind = config.kernel, config.block_m, config.block_n, config.cluster, config.pieces > 0
+            kind = config.kernel, config.block_m, config.block_n, config.cluster, config.pieces
             found.setdefault(kind, config)
-        best = list(found.values())[:KEPT]
-        if self.dtype == "fp8":  # turns of each length, of the best two tiles that can have any
-            able = [config for config in best if config.kernel == "large" and config.consumers == 2]
-            turns = [replace(config, alternate=turn) for config in able[:2] for turn in (2, 3, 4)]
-            best += [config for config in turns if config not in best]
-        return best
+        return list(found.values())[:KEPT]
 
 
 def lines(part: str) -> list[Line]:

@@ -79,7 +79,8 @@ def test_scales_of_each_row_take_room_in_every_stage() -> None:
 @pytest.mark.parametrize(
     ("tile", "pieces", "overlaps"),
     [
-        ((128, 192, 2), 0, False), ((128, 192, 2), 1, False), ((128, 192, 2), 2, True), ((256, 96, 2), 1, True),
+        ((128, 192, 2), 0, False), ((128, 192, 2), 1, False),
+        ((128, 128, 2), 1, True), ((128, 192, 2), 2, True), ((256, 96, 2), 1, True),
         ((256, 128, 2), 1, False), ((128, 256, 2), 2, False), ((128, 256, 2), 4, True), ((64, 96, 1), 3, False),
     ],
 )  # fmt: skip

@@ -62,6 +62,7 @@ ADDED = Product(FP8, "float32", 2112, 7168, accumulate=True)
         (product(FP8), Config("large", 256, 128, 4, 2, 1, 8, 0, 1), "QGMMA.64x128x32.F32.E4M3.E4M3"),
         (product(FP8, groups="masked"), Config("large", 128, 192, 4, 2, 1, 8, 0, 2), "QGMMA.64x96x32.F32.E4M3.E4M3"),
         (product(FP8), Config("large", 128, 48, 8, 2, 4, 8, 0, 2, True), "QGMMA.64x24x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("large", 64, 64, 8, 1, 1, 8, 0, 1), "QGMMA.64x64x32.F32.E4M3.E4M3"),
         (ADDED, Config("large", 128, 128, 5, 2, 1, 8, 0, 2), "QGMMA.64x64x32.F32.E4M3.E4M3"),
         (product(FP8), Config("large", 64, 32, 16, 1, 1, 8), "QGMMA.64x32x32.F32.E4M3.E4M3"),
         (product(FP8), Config("small", 8, 64, 16, 1, 8), "QGMMA.64x8x32.F32.E4M3.E4M3"),
@@ -86,7 +87,7 @@ def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp
     parts = config.block_m // config.consumers // 64 if config.kernel == "large" else 1
     ahead = blocks_ahead(given, config)
     runs = parts * max(config.pieces, 1)
-    blocks = (1 if config.held else 2) if config.overlaps else ahead
+    blocks = (4 if config.runs == 1 else 2) if config.overlaps else ahead
     assert found[matrix] == 4 * runs * blocks == count(found, "HGMMA") + count(found, "QGMMA")
     # One wait in the loop and one behind it, or one where sums are promoted: products are not made one by one.
     waits = blocks * (2 if config.alternate else runs if config.pieces else 1) + config.overlaps

@@ -36,7 +36,8 @@ def test_every_config_is_legal_and_appears_once(shape, scaled) -> None:
     assert len(set(found)) == len(found)
     for config in found:
         assert config.shared_bytes(4) <= SHARED_BYTES
-        assert config.values * (2 if scaled and config.kernel == "large" else 1) <= 192
+        held = config.piece_values * (2 if config.overlaps else 1) if scaled and config.kernel == "large" else 0
+        assert config.values + held <= 192
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -104,7 +105,7 @@ def test_groups_take_the_persistent_kernel_and_tiles_of_their_own_rows() -> None
     assert {one.config.kernel for one in (*few, *many)} == {"large"}
     assert few[0].config.block_m == 64
     assert many[0].config.block_m > 64
-    assert all(one.config.cluster == 1 for one in few)
+    assert all(one.config.w_share == 1 for one in few)
 
 
 def test_features_of_groups_become_sizes() -> None:

@@ -30,6 +30,7 @@ def test_constants() -> None:
         "ACCUMULATE": 0, "W_SCALE_ROWS": 5,
         "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "AHEAD": 2, "ALTERNATE": 0, "CLUSTER": 2,
         "GROUP": 8, "SLICE_WIDTH": 128, "W_SCALES": 2, "X_ACROSS": 0, "W_ACROSS": 0,
+        "PIECES": 0, "OVERLAP": 0, "SHARE_X": 0,
     }  # fmt: skip
     assert constants(BF16, SMALL)["SPLIT"] == 4
 
@@ -98,7 +99,9 @@ def test_operands_across_k_are_a_kernel_of_their_own() -> None:
             constants(Product(dtype, "bfloat16", 64, 64, groups=groups, w_across=True), config)
     with pytest.raises(ValueError, match=r"block_n / cluster a multiple of 64, got 'large', 160 / 2$"):
         constants(across, LARGE)
-    with pytest.raises(ValueError, match=r"^operands that lie across k expected the kernel 'large', .* got 'small'"):
+    with pytest.raises(
+        ValueError, match=r"^operands that lie across k expected the kernel 'large' without share_x, .* got 'small'"
+    ):
         constants(across, SMALL)
 
 

@@ -106,13 +106,13 @@ class Config:
     @property
     def overlaps(self) -> bool:
         """Whether a consumer scales one piece while the next is made."""
-        runs = self.block_m // self.consumers // 64 * self.pieces
-        return runs > 0 and runs % 2 == 0 and self.values + 2 * self.piece_values <= MOST_VALUES
+        even = self.runs == 1 or self.runs % 2 == 0
+        return self.pieces > 0 and even and self.values + 2 * self.piece_values <= MOST_VALUES
 
     @property
-    def held(self) -> bool:
-        """Whether a consumer holds its rows of x in registers, so that its pieces do not read them again."""
-        return self.overlaps and self.block_m // self.consumers == 64
+    def runs(self) -> int:
+        """Pieces of a block of k that a consumer multiplies one after the other."""
+        return self.block_m // self.consumers // 64 * max(self.pieces, 1)
 
     @property
     def piece_values(self) -> int:

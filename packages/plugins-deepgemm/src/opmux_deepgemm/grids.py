@@ -39,4 +39,6 @@ def grid_of(config: Config, m: int, n: int, units: int, layout: str = "", groups
     if config.kernel == "small":
         return -(-n // config.block_n) * config.cluster, -(-m // config.block_m), 1
     most = most_clusters(config, m, n, layout, groups) if layout else clusters(config, m, n)
+    if config.cluster > 2:  # they lie within groups of 16 or 18 multiprocessors, of which they leave some
+        units -= units // 11
     return min(most, max(units // config.cluster, 1)) * config.cluster, 1, 1

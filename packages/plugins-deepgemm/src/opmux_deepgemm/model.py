@@ -1,15 +1,19 @@
 """Which config a product gets: a cost model that scores every legal one. Imports no toolchain.
 
-The time of a product is that of its busiest multiprocessor, or that of its bytes where they take longer:
+The time of a product is that of its busiest multiprocessor and that of its bytes, of which the longer one counts most:
 
-    large:  work   = rounds * (blocks * max(multiply, copy) + epilogue)
+    large:  work   = rounds * (blocks * both(multiply, shared, copy, chain) + epilogue)
     small:  work   = rounds * (blocks * max(multiply, copy, latency / stages) + epilogue + round) + meeting
-    time  = start + (work**4 + memory**4)**(1/4)
+    time  = start + both(work, memory)
 
-``rounds`` is how many tiles the busiest multiprocessor computes, ``blocks`` the blocks of 128 bytes of k of each. The
-constants are an H200's datasheet, estimates, and a first run on one; they are not fitted.
+``both(a, b, ...)`` is ``(a**4 + b**4 + ...)**(1/4)``. ``rounds`` is how many tiles the busiest multiprocessor computes,
+``blocks`` the blocks of 128 bytes of k of each. Of such a block ``multiply`` is the time of the matrix unit, ``shared``
+that of the bytes which shared memory takes and gives, ``copy`` that of the bytes from the second-level cache, and
+``chain`` that of one consumer, which waits for its products and scales them. The constants were fitted to configs that
+were timed on an H200.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,39 +22,58 @@ from typing import Any, NamedTuple
 
 from opmux.plugin import Arch
 from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
+from opmux_deepgemm.generation.source import blocks_touched
 from opmux_deepgemm.grids import clusters
 
 UNITS = 132
 """Multiprocessors of an H100 or H200 (SXM)."""
-BANDWIDTH = 4.3e6
+BANDWIDTH = 4.8e6
 """Bytes in a microsecond from memory: of a large copy on an H200."""
-RATE = {1: 14.0e6, 2: 7.0e6}
+WRITTEN_BACK = 7e6
+"""Bytes of the second-level cache that are written to memory before others take their place."""
+RATE = {1: 19.0e6, 2: 9.0e6}
 """Operations in a microsecond of a multiprocessor's matrix unit, by bytes of an operand."""
-COPY_RATE = 55e3
+SCALING = 2.3e-6
+"""Microseconds by which a sum that is scaled holds up the matrix unit, which shares the registers."""
+SHARED_RATE = 253e3
+"""Bytes in a microsecond that a multiprocessor's shared memory takes and gives."""
+COPY_RATE = 90e3
 """Bytes in a microsecond that a multiprocessor copies from the second-level cache."""
-LATENCY = 1.0
+PAIRED = 1.15
+"""By how much longer a block of k takes for each doubling of a cluster, whose blocks wait for each other."""
+LATENCY = 0.67
 """Microseconds from the start of a copy to its bytes."""
-START = 3.0
+WAIT = 0.02
+"""Microseconds from the end of a consumer's products to the start of the next, without what is done between them."""
+CHOICE = 0.01
+"""Microseconds to choose between the scales of two blocks of rows of w, for each place where the second may begin."""
+SCALED_RATE = 5000.0
+"""Sums of each of its threads that a consumer scales and adds in a microsecond."""
+START = 1.8
 """Microseconds of a launch, the first copies and the last store."""
-MEETING = 2.0
+EPILOGUE = 1.5
+"""Microseconds from a tile's last products to the next tile's first ones, without the stores."""
+STORE_RATE = 200e3
+"""Elements of the result in a microsecond that a multiprocessor stores."""
+MEETING = 1.2
 """Microseconds for the blocks of a cluster to add their sums."""
-ALONE = 1.05
-"""By how much longer a single consumer takes."""
-PAIRED = 1.05
-"""By how much longer two blocks take that share their rows of w: on an H200 between 0.9 and 1.1 times as long."""
 CLUSTERED_UNITS = {1: 132, 2: 132, 4: 120, 8: 112}
 """Multiprocessors that clusters of so many blocks can use: a cluster lies within a group of 16 or 18 of them."""
-ROUND = 2.5
+ROUND = 2.1
 """Microseconds from one of the small kernel's blocks to the next on a multiprocessor: nothing is copied meanwhile."""
-PROMOTION = 150e3
-"""Sums in a microsecond that a multiprocessor scales and adds in float32."""
+ALONE = 1.05
+"""By how much longer a single consumer of gradients takes."""
 TURN = 3
-"""Steps of a block of k after which a consumer's turn ends, where two alternate."""
+"""Steps of a block of k after which a consumer's turn ends, where two alternate, which only gradients do by default."""
 MOST_STAGES = 16
 """Beyond so many blocks of k, more hide no more latency."""
+MOST_PIECES = 4
+"""Of narrower ones the matrix unit is slower."""
 SMALL_ROWS = {False: 128, True: 64}
 """Rows up to which the kernel for few rows is scored, by whether there are scales: those of more take too many
 registers."""
+TILES = ((64, 1), (128, 1), (128, 2), (256, 2))
+"""Rows of a tile, and consumers."""
 FEWEST_ROWS = 16
 """Rows up to which only the kernel for few rows is scored: of one row it was never slower on an H200."""
 MULTIPROCESSOR_BYTES = 233_472
@@ -109,31 +132,51 @@ def configs(sizes: Sizes) -> Iterator[Config]:
 
 
 def _large(sizes: Sizes) -> Iterator[Config]:
-    held = 2 if sizes.scaled else 1  # the sums of a block of k beside those of all
-    for block_m, consumers in ((64, 1), (128, 1), (128, 2), (256, 2)):
+    for (block_m, consumers), block_n in itertools.product(TILES, range(16, 257, 16)):
+        stages = min(most_stages("large", block_m, block_n, consumers, sizes.added), MOST_STAGES)
+        if stages < 2 or block_m * block_n // consumers // 128 > MOST_VALUES:
+            continue
+        if sizes.w_across and block_n % 64:
+            continue  # it comes in chunks of 64 rows
+        if sizes.scaled and ((block_n % 32 and block_n > 96) or (not sizes.added and blocks_touched(block_n) > 2)):
+            continue
         if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added):
             continue  # the scales of so many rows, and where their group lies, do not fit into the registers
-        for block_n in range(32, 257, 32):
-            stages = min(most_stages("large", block_m, block_n, consumers, sizes.added), MOST_STAGES)
-            if stages < 2 or held * block_m // consumers * block_n // 128 > MOST_VALUES:
-                continue
-            for cluster in (1, 2):
-                if sizes.w_across and block_n // cluster % 64:
-                    continue  # w comes in chunks of 64 rows
-                if cluster == 1 or sizes.together > block_m:
-                    base = Config("large", block_m, block_n, stages, consumers, cluster, group=8)
-                    yield base
-                    if sizes.scaled and consumers == 2:
-                        yield replace(base, alternate=TURN)
+        base = Config("large", block_m, block_n, stages, consumers, group=8)
+        for config in _in_pieces(base) if sizes.scaled else (base,):
+            yield from _in_clusters(sizes, config)
+
+
+def _in_pieces(config: Config) -> Iterator[Config]:
+    """The config with the fewest pieces that have room beside the sums, and with the fewest that overlap."""
+    cuts = [replace(config, pieces=n) for n in range(1, MOST_PIECES + 1) if config.block_n % (8 * n) == 0]
+    if 2 * config.values <= MOST_VALUES:
+        yield config
+    else:
+        yield from [one for one in cuts if config.values + one.piece_values <= MOST_VALUES and not one.overlaps][:1]
+    yield from [one for one in cuts if one.overlaps][:1]
+
+
+def _in_clusters(sizes: Sizes, config: Config) -> Iterator[Config]:
+    """The config by itself, and in clusters that share rows of w or of x, where there are tiles for all blocks."""
+    yield config
+    for cluster in (2, 4):
+        share = 64 if sizes.w_across else 8
+        if config.block_n % (share * cluster) == 0 and sizes.together > config.block_m * (cluster - 1):
+            yield replace(config, cluster=cluster)
+        if sizes.n > config.block_n * (cluster - 1) and not (sizes.x_across or sizes.w_across):
+            yield replace(config, cluster=cluster, share_x=True)
 
 
 def _small(sizes: Sizes) -> Iterator[Config]:
     block_m = -(-sizes.m // 8) * 8
-    for block_n in (64, 128):
-        stages = min(most_stages("small", block_m, block_n, block_n // 64), MOST_STAGES)
-        for cluster in (1, 2, 4, 8):
-            if cluster <= sizes.blocks:
-                yield Config("small", block_m, block_n, stages, block_n // 64, cluster)
+    for block_n, cluster in itertools.product((64, 128), (1, 2, 4, 8)):
+        if cluster > sizes.blocks:
+            continue
+        fit = min(most_stages("small", block_m, block_n, block_n // 64), MOST_STAGES // 2)
+        most = min(fit, max(-(-sizes.blocks // cluster), 2))
+        for stages in sorted({most, max(most // 2, 2)}):  # fewer, so that more blocks are resident
+            yield Config("small", block_m, block_n, stages, block_n // 64, cluster)
 
 
 def predict(sizes: Sizes, config: Config) -> float:
@@ -141,20 +184,44 @@ def predict(sizes: Sizes, config: Config) -> float:
     work = _large_work(sizes, config) if config.kernel == "large" else _small_work(sizes, config)
     result = (8 if sizes.added else 2) * sizes.m * sizes.n  # what is added to is read and written
     moved = (sizes.m + sizes.n * max(sizes.groups, 1)) * sizes.k_bytes + result
-    memory = moved / BANDWIDTH
-    return float(START + (work**4 + memory**4) ** 0.25)
+    memory = (moved + min(moved, WRITTEN_BACK)) / BANDWIDTH
+    return START + _both(work, memory)
+
+
+def _both(*times: float) -> float:
+    return float(sum(time**4 for time in times) ** 0.25)
 
 
 def _large_work(sizes: Sizes, config: Config) -> float:
-    rounds = -(-_parts(sizes, config) // (UNITS // config.cluster))
-    epilogue = config.block_m * config.block_n * 4 / COPY_RATE / 2 + 0.3
-    copied = (config.block_m + config.block_n / config.cluster) * 128
-    block = max(_multiply(sizes, config), copied / COPY_RATE)
-    if config.consumers == 1:  # the matrix units are idle while it waits, scales or stores
-        block *= ALONE
-    if config.cluster > 1:
-        block *= PAIRED
+    rounds = -(-_parts(sizes, config) // (CLUSTERED_UNITS[config.cluster] // config.cluster))
+    copied = (config.block_m / config.x_share + config.block_n / config.w_share) * 128
+    multiply = _multiply(sizes, config)
+    block = _both(multiply, _shared(config) / SHARED_RATE, copied / COPY_RATE, _chain(sizes, config, multiply))
+    block *= float(PAIRED ** math.log2(config.cluster))
+    epilogue = config.block_m * config.block_n * (4 if sizes.added else 1) / STORE_RATE + EPILOGUE
     return rounds * (sizes.blocks * block + epilogue)
+
+
+def _multiply(sizes: Sizes, config: Config) -> float:
+    """Microseconds that a multiprocessor's matrix unit needs for a block of k."""
+    operations = 2.0 * config.block_m * config.block_n * 128 / sizes.operand_bytes
+    return operations / RATE[sizes.operand_bytes] + sizes.scaled * SCALING * config.block_m * config.block_n
+
+
+def _shared(config: Config) -> float:
+    """Bytes of a block of k that shared memory takes, and gives to the matrix unit, which reads w for each 64 rows."""
+    return config.stage_bytes + config.block_m // 64 * 128.0 * (64 * max(config.pieces, 1) + config.block_n)
+
+
+def _chain(sizes: Sizes, config: Config, multiply: float) -> float:
+    """Microseconds from one block of k of a consumer to its next one, if it had the matrix unit for itself."""
+    alone = multiply / config.consumers
+    if not sizes.scaled:
+        return alone
+    alone += (128 // math.gcd(config.block_n, 128) - 1) * CHOICE
+    if config.overlaps:
+        return alone + WAIT / (4 if config.runs == 1 else 2)  # it waits for all of its products once in so many blocks
+    return alone + (config.runs if config.pieces else 1) * WAIT + config.values / SCALED_RATE
 
 
 def _parts(sizes: Sizes, config: Config) -> int:
@@ -166,29 +233,18 @@ def _parts(sizes: Sizes, config: Config) -> int:
 
 
 def _small_work(sizes: Sizes, config: Config) -> float:
-    resident = max(1, min(MULTIPROCESSOR_BYTES // (config.shared_bytes(4) + 1024), 2048 // config.threads))
+    registers = 64 + 1.5 * config.block_m
+    fit = int(min(MULTIPROCESSOR_BYTES // (config.shared_bytes(4) + 1024), 65_536 // (registers * config.threads)))
+    resident = max(1, fit)
     programs = clusters(config, sizes.m, sizes.n) * config.cluster
     units = CLUSTERED_UNITS[config.cluster]
     rounds = -(-programs // (units * resident))
     together = min(resident, -(-programs // units))
     blocks = -(-sizes.blocks // config.cluster)
     copy = config.stage_bytes * together / COPY_RATE
-    block = max(_multiply(sizes, config) * together, copy, LATENCY / config.stages)
-    return rounds * (blocks * block + 0.3) + (rounds - 1) * ROUND + (MEETING if config.cluster > 1 else 0.0)
-
-
-def _multiply(sizes: Sizes, config: Config) -> float:
-    """Microseconds that a multiprocessor multiplies a block of k."""
-    operations = 2.0 * config.block_m * config.block_n * 128 / sizes.operand_bytes
-    # Both operands are read from shared memory: 64 rows on the left are read once for up to 256 on the right.
-    left, right = (64, config.block_n) if config.kernel == "large" else (64, config.block_m)
-    share = min(1.0, right / 128) * (0.9 if config.consumers == 1 else 1.0) * min(1.0, 0.9 + left * right / 163_840)
-    time = operations / (RATE[sizes.operand_bytes] * share)
-    if sizes.scaled:
-        promoted = config.block_m * config.block_n / PROMOTION
-        # One consumer's promotion runs beside the other's products.
-        time = max(time, promoted) if config.consumers > 1 else time + promoted
-    return time
+    multiply = 2.0 * config.block_m * config.block_n * 128 / sizes.operand_bytes / RATE[sizes.operand_bytes] * together
+    block = max(multiply, copy, LATENCY / config.stages)
+    return rounds * (blocks * block + EPILOGUE) + (rounds - 1) * ROUND + (MEETING if config.cluster > 1 else 0.0)
 
 
 @lru_cache(maxsize=1024)

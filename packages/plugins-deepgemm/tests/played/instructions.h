@@ -75,9 +75,6 @@ struct Product {
   int count;
   u64 a, b;
   bool accumulate;
-  std::shared_ptr<std::vector<u8>> held = nullptr;  // the warp's rows of a, where they are in registers
-  const u32* registers = nullptr;                   // this thread's, and what they held
-  u32 before[4] = {};
 };
 
 struct StoredRow {
@@ -98,7 +95,6 @@ struct Fiber {
 
 struct Warp {
   StoredRow rows[32];
-  std::shared_ptr<std::vector<u8>> held;
   Meeting meeting;
 };
 
@@ -221,14 +217,11 @@ static float operand(Block* block, u64 descriptor, u32 row, u32 k, bool across) 
 
 static void multiply_now(Fiber* fiber, const Product& product) {
   const u32 thread = fiber->thread_index.x % 128, warp = thread / 32, lane = thread % 32;
-  if (product.held && std::memcmp(product.registers, product.before, 16)) fail("products: registers changed before they were done");
   for (int i = 0; i < product.count; ++i) {
     const u32 row = 16 * warp + lane / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
     float sum = product.accumulate ? product.values[i] : 0.0f;
     for (u32 k = 0; k < 32u / operand_bytes; ++k)
-      sum += (product.held ? value_of(&(*product.held)[row % 16 * 32 + k * operand_bytes])
-                           : operand(fiber->block, product.a, row, k, a_across)) *
-             operand(fiber->block, product.b, column, k, b_across);
+      sum += operand(fiber->block, product.a, row, k, a_across) * operand(fiber->block, product.b, column, k, b_across);
     product.values[i] = sum;
   }
 }
@@ -444,23 +437,6 @@ DEVICE void multiply(float (&values)[COUNT], u64 a, u64 b, bool accumulate) {
   model::now->open.push_back({values, COUNT, a, b, accumulate});
 }
 
-// A thread holds 4 bytes of k of rows lane / 4 and that plus 8, then those 16 bytes further on.
-template <int COUNT>
-DEVICE void multiply_held(float (&values)[COUNT], const u32 (&a)[4], u64 b, bool accumulate) {
-  if (!model::now->fenced_products) model::fail("products: begun without a fence");
-  const u32 thread = model::now->thread_index.x, lane = thread % 32;
-  model::Warp& warp = model::warps[{model::now->block->rank, thread / 32}];
-  std::memcpy(warp.rows[lane].values, a, 16);
-  model::meet(warp.meeting, 32, [&] {
-    warp.held = std::make_shared<std::vector<u8>>(512);
-    for (u32 i = 0; i < 128; ++i)
-      std::memcpy(&(*warp.held)[(i / 4 / 4 + i % 2 * 8) * 32 + i / 2 % 2 * 16 + i / 4 % 4 * 4], &warp.rows[i / 4].values[i % 4], 4);
-  });
-  model::Product product{values, COUNT, 0, b, accumulate, warp.held, a, {}};
-  std::memcpy(product.before, a, 16);
-  model::now->open.push_back(product);
-}
-
 DEVICE void products_commit() {
   model::now->groups.push_back(model::now->open);
   model::now->open.clear();
@@ -503,20 +479,6 @@ DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
                       &warp.rows[4 * row + pair].values[matrix], 4);
   });
   model::now->unfenced = true;
-}
-
-DEVICE void load_matrices(u32 address, u32 (&found)[4]) {
-  const u32 thread = model::now->thread_index.x, lane = thread % 32;
-  model::Warp& warp = model::warps[{model::now->block->rank, thread / 32}];
-  if (address % 16) model::fail("ldmatrix: not aligned to 16 bytes");
-  warp.rows[lane].address = address;
-  model::Block* block = model::now->block;
-  model::meet(warp.meeting, 32, [&] {
-    for (u32 i = 0; i < 128; ++i)
-      std::memcpy(&warp.rows[i / 4].values[i % 4],
-                  model::at(block, warp.rows[8 * (i % 4) + i / 16].address + 4 * (i / 4 % 4), 4), 4);
-  });
-  std::memcpy(found, warp.rows[lane].values, 16);
 }
 
 DEVICE void store_shared(u32 address, float value) {

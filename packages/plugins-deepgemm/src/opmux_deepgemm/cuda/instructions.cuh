@@ -188,15 +188,6 @@ DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
                : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements, or of pairs of codes: thread i gives the address of row i % 8 of matrix i / 8, and gets a
-// pair of elements of each, of row i / 4.
-DEVICE void load_matrices(u32 address, u32 (&found)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
-               : "r"(address)
-               : "memory");
-}
-
 DEVICE void store_shared(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }

@@ -136,34 +136,33 @@ DEVICE void load_scales(Scales& scales, const float* const (&x_rows)[2 * PARTS],
   for (int i = 0; i < W_SCALES; ++i) scales.w[i] = load_constant(w_rows[i] + block * w_stride);
 }
 
-// total += products * scales, of a part's columns from `first` on; those of the tile from BORDER on belong to the second block of
-// w's rows.
-template <int BORDER>
-DEVICE void add_scaled_from(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
-                            const float (&w)[W_SCALES], int first) {
+// total += products * scales, of a part's columns from `first` on; those of the tile from `border` on, which is a multiple of
+// BORDERS up to 128, belong to the second block of w's rows.
+constexpr int BORDERS = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;
+DEVICE void add_scaled_to(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
+                          const float (&w)[W_SCALES], int first, int border) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float factors[W_SCALES];
 #pragma unroll
     for (int i = 0; i < W_SCALES; ++i) factors[i] = x[half] * w[i];
 #pragma unroll
-    for (int j = 0; j < PIECE / 4; ++j)
+    for (int j = 0; j < PIECE / 4; ++j) {
+      const bool second = W_SCALES > 1 && (first + 8 * j) / BORDERS * BORDERS >= border;
+      const float factor = second ? factors[W_SCALES - 1] : factors[0];
 #pragma unroll
-      for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; ++i)
-        total[first / 2 + i] += products[i] * factors[W_SCALES > 1 && first + 8 * j >= BORDER];
+      for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; ++i) total[first / 2 + i] += products[i] * factor;
+    }
   }
 }
 
-// The same for a border that is known when the tile is: one of the multiples of BORDERS up to 128. A branch that all threads
-// take together costs less than a choice for each value.
-constexpr int BORDERS = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;
-template <int BORDER = 128>
+// Where there are but two borders, a branch that all threads take together costs less than the choices.
 DEVICE void add_scaled(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
                        const float (&w)[W_SCALES], int first, int border) {
-  if constexpr (W_SCALES > 1 && BORDER > BORDERS) {
-    if (border < BORDER) return add_scaled<BORDER - BORDERS>(total, products, x, w, first, border);
+  if constexpr (BORDERS == 64) {
+    if (border < 128) return add_scaled_to(total, products, x, w, first, 64);
   }
-  add_scaled_from<BORDER>(total, products, x, w, first);
+  add_scaled_to(total, products, x, w, first, BORDERS >= 64 ? 128 : border);
 }
 
 // The same with a scale for each row of w, which lie in shared memory.

@@ -33,24 +33,3 @@ DEVICE void multiply(float (&d)[{count}], u64 a, u64 b, bool accumulate) {{
       : "memory");
 }}
 """
-
-
-def multiply_held(dtype: str, columns: int) -> str:
-    """The text of ``multiply_held(d, a, b, accumulate)``, which is `multiply` with a held in registers."""
-    depth, kind = KINDS[dtype]
-    count = columns // 2
-    registers = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    held = ", ".join(f"%{count + i}" for i in range(4))
-    inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
-    return f"""
-DEVICE void multiply_held(float (&d)[{count}], const u32 (&a)[4], u64 b, bool accumulate) {{
-  asm volatile(
-      "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 5}, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n{columns}{depth}.f32.{kind}.{kind} "
-      "{{{registers}}}, {{{held}}}, %{count + 4}, p, 1, 1;\\n}}"
-      : {outputs}
-      : {inputs}, "l"(b), "r"((int)accumulate)
-      : "memory");
-}}
-"""
