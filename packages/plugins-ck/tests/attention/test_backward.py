@@ -11,7 +11,13 @@ from opmux.plugin import parse_arch
 from opmux_ck.attention.backward_choice import TILES, backward_config, backward_space
 from opmux_ck.attention.backward_configs import HEADS, broken_rules, misfit
 from opmux_ck.attention.backward_instances import AttentionBackward, OutputProduct
-from opmux_ck.attention.backward_targets import attention_backward, attention_varlen_backward, backward_instances, zeros
+from opmux_ck.attention.backward_targets import (
+    apart,
+    attention_backward,
+    attention_varlen_backward,
+    backward_instances,
+    zeros,
+)
 from opmux_ck.attention.targets import Scoring
 
 GFX942 = parse_arch("gfx942")
@@ -144,3 +150,9 @@ def test_gradients_that_a_launch_cannot_address_are_made_heads_first() -> None:
     far = zeros((1, 1 << 18, 32, 128), torch.float32, torch.device("meta"), 1 << 18)
     assert (tuple(far.shape), far.stride(-3)) == ((1, 1 << 18, 32, 128), 128)
     assert zeros((2, 512, 8, 128), torch.float32, torch.device("meta"), 512).is_contiguous()
+
+
+def test_tokens_that_overlap_are_copied() -> None:
+    assert apart(meta(1, 4, 64).expand(9, 4, 64)).stride() == (256, 64, 1)
+    heads_first = meta(4, 9, 64).transpose(0, 1)
+    assert apart(heads_first) is heads_first

@@ -121,6 +121,14 @@ def _computed(call: BackwardCall, config: BackwardConfig) -> tuple[Tensor, ...]:
     return of_q, of_k, of_v
 
 
+def apart(tensor: Tensor) -> Tensor:
+    """A tensor whose tokens do not overlap; copied where they do, as those of an expanded one.
+
+    CK takes what lies past the last token for 0, by the bounds of the memory that it reads: tokens must end there.
+    """
+    return tensor.contiguous() if tensor.stride(-3) < tensor.shape[-1] else tensor
+
+
 def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device, tokens: int) -> Tensor:
     """Zeros of which a launch can address each head; heads come first where they would lie too far apart."""
     if tokens * shape[-2] * shape[-1] * dtype.itemsize > MOST_BYTES:
@@ -160,7 +168,7 @@ def _launch(
     most_queries, most_keys = call.longest
     heads, head_dim = call.q.shape[-2:]
     tensors = [
-        addressable(tensor, most)
+        addressable(apart(tensor), most)
         for tensor, most in (
             (call.q, most_queries), (call.k, most_keys), (call.v, most_keys), (call.grad_out, most_queries)
         )
