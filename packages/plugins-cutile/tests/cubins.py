@@ -49,8 +49,8 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def kernel(op: str, *tensors: torch.Tensor | None, arch: str = "sm_90", **options: object) -> TileKernel:
-    """The kernel of a call, in the config of the heuristic."""
-    (found,) = kernels(op, *tensors, arch=arch, **options)
+    """The kernel of a call, in the config of the heuristic; of several, the first."""
+    found, *_ = kernels(op, *tensors, arch=arch, **options)
     return found
 
 
