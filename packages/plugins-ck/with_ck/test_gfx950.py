@@ -55,7 +55,7 @@ def test_a_norm_that_is_quantised() -> None:
         q, scale = norms.rms_norm_quantize(x, weight, **options, config=config)
     expected, wanted = opmux.rms_norm_quantize(x, weight, **options, backend="reference")
     assert int((q.float() != expected.float()).sum()) <= 1 + q.numel() // 1000
-    torch.testing.assert_close(scale, wanted, rtol=2**-22, atol=0)
+    torch.testing.assert_close(scale, wanted, rtol=2**-20, atol=0)  # squares are added in another order
 
 
 @pytest.mark.parametrize(

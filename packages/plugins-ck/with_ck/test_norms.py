@@ -107,5 +107,5 @@ def test_what_is_quantised(op, config, dtype, code, block) -> None:
         q, wanted = found[0].float(), expected[0].float()
         assert torch.equal(q.isnan(), wanted.isnan())
         assert int(((q != wanted) & ~wanted.isnan()).sum()) <= 1 + q.numel() // 1000
-        torch.testing.assert_close(found[1], expected[1], rtol=2**-22, atol=0)
+        torch.testing.assert_close(found[1], expected[1], rtol=2**-20, atol=0)  # squares are added in another order
         torch.testing.assert_close(found[2:], expected[2:], rtol=0, atol=0)
