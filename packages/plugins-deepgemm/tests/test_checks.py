@@ -43,7 +43,8 @@ def test_what_a_sanitizer_runs_can_be_written() -> None:
     large = [(product, config) for product, config in kernels if product.scaled and config.kernel == "large"]
     assert any(product.accumulate for product, _ in large)
     assert {config.alternate > 0 for _, config in large} == {False, True}
-    assert {config.cluster for _, config in large} == {1, 2}
+    assert {config.cluster for _, config in large} == {1, 2, 4}
+    assert {config.pieces > 0 for _, config in large} == {config.share_x for _, config in large} == {False, True}
 
 
 def multiplied(config, given, y, accumulate=False) -> None:
