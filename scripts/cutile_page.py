@@ -80,7 +80,7 @@ def _page(data: Mapping[str, Any], about: Mapping[str, Any], conformance: Any) -
     failed = [line for line in data["lines"] if "failed" in line]
     if failed:
         yield from ("Not measured:", "")
-        yield from (f"- `{line['op']}` {line['call']}: {line['failed']}" for line in failed)
+        yield from (f"- `{line['op']}` {line['call']}: {line['failed'].splitlines()[0]}" for line in failed)
         yield ""
 
 
@@ -139,6 +139,7 @@ def _conformance(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(lines: Sequence[Line], unit: str, peers: Sequence[str]) -> Iterator[str]:
+    peers = [peer for peer in peers if any(peer in line.peers for line in lines)]
     names = {"copy": "a copy", "cublas": "cuBLASLt", "cudnn": "cuDNN", "triton": "Triton backend"}
     head = ["call", unit, *(word for peer in peers for word in (names[peer], "ratio"))]
     rows = [

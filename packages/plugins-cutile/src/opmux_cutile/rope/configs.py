@@ -14,7 +14,7 @@ class RopeConfig:
 
     Attributes:
         tokens: of the block, a power of two up to 64.
-        elements: the most of one half of the heads that a block rotates, a power of two from 128 to 8192.
+        elements: the most of one half of the heads that are rotated at a time, a power of two from 128 to 8192.
         occupancy: blocks that the compiler is to make room for on a multiprocessor, up to 32; 0 leaves it to it.
 
     Raises:

@@ -12,6 +12,8 @@ from opmux_cutile.rope.configs import RopeConfig
 from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.rope.kernels"
+LEAST = 512
+"""Elements of a tile in place."""
 
 
 @kept
@@ -67,11 +69,12 @@ def _run(
     cos, sin = _rows_apart(cos), _rows_apart(sin)
     fits = half % 8 == 0 and head_dim % 8 == 0 and aligned(*xs, *ys, cos, sin)
     heads = config.heads(max(x.shape[1] for x in xs), pairs)
-    groups = sum(-(-x.shape[1] // heads) for x in xs)
+    # In place, no element may be held by two threads: a tile has four for each of 128.
+    block = max(config.tokens, LEAST // (heads * pairs)) if in_place else config.tokens
     rest = 0 if in_place or head_dim == 2 * half else power_of_two(head_dim - 2 * half)
     kernel = _kernel(
-        op, config, str(xs[0].dtype).removeprefix("torch."), heads, pairs, half if fits else None,
-        head_dim if fits else None, rest, interleaved,
+        op, config, block, str(xs[0].dtype).removeprefix("torch."), heads, pairs, half if fits else None,
+        head_dim if fits else None, rest, interleaved, len(xs) > 1,
         None if positions is None else str(positions.dtype).removeprefix("torch."),
     )  # fmt: skip
     where = sin.as_strided((1,), (1,)) if positions is None else positions.reshape(-1)
@@ -80,8 +83,8 @@ def _run(
     for first in range(0, tokens, most):
         x, y = [t[first : first + most] for t in xs], [t[first : first + most] for t in ys]
         places = where if positions is None else where[first : first + most]
-        blocks = -(-len(x[0]) // config.tokens)
-        launch(kernel, (blocks, groups, 1), x[0], x[-1], cos, sin, places, y[0], y[-1], seq, sign)
+        blocks = -(-len(x[0]) // block)
+        launch(kernel, (blocks, 1, 1), x[0], x[-1], cos, sin, places, y[0], y[-1], seq, sign)
 
 
 def _of_tokens(x: Tensor) -> Tensor:
@@ -105,8 +108,8 @@ def _rows_apart(table: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _kernel(
-    op: str, config: RopeConfig, dtype: str, heads: int, pairs: int, half: int | None,
-    head_dim: int | None, rest: int, interleaved: bool, positions: str | None,
+    op: str, config: RopeConfig, tokens: int, dtype: str, heads: int, pairs: int, half: int | None,
+    head_dim: int | None, rest: int, interleaved: bool, both: bool, positions: str | None,
 ) -> TileKernel:  # fmt: skip
     """The kernel for heads of a size, which is compiled in where whole vectors are read."""
     fits = head_dim is not None
@@ -118,7 +121,7 @@ def _kernel(
     ]
     table = Array("float32", (None, half), (None, 1), fits)
     places = Array(positions or "int32", (None,), (1,), False)
-    sizes = (config.tokens, heads, pairs, rest, interleaved, positions is not None)
+    sizes = (tokens, heads, heads, pairs, rest, interleaved, positions is not None, both)
     parameters: tuple[Parameter, ...] = (
         *matrices, table, table, places, *matrices, Scalar("int32"), Scalar("float32"), *map(Constant, sizes),
     )  # fmt: skip
