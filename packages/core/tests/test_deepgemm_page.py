@@ -33,10 +33,10 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import deepgemm_page
 
-    def made(*lines: dict[str, Any]) -> str:
+    def made(*lines: dict[str, Any], **more: Any) -> str:
         (tmp_path / "data").mkdir()
         about = {"device": "D", "torch": "2", "cuda": "13", "date": "2000-01-01", "groups_seed": 1, "shapes_seed": 2}
-        (tmp_path / "data" / "deepgemm.json").write_text(json.dumps(about | {"lines": lines}), encoding="utf-8")
+        (tmp_path / "data" / "deepgemm.json").write_text(json.dumps(about | more | {"lines": lines}), encoding="utf-8")
         (tmp_path / "data" / "about.toml").write_text(ABOUT, encoding="utf-8")
         text: str = deepgemm_page.deepgemm_page(tmp_path)
         return text
@@ -67,3 +67,14 @@ def test_a_miss_has_its_reason_and_what_was_not_measured_is_said(page: Any) -> N
     assert "- bfloat16 of one row, geometric mean: 2.00, wanted 1.00" in text
     assert "- fp8 of one row, geometric mean: not measured" in text
     assert "| 1; 576, 7168 | GB/s | 500 | 1000 | 2.00 | `s8` | 1000 `s8` |" in text
+
+
+def test_parts_of_an_earlier_run_have_its_f_and_count_for_no_target(page: Any) -> None:
+    lines = [line("fp8 1", 1, 2112, 7168, fast=0.6, s8=1.0), line("masked", 20, 6144, 7168, 32, l64=0.25)]
+    earlier = {"date": "1999-01-01", "f": 0.5, "parts": ["masked"]}
+    text = page(*lines, earlier=earlier)
+    assert "These parts were not run again: masked. Their lines are of 1999-01-01" in text
+    assert "a median f of 0.500. They count for no target." in text
+    assert "| masked 32 x 20; 6144, 7168 | GB/s | 4023 | - | - | 2012 | 4000 | 1.99 | `l64` | 4000 `l64` |" in text
+    assert "- fp8 of 4096 and 128 rows and groups, geometric mean: not measured" in text
+    assert "- the model's choice, shapes that no tuning saw: not measured" in text
