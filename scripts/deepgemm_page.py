@@ -92,8 +92,9 @@ def _page(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
     if earlier["parts"]:
         yield ""
         yield (
-            f"These parts were not run again: {', '.join(earlier['parts'])}. Their lines are of {earlier['date']}, with "
-            f"the kernels and the cost model of that day and a median f of {earlier['f']:.3f}. They count for no target."
+            f"These parts were not run again: {', '.join(earlier['parts'])}. Their lines are of {earlier['date']}, "
+            f"with the kernels and the cost model of that day and a median f of {earlier['f']:.3f}. They count for no "
+            "target."
         )
     yield from ("", "## Targets", "", *_targets(now, common, about), "")
     for title, parts in (
