@@ -149,7 +149,7 @@ def _run(
     kind = "ragged" if part.starts else "dense"
     tiles = tile_of(q), tile_of(v)
     of_keys = config.of_keys_capped if cap > 0.0 else config.of_keys
-    whole, masked = config.whole and cap <= 0.0, banded or config.masked
+    whole, masked = config.whole_keys and cap <= 0.0, banded or config.masked
     either = wanted[1] or wanted[2]
     for which in ((wanted[1], False), (False, wanted[2])) if config.apart else ((either, either),):
         if any(which):
@@ -157,7 +157,9 @@ def _run(
             grid = -(-part.longest_k // of_keys.block_n), kv_heads, part.sequences
             launch(kernel, grid, q, k, v, grad, part.base, part.shift, *part.results[1:], *part.starts, *numbers)
     if wanted[0]:
-        kernel = _kernel(op, f"queries_{kind}", config.of_queries, _name(q), *tiles, cap > 0.0, banded, ())
+        kernel = _kernel(
+            op, f"queries_{kind}", config.of_queries, _name(q), *tiles, cap > 0.0, banded, (config.whole_queries,)
+        )
         grid = -(-part.longest_q // config.of_queries.block_m), heads, part.sequences
         launch(kernel, grid, q, k, v, grad, part.base, part.shift, part.results[0], *part.starts, *numbers)
 
@@ -187,12 +189,12 @@ def _kernel(
     op: str, name: str, config: AttentionConfig, dtype: str, dim: int, width: int, capped: bool, banded: bool,
     flags: tuple[bool, ...],
 ) -> TileKernel:  # fmt: skip
-    """A kernel for heads up to a size: of keys and values, with flags of its own, or of queries."""
+    """A kernel for heads up to a size: of keys and values, or of queries, with flags of its own."""
     heads = Array(dtype, (None,) * 4, (None, None, None, 1), True)
     statistic = Array("float32", (None,) * 3, (None, None, 1), False)
     starts = [Array("int32", (None,), (1,), False)] * (2 if name.endswith("ragged") else 0)
     numbers = [Scalar("float32")] * 2 + [Scalar("int32")] * 3
-    results = [heads] * (2 if flags else 1)
+    results = [heads] * (2 if name.startswith("keys") else 1)
     sizes = (config.block_m, config.block_n, dim, width, capped, banded, *flags)
     parameters: tuple[Parameter, ...] = (
         heads, heads, heads, heads, statistic, statistic, *results, *starts, *numbers, *map(Constant, sizes),

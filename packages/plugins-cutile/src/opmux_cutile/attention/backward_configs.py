@@ -19,8 +19,8 @@ class AttentionBackwardConfig:
         of_queries: of the gradients of queries: ``block_m`` of these, ``block_n`` keys in a step.
         apart: whether the gradients of keys and of values are computed by a launch each, where the sums of both do not
             fit the registers.
-        whole: whether blocks of queries that see every key of a block have a loop of their own, without a mask; not
-            where scores are capped.
+        whole_keys, whole_queries: whether the kernel of keys, where scores are not capped, and that of queries has a
+            loop of its own, without a mask, for blocks of which every query sees every key.
         masked: whether the gradients of keys and values are masked even if every query sees every key: the compiler
             then needs fewer registers.
     """
@@ -29,20 +29,26 @@ class AttentionBackwardConfig:
     of_keys_capped: AttentionConfig
     of_queries: AttentionConfig
     apart: bool = False
-    whole: bool = False
+    whole_keys: bool = False
+    whole_queries: bool = False
     masked: bool = False
 
 
 def attention_backward_config(arch: Arch, features: Mapping[str, Any]) -> AttentionBackwardConfig:
     """Two groups of warps with 64 keys or queries each, or one where heads are wide."""
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    # Elsewhere than on sm_90, tileiras 13.4.92 needs local memory for three loops of keys, and fails to compile three
+    # loops of ragged queries.
+    hopper = arch.name == "sm_90"
     if widest > 128:
         tile = AttentionConfig(64, 64, 4)
-        return AttentionBackwardConfig(tile, tile, tile, apart=True)
-    keys = AttentionConfig(64, 128, 8) if widest > 64 else AttentionConfig(128, 128, 8)
-    capped = AttentionConfig(32, 128, 8) if widest > 64 else AttentionConfig(64, 128, 8)
+        return AttentionBackwardConfig(tile, tile, tile, apart=True, whole_queries=hopper)
     queries = AttentionConfig(128, 64, 8)
-    return AttentionBackwardConfig(keys, capped, queries, whole=widest == 128, masked=widest <= 64)
+    if widest > 64:
+        keys, capped = AttentionConfig(64, 128, 8), AttentionConfig(32, 128, 8)
+        return AttentionBackwardConfig(keys, capped, queries, whole_keys=hopper, whole_queries=hopper)
+    keys, capped = AttentionConfig(128, 128, 8), AttentionConfig(64, 128, 8)
+    return AttentionBackwardConfig(keys, capped, queries, masked=True, whole_queries=hopper)
 
 
 def attention_backward_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionBackwardConfig]:

@@ -190,9 +190,12 @@ def query_step(
 def gather_queries(
     q, k, v, grad, base, shift, grad_q, start, m, head, batch, seq_q, seq_k, scale, cap, left, right, groups,
     BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int],
-    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool],
+    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], WHOLE: ct.Constant[bool],
 ):  # fmt: skip
-    """Compute the gradients of a block of queries. A query at p sees the keys from p - left to p + right."""
+    """Compute the gradients of a block of queries. A query at p sees the keys from p - left to p + right.
+
+    Where WHOLE, blocks of keys that every query sees have a loop of their own, without a mask.
+    """
     kv_head = head // groups
     a = ct.reshape(ct.load(q, (batch, m, head, 0), (1, BLOCK_M, 1, DIM), padding_mode=ct.PaddingMode.ZERO),
                    (BLOCK_M, DIM))  # fmt: skip
@@ -211,13 +214,15 @@ def gather_queries(
         whole_begin = min(max(ct.cdiv(max(first + BLOCK_M - 1 - left, 0), BLOCK_N), begin), end)
         whole_end = min(max(first + right + 1, 0) // BLOCK_N, whole_end)
         whole_end = max(min(whole_end, end), whole_begin)
+    if WHOLE:
         for n in range(begin, whole_begin):
             of_q = query_step(a, b, low, moved, k, v, batch, kv_head, n, first, seq_k, scale, cap, left, right, of_q,
                               BLOCK_N, DIM, WIDTH, CAPPED, True)  # fmt: skip
-    for n in range(whole_begin, whole_end):
-        of_q = query_step(a, b, low, moved, k, v, batch, kv_head, n, first, seq_k, scale, cap, left, right, of_q,
-                          BLOCK_N, DIM, WIDTH, CAPPED, False)  # fmt: skip
-    for n in range(whole_end, end):
+        for n in range(whole_begin, whole_end):
+            of_q = query_step(a, b, low, moved, k, v, batch, kv_head, n, first, seq_k, scale, cap, left, right, of_q,
+                              BLOCK_N, DIM, WIDTH, CAPPED, False)  # fmt: skip
+        begin = whole_end
+    for n in range(begin, end):
         of_q = query_step(a, b, low, moved, k, v, batch, kv_head, n, first, seq_k, scale, cap, left, right, of_q,
                           BLOCK_N, DIM, WIDTH, CAPPED, True)  # fmt: skip
     ct.store(grad_q, (batch, m, head, 0), ct.reshape(of_q * scale, (1, BLOCK_M, 1, DIM)).astype(grad_q.dtype))
@@ -227,12 +232,12 @@ def gather_queries(
 def queries_dense(
     q, k, v, grad, base, shift, grad_q, scale: float, cap: float, left: int, right: int, groups: int,
     BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int],
-    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool],
+    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], WHOLE: ct.Constant[bool],
 ):  # fmt: skip
     """Queries of sequences of equal lengths. Blocks of later ones come first: under a causal mask they see the most."""
     gather_queries(q, k, v, grad, base, shift, grad_q, 0, ct.num_blocks(0) - 1 - ct.bid(0), ct.bid(1), ct.bid(2),
                    q.shape[1], k.shape[1], scale, cap, left, right, groups,
-                   BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED)  # fmt: skip
+                   BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED, WHOLE)  # fmt: skip
 
 
 @ct.kernel
@@ -240,7 +245,7 @@ def queries_ragged(
     q, k, v, grad, base, shift, grad_q, starts_q, starts_k, scale: float, cap: float, left: int, right: int,
     groups: int,
     BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int],
-    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool],
+    CAPPED: ct.Constant[bool], BANDED: ct.Constant[bool], WHOLE: ct.Constant[bool],
 ):  # fmt: skip
     """Queries of sequences that follow each other; the grid is made for the longest."""
     m, sequence = ct.num_blocks(0) - 1 - ct.bid(0), ct.bid(2)
@@ -250,4 +255,4 @@ def queries_ragged(
         gather_queries(q.slice(1, start_q, end_q), k.slice(1, start_k, end_k), v.slice(1, start_k, end_k),
                        grad.slice(1, start_q, end_q), base, shift, grad_q.slice(1, start_q, end_q), start_q, m,
                        ct.bid(1), 0, end_q - start_q, end_k - start_k, scale, cap, left, right, groups,
-                       BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED)  # fmt: skip
+                       BLOCK_M, BLOCK_N, DIM, WIDTH, CAPPED, BANDED, WHOLE)  # fmt: skip
