@@ -10,32 +10,34 @@ LARGE = LinearConfig(128, 128, 128, warps=8)
 PAIRED = LinearConfig(256, 128, 128, warps=8, ctas=2)
 """Of two blocks, for scales of 128 columns on Hopper: the copies of w are shared."""
 FEW_ROWS = {
-    16: LinearConfig(16, 64, 128), 32: LinearConfig(32, 128, 128), 128: LinearConfig(64, 128, 128),
+    16: LinearConfig(16, 64, 128, 8), 32: LinearConfig(32, 128, 128, 8), 128: LinearConfig(64, 128, 128, 8),
 }  # fmt: skip
-"""By the most rows."""
+"""By the most rows. With fewer warps the compiler unrolls the steps until registers spill."""
+FEW_ROWS_OF_BLOCKS = {32: FEW_ROWS[32]}
+"""The same for scales of 128 columns, with which other small tiles spill on Hopper."""
 
 
 def scaled_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     """The largest tile of which there are enough; the sums of one step and of all steps have to fit the registers."""
     rows, n = features["bucket(m, 8)"], features["n"]
-    for most, config in FEW_ROWS.items():
+    blocks = features["k_blocks"] > 1
+    for most, config in (FEW_ROWS_OF_BLOCKS if blocks else FEW_ROWS).items():
         if rows <= most:
             return config
-    if arch.name == "sm_90" and features["k_blocks"] > 1 and -(-rows // 256) * -(-n // 128) >= FEW_TILES:
+    if arch.name == "sm_90" and blocks and -(-rows // 256) * -(-n // 128) >= FEW_TILES:
         return PAIRED
     if -(-rows // LARGE.block_m) * -(-n // LARGE.block_n) >= FEW_TILES:
         return LARGE
-    return FEW_ROWS[128]
+    return LARGE if blocks else FEW_ROWS[128]
 
 
 def scaled_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[LinearConfig]:
-    """Tiles with a step of 128 columns."""
+    """Tiles with a step of 128 columns, and eight warps: with fewer, registers spill."""
     rows = features["bucket(m, 8)"]
     for block_m in (16, 32, 64, 128, 256):
-        if block_m > 16 and block_m >= 2 * rows:
+        if block_m > 32 and block_m >= 4 * rows:
             continue
         for block_n in (64, 128, 256):
-            for warps in (0, 8) if block_m * block_n >= 8192 else (0,):
-                for ctas in (1, 2) if block_m * block_n >= 16384 else (1,):
-                    if block_m * block_n <= 32768 * ctas:
-                        yield LinearConfig(block_m, block_n, 128, warps, ctas)
+            for ctas in (1, 2) if block_m * block_n >= 16384 else (1,):
+                if block_m * block_n <= 32768 * ctas:
+                    yield LinearConfig(block_m, block_n, 128, 8, ctas)
