@@ -40,7 +40,7 @@ def _scaled(op: str) -> Implementation:
 
 
 def _hopper(op: str) -> Implementation:
-    """For groups of many rows; it was not measured yet, so it is taken where it is asked for."""
+    """For groups of many rows; conformance has not run on it on a GPU yet, so it is taken where it is asked for."""
     when = (
         Dtype("x", "float8_e4m3fn", "float8_e5m2"), Dtype("out_dtype", *FLOATS), UnitStride("x", "w"),
         MultipleOf("k", 16), MaxNumel("x_scale"), MaxNumel("w_scale"),
