@@ -8,7 +8,7 @@ Blame = Callable[[Mapping[str, Any]], tuple[str, str]]
 
 
 def scale_pairs(m: str, x: str, w: str) -> tuple[str, str, Blame]:
-    """The relation between the scales of x and of w, for `opmux.definition.define_op`.
+    """The relation between the scales of x and of w, as the definition of an op takes it.
 
     Args:
         m: The dim of the rows that scales of tokens belong to.
