@@ -132,6 +132,8 @@ def grown(call: Sample) -> Sample:
             tensors.append(tensor)
         elif argument.name.startswith(("cu_seqlens", "group_")):  # as many sequences or groups, twice as long
             tensors.append(2 * tensor)
+        elif call.op.name == "scaled_grouped_weight_grad" and argument.name.endswith("_scale"):
+            tensors.append(tensor)  # one scale for 128 rows, of which there are fewer
         else:
             tensors.append(torch.cat([tensor, tensor]))
     return replace(call, tensors=tuple(tensors))
