@@ -200,9 +200,9 @@ _MAKE: dict[str, Callable[[_Maker], Arguments]] = {
     "scaled_grouped_weight_grad": lambda m: (
         (
             m.scale(3, 4, 8),
-            m.codes(200, 4),
-            m.codes(200, 8),
-            m.ints([0, 130, 130, 200]),
+            m.codes(256, 4),
+            m.codes(256, 8),
+            m.ints([0, 130, 130, 256]),
             m.scale(2, 4),
             m.scale(2, 8),
             m.ints([129, 0, 1]),

@@ -137,8 +137,7 @@ def grown(call: Sample) -> Sample:
     return replace(call, tensors=tuple(tensors))
 
 
-# Rows that grow within 128 keep the shape of scaled_grouped_weight_grad's scales, which a dynamic dim cannot state yet.
-@pytest.mark.parametrize("name", [n for n in ALL if not OPS[n].is_backward and n != "scaled_grouped_weight_grad"])
+@pytest.mark.parametrize("name", [n for n in ALL if not OPS[n].is_backward])
 def test_another_batch_does_not_recompile(name: str, recorder: Recorder) -> None:
     small = sample(name)
     small.options.update({o: 64 for o in small.options if o.startswith("max_seqlen")})
