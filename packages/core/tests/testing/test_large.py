@@ -25,8 +25,7 @@ def case_of(op: str) -> Case:
     return case
 
 
-# Groups cannot be cut out of scaled_grouped_weight_grad yet: its scales belong to 128 rows, counted from row 0.
-@pytest.mark.parametrize("op", sorted({*OPS} - {"scaled_grouped_weight_grad"}))
+@pytest.mark.parametrize("op", sorted(OPS))
 def test_the_reference_passes(op: str) -> None:
     case = case_of(op)
     assert max(torch.Size(shape).numel() for shape in case.shapes.values()) > THRESHOLD
@@ -79,6 +78,15 @@ def test_pages_that_wrap_around() -> None:
         )
 
     assert findings("paged_attention", paged_attention) & {"element bound", "NaN and Inf"}
+
+
+def test_scales_of_blocks_of_rows_that_wrap_around() -> None:
+    def scaled_grouped_weight_grad(*tensors: Any, **options: Any) -> None:
+        *given, x_scale, sizes = tensors
+        wrapped = torch.arange(len(x_scale)) % (len(x_scale) // 2)
+        opmux.scaled_grouped_weight_grad.reference(*given, x_scale[wrapped], sizes, **options)
+
+    assert "element bound" in findings("scaled_grouped_weight_grad", scaled_grouped_weight_grad)
 
 
 def test_places_are_ends_middle_and_where_numbering_passes_31_bits() -> None:

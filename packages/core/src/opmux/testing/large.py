@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from opmux.callpath.op import Op
-from opmux.signatures.signature import AHEAD, Option
+from opmux.signatures.dims import CeilQuotient, Shape
+from opmux.signatures.signature import AHEAD, Option, Signature
 from opmux.testing.case import Case, usual_dtype, without_idle_scales
 from opmux.testing.making import Arguments
 from opmux.testing.profiles import Profile
@@ -147,29 +148,51 @@ def checked_groups(subject: "Subject") -> Tensor:
 
 
 def _some_groups(subject: "Subject", results: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
-    """A few groups, as a call of so many; rows past the last offset are left out."""
+    """A few groups, as a call of so many; rows past the last offset are left out.
+
+    Where a tensor has an entry for so many rows, counted from row 0, a group keeps all rows of the entries that it has
+    a part of, and the group's size says which of them are its own.
+    """
     signature, tensors = subject.op.signature, subject.arguments.tensors
     kept = {"groups": checked_groups(subject)}
     offsets = tensors.get("group_offsets")
+    step = _rows_of_an_entry(signature)
+    replaced: dict[str, Tensor] = {}
     if offsets is not None:
-        ends = offsets.tolist()
+        ends, sizes = offsets.tolist(), tensors.get("group_sizes")
         spans = [range(ends[group], ends[group + 1]) for group in kept["groups"].tolist()]
-        kept["m"] = torch.tensor([row for span in spans for row in span], dtype=torch.int64, device=offsets.device)
-        sums = torch.tensor([0, *map(len, spans)], device=offsets.device).cumsum(0)
+        wide = [range(span.start // step * step, -(-span.stop // step) * step) for span in spans]
+        rows = torch.tensor([row for span in wide for row in span], dtype=torch.int64, device=offsets.device)
+        # Past the last row another one is repeated: it belongs to no group.
+        kept["m"] = rows.clamp_max(int(subject.case.dims["m"]) - 1)
+        kept["entries"] = rows[::step] // step
+        places = torch.tensor([0, *map(len, wide)]).cumsum(0)
+        places[:-1] += torch.tensor([span.start - around.start for span, around in zip(spans, wide, strict=True)])
+        replaced["group_offsets"] = places.to(offsets)
+        if step > 1 and sizes is None:
+            replaced["group_sizes"] = torch.tensor([len(span) for span in spans]).to(offsets)
     whole = subject.case.dims.get("m")
 
-    def cut(tensor: Tensor | None, names: Sequence[str]) -> Tensor | None:
+    def cut(tensor: Tensor | None, shape: Shape) -> Tensor | None:
+        names = list(shape.names())
         if tensor is None or not names:
             return tensor
         name = "m" if names[0] == "m_blocks" and tensor.shape[0] == whole else names[0]
+        if name == "m" and isinstance(shape.dims[0], CeilQuotient):
+            name = "entries"
         return tensor.index_select(0, kept[name]) if name in kept else tensor
 
-    arguments = {t.name: cut(tensors[t.name], list(t.shape.names())) for t in signature.tensors}
-    if offsets is not None:
-        arguments["group_offsets"] = sums.to(offsets.dtype)
+    arguments = {t.name: cut(tensors[t.name], t.shape) for t in signature.tensors}
     shapes = [o.shape for o in signature.outputs] or [signature.tensor(name).shape for name in signature.mutates]
-    some = [cut(r, list(shape.names())) for r, shape in zip(results, shapes, strict=True)]
-    return Arguments(arguments, subject.arguments.options), [r for r in some if r is not None]
+    some = [cut(r, shape) for r, shape in zip(results, shapes, strict=True)]
+    return Arguments({**arguments, **replaced}, subject.arguments.options), [r for r in some if r is not None]
+
+
+def _rows_of_an_entry(signature: Signature) -> int:
+    """For how many rows of ``m`` a tensor has one entry, at most; 1 if each has one for each row."""
+    leading = [t.shape.dims[0] for t in signature.tensors if t.shape.dims]
+    quotients = [dim for dim in leading if isinstance(dim, CeilQuotient) and dim.numerator.name == "m"]
+    return max((int(dim.denominator.value({}, {})) for dim in quotients), default=1)
 
 
 def checked_entries(subject: "Subject") -> Tensor:
