@@ -35,8 +35,8 @@ QUANTISED_TURNS = (
     "scaled_linear", "grouped_linear", "scaled_grouped_linear", "scaled_linear", "masked_grouped_linear", "quantize",
     "scaled_linear", "scaled_masked_grouped_linear", "grouped_linear", "scaled_grouped_linear", "rms_norm_quantize",
     "scaled_linear", "grouped_linear_backward", "grouped_weight_grad", "add_rms_norm_quantize",
-    "scaled_linear_accumulate", "silu_and_mul_quantize", "static_quantize", "dequantize", "convert_scale",
-    "convert_fp8",
+    "scaled_linear_accumulate", "scaled_grouped_weight_grad", "silu_and_mul_quantize", "static_quantize",
+    "dequantize", "convert_scale", "convert_fp8",
 )  # fmt: skip
 """The same for ops on 8-bit codes and for grouped products, which `--quantised` measures."""
 
@@ -105,7 +105,7 @@ def grid(op: str) -> Iterator[Point]:
             for groups, n, k in EXPERTS:
                 counts = {"max_m": 2 * rows, "expected_m": rows} if "masked" in op else {"m": groups * rows}
                 sizes = {"groups": groups, "n": n, "k": k, **counts}
-                if op.startswith("scaled"):
+                if op in ROWS_OF:
                     yield from (point(op, **_scaled(op, sizes, whole)) for whole in ROWS_OF[op])
                 else:
                     yield point(op, **sizes)
