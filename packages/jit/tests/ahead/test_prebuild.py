@@ -85,6 +85,12 @@ def test_a_bundle_has_what_the_backends_built(planted, shapes, tmp_path) -> None
     assert Bundle(out).names("planted") == ["planted/cpu-rms_norm"]
 
 
+@pytest.mark.parametrize("words", [("--arch", "cpu;sm_90"), ("--arch", " cpu ; sm_90;", "--arch", "cpu")])
+def test_archs_are_given_as_a_list_too(planted, shapes, tmp_path, words) -> None:
+    assert run("prebuild", *words, "--shapes", shapes, "--out", tmp_path / "b")[0] == 0
+    assert Bundle(tmp_path / "b").archs == ("cpu", "sm_90")
+
+
 def test_what_could_not_be_built_is_said(planted, shapes, tmp_path) -> None:
     planted.failures.append("kernel x for cpu: it is too large")
     code, text = run("prebuild", "--arch", "cpu", "--shapes", shapes, "--out", tmp_path / "b", "--json")
@@ -149,7 +155,9 @@ def test_the_folder_may_be_the_current_one_or_a_link(planted, shapes, tmp_path, 
 
 WRONG = [
     ([], "prebuild: `--arch` expected an arch, got none; name one, as --arch sm_90"),
+    (["--arch", " ; "], "prebuild: `--arch` expected an arch, got none; name one, as --arch sm_90"),
     (["--arch", "h100"], "arch: `h100` expected "),
+    (["--arch", "cpu;h100"], "arch: `h100` expected "),
     (
         ["--arch", "cpu", "--op", "rmsnorm"],
         "prebuild: `--op` expected the name of an op, got 'rmsnorm'; see `opmux ops`",

@@ -35,7 +35,7 @@ def prebuild(
     Needs no GPU. FILE has the calls, as `opmux.trace` writes them. DIR becomes a bundle, which can be moved; name it in
     OPMUX_BUNDLES where the kernels run. --backend and --op limit what is built, -j how many compile at a time
     (by default as many as cores, memory and MAX_JOBS allow). Exits with 1 where a kernel cannot be built; a bundle that
-    DIR already has is then kept.
+    DIR already has is then kept. --arch may be given several times, and have a list: --arch "gfx942;gfx950".
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -45,6 +45,7 @@ def prebuild(
     from opmux_jit.ahead.prebuild import prebuild as build
 
     known, out = registered_ops(), out.resolve()
+    arch = list(dict.fromkeys(one.strip() for given in arch for one in given.split(";") if one.strip()))
     if not arch:
         raise InvalidArgument("prebuild: `--arch` expected an arch, got none; name one, as --arch sm_90")
     for name in op:
