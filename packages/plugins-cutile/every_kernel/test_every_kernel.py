@@ -17,7 +17,7 @@ PRODUCTS = ("HGMMA", "QGMMA", "UTCHMMA", "UTCQMMA", "HMMA", "QMMA")
 def check(kernel: TileKernel, found: Cubin) -> None:
     """Hold a cubin to what its kernel needs."""
     assert found.parameters == layout(kernel.letters), kernel
-    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0), kernel
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0), kernel
     assert 0 < found.registers <= 255, kernel
     if kernel.name in MULTIPLIED:
         assert any(found.count(instruction) for instruction in PRODUCTS), kernel

@@ -65,7 +65,7 @@ def test_gradients_use_the_matrix_units_and_no_local_memory(arch, instruction, o
     for wanted in kernels("attention_backward", *given(512, 512, 4, 2, dim), arch=arch, **options):
         found = compiled(wanted, arch, tmp_path)
         assert found.parameters == layout(wanted.letters)
-        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0), wanted
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0), wanted
         if wanted.name != "statistics":
             assert found.count(instruction) > 0
             assert found.count("UTMALDG") > 0

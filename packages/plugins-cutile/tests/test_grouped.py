@@ -64,7 +64,7 @@ def _compiles(op, tensors, arch, instruction, tmp_path, **options) -> None:
     for wanted in kernels(op, *tensors, arch=arch, **options):
         found = compiled(wanted, arch, tmp_path)
         assert found.parameters == layout(wanted.letters)
-        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0), wanted
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0), wanted
         if wanted.name != "find_tiles":
             assert found.count(instruction) > 0
 
@@ -99,4 +99,4 @@ def test_quantisation_of_squares_uses_no_local_memory(block, arch, tmp_path) -> 
         for wanted in kernels("quantize", meta(4096, k), arch=arch, dtype=dtype, block=block):
             found = compiled(wanted, arch, tmp_path)
             assert found.parameters == layout(wanted.letters)
-            assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0), wanted
+            assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0), wanted

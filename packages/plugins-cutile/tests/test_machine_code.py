@@ -20,7 +20,7 @@ def test_rows_are_read_and_written_in_whole_vectors(arch, tmp_path) -> None:
     assert found.parameters == layout(wanted.letters)
     assert found.opcodes["LDG.E.128"] == 10  # 5120 elements of x and of the weight, 8 for each of 128 threads
     assert found.opcodes["STG.E.128"] == 5
-    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
     assert 0 < found.registers <= 255
 
 
@@ -62,7 +62,7 @@ def test_no_kernel_uses_local_memory(op, tensors, tmp_path) -> None:
     wanted = kernel(op, *tensors, **options)
     found = compiled(wanted, "sm_90", tmp_path)
     assert found.parameters == layout(wanted.letters)
-    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_products_use_the_matrix_units_and_the_copy_engine(arch, rows, instructi
     assert found.opcodes[instruction] > 0
     assert found.count("UTMALDG") > 0
     assert found.count("UTMASTG") > 0
-    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("arch", "instruction"), [("sm_90", "HGMMA.64x128x16.F32.BF16"), ("sm_100", "UTCHMMA")])
@@ -96,7 +96,7 @@ def test_attention_uses_the_matrix_units_and_the_copy_engine(arch, instruction, 
     assert found.parameters == layout(wanted.letters)
     assert found.opcodes[instruction] > 0
     assert found.count("UTMALDG") > 0
-    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:
@@ -106,7 +106,7 @@ def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:
     assert found.parameters == layout(wanted.letters)
     assert found.opcodes["QGMMA.64x128x32.F32.E4M3.E4M3"] > 0
     assert found.count("UTMALDG") > 0
-    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_cache_writes_move_whole_vectors(arch, stored, tmp_path) -> None:
     assert found.parameters == layout(wanted.letters)
     assert found.opcodes["LDG.E.128"] > 0
     assert found.opcodes["STG.E.128"] > 0
-    assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
@@ -144,7 +144,7 @@ def test_paged_attention_uses_the_matrix_units_and_no_local_memory(
     for one in wanted:
         found = compiled(one, arch, tmp_path)
         assert found.parameters == layout(one.letters)
-        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
         if one.name == "attend":
             assert found.opcodes[instruction] > 0
             assert found.opcodes["LDGSTS.E.BYPASS.128"] > 0
@@ -165,4 +165,4 @@ def test_products_of_groups_use_the_matrix_units_and_no_local_memory(arch, instr
             found = compiled(wanted, arch, tmp_path)
             assert found.parameters == layout(wanted.letters)
             assert found.count(instruction) > 0 or wanted.name == "find_tiles"
-            assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+            assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)

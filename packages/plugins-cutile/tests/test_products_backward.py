@@ -70,4 +70,4 @@ def test_products_use_the_matrix_units_and_the_copy_engine(arch, instruction, ro
         assert found.parameters == layout(wanted.letters)
         assert found.count(instruction) > 0
         assert found.count("UTMALDG") > 0
-        assert (found.stack, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from opmux.plugin import CaptureRefused, InvalidArgument, device_arch
 from opmux_cutile.archs import BACKEND
+from opmux_cutile.cubin import checked
 from opmux_cutile.parameters import Parameter, flag
-from opmux_jit import Kernel, Source, add_shipped, load
+from opmux_jit import Entry, Kernel, Source, add_shipped, load, machine_code
 from opmux_jit.launching.devices import current_stream
 
 BUILT = Path(__file__).parent / "built"
@@ -76,11 +77,20 @@ class TileKernel:
         text = text_of(self.module)
         return Source(self.name, text, arch, flags, backend=BACKEND, op=self.op, language="cutile")
 
+    def code(self, arch: str) -> Entry:
+        """The machine code for an arch, found in the cache or a bundle, or compiled; it uses no local memory.
+
+        Raises:
+            BuildFailed: there is none and it cannot be compiled, or it spills registers.
+            BuildDeferred: it must be compiled, and calls are not to wait for that.
+        """
+        return checked(machine_code(self.source(arch)))
+
     def on(self, index: int) -> Callable[..., None]:
         """The native launch of a GPU; the kernel is found in the cache or a bundle, or compiled.
 
         Raises:
-            BuildFailed: there is no machine code of it and it cannot be compiled, or the driver does not load it.
+            BuildFailed: as `code`, or the driver does not load it.
             CaptureRefused: it is not loaded yet, and a graph is being captured.
         """
         return self._launches.get(index) or self._load(index)
@@ -91,8 +101,8 @@ class TileKernel:
                 f"cutile: {self.name} is not loaded yet, and a graph is being captured; run the call once before the "
                 "capture"
             )
-        source = self.source(device_arch("cuda", index).name)
-        loaded = load(source, self.name, self.letters, block=1)
+        code = self.code(device_arch("cuda", index).name)
+        loaded = load(code.source, self.name, self.letters, block=1, entry=code)
         made = loaded.on(index)
         self._kernels.setdefault(index, loaded)
         return self._launches.setdefault(index, made)
@@ -120,7 +130,8 @@ def launch(kernel: TileKernel, grid: tuple[int, int, int], *arguments: Any) -> N
         *arguments: its arguments without the constants; the first one a tensor.
 
     Raises:
-        BuildFailed: there is no machine code of it and it cannot be compiled, or the driver does not load it.
+        BuildFailed: there is no machine code of it and it cannot be compiled, or that spills registers, or the driver
+            does not load it.
         CaptureRefused: it is not loaded yet, and a graph is being captured.
         InvalidArgument: the tensors are not on a GPU.
         LaunchFailed: the driver refuses the launch.

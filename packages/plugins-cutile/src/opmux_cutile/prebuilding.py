@@ -9,6 +9,7 @@ from pathlib import Path
 from opmux.plugin import BuildFailed, Prebuilt, Taker, registered_ops, takers
 from opmux.shapes import Point
 from opmux_cutile.archs import BACKEND
+from opmux_cutile.cubin import checked
 from opmux_cutile.launching import TileKernel, recording
 from opmux_jit import Source, choose
 from opmux_jit.cache import bundles, entry, keys
@@ -65,12 +66,12 @@ def _kernels(arch: str, points: Sequence[Point], failures: list[str]) -> Iterato
 
 
 def compile_into(place: Path, wanted: Source) -> tuple[str, str]:
-    """Compile one kernel into a folder of entries; returns the compiler's version, and what went wrong."""
+    """Compile one kernel into a folder of entries; returns the compiler's version, and what is wrong with the code."""
     try:
         compiler = choose(wanted)
         name = keys.entry_key(keys.source_key(wanted), identity(compiler))
         with tempfile.TemporaryDirectory() as folder:
-            made = compile_entry(wanted, compiler, name, Path(folder))
+            made = checked(compile_entry(wanted, compiler, name, Path(folder)))
         (place / name).mkdir(parents=True, exist_ok=True)
         entry.write(place / name, made)
     except (BuildFailed, OSError) as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 from opmux.plugin import registered_ops, takers
@@ -9,7 +10,6 @@ from opmux_cutile.archs import BACKEND
 from opmux_cutile.launching import TileKernel
 from opmux_cutile.prebuilding import kernels_of
 from opmux_cutile.shipping.calls import calls
-from opmux_jit import machine_code
 from opmux_jit.cache import shipped
 from opmux_jit.cache.keys import source_key
 
@@ -32,13 +32,13 @@ def build(folder: Path, archs: Iterable[str], workers: int) -> Iterator[str]:
     """Compile the kernels of some archs into a folder, or take them from the cache; says what it did, a line at a time.
 
     Raises:
-        BuildFailed: a kernel cannot be compiled.
+        BuildFailed: a kernel cannot be compiled, or spills registers.
     """
     entries = []
     with ThreadPoolExecutor(workers) as pool:
         for arch in archs:
-            wanted = [kernel.source(arch) for kernel in kernels(arch).values()]
-            entries += pool.map(machine_code, wanted)
+            wanted = list(kernels(arch).values())
+            entries += pool.map(TileKernel.code, wanted, repeat(arch))
             yield f"{arch}: {len(wanted)} kernels"
     shipped.write(folder, entries)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
