@@ -1,9 +1,9 @@
 // Plays the instructions of `cuda/instructions.cuh` on a CPU, so that a kernel's own text runs without a GPU.
 //
-// Each thread of a cluster is a fiber; they take turns in an order drawn from a seed. Copies, products and stores happen
-// in the background: as early or as late as the waits permit, again by the seed, so that a stage which is freed or read too
-// early gives wrong results. Nobody being able to go on is reported as a deadlock. What it knows of descriptors, swizzles,
-// fragments and barriers is written from the PTX ISA, and shares nothing with the kernels.
+// Each thread of a cluster is a fiber; they take turns in an order drawn from a seed. Copies, products and stores
+// happen in the background: as early or as late as the waits permit, again by the seed, so that a stage which is freed
+// or read too early gives wrong results. Nobody being able to go on is reported as a deadlock. What it knows of
+// descriptors, swizzles, fragments and barriers is written from the PTX ISA, and shares nothing with the kernels.
 
 #include <ucontext.h>
 
@@ -87,7 +87,7 @@ struct Fiber {
   ucontext_t context;
   std::vector<u8> stack;
   bool done = false, unfenced = false, fenced_products = false;
-  std::vector<Product> open;              // products that are not committed
+  std::vector<Product> open;                // products that are not committed
   std::deque<std::vector<Product>> groups;  // committed ones that may not be done
   std::vector<std::function<void()>> open_stores;
   std::deque<std::vector<std::function<void()>>> store_groups;
@@ -349,9 +349,8 @@ DEVICE void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int co
 DEVICE void tma_store(const TensorMap& map, u32 from, int column, int row) {
   model::Block* block = model::now->block;
   model::now->open_stores.push_back([=] {
-    model::each_chunk(map, from, column, row, [&](u32 address, u8* to, long bytes) {
-      std::memcpy(to, model::at(block, address, 16), bytes);
-    });
+    model::each_chunk(map, from, column, row,
+                      [&](u32 address, u8* to, long bytes) { std::memcpy(to, model::at(block, address, 16), bytes); });
   });
   if (model::eager) {
     for (auto& store : model::now->open_stores) store();
@@ -481,9 +480,7 @@ DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
   model::now->unfenced = true;
 }
 
-DEVICE void store_shared(u32 address, float value) {
-  std::memcpy(model::at(model::now->block, address, 4), &value, 4);
-}
+DEVICE void store_shared(u32 address, float value) { std::memcpy(model::at(model::now->block, address, 4), &value, 4); }
 
 DEVICE float load_shared(u32 address) {
   float value;

@@ -7,16 +7,16 @@ namespace opmux {
 namespace {
 
 template <class Function>
-void bind(Function &function, void *symbol) {
+void bind(Function& function, void* symbol) {
   function = reinterpret_cast<Function>(symbol);
 }
 
 }  // namespace
 
-Driver::Driver(Vendor vendor, const std::string &library) : vendor(vendor), library(library) {
+Driver::Driver(Vendor vendor, const std::string& library) : vendor(vendor), library(library) {
   handle_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle_) {
-    const char *said = dlerror();
+    const char* said = dlerror();
     throw DriverError(-1, library + " cannot be opened: " + (said ? said : "unknown"));
   }
   int (*init)(unsigned) = nullptr;
@@ -57,8 +57,8 @@ Driver::Driver(Vendor vendor, const std::string &library) : vendor(vendor), libr
   check(init(0), vendor == Vendor::cuda ? "cuInit" : "hipInit");
 }
 
-void *Driver::symbol(const char *name, bool required) const {
-  void *found = dlsym(handle_, name);
+void* Driver::symbol(const char* name, bool required) const {
+  void* found = dlsym(handle_, name);
   if (!found && required) {
     throw DriverError(-1, library + " has no " + name + ": the driver is too old, or this is another library");
   }
@@ -71,16 +71,10 @@ int Driver::version() const {
   return found;
 }
 
-void *Driver::context(int device) {
-  if (vendor == Vendor::hip) {
-    return nullptr;
-  }
-  if (device < 0) {
-    throw DriverError(-1, "device " + std::to_string(device) + " is no GPU");
-  }
-  if (contexts_.size() <= static_cast<std::size_t>(device)) {
-    contexts_.resize(device + 1, nullptr);
-  }
+void* Driver::context(int device) {
+  if (vendor == Vendor::hip) { return nullptr; }
+  if (device < 0) { throw DriverError(-1, "device " + std::to_string(device) + " is no GPU"); }
+  if (contexts_.size() <= static_cast<std::size_t>(device)) { contexts_.resize(device + 1, nullptr); }
   if (!contexts_[device]) {
     int handle = 0;
     check(device_get_(&handle, device), "cuDeviceGet");
@@ -101,15 +95,13 @@ std::string Driver::describe(int code) const {
   return std::string(name ? name : "unknown error") + " (" + std::to_string(code) + "): " + (text ? text : "");
 }
 
-void Driver::check(int code, const char *call) const {
-  if (code) {
-    throw DriverError(code, std::string(call) + ": " + describe(code));
-  }
+void Driver::check(int code, const char* call) const {
+  if (code) { throw DriverError(code, std::string(call) + ": " + describe(code)); }
 }
 
-Current::Current(Driver &driver, void *context, int device) : driver_(driver) {
+Current::Current(Driver& driver, void* context, int device) : driver_(driver) {
   if (driver.vendor == Vendor::cuda) {
-    void *now = nullptr;
+    void* now = nullptr;
     code = driver.get_current(&now);
     if (!code && now != context) {
       code = driver.push(context);
@@ -121,15 +113,13 @@ Current::Current(Driver &driver, void *context, int device) : driver_(driver) {
   code = driver.get_device(&now);
   if (!code && now != device) {
     code = driver.set_device(device);
-    if (!code) {
-      before_ = now;
-    }
+    if (!code) { before_ = now; }
   }
 }
 
 Current::~Current() {
   if (pushed_) {
-    void *popped = nullptr;
+    void* popped = nullptr;
     driver_.pop(&popped);
   } else if (before_ >= 0) {
     driver_.set_device(before_);

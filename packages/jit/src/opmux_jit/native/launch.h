@@ -24,34 +24,34 @@ struct alignas(map_alignment) Block {
 struct Shape {
   std::shared_ptr<Driver> driver;
   int device;
-  void *context;
-  void *function;
+  void* context;
+  void* function;
   std::string name;
   Layout layout;
   unsigned block[3];
   unsigned shared;
   std::vector<LaunchAttribute> attributes;
   bool cooperative;
-  PyObject *owner = nullptr;  // owned: keeps the code loaded
+  PyObject* owner = nullptr;  // owned: keeps the code loaded
 
   ~Shape() { Py_XDECREF(owner); }
   // Throws DriverError where the vendor's driver cannot do what is asked.
   Shape(std::shared_ptr<Driver> driver, int device, std::uint64_t function, std::string name,
-        const std::string &signature, const unsigned (&block)[3], unsigned shared, const unsigned (&cluster)[3],
+        const std::string& signature, const unsigned (&block)[3], unsigned shared, const unsigned (&cluster)[3],
         bool spread, bool cooperative, bool dependent);
 
   // Launches with arguments that are ready; returns the driver's code. The GIL is released meanwhile.
-  int run(const unsigned (&grid)[3], void *stream, char *block_of_arguments) const;
+  int run(const unsigned (&grid)[3], void* stream, char* block_of_arguments) const;
   // Sets a Python error that says what was refused.
   void fail(int code, const unsigned (&grid)[3]) const;
 };
 
 // Called once, when the extension is loaded: makes the types, and remembers the exception for refused launches.
-bool prepare_launches(PyObject *module);
+bool prepare_launches(PyObject* module);
 bool prepare_lists();
 
 // A Python callable: launch(grid_x, grid_y, grid_z, stream, *arguments).
-PyObject *new_launch(std::shared_ptr<Shape> shape);
+PyObject* new_launch(std::shared_ptr<Shape> shape);
 
 // Where a launch of a list takes an address from: a tensor of the call, and how many bytes after its beginning.
 struct FromTensor {
@@ -62,7 +62,7 @@ struct FromTensor {
 // A tensor map that depends on a tensor's address only: made by a Python callable from the tensor, and kept.
 struct MapOfTensor {
   std::uint32_t argument, tensor;
-  PyObject *make;  // owned
+  PyObject* make;  // owned
 };
 
 struct Step {
@@ -75,6 +75,6 @@ struct Step {
 
 // A Python callable: launches(*tensors) makes every launch on the current stream and returns True; it returns False,
 // having launched nothing, where a tensor's address is not a multiple of 16.
-PyObject *new_launches(std::vector<Step> steps, std::size_t tensors, PyObject *stream_of, int device);
+PyObject* new_launches(std::vector<Step> steps, std::size_t tensors, PyObject* stream_of, int device);
 
 }  // namespace opmux

@@ -20,13 +20,11 @@ struct List {
   std::vector<Step> steps;
   std::vector<std::unordered_map<std::uint64_t, Map>> maps;  // of each descriptor of each step, in order
   std::size_t tensors;
-  PyObject *stream_of;  // owned
-  PyObject *device;     // owned
+  PyObject* stream_of;  // owned
+  PyObject* device;     // owned
   ~List() {
-    for (Step &step : steps) {
-      for (MapOfTensor &map : step.maps) {
-        Py_XDECREF(map.make);
-      }
+    for (Step& step : steps) {
+      for (MapOfTensor& map : step.maps) { Py_XDECREF(map.make); }
     }
     Py_XDECREF(stream_of);
     Py_XDECREF(device);
@@ -34,28 +32,23 @@ struct List {
 };
 
 struct ListObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  List *list;
+  PyObject_HEAD vectorcallfunc vectorcall;
+  List* list;
 };
 
 // The map of a tensor at an address: kept, or made by the callable.
-bool fill_map(std::unordered_map<std::uint64_t, Map> &kept, PyObject *make, PyObject *tensor, std::uint64_t address,
-              char *target) {
+bool fill_map(std::unordered_map<std::uint64_t, Map>& kept, PyObject* make, PyObject* tensor, std::uint64_t address,
+              char* target) {
   auto found = kept.find(address);
   if (found == kept.end()) {
-    PyObject *made = PyObject_CallOneArg(make, tensor);
-    if (!made) {
-      return false;
-    }
+    PyObject* made = PyObject_CallOneArg(make, tensor);
+    if (!made) { return false; }
     if (!PyBytes_Check(made) || PyBytes_GET_SIZE(made) != static_cast<Py_ssize_t>(map_size)) {
       PyErr_Format(PyExc_TypeError, "a tensor map has 128 bytes, got %R", made);
       Py_DECREF(made);
       return false;
     }
-    if (kept.size() >= most_maps) {
-      kept.clear();
-    }
+    if (kept.size() >= most_maps) { kept.clear(); }
     Map map;
     std::memcpy(map.data(), PyBytes_AS_STRING(made), map_size);
     Py_DECREF(made);
@@ -65,8 +58,8 @@ bool fill_map(std::unordered_map<std::uint64_t, Map> &kept, PyObject *make, PyOb
   return true;
 }
 
-PyObject *call_list(PyObject *self, PyObject *const *given, std::size_t flagged, PyObject *names) {
-  List &list = *reinterpret_cast<ListObject *>(self)->list;
+PyObject* call_list(PyObject* self, PyObject* const* given, std::size_t flagged, PyObject* names) {
+  List& list = *reinterpret_cast<ListObject*>(self)->list;
   const Py_ssize_t count = PyVectorcall_NARGS(flagged);
   if (count != static_cast<Py_ssize_t>(list.tensors) || (names && PyTuple_GET_SIZE(names))) {
     return PyErr_Format(PyExc_TypeError, "launches: expected %zd tensors, got %zd values",
@@ -78,14 +71,10 @@ PyObject *call_list(PyObject *self, PyObject *const *given, std::size_t flagged,
       return PyErr_Occurred() ? nullptr
                               : PyErr_Format(PyExc_TypeError, "launches: expected a tensor, got %R", given[i]);
     }
-    if (addresses[i] & 15) {
-      Py_RETURN_FALSE;
-    }
+    if (addresses[i] & 15) { Py_RETURN_FALSE; }
   }
-  PyObject *stream_found = PyObject_CallOneArg(list.stream_of, list.device);
-  if (!stream_found) {
-    return nullptr;
-  }
+  PyObject* stream_found = PyObject_CallOneArg(list.stream_of, list.device);
+  if (!stream_found) { return nullptr; }
   std::uint64_t stream;
   const bool known = address_of(stream_found, &stream);
   Py_DECREF(stream_found);
@@ -93,21 +82,21 @@ PyObject *call_list(PyObject *self, PyObject *const *given, std::size_t flagged,
     return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_TypeError, "launches: the stream is no address");
   }
   std::size_t number = 0;
-  for (const Step &step : list.steps) {
+  for (const Step& step : list.steps) {
     Block block;
     std::memcpy(block.bytes, step.fixed.data(), step.fixed.size());
-    const Layout &layout = step.shape->layout;
-    for (const FromTensor &from : step.addresses) {
+    const Layout& layout = step.shape->layout;
+    for (const FromTensor& from : step.addresses) {
       const std::uint64_t address = addresses[from.tensor] + from.offset;
       std::memcpy(block.bytes + layout.slots[from.argument].offset, &address, sizeof address);
     }
-    for (const MapOfTensor &map : step.maps) {
+    for (const MapOfTensor& map : step.maps) {
       if (!fill_map(list.maps[number++], map.make, given[map.tensor], addresses[map.tensor],
                     block.bytes + layout.slots[map.argument].offset)) {
         return nullptr;
       }
     }
-    const int code = step.shape->run(step.grid, reinterpret_cast<void *>(stream), block.bytes);
+    const int code = step.shape->run(step.grid, reinterpret_cast<void*>(stream), block.bytes);
     if (code) {
       step.shape->fail(code, step.grid);
       return nullptr;
@@ -116,9 +105,9 @@ PyObject *call_list(PyObject *self, PyObject *const *given, std::size_t flagged,
   Py_RETURN_TRUE;
 }
 
-void free_list(PyObject *self) {
-  delete reinterpret_cast<ListObject *>(self)->list;
-  PyTypeObject *type = Py_TYPE(self);
+void free_list(PyObject* self) {
+  delete reinterpret_cast<ListObject*>(self)->list;
+  PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -128,27 +117,28 @@ PyMemberDef list_members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 PyType_Slot list_slots[] = {
-    {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(free_list)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(free_list)},
     {Py_tp_members, list_members},
     {0, nullptr},
 };
 PyType_Spec list_spec = {
-    "opmux_jit.Launches", sizeof(ListObject), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, list_slots,
+    "opmux_jit.Launches",
+    sizeof(ListObject),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    list_slots,
 };
-PyTypeObject *list_type = nullptr;
+PyTypeObject* list_type = nullptr;
 
 }  // namespace
 
-PyObject *new_launches(std::vector<Step> steps, std::size_t tensors, PyObject *stream_of, int device) {
+PyObject* new_launches(std::vector<Step> steps, std::size_t tensors, PyObject* stream_of, int device) {
   if (tensors > most_tensors) {
     return PyErr_Format(PyExc_ValueError, "launches: at most %zu tensors are taken, got %zu", most_tensors, tensors);
   }
-  auto *made = reinterpret_cast<ListObject *>(list_type->tp_alloc(list_type, 0));
-  if (!made) {
-    return nullptr;
-  }
+  auto* made = reinterpret_cast<ListObject*>(list_type->tp_alloc(list_type, 0));
+  if (!made) { return nullptr; }
   made->vectorcall = call_list;
   made->list = new List{};
   made->list->tensors = tensors;
@@ -156,15 +146,13 @@ PyObject *new_launches(std::vector<Step> steps, std::size_t tensors, PyObject *s
   made->list->device = PyLong_FromLong(device);
   made->list->steps = std::move(steps);
   std::size_t maps = 0;
-  for (const Step &step : made->list->steps) {
-    maps += step.maps.size();
-  }
+  for (const Step& step : made->list->steps) { maps += step.maps.size(); }
   made->list->maps.resize(maps);
-  return reinterpret_cast<PyObject *>(made);
+  return reinterpret_cast<PyObject*>(made);
 }
 
 bool prepare_lists() {
-  list_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&list_spec));
+  list_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&list_spec));
   return list_type != nullptr;
 }
 

@@ -12,13 +12,13 @@ namespace {
 
 using Triple = std::array<unsigned, 3>;
 
-std::uint64_t as_number(void *pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
-void *as_pointer(std::uint64_t number) { return reinterpret_cast<void *>(number); }
+std::uint64_t as_number(void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+void* as_pointer(std::uint64_t number) { return reinterpret_cast<void*>(number); }
 
 // Runs a call of the driver on a device, without the GIL; throws DriverError.
 template <class Call>
-void on_device(Driver &driver, int device, const char *name, Call call) {
-  void *context = driver.context(device);
+void on_device(Driver& driver, int device, const char* name, Call call) {
+  void* context = driver.context(device);
   int code;
   {
     py::gil_scoped_release released;
@@ -28,54 +28,51 @@ void on_device(Driver &driver, int device, const char *name, Call call) {
   driver.check(code, name);
 }
 
-std::uint64_t load(Driver &driver, int device, const py::bytes &image) {
-  char *data;
+std::uint64_t load(Driver& driver, int device, const py::bytes& image) {
+  char* data;
   Py_ssize_t size;
-  if (PyBytes_AsStringAndSize(image.ptr(), &data, &size)) {
-    throw py::error_already_set();
-  }
-  void *module = nullptr;
+  if (PyBytes_AsStringAndSize(image.ptr(), &data, &size)) { throw py::error_already_set(); }
+  void* module = nullptr;
   on_device(driver, device, "ModuleLoadData", [&] { return driver.module_load(&module, data); });
   return as_number(module);
 }
 
-void unload(Driver &driver, int device, std::uint64_t module) {
+void unload(Driver& driver, int device, std::uint64_t module) {
   on_device(driver, device, "ModuleUnload", [&] { return driver.module_unload(as_pointer(module)); });
 }
 
-std::uint64_t function(Driver &driver, int device, std::uint64_t module, const std::string &name) {
-  void *found = nullptr;
+std::uint64_t function(Driver& driver, int device, std::uint64_t module, const std::string& name) {
+  void* found = nullptr;
   on_device(driver, device, "ModuleGetFunction",
             [&] { return driver.module_function(&found, as_pointer(module), name.c_str()); });
   return as_number(found);
 }
 
-std::pair<std::uint64_t, std::size_t> global(Driver &driver, int device, std::uint64_t module, const std::string &name) {
-  void *address = nullptr;
+std::pair<std::uint64_t, std::size_t> global(Driver& driver, int device, std::uint64_t module,
+                                             const std::string& name) {
+  void* address = nullptr;
   std::size_t size = 0;
   on_device(driver, device, "ModuleGetGlobal",
             [&] { return driver.module_global(&address, &size, as_pointer(module), name.c_str()); });
   return {as_number(address), size};
 }
 
-int get_attribute(Driver &driver, int device, std::uint64_t function, int attribute) {
+int get_attribute(Driver& driver, int device, std::uint64_t function, int attribute) {
   int value = 0;
   on_device(driver, device, "FuncGetAttribute",
             [&] { return driver.function_get(&value, attribute, as_pointer(function)); });
   return value;
 }
 
-void set_attribute(Driver &driver, int device, std::uint64_t function, int attribute, int value) {
-  if (!driver.function_set) {
-    throw DriverError(-1, "HIP's kernels have no attributes that can be set");
-  }
+void set_attribute(Driver& driver, int device, std::uint64_t function, int attribute, int value) {
+  if (!driver.function_set) { throw DriverError(-1, "HIP's kernels have no attributes that can be set"); }
   on_device(driver, device, "FuncSetAttribute",
             [&] { return driver.function_set(as_pointer(function), attribute, value); });
 }
 
-py::bytes tensor_map(Driver &driver, int device, int dtype, std::uint64_t address,
-                     const std::vector<std::uint64_t> &sizes, const std::vector<std::uint64_t> &strides,
-                     const std::vector<std::uint32_t> &box, const std::vector<std::uint32_t> &steps, int interleave,
+py::bytes tensor_map(Driver& driver, int device, int dtype, std::uint64_t address,
+                     const std::vector<std::uint64_t>& sizes, const std::vector<std::uint64_t>& strides,
+                     const std::vector<std::uint32_t>& box, const std::vector<std::uint32_t>& steps, int interleave,
                      int swizzle, int promotion, int fill) {
   if (!driver.encode_tiled) {
     throw DriverError(-1, driver.library + " cannot make tensor maps: that takes CUDA 12 or newer");
@@ -93,9 +90,9 @@ py::bytes tensor_map(Driver &driver, int device, int dtype, std::uint64_t addres
 }
 
 std::shared_ptr<Shape> shape(std::shared_ptr<Driver> driver, int device, std::uint64_t function,
-                             const std::string &name, const std::string &signature, const Triple &block,
-                             unsigned shared, const Triple &cluster, bool spread, bool cooperative, bool dependent,
-                             const py::object &owner) {
+                             const std::string& name, const std::string& signature, const Triple& block,
+                             unsigned shared, const Triple& cluster, bool spread, bool cooperative, bool dependent,
+                             const py::object& owner) {
   const unsigned blocks[3] = {block[0], block[1], block[2]}, clusters[3] = {cluster[0], cluster[1], cluster[2]};
   auto made = std::make_shared<Shape>(std::move(driver), device, function, name, signature, blocks, shared, clusters,
                                       spread, cooperative, dependent);
@@ -105,11 +102,11 @@ std::shared_ptr<Shape> shape(std::shared_ptr<Driver> driver, int device, std::ui
 
 // A step of a list: (shape, grid, values, [(argument, tensor, offset)], [(argument, tensor, make)]); a value that is
 // Ellipsis is an address or a map.
-Step step_of(const py::tuple &given) {
+Step step_of(const py::tuple& given) {
   auto kernel = given[0].cast<std::shared_ptr<Shape>>();
   const auto grid = given[1].cast<Triple>();
   const auto values = given[2].cast<py::tuple>();
-  const Layout &layout = kernel->layout;
+  const Layout& layout = kernel->layout;
   if (values.size() != layout.slots.size()) {
     throw DriverError(-1, kernel->name + ": expected " + std::to_string(layout.slots.size()) + " arguments, got " +
                               std::to_string(values.size()));
@@ -127,36 +124,33 @@ Step step_of(const py::tuple &given) {
     }
     return argument;
   };
-  for (const auto &one : given[3].cast<std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>>()) {
+  for (const auto& one : given[3].cast<std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>>()) {
     made.addresses.push_back({slot(std::get<0>(one), Kind::pointer), std::get<1>(one), std::get<2>(one)});
   }
-  for (const auto &one : given[4].cast<std::vector<std::tuple<std::uint32_t, std::uint32_t, py::object>>>()) {
+  for (const auto& one : given[4].cast<std::vector<std::tuple<std::uint32_t, std::uint32_t, py::object>>>()) {
     made.maps.push_back(
         {slot(std::get<0>(one), Kind::map), std::get<1>(one), py::object(std::get<2>(one)).release().ptr()});
   }
   return made;
 }
 
-py::object launches(const std::vector<py::tuple> &given, std::size_t tensors, const py::object &stream_of,
-                    int device) {
+py::object launches(const std::vector<py::tuple>& given, std::size_t tensors, const py::object& stream_of, int device) {
   std::vector<Step> steps;
-  for (const py::tuple &one : given) {
+  for (const py::tuple& one : given) {
     steps.push_back(step_of(one));
-    for (const FromTensor &from : steps.back().addresses) {
+    for (const FromTensor& from : steps.back().addresses) {
       if (from.tensor >= tensors) {
         throw DriverError(-1, "launches: there is no tensor " + std::to_string(from.tensor));
       }
     }
-    for (const MapOfTensor &map : steps.back().maps) {
+    for (const MapOfTensor& map : steps.back().maps) {
       if (map.tensor >= tensors) {
         throw DriverError(-1, "launches: there is no tensor " + std::to_string(map.tensor));
       }
     }
   }
-  PyObject *made = new_launches(std::move(steps), tensors, stream_of.ptr(), device);
-  if (!made) {
-    throw py::error_already_set();
-  }
+  PyObject* made = new_launches(std::move(steps), tensors, stream_of.ptr(), device);
+  if (!made) { throw py::error_already_set(); }
   return py::reinterpret_steal<py::object>(made);
 }
 
@@ -167,20 +161,16 @@ PYBIND11_MODULE(_launcher, module) {
   static py::object error = py::exception<DriverError>(module, "DriverError", PyExc_RuntimeError);
   py::register_exception_translator([](std::exception_ptr raised) {
     try {
-      if (raised) {
-        std::rethrow_exception(raised);
-      }
-    } catch (const DriverError &problem) {
+      if (raised) { std::rethrow_exception(raised); }
+    } catch (const DriverError& problem) {
       PyErr_SetObject(error.ptr(), py::make_tuple(problem.what(), problem.code).ptr());
     }
   });
   module.attr("LaunchFailed") = py::module_::import("opmux_jit.errors").attr("LaunchFailed");
   module.attr("OutOfMemoryError") = py::module_::import("torch").attr("OutOfMemoryError");
-  if (!prepare_arguments() || !prepare_launches(module.ptr())) {
-    throw py::error_already_set();
-  }
+  if (!prepare_arguments() || !prepare_launches(module.ptr())) { throw py::error_already_set(); }
   py::class_<Driver, std::shared_ptr<Driver>>(module, "Driver")
-      .def(py::init([](const std::string &vendor, const std::string &library) {
+      .def(py::init([](const std::string& vendor, const std::string& library) {
              return std::make_shared<Driver>(vendor == "amd" ? Vendor::hip : Vendor::cuda, library);
            }),
            py::arg("vendor"), py::arg("library"))

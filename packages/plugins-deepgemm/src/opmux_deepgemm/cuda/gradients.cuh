@@ -1,8 +1,9 @@
 // y[g] += dy^T x over the rows of group g, persistent: each block computes tiles of BLOCK_M x BLOCK_N of y's N x K.
 //
-// Threads are shared out as in large.cuh: a producer copies blocks of 64 rows of dy and x into a ring, consumers multiply
-// BLOCK_M / CONSUMERS columns of dy by the tile's columns of x. Both operands lie across the dim that is summed, so the
-// matrix unit transposes both as it reads them. A stage holds them in chunks of 64 columns, 128 bytes of each row.
+// Threads are shared out as in large.cuh: a producer copies blocks of 64 rows of dy and x into a ring, consumers
+// multiply BLOCK_M / CONSUMERS columns of dy by the tile's columns of x. Both operands lie across the dim that is
+// summed, so the matrix unit transposes both as it reads them. A stage holds them in chunks of 64 columns, 128 bytes of
+// each row.
 //
 // Groups begin at any row and have any number of rows; both are data on the device. The last block of a group may reach
 // into the rows of the next one, or of none: these are set to 0 in shared memory, of both operands, since NaN times 0
@@ -71,7 +72,8 @@ DEVICE void write_slice(u32 slice, const float (&values)[VALUES], int first) {
     for (int half = 0; half < 2; ++half) {
       const float* pair = &values[4 * (first + j) + 2 * half];
       const u32 row = fragment_row(threadIdx.x) + 8 * half;
-      store_shared_pair(slice + swizzled<128>(row * 128 + (8 * j + fragment_column(threadIdx.x)) * 4), pair[0], pair[1]);
+      store_shared_pair(slice + swizzled<128>(row * 128 + (8 * j + fragment_column(threadIdx.x)) * 4), pair[0],
+                        pair[1]);
     }
 }
 
@@ -145,7 +147,8 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const int* offsets, const in
         for (int i = 0; i < BLOCK_ROWS / 16; ++i)
 #pragma unroll
           for (int p = 0; p < PARTS; ++p)
-            multiply(total[p], advanced(dy_from, p * CHUNK_BYTES + 2048 * i), advanced(x_from, 2048 * i), block + i != 0);
+            multiply(total[p], advanced(dy_from, p * CHUNK_BYTES + 2048 * i), advanced(x_from, 2048 * i),
+                     block + i != 0);
         products_commit();
         products_wait<1>();
         if (block > 0 && lane == 0) barrier_arrive(empty + 8 * read);

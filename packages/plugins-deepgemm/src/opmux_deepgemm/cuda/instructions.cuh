@@ -33,25 +33,27 @@ DEVICE void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives at the barrier at the same address in another block of the cluster. Its scope is the block's, although the other
-// block waits: it says that products which this thread has waited for have read a stage, and publishes no write. A release
-// to the cluster would be a fence of the whole GPU's memory (MEMBAR.ALL.GPU) for each stage.
+// Arrives at the barrier at the same address in another block of the cluster. Its scope is the block's, although the
+// other block waits: it says that products which this thread has waited for have read a stage, and publishes no write.
+// A release to the cluster would be a fence of the whole GPU's memory (MEMBAR.ALL.GPU) for each stage.
 DEVICE void barrier_arrive_at(u32 barrier, u32 block) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier), "r"(block)
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(block)
       : "memory");
 }
 
 // Arrives, and announces bytes that copies will bring.
 DEVICE void barrier_expect(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
-// Waits until the phase of this parity is over. A fresh barrier counts as just past a phase of parity 1. The scope is the
-// block's: what follows reads shared memory that copies have written, or copies over it, wherever the copies were started.
-// Acquiring from the cluster would drop the multiprocessor's whole first-level cache (CCTL.IVALL) each time.
+// Waits until the phase of this parity is over. A fresh barrier counts as just past a phase of parity 1. The scope is
+// the block's: what follows reads shared memory that copies have written, or copies over it, wherever the copies were
+// started. Acquiring from the cluster would drop the multiprocessor's whole first-level cache (CCTL.IVALL) each time.
 DEVICE void barrier_wait(u32 barrier, u32 parity) {
   u32 done = 0;
   while (!done)
@@ -64,15 +66,14 @@ DEVICE void barrier_wait(u32 barrier, u32 parity) {
         : "memory");
 }
 
-DEVICE void prefetch_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
+DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // Copies a box of a matrix to shared memory; what lies outside of the matrix is filled with zeros, and counts as bytes.
 DEVICE void tma_load(u32 to, const TensorMap& map, u32 barrier, int column, int row) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
-      ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
+          "r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
 }
 
@@ -80,23 +81,24 @@ DEVICE void tma_load(u32 to, const TensorMap& map, u32 barrier, int column, int 
 DEVICE void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int column, int row, u16 blocks) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%3, %4}], [%2], %5;"
-      ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(blocks)
+      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(blocks)
       : "memory");
 }
 
 // Copies a box of shared memory to a matrix; nothing is written outside of the matrix.
 DEVICE void tma_store(const TensorMap& map, u32 from, int column, int row) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(from),
-               "r"(column), "r"(row)
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+               "r"(from), "r"(column), "r"(row)
                : "memory");
 }
 
 // Adds a box of float32 in shared memory to a matrix, in the second-level cache.
 DEVICE void tma_add(const TensorMap& map, u32 from, int column, int row) {
-  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
-               "r"(from), "r"(column), "r"(row)
-               : "memory");
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+      "r"(from), "r"(column), "r"(row)
+      : "memory");
 }
 
 DEVICE void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -174,17 +176,19 @@ DEVICE void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(MOST) : "memory");
 }
 
-// Keeps the compiler from moving what is done with these values across this place: products write them in the background.
+// Keeps the compiler from moving what is done with these values across this place: products write them in the
+// background.
 template <int COUNT>
 DEVICE void settle(float (&values)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
-// Four 8x8 matrices of 16-bit elements, of which each thread holds a pair of each; thread i addresses row i % 8 of matrix i / 8.
+// Four 8x8 matrices of 16-bit elements, of which each thread holds a pair of each; thread i addresses row i % 8 of
+// matrix i / 8.
 DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
-               "r"(d)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 
@@ -221,8 +225,8 @@ DEVICE u32 bfloat16_pair(float first, float second) {
 
 DEVICE float bfloat16_value(u16 bits) { return __uint_as_float((u32)bits << 16); }
 
-// An instruction of its own: the compiler would move a value that all threads share to a uniform register, and wait for the
-// load at once to do so.
+// An instruction of its own: the compiler would move a value that all threads share to a uniform register, and wait for
+// the load at once to do so.
 DEVICE float load_constant(const float* pointer) {
   float value;
   asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(pointer));

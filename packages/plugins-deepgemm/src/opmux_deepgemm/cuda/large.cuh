@@ -1,25 +1,27 @@
 // y = x w^T, persistent: each block computes tiles of BLOCK_M x BLOCK_N of y, one after the other.
 //
-// The last warp group is the producer: one thread of it copies blocks of x and w by TMA into a ring of STAGES. The others,
-// the consumers, each multiply BLOCK_M / CONSUMERS rows of x by all of the tile's rows of w. A stage has two barriers:
-// `full` when its bytes have come, `empty` when every consumer's warp has read it. The results go to y through two
-// slices of shared memory for each consumer. The blocks of a cluster compute tiles below each other, and each copies its share of
-// their common rows of w for all. Where they SHARE_X, their tiles lie next to each other, and the same is done with the rows of x.
+// The last warp group is the producer: one thread of it copies blocks of x and w by TMA into a ring of STAGES. The
+// others, the consumers, each multiply BLOCK_M / CONSUMERS rows of x by all of the tile's rows of w. A stage has two
+// barriers: `full` when its bytes have come, `empty` when every consumer's warp has read it. The results go to y
+// through two slices of shared memory for each consumer. The blocks of a cluster compute tiles below each other, and
+// each copies its share of their common rows of w for all. Where they SHARE_X, their tiles lie next to each other, and
+// the same is done with the rows of x.
 //
 // GROUPS: the rows of x come in groups, each with a matrix of w of its own; how many rows a group has is data on the
 // device. Tiles are counted group by group. RAGGED: a group begins at any row, and ends where its count or the next one
 // says; MASKED: each has room for m rows. What a tile has beyond its group's rows is computed and not stored.
 //
-// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers, which load scales AHEAD blocks before they
-// need them. ALTERNATE: two
-// consumers make their products by turns, so that one scales while the other's are made: a turn ends when so many of the four
-// steps of a block of k are done. Where both only begin by turns, the matrix unit mixes their products, both end at the same
-// time, and it is idle while both scale. W_BY_ROW: each
-// row of w has scales of its own; the producer's other warps bring those of a stage into shared memory, by turns.
+// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers, which load
+// scales AHEAD blocks before they need them. ALTERNATE: two consumers make their products by turns, so that one scales
+// while the other's are made: a turn ends when so many of the four steps of a block of k are done. Where both only
+// begin by turns, the matrix unit mixes their products, both end at the same time, and it is idle while both scale.
+// W_BY_ROW: each row of w has scales of its own; the producer's other warps bring those of a stage into shared memory,
+// by turns.
 //
-// PIECES: a consumer that scales multiplies a block of k in so many pieces of the tile's columns, for each 64 rows, one after the
-// other. OVERLAP: it holds two of them beside the sums, and scales one while the next is made, so that the matrix unit has work
-// whatever the other consumer does. Where there is one piece, it is scaled while that of the next block of k is made.
+// PIECES: a consumer that scales multiplies a block of k in so many pieces of the tile's columns, for each 64 rows, one
+// after the other. OVERLAP: it holds two of them beside the sums, and scales one while the next is made, so that the
+// matrix unit has work whatever the other consumer does. Where there is one piece, it is scaled while that of the next
+// block of k is made.
 //
 // X_ACROSS, W_ACROSS: columns of k of the operand, which has 16 bits, lie far apart, and its rows next to each other. A
 // stage holds it in chunks of 64 rows, of which k runs down, and the matrix unit transposes it as it reads it.
@@ -31,13 +33,13 @@ constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
 constexpr int DOWN = SHARE_X ? 1 : CLUSTER, ALONG = SHARE_X ? CLUSTER : 1;  // tiles of a cluster
 constexpr int N_BLOCKS = ((N + BLOCK_N - 1) / BLOCK_N + ALONG - 1) / ALONG;
 constexpr int GROUP_ROWS = BLOCK_M / CONSUMERS;
-constexpr int PARTS = GROUP_ROWS / 64;  // results of the matrix unit that a consumer holds, 64 rows each
-constexpr int VALUES = BLOCK_N / 2;     // of each, in a thread
-constexpr int CUTS = PIECES ? PIECES : 1;                        // pieces of a part's columns
-constexpr int RUNS = PARTS * CUTS;                               // products of a block of k that are scaled one by one
-constexpr int PIECE = VALUES / CUTS;                             // values of a part that a run computes
-constexpr int UNROLLED = RUNS == 1 ? 4 : 2;                                      // blocks of k from one wait for all products to the next
-constexpr int SETS = OVERLAP ? 2 : PIECES ? 1 : PARTS;         // results of a block of k that are held beside the sums
+constexpr int PARTS = GROUP_ROWS / 64;       // results of the matrix unit that a consumer holds, 64 rows each
+constexpr int VALUES = BLOCK_N / 2;          // of each, in a thread
+constexpr int CUTS = PIECES ? PIECES : 1;    // pieces of a part's columns
+constexpr int RUNS = PARTS * CUTS;           // products of a block of k that are scaled one by one
+constexpr int PIECE = VALUES / CUTS;         // values of a part that a run computes
+constexpr int UNROLLED = RUNS == 1 ? 4 : 2;  // blocks of k from one wait for all products to the next
+constexpr int SETS = OVERLAP ? 2 : PIECES ? 1 : PARTS;  // results of a block of k that are held beside the sums
 
 constexpr u32 X_BYTES = BLOCK_M * 128, W_BYTES = BLOCK_N * 128, STAGE_BYTES = X_BYTES + W_BYTES;
 constexpr u32 CHUNK_BYTES = 8192;  // of 64 rows of an operand that lies across k
@@ -45,13 +47,14 @@ constexpr u32 X_STEP = X_ACROSS ? 2048 : 32, W_STEP = W_ACROSS ? 2048 : 32;  // 
 constexpr int SLICE_COLUMNS = SLICE_WIDTH / OUT_BYTES, SLICES = BLOCK_N / SLICE_COLUMNS;
 constexpr u32 SLICE_BYTES = 64 * SLICE_WIDTH;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
-constexpr u32 FILLERS = W_BY_ROW ? 33 : 1;  // arrivals that make a stage full, besides the bytes: of each thread that brings scales
-// Warps that bring scales: no more than stages, so that a warp which waits for a stage has filled it the last time. Else it
-// could be two phases away from the barrier, which tells only one from the next.
+// Arrivals that make a stage full, besides the bytes: of each thread that brings scales.
+constexpr u32 FILLERS = W_BY_ROW ? 33 : 1;
+// Warps that bring scales: no more than stages, so that a warp which waits for a stage has filled it the last time.
+// Else it could be two phases away from the barrier, which tells only one from the next.
 constexpr u32 LOADERS = STAGES < 3 ? STAGES : 3;
 constexpr u32 TURNS = 4;  // the first of two named barriers, each for a consumer's turn; those before are for results
-// That empty a stage: one of each warp that reads it, or of each thread of this block where threads read scales in it. A thread
-// that arrives for others would do, but the race checker follows only those that arrive themselves.
+// That empty a stage: one of each warp that reads it, or of each thread of this block where threads read scales in it.
+// A thread that arrives for others would do, but the race checker follows only those that arrive themselves.
 constexpr u32 ARRIVALS = W_BY_ROW ? 128 * CONSUMERS + 4 * CONSUMERS * (CLUSTER - 1) : 4 * CONSUMERS * CLUSTER;
 
 // The tile's first row, within its group, and its first column of y.
@@ -118,10 +121,13 @@ DEVICE void store_rows(u8* y, const float (&values)[VALUES], int row, int rows, 
     }
   }
 }
-#define TILES(walk) Walk walk = walk_of(first, offsets, sizes, groups); find(walk, offsets, sizes, groups, m); walk.tile += step
+// clang-format off: these are heads of loops
+#define TILES(walk)                                                                                   \
+  Walk walk = walk_of(first, offsets, sizes, groups); find(walk, offsets, sizes, groups, m); walk.tile += step
 #else
 #define TILES(walk) Walk walk{first, 0, m, units_of(m), 0}; walk.tile < walk.units * N_BLOCKS; walk.tile += step
 #endif
+// clang-format on
 
 // The scales of a thread's two rows of each part, and of the blocks of w's rows that the tile touches.
 struct Scales {
@@ -136,8 +142,8 @@ DEVICE void load_scales(Scales& scales, const float* const (&x_rows)[2 * PARTS],
   for (int i = 0; i < W_SCALES; ++i) scales.w[i] = load_constant(w_rows[i] + block * w_stride);
 }
 
-// total += products * scales, of a part's columns from `first` on; those of the tile from `border` on, which is a multiple of
-// BORDERS up to 128, belong to the second block of w's rows.
+// total += products * scales, of a part's columns from `first` on; those of the tile from `border` on, which is a
+// multiple of BORDERS up to 128, belong to the second block of w's rows.
 constexpr int BORDERS = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;
 DEVICE void add_scaled_to(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
                           const float (&w)[W_SCALES], int first, int border) {
@@ -232,8 +238,8 @@ DEVICE void write_slice(u32 slice, const float (&values)[VALUES], int first) {
 }
 
 KERNEL(THREADS)
-product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_scale, const u16* bias, long long x_scale_row,
-        long long x_scale_block, long long w_scale_row, long long w_scale_block, int m
+product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_scale, const u16* bias,
+        long long x_scale_row, long long x_scale_block, long long w_scale_row, long long w_scale_block, int m
 #ifdef GROUPS
         ,
         u8* y, const int* offsets, const int* sizes, long long x_scale_group, long long w_scale_group, int groups
@@ -257,10 +263,8 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     }
     barrier_init_done();
   }
-  if constexpr (CLUSTER > 1)
-    meet_cluster();
-  else
-    __syncthreads();
+  if constexpr (CLUSTER > 1) meet_cluster();
+  else __syncthreads();
   start_next();
   wait_for_previous();
 
@@ -289,7 +293,8 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               tma_load(x_at + i * CHUNK_BYTES, x_map, full + 8 * stage, x_row + 64 * i, block * BLOCK_K);
           } else if constexpr (SHARE_X) {
             const int share = rank * (BLOCK_M / CLUSTER);
-            tma_load_multicast(x_at + share * 128, x_map, full + 8 * stage, block * BLOCK_K, x_row + share, (1 << CLUSTER) - 1);
+            tma_load_multicast(x_at + share * 128, x_map, full + 8 * stage, block * BLOCK_K, x_row + share,
+                               (1 << CLUSTER) - 1);
           } else {
             tma_load(x_at, x_map, full + 8 * stage, block * BLOCK_K, x_row);
           }
@@ -298,7 +303,8 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
             if constexpr (W_ACROSS) {
 #pragma unroll
               for (int i = share; i < share + BLOCK_N / CLUSTER; i += 64)
-                tma_load_multicast(w_at + i * 128, w_map, full + 8 * stage, w_row + i, block * BLOCK_K, (1 << CLUSTER) - 1);
+                tma_load_multicast(w_at + i * 128, w_map, full + 8 * stage, w_row + i, block * BLOCK_K,
+                                   (1 << CLUSTER) - 1);
             } else {
               tma_load_multicast(w_at + share * 128, w_map, full + 8 * stage, block * BLOCK_K, w_row + share,
                                  (1 << CLUSTER) - 1);
@@ -377,8 +383,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
             settle(part[set]);
             if constexpr (W_BY_ROW)
               add_scaled_by_row(total[p], part[set], scales.x[p], row_scales + from * BLOCK_N * 4, first);
-            else
-              add_scaled(total[p], part[set], scales.x[p], scales.w, first, border);
+            else add_scaled(total[p], part[set], scales.x[p], scales.w, first, border);
           };
           const auto start = [&](int run, int set, u32 from) {
             const u32 x_at = ring + from * STAGE_BYTES + group * GROUP_ROWS * 128 + run / CUTS * 8192;
@@ -391,19 +396,21 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
             products_commit();
           };
           const auto next_scales = [&](int block) {
-            const int ahead = block + 1 < K_BLOCKS ? block + 1 : block;  // no branch: the assembler would wait for all products
+            const int ahead =
+                block + 1 < K_BLOCKS ? block + 1 : block;  // no branch: the assembler would wait for all products
             scales = next;
             load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, ahead);
           };
           if constexpr (OVERLAP) {
-            // The last run of a block of k is scaled while the first one of the next is made. It is waited for before: the
-            // assembler makes products one by one where some are under way from one round of a loop to the next.
+            // The last run of a block of k is scaled while the first one of the next is made. It is waited for before:
+            // the assembler makes products one by one where some are under way from one round of a loop to the next.
             // The two results take turns from run to run, so that the last run of each round has the second one.
             constexpr int REST = K_BLOCKS % UNROLLED, ODD = REST * RUNS % 2;
             u32 read = 0;
 #pragma unroll
             for (int i = 0; i < PIECE; ++i) part[1 - ODD][i] = 0.0f;
-            const auto multiply_block = [&](int block, int before, bool first, bool last) {  // `before`: runs of the round
+            const auto multiply_block = [&](int block, int before, bool first,
+                                            bool last) {  // `before`: runs of the round
               barrier_wait(full + 8 * stage, phase);
               start(0, before % 2, stage);
               products_wait<1>();
@@ -456,7 +463,8 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         } else {
           Scales next[AHEAD];
 #pragma unroll
-          for (int i = 0; i < AHEAD && i < K_BLOCKS; ++i) load_scales(next[i], x_rows, w_rows, x_scale_block, w_scale_block, i);
+          for (int i = 0; i < AHEAD && i < K_BLOCKS; ++i)
+            load_scales(next[i], x_rows, w_rows, x_scale_block, w_scale_block, i);
           const auto multiply_block = [&](int block, Scales& ahead) {
             const Scales scales = ahead;
             const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
@@ -550,10 +558,8 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           sync_threads(1 + group, 128);
           if (leader) {
             if (column < N && left > 0) {
-              if constexpr (ACCUMULATE)
-                tma_add(y_map, at, column, y_row);
-              else
-                tma_store(y_map, at, column, y_row);
+              if constexpr (ACCUMULATE) tma_add(y_map, at, column, y_row);
+              else tma_store(y_map, at, column, y_row);
             }
             store_commit();
           }

@@ -10,16 +10,18 @@ DEVICE u32 swizzled(u32 offset) {
   return offset ^ ((offset >> 3) & (WIDTH - 16));
 }
 
-// The descriptor of an operand whose rows are 128 bytes of k, in the 128-byte swizzle: eight rows follow each other every
-// 1024 bytes. The address may be advanced along k within the first row.
+// The descriptor of an operand whose rows are 128 bytes of k, in the 128-byte swizzle: eight rows follow each other
+// every 1024 bytes. The address may be advanced along k within the first row.
 DEVICE u64 descriptor(u32 address) {
   constexpr u64 SWIZZLE_128_BYTES = 1ull << 62, EIGHT_ROWS = (u64)(1024 >> 4) << 32, UNUSED = 1ull << 16;
   return SWIZZLE_128_BYTES | EIGHT_ROWS | UNUSED | ((address & 0x3FFFF) >> 4);
 }
 
-// The descriptor of an operand whose rows are 64 columns of it, 128 bytes, in the 128-byte swizzle: k runs down, eight rows
-// follow each other every 1024 bytes, and the next 64 columns lie so many bytes further on.
-DEVICE u64 across_descriptor(u32 address, u32 chunk) { return (descriptor(address) & ~(0x3FFFull << 16)) | (u64)(chunk >> 4) << 16; }
+// The descriptor of an operand whose rows are 64 columns of it, 128 bytes, in the 128-byte swizzle: k runs down, eight
+// rows follow each other every 1024 bytes, and the next 64 columns lie so many bytes further on.
+DEVICE u64 across_descriptor(u32 address, u32 chunk) {
+  return (descriptor(address) & ~(0x3FFFull << 16)) | (u64)(chunk >> 4) << 16;
+}
 
 // The descriptor of the same operand so many bytes further on.
 DEVICE u64 advanced(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }

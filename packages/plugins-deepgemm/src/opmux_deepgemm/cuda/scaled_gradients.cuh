@@ -1,16 +1,17 @@
 // y[g] += dy^T x over the rows of group g, of codes with scales, persistent: each block computes tiles of
 // BLOCK_M x BLOCK_N of y's N x K.
 //
-// Both operands lie across y's rows and columns, codes of neighbouring rows next to each other, so that the dim which is
-// summed is k of the matrix unit, which transposes no codes. Threads are shared out as in large.cuh, and so are barriers,
-// clusters, turns and slices: a producer copies 128 rows of BLOCK_M columns of dy and BLOCK_N columns of x into a ring,
-// consumers multiply BLOCK_M / CONSUMERS columns of dy by the tile's columns of x, scale the products and add them up in
-// float32. In a cluster of two blocks, whose tiles lie below each other, each copies half of their common columns of x.
+// Both operands lie across y's rows and columns, codes of neighbouring rows next to each other, so that the dim which
+// is summed is k of the matrix unit, which transposes no codes. Threads are shared out as in large.cuh, and so are
+// barriers, clusters, turns and slices: a producer copies 128 rows of BLOCK_M columns of dy and BLOCK_N columns of x
+// into a ring, consumers multiply BLOCK_M / CONSUMERS columns of dy by the tile's columns of x, scale the products and
+// add them up in float32. In a cluster of two blocks, whose tiles lie below each other, each copies half of their
+// common columns of x.
 //
 // Scales belong to 128 rows of a column, counted from row 0. A stage has the scales of its columns of x, which the
-// producer's other warps bring. Groups begin at any row and have any number of rows; both are data on the device. Rows of
-// a group's first and last block that are not its own are set to 0 in shared memory, in both operands, since NaN times 0 is
-// NaN. Each element of y is added to once, so equal inputs give equal bits. Groups without rows add nothing.
+// producer's other warps bring. Groups begin at any row and have any number of rows; both are data on the device. Rows
+// of a group's first and last block that are not its own are set to 0 in shared memory, in both operands, since NaN
+// times 0 is NaN. Each element of y is added to once, so equal inputs give equal bits. Groups without rows add nothing.
 
 constexpr int BLOCK_ROWS = 128;  // that are summed, of a stage: those that share a scale
 constexpr int UNITS = (N + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M);  // rows of tiles, of all blocks of a cluster
@@ -20,14 +21,14 @@ constexpr u32 DY_BYTES = BLOCK_M * 128, STAGE_BYTES = DY_BYTES + BLOCK_N * 128;
 constexpr int SLICE_COLUMNS = 32, SLICES = BLOCK_N / SLICE_COLUMNS;  // of float32, 128 bytes of each row
 constexpr u32 SLICE_BYTES = 64 * 128;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
-constexpr u32 LOADERS = STAGES < 3 ? STAGES : 3;  // warps that bring scales, no more than stages, as in large.cuh
+constexpr u32 LOADERS = STAGES < 3 ? STAGES : 3;   // warps that bring scales, no more than stages, as in large.cuh
 constexpr u32 CLEARED = 1 + CONSUMERS, TURNS = 4;  // named barriers, behind those for results
-// That empty a stage: one of each thread that reads scales in it, and one of each warp of the other block. As in large.cuh,
-// threads arrive for themselves so that the race checker can follow them.
+// That empty a stage: one of each thread that reads scales in it, and one of each warp of the other block. As in
+// large.cuh, threads arrive for themselves so that the race checker can follow them.
 constexpr u32 ARRIVALS = 128 * CONSUMERS + 4 * CONSUMERS * (CLUSTER - 1);
 
-// A tile, of those that are left, and the group that it is in: where its rows begin and end, its first block of rows and how
-// many there are.
+// A tile, of those that are left, and the group that it is in: where its rows begin and end, its first block of rows
+// and how many there are.
 struct Walk {
   int tile, group, start, stop, first, blocks;
 };
@@ -60,7 +61,8 @@ DEVICE Place place_of(int tile, int rank) {
   return {((first + inside % rows) * CLUSTER + rank) * BLOCK_M, inside / rows * BLOCK_N};
 }
 
-// Sets codes to 0, of COUNT columns, in rows of the block below `from` or not below `to`; so many threads share the work.
+// Sets codes to 0, of COUNT columns, in rows of the block below `from` or not below `to`; so many threads share the
+// work.
 template <u32 COUNT>
 DEVICE void clear_rows(u32 columns, int from, int to, u32 thread, u32 threads) {
   for (u32 i = thread; i < COUNT * 32; i += threads) {
@@ -110,7 +112,8 @@ DEVICE void write_slice(u32 slice, const float (&values)[VALUES], int first) {
     for (int half = 0; half < 2; ++half) {
       const float* pair = &values[4 * (first + j) + 2 * half];
       const u32 row = fragment_row(threadIdx.x) + 8 * half;
-      store_shared_pair(slice + swizzled<128>(row * 128 + (8 * j + fragment_column(threadIdx.x)) * 4), pair[0], pair[1]);
+      store_shared_pair(slice + swizzled<128>(row * 128 + (8 * j + fragment_column(threadIdx.x)) * 4), pair[0],
+                        pair[1]);
     }
 }
 
@@ -144,10 +147,8 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const float* dy_scale, const
     }
     barrier_init_done();
   }
-  if constexpr (CLUSTER > 1)
-    meet_cluster();
-  else
-    __syncthreads();
+  if constexpr (CLUSTER > 1) meet_cluster();
+  else __syncthreads();
   start_next();
   wait_for_previous();
 
@@ -222,7 +223,8 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const float* dy_scale, const
         for (int i = 0; i < VALUES; ++i) total[p][i] = 0.0f;
 
       for (int block = 0; block < walk.blocks; ++block) {
-        const u32 dy_at = ring + stage * STAGE_BYTES + group * COLUMNS * 128, x_at = ring + stage * STAGE_BYTES + DY_BYTES;
+        const u32 dy_at = ring + stage * STAGE_BYTES + group * COLUMNS * 128,
+                  x_at = ring + stage * STAGE_BYTES + DY_BYTES;
         const int begin = (walk.first + block) * BLOCK_ROWS;
         barrier_wait(full + 8 * stage, phase);
         if (begin < walk.start || begin + BLOCK_ROWS > walk.stop) {

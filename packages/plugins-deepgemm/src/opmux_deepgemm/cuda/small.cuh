@@ -1,8 +1,10 @@
-// y^T = w x^T for few rows of x: rows of w take the matrix unit's 64 rows, rows of x its columns, so that BLOCK_M may be 8.
+// y^T = w x^T for few rows of x: rows of w take the matrix unit's 64 rows, rows of x its columns, so that BLOCK_M may
+// be 8.
 //
-// Each cluster of SPLIT blocks computes a tile of BLOCK_N columns of y for BLOCK_M rows; each of its blocks multiplies a
-// share of k. Every byte of w is read once, so what counts is how many copies are under way: the ring has many stages.
-// The blocks' sums meet in shared memory, and are added in the order of the blocks: equal inputs give equal bits.
+// Each cluster of SPLIT blocks computes a tile of BLOCK_N columns of y for BLOCK_M rows; each of its blocks multiplies
+// a share of k. Every byte of w is read once, so what counts is how many copies are under way: the ring has many
+// stages. The blocks' sums meet in shared memory, and are added in the order of the blocks: equal inputs give equal
+// bits.
 
 constexpr int BLOCK_K = 128 / OPERAND_BYTES;
 constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
@@ -65,7 +67,7 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
       }
       w_row = w_scale + (w_block < W_SCALE_ROWS ? w_block : W_SCALE_ROWS - 1) * w_scale_row;
     }
-    const auto load_ahead = [&](int block, float(&x)[VALUES / 2], float& w) {
+    const auto load_ahead = [&](int block, float (&x)[VALUES / 2], float& w) {
       if (block >= end) return;
 #pragma unroll
       for (int i = 0; i < VALUES / 2; ++i) x[i] = load_constant(x_columns[i] + block * x_scale_block);
@@ -76,7 +78,7 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
       for (int i = 0; i < AHEAD; ++i) load_ahead(begin + i, x_next[i], w_next[i]);
     }
     u32 read = 0;
-    const auto multiply_block = [&](int block, float(&x_ahead)[VALUES / 2], float& w_ahead) {
+    const auto multiply_block = [&](int block, float (&x_ahead)[VALUES / 2], float& w_ahead) {
       const u64 w_from = descriptor(ring + stage * STAGE_BYTES + group * 8192);
       const u64 x_from = descriptor(ring + stage * STAGE_BYTES + W_BYTES);
       barrier_wait(full + 8 * stage, phase);
@@ -126,10 +128,8 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
       store_shared(sums + (y_row * BLOCK_N + y_column) * 4, total[i]);
     }
   }
-  if constexpr (SPLIT > 1)
-    sync_cluster();
-  else
-    __syncthreads();
+  if constexpr (SPLIT > 1) sync_cluster();
+  else __syncthreads();
 
   const int rows = m - row < BLOCK_M ? m - row : BLOCK_M;
   for (int i = rank * THREADS + thread; i < rows * (BLOCK_N / 2); i += SPLIT * THREADS) {
