@@ -29,7 +29,13 @@ def clean_process() -> Iterator[None]:
 
 
 @pytest.fixture
-def messages(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The log of opmux at level info."""
+def messages(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The log of opmux at level info, without the plans, which have a test of their own."""
+
+    def is_no_plan(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("plan: ")
+
     caplog.set_level(logging.INFO, logger="opmux")
-    return caplog
+    caplog.handler.addFilter(is_no_plan)
+    yield caplog
+    caplog.handler.removeFilter(is_no_plan)

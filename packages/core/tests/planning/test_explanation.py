@@ -120,3 +120,19 @@ def test_a_config_within_a_config_reads_like_the_outer_one():
     with backends(triton=implementation(ones, config=lambda arch, features: {"warps": 8, "long": {"block": 64}})):
         table = str(opmux.explain(opmux.rms_norm, X, W, arch="gfx942"))
     assert "warps 8, long (block 64) (heuristic: " in table
+
+
+def test_explain_names_the_kernels_that_a_record_names():
+    def kernels(op, call, config):
+        return [f"{op}_{call.size('hidden')}_w{config['warps']}", "the rest"]
+
+    with backends(ck=implementation(ones, config=lambda arch, features: {"warps": 8}, kernels=kernels)):
+        reason = opmux.explain(opmux.rms_norm, X, W, arch="gfx942").chosen.reason
+    assert reason == "priority 10; warps 8 (heuristic: no tuned record for gfx942); launches rms_norm_8_w8, the rest"
+
+
+def test_a_record_that_cannot_name_its_kernels_is_chosen_all_the_same():
+    with backends(ck=implementation(ones, kernels=lambda op, call, config: call.nothing)):
+        chosen = opmux.explain(opmux.rms_norm, X, W, arch="gfx942").chosen
+    assert chosen.name == "ck"
+    assert chosen.reason.startswith("priority 10; launches what its record cannot name: AttributeError: ")

@@ -1,5 +1,7 @@
 """Making a plan: imports, configs, and what is told where nothing may run."""
 
+import logging
+
 import pytest
 import torch
 from backends import backends, implementation
@@ -106,3 +108,18 @@ def test_under_strict_a_quarantined_better_choice_is_not_passed_over_in_silence(
         "  call:      x float32[4, 8], weight float32[8]\n"
         "  try:       fix the cause and call opmux.quarantine_clear(), or disable it"
     )
+
+
+def test_a_plan_is_logged_once_with_its_config_and_kernels(caplog):
+    def run(x, weight, *, eps, weight_offset, config):
+        return torch.ones_like(x)
+
+    configured = implementation(run, config=lambda arch, features: {"warps": 8}, kernels=lambda *given: ["rows_w8"])
+    with backends(a=configured), caplog.at_level(logging.INFO, "opmux"):
+        for _ in range(3):
+            opmux.rms_norm(X, W)
+        opmux.rms_norm(X, W, backend="reference")
+    assert [message for message in caplog.messages if message.startswith("plan: ")] == [
+        "plan: rms_norm on cpu -> a; warps 8; launches rows_w8",
+        "plan: rms_norm on cpu -> reference",
+    ]

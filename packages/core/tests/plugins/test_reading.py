@@ -191,6 +191,7 @@ REFUSED = [
     ({"when": Dtype("x", "float32")}, "when= is not a tuple"),
     ({"archs": None}, "archs= is not a tuple"),
     ({"priority": "high"}, "priority 'high' is not an int"),
+    ({"kernels": 3}, "kernels 3 is neither 'module:function' nor callable"),
     ({"target": 3}, "target 3 is neither 'module:function' nor callable"),
     ({"when": (MultipleOf("hidden", 0),)}, "MultipleOf('hidden', 0) has no meaning"),
     ({"when": (OneOf("hidden", Kind.A),)}, "OneOf('hidden', ...) takes plain numbers"),

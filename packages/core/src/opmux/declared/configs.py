@@ -93,6 +93,12 @@ def as_mapping(config: Any) -> dict[str, Any] | None:
     return dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)  # type: ignore[arg-type]
 
 
+def fields_text(config: Mapping[str, Any]) -> str:
+    """The fields of a config with their values; those of a config within it are in brackets."""
+    shown = {name: f"({fields_text(value)})" if isinstance(value, Mapping) else value for name, value in config.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
 def _made(schema: type[Any], given: Any, path: str) -> Any:
     if not isinstance(given, Mapping):
         raise ValueError(f"{path or 'config'} expected {schema.__name__}, got {given!r}")

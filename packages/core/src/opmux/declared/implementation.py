@@ -43,6 +43,8 @@ class Implementation:
             with the reason). The target then gets an instance of it, and tuned records that do not fit are refused.
         space: maps ``(arch, {feature label: value})``, as ``config`` does, to every config that is legal for the call:
             what `opmux.tune` measures beside the answer of ``config``. ``"package.module:function"`` or a callable.
+        kernels: maps ``(op's name, call, config)`` to the names of what the target launches, which explain and the log
+            show. ``"package.module:function"`` or a callable.
         tiles: how a call is cut into parts of equal work, one to a multiprocessor at a time: pairs of a dim and a
             parameter of the config (or a number), as ``(("tokens", "block_m"), ("n", "block_n"))``. Predicted times are
             then rounded up to whole tiles and whole waves of them; leave it out where work is shared evenly (stream-k).
@@ -66,6 +68,7 @@ class Implementation:
     config: str | Callable[..., Any] | None = None
     config_schema: str | type | None = None
     space: str | Callable[..., Any] | None = None
+    kernels: str | Callable[..., Any] | None = None
     tiles: tuple[tuple[str, str | int], ...] = ()
     requires: tuple[str, ...] = ()
     capturable: bool = False

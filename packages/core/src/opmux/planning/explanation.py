@@ -1,7 +1,7 @@
 """`opmux.explain`: which implementation takes a call and why, as data, with the reason against every other."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from opmux import arch as archs
 from opmux.callpath.op import Op
-from opmux.declared.configs import as_mapping
+from opmux.declared.configs import as_mapping, fields_text
 from opmux.dtypes import short_name_of
 from opmux.errors import PLUGIN_FAULTS, invalid
 from opmux.planning import resolver
@@ -17,7 +17,7 @@ from opmux.planning.forced import unknown_backend
 from opmux.planning.plan import known_config, resolve
 from opmux.plugins import loading
 from opmux.running.attempt import Attempt, attempt_of
-from opmux.running.targets import config_fault, config_of
+from opmux.running.targets import config_fault, config_of, kernels_of
 from opmux.tables import text_table
 
 
@@ -177,6 +177,10 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
             continue
         config = as_mapping(made)
         note = _config_note(chosen.full_name, config, source, call.arch.name, resolution)
+        kernels = kernels_of(attempt, chosen, made)
+        if kernels:
+            launched = f"launches {', '.join(kernels)}"
+            note = f"{note}; {launched}" if note else launched
         break
     candidates = tuple(
         Candidate(
@@ -215,14 +219,6 @@ def _reason(verdict: resolver.Verdict, note: str) -> str:
     return "; ".join(parts)
 
 
-def _fields_text(config: Mapping[str, Any]) -> str:
-    """The fields of a config with their values; those of a config within it are in brackets."""
-    shown = {
-        name: f"({_fields_text(value)})" if isinstance(value, Mapping) else value for name, value in config.items()
-    }
-    return ", ".join(f"{name} {value}" for name, value in shown.items())
-
-
 def _config_note(chosen: str, config: Any, source: str, arch: str, resolution: resolver.Resolution) -> str:
     """The config as text and where it came from; a tuned record that is already the reason is not repeated."""
     tuned = resolution.tuned.of(chosen) if resolution.tuned is not None else None
@@ -230,7 +226,7 @@ def _config_note(chosen: str, config: Any, source: str, arch: str, resolution: r
     if config is None:
         unused = known is not None and source == "default"
         return f"the tuned config is not used: {chosen} takes none" if unused else ""
-    text = _fields_text(config)
+    text = fields_text(config)
     if source == "tuned" and known is not None:
         return text if resolution.accepted[0].reason == known[1] else f"{text} ({known[1]})"
     if tuned is not None:

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from opmux import policy, tuning
+from opmux.declared.configs import as_mapping, fields_text
 from opmux.declared.implementation import Implementation, Priority
 from opmux.errors import BackendFault, UnsupportedCall
-from opmux.log import announce_once
+from opmux.log import announce_once, logger
 from opmux.planning import resolver
 from opmux.planning.report import refusal_text
 from opmux.running import background, modes, quarantine
 from opmux.running.attempt import Attempt
-from opmux.running.targets import Plan, prepare
+from opmux.running.targets import Plan, kernels_of, prepare
 
 
 def plan(attempt: Attempt, awaits: bool = True) -> Plan:
@@ -41,10 +42,25 @@ def plan(attempt: Attempt, awaits: bool = True) -> Plan:
         known = known_config(chosen.full_name, resolution)
         made = prepare(attempt, chosen, known, fallback, around.policy.check)
         if made is not None:
+            _tell(attempt, made)
             better = resolution.awaited[0].name if resolution.awaited else ""
             in_call = around.policy.build == policy.BACKGROUND and background.built_in_call(attempt, chosen)
             waits = nothing_ready or in_call or attempt.forced is not None
             return replace(made, awaits=better, job=around.building.get(better), waits=waits)
+
+
+def _tell(attempt: Attempt, made: Plan) -> None:
+    """Log a plan, with its config and its kernels, at level info."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    parts = [f"{attempt.op.name} on {attempt.call.arch.name} -> {made.implementation.full_name}"]
+    config = as_mapping(made.config)
+    if config:
+        parts.append(fields_text(config))
+    kernels = kernels_of(attempt, made.implementation, made.config)
+    if kernels:
+        parts.append(f"launches {', '.join(kernels)}")
+    logger.info("plan: %s", "; ".join(parts))
 
 
 def resolve(attempt: Attempt, awaits: bool = True) -> resolver.Resolution:

@@ -180,7 +180,7 @@ def _check_fields(implementation: Implementation, who: str) -> None:
     for rule in implementation.features:
         if not isinstance(rule, FeatureRule):
             raise PluginError(f"{who}: features= has {rule!r}, which is not a feature rule, as Exact('hidden')")
-    for field_name in ("target", "config", "space"):
+    for field_name in ("target", "config", "space", "kernels"):
         value = getattr(implementation, field_name)
         if not (callable(value) or (isinstance(value, str) and value.count(":") == 1)) and value is not None:
             raise PluginError(f"{who}: {field_name} {value!r} is neither 'module:function' nor callable")

@@ -106,6 +106,17 @@ def config_of(attempt: Attempt, chosen: Implementation, known: KnownConfig | Non
     return make_config(chosen, given), "heuristic"
 
 
+def kernels_of(attempt: Attempt, chosen: Implementation, config: Any) -> tuple[str, ...]:
+    """The names of what the target launches, where its record tells them; a record that fails at that says so."""
+    if chosen.kernels is None:
+        return ()
+    try:
+        function = load_function(chosen.kernels) if isinstance(chosen.kernels, str) else chosen.kernels
+        return tuple(map(str, function(attempt.op.name, attempt.call, config)))
+    except PLUGIN_FAULTS as error:
+        return (f"what its record cannot name: {type(error).__name__}: {error}",)
+
+
 def config_fault(error: BaseException) -> str:
     """The reason given for an implementation whose config function failed."""
     return f"its config function raised {type(error).__name__}: {error}"
