@@ -29,6 +29,7 @@ class Planted:
         self.asked: list[tuple[Any, ...]] = []
         self.failures: list[str] = []
         self.calls = 0
+        self.idle = False
 
     @hookimpl
     def opmux_implementations(self) -> list[Implementation]:
@@ -44,6 +45,8 @@ class Planted:
 
     def prebuild(self, arch, points, folder, workers, tick) -> Prebuilt:
         self.asked.append((arch, [p.op for p in points], workers))
+        if self.idle:
+            return Prebuilt(0, [], {})
         for number, point in enumerate(points, 1):
             (folder / f"{arch}-{point.op}").write_bytes(point.key.encode())
             tick(number, len(points))
@@ -89,6 +92,20 @@ def test_a_bundle_has_what_the_backends_built(planted, shapes, tmp_path) -> None
 def test_archs_are_given_as_a_list_too(planted, shapes, tmp_path, words) -> None:
     assert run("prebuild", *words, "--shapes", shapes, "--out", tmp_path / "b")[0] == 0
     assert Bundle(tmp_path / "b").archs == ("cpu", "sm_90")
+
+
+def test_no_kernels_are_said(planted, shapes, tmp_path) -> None:
+    planted.idle = True
+    assert run("prebuild", "--arch", "cpu", "--shapes", shapes, "--out", tmp_path / "b") == (
+        0,
+        "planted: 0 kernels\nerror: prebuild: no backend has kernels for these calls on cpu; see `opmux explain`\n",
+    )
+
+
+def test_a_file_that_is_not_there(planted, tmp_path) -> None:
+    code, text = run("prebuild", "--arch", "cpu", "--shapes", tmp_path / "none.json", "--out", tmp_path / "b")
+    assert code == 2
+    assert "does not exist" in text
 
 
 def test_what_could_not_be_built_is_said(planted, shapes, tmp_path) -> None:

@@ -132,6 +132,28 @@ def test_rebuild(compiler, cache, tmp_path) -> None:
     assert machine_code(add()).builds == 2
 
 
+def test_rebuild_of_one_entry(compiler, cache) -> None:
+    """By its name or its key; the others stay as they are, damaged ones too."""
+    place, other, broken = machine_code(add()).place, machine_code(add("other")).place, damaged()
+    assert place is not None
+    assert other is not None
+    for name in ("other", other.name, other.name[:12]):
+        count = compiler.count
+        found = as_data("rebuild", "--only", name)
+        assert (found["exit"], found["done"]) == (0, [f"built {other}: other for sm_90 by nvrtc 13.5"])
+        assert compiler.count == count + 1
+    assert broken.exists()
+    assert as_data("rebuild", "--only", broken.name)["done"] == [
+        f"removed {broken}: it will be built when it is next wanted"
+    ]
+    code, text = opmux("rebuild", "--only", "none")
+    assert code == 2
+    assert (
+        "error: cache: `--only` expected the name of an entry or the beginning of its key, got 'none'; "
+        "see `opmux cache list`"
+    ) in text
+
+
 def test_rebuild_leaves_what_it_cannot_make_again(monkeypatch, tmp_path) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include/one.h").write_text("1")

@@ -22,7 +22,7 @@ else:
 
 
 def prebuild(
-    shapes: Annotated[Path, typer.Option(help="The calls, as opmux.trace writes them.")],
+    shapes: Annotated[Path, typer.Option(help="The calls, as opmux.trace writes them.", exists=True, dir_okay=False)],
     out: Annotated[Path, typer.Option(help="The bundle's folder.")],
     arch: list[str] = [],  # noqa: B006  (typer reads the default as "may be given several times")
     backend: str | None = None,
@@ -75,7 +75,12 @@ def prebuild(
     else:
         for name, count in done.kernels.items():
             typer.echo(f"{name}: {count} kernels")
-        typer.echo(f"use it: OPMUX_BUNDLES={out}")
+        if any(done.kernels.values()):
+            typer.echo(f"use it: OPMUX_BUNDLES={out}")
+        elif not done.failures:
+            output.complain(
+                f"prebuild: no backend has kernels for these calls on {', '.join(arch)}; see `opmux explain`"
+            )
     if not done.written:
         output.complain(f"prebuild: kernels could not be built, so the bundle {out} is kept as it was")
     for failure in done.failures:
@@ -85,7 +90,7 @@ def prebuild(
 
 
 def warmup(
-    shapes: Annotated[Path, typer.Option(help="The calls, as opmux.trace writes them.")],
+    shapes: Annotated[Path, typer.Option(help="The calls, as opmux.trace writes them.", exists=True, dir_okay=False)],
     device: str = "cuda",
     json: bool = False,
 ) -> None:

@@ -13,13 +13,20 @@ class Action(enum.StrEnum):
     REBUILD = "rebuild"
 
 
-def cache(action: Action, older_than: float | None = None, everything: bool = False, json: bool = False) -> None:
+def cache(
+    action: Action,
+    older_than: float | None = None,
+    everything: bool = False,
+    only: str | None = None,
+    json: bool = False,
+) -> None:
     """Show or tend the cache of compiled kernels: `opmux cache list|verify|prune|path|rebuild`.
 
     list: the entries. verify: check every file of the cache and of the bundles against its checksum. prune: remove
     damaged entries and what killed and failed builds left; --older-than DAYS also older entries, --everything all.
     path: print the folder. rebuild: compile again the entries that are damaged or whose compiler has changed;
-    --everything all. Exits with 1 where verify finds something wrong, or a rebuild fails.
+    --everything all, --only NAME those of this name, or whose key begins so. Exits with 1 where verify finds something
+    wrong, or a rebuild fails.
     """
     import typer
 
@@ -44,7 +51,7 @@ def cache(action: Action, older_than: float | None = None, everything: bool = Fa
     elif action is Action.PRUNE:
         done = tending.prune(older_than, everything)
     else:
-        done = tending.rebuild(everything)
+        done = tending.rebuild(everything, only)
     if json:
         output.emit_json({"path": str(cache_root()), "done": done.lines, "problems": done.problems})
     else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opmux.plugin import BuildFailed
+from opmux.plugin import BuildFailed, InvalidArgument
 from opmux_jit.cache import bundles
 from opmux_jit.cache import entry as entries
 from opmux_jit.cache.entry import Damaged, Entry
@@ -83,28 +83,46 @@ def prune(older_than: float | None, everything: bool) -> Done:
         return Done(problems=[f"cache: {error}"])
 
 
-def rebuild(everything: bool) -> Done:
+def rebuild(everything: bool, only: str | None = None) -> Done:
     """Compile entries again: those whose compiler has another version now, damaged ones, or all.
 
     Of a damaged entry nothing is known that can be trusted: it is removed, and built when it is next wanted.
+
+    Args:
+        everything: whether those are compiled too that are as they should be.
+        only: no others than the entries of this name, or whose key begins so; these are compiled in any case.
+
+    Raises:
+        InvalidArgument: where ``only`` means no entry.
     """
     store, done = Store(cache_root()), Done()
+    chosen = {folder for folder in store.folders() if only is None or _is_meant(folder, only)}
+    if only is not None and not chosen:
+        raise InvalidArgument(
+            f"cache: `--only` expected the name of an entry or the beginning of its key, got {only!r}; "
+            "see `opmux cache list`"
+        )
     try:
-        removed = store.prune(lambda folder: isinstance(_read(folder), Entry))
+        removed = store.prune(lambda folder: folder not in chosen or isinstance(_read(folder), Entry))
     except (CacheRefused, OSError) as error:
         return Done(problems=[f"cache: {error}"])
     done.lines += [f"removed {path}: it will be built when it is next wanted" for path in removed]
     wanted: dict[str, Entry] = {}
     for folder in store.folders():
         found = _read(folder)
-        if isinstance(found, Entry):
+        if folder in chosen and isinstance(found, Entry):
             wanted.setdefault(found.key.partition("-")[0], found)  # of entries by several versions of a compiler, one
     for found in wanted.values():
         try:
-            _rebuild_one(store, found, everything, done)
+            _rebuild_one(store, found, everything or only is not None, done)
         except (BuildFailed, OSError) as error:
             done.problems.append(f"{found.place}: {error}")
     return done
+
+
+def _is_meant(folder: Path, name: str) -> bool:
+    found = _read(folder)
+    return folder.name.startswith(name) or (isinstance(found, Entry) and found.source.name == name)
 
 
 def _rebuild_one(store: Store, found: Entry, everything: bool, done: Done) -> None:
