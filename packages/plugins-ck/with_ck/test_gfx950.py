@@ -3,14 +3,14 @@
 import pytest
 import torch
 from building import check_kernel, entry_of
+from products_of_codes import check_product_of_codes
 
 import opmux
 from opmux_ck.attention.choice import FEW_QUERIES, MANY_QUERIES
 from opmux_ck.attention.targets import Scoring, attention_instance, attention_lse
 from opmux_ck.building.instances import Instance
 from opmux_ck.gemm.choice import BLOCK_TILES, CODES_TILES, FEW_ROWS, FEW_ROWS_OF_CODES, TILES
-from opmux_ck.gemm.configs import BlockCodesConfig
-from opmux_ck.gemm.targets import linear, product_of, scaled_linear, scaled_product_of
+from opmux_ck.gemm.targets import linear, product_of
 from opmux_ck.norms import targets as norms
 from opmux_ck.norms.configs import QUANTIZED_TILES
 from opmux_ck.norms.configs import TILES as NORM_TILES
@@ -83,17 +83,7 @@ def test_products(config, bias, product) -> None:
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
 def test_products_of_codes(config, dtype) -> None:
     """The flavour of fp8 is OCP's here."""
-    blocks = isinstance(config, BlockCodesConfig)
-    m, n, k = config.m + 5, (248 if blocks else 2 * config.n - 8), 3 * config.k - 16
-    instance = scaled_product_of(dtype, BF16, k, config)
-    check_kernel(instance, ARCH)
-    assert matrix_names(instance)
-    x, w = ((torch.randn(rows, k) * (40 if dtype is torch.int8 else 1)).clamp(-127, 127).to(dtype) for rows in (m, n))
-    x_scale, w_scale = (torch.rand(*shape) + 0.5 for shape in (((m, 3), (2, 3)) if blocks else ((m, 1), (n, 1))))
-    with on(ARCH):
-        found = scaled_linear(x, w, x_scale, w_scale, None, out_dtype=BF16, config=config)
-    expected = opmux.scaled_linear(x, w, x_scale, w_scale, out_dtype=BF16, backend="reference")
-    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+    check_product_of_codes(ARCH, config, dtype)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """The instance that is built ahead for a recorded call is the one that its target launches."""
 
+import logging
 import math
 
 import pytest
 import torch
 
+import opmux
 from opmux.plugin import registered_ops, takers
 from opmux_ck.attention import backward_targets, paged_targets
 from opmux_ck.attention import targets as attention
@@ -14,6 +16,7 @@ from opmux_ck.library.places import NEEDED
 from opmux_ck.norms import targets as norms
 from opmux_ck.norms.instances import TEMPLATES
 from opmux_ck.plugin import opmux_implementations
+from opmux_emulator.jit_launches import on
 
 BF16, FNUZ = torch.bfloat16, torch.float8_e4m3fnuz
 
@@ -93,6 +96,26 @@ def test_a_call_launches_what_is_built_ahead(op, tensors, options, monkeypatch) 
         assert math.prod(grid) > 0
         letters = "".join("p" if isinstance(one, torch.Tensor) else type(one).__name__[0] for one in arguments)
         assert letters == instance.signature
+
+
+@pytest.mark.parametrize(("op", "tensors", "options"), CALLS, ids=[f"{n}-{op}" for n, (op, *_) in enumerate(CALLS)])
+def test_explain_names_the_instances(op, tensors, options) -> None:
+    (taker, *_) = takers(registered_ops()[op], *tensors, arch="gfx942", backend="ck", **options)
+    names = ", ".join(instance.name for instance in instances_of(op, taker.call, taker.config()))
+    reason = opmux.explain(getattr(opmux, op), *tensors, arch="gfx942", backend="ck", **options).chosen.reason
+    assert reason.endswith(f"(heuristic: no tuned record for gfx942); launches {names}")
+
+
+def test_a_plan_is_logged_with_its_config_and_instance(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(norms, "launch", lambda instance, grid, *arguments: None)
+    x = made(3, 64)
+    with on("gfx942"), caplog.at_level(logging.INFO, "opmux"):
+        for _ in range(2):
+            opmux.rms_norm(x, x[0], backend="ck")
+    assert [message for message in caplog.messages if message.startswith("plan: ")] == [
+        "plan: rms_norm on gfx942 -> ck; rows 4, threads 64, repeats 1, vector 8, pads True, two_passes False; "
+        "launches rms_norm_bf16_bf16_b4x512_t4x64_v8_pad"
+    ]
 
 
 def test_every_op_of_the_records_is_named_to_doctor() -> None:

@@ -13,7 +13,7 @@ from opmux.plugin import (
     SameDtype,
     UnitStride,
 )
-from opmux_ck.archs import ARCHS, UNMEASURED
+from opmux_ck.archs import ARCHS, NAMED, UNMEASURED
 from opmux_ck.attention.backward_configs import unsupported_backward_heads
 from opmux_ck.attention.configs import unsupported_heads, unsupported_scale
 from opmux_ck.attention.paged_configs import unsupported_page
@@ -49,6 +49,7 @@ _DENSE = tuple(
         config_schema="opmux_ck.attention.configs:AttentionConfig",
         space="opmux_ck.attention.choice:attention_space",
         caveats=(Caveat.MASKED_NONFINITE,),
+        kernels=NAMED,
         capturable=True,
         deterministic=True,
     )
@@ -80,6 +81,7 @@ _PAGED = tuple(
         config="opmux_ck.attention.paged_choice:paged_config",
         config_schema="opmux_ck.attention.paged_configs:PagedConfig",
         space="opmux_ck.attention.paged_choice:paged_space",
+        kernels=NAMED,
         capturable=True,
         deterministic=True,
     )
@@ -104,6 +106,7 @@ _BACKWARD = tuple(
         config_schema="opmux_ck.attention.backward_configs:BackwardConfig",
         space="opmux_ck.attention.backward_choice:backward_space",
         caveats=(Caveat.MASKED_NONFINITE, Caveat.NONFINITE_KIND),
+        kernels=NAMED,
         capturable=True,
         deterministic=False,  # gradients of queries are added up in the order in which workgroups reach them
     )

@@ -12,6 +12,11 @@ from opmux_ck.norms.instances import TEMPLATES
 from opmux_ck.norms.targets import norm_of
 
 
+def names_of(op: str, call: Call, config: Any) -> list[str]:
+    """The names of the instances that a target launches for a call, as `opmux.explain` and the log show them."""
+    return [instance.name for instance in instances_of(op, call, config)]
+
+
 def instances_of(op: str, call: Call, config: Any) -> Iterator[Instance]:
     """The instances that a target launches for a call with a config, in their order."""
     if "attention" in op:

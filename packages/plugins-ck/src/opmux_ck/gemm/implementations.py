@@ -15,7 +15,7 @@ from opmux.plugin import (
     ScaleBlock,
     UnitStride,
 )
-from opmux_ck.archs import ARCHS, FP8, UNMEASURED
+from opmux_ck.archs import ARCHS, FP8, NAMED, UNMEASURED
 from opmux_ck.gemm.configs import SCALE_BLOCK
 
 MOST_K = 1 << 20
@@ -57,6 +57,7 @@ def _grouped(op: str, tensors: tuple[str, ...], *rows: FeatureRule) -> Implement
         config="opmux_ck.gemm.choice:grouped_config",
         config_schema="opmux_ck.gemm.configs:GroupedConfig",
         space="opmux_ck.gemm.choice:grouped_space",
+        kernels=NAMED,
         capturable=True,
         deterministic=True,
     )
@@ -87,6 +88,7 @@ def _scaled_grouped(
         config=f"opmux_ck.gemm.choice:grouped_{scales['config']}_config",
         config_schema=f"opmux_ck.gemm.configs:Grouped{_SCHEMAS[scales['config']]}",
         space=f"opmux_ck.gemm.choice:grouped_{scales['config']}_space",
+        kernels=NAMED,
         capturable=True,
         deterministic=True,
     )
@@ -118,6 +120,7 @@ def _scaled(
         config=f"opmux_ck.gemm.choice:{config}_config",
         config_schema=f"opmux_ck.gemm.configs:{_SCHEMAS[config]}",
         space=f"opmux_ck.gemm.choice:{config}_space",
+        kernels=NAMED,
         capturable=True,
         deterministic=True,
     )
@@ -140,6 +143,7 @@ RECORDS = (
         config="opmux_ck.gemm.choice:gemm_config",
         config_schema="opmux_ck.gemm.configs:GemmConfig",
         space="opmux_ck.gemm.choice:gemm_space",
+        kernels=NAMED,
         capturable=True,
         deterministic=True,
     ),

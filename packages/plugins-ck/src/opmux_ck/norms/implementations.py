@@ -15,7 +15,7 @@ from opmux.plugin import (
     SameDtype,
     UnitStride,
 )
-from opmux_ck.archs import ARCHS, FP8, UNMEASURED
+from opmux_ck.archs import ARCHS, FP8, NAMED, UNMEASURED
 from opmux_ck.norms.configs import LONGEST
 
 
@@ -47,6 +47,7 @@ def _record(
         config=f"opmux_ck.norms.configs:{config}",
         config_schema=f"opmux_ck.norms.configs:{schema}",
         space=f"opmux_ck.norms.configs:{space}",
+        kernels=NAMED,
         capturable=True,
         deterministic=True,
     )
