@@ -73,7 +73,7 @@ def test_tokens_with_few_heads_share_a_block(heads, half, tokens) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "config"), [((128, 128), AttentionConfig(64, 128, 4, 2)), ((192, 128), AttentionConfig(64, 64, 4))]
+    ("dims", "config"), [((128, 128), AttentionConfig(64, 128, 4, 2)), ((192, 128), AttentionConfig(128, 64, 8))]
 )
 def test_wide_heads_get_fewer_queries(dims, config) -> None:
     features = dict(zip(("head_dim", "value_dim"), dims, strict=True))

@@ -40,6 +40,7 @@ def test_rows_are_read_and_written_in_whole_vectors(arch, tmp_path) -> None:
         ("silu_and_mul_backward", (meta(7, 4096), meta(7, 8192))),
         ("rms_norm_quantize", (meta(7, 8192), meta(8192))),
         ("apply_rope", (meta(7, 8, 128), meta(7, 2, 128), meta(9, 64, dtype=FP32), meta(9, 64, dtype=FP32), None)),
+        ("apply_rope", (meta(7, 1, 128), meta(7, 1, 128), meta(9, 4, dtype=FP32), meta(9, 4, dtype=FP32), None)),
     ],
     ids=[
         "longest",
@@ -55,6 +56,7 @@ def test_rows_are_read_and_written_in_whole_vectors(arch, tmp_path) -> None:
         "gradients of a gate",
         "codes",
         "heads",
+        "a part of a wide head",
     ],
 )
 def test_no_kernel_uses_local_memory(op, tensors, tmp_path) -> None:
@@ -97,6 +99,25 @@ def test_attention_uses_the_matrix_units_and_the_copy_engine(arch, instruction, 
     assert found.opcodes[instruction] > 0
     assert found.count("UTMALDG") > 0
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_wide_heads_with_a_soft_cap_under_a_window_use_no_local_memory(arch, tmp_path) -> None:
+    q, k = meta(1, 512, 4, 256), meta(1, 512, 2, 256)
+    wanted = kernel("attention_lse", q, k, k, arch=arch, causal=True, window=(128, 0), softcap=50.0)
+    found = compiled(wanted, arch, tmp_path)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_decoding_of_narrow_heads_from_codes_uses_no_local_memory(stored, tmp_path) -> None:
+    int32 = torch.int32
+    caches = [meta(100, 16, 2, 32, dtype=stored) for _ in range(2)]
+    tensors = meta(8, 8, 32), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
+    options = {"max_seqlen_q": 1, "max_seqlen_k": 1024, "window": (128, 0), "causal": True, "softcap": 30.0}
+    for one in kernels("paged_attention", *tensors, meta(8), **options):
+        found = compiled(one, "sm_90", tmp_path)
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:

@@ -68,10 +68,15 @@ def _run(
     pairs = power_of_two(half)
     cos, sin = _rows_apart(cos), _rows_apart(sin)
     fits = half % 8 == 0 and head_dim % 8 == 0 and aligned(*xs, *ys, cos, sin)
-    heads = config.heads(max(x.shape[1] for x in xs), pairs)
-    # In place, no element may be held by two threads: a tile has four for each of 128.
-    block = max(config.tokens, LEAST // (heads * pairs)) if in_place else config.tokens
     rest = 0 if in_place or head_dim == 2 * half else power_of_two(head_dim - 2 * half)
+    numbers = max(pairs, rest // 2)
+    heads, block = config.heads(max(x.shape[1] for x in xs), numbers), config.tokens
+    if in_place:
+        # No element may be held by two threads: a tile has four for each of 128.
+        block = max(block, LEAST // (heads * pairs))
+    elif rest:
+        # What is only copied fits the registers too.
+        block = min(block, max(1, config.elements // (heads * numbers)))
     kernel = _kernel(
         op, config, block, str(xs[0].dtype).removeprefix("torch."), heads, pairs, half if fits else None,
         head_dim if fits else None, rest, interleaved, len(xs) > 1,
