@@ -1,9 +1,14 @@
 """Every kernel that calls of models get, compiled for four archs: arguments, local memory, registers, instructions."""
 
-import pytest
-from cubins import Cubin, compiled, layout
+from collections import Counter
+from collections.abc import Iterator
 
+import pytest
+from cubins import Cubin, compiled, kernel, layout, meta
+
+from opmux.errors import BuildFailed
 from opmux_cutile.launching import TileKernel
+from opmux_cutile.parameters import Constant
 from opmux_cutile.shipping.kernels import ARCHS, kernels
 
 SHARES = 8
@@ -14,15 +19,24 @@ MULTIPLIED = (*COPIED, "attend")
 PRODUCTS = ("HGMMA", "QGMMA", "UTCHMMA", "UTCQMMA", "HMMA", "QMMA")
 
 
-def check(kernel: TileKernel, found: Cubin) -> None:
-    """Hold a cubin to what its kernel needs."""
-    assert found.parameters == layout(kernel.letters), kernel
-    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0), kernel
-    assert 0 < found.registers <= 255, kernel
-    if kernel.name in MULTIPLIED:
-        assert any(found.count(instruction) for instruction in PRODUCTS), kernel
-    if kernel.name in COPIED:
-        assert found.count("UTMALDG"), kernel
+def faults(kernel: TileKernel, found: Cubin) -> Iterator[str]:
+    """What a cubin lacks of what its kernel needs."""
+    if found.parameters != layout(kernel.letters):
+        yield "its parameters are elsewhere than the launcher puts them"
+    if found.local or found.count("LDL") or found.count("STL"):
+        yield f"{found.local} bytes of local memory, read {found.count('LDL')} and written {found.count('STL')} times"
+    if not 0 < found.registers <= 255:
+        yield f"{found.registers} registers"
+    if kernel.name in MULTIPLIED and not any(found.count(instruction) for instruction in PRODUCTS):
+        yield "no instruction of the matrix units"
+    if kernel.name in COPIED and not found.count("UTMALDG"):
+        yield "no instruction of the copy engine"
+
+
+def title(kernel: TileKernel) -> str:
+    """The kernel with what told its code from that of others, but for dtypes and strides."""
+    sizes = [parameter.value for parameter in kernel.parameters if isinstance(parameter, Constant)]
+    return f"{kernel.op}: {kernel.name}, {sizes}, {dict(kernel.hints)}"
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -30,5 +44,24 @@ def check(kernel: TileKernel, found: Cubin) -> None:
 def test_kernels(arch: str, share: int, tmp_path) -> None:
     wanted = list(kernels(arch).values())[share::SHARES]
     assert wanted
-    for kernel in wanted:
-        check(kernel, compiled(kernel, arch, tmp_path))
+    wrong = []
+    for one in wanted:
+        try:
+            wrong += [f"{title(one)}: {fault}" for fault in faults(one, compiled(one, arch, tmp_path))]
+        except BuildFailed as error:
+            wrong.append(f"{title(one)}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_fault_is_found() -> None:
+    product = kernel("linear", meta(512, 512), meta(512, 512), None)
+    good = Cubin(layout(product.letters), 168, 0, Counter({"UTMALDG.2D": 4, "HGMMA.64x128x16.F32.BF16": 4}))
+    assert not list(faults(product, good))
+    bad = Cubin(good.parameters[1:], 0, 16, Counter({"LDL": 2, "STL": 1}))
+    assert list(faults(product, bad)) == [
+        "its parameters are elsewhere than the launcher puts them",
+        "16 bytes of local memory, read 2 and written 1 times",
+        "0 registers",
+        "no instruction of the matrix units",
+        "no instruction of the copy engine",
+    ]
