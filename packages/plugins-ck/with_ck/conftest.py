@@ -1,6 +1,7 @@
 """Tests that build real instances: they need Composable Kernel's sources and minutes of compiling.
 
-The session `test-ck` runs them; CI does not. Instances are kept in the user's cache, so that a second run is quick.
+The session `test-ck` runs them all, `ci-ck` those of `test_covering.py` alone. Instances are kept in the
+user's cache, so that a second run is quick.
 """
 
 import os

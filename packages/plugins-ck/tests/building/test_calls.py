@@ -8,6 +8,7 @@ import torch
 
 import opmux
 from opmux.plugin import registered_ops, takers
+from opmux.tuner.candidates import Failure, entrants_of
 from opmux_ck.attention import backward_targets, paged_targets
 from opmux_ck.attention import targets as attention
 from opmux_ck.building.calls import instances_of
@@ -104,6 +105,15 @@ def test_explain_names_the_instances(op, tensors, options) -> None:
     names = ", ".join(instance.name for instance in instances_of(op, taker.call, taker.config()))
     reason = opmux.explain(getattr(opmux, op), *tensors, arch="gfx942", backend="ck", **options).chosen.reason
     assert reason.endswith(f"(heuristic: no tuned record for gfx942); launches {names}")
+
+
+@pytest.mark.parametrize(("op", "tensors", "options"), CALLS, ids=[f"{n}-{op}" for n, (op, *_) in enumerate(CALLS)])
+def test_the_tuner_tries_the_whole_space(op, tensors, options) -> None:
+    """The config of a call without a record, and each of the space, all of which a record can hold."""
+    (taker, *_) = takers(registered_ops()[op], *tensors, arch="gfx942", backend="ck", **options)
+    entrants = list(entrants_of(taker))
+    assert not [one for one in entrants if isinstance(one, Failure)]
+    assert len(entrants) == len({taker.config(), *taker.space()})
 
 
 def test_a_plan_is_logged_with_its_config_and_instance(monkeypatch, caplog) -> None:

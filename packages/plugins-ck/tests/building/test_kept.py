@@ -92,6 +92,20 @@ def test_the_cache_serves_where_compiling_is_forbidden(compilers, monkeypatch) -
         code_of(INSTANCE, "gfx950")
 
 
+@pytest.mark.parametrize("missing", ["compiler", "CK"])
+def test_where_compiling_is_forbidden_the_error_names_the_command(compilers, monkeypatch, missing) -> None:
+    """Not what it would take to compile, which this machine is not to do."""
+    if missing == "CK":
+        monkeypatch.delenv("OPMUX_CK_DIR")
+    compilers.clear()
+    monkeypatch.setenv("OPMUX_NO_JIT", "1")
+    with pytest.raises(KernelMissing) as caught:
+        code_of(INSTANCE, "gfx942")
+    said = str(caught.value)
+    assert said.startswith(f"{INSTANCE.name}: no machine code for gfx942, and OPMUX_NO_JIT forbids compiling\n")
+    assert said.endswith("opmux prebuild --arch gfx942 --backend ck --op linear --shapes FILE --out DIR")
+
+
 def test_another_compiler_builds_its_own(compilers) -> None:
     built = code_of(INSTANCE, "gfx942")
     layers.forget()
