@@ -6,7 +6,10 @@
 std::recursive_mutex everything;
 
 namespace {
-struct Named { int code; const char *name, *text; };
+struct Named {
+  int code;
+  const char *name, *text;
+};
 const Named NAMES[] = {
     {0, "hipSuccess", "no error"},
     {1, "hipErrorInvalidValue", "invalid argument"},
@@ -51,8 +54,9 @@ const Named NAMES[] = {
     {999, "hipErrorUnknown", "unknown error"},
 };
 const Named* named(int code) {
-    for (const Named& n : NAMES) if (n.code == code) return &n;
-    return nullptr;
+  for (const Named& n : NAMES)
+    if (n.code == code) return &n;
+  return nullptr;
 }
 thread_local Error last = hipSuccess, described = hipSuccess;
 thread_local std::string description, shown;
@@ -60,32 +64,59 @@ Error pending = hipSuccess;
 std::string pending_text;
 
 Error remember(Error code, std::string text) {
-    const Named* n = named(code);
-    last = described = code; description = std::string(n ? n->text : "error") + ": " + std::move(text);
-    return code;
+  const Named* n = named(code);
+  last = described = code;
+  description = std::string(n ? n->text : "error") + ": " + std::move(text);
+  return code;
 }
 }  // namespace
 
 Error fail(Error code, const char* format, ...) {
-    char text[2048];
-    va_list arguments; va_start(arguments, format); vsnprintf(text, sizeof text, format, arguments); va_end(arguments);
-    return remember(code, text);
+  char text[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return remember(code, text);
 }
-Error launch_failed(Error code, const std::string& text) { pending = code; pending_text = text; return remember(code, text); }
+Error launch_failed(Error code, const std::string& text) {
+  pending = code;
+  pending_text = text;
+  return remember(code, text);
+}
 Error take_pending() {
-    Error code = pending; pending = hipSuccess;
-    return code ? remember(code, pending_text) : hipSuccess;
+  Error code = pending;
+  pending = hipSuccess;
+  return code ? remember(code, pending_text) : hipSuccess;
 }
 
-EXPORT Error hipGetLastError() { Guard lock(everything); Error code = last; last = hipSuccess; pending = hipSuccess; return code; }
+EXPORT Error hipGetLastError() {
+  Guard lock(everything);
+  Error code = last;
+  last = hipSuccess;
+  pending = hipSuccess;
+  return code;
+}
 EXPORT Error hipPeekAtLastError() { return last; }
 EXPORT Error hipExtGetLastError() { return hipGetLastError(); }
-EXPORT const char* hipGetErrorName(Error code) { const Named* n = named(code); return n ? n->name : "hipErrorUnknown"; }
+EXPORT const char* hipGetErrorName(Error code) {
+  const Named* n = named(code);
+  return n ? n->name : "hipErrorUnknown";
+}
 // The code in words; where it is this thread's last failure, with what exactly was wrong.
 EXPORT const char* hipGetErrorString(Error code) {
-    if (code != hipSuccess && code == described) { shown = description; return shown.c_str(); }
-    const Named* n = named(code);
-    return n ? n->text : "unknown error";
+  if (code != hipSuccess && code == described) {
+    shown = description;
+    return shown.c_str();
+  }
+  const Named* n = named(code);
+  return n ? n->text : "unknown error";
 }
-EXPORT Error hipDrvGetErrorName(Error code, const char** out) { *out = hipGetErrorName(code); return named(code) ? hipSuccess : hipErrorInvalidValue; }
-EXPORT Error hipDrvGetErrorString(Error code, const char** out) { *out = hipGetErrorString(code); return named(code) ? hipSuccess : hipErrorInvalidValue; }
+EXPORT Error hipDrvGetErrorName(Error code, const char** out) {
+  *out = hipGetErrorName(code);
+  return named(code) ? hipSuccess : hipErrorInvalidValue;
+}
+EXPORT Error hipDrvGetErrorString(Error code, const char** out) {
+  *out = hipGetErrorString(code);
+  return named(code) ? hipSuccess : hipErrorInvalidValue;
+}

@@ -8,263 +8,460 @@
 
 namespace {
 constexpr u64 FIRST = 1ull << 41, LAST = 1ull << 44, GAP = 1 << 20;
-constexpr u64 ADDRESSES = 1ull << 48;   // of a process, at most
-std::map<u64, std::unique_ptr<Block>> all;   // by address
+constexpr u64 ADDRESSES = 1ull << 48;       // of a process, at most
+std::map<u64, std::unique_ptr<Block>> all;  // by address
 u64 next_address = FIRST, serial = 0;
 
 size_t available() {
-    std::ifstream file("/proc/meminfo"); std::string word; size_t kib = 0;
-    while (file >> word) if (word == "MemAvailable:") { file >> kib; return kib << 10; }
-    return ~size_t(0);
-}
-// Anonymous memory at an address of our own choosing: freed addresses are not given out again soon, so late uses are seen.
-void* map_fresh(size_t size) {
-    if (size > LAST - FIRST) return nullptr;
-    for (int attempt = 0; attempt < 64; attempt++) {
-        if (next_address + size > LAST) next_address = FIRST;
-        u64 at = next_address; next_address += (size + 2 * GAP - 1) / GAP * GAP;
-        void* p = mmap((void*)at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-        if (p == (void*)at) return p;
-        if (p != MAP_FAILED) munmap(p, size);
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  size_t kib = 0;
+  while (file >> word)
+    if (word == "MemAvailable:") {
+      file >> kib;
+      return kib << 10;
     }
-    return nullptr;
+  return ~size_t(0);
+}
+// Anonymous memory at an address of our own choosing: freed addresses are not given out again soon, so late uses are
+// seen.
+void* map_fresh(size_t size) {
+  if (size > LAST - FIRST) return nullptr;
+  for (int attempt = 0; attempt < 64; attempt++) {
+    if (next_address + size > LAST) next_address = FIRST;
+    u64 at = next_address;
+    next_address += (size + 2 * GAP - 1) / GAP * GAP;
+    void* p = mmap((void*)at, size, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (p == (void*)at) return p;
+    if (p != MAP_FAILED) munmap(p, size);
+  }
+  return nullptr;
 }
 bool is_ours(u64 address) { return address >= FIRST && address < LAST; }
 // Whether `size` bytes at an address may be used: inside one block, or memory of the host that is none of ours.
 Error check_range(const char* call, const char* argument, const void* p, size_t size, bool device_only) {
-    u64 address = (u64)p; Block* b = block_at(address);
-    if (b && size <= b->base + b->size - address) return hipSuccess;   // never a sum: it could wrap
-    if (b) return fail(hipErrorInvalidValue, "%s: `%s`: %zu bytes at %p reach past the end of %s (%zu bytes)", call, argument, size, p, b->name.c_str(), b->size);
-    if (is_ours(address)) return fail(hipErrorInvalidValue, "%s: `%s`: %p is in no allocation (freed?)", call, argument, p);
-    if (!p) return fail(hipErrorInvalidValue, "%s: `%s`: expected an address, got null", call, argument);
-    if (device_only && !settings().pageable) return fail(hipErrorInvalidValue, "%s: `%s`: expected device memory, got host address %p", call, argument, p);
-    if (size > ADDRESSES - std::min(address, ADDRESSES)) return fail(hipErrorInvalidValue, "%s: `%s`: %zu bytes at %p are more than a process can have", call, argument, size, p);
-    return hipSuccess;
+  u64 address = (u64)p;
+  Block* b = block_at(address);
+  if (b && size <= b->base + b->size - address) return hipSuccess;  // never a sum: it could wrap
+  if (b)
+    return fail(hipErrorInvalidValue, "%s: `%s`: %zu bytes at %p reach past the end of %s (%zu bytes)", call, argument,
+                size, p, b->name.c_str(), b->size);
+  if (is_ours(address))
+    return fail(hipErrorInvalidValue, "%s: `%s`: %p is in no allocation (freed?)", call, argument, p);
+  if (!p) return fail(hipErrorInvalidValue, "%s: `%s`: expected an address, got null", call, argument);
+  if (device_only && !settings().pageable)
+    return fail(hipErrorInvalidValue, "%s: `%s`: expected device memory, got host address %p", call, argument, p);
+  if (size > ADDRESSES - std::min(address, ADDRESSES))
+    return fail(hipErrorInvalidValue, "%s: `%s`: %zu bytes at %p are more than a process can have", call, argument,
+                size, p);
+  return hipSuccess;
 }
 Error product(const char* call, const char* argument, size_t count, size_t each, size_t* out) {
-    if (!__builtin_mul_overflow(count, each, out)) return hipSuccess;
-    return fail(hipErrorInvalidValue, "%s: `%s`: %zu times %zu bytes are more than 64 bits can count", call, argument, count, each);
+  if (!__builtin_mul_overflow(count, each, out)) return hipSuccess;
+  return fail(hipErrorInvalidValue, "%s: `%s`: %zu times %zu bytes are more than 64 bits can count", call, argument,
+              count, each);
 }
 // Rows are checked as one range, from the first byte of the first to the last byte of the last, before any is written.
-Error check_rows(const char* call, const char* argument, const void* p, size_t pitch, size_t width, size_t height, bool device_only) {
-    size_t before = 0, size = 0;
-    if (Error e = product(call, "height", height - 1, pitch, &before)) return e;
-    if (__builtin_add_overflow(before, width, &size)) size = ~size_t(0);
-    return check_range(call, argument, p, size, device_only);
+Error check_rows(const char* call, const char* argument, const void* p, size_t pitch, size_t width, size_t height,
+                 bool device_only) {
+  size_t before = 0, size = 0;
+  if (Error e = product(call, "height", height - 1, pitch, &before)) return e;
+  if (__builtin_add_overflow(before, width, &size)) size = ~size_t(0);
+  return check_range(call, argument, p, size, device_only);
 }
-bool writes_device(int kind) { return kind == HOST_TO_DEVICE || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU; }
-bool reads_device(int kind) { return kind == DEVICE_TO_HOST || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU; }
+bool writes_device(int kind) {
+  return kind == HOST_TO_DEVICE || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU;
+}
+bool reads_device(int kind) {
+  return kind == DEVICE_TO_HOST || kind == DEVICE_TO_DEVICE || kind == DEVICE_TO_DEVICE_NO_CU;
+}
 Error check_kind(const char* call, int kind) {
-    bool known = (kind >= HOST_TO_HOST && kind <= BY_ADDRESS) || kind == DEVICE_TO_DEVICE_NO_CU;
-    return known ? hipSuccess : fail((Error)21, "%s: `kind`: expected 0 to 4, got %d", call, kind);
+  bool known = (kind >= HOST_TO_HOST && kind <= BY_ADDRESS) || kind == DEVICE_TO_DEVICE_NO_CU;
+  return known ? hipSuccess : fail((Error)21, "%s: `kind`: expected 0 to 4, got %d", call, kind);
 }
 Error copy(const char* call, void* to, const void* from, size_t size, int kind) {
-    if (!size) return hipSuccess;
-    if (Error e = check_kind(call, kind)) return e;
-    if (Error e = check_range(call, "dst", to, size, writes_device(kind))) return e;
-    if (Error e = check_range(call, "src", from, size, reads_device(kind))) return e;
-    memmove(to, from, size);
-    Block *target = block_at((u64)to), *source = block_at((u64)from);
-    if (target && !target->unwritten.empty()) {   // what nothing wrote stays so when it is copied
-        u8* u = target->unwritten.data() + ((u64)to - target->base);
-        if (source && !source->unwritten.empty()) memmove(u, source->unwritten.data() + ((u64)from - source->base), size);
-        else memset(u, 0, size);
-    }
-    return hipSuccess;
+  if (!size) return hipSuccess;
+  if (Error e = check_kind(call, kind)) return e;
+  if (Error e = check_range(call, "dst", to, size, writes_device(kind))) return e;
+  if (Error e = check_range(call, "src", from, size, reads_device(kind))) return e;
+  memmove(to, from, size);
+  Block *target = block_at((u64)to), *source = block_at((u64)from);
+  if (target && !target->unwritten.empty()) {  // what nothing wrote stays so when it is copied
+    u8* u = target->unwritten.data() + ((u64)to - target->base);
+    if (source && !source->unwritten.empty()) memmove(u, source->unwritten.data() + ((u64)from - source->base), size);
+    else memset(u, 0, size);
+  }
+  return hipSuccess;
 }
 Error give(const char* call, void** out, size_t size, MemoryType type, unsigned flags = 0) {
-    if (!out) return fail(hipErrorInvalidValue, "%s: `ptr`: expected an address, got null", call);
-    *out = nullptr;
-    if (!size) return hipSuccess;
-    Block* b = allocate(size, type, "");
-    if (!b) return fail(hipErrorOutOfMemory, "%s: `size`: %zu bytes do not fit into this machine's memory", call, size);
-    b->flags = flags; *out = (void*)b->base;
-    return hipSuccess;
+  if (!out) return fail(hipErrorInvalidValue, "%s: `ptr`: expected an address, got null", call);
+  *out = nullptr;
+  if (!size) return hipSuccess;
+  Block* b = allocate(size, type, "");
+  if (!b) return fail(hipErrorOutOfMemory, "%s: `size`: %zu bytes do not fit into this machine's memory", call, size);
+  b->flags = flags;
+  *out = (void*)b->base;
+  return hipSuccess;
 }
 Error take(const char* call, void* p, bool host) {
-    if (!p) return hipSuccess;
-    Block* b = block_at((u64)p);
-    if (!b || b->base != (u64)p || !b->owned || (b->type == HOST) != host)
-        return fail(hipErrorInvalidValue, "%s: `ptr`: expected the address that %s gave, got %p", call, host ? "hipHostMalloc" : "hipMalloc", p);
-    release(b);
-    return hipSuccess;
+  if (!p) return hipSuccess;
+  Block* b = block_at((u64)p);
+  if (!b || b->base != (u64)p || !b->owned || (b->type == HOST) != host)
+    return fail(hipErrorInvalidValue, "%s: `ptr`: expected the address that %s gave, got %p", call,
+                host ? "hipHostMalloc" : "hipMalloc", p);
+  release(b);
+  return hipSuccess;
 }
 Error fill(const char* call, void* p, int value, size_t count, int width) {
-    if (!count) return hipSuccess;
-    size_t size;
-    if (Error e = product(call, "count", count, width, &size)) return e;
-    if (Error e = check_range(call, "dst", p, size, true)) return e;
-    if (width == 1) memset(p, value, count);
-    else for (size_t k = 0; k < count; k++) memcpy((u8*)p + k * width, &value, width);
-    mark_written((u64)p, size);
-    return hipSuccess;
+  if (!count) return hipSuccess;
+  size_t size;
+  if (Error e = product(call, "count", count, width, &size)) return e;
+  if (Error e = check_range(call, "dst", p, size, true)) return e;
+  if (width == 1) memset(p, value, count);
+  else
+    for (size_t k = 0; k < count; k++) memcpy((u8*)p + k * width, &value, width);
+  mark_written((u64)p, size);
+  return hipSuccess;
 }
 Error fill_rows(const char* call, void* p, size_t pitch, int value, size_t width, size_t height) {
-    if (!width || !height) return hipSuccess;
-    if (Error e = check_rows(call, "dst", p, pitch, width, height, true)) return e;
-    for (size_t y = 0; y < height; y++) if (Error e = fill(call, (u8*)p + y * pitch, value, width, 1)) return e;
-    return hipSuccess;
+  if (!width || !height) return hipSuccess;
+  if (Error e = check_rows(call, "dst", p, pitch, width, height, true)) return e;
+  for (size_t y = 0; y < height; y++)
+    if (Error e = fill(call, (u8*)p + y * pitch, value, width, 1)) return e;
+  return hipSuccess;
 }
-Error copy_rows(const char* call, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, int kind) {
-    if (width > to_pitch || width > from_pitch) return fail((Error)12, "%s: `width`: expected at most the pitches %zu and %zu, got %zu", call, to_pitch, from_pitch, width);
-    if (!width || !height) return hipSuccess;
-    if (Error e = check_kind(call, kind)) return e;
-    if (Error e = check_rows(call, "dst", to, to_pitch, width, height, writes_device(kind))) return e;
-    if (Error e = check_rows(call, "src", from, from_pitch, width, height, reads_device(kind))) return e;
-    for (size_t y = 0; y < height; y++) if (Error e = copy(call, (u8*)to + y * to_pitch, (const u8*)from + y * from_pitch, width, kind)) return e;
-    return hipSuccess;
+Error copy_rows(const char* call, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                size_t height, int kind) {
+  if (width > to_pitch || width > from_pitch)
+    return fail((Error)12, "%s: `width`: expected at most the pitches %zu and %zu, got %zu", call, to_pitch, from_pitch,
+                width);
+  if (!width || !height) return hipSuccess;
+  if (Error e = check_kind(call, kind)) return e;
+  if (Error e = check_rows(call, "dst", to, to_pitch, width, height, writes_device(kind))) return e;
+  if (Error e = check_rows(call, "src", from, from_pitch, width, height, reads_device(kind))) return e;
+  for (size_t y = 0; y < height; y++)
+    if (Error e = copy(call, (u8*)to + y * to_pitch, (const u8*)from + y * from_pitch, width, kind)) return e;
+  return hipSuccess;
 }
 }  // namespace
 
 Block* block_at(u64 address) {
-    auto it = all.upper_bound(address);
-    if (it == all.begin()) return nullptr;
-    Block* b = (--it)->second.get();
-    return address < b->base + std::max<size_t>(b->size, 1) ? b : nullptr;
+  auto it = all.upper_bound(address);
+  if (it == all.begin()) return nullptr;
+  Block* b = (--it)->second.get();
+  return address < b->base + std::max<size_t>(b->size, 1) ? b : nullptr;
 }
 std::vector<Block*> blocks() {
-    std::vector<Block*> found;
-    for (auto& [address, b] : all) found.push_back(b.get());
-    return found;
+  std::vector<Block*> found;
+  for (auto& [address, b] : all) found.push_back(b.get());
+  return found;
 }
-// Device memory begins unwritten: a kernel that reads it first is judged. What the host can write directly counts as written.
+// Device memory begins unwritten: a kernel that reads it first is judged. What the host can write directly counts as
+// written.
 Block* allocate(size_t size, MemoryType type, const std::string& name) {
-    size_t mapped = (size + 4095) & ~size_t(4095);
-    if (size > mapped || mapped > available() / (type == DEVICE ? 2 : 1)) return nullptr;
-    void* p = map_fresh(mapped);
-    if (!p) return nullptr;
-    auto b = std::make_unique<Block>();
-    b->base = (u64)p; b->size = size; b->type = type; b->mapped = mapped;
-    b->name = name.empty() ? "allocation " + std::to_string(serial++) : name;
-    if (type == DEVICE && name.empty()) { memset(p, 0xcd, size); b->unwritten.assign(size, 1); }
-    Block* raw = b.get(); all[raw->base] = std::move(b);
-    return raw;
+  size_t mapped = (size + 4095) & ~size_t(4095);
+  if (size > mapped || mapped > available() / (type == DEVICE ? 2 : 1)) return nullptr;
+  void* p = map_fresh(mapped);
+  if (!p) return nullptr;
+  auto b = std::make_unique<Block>();
+  b->base = (u64)p;
+  b->size = size;
+  b->type = type;
+  b->mapped = mapped;
+  b->name = name.empty() ? "allocation " + std::to_string(serial++) : name;
+  if (type == DEVICE && name.empty()) {
+    memset(p, 0xcd, size);
+    b->unwritten.assign(size, 1);
+  }
+  Block* raw = b.get();
+  all[raw->base] = std::move(b);
+  return raw;
 }
 void release(Block* b) {
-    if (b->mapped) munmap((void*)b->base, b->mapped);
-    all.erase(b->base);
+  if (b->mapped) munmap((void*)b->base, b->mapped);
+  all.erase(b->base);
 }
 void mark_written(u64 address, size_t size) {
-    Block* b = block_at(address);
-    if (b && !b->unwritten.empty()) memset(b->unwritten.data() + (address - b->base), 0, std::min<size_t>(size, b->base + b->size - address));
+  Block* b = block_at(address);
+  if (b && !b->unwritten.empty())
+    memset(b->unwritten.data() + (address - b->base), 0, std::min<size_t>(size, b->base + b->size - address));
 }
 
-EXPORT Error hipMalloc(void** out, size_t size) { Guard lock(everything); return give("hipMalloc", out, size, DEVICE); }
-EXPORT Error hipExtMallocWithFlags(void** out, size_t size, unsigned flags) { Guard lock(everything); return give("hipExtMallocWithFlags", out, size, DEVICE, flags); }
-EXPORT Error hipMallocAsync(void** out, size_t size, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return give("hipMallocAsync", out, size, DEVICE); }
-EXPORT Error hipMallocManaged(void** out, size_t size, unsigned flags) { Guard lock(everything); return give("hipMallocManaged", out, size, MANAGED, flags); }
-EXPORT Error hipMallocPitch(void** out, size_t* pitch, size_t width, size_t height) {
-    Guard lock(everything); size_t padded, size;
-    if (!pitch) return fail(hipErrorInvalidValue, "hipMallocPitch: `pitch`: expected an address, got null");
-    if (__builtin_add_overflow(width, 255, &padded)) return fail(hipErrorInvalidValue, "hipMallocPitch: `width`: %zu bytes are too many for a row", width);
-    padded &= ~size_t(255);
-    if (Error e = product("hipMallocPitch", "height", height, padded, &size)) return e;
-    *pitch = padded;
-    return give("hipMallocPitch", out, size, DEVICE);
+EXPORT Error hipMalloc(void** out, size_t size) {
+  Guard lock(everything);
+  return give("hipMalloc", out, size, DEVICE);
 }
-EXPORT Error hipHostMalloc(void** out, size_t size, unsigned flags) { Guard lock(everything); return give("hipHostMalloc", out, size, HOST, flags); }
-EXPORT Error hipHostAlloc(void** out, size_t size, unsigned flags) { Guard lock(everything); return give("hipHostAlloc", out, size, HOST, flags); }
-EXPORT Error hipMallocHost(void** out, size_t size) { Guard lock(everything); return give("hipMallocHost", out, size, HOST); }
-EXPORT Error hipMemAllocHost(void** out, size_t size) { Guard lock(everything); return give("hipMemAllocHost", out, size, HOST); }
-EXPORT Error hipFree(void* p) { Guard lock(everything); if (Error e = take("hipFree", p, false)) return e; return take_pending(); }
-EXPORT Error hipFreeAsync(void* p, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return take("hipFreeAsync", p, false); }
-EXPORT Error hipHostFree(void* p) { Guard lock(everything); return take("hipHostFree", p, true); }
-EXPORT Error hipFreeHost(void* p) { Guard lock(everything); return take("hipFreeHost", p, true); }
+EXPORT Error hipExtMallocWithFlags(void** out, size_t size, unsigned flags) {
+  Guard lock(everything);
+  return give("hipExtMallocWithFlags", out, size, DEVICE, flags);
+}
+EXPORT Error hipMallocAsync(void** out, size_t size, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return give("hipMallocAsync", out, size, DEVICE);
+}
+EXPORT Error hipMallocManaged(void** out, size_t size, unsigned flags) {
+  Guard lock(everything);
+  return give("hipMallocManaged", out, size, MANAGED, flags);
+}
+EXPORT Error hipMallocPitch(void** out, size_t* pitch, size_t width, size_t height) {
+  Guard lock(everything);
+  size_t padded, size;
+  if (!pitch) return fail(hipErrorInvalidValue, "hipMallocPitch: `pitch`: expected an address, got null");
+  if (__builtin_add_overflow(width, 255, &padded))
+    return fail(hipErrorInvalidValue, "hipMallocPitch: `width`: %zu bytes are too many for a row", width);
+  padded &= ~size_t(255);
+  if (Error e = product("hipMallocPitch", "height", height, padded, &size)) return e;
+  *pitch = padded;
+  return give("hipMallocPitch", out, size, DEVICE);
+}
+EXPORT Error hipHostMalloc(void** out, size_t size, unsigned flags) {
+  Guard lock(everything);
+  return give("hipHostMalloc", out, size, HOST, flags);
+}
+EXPORT Error hipHostAlloc(void** out, size_t size, unsigned flags) {
+  Guard lock(everything);
+  return give("hipHostAlloc", out, size, HOST, flags);
+}
+EXPORT Error hipMallocHost(void** out, size_t size) {
+  Guard lock(everything);
+  return give("hipMallocHost", out, size, HOST);
+}
+EXPORT Error hipMemAllocHost(void** out, size_t size) {
+  Guard lock(everything);
+  return give("hipMemAllocHost", out, size, HOST);
+}
+EXPORT Error hipFree(void* p) {
+  Guard lock(everything);
+  if (Error e = take("hipFree", p, false)) return e;
+  return take_pending();
+}
+EXPORT Error hipFreeAsync(void* p, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return take("hipFreeAsync", p, false);
+}
+EXPORT Error hipHostFree(void* p) {
+  Guard lock(everything);
+  return take("hipHostFree", p, true);
+}
+EXPORT Error hipFreeHost(void* p) {
+  Guard lock(everything);
+  return take("hipFreeHost", p, true);
+}
 
 EXPORT Error hipHostRegister(void* p, size_t size, unsigned flags) {
-    Guard lock(everything); u64 address = (u64)p;
-    if (!p || !size) return fail(hipErrorInvalidValue, "hipHostRegister: expected an address and a size, got %p and %zu", p, size);
-    if (address >= ADDRESSES || size > ADDRESSES - address) return fail(hipErrorInvalidValue, "hipHostRegister: %zu bytes at %p are more than a process can have", size, p);
-    auto it = all.lower_bound(address + size); Block* before = it == all.begin() ? nullptr : std::prev(it)->second.get();
-    if (before && before->base + before->size > address) return fail(hipErrorHostMemoryAlreadyRegistered, "hipHostRegister: %p overlaps %s", p, before->name.c_str());
-    auto b = std::make_unique<Block>();
-    b->base = address; b->size = size; b->type = HOST; b->owned = false; b->flags = flags; b->name = "registered memory " + std::to_string(serial++);
-    all[address] = std::move(b);
-    return hipSuccess;
+  Guard lock(everything);
+  u64 address = (u64)p;
+  if (!p || !size)
+    return fail(hipErrorInvalidValue, "hipHostRegister: expected an address and a size, got %p and %zu", p, size);
+  if (address >= ADDRESSES || size > ADDRESSES - address)
+    return fail(hipErrorInvalidValue, "hipHostRegister: %zu bytes at %p are more than a process can have", size, p);
+  auto it = all.lower_bound(address + size);
+  Block* before = it == all.begin() ? nullptr : std::prev(it)->second.get();
+  if (before && before->base + before->size > address)
+    return fail(hipErrorHostMemoryAlreadyRegistered, "hipHostRegister: %p overlaps %s", p, before->name.c_str());
+  auto b = std::make_unique<Block>();
+  b->base = address;
+  b->size = size;
+  b->type = HOST;
+  b->owned = false;
+  b->flags = flags;
+  b->name = "registered memory " + std::to_string(serial++);
+  all[address] = std::move(b);
+  return hipSuccess;
 }
 EXPORT Error hipHostUnregister(void* p) {
-    Guard lock(everything); Block* b = block_at((u64)p);
-    if (!b || b->base != (u64)p || b->owned) return fail(hipErrorHostMemoryNotRegistered, "hipHostUnregister: %p is not registered", p);
-    release(b);
-    return hipSuccess;
+  Guard lock(everything);
+  Block* b = block_at((u64)p);
+  if (!b || b->base != (u64)p || b->owned)
+    return fail(hipErrorHostMemoryNotRegistered, "hipHostUnregister: %p is not registered", p);
+  release(b);
+  return hipSuccess;
 }
 EXPORT Error hipHostGetDevicePointer(void** out, void* p, unsigned) {
-    Guard lock(everything);
-    if (!out || !block_at((u64)p)) return fail(hipErrorInvalidValue, "hipHostGetDevicePointer: %p is neither allocated nor registered here", p);
-    *out = p;
-    return hipSuccess;
+  Guard lock(everything);
+  if (!out || !block_at((u64)p))
+    return fail(hipErrorInvalidValue, "hipHostGetDevicePointer: %p is neither allocated nor registered here", p);
+  *out = p;
+  return hipSuccess;
 }
 EXPORT Error hipHostGetFlags(unsigned* out, void* p) {
-    Guard lock(everything); Block* b = block_at((u64)p);
-    if (!out || !b || b->type != HOST) return fail(hipErrorInvalidValue, "hipHostGetFlags: %p is no host memory of this library", p);
-    *out = b->flags;
-    return hipSuccess;
+  Guard lock(everything);
+  Block* b = block_at((u64)p);
+  if (!out || !b || b->type != HOST)
+    return fail(hipErrorInvalidValue, "hipHostGetFlags: %p is no host memory of this library", p);
+  *out = b->flags;
+  return hipSuccess;
 }
 
-EXPORT Error hipMemcpy(void* to, const void* from, size_t size, int kind) { Guard lock(everything); if (Error e = copy("hipMemcpy", to, from, size, kind)) return e; return take_pending(); }
-EXPORT Error hipMemcpyAsync(void* to, const void* from, size_t size, int kind, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return copy("hipMemcpyAsync", to, from, size, kind); }
-EXPORT Error hipMemcpyWithStream(void* to, const void* from, size_t size, int kind, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; if (Error e = copy("hipMemcpyWithStream", to, from, size, kind)) return e; return take_pending(); }
-EXPORT Error hipMemcpyHtoD(void* to, void* from, size_t size) { Guard lock(everything); if (Error e = copy("hipMemcpyHtoD", to, from, size, HOST_TO_DEVICE)) return e; return take_pending(); }
-EXPORT Error hipMemcpyDtoH(void* to, void* from, size_t size) { Guard lock(everything); if (Error e = copy("hipMemcpyDtoH", to, from, size, DEVICE_TO_HOST)) return e; return take_pending(); }
-EXPORT Error hipMemcpyDtoD(void* to, void* from, size_t size) { Guard lock(everything); if (Error e = copy("hipMemcpyDtoD", to, from, size, DEVICE_TO_DEVICE)) return e; return take_pending(); }
-EXPORT Error hipMemcpyHtoDAsync(void* to, const void* from, size_t size, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return copy("hipMemcpyHtoDAsync", to, from, size, HOST_TO_DEVICE); }
-EXPORT Error hipMemcpyDtoHAsync(void* to, void* from, size_t size, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return copy("hipMemcpyDtoHAsync", to, from, size, DEVICE_TO_HOST); }
-EXPORT Error hipMemcpyDtoDAsync(void* to, void* from, size_t size, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return copy("hipMemcpyDtoDAsync", to, from, size, DEVICE_TO_DEVICE); }
-EXPORT Error hipMemcpyPeer(void* to, int, const void* from, int, size_t size) { Guard lock(everything); return copy("hipMemcpyPeer", to, from, size, DEVICE_TO_DEVICE); }
-EXPORT Error hipMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return copy("hipMemcpyPeerAsync", to, from, size, DEVICE_TO_DEVICE); }
-EXPORT Error hipMemcpy2D(void* to, size_t tp, const void* from, size_t fp, size_t width, size_t height, int kind) { Guard lock(everything); if (Error e = copy_rows("hipMemcpy2D", to, tp, from, fp, width, height, kind)) return e; return take_pending(); }
-EXPORT Error hipMemcpy2DAsync(void* to, size_t tp, const void* from, size_t fp, size_t width, size_t height, int kind, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return copy_rows("hipMemcpy2DAsync", to, tp, from, fp, width, height, kind); }
-EXPORT Error hipMemset(void* p, int value, size_t size) { Guard lock(everything); return fill("hipMemset", p, value, size, 1); }
-EXPORT Error hipMemsetAsync(void* p, int value, size_t size, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return fill("hipMemsetAsync", p, value, size, 1); }
-EXPORT Error hipMemsetD8(void* p, unsigned char value, size_t count) { Guard lock(everything); return fill("hipMemsetD8", p, value, count, 1); }
-EXPORT Error hipMemsetD16(void* p, unsigned short value, size_t count) { Guard lock(everything); return fill("hipMemsetD16", p, value, count, 2); }
-EXPORT Error hipMemsetD32(void* p, int value, size_t count) { Guard lock(everything); return fill("hipMemsetD32", p, value, count, 4); }
-EXPORT Error hipMemsetD8Async(void* p, unsigned char value, size_t count, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return fill("hipMemsetD8Async", p, value, count, 1); }
-EXPORT Error hipMemsetD16Async(void* p, unsigned short value, size_t count, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return fill("hipMemsetD16Async", p, value, count, 2); }
-EXPORT Error hipMemsetD32Async(void* p, int value, size_t count, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return fill("hipMemsetD32Async", p, value, count, 4); }
-EXPORT Error hipMemset2D(void* p, size_t pitch, int value, size_t width, size_t height) { Guard lock(everything); return fill_rows("hipMemset2D", p, pitch, value, width, height); }
-EXPORT Error hipMemset2DAsync(void* p, size_t pitch, int value, size_t width, size_t height, void* stream) { Guard lock(everything); if (Error e = check_stream(stream)) return e; return fill_rows("hipMemset2DAsync", p, pitch, value, width, height); }
+EXPORT Error hipMemcpy(void* to, const void* from, size_t size, int kind) {
+  Guard lock(everything);
+  if (Error e = copy("hipMemcpy", to, from, size, kind)) return e;
+  return take_pending();
+}
+EXPORT Error hipMemcpyAsync(void* to, const void* from, size_t size, int kind, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return copy("hipMemcpyAsync", to, from, size, kind);
+}
+EXPORT Error hipMemcpyWithStream(void* to, const void* from, size_t size, int kind, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  if (Error e = copy("hipMemcpyWithStream", to, from, size, kind)) return e;
+  return take_pending();
+}
+EXPORT Error hipMemcpyHtoD(void* to, void* from, size_t size) {
+  Guard lock(everything);
+  if (Error e = copy("hipMemcpyHtoD", to, from, size, HOST_TO_DEVICE)) return e;
+  return take_pending();
+}
+EXPORT Error hipMemcpyDtoH(void* to, void* from, size_t size) {
+  Guard lock(everything);
+  if (Error e = copy("hipMemcpyDtoH", to, from, size, DEVICE_TO_HOST)) return e;
+  return take_pending();
+}
+EXPORT Error hipMemcpyDtoD(void* to, void* from, size_t size) {
+  Guard lock(everything);
+  if (Error e = copy("hipMemcpyDtoD", to, from, size, DEVICE_TO_DEVICE)) return e;
+  return take_pending();
+}
+EXPORT Error hipMemcpyHtoDAsync(void* to, const void* from, size_t size, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return copy("hipMemcpyHtoDAsync", to, from, size, HOST_TO_DEVICE);
+}
+EXPORT Error hipMemcpyDtoHAsync(void* to, void* from, size_t size, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return copy("hipMemcpyDtoHAsync", to, from, size, DEVICE_TO_HOST);
+}
+EXPORT Error hipMemcpyDtoDAsync(void* to, void* from, size_t size, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return copy("hipMemcpyDtoDAsync", to, from, size, DEVICE_TO_DEVICE);
+}
+EXPORT Error hipMemcpyPeer(void* to, int, const void* from, int, size_t size) {
+  Guard lock(everything);
+  return copy("hipMemcpyPeer", to, from, size, DEVICE_TO_DEVICE);
+}
+EXPORT Error hipMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return copy("hipMemcpyPeerAsync", to, from, size, DEVICE_TO_DEVICE);
+}
+EXPORT Error hipMemcpy2D(void* to, size_t tp, const void* from, size_t fp, size_t width, size_t height, int kind) {
+  Guard lock(everything);
+  if (Error e = copy_rows("hipMemcpy2D", to, tp, from, fp, width, height, kind)) return e;
+  return take_pending();
+}
+EXPORT Error hipMemcpy2DAsync(void* to, size_t tp, const void* from, size_t fp, size_t width, size_t height, int kind,
+                              void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return copy_rows("hipMemcpy2DAsync", to, tp, from, fp, width, height, kind);
+}
+EXPORT Error hipMemset(void* p, int value, size_t size) {
+  Guard lock(everything);
+  return fill("hipMemset", p, value, size, 1);
+}
+EXPORT Error hipMemsetAsync(void* p, int value, size_t size, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return fill("hipMemsetAsync", p, value, size, 1);
+}
+EXPORT Error hipMemsetD8(void* p, unsigned char value, size_t count) {
+  Guard lock(everything);
+  return fill("hipMemsetD8", p, value, count, 1);
+}
+EXPORT Error hipMemsetD16(void* p, unsigned short value, size_t count) {
+  Guard lock(everything);
+  return fill("hipMemsetD16", p, value, count, 2);
+}
+EXPORT Error hipMemsetD32(void* p, int value, size_t count) {
+  Guard lock(everything);
+  return fill("hipMemsetD32", p, value, count, 4);
+}
+EXPORT Error hipMemsetD8Async(void* p, unsigned char value, size_t count, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return fill("hipMemsetD8Async", p, value, count, 1);
+}
+EXPORT Error hipMemsetD16Async(void* p, unsigned short value, size_t count, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return fill("hipMemsetD16Async", p, value, count, 2);
+}
+EXPORT Error hipMemsetD32Async(void* p, int value, size_t count, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return fill("hipMemsetD32Async", p, value, count, 4);
+}
+EXPORT Error hipMemset2D(void* p, size_t pitch, int value, size_t width, size_t height) {
+  Guard lock(everything);
+  return fill_rows("hipMemset2D", p, pitch, value, width, height);
+}
+EXPORT Error hipMemset2DAsync(void* p, size_t pitch, int value, size_t width, size_t height, void* stream) {
+  Guard lock(everything);
+  if (Error e = check_stream(stream)) return e;
+  return fill_rows("hipMemset2DAsync", p, pitch, value, width, height);
+}
 
 EXPORT Error hipMemGetInfo(size_t* free, size_t* total) {
-    Guard lock(everything); size_t used = 0;
-    for (auto& [address, b] : all) if (b->type == DEVICE) used += b->size;
-    if (total) *total = device().memory;
-    if (free) *free = device().memory > used ? device().memory - used : 0;
-    return hipSuccess;
+  Guard lock(everything);
+  size_t used = 0;
+  for (auto& [address, b] : all)
+    if (b->type == DEVICE) used += b->size;
+  if (total) *total = device().memory;
+  if (free) *free = device().memory > used ? device().memory - used : 0;
+  return hipSuccess;
 }
 EXPORT Error hipMemGetAddressRange(void** base, size_t* size, void* p) {
-    Guard lock(everything); Block* b = block_at((u64)p);
-    if (!b) return fail(hipErrorNotFound, "hipMemGetAddressRange: %p is in no allocation", p);
-    if (base) *base = (void*)b->base;
-    if (size) *size = b->size;
-    return hipSuccess;
+  Guard lock(everything);
+  Block* b = block_at((u64)p);
+  if (!b) return fail(hipErrorNotFound, "hipMemGetAddressRange: %p is in no allocation", p);
+  if (base) *base = (void*)b->base;
+  if (size) *size = b->size;
+  return hipSuccess;
 }
 EXPORT Error hipMemPtrGetInfo(void* p, size_t* size) { return hipMemGetAddressRange(nullptr, size, p); }
 EXPORT Error hipPointerGetAttributes(PointerAttributes* out, const void* p) {
-    Guard lock(everything); Block* b = block_at((u64)p);
-    if (!out || (!b && is_ours((u64)p))) return fail(hipErrorInvalidValue, "hipPointerGetAttributes: %p is in no allocation", p);
-    *out = PointerAttributes{UNREGISTERED, b ? 0 : -2, nullptr, b ? nullptr : (void*)p, 0, 0};
-    if (b) *out = PointerAttributes{b->type, 0, (void*)p, b->type == DEVICE ? nullptr : (void*)p, b->type == MANAGED, b->flags};
-    return hipSuccess;
+  Guard lock(everything);
+  Block* b = block_at((u64)p);
+  if (!out || (!b && is_ours((u64)p)))
+    return fail(hipErrorInvalidValue, "hipPointerGetAttributes: %p is in no allocation", p);
+  *out = PointerAttributes{UNREGISTERED, b ? 0 : -2, nullptr, b ? nullptr : (void*)p, 0, 0};
+  if (b)
+    *out =
+        PointerAttributes{b->type, 0, (void*)p, b->type == DEVICE ? nullptr : (void*)p, b->type == MANAGED, b->flags};
+  return hipSuccess;
 }
 EXPORT Error hipPointerGetAttribute(void* out, int attribute, void* p) {
-    Guard lock(everything); Block* b = block_at((u64)p);
-    bool reachable = b || (settings().pageable && !is_ours((u64)p));
-    if (!out || !reachable) return fail(hipErrorInvalidValue, "hipPointerGetAttribute: %p is no address that kernels can use: allocate or register it, or set pageable", p);
-    switch (attribute) {
-        case POINTER_CONTEXT: *(void**)out = nullptr; break;
-        case POINTER_MEMORY_TYPE: *(unsigned*)out = b ? b->type : HOST; break;
-        case POINTER_DEVICE: *(void**)out = p; break;
-        case POINTER_HOST: *(void**)out = b && b->type == DEVICE ? nullptr : p; break;
-        case POINTER_BUFFER_ID: *(u64*)out = b ? b->base : 0; break;
-        case POINTER_IS_MANAGED: *(bool*)out = b && b->type == MANAGED; break;
-        case POINTER_ORDINAL: *(int*)out = 0; break;
-        case POINTER_RANGE_START: *(void**)out = b ? (void*)b->base : p; break;
-        case POINTER_RANGE_SIZE: *(size_t*)out = b ? b->size : 0; break;
-        case POINTER_MAPPED: *(bool*)out = true; break;
-        default: return fail(hipErrorInvalidValue, "hipPointerGetAttribute: attribute %d is not known", attribute);
-    }
-    return hipSuccess;
+  Guard lock(everything);
+  Block* b = block_at((u64)p);
+  bool reachable = b || (settings().pageable && !is_ours((u64)p));
+  if (!out || !reachable)
+    return fail(
+        hipErrorInvalidValue,
+        "hipPointerGetAttribute: %p is no address that kernels can use: allocate or register it, or set pageable", p);
+  switch (attribute) {
+    case POINTER_CONTEXT: *(void**)out = nullptr; break;
+    case POINTER_MEMORY_TYPE: *(unsigned*)out = b ? b->type : HOST; break;
+    case POINTER_DEVICE: *(void**)out = p; break;
+    case POINTER_HOST: *(void**)out = b && b->type == DEVICE ? nullptr : p; break;
+    case POINTER_BUFFER_ID: *(u64*)out = b ? b->base : 0; break;
+    case POINTER_IS_MANAGED: *(bool*)out = b && b->type == MANAGED; break;
+    case POINTER_ORDINAL: *(int*)out = 0; break;
+    case POINTER_RANGE_START: *(void**)out = b ? (void*)b->base : p; break;
+    case POINTER_RANGE_SIZE: *(size_t*)out = b ? b->size : 0; break;
+    case POINTER_MAPPED: *(bool*)out = true; break;
+    default: return fail(hipErrorInvalidValue, "hipPointerGetAttribute: attribute %d is not known", attribute);
+  }
+  return hipSuccess;
 }
-EXPORT Error hipMemPrefetchAsync(const void*, size_t, int, void* stream) { Guard lock(everything); return check_stream(stream); }
+EXPORT Error hipMemPrefetchAsync(const void*, size_t, int, void* stream) {
+  Guard lock(everything);
+  return check_stream(stream);
+}
 EXPORT Error hipMemAdvise(const void*, size_t, int, int) { return hipSuccess; }
