@@ -8,10 +8,10 @@ import torch
 import opmux
 from opmux.plugin import BackendFault, BuildFailed, CaptureRefused, InvalidArgument
 from opmux_ck.building import toolchain
-from opmux_ck.launching import launch
+from opmux_ck.launching import MOST_BYTES, launch
 from opmux_ck.norms.configs import TILES
 from opmux_ck.norms.instances import Norm
-from opmux_ck.norms.targets import MOST_BYTES, in_launches
+from opmux_ck.norms.targets import in_launches
 from opmux_emulator.jit_launches import on
 
 INSTANCE = Norm("rms_norm", "bf16", "bf16", TILES[0])

@@ -5,7 +5,7 @@ import torch
 from building import check_kernel, entry_of
 
 import opmux
-from opmux_ck.attention.choice import FEW_QUERIES, FEW_SHORT_QUERIES, MANY_QUERIES
+from opmux_ck.attention.choice import FEW_QUERIES, MANY_QUERIES
 from opmux_ck.attention.configs import HEADS, AttentionConfig
 from opmux_ck.attention.targets import attention_instance, attention_lse, attention_varlen, scoring_of
 from opmux_emulator.codeobject.program import Program
@@ -18,11 +18,12 @@ Case = tuple[AttentionConfig, tuple[int, int], torch.dtype, bool, tuple[int, int
 OPEN = (-1, -1)
 DENSE: tuple[Case, ...] = (
     *((MANY_QUERIES[heads[0]], heads, BF16, True, OPEN) for heads in HEADS),
-    (FEW_SHORT_QUERIES, (32, 32), FP16, True, OPEN),
-    (FEW_QUERIES, (128, 128), BF16, False, (9, 4)),
+    (FEW_QUERIES[32], (32, 32), FP16, True, OPEN),
+    (FEW_QUERIES[128], (128, 128), BF16, False, (9, 4)),
+    (FEW_QUERIES[256], (256, 256), BF16, True, OPEN),
 )
 RAGGED: tuple[Case, ...] = (
-    (FEW_QUERIES, (64, 64), BF16, False, OPEN),
+    (FEW_QUERIES[64], (64, 64), BF16, False, OPEN),
     (MANY_QUERIES[128], (128, 128), BF16, True, OPEN),
 )
 
@@ -88,7 +89,7 @@ def test_a_ragged_batch(case) -> None:
 
 def test_scores_with_a_cap() -> None:
     """Scores far beyond it, and a query that sees part of the keys."""
-    config, options = FEW_QUERIES, {"scale": 0.5, "causal": True, "window": OPEN, "softcap": 5.0}
+    config, options = FEW_QUERIES[128], {"scale": 0.5, "causal": True, "window": OPEN, "softcap": 5.0}
     check((config, (128, 128), BF16, True, OPEN), ragged=False, lse=True, cap=5.0)
     q, k, v = (torch.randn(1, tokens, heads, 128).to(BF16) for tokens, heads in ((20, 4), (70, 2), (70, 2)))
     with on("gfx942"):

@@ -88,7 +88,7 @@ def test_products_of_codes(config, dtype) -> None:
 
 @pytest.mark.parametrize(
     ("config", "product"),
-    [(FEW_QUERIES, "v_mfma_f32_16x16x16_bf16"), (MANY_QUERIES[128], "v_mfma_f32_32x32x16_bf16")],
+    [(FEW_QUERIES[128], "v_mfma_f32_16x16x16_bf16"), (MANY_QUERIES[128], "v_mfma_f32_32x32x16_bf16")],
 )
 def test_attention(config, product) -> None:
     """Of the causal kind, with the lse."""

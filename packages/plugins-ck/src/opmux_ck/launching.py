@@ -12,6 +12,9 @@ from opmux_jit import load
 from opmux_jit.launching import current_host
 from opmux_jit.launching.devices import current_stream, device
 
+MOST_BYTES = (1 << 31) - 1
+"""Of a matrix, or of a head of a sequence, in a launch: CK counts its bytes, elements and strides in 32 bits."""
+
 _launches: dict[tuple[Instance, int, str], Callable[..., None]] = {}
 
 

@@ -176,6 +176,30 @@ def test_another_table_is_refused_whole(tmp_path) -> None:
         list(read(table(tmp_path, "16, 1536, 7168", header="M,N,K\n")))
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (bytes(range(256)), "cannot be read: UnicodeDecodeError: "),
+        (HEADER.encode() + b"304," + b"9" * 200_000 + b",1280\n", "cannot be read: Error: field larger than field "),
+        (HEADER.encode() + b"304,51\0,1280,8192,13,0,30.5," + TILE.encode(), "`M` expected a number from 1 on, got "),
+        (HEADER.encode() + b"304,512,1280,8192,13,0,=1," + TILE.encode() + b",,,0", "scaled_linear: `time_us` "),
+        (HEADER.encode() + b"304,512,1280,8192,13,0", "`kernelName` expected a name as a8w8_rowwise_"),
+    ],
+    ids=["bytes", "long", "nul", "formula", "short"],
+)  # fmt: skip
+def test_hostile_tables_are_refused_and_named(tmp_path, monkeypatch, content, reason) -> None:
+    path = table(tmp_path)
+    path.write_bytes(content)
+    with monkeypatch.context() as patched:
+        patched.setenv("OPMUX_TUNED", str(path.parent))
+        opmux.tuning.reload()
+        report = opmux.tuning.report()
+    opmux.tuning.reload()
+    assert report.ops == {}
+    (refusal,) = report.refused
+    assert refusal.reason.startswith(reason)
+
+
 def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path) -> None:
     rows = list(read(table(tmp_path, f"304,512,1280,8192,13,0,30.5,{TILE},0.9,238.6,0.0", header="\ufeff" + HEADER)))
     assert [row["arch"] for row in rows] == ["gfx942"]

@@ -80,7 +80,8 @@ Q, KV = meta(2, 512, 8, 128), meta(2, 512, 2, 128)
 
 def test_explain_shows_the_instance() -> None:
     assert explained(Q, KV, causal=True) == (
-        "priority 9; queries 16, keys 128, key_step 32, waves_m 1, waves_n 4 (heuristic: no tuned record for gfx942)"
+        "priority 9; queries 16, keys 128, key_step 32, waves_m 1, waves_n 4 (heuristic: no tuned record for gfx942); "
+        "launches output_product_bf16_d128, attention_backward_bf16_d128_b16x128_k32_w1x4_mask_shared"
     )
 
 

@@ -7,7 +7,6 @@ import pytest
 from opmux.plugin import parse_arch
 from opmux_ck.attention.choice import (
     FEW_QUERIES,
-    FEW_SHORT_QUERIES,
     MANY_QUERIES,
     SPACE,
     attention_config,
@@ -59,6 +58,12 @@ def test_a_legal_tile_breaks_no_rule() -> None:
         ),
         (replace(TILE, keys=1024, key_step=1024), (128, 128), "a step takes more than 65536 bytes of LDS"),
         (replace(TILE, keys=512), (128, 128), "a thread has 320 sums, more than 256"),
+        (FEW_QUERIES[256], (256, 256), None),
+        (
+            FEW_QUERIES[128],
+            (256, 256),
+            "a step of keys * dim_step takes a wave 4 matrix instructions: for heads of 256 CK orders 8 at a time",
+        ),
     ],
 )
 def test_what_does_not_fit_heads(config, heads, reason) -> None:
@@ -70,8 +75,7 @@ def test_what_does_not_fit_heads(config, heads, reason) -> None:
 def test_what_a_call_gets_fits(heads, queries) -> None:
     features = {"bucket(seq_q)": (queries - 1).bit_length(), "head_dim": heads[0], "value_dim": heads[1]}
     found = attention_config(GFX942, features)
-    few = FEW_SHORT_QUERIES if heads[0] == 32 else FEW_QUERIES
-    assert found == (few if queries <= 16 else MANY_QUERIES[heads[0]])
+    assert found == (FEW_QUERIES if queries <= 16 else MANY_QUERIES)[heads[0]]
     space = list(attention_space(GFX942, features))
     assert misfit(found, *heads) is None
     assert space

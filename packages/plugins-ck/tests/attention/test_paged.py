@@ -8,7 +8,7 @@ import torch
 
 import opmux
 from opmux.plugin import parse_arch
-from opmux_ck.attention.configs import HEADS, misfit
+from opmux_ck.attention.configs import HEADS, misfit_of_heads
 from opmux_ck.attention.paged_choice import FEW_ROWS, MANY_ROWS, SPACE, paged_config, paged_space
 from opmux_ck.attention.paged_configs import MOST_PARTS, PagedConfig, misfit_of_page
 from opmux_ck.attention.paged_instances import CombinedParts, PagedAttention
@@ -72,7 +72,7 @@ def test_what_a_call_gets_fits(heads, queries, page_size) -> None:
     assert space
     assert len(set(space)) == len(space)
     for one in (found, *space):
-        assert misfit(one, *heads) is None
+        assert misfit_of_heads(one, *heads) is None
         assert misfit_of_page(one, page_size) is None
 
 
@@ -114,7 +114,8 @@ def caches(page_size: int, dtype: torch.dtype = BF16) -> dict[str, torch.Tensor]
 def test_explain_shows_the_instance() -> None:
     assert explained(softcap=30.0) == (
         "priority 9; queries 16, keys 32, dim_step 32, key_step 32, waves 1, mfma 16, parts 1 "
-        "(heuristic: no tuned record for gfx942)"
+        "(heuristic: no tuned record for gfx942); "
+        "launches paged_attention_bf16_d128x128_b16x32_k32x32_w1_x16x16x16_cap"
     )
 
 

@@ -5,7 +5,8 @@ import torch
 
 import opmux
 from opmux_ck.attention.choice import FEW_QUERIES, MANY_QUERIES
-from opmux_ck.attention.targets import MOST_BYTES, Scoring, addressable, attention_instance, empty_like_heads, limits
+from opmux_ck.attention.targets import Scoring, addressable, attention_instance, empty_like_heads, limits
+from opmux_ck.launching import MOST_BYTES
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -25,7 +26,8 @@ Q, KV = meta(2, 512, 8, 128), meta(2, 512, 2, 128)
 def test_explain_shows_the_instance() -> None:
     assert explained(Q, KV, KV, causal=True) == (
         "priority 9; queries 128, keys 128, dim_step 32, key_step 32, waves 4, mfma 32 "
-        "(heuristic: no tuned record for gfx942)"
+        "(heuristic: no tuned record for gfx942); "
+        "launches attention_bf16_d128x128_b128x128_k32x32_w4_x32x32x16_mask"
     )
 
 
@@ -65,7 +67,7 @@ def test_the_names_tell_the_instances_apart() -> None:
         for dim in (64, 128)
         for seen in ((-1, -1), (-1, 0), (5, 0))
         for cap in (0.0, 30.0)
-        for config in (FEW_QUERIES, *MANY_QUERIES.values())
+        for config in (*FEW_QUERIES.values(), *MANY_QUERIES.values())
         for ragged in (False, True)
         for lse in (False, True)
     }

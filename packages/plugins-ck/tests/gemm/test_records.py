@@ -7,7 +7,8 @@ import opmux
 from opmux_ck.gemm.choice import BLOCK_SHAPES, CODES_SHAPES, SHAPES
 from opmux_ck.gemm.configs import MOST_SIDE
 from opmux_ck.gemm.implementations import MOST_K, MOST_N
-from opmux_ck.gemm.targets import MOST_BYTES, _addressable, _parts, near_scales
+from opmux_ck.gemm.targets import _addressable, _parts, near_scales
+from opmux_ck.launching import MOST_BYTES
 
 
 def explained(*tensors: torch.Tensor, arch: str = "gfx942") -> tuple[bool, str]:
@@ -25,7 +26,8 @@ def test_explain_shows_the_instance() -> None:
     assert accepted
     assert reason == (
         "priority 9; m 128, n 128, k 64, waves_m 2, waves_n 2, mfma 32, mfma_k 16, pipeline v3, store 8, pads_n False, "
-        "pads_k False, split_k 1 (heuristic: no tuned record for gfx942)"
+        "pads_k False, split_k 1 (heuristic: no tuned record for gfx942); "
+        "launches linear_bf16_bf16_b128x128x64_w2x2_x32x32x16_v3l3_s8"
     )
 
 

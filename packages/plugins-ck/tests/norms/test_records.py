@@ -21,7 +21,8 @@ def test_explain_shows_the_instance() -> None:
     assert accepted
     assert reason == (
         "priority 9; rows 1, threads 256, repeats 4, vector 8, pads True, two_passes False "
-        "(heuristic: no tuned record for gfx942)"
+        "(heuristic: no tuned record for gfx942); "
+        "launches rms_norm_bf16_bf16_b1x8192_t1x256_v8_pad"
     )
 
 

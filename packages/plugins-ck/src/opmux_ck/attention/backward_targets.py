@@ -9,10 +9,10 @@ from torch import Tensor
 
 from opmux_ck.attention.backward_configs import BackwardConfig
 from opmux_ck.attention.backward_instances import AttentionBackward, OutputProduct
-from opmux_ck.attention.targets import MOST_BYTES, MOST_WORKGROUPS, Scoring, addressable, scoring_of
+from opmux_ck.attention.targets import MOST_WORKGROUPS, Scoring, addressable, scoring_of
 from opmux_ck.building.instances import Instance
 from opmux_ck.dtypes import SHORT
-from opmux_ck.launching import launch
+from opmux_ck.launching import MOST_BYTES, launch
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -6,9 +6,14 @@ from typing import Any
 from opmux.plugin import Arch
 from opmux_ck.attention.configs import AttentionConfig, misfit
 
-FEW_QUERIES = AttentionConfig(16, 32, 32, 32, 1, 16)
-FEW_SHORT_QUERIES = AttentionConfig(16, 32, 16, 32, 1, 16)
-"""For heads of 32, which take two steps too."""
+FEW_QUERIES = {
+    32: AttentionConfig(16, 32, 16, 32, 1, 16),
+    64: AttentionConfig(16, 32, 32, 32, 1, 16),
+    128: AttentionConfig(16, 32, 32, 32, 1, 16),
+    192: AttentionConfig(16, 32, 32, 32, 1, 16),
+    256: AttentionConfig(16, 64, 32, 32, 1, 16),
+}
+"""By the size of a head: one wave. Heads take at least two steps, and those of 256 eight matrix instructions a step."""
 MANY_QUERIES = {
     32: AttentionConfig(128, 64, 16, 32, 4, 32),
     64: AttentionConfig(128, 64, 32, 32, 4, 32),
@@ -18,10 +23,10 @@ MANY_QUERIES = {
 }
 """By the size of a head: CK's own choices, except for 256, where the compiler spills registers in CK's."""
 SPACE = (
-    FEW_SHORT_QUERIES,
+    FEW_QUERIES[32],
     AttentionConfig(128, 64, 16, 32, 4, 32),
-    FEW_QUERIES,
-    AttentionConfig(16, 64, 32, 32, 1, 16),
+    FEW_QUERIES[128],
+    FEW_QUERIES[256],
     AttentionConfig(32, 64, 32, 32, 2, 16),
     AttentionConfig(64, 64, 32, 32, 4, 16),
     AttentionConfig(64, 64, 32, 32, 2, 32),
@@ -34,11 +39,9 @@ SPACE = (
 
 def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
     """The tile for a call: a wave's 16 queries where there are no more, else a workgroup of four waves."""
-    if _queries(features) > FEW_QUERIES.queries:
-        return MANY_QUERIES[features["head_dim"]]
-    return (
-        FEW_QUERIES if misfit(FEW_QUERIES, features["head_dim"], features["value_dim"]) is None else FEW_SHORT_QUERIES
-    )
+    head_dim = features["head_dim"]
+    few = FEW_QUERIES[head_dim]
+    return few if _queries(features) <= few.queries else MANY_QUERIES[head_dim]
 
 
 def attention_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionConfig]:

@@ -13,6 +13,8 @@ MFMA_K = 16
 probabilities from where the first left them in registers, which CK arranges for these sizes alone."""
 LOAD = 4
 """The fewest elements of a load."""
+SCHEDULED_HEAD, SCHEDULED = 256, 8
+"""For heads of this size CK orders the instructions of a step itself, so many matrix instructions at a time."""
 MOST_WAVES = 8
 MOST_REGISTERS = 256
 """Of a thread for sums: the scores of its part of a tile, and its part of the output."""
@@ -74,7 +76,18 @@ def broken_rules(config: AttentionConfig) -> Iterator[str]:
 
 
 def misfit(config: AttentionConfig, head_dim: int, value_dim: int) -> str | None:
-    """Why an instance cannot compute heads of these sizes, or None."""
+    """Why an instance over tokens in a row cannot compute heads of these sizes, or None."""
+    instructions = config.keys // config.mfma * (config.dim_step // MFMA_K)
+    if head_dim == SCHEDULED_HEAD and instructions % SCHEDULED:
+        return (
+            f"a step of keys * dim_step takes a wave {instructions} matrix instructions: for heads of {SCHEDULED_HEAD} "
+            f"CK orders {SCHEDULED} at a time"
+        )
+    return misfit_of_heads(config, head_dim, value_dim)
+
+
+def misfit_of_heads(config: AttentionConfig, head_dim: int, value_dim: int) -> str | None:
+    """Why no instance of attention, over tokens in a row or pages, can compute heads of these sizes, or None."""
     c = config
     if head_dim % c.dim_step or head_dim < 2 * c.dim_step:
         return f"head_dim = {head_dim} is not at least two steps of {c.dim_step}"

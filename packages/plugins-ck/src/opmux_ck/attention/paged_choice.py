@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from opmux.plugin import Arch
-from opmux_ck.attention.configs import misfit
+from opmux_ck.attention.configs import misfit_of_heads
 from opmux_ck.attention.paged_configs import MOST_PARTS, PagedConfig, misfit_of_page
 from opmux_ck.gemm.choice import UNITS
 
@@ -55,7 +55,7 @@ def paged_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[PagedConfig
 
 def _fits(tile: PagedConfig, features: Mapping[str, Any]) -> bool:
     return (
-        misfit(tile, features["head_dim"], features["value_dim"]) is None
+        misfit_of_heads(tile, features["head_dim"], features["value_dim"]) is None
         and misfit_of_page(tile, features["page_size"]) is None
     )
 

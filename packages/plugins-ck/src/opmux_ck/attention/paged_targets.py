@@ -9,10 +9,10 @@ from torch import Tensor
 
 from opmux_ck.attention.paged_configs import PagedConfig
 from opmux_ck.attention.paged_instances import CombinedParts, PagedAttention
-from opmux_ck.attention.targets import MOST_BYTES, MOST_WORKGROUPS, Scoring, addressable, empty_like_heads, limits
+from opmux_ck.attention.targets import MOST_WORKGROUPS, Scoring, addressable, empty_like_heads, limits
 from opmux_ck.building.instances import Instance
 from opmux_ck.dtypes import SHORT
-from opmux_ck.launching import launch
+from opmux_ck.launching import MOST_BYTES, launch
 
 
 @dataclass(frozen=True)

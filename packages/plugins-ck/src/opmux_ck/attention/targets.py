@@ -9,10 +9,8 @@ from torch import Tensor
 from opmux_ck.attention.configs import AttentionConfig
 from opmux_ck.attention.instances import Attention
 from opmux_ck.dtypes import SHORT
-from opmux_ck.launching import launch
+from opmux_ck.launching import MOST_BYTES, launch
 
-MOST_BYTES = (1 << 31) - 1
-"""Of a head of a sequence: CK counts its elements and bytes in 32 bits, and every stride."""
 MOST_WORKGROUPS = 65535
 """In the second and third dim of a grid."""
 

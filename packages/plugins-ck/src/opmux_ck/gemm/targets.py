@@ -8,10 +8,7 @@ from torch import Tensor
 from opmux_ck.dtypes import SHORT
 from opmux_ck.gemm.configs import SCALE_BLOCK, BlockCodesConfig, CodesConfig, GemmConfig, loops
 from opmux_ck.gemm.instances import Product
-from opmux_ck.launching import launch
-
-MOST_BYTES = (1 << 31) - 1
-"""Of a matrix in a launch: CK counts the bytes of a buffer, and its elements, in 32 bits."""
+from opmux_ck.launching import MOST_BYTES, launch
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: GemmConfig) -> Tensor:

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from opmux_ck.dtypes import SHORT
-from opmux_ck.launching import launch
+from opmux_ck.launching import MOST_BYTES, launch
 from opmux_ck.norms.configs import NormConfig, QuantizedNormConfig
 from opmux_ck.norms.instances import STRIDES, Norm
 
 DENSELY = torch.contiguous_format
-MOST_BYTES = (1 << 31) - 1
-"""Of a matrix in a launch: CK counts its elements, and the buffers' bytes, in 32 bits."""
 MOST_ROWS = 1 << 21
 """Of a launch: HIP wants fewer than 2**32 threads, and a row has up to 1024."""
 
