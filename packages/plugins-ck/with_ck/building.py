@@ -12,6 +12,12 @@ from opmux_jit import Entry, machine_code
 
 seconds: dict[str, float] = {}
 """By instance, how long compiling it took, now or when it was put into the cache."""
+occupancies: dict[str, int] = {}
+"""By instance, the workgroups that a compute unit holds at a time."""
+LDS_BYTES = {"gfx942": 64 << 10, "gfx950": 160 << 10}
+"""Of a compute unit."""
+SIMDS, MOST_WAVES, REGISTERS, GRANULE = 4, 8, 512, 8
+"""Of a compute unit; and of a SIMD: its waves, and the vector registers of a lane, which are allocated in eights."""
 
 
 @functools.cache
@@ -31,13 +37,22 @@ def kernel_of(instance: Instance, arch: str = "gfx942") -> Mapping[str, Any]:
 
 
 def check_kernel(instance: Instance, arch: str = "gfx942") -> Mapping[str, Any]:
-    """No register is spilled, no scratch memory used, a workgroup of so many threads fits, the arguments are right."""
+    """No register is spilled, no scratch memory used, a compute unit holds a workgroup, the arguments are right."""
     kernel = kernel_of(instance, arch)
     assert (kernel[".vgpr_spill_count"], kernel[".sgpr_spill_count"]) == (0, 0)
     assert kernel[".private_segment_fixed_size"] == 0
     assert kernel[".max_flat_workgroup_size"] == instance.threads
-    assert kernel[".vgpr_count"] <= 512 // max(instance.threads // 256, 1)  # accumulation registers are among them
+    occupancies[f"{arch} {instance.name}"] = held = workgroups(kernel, arch)
+    assert held >= 1
     sizes = [8 if letter == "p" else 4 for letter in instance.signature]
     given = [argument for argument in kernel[".args"] if not argument[".value_kind"].startswith("hidden_")]
     assert [argument[".size"] for argument in given] == sizes
     return kernel
+
+
+def workgroups(kernel: Mapping[str, Any], arch: str) -> int:
+    """The workgroups of a kernel that a compute unit holds at a time, by their registers and their LDS."""
+    registers = -(-kernel[".vgpr_count"] // GRANULE) * GRANULE  # accumulation registers are among them
+    waves = min(MOST_WAVES, REGISTERS // max(registers, 1)) * SIMDS
+    lds = kernel[".group_segment_fixed_size"]
+    return min(waves * 64 // kernel[".max_flat_workgroup_size"], LDS_BYTES[arch] // max(lds, 1))
