@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from opmux.shapes import read_shapes
+from opmux_ck.__about__ import __version__
 from opmux_ck.building import instances, toolchain
 from opmux_ck.building.instances import code_of
 from opmux_ck.gemm.choice import TILES
 from opmux_ck.gemm.instances import Product
 from opmux_ck.library.places import LibraryMissing
 from opmux_jit import CompilerMissing, KernelMissing, prebuild
+from opmux_jit.__about__ import __version__ as jit_version
 from opmux_jit.cache import entry, files, layers
 from opmux_jit.compilers import Source, choice
 
@@ -161,6 +163,12 @@ def test_a_bundle_of_another_arch_is_not_taken(compilers, bundle, monkeypatch) -
     monkeypatch.setenv("OPMUX_BUNDLES", str(bundle))
     with pytest.raises(LibraryMissing):
         code_of(INSTANCE, "gfx950")
+    monkeypatch.setenv("OPMUX_NO_JIT", "1")
+    with pytest.raises(KernelMissing) as caught:
+        code_of(INSTANCE, "gfx950")
+    said = str(caught.value).splitlines()
+    assert said[0] == f"{INSTANCE.name}: no machine code for gfx950, and OPMUX_NO_JIT forbids compiling"
+    assert said[2] == f"  bundles: {bundle} (gfx942; opmux-ck {__version__}, opmux-jit {jit_version}, zig 0.17.0)"
 
 
 KILLED = """

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from opmux.plugin import BuildFailed, Prebuilt, registered_ops, takers
 from opmux.shapes import Point
+from opmux_ck.__about__ import __version__
 from opmux_ck.building.calls import instances_of
 from opmux_ck.building.instances import Instance, source_of
 from opmux_ck.library.places import NEEDED
@@ -40,7 +41,7 @@ def prebuild(
             else:
                 built += 1
                 name, _, version = compiler.partition(" ")
-                made_with[name] = version
+                made_with |= {name: version, "opmux-ck": __version__}  # templates of another version are not found
             tick(done, len(wanted))
     return Prebuilt(built, failures, made_with)
 
