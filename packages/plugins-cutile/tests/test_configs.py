@@ -144,6 +144,8 @@ def test_products_of_codes_step_by_128(rows, block) -> None:
     few = LinearConfig(32, 128, 128, 8) if rows <= 32 else LinearConfig(128, 128, 128, 8)
     assert of_blocks == (LinearConfig(256, 128, 128, 8, 2) if rows == 8192 else few)
     assert of_blocks in list(scaled_space(ARCH, features))
+    if rows <= 32:
+        assert scaled_config(parse_arch("sm_120"), features | {"k_blocks": 4}) == LinearConfig(16, 64, 128, 8)
     assert found in list(scaled_space(ARCH, features))
 
 

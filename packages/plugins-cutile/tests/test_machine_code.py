@@ -109,15 +109,27 @@ def test_wide_heads_with_a_soft_cap_under_a_window_use_no_local_memory(arch, tmp
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8], ids=str)
-def test_decoding_of_narrow_heads_from_codes_uses_no_local_memory(stored, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("stored", "dim"), [(torch.float8_e4m3fn, 32), (torch.int8, 32), (torch.float8_e4m3fn, 256)], ids=str
+)
+def test_decoding_from_codes_uses_no_local_memory(stored, dim, tmp_path) -> None:
     int32 = torch.int32
-    caches = [meta(100, 16, 2, 32, dtype=stored) for _ in range(2)]
-    tensors = meta(8, 8, 32), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
+    caches = [meta(100, 16, 2, dim, dtype=stored) for _ in range(2)]
+    tensors = meta(8, 8, dim), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
     options = {"max_seqlen_q": 1, "max_seqlen_k": 1024, "window": (128, 0), "causal": True, "softcap": 30.0}
     for one in kernels("paged_attention", *tensors, meta(8), **options):
         found = compiled(one, "sm_90", tmp_path)
         assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("w_rows", [1, 128])
+def test_products_of_codes_with_few_rows_use_no_local_memory_from_registers(w_rows, tmp_path) -> None:
+    x, w = meta(30, 512, dtype=torch.float8_e4m3fn), meta(512, 512, dtype=torch.float8_e4m3fn)
+    scales = meta(30, 4, dtype=FP32), meta(512 // w_rows, 4, dtype=FP32)
+    wanted = kernel("scaled_linear", x, w, *scales, None, arch="sm_120", out_dtype=torch.bfloat16)
+    found = compiled(wanted, "sm_120", tmp_path)
+    assert found.count("QMMA") > 0
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:

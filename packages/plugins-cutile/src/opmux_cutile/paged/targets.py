@@ -107,7 +107,10 @@ def _kernel(
         hints, block_n = {}, min(2 * block_n, max(block_n, 16384 // power_of_two(max(dim, width))))
     if block_m < 64 and stored not in ("bfloat16", "float16"):
         # Products of 16 rows take operands from registers, and codes are there as bytes and in 16 bits.
-        hints, block_n = {"occupancy": 4}, min(block_n, 64, max(16, 4096 // power_of_two(max(dim, width))))
+        widest = power_of_two(max(dim, width))
+        hints, block_n = (
+            ({"occupancy": 2}, 32) if widest > 128 else ({"occupancy": 4}, min(block_n, 64, 4096 // widest))
+        )
     queries = Array(dtype, (None, None, dim), (None, None, 1), fits)
     caches = [Array(stored, (None, page_size, None, n), (None, None, None, 1), fits) for n in (dim, width)]
     offsets, table = Array("int32", (None,), (1,), False), Array("int32", (None, None), (None, None), False)

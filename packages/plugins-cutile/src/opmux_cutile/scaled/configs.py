@@ -15,13 +15,16 @@ FEW_ROWS = {
 """By the most rows. With fewer warps the compiler unrolls the steps until registers spill."""
 FEW_ROWS_OF_BLOCKS = {32: FEW_ROWS[32]}
 """The same for scales of 128 columns, with which other small tiles spill on Hopper."""
+FROM_REGISTERS = {32: FEW_ROWS[16]}
+"""The same where the matrix units take operands from registers, so that tiles of 32 rows spill too."""
 
 
 def scaled_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     """The largest tile of which there are enough; the sums of one step and of all steps have to fit the registers."""
     rows, n = features["bucket(m, 8)"], features["n"]
     blocks = features["k_blocks"] > 1
-    for most, config in (FEW_ROWS_OF_BLOCKS if blocks else FEW_ROWS).items():
+    few = (FEW_ROWS_OF_BLOCKS if arch.name in ("sm_90", "sm_100", "sm_103") else FROM_REGISTERS) if blocks else FEW_ROWS
+    for most, config in few.items():
         if rows <= most:
             return config
     if arch.name == "sm_90" and blocks and -(-rows // 256) * -(-n // 128) >= FEW_TILES:
