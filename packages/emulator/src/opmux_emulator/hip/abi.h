@@ -92,6 +92,6 @@ struct FatBinary {
   uint32_t magic, version;
   const void* data;
   void* unused;
-};                                                 // what clang hands to __hipRegisterFatBinary
+};  // what clang hands to __hipRegisterFatBinary
 constexpr uint32_t FAT_BINARY_MAGIC = 0x48495046;  // "HIPF"
 constexpr int VERSION = 70100000;                  // 7.1.0: the interface that is followed

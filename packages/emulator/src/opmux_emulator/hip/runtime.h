@@ -45,6 +45,10 @@ Block* allocate(size_t size, MemoryType type, const std::string& name);
 void release(Block* block);
 std::vector<Block*> blocks();
 void mark_written(u64 address, size_t size);
+// Whether `size` bytes at an address may be used: inside one block, or memory of the host that is none of ours.
+Error check_range(const char* call, const char* argument, const void* p, size_t size, bool device_only);
+Error product(const char* call, const char* argument, size_t count, size_t each,
+              size_t* out);  // which must fit 64 bits
 
 // service.cpp: a Python process that knows code objects, metadata and words.
 struct Reply {
@@ -83,10 +87,9 @@ Reply ask(Request request, const Message& message);  // status hipErrorNotInitia
 const std::string& interpreter_path();
 
 // images.cpp
-size_t readable_from(
-    const void* image);  // bytes from there to the end of readable memory: what an image of unknown size can have
-Error code_object(const void* image, size_t size, bool whole,
-                  std::string& out);  // for the arch that is played; whole: `size` is its own, not a bound
+size_t readable_from(const void* image);  // bytes to the end of readable memory: what an image of unknown size can have
+// The part of an image that is for the arch that is played. `whole`: `size` is the image's own, not a bound.
+Error code_object(const void* image, size_t size, bool whole, std::string& out);
 
 // modules.cpp
 struct Argument {

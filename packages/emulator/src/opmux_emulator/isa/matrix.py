@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "i8": 3, "fp8": 4, "bf8": 5, "fp6": 6, "bf6": 7, "fp4": 8, "xf32": 9, "f64": 10}
-"""Element types as ``native/matrix.cpp`` numbers them."""
+"""Element types as ``native/elements.h`` numbers them."""
 F8F6F4 = ("fp8", "bf8", "fp6", "bf6", "fp4")
 """Formats that ``cbsz`` (of A) and ``blgp`` (of B) select in the f8f6f4 instructions."""
 NAME = re.compile(

@@ -40,13 +40,31 @@ class Library:
 
 
 INTERPRETER = Library(
-    "interpreter.so", "the interpreter", SOURCES, ("scalar", "vector", "memory", "lds", "matrix", "rules", "run")
-)
+    "interpreter.so", "the interpreter", SOURCES,
+    (  # the longest to compile come first
+        "comparisons", "memory_atomics", "floats", "integers", "scalar", "lds", "run",
+        "small_floats", "conversions", "packed", "lanes", "division", "matrix", "memory", "lds_rules",
+        "sources", "destinations", "accesses", "addresses", "lds_lanes", "control", "scalar_memory", "rules",
+    ),
+    ("-fvisibility=hidden",),
+)  # fmt: skip
 HIP = Library(
     "libamdhip64.so",
     "the HIP library",
     SOURCES.parent / "hip",
-    ("errors", "settings", "memory", "streams", "device", "service", "images", "modules", "launch", "launches"),
+    (
+        "errors",
+        "settings",
+        "memory",
+        "copies",
+        "streams",
+        "device",
+        "service",
+        "images",
+        "modules",
+        "launch",
+        "launches",
+    ),
     (
         "-fvisibility=hidden",
         "-ldl",

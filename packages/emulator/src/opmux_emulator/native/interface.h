@@ -23,6 +23,7 @@ struct Launch {
   u32* trace_lengths;
 };
 
+#pragma GCC visibility push(default)  // all else is hidden: a call between units goes straight to its target
 extern "C" {
 int emulator_op_count();
 const char* emulator_op_name(int k);
@@ -36,3 +37,4 @@ int emulator_allocation_size();
 int emulator_run(const Launch* launch, const i32* code, int instructions, const i32* at, int dwords, const u32* user,
                  Allocation* memory, int allocations, Finding* findings, u64* suppressed, Counts* counts);
 }
+#pragma GCC visibility pop

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <vector>
 
 using u8 = uint8_t;
@@ -81,11 +80,12 @@ struct Finding {
 };
 
 // Who accessed a dword of LDS last, and which of its bytes (the masks). Where waves share a dword, the latest is known.
+// tainted: what was written is a value that nothing wrote.
 struct LdsWord {
   u32 write_epoch, read_epoch;
   u16 readers;
   u8 writer, written, writer_mask, reader_mask, tainted;
-};  // tainted: what was written is a value that nothing wrote
+};
 
 struct Pending {
   u32 seq;
@@ -139,8 +139,8 @@ struct Wave {
   u32 (*v)[LANES];
   u64* vu;  // vector registers, and in which lanes nothing wrote them
   u32 mode = 0;
-  bool skips = false,
-       indexes = false;  // s_setvskip; s_set_gpr_idx_on: which operands M0's low byte is added to, M0[15:12]
+  bool skips = false;    // s_setvskip
+  bool indexes = false;  // s_set_gpr_idx_on: which operands M0's low byte is added to, M0[15:12]
   // Outstanding operations: a register's sequence number in its counter, and how far each counter has completed.
   u8 vflag[768];
   u8 sflag[VGPR];  // nonzero: the slow check looks at the arrays below

@@ -15,10 +15,11 @@ inline u32 b32(float x) { return bits<u32>(x); }
 inline double f64(u64 x) { return bits<double>(x); }
 inline u64 b64(double x) { return bits<u64>(x); }
 
-#ifdef __F16C__
-#include <immintrin.h>
-inline float half(u16 h) { return _cvtsh_ss(h); }
-inline u16 to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
+#ifdef __F16C__  // by builtins: immintrin.h takes longer to compile than most units
+using FourFloats = float __attribute__((vector_size(16)));
+using EightHalves = short __attribute__((vector_size(16)));
+inline float half(u16 h) { return __builtin_ia32_vcvtph2ps(EightHalves{(short)h})[0]; }
+inline u16 to_half(float x) { return (u16)__builtin_ia32_vcvtps2ph(FourFloats{x}, 0)[0]; }  // 0: to nearest even
 #else
 inline float half(u16 h) {
   u32 e = h >> 10 & 31, m = h & 1023, s = (u32)(h & 0x8000) << 16;
@@ -68,8 +69,8 @@ inline u16 to_bf16(float x) {
   return (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
 
-// 8-bit floats. FNUZ (gfx942): bias 8 for e4m3 and 16 for e5m2, 0x80 is NaN, no infinity, no negative zero.
-// OCP (gfx950): bias 7 and 15; e4m3 has NaN at 0x7f and no infinity, e5m2 is half's upper byte.
+// 8-bit floats. FNUZ (gfx942): bias 8 for e4m3 and 16 for e5m2, 0x80 is NaN, no infinity, no negative zero. OCP
+// (gfx950): bias 7 and 15; e4m3 has NaN at 0x7f and no infinity, e5m2 is half's upper byte.
 inline float small_float(u32 x, int exponent_bits, int mantissa_bits, int bias, bool negative) {
   u32 e = x >> mantissa_bits & ((1 << exponent_bits) - 1), m = x & ((1 << mantissa_bits) - 1);
   float y = e ? std::ldexp((float)(m | 1 << mantissa_bits), (int)e - bias - mantissa_bits)
@@ -111,33 +112,66 @@ inline u32 round_small(float x, int mantissa_bits, int bias, const u32* random =
   return (field << mantissa_bits) + (u32)q;
 }
 inline u8 to_fp8(float x, bool fnuz, bool saturate, const u32* random = nullptr) {
-  u8 s = b32(x) >> 31 ? 0x80 : 0;
-  if (x != x) return fnuz ? 0x80 : s | 0x7f;
+  u8 s = b32(x) >> 31 ? 0x80 : 0, nan = fnuz ? 0x80 : s | 0x7f;
+  if (x != x || std::isinf(x)) return nan;
   u32 largest = fnuz ? 0x7f : 0x7e;
-  u32 c = std::isinf(x) ? ~0u : round_small(x, 3, fnuz ? 8 : 7, random);
-  if (c > largest)
-    return saturate && !std::isinf(x) ? s | largest : saturate ? (fnuz ? 0x80 : s | 0x7f) : fnuz ? 0x80 : s | 0x7f;
+  u32 c = round_small(x, 3, fnuz ? 8 : 7, random);
+  if (c > largest) return saturate ? s | largest : nan;
   return fnuz && !c ? 0 : s | c;
 }
 inline u8 to_bf8(float x, bool fnuz, bool saturate, const u32* random = nullptr) {
-  u8 s = b32(x) >> 31 ? 0x80 : 0;
-  if (x != x) return fnuz ? 0x80 : s | 0x7f;
+  u8 s = b32(x) >> 31 ? 0x80 : 0, nan = fnuz ? 0x80 : s | 0x7f, infinity = fnuz ? 0x80 : s | 0x7c;
+  if (x != x) return nan;
+  if (std::isinf(x)) return infinity;
   u32 largest = fnuz ? 0x7f : 0x7b;
-  if (std::isinf(x)) return fnuz ? 0x80 : s | 0x7c;
   u32 c = round_small(x, 2, fnuz ? 16 : 15, random);
-  if (c > largest) return saturate ? s | largest : fnuz ? 0x80 : s | 0x7c;
+  if (c > largest) return saturate ? s | largest : infinity;
   return fnuz && !c ? 0 : s | c;
 }
+// The scale of block-scaled instructions: the exponent of a float32.
+inline float scale_of(u32 x) { return e8m0(x >> 23 & 0xff); }
 inline float flush(float x) { return (b32(x) & 0x7f800000) ? x : f32(b32(x) & 0x80000000); }
-inline float quiet_min(float a, float b) {
-  return a != a ? b : b != b ? a : a == b ? (std::signbit(a) ? a : b) : a < b ? a : b;
+// Minimum and maximum as IEEE 754-2008 has them: of a number and a NaN the number, and -0 is less than +0.
+template <class T>
+inline T quiet_min(T a, T b) {
+  if (a != a) return b;
+  if (b != b) return a;
+  if (a == b) return std::signbit(a) ? a : b;
+  return a < b ? a : b;
 }
-inline float quiet_max(float a, float b) {
-  return a != a ? b : b != b ? a : a == b ? (std::signbit(a) ? b : a) : a > b ? a : b;
+template <class T>
+inline T quiet_max(T a, T b) {
+  if (a != a) return b;
+  if (b != b) return a;
+  if (a == b) return std::signbit(a) ? b : a;
+  return a > b ? a : b;
 }
-inline double quiet_min(double a, double b) {
-  return a != a ? b : b != b ? a : a == b ? (std::signbit(a) ? a : b) : a < b ? a : b;
+
+// Half's fused multiply-add. The product is exact in double; the sum is made odd where it is not, so that rounding to
+// half rounds once.
+inline u16 fma_half(float a, float b, float c) {
+  double p = (double)a * b, s = p + c;
+  if (std::isfinite(s)) {
+    double bb = s - p, e = (p - (s - bb)) + (c - bb);
+    if (e != 0 && !(b64(s) & 1)) {
+      bool up = (e > 0) == (s > 0);
+      s = f64(b64(s) + (up ? 1 : -1));
+    }
+  }
+  return to_half(s);
 }
-inline double quiet_max(double a, double b) {
-  return a != a ? b : b != b ? a : a == b ? (std::signbit(a) ? b : a) : a > b ? a : b;
+// Two 16-bit floats in each register, as atomics add them.
+inline u32 pk_add_f16(u32 a, u32 b) {
+  return to_half(half(a) + half(b)) | (u32)to_half(half(a >> 16) + half(b >> 16)) << 16;
 }
+inline u32 pk_add_bf16(u32 a, u32 b) {
+  return to_bf16(bf16(a) + bf16(b)) | (u32)to_bf16(bf16(a >> 16) + bf16(b >> 16)) << 16;
+}
+
+// Tags of operands that lie in half of a register: the low one, or the one that op_sel names.
+struct Half {};      // a 16-bit float
+struct Short {};     // a 16-bit integer
+struct Signed16 {};  // a 16-bit integer, sign-extended; a source only
+// Results that leave the other half as it was.
+struct HalfKept {};
+struct ShortKept {};

@@ -1,6 +1,7 @@
 // The judgements: outstanding results, wait states, resources, and how each finding is recorded.
 #include "machine.h"
 #include <algorithm>
+#include <string>
 
 void report(Wave& w, const Inst& i, Rule rule, int lane, u64 address, int detail) {
   Machine& m = *w.m;
@@ -140,8 +141,8 @@ void slow_read_v(Wave& w, const Inst& i, int r) {
       if (between(w, w.mfma_v[r]) < need) report(w, i, WAIT_STATES, -1, need, VGPR + r);
     }
   }
-  if (w.vflag[r] & 16 &&
-      gfx940) {  // CDNA3 ISA, section 4.5: a transcendental result needs one wait state before a VALU that is none
+  // CDNA3 ISA, section 4.5: a transcendental result needs one wait state before a VALU that is none.
+  if (w.vflag[r] & 16 && gfx940) {
     if ((op.kind == VALU || op.kind == MFMA) && between(w, w.trans_v[r]) < 1 && w.valu_v[r] <= w.trans_v[r])
       report(w, i, WAIT_STATES, -1, 1, VGPR + r);
     if (between(w, w.trans_v[r]) > 2) w.vflag[r] &= ~16;

@@ -1,24 +1,22 @@
 // Running a grid: waves of a workgroup in turn, workgroups one after the other; and the interface that Python loads.
 #include "interface.h"
+#include "lds.h"
+#include "memory.h"
+#include "tables.h"
 #include <algorithm>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
-
-std::vector<Op> scalar_ops();
-std::vector<Op> vector_ops();
-std::vector<Op> memory_ops();
-std::vector<Op> lds_ops();
-std::vector<Op> matrix_ops();
-void set_registry(std::vector<Group*>*);
-void forget_patterns();
 
 namespace {
 const std::vector<Op>& all_ops() {
   static const std::vector<Op> ops = [] {
     std::vector<Op> all;
-    for (auto part : {scalar_ops(), vector_ops(), memory_ops(), lds_ops(), matrix_ops()})
+    for (auto table : {scalar_ops, control_ops, scalar_memory_ops, lane_ops, conversion_ops, small_float_ops, float_ops,
+                       division_ops, integer_ops, comparison_ops, packed_ops, matrix_ops, memory_ops, memory_atomic_ops,
+                       lds_ops, lds_lane_ops}) {
+      std::vector<Op> part = table();
       all.insert(all.end(), part.begin(), part.end());
+    }
     for (Op& op : all) op.traits = traits_of(op.name);
     return all;
   }();
@@ -102,13 +100,10 @@ void run_wave(Wave& w, u64 quantum) {
 // Run until every wave is done; false where the quantum ran out first.
 bool run_group(Group& g, u64 quantum) {
   for (;;) {
-    bool running = false, progressed = false;
+    bool running = false;
     for (size_t k = 0; k < g.waves.size(); k++) {
       Wave* w = g.waves[g.m->backwards ? g.waves.size() - 1 - k : k];
-      if (w->state == RUNNING) {
-        run_wave(*w, quantum);
-        progressed = true;
-      }
+      if (w->state == RUNNING) run_wave(*w, quantum);
       if (g.m->stop) return true;
       running |= w->state == RUNNING;
     }
@@ -133,7 +128,6 @@ bool run_group(Group& g, u64 quantum) {
     g.epoch++;
     g.m->counts.barriers++;
     lds_restamp(g);
-    (void)progressed;
   }
 }
 }  // namespace
