@@ -1,5 +1,7 @@
 """Matrix instructions: the layouts of the manuals, built here lane by lane, against numpy's product."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from assembling import assemble
@@ -116,3 +118,35 @@ def test_accumulation_rounds_once_for_each_product_in_order() -> None:
     out = np.zeros(64, "f4")
     launch(assemble(body), "k", (1,), (64,), [np.zeros(4, "f4"), out])
     assert out.tolist() == [1.0] * 64  # 2^-12 * 2^-12, eight times, each lost
+
+
+@pytest.mark.parametrize(
+    ("pattern", "moved"),
+    [
+        (0, lambda lane: lane),
+        (1, lambda lane: lane % 32),
+        (2, lambda lane: 32 + lane % 32),
+        (3, lambda lane: (lane + 16) % 64),
+        (4, lambda lane: lane % 16),
+        (7, lambda lane: 48 + lane % 16),
+    ],
+)
+def test_patterns_of_lanes(pattern: int, moved: Callable[[int], int]) -> None:
+    """blgp: the lane whose B each lane gets, as AMD's matrix instruction calculator has it."""
+    body = f"""
+  s_load_dwordx4 s[8:11], s[0:1], 0x0
+  v_lshlrev_b32 v1, 2, v0
+  v_mov_b32 v2, 1.0
+  v_cvt_f32_u32 v3, v0
+  s_nop 7
+  v_mfma_f32_32x32x1_2b_f32 v[32:63], v2, v3, 0 blgp:{pattern}
+  s_nop 15
+  s_nop 15
+  s_waitcnt lgkmcnt(0)
+  global_store_dword v1, v32, s[10:11]
+  global_store_dword v1, v48, s[10:11] offset:256
+"""
+    out = np.zeros((2, 64), "f4")  # a row of the first block's result, and one of the second's
+    launch(assemble(body, "gfx942"), "k", (1,), (64,), [np.zeros(4, "f4"), out])
+    for block in range(2):
+        assert out[block].tolist() == [moved(32 * block + lane % 32) for lane in range(64)]

@@ -14,7 +14,7 @@ struct Place {
   int row, column, block;
 };
 Place place_of(int m, int v, int lane, bool is_double) {
-  int column = lane % m;
+  int column = lane & (m - 1);  // m is a power of two; a division would cost as much as the rest
   if (m == 4 && is_double) return {lane / 16, column, lane / 4 % 4};
   if (m == 4) return {v, column, lane / 4};
   if (is_double) return {4 * v + lane / 16, column, 0};
@@ -129,6 +129,7 @@ int lane_of_b(int pattern, int lane) {
   switch (pattern) {
     case 1: return lane & 31;
     case 2: return 32 | (lane & 31);
+    case 3: return (lane + 16) % LANES;
     case 4: return lane & 15;
     case 5: return 16 | (lane & 15);
     case 6: return 32 | (lane & 15);
