@@ -110,12 +110,20 @@ def test_wide_heads_with_a_soft_cap_under_a_window_use_no_local_memory(arch, tmp
 
 
 @pytest.mark.parametrize(
-    ("stored", "dim"), [(torch.float8_e4m3fn, 32), (torch.int8, 32), (torch.float8_e4m3fn, 256)], ids=str
+    ("stored", "dims"),
+    [
+        (torch.float8_e4m3fn, (32, 32)),
+        (torch.int8, (32, 32)),
+        (torch.float8_e4m3fn, (256, 256)),
+        (torch.bfloat16, (8, 8)),
+        (torch.bfloat16, (24, 16)),
+    ],
+    ids=str,
 )
-def test_decoding_from_codes_uses_no_local_memory(stored, dim, tmp_path) -> None:
+def test_decoding_of_narrow_heads_and_from_codes_uses_no_local_memory(stored, dims, tmp_path) -> None:
     int32 = torch.int32
-    caches = [meta(100, 16, 2, dim, dtype=stored) for _ in range(2)]
-    tensors = meta(8, 8, dim), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
+    caches = [meta(100, 16, 2, dim, dtype=stored) for dim in dims]
+    tensors = meta(8, 8, dims[0]), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
     options = {"max_seqlen_q": 1, "max_seqlen_k": 1024, "window": (128, 0), "causal": True, "softcap": 30.0}
     for one in kernels("paged_attention", *tensors, meta(8), **options):
         found = compiled(one, "sm_90", tmp_path)

@@ -102,12 +102,12 @@ def _kernel(
     page_size, _, dim = page
     block_n = config.block_n
     hints = config.hints
+    widest, narrowest = power_of_two(max(dim, width)), power_of_two(min(dim, width))
     if block_m < config.block_m:
-        # Few queries leave registers for more keys of a step, or for more blocks.
-        hints, block_n = {}, min(2 * block_n, max(block_n, 16384 // power_of_two(max(dim, width))))
+        # Few queries leave registers for more keys of a step, or for more blocks; rows of 16 or fewer spill them.
+        hints, block_n = {}, 32 if narrowest <= 16 else min(2 * block_n, max(block_n, 16384 // widest))
     if block_m < 64 and stored not in ("bfloat16", "float16"):
         # Products of 16 rows take operands from registers, and codes are there as bytes and in 16 bits.
-        widest = power_of_two(max(dim, width))
         hints, block_n = (
             ({"occupancy": 2}, 32) if widest > 128 else ({"occupancy": 4}, min(block_n, 64, 4096 // widest))
         )
