@@ -210,6 +210,25 @@ def test_loads_complete_in_order() -> None:
     assert [j.rule for j in judge(two.format(n=2))] == ["outstanding"]
 
 
+@pytest.mark.parametrize(
+    ("load", "most", "wait"),
+    [
+        ("global_load_dword v{}, v1, s[8:9]", 63, "s_waitcnt vmcnt(62)"),
+        ("ds_read_b32 v{}, v1", 15, "s_waitcnt lgkmcnt(14)"),
+    ],
+)
+def test_a_full_counter_holds_back_the_next_load(load: str, most: int, wait: str) -> None:
+    """A wait for all but one less than a counter holds is enough for the first of more loads."""
+
+    def loads(count: int) -> str:
+        first = LOAD + "  ds_write_b32 v1, v1\n  s_waitcnt lgkmcnt(0)\n" + f"  {load.format(2)}\n"
+        return first + "".join(f"  {load.format(3 + k % 8)}\n" for k in range(count - 1)) + f"  {wait}\n" + STORE
+
+    assert judge(loads(most), lds=1024) == ()
+    assert judge(loads(most + 20), lds=1024) == ()
+    assert [j.rule for j in judge(loads(most - 1), lds=1024)] == ["outstanding"]
+
+
 def test_scalar_loads_complete_in_any_order() -> None:
     body = """
   s_load_dwordx2 s[8:9], s[0:1], 0x0

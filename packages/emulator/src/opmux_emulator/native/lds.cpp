@@ -18,7 +18,7 @@ void read(Wave& w, const Inst& i, Shape s) {
       v[0] = loaded(d[0][l], extended(v[0], s), s);
       for (int k = 0; k < n; k++) d[k][l] = v[k];
     }
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   lds_note(w, LDS_OP, false, s.bytes, mask, at);
   finish_read(w, i, n, 0, mask, at);
 }
@@ -38,7 +38,7 @@ void read2(Wave& w, const Inst& i, int words, u32 unit) {
         if (mask[h] >> l & 1) memcpy(v, &w.g->lds[at[h][l]], 4 * words);
         for (int k = 0; k < words; k++) d[h * words + k][l] = v[k];
       }
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   for (int h = 0; h < 2; h++) {
     lds_note(w, LDS_OP, false, 4 * words, mask[h], at[h]);
     finish_read(w, i, (h + 1) * words, h * words, mask[h], at[h]);
@@ -73,7 +73,7 @@ void write(Wave& w, const Inst& i, Shape s) {
       for (int k = 0; k < n; k++) v[k] = d[k][l];
       memcpy(&w.g->lds[at[l]], v, s.bytes);
     }
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   lds_note(w, LDS_OP, true, s.bytes, mask, at);
 }
 void write2(Wave& w, const Inst& i, int words, u32 unit) {
@@ -81,7 +81,7 @@ void write2(Wave& w, const Inst& i, int words, u32 unit) {
   u32 at[LANES];
   u32 copy[LANES];
   memcpy(copy, a, sizeof copy);
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   for (int h = 0; h < 2; h++) {
     const u32* d[2];
     u64 u[2];
@@ -128,7 +128,7 @@ void atomic(Wave& w, const Inst& i, bool returns, bool second, T (*f)(T, T, T)) 
         for (int k = 0; k < words; k++) out[k][l] = t[k];
       }
     }
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   if (returns) finish_read(w, i, words);
 }
 }  // namespace

@@ -36,7 +36,7 @@ void across(Wave& w, const Inst& i, Move move) {
   for (int l = 0; l < LANES; l++)
     if (exec >> l & 1) d[l] = r[l];
   w.vu[i.dst - VGPR] = (w.vu[i.dst - VGPR] & ~exec) | (und & exec);
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   outstanding_v(w, i.dst, LDS_OP);
 }
 // What nothing wrote counts as an unwritten value that was stored there: compilers read rows past a narrow tile, whose
@@ -87,7 +87,7 @@ void read_transposed(Wave& w, const Inst& i, int bits) {
     for (int l = 0; l < LANES; l++)
       if (w.exec() >> l & 1) d[l] = out[k][l];
   }
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   lds_note(w, LDS_OP, false, bytes, mask, at);
   finish_read(w, i, n);
   for (int k = 0; k < n; k++) w.vu[i.dst - VGPR + k] |= tainted[k] & w.exec();

@@ -216,6 +216,8 @@ void after(Wave& w, const Inst& i, const Op& op);           // what an instructi
 void check_flag_source(Wave& w, const Inst& i, bool exec);  // VCCZ or EXECZ as an operand
 u8 traits_of(const char* name);
 u8* translate(Wave& w, const Inst& i, u64 address, u32 bytes, bool write, int lane, Allocation** found = nullptr);
+constexpr u32 MOST_VM = 63, MOST_LGKM = 15;  // what the counters of s_waitcnt hold
+void issue(Wave& w, Counter c);
 void wait(Wave& w, u32 vm, u32 lgkm);
 bool lds_access(Wave& w, const Inst& i, u32 address, u32 bytes, bool write, int lane, bool atomic = false,
                 const void* data = nullptr);

@@ -43,7 +43,7 @@ void load_to_lds(Wave& w, const Inst& i, Shape shape) {
   u64 mask = 0;
   u32 base = (w.s[M0] & (w.m->arch == GFX950 ? 0x3ffff : 0xffff)) + i.imm, each = std::max(shape.bytes, 4);
   if (w.su[M0]) report(w, i, UNWRITTEN_REGISTER, -1, M0, 3);
-  w.issued[VM]++;
+  issue(w, VM);
   for (int l = 0; l < LANES; l++) {
     if (!(x.mask >> l & 1)) continue;
     u32 at = base + l * each, data[4] = {};
@@ -92,7 +92,7 @@ void load(Wave& w, const Inst& i, Shape shape) {
     v[0] = loaded(d[0][l], extended(v[0], shape), shape);
     for (int k = 0; k < dwords; k++) d[k][l] = v[k];
   }
-  w.issued[VM]++;
+  issue(w, VM);
   if (S == FLAT_SPACE) {
     issue_flat(w);
     if (lds_mask) lds_note(w, LDS_OP, false, shape.bytes, lds_mask, offsets);
@@ -136,7 +136,7 @@ void store(Wave& w, const Inst& i, Shape shape) {
     }
     write_lane(w, i, x.address[l], allowed[l], shape.bytes, l, v);
   }
-  w.issued[VM]++;
+  issue(w, VM);
   if (S == FLAT_SPACE) {
     issue_flat(w);
     if (lds_mask) lds_note(w, LDS_OP, true, shape.bytes, lds_mask, offsets);

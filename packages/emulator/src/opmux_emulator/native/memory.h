@@ -49,6 +49,6 @@ void set_registry(std::vector<Group*>* groups);  // by id, for the race rule
 inline bool in_lds(const Wave& w, u64 address) { return address >> 32 == w.m->lds_aperture >> 32; }
 // A flat instruction counts in both counters, and a wait for either must be for all of it.
 inline void issue_flat(Wave& w) {
-  w.issued[LDS_OP]++;
+  issue(w, LDS_OP);
   w.flat = w.issued[VM];
 }

@@ -46,7 +46,7 @@ void atomic(Wave& w, const Inst& i, bool compares, T (*f)(T, T, T)) {
       for (int k = 0; k < words; k++) d[k][l] = o[k];
     }
   }
-  w.issued[VM]++;
+  issue(w, VM);
   synchronise(w);
   if (S == FLAT_SPACE) issue_flat(w);
   if (returns)
@@ -63,7 +63,7 @@ void atomic(Wave& w, const Inst& i, bool compares, T (*f)(T, T, T)) {
 }
 void fence(Wave& w, const Inst&) {
   synchronise(w);
-  w.issued[VM]++;
+  issue(w, VM);
 }
 }  // namespace
 

@@ -278,19 +278,37 @@ void after_mfma(Wave& w, const Inst&, int code, int count, int passes, int kind)
     w.vflag[r] |= 8;
   }
 }
-// s_waitcnt (section 4.4): vector memory and LDS complete in order, scalar loads in any, flat ones count in both.
-void wait(Wave& w, u32 vm, u32 lgkm) {
-  auto advance = [&](Counter c, u32 left) {
-    u32 to = w.issued[c] > left ? w.issued[c] - left : 0;
-    if (to > w.done[c]) w.done[c] = to;
-  };
-  bool flat = w.flat > w.done[VM];
-  if (vm < 63 && !(flat && vm > 0)) advance(VM, vm);
-  if (lgkm < 15) {
-    if (!(flat && lgkm > 0)) advance(LDS_OP, lgkm);
-    if (lgkm == 0) advance(SMEM_OP, 0);
-  }
+namespace {
+// All but the last `left` operations of a counter are done.
+void complete(Wave& w, Counter c, u32 left) {
+  u32 to = w.issued[c] > left ? w.issued[c] - left : 0;
+  if (to > w.done[c]) w.done[c] = to;
+}
+void settle_completed(Wave& w) {
   if (!w.arrivals.empty()) arrive(w);
   auto& p = w.pending;
   p.erase(std::remove_if(p.begin(), p.end(), [&](const Pending& x) { return x.seq <= w.done[x.counter]; }), p.end());
+}
+bool flat_pending(const Wave& w) { return w.flat > w.done[VM]; }
+}  // namespace
+
+// A counter that is full holds back the next operation until one is done. The manuals do not say so, but LLVM relies on
+// it: for a result that more operations have followed than a counter holds, it waits for one less than the counter's
+// largest value (SIInsertWaitcnts.cpp, WaitcntBrackets::determineWait).
+void issue(Wave& w, Counter c) {
+  const u32 most = c == VM ? MOST_VM : MOST_LGKM;
+  w.issued[c]++;
+  if (w.issued[c] - w.done[c] <= most || flat_pending(w)) return;
+  complete(w, c, most);
+  settle_completed(w);
+}
+// s_waitcnt (section 4.4): vector memory and LDS complete in order, scalar loads in any, flat ones count in both.
+void wait(Wave& w, u32 vm, u32 lgkm) {
+  bool flat = flat_pending(w);
+  if (vm < MOST_VM && !(flat && vm > 0)) complete(w, VM, vm);
+  if (lgkm < MOST_LGKM) {
+    if (!(flat && lgkm > 0)) complete(w, LDS_OP, lgkm);
+    if (lgkm == 0) complete(w, SMEM_OP, 0);
+  }
+  settle_completed(w);
 }
