@@ -1,8 +1,8 @@
 """The workspace's sessions: ``nox -l`` lists them, ``nox -s tests`` runs one.
 
 Each installs what it needs in one pip command, held to ``constraints.txt``. The sessions ``ci*`` do the work of several
-others in one environment each, so that torch is installed four times and not eleven; CONTRIBUTING.md says what they
-leave to the whole sessions.
+others in one environment each, so that torch is installed four times and not eleven; docs/maintainers/sessions.md says
+what they leave to the whole sessions.
 """
 
 import functools
@@ -127,11 +127,11 @@ def interpret(session: nox.Session) -> None:
     session.run("opmux", "conformance", "triton", *arguments, env=environment)
 
 
-def check_machine_code(session: nox.Session, arch: str) -> None:
-    """Compile for an arch and hold the machine code to its record; arguments go to the command."""
+def check_machine_code(session: nox.Session, arch: str, *arguments: str) -> None:
+    """Compile for an arch and hold the machine code to its record; the session's arguments go to the command too."""
     folder = ROOT / TRITON / "machine-code"
     files = ["--expected", str(folder / f"{arch}.json"), "--known", str(folder / "known.toml")]
-    session.run("opmux", "machine-code", arch, *files, *session.posargs)
+    session.run("opmux", "machine-code", arch, *files, *arguments, *session.posargs)
 
 
 @nox.session(name="test-sm90-oldest")
@@ -304,10 +304,17 @@ def foreign(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format, and that CI runs every session."""
-    session.install("ruff==0.17.6")
+    session.install("ruff==0.17.6", "clang-format==21.1.8")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("clang-format", "--dry-run", "--Werror", *c_sources())
     session.run("python", "scripts/check_ci.py", *sorted(nox.registry.get()))
+
+
+def c_sources() -> list[str]:
+    """C++ and CUDA of the packages; CK's templates are laid out by hand, since their types outgrow a line."""
+    found = (file for file in (ROOT / "packages").rglob("*.[ch]*") if file.suffix in (".cpp", ".cuh", ".h"))
+    return sorted(str(file.relative_to(ROOT)) for file in found if not file.is_relative_to(ROOT / CK))
 
 
 @nox.session
@@ -411,7 +418,7 @@ def ci_oldest(session: nox.Session) -> None:
     session.install("--constraint", OLDEST, f"{CORE}[cli,testing]", TRITON, f"{TRANSFORMERS}[testing]", "pytest-xdist")
 
     def machine_code(session: nox.Session) -> None:
-        check_machine_code(session, "sm_90")
+        check_machine_code(session, "sm_90", "--sample")
 
     def patches(session: nox.Session) -> None:
         tests = [*DISTRIBUTED, "-k", "not compile", f"{TRANSFORMERS}/tests"]
