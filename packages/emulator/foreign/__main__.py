@@ -52,8 +52,9 @@ Hand-written code breaks rules that compilers keep. Each kind was traced:
 {judgements}
 
 Faults of the emulator that these programs showed, mended since, each with a test: VGPR indexing (`s_set_gpr_idx_on`)
-and VSKIP were missing, M0 was cut to 64 KiB in loads directly into the 160 KiB of LDS of gfx950, and waves that wait at
-barriers of their own were judged, though the hardware only counts arrivals.
+and VSKIP were missing, M0 was cut to 64 KiB in loads directly into the 160 KiB of LDS of gfx950, and two things were
+judged that the hardware allows: waves that wait at barriers of their own, since it only counts arrivals, and reads of
+LDS that more accesses follow than lgkmcnt holds, since a full counter holds these back.
 
 Not run: the multi-GPU programs, the backward pass of attention, and programs with persistent workgroups. An earlier
 version of this page had a wrong result of `mla_dec_stage1_bf16_a16w16_subQ128_mqa128.co`. The fault was in how it was

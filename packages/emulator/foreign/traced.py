@@ -35,15 +35,6 @@ TRACED = (
         "arrive early.",
     ),
     (
-        "LDS read without a wait", "outstanding", "no s_waitcnt lgkmcnt", ".*",
-        "Real by the rule, counted by hand. In `fwd_hd192_hd128_bf16.co`, the `lgkmcnt(8)` of 0x25f8 leaves the eight "
-        "reads into a192 to a207 (from 0x2570 on), 24 further reads follow, and 0x2884 uses a192 without a wait. In "
-        "the experts' program with VSKIP, the 16 reads into v64 to v79 (from 0x22b8 on) are followed by waits with "
-        "`lgkmcnt(15)` only, and stored at 0x2bd8, hundreds of matrix instructions later. The counter holds 15: if the "
-        "hardware stops issuing LDS accesses when it is full, which the manuals do not say, the reads of the first "
-        "program are over in time.",
-    ),
-    (
         "LDS shared without a barrier", "lds-race", ".*", ".*",
         "Real by the rule: nothing orders the waves. In the int8 product of 128x128 it is a prefetch after the last "
         "step, whose value nobody uses, and the buffer that the epilogue uses again. In MLA, the `lgkmcnt(8)` of "

@@ -294,7 +294,7 @@ bool flat_pending(const Wave& w) { return w.flat > w.done[VM]; }
 
 // A counter that is full holds back the next operation until one is done. The manuals do not say so, but LLVM relies on
 // it: for a result that more operations have followed than a counter holds, it waits for one less than the counter's
-// largest value (SIInsertWaitcnts.cpp, WaitcntBrackets::determineWait).
+// largest value (SIInsertWaitcnts.cpp, WaitcntBrackets::determineWait). AMD's hand-written programs wait so, too.
 void issue(Wave& w, Counter c) {
   const u32 most = c == VM ? MOST_VM : MOST_LGKM;
   w.issued[c]++;
