@@ -9,8 +9,14 @@ from opmux_cutile.tiles import power_of_two
 
 
 def paged_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
-    """Up to 64 rows, and 64 keys of a step, or 32 where heads are wide."""
+    """Up to 64 rows, and 64 keys of a step, or 32 where heads are wide.
+
+    Room for two blocks on a Hopper multiprocessor keeps sinks of narrow heads from spilling: with more registers, more
+    of the next step is begun before this one ends.
+    """
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    if arch.name == "sm_90" and widest <= 64:
+        return AttentionConfig(64, 64, 4, 2)
     return AttentionConfig(64, 32 if widest > 128 else 64, 4)
 
 
