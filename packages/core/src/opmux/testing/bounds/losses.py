@@ -193,7 +193,7 @@ def _products(given: Given, layer: _Linear, factors: Tensor) -> tuple[Allowance,
     repeated = model.repeated.get()
     root_weight = whole.sqrt().T @ x if repeated else (whole.T @ x.square()).sqrt()
     # A token's rounding errors are those of a whole row: where few tokens matter they do not average out along it. Of
-    # one token the error is at most the root itself, which is 1.6 times what a long row is allowed.
+    # one token the error may be the root itself, 1.6 times what a long row is allowed; logits in its sum add to it.
     matter = whole.sum(0).square() / whole.square().sum(0).clamp_min(1e-300)
     along_rows = 1 + 0.7 / matter.clamp_min(1.0).sqrt()
     noise_x = given.noise(root_x, root_x * 0)
