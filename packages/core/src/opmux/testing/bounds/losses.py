@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from opmux.testing.bounds import model
-from opmux.testing.bounds.model import ROUNDED_PROBABILITIES, Allowance, Given, derives, roundings, row_sums
+from opmux.testing.bounds.model import Allowance, Given, derives, roundings, row_sums
 
 _NEVER = -1e30
 """A logit whose class has no share."""
@@ -161,12 +161,6 @@ def _fused_loss(given: Given, layer: _Linear) -> Allowance:
     return Allowance(_reduced(given, magnitude, layer.tokens), noise)
 
 
-def _swayed(logits: Tensor) -> Tensor:
-    """By how much of itself the exponential of a logit may change where that is rounded to bfloat16, in roundoffs."""
-    moved = (ROUNDED_PROBABILITIES * logits.abs()).clamp(1e-6, 1.0)
-    return logits.abs() * torch.expm1(moved) / moved
-
-
 def _products(given: Given, layer: _Linear, factors: Tensor) -> tuple[Allowance, Allowance]:
     """The allowances of the gradients of x and weight, for these gradients of the tokens' losses."""
     tokens, vocab = layer.tokens, layer.weight.shape[0]
@@ -185,17 +179,15 @@ def _products(given: Given, layer: _Linear, factors: Tensor) -> tuple[Allowance,
     of_weight = (column * (error + roundings(count) * slopes)).T @ x
     if not given.sixteen:
         return Allowance(of_x.reshape(given["x"].shape)), Allowance(of_weight)
-    swayed = flat(_swayed(layer.logits))
-    own = column.square() * ((curvature * swayed).square() + given.kept(slopes).square())
-    common = row_sums((shares * swayed).square()).sqrt()
+    own = column.square() * ((curvature * flat(layer.logits)).square() + given.kept(slopes).square())
+    common = row_sums((shares * flat(layer.logits)).square()).sqrt()
     root_x = (own @ weight.square()).sqrt() + column * common * (curvature @ layer.weight).abs()
     whole = own + (column * common * curvature).square()
     repeated = model.repeated.get()
     root_weight = whole.sqrt().T @ x if repeated else (whole.T @ x.square()).sqrt()
-    # A token's rounding errors are those of a whole row: where few tokens matter they do not average out along it. Of
-    # one token the error may be the root itself, 1.6 times what a long row is allowed; logits in its sum add to it.
+    # A token's rounding errors are those of a whole row: where few tokens matter they do not average out along it.
     matter = whole.sum(0).square() / whole.square().sum(0).clamp_min(1e-300)
-    along_rows = 1 + 0.7 / matter.clamp_min(1.0).sqrt()
+    along_rows = 1 + 0.6 / matter.clamp_min(1.0).sqrt()
     noise_x = given.noise(root_x, root_x * 0)
     noise_weight = given.noise(root_weight, root_weight * 0)
     shape = given["x"].shape
