@@ -180,7 +180,7 @@ def test_another_table_is_refused_whole(tmp_path) -> None:
     ("content", "reason"),
     [
         (bytes(range(256)), "cannot be read: UnicodeDecodeError: "),
-        (HEADER.encode() + b"304," + b"9" * 200_000 + b",1280\n", "cannot be read: Error: field larger than field "),
+        (HEADER.encode() + b"304," + b"9" * 200_000 + b",1280,8192,13,0,30.5," + TILE.encode(), "`M` expected "),
         (HEADER.encode() + b"304,51\0,1280,8192,13,0,30.5," + TILE.encode(), "`M` expected a number from 1 on, got "),
         (HEADER.encode() + b"304,512,1280,8192,13,0,=1," + TILE.encode() + b",,,0", "scaled_linear: `time_us` "),
         (HEADER.encode() + b"304,512,1280,8192,13,0", "`kernelName` expected a name as a8w8_rowwise_"),
@@ -198,6 +198,14 @@ def test_hostile_tables_are_refused_and_named(tmp_path, monkeypatch, content, re
     assert report.ops == {}
     (refusal,) = report.refused
     assert refusal.reason.startswith(reason)
+
+
+def test_a_field_of_any_length_spoils_its_own_row_alone(tmp_path) -> None:
+    good = f"304,512,1280,8192,13,0,30.5,{TILE},0.9,238.6,0.0"
+    spoilt, rest = read(table(tmp_path, good.replace("512", "9" * 200_000), "", good))
+    assert isinstance(spoilt, BadRow)
+    assert len(spoilt.reason) < 100
+    assert rest["line"] == 4
 
 
 def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path) -> None:
