@@ -64,6 +64,9 @@ def tiny(family: str) -> Iterator[Case]:
     k = 400 if family.endswith("fp8") else 200
     yield Case((5, 0, 130), 136, k, large(64, 64, 1, stages=2), spare=3)
     yield Case((200, 20), 136, k, large(128, 96, 2, 2, stages=2))
+    if family.endswith("fp8"):
+        yield Case((5, 0, 130), 264, k, Config("large", 128, 256, 2, 2, 1, 8, pieces=2), spare=3)
+        yield Case((200, 20), 264, k, Config("large", 64, 64, 2, 1, 2, 8, pieces=2, share_x=True))
 
 
 def timed(family: str) -> Iterator[tuple[int, int, int, int, list[Config]]]:

@@ -107,6 +107,9 @@ def tiny(family: str) -> Iterator[Case]:
             yield Case(300, 136, k, large(128, 96, 2, 2, stages=2, alternate=4))
             yield Case(300, 136, k, Config("large", 128, 128, 2, 2, 2, 8, pieces=2))
             yield Case(300, 264, k, Config("large", 64, 64, 3, 1, 4, 8, pieces=2, share_x=True))
+            yield Case(300, 264, k, Config("large", 128, 256, 2, 2, 1, 8, pieces=2), by_columns=True)
+            yield Case(600, 136, k, Config("large", 256, 128, 2, 2, 2, 8, pieces=1), "float32")
+            yield Case(300, 136, k, Config("large", 64, 96, 2, 1, 4, 8))
     else:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
@@ -118,6 +121,8 @@ def tiny_added() -> list[Config]:
         large(128, 64, 2, stages=2),
         large(64, 96, 1, 2, stages=3),
         large(128, 96, 2, 2, stages=2, alternate=4),
+        Config("large", 128, 64, 2, 2, 2, 8, pieces=2),
+        Config("large", 128, 256, 2, 2, 1, 8, pieces=2),
     ]
 
 

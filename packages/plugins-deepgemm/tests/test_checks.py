@@ -117,7 +117,7 @@ def test_added_products_under_a_sanitizer_are_compared(on_cpu, monkeypatch, caps
 
     monkeypatch.setattr(on_gpu.launching, "multiply", added)
     on_gpu.check_added(*on_gpu.TINY_ADDED, on_gpu.tiny_added(), "cpu")
-    assert "added: 3 configs right" in capsys.readouterr().out
+    assert "added: 5 configs right" in capsys.readouterr().out
     monkeypatch.setattr(on_gpu.launching, "multiply", lambda *_, **__: None)
     with pytest.raises(SystemExit):
         on_gpu.check_added(*on_gpu.TINY_ADDED, on_gpu.tiny_added(), "cpu")
