@@ -4,6 +4,9 @@ The shapes of DeepGEMM's table, and others about them, of every op that this bac
 backend, by Triton and by the vendor's libraries where they take it, side by side; so the rows say which one is chosen.
 `--out h200.measured --limit 150` measures as many as the time allows, of each op in turn; the same command goes on
 where it stopped. `--dry` lists the points and measures nothing.
+
+The other backends ship rows of their own, so those of this one suffice: `--backends deepgemm --most-configs 2 --jobs 0`
+measures the model's choice and its runner-up, and with a bundle of their kernels it compiles nothing.
 """
 
 import argparse
@@ -90,7 +93,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("records.measured"))
     parser.add_argument("--limit", type=float, help="seconds after which no further point is begun")
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), help="backends that are measured")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--patience", type=float, default=20, help="seconds that a step of a config may take")
     parser.add_argument("--most-configs", type=int, default=4, help="configs of each implementation to try")
     parser.add_argument("--jobs", type=int, default=8, help="processes that compile a point's configs together")
     parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
@@ -106,8 +111,8 @@ def main() -> int:
         sys.stdout.flush()
 
     tuned = opmux.tune(
-        shapes=found, out=given.out, backends=BACKENDS, limit_s=given.limit, rounds=given.rounds,
-        most_configs=given.most_configs, jobs=given.jobs, progress=told,
+        shapes=found, out=given.out, backends=given.backends, limit_s=given.limit, rounds=given.rounds,
+        most_configs=given.most_configs, patience_s=given.patience, jobs=given.jobs, progress=told,
     )  # fmt: skip
     sys.stdout.write(f"{tuned}\n")
     return int(tuned.rows == 0)
