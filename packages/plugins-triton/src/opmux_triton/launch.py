@@ -31,6 +31,7 @@ from opmux.plugin import (
 )
 from opmux_triton import build_reports, bundled, deferred
 from opmux_triton.archs import SATURATING, fp8_flavour
+from opmux_triton.cache_keys import settle
 from opmux_triton.interpreter import INTERPRETED
 
 _HANDLES: dict[Any, "Handle"] = {}
@@ -250,6 +251,7 @@ def _build(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], meta:
             "captured; run the call once before the capture"
         )
     try:
+        settle(kernel)
         with build_reports.reported(), bundled.layered(lambda: device_arch("cuda", torch.cuda.current_device()).name):
             compiled, run = _compiled(kernel, grid, arguments, meta)
     except (BuildFailed, BuildDeferred):  # compiling is forbidden, or not to be waited for: said as it is

@@ -12,6 +12,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from opmux_triton.archs import wave_size
+from opmux_triton.cache_keys import settle
 from opmux_triton.launch import Launch
 
 TALL = 64
@@ -61,6 +62,7 @@ def compile_launch(launch: Launch, arch: str) -> tuple[Any, tuple[Any, ...]]:
     target = target_of(arch)
     backend = make_backend(target)
     kernel = launch.kernel
+    settle(kernel)
     binder = create_function_from_signature(kernel.signature, kernel.params, backend)
     given: Mapping[str, Any] = {"debug": False, **launch.meta}
     bound, specialization, options = binder(*launch.arguments, **given)
