@@ -4,6 +4,8 @@
 in turn; the same command goes on where it stopped. Only the configs of heuristics are measured by
 default: that is what a call runs whose shape no row describes, and whose time is predicted from the rows. With
 `--quantised`, the ops are those on 8-bit codes, and grouped products. `--dry` lists the points and measures nothing.
+With ``--dry --shapes FILE`` they are written for ``packages/plugins-triton/benchmarks/compile_ahead.py``, which
+compiles kernels beside a run with ``--jobs 0``.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 
 import opmux
-from opmux.shapes import Point
+from opmux.shapes import Point, write_shapes
 from opmux.tuner import Progress
 from opmux.tuner.drawing import draw, point_of
 
@@ -175,10 +177,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--most-configs", type=int, default=1, help="configs of each implementation to try")
     parser.add_argument("--device", help="cpu or cuda; by default GPUs if there are some")
+    parser.add_argument(
+        "--jobs", type=int, help="processes that compile, as `opmux tune` has them; 0 where kernels are there"
+    )
     parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
+    parser.add_argument("--shapes", type=Path, help="with --dry: write the points to this file of shapes instead")
     given = parser.parse_args()
     turns = QUANTISED_TURNS if given.quantised else TURNS
     found = points([op for op in turns if not given.op or op in given.op], given.random, given.seed)
+    if given.dry and given.shapes:
+        write_shapes(given.shapes, found)
+        return 0
     if given.dry:
         sys.stdout.write("".join(f"{p.key}\n" for p in found) + f"{len(found)} points\n")
         return 0
@@ -194,6 +203,7 @@ def main() -> int:
         limit_s=given.limit,
         rounds=given.rounds,
         most_configs=given.most_configs,
+        jobs=given.jobs,
         device=given.device,
         progress=told,
     )

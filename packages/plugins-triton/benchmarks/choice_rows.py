@@ -19,11 +19,10 @@ from opmux.bench.peers import peers_of
 from opmux.bench.results import spread
 from opmux.planning.takers import Taker, takers
 from opmux.plugin import Priority
-from opmux.plugins import loading
 from opmux.shapes import Point
 from opmux.tuner.checking import Agreement, Prepared
 
-WHOLE_CALLS, WHOLE_S, WHOLE_ROUNDS = 200, 0.02, 5
+WHOLE_CALLS, WHOLE_S, WHOLE_ROUNDS = 200, 0.01, 5
 """A sample of whole calls: this many one after another, or as many as fit into the time; and how many samples."""
 
 Run = Callable[[], Any]
@@ -35,23 +34,6 @@ def accepting(point: Point, prepared: Prepared, device: torch.device) -> list[Ta
     found = takers(point.definition.public, *tensors.values(), arch=arch_of(device), **options)
     least = Priority.REFERENCE + (device.type == "cuda")
     return [taker for taker in found if taker.implementation.priority >= least]
-
-
-def built(point: Point, device: torch.device) -> str:
-    """Run what a call may choose from once, so that its kernels are in the cache on disk.
-
-    Returns:
-        What went wrong; empty if nothing did.
-    """
-    loading.ensure_loaded()
-    with torch.no_grad():
-        prepared = Prepared(point, device, exact=False)
-        for taker in accepting(point, prepared, device):
-            prepared.results(taker.bound(taker.config()))
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()  # other processes use the device too
-    return ""
 
 
 class Measuring:

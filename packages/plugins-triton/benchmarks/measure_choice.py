@@ -1,10 +1,12 @@
 """The choice on calls that tuning never saw: what opmux chose, what else it could have chosen, and torch's own calls.
 
 ``python benchmarks/measure_choice.py --seed N --out FILE.json [--per-group 60] [--limit 200] [--group NAME]...`` draws
-calls (``choice_shapes.py``). Processes compile what the calls need, then one measures: every implementation that
-accepts a call, in the config that it would get, and torch's own ways to do it, interleaved, device time on a cold
-cache. On the smallest calls of each group it also measures whole calls, host time included. The same command goes on
-where a run stopped. ``scripts/choice_page.py`` makes the page from the result. ``--small`` runs small calls on a CPU.
+calls (``choice_shapes.py``). Processes compile the Triton kernels that the calls need, without the device
+(``compile_ahead.py``), and meanwhile one measures: every implementation that accepts a call, in the config that it
+would get, and torch's own ways to do it, interleaved, device time on a cold cache. Calls come in turns of their groups.
+On the smallest calls of each group it also measures whole calls, host time included: once nothing compiles any more, as
+that takes the processors. The same command goes on where a run stopped. ``scripts/choice_page.py`` makes the page from
+the result. ``--small`` runs small calls on a CPU.
 """
 
 import argparse
@@ -12,8 +14,8 @@ import json
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -21,19 +23,24 @@ from typing import Any
 
 import choice_shapes
 import torch
-from choice_rows import Measuring, built
+from choice_rows import Measuring
+from compile_ahead import POLL_S, Ahead
 
 from opmux import tuning
-from opmux.bench.isolated import complaints, in_one_line
+from opmux.arch import arch_of
+from opmux.bench.isolated import in_one_line
 from opmux.bench.plots.summary import geometric_mean
 from opmux.bench.work import measure_ceilings
+from opmux.running import builds
 from opmux.shapes import Point
 from opmux.tuner.machine import machine_of
 from opmux.tuner.weights import weight
 from opmux.tuning import store
 
-BUILD_SHARE = 0.5
-"""The part of the time limit in which calls are compiled; what is not finished by then is left for another run."""
+WHOLE_SHARE = 0.6
+"""The part of the time limit after which whole calls are measured even if something still compiles."""
+MOST_HELD = 2**35
+"""Bytes of the device that torch may keep between calls."""
 WHOLE_OF = 4
 """The smallest calls of each group on which whole calls are measured."""
 SAVE_EVERY_S = 5.0
@@ -44,20 +51,25 @@ LOW = 0.92
 """A speedup over torch that the summary counts as low."""
 
 
-def compiled(todo: list[tuple[str, Point]], device: torch.device, jobs: int, limit_s: float) -> list[tuple[str, Point]]:
-    """Compile what calls need, in their order, until the time is up; returns those that are finished."""
-    if not jobs:
-        return todo
-    began, finished = time.perf_counter(), set()
-    works = [(point, device) for _, point in todo]
-    for number, said in complaints(built, works, workers=jobs, limit_s=120):
-        finished.add(number)
-        if said:
-            print(f"not built: {todo[number][1].key}: {said}", flush=True)
-        if time.perf_counter() - began > limit_s:
-            break
-    print(f"{len(finished)} of {len(todo)} calls compiled in {time.perf_counter() - began:.0f} s", flush=True)
-    return [each for number, each in enumerate(todo) if number in finished]
+def in_turn(
+    calls: Sequence[tuple[str, Point]], last: Collection[str], ahead: Ahead, until: float, whole_from: float
+) -> Iterator[tuple[str, Point]]:
+    """Calls as they can be measured: in their order, those of ``last`` once nothing compiles, until the time is up.
+
+    Args:
+        calls: groups and calls.
+        last: the keys of calls whose whole time is measured.
+        ahead: what compiles their kernels.
+        until: the time, as `time.perf_counter` has it, from which no further call comes.
+        whole_from: the time from which those of ``last`` come although something compiles.
+    """
+    early = deque(call for call in calls if call[1].key not in last)
+    late = deque(call for call in calls if call[1].key in last)
+    while (early or late) and (now := time.perf_counter()) < until:
+        waiting = late if late and (not early or not ahead.busy or now > whole_from) else early
+        while not ahead.ready(waiting[0][1]) and time.perf_counter() < until:
+            time.sleep(POLL_S)
+        yield waiting.popleft()
 
 
 def kept(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
@@ -181,25 +193,27 @@ def main(words: list[str] | None = None) -> int:
     head = head_of(device, given)
     rows = kept(given.out, head)
     done = {row["key"] for row in rows}
-    # Whole calls are measured on the smallest of all, which come first.
     first = set(smallest(calls))
-    todo = sorted((c for c in calls if c[1].key not in done), key=lambda call: call[1].key not in first)
-    ready = compiled(todo, device, given.jobs, BUILD_SHARE * given.limit)
+    todo = [call for call in calls if call[1].key not in done]
+    ahead = Ahead([point for _, point in todo], arch_of(device).name, given.jobs)
+    print(f"{ahead.kernels} kernels to compile, after {time.perf_counter() - began:.0f} s", flush=True)
     measuring, saved = Measuring(device, given.rounds, given.call_limit), time.perf_counter()
     with torch.no_grad():
-        for group, point in ready:
-            if time.perf_counter() - began > given.limit:
-                break
+        for group, point in in_turn(todo, first, ahead, began + given.limit, began + WHOLE_SHARE * given.limit):
             try:
                 rows.append({"key": point.key, **measuring.row(group, point, point.key in first)})
             except Exception as error:  # one call's failure must not lose the others
                 print(f"not measured: {point.key}: {in_one_line(error)}", flush=True)
-            if device.type == "cuda":
+            if device.type == "cuda" and torch.cuda.memory_reserved(device) > MOST_HELD:
                 torch.cuda.empty_cache()
             if time.perf_counter() - saved > SAVE_EVERY_S:
                 write(given.out, head, rows)
                 saved = time.perf_counter()
     write(given.out, head, rows)
+    print(f"{ahead}; {builds.total().count} compiled where they were measured", flush=True)
+    for problem in ahead.problems:
+        print(f"not compiled: {problem}", flush=True)
+    ahead.close()
     for line in summaries(rows):
         print(line, flush=True)
     for row in rows:

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-MODULES = ("measure_choice", "choice_rows", "choice_peers", "choice_shapes", "measure_attention", "measure_products")
+MODULES = ("measure_choice", "compile_ahead", "choice_rows", "choice_peers", "choice_shapes")
+MODULES += ("measure_attention", "measure_products")
 QUICK = ["--seed", "3", "--small", "--per-group", "1", "--rounds", "3", "--group", "linear-decode"]
 QUICK += ["--group", "linear_backward"]
 
