@@ -8,6 +8,7 @@ from torch import Tensor
 
 from opmux.dtypes import name_of
 from opmux.testing.bounds import CODES_APART, CODES_FRACTION, ROUNDED_PROBABILITIES, Allowance
+from opmux.testing.bounds.model import averaged
 
 LARGEST_TOLD = 1e300
 """The value of an infinite error in a report, because JSON has no infinity."""
@@ -161,13 +162,13 @@ def _norm_ratio(error: Tensor, terms: _Terms, along_rows: Tensor | None = None) 
     weights = terms.rounding.square()
     alike = weights.sum(-1).square() / weights.square().sum(-1).clamp_min(1e-300)
     mean_square = torch.clamp(0.125 * (1 + 6 / alike.clamp_min(1.0).sqrt()), max=0.25)
-    averaged: Tensor | float = min(1.0, 0.25 + 2 / math.sqrt(max(1, count)))
+    share: Tensor | float = averaged(count)
     if along_rows is not None:
-        averaged = averaged * along_rows
+        share = share * along_rows
     rounding, soft, noise, rounded, norm = (
         torch.linalg.vector_norm(t, dim=-1) for t in (terms.rounding, terms.soft, terms.noise, terms.rounded, error)
     )
-    bound = torch.maximum(2 * mean_square.sqrt() * rounding, rounded) + soft + averaged * noise
+    bound = torch.maximum(2 * mean_square.sqrt() * rounding, rounded) + soft + share * noise
     return _ratio(norm, bound)
 
 

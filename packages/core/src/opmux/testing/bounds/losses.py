@@ -12,10 +12,23 @@ import torch
 from torch import Tensor
 
 from opmux.testing.bounds import model
-from opmux.testing.bounds.model import Allowance, Given, derives, roundings, row_sums
+from opmux.testing.bounds.model import (
+    OF_A_ROOT,
+    ROUNDED_PROBABILITIES,
+    Allowance,
+    Given,
+    averaged,
+    derives,
+    roundings,
+    row_sums,
+)
 
 _NEVER = -1e30
 """A logit whose class has no share."""
+_LARGEST_CHANGE = 8.0
+"""Of an exponent: what is more changes no bound, and could overflow."""
+_LEAST_OF_ONE = 0.6
+"""By what the noise of a row of one token exceeds that of a long row at least."""
 _EXPONENTIAL = 8.0  # exp, tanh or log, a product or two: two ulp each in the usual libraries
 
 
@@ -185,9 +198,9 @@ def _products(given: Given, layer: _Linear, factors: Tensor) -> tuple[Allowance,
     whole = own + (column * common * curvature).square()
     repeated = model.repeated.get()
     root_weight = whole.sqrt().T @ x if repeated else (whole.T @ x.square()).sqrt()
-    # A token's rounding errors are those of a whole row: where few tokens matter they do not average out along it.
-    matter = whole.sum(0).square() / whole.square().sum(0).clamp_min(1e-300)
-    along_rows = 1 + 0.6 / matter.clamp_min(1.0).sqrt()
+    sway = torch.expm1((ROUNDED_PROBABILITIES * (flat(layer.logits).abs() + common)).clamp(max=_LARGEST_CHANGE))
+    largest = column * (curvature * sway / ROUNDED_PROBABILITIES + given.kept(slopes))
+    along_rows = _along_rows(whole, largest, layer.x.shape[-1])
     noise_x = given.noise(root_x, root_x * 0)
     noise_weight = given.noise(root_weight, root_weight * 0)
     shape = given["x"].shape
@@ -195,6 +208,35 @@ def _products(given: Given, layer: _Linear, factors: Tensor) -> tuple[Allowance,
         Allowance(of_x.reshape(shape), None if noise_x is None else noise_x.reshape(shape)),
         Allowance(of_weight, noise_weight, along_rows=along_rows),
     )
+
+
+def _along_rows(squares: Tensor, largest: Tensor, hidden: int) -> Tensor:
+    """By what the noise of a row of the weight's gradient exceeds that of independent errors.
+
+    Row c of the gradient is the sum over tokens t of ``g[t, c] * x[t]``. An error of g[t, c] is one number for the
+    whole row: nothing averages out along the row, only over the tokens that matter. Let u be the unit roundoff of
+    bfloat16. An implementation that rounds as is allowed computes g from logits ``l + d`` with
+    ``|d[t, c]| <= u * |l[t, c]|``. A share p, the exponential of a logit less the log-sum-exp, becomes
+    ``p * exp(d[t, c] - D[t])``, where ``D[t]`` is about the mean of ``d[t]`` weighted by the shares: where one class has
+    nearly all of them, ``|D[t]|`` reaches u times its logit; where many have, their errors cancel as the root of the
+    squares says. Then g is rounded, by at most ``u * |g[t, c]|``. So the error of g is at most ``largest``:
+    ``p * (exp(u * |l| + |D|) - 1) + u * |g|``. It is reached: where a logit lies half a step from what it is rounded to,
+    and the largest logit half a step to the other side. Three errors of one size that add up are sqrt(3) times the root
+    of their squares, and more by as much as the exponential is not linear; of a long row with independent errors
+    ``averaged * OF_A_ROOT`` of that root is allowed (0.7). Where n tokens matter alike, the mean of the squares of their
+    errors differs from its expectation by a part of about ``1 / sqrt(n)``.
+
+    Args:
+        squares: the square of each token's noise in each row, ``(tokens, vocab)``.
+        largest: the largest error of each, in unit roundoffs of bfloat16.
+        hidden: the length of a row.
+    """
+    matter = squares.sum(0).square() / squares.square().sum(0).clamp_min(1e-300)
+    of_root = (largest.square().sum(0) / squares.sum(0).clamp_min(1e-300)).sqrt()
+    share = averaged(hidden)
+    # A row whose elements are within their own bounds, of OF_A_ROOT, is within those bounds as a whole.
+    of_one = (of_root / (share * OF_A_ROOT) - 1).clamp_min(_LEAST_OF_ONE).clamp_max(max(_LEAST_OF_ONE, 1 / share - 1))
+    return 1 + of_one / matter.clamp_min(1.0).sqrt()
 
 
 @derives("fused_linear_cross_entropy_gradients")

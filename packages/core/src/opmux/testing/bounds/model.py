@@ -14,6 +14,9 @@ from opmux.callpath.op import Op
 ROUNDED_PROBABILITIES = 2.0**-8
 """Unit roundoff of bfloat16."""
 
+OF_A_ROOT = 2.5
+"""How much noise an element may have, in roots of the sum of the squares of what is rounded."""
+
 CODES_APART = 1
 CODES_FRACTION = 1e-3
 SCALE_ULPS = 2.0
@@ -100,7 +103,7 @@ class Given:
 
     def noise(self, root: Tensor, result: Tensor) -> Tensor | None:
         """The noise of products with rounded probabilities, given the root of the sum of their squares."""
-        return 2.5 * root + result.abs() if self.sixteen else None
+        return OF_A_ROOT * root + result.abs() if self.sixteen else None
 
 
 repeated = ContextVar("repeated", default=False)
@@ -127,6 +130,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype == torch.float64:
         return value.nan_to_num(0.0, 0.0, 0.0)
     return value
+
+
+def averaged(count: int) -> float:
+    """The share of the noise of a row of this many elements, with independent errors, that its norm may reach."""
+    return min(1.0, 0.25 + 2 / math.sqrt(max(1, count)))
 
 
 def row_sums(x: Tensor) -> Tensor:
