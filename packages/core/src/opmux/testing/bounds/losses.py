@@ -215,16 +215,16 @@ def _along_rows(squares: Tensor, largest: Tensor, hidden: int) -> Tensor:
 
     Row c of the gradient is the sum over tokens t of ``g[t, c] * x[t]``. An error of g[t, c] is one number for the
     whole row: nothing averages out along the row, only over the tokens that matter. Let u be the unit roundoff of
-    bfloat16. An implementation that rounds as is allowed computes g from logits ``l + d`` with
-    ``|d[t, c]| <= u * |l[t, c]|``. A share p, the exponential of a logit less the log-sum-exp, becomes
-    ``p * exp(d[t, c] - D[t])``, where ``D[t]`` is about the mean of ``d[t]`` weighted by the shares: where one class has
-    nearly all of them, ``|D[t]|`` reaches u times its logit; where many have, their errors cancel as the root of the
-    squares says. Then g is rounded, by at most ``u * |g[t, c]|``. So the error of g is at most ``largest``:
-    ``p * (exp(u * |l| + |D|) - 1) + u * |g|``. It is reached: where a logit lies half a step from what it is rounded to,
-    and the largest logit half a step to the other side. Three errors of one size that add up are sqrt(3) times the root
-    of their squares, and more by as much as the exponential is not linear; of a long row with independent errors
-    ``averaged * OF_A_ROOT`` of that root is allowed (0.7). Where n tokens matter alike, the mean of the squares of their
-    errors differs from its expectation by a part of about ``1 / sqrt(n)``.
+    bfloat16. An implementation that rounds as is allowed computes g from logits ``l + d`` with ``|d[t, c]| <= u *
+    |l[t, c]|``. A share p, the exponential of a logit less the log-sum-exp, becomes ``p * exp(d[t, c] - D[t])``,
+    where ``D[t]`` is about the mean of ``d[t]`` weighted by the shares: where one class has nearly all of them,
+    ``|D[t]|`` reaches u times its logit; where many have, their errors cancel as the root of the squares says. Then g
+    is rounded, by at most ``u * |g[t, c]|``. So the error of g is at most ``largest``: ``p * (exp(u * |l| + |D|) - 1)
+    + u * |g|``. It is reached: where a logit lies half a step from what it is rounded to, and the largest logit half
+    a step to the other side. Three errors of one size that add up are sqrt(3) times the root of their squares, and
+    more by as much as the exponential is not linear; of a long row with independent errors ``averaged * OF_A_ROOT``
+    of that root is allowed (0.7). Where n tokens matter alike, the mean of the squares of their errors differs from
+    its expectation by a part of about ``1 / sqrt(n)``.
 
     Args:
         squares: the square of each token's noise in each row, ``(tokens, vocab)``.
