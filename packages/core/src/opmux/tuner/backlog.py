@@ -3,13 +3,20 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from opmux.shapes.point import Point
+
+_NEAR = 16
+"""How many points a worker looks at for one whose kernels it has loaded, where the time is limited."""
 
 
 class Backlog:
     """Points in the order in which they are worth measuring.
+
+    What an op needs once in a process, such as loading its kernels and the handles of libraries, should be paid by as
+    few workers as keep all of them busy: a worker leaves points of ops that only others have begun to them, as long as
+    there are points for it nearby.
 
     Args:
         points: in that order.
@@ -22,27 +29,41 @@ class Backlog:
         self._began = time.monotonic()
         self._until = None if limit_s is None else time.monotonic() + limit_s
         self._lock = threading.Lock()
+        self._begun: dict[str, set[Hashable]] = {}
         self.skipped = 0
 
-    def take(self, machine: str) -> Point | None:
+    def take(self, machine: str, worker: Hashable = None) -> Point | None:
         """The next point for a machine, or None where there is none or the time is up.
 
         Args:
             machine: its `Machine.identity`.
+            worker: who asks, where there are several.
         """
-        return next(iter(self.take_several(machine, 1)), None)
+        return next(iter(self.take_several(machine, 1, worker)), None)
 
-    def take_several(self, machine: str, most: int) -> list[Point]:
+    def take_several(self, machine: str, most: int, worker: Hashable = None) -> list[Point]:
         """The next points for a machine, none where the time is up."""
         found: list[Point] = []
         with self._lock:
             while self._waiting and len(found) < most and not self._late():
-                point = self._waiting.popleft()
+                place = self._place_for(worker)
+                point = self._waiting[place]
+                del self._waiting[place]
                 if (point.key, machine) in self._done:
                     self.skipped += 1
                 else:
+                    self._begun.setdefault(point.op, set()).add(worker)
                     found.append(point)
         return found
+
+    def _place_for(self, worker: Hashable) -> int:
+        """The place of the first point of an op that this worker has begun, or nobody; 0 where none is near."""
+        near = len(self._waiting) if self._until is None else _NEAR
+        for place, point in zip(range(near), self._waiting, strict=False):
+            begun = self._begun.get(point.op)
+            if begun is None or worker in begun:
+                return place
+        return 0
 
     def put_back(self, points: Sequence[Point]) -> None:
         """Points that were taken and not measured."""

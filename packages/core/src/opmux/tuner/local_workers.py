@@ -75,10 +75,10 @@ def _work(
     requests: list[Request] = []
     try:
         machine = station.machine()
-        while (point := backlog.take(identity(machine))) is not None:
+        while (point := backlog.take(identity(machine), station.device)) is not None:
             requests.append(request_of(point))
             ahead = min(station.ahead(requests[0]) - 1, backlog.left // stations)  # the others have work too
-            requests += map(request_of, backlog.take_several(identity(machine), ahead))
+            requests += map(request_of, backlog.take_several(identity(machine), ahead, station.device))
             station.build(requests)
             while True:  # the first is measured however long building took: a run makes progress
                 answers.put((station.measure(requests.pop(0)), machine))

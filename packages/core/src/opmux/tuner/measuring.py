@@ -35,6 +35,9 @@ _WITHIN = 1.2
 
 _NO_MEMORY = "out of memory"
 
+_HELD = 2**33
+"""Bytes of the device that a measuring process keeps between points: returning memory takes the driver's locks."""
+
 _BROKEN = 71
 """The exit code of a process whose device no longer answers."""
 
@@ -240,7 +243,7 @@ def serve(device: str, request: Request | None, share: tuple[int, int] | None = 
     if request is None:
         return machine_of(torch.device(device))
     found = measure(device, request) if share is None else build(device, request, *share)
-    if device != "cpu":
+    if device != "cpu" and torch.cuda.memory_reserved() > (_HELD if share is None else 0):
         torch.cuda.empty_cache()  # other processes use the device too
     return found
 

@@ -111,7 +111,7 @@ def _measured(
         pending[actor.machine.remote()] = actor, None
 
     def give(actor: Any) -> None:
-        point = backlog.take(identity(machines[actor]))
+        point = backlog.take(identity(machines[actor]), actor)
         if point is not None:
             pending[actor.measure.remote(request_of(point))] = actor, point
 
