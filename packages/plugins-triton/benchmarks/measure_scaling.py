@@ -2,9 +2,11 @@
 
 ``python benchmarks/measure_scaling.py --random 60 [--most 100] [--gpus 1 --gpus 2] --out FILE.json`` tunes points that
 a seed draws for `OPS`, or with ``--points`` those of a file of shapes or of a tuner's journal: first all of them
-untimed, with every GPU, so that their kernels are in the cache on disk, then with the first GPU, with the first two,
-and so on. In the timed runs no process compiles ahead: what is compared is measuring. Two rates are said of each run:
-of the whole run, in which a process starts for each GPU, and of the part after each has finished its first point.
+untimed, with every GPU, so that their kernels are in the cache on disk (``--compiled``: they are, by
+``compile_ahead.py``), then with the first GPU, with the first two, and so on. In the timed runs no process compiles
+ahead: what is compared is measuring. With ``--seconds`` the first run ends after that time, and the others measure the
+points that it has finished. Two rates are said of each run: of the whole run, in which a process starts for each GPU,
+and of the part after each has finished its first point.
 """
 
 import argparse
@@ -86,6 +88,7 @@ def tuned(points: Sequence[Point], given: argparse.Namespace) -> dict[str, Any]:
             shapes=points,
             out=Path(folder) / "scaling.measured",
             device=given.device,
+            limit_s=given.seconds,
             rounds=given.rounds,
             most_configs=given.configs,
             jobs=None if given.ahead else 0,
@@ -94,13 +97,17 @@ def tuned(points: Sequence[Point], given: argparse.Namespace) -> dict[str, Any]:
     return {"finished_s": finished_s, "builds": found.builds, "build_s": found.build_s, "failed": found.failed}
 
 
-def run_of(count: int, given: argparse.Namespace, ahead: bool = False) -> dict[str, Any]:
+def run_of(
+    count: int, given: argparse.Namespace, ahead: bool = False, first: int | None = None, seconds: float | None = None
+) -> dict[str, Any]:
     """Tune in a process that sees the first ``count`` GPUs.
 
     Args:
         count: how many.
         given: the command line.
         ahead: whether processes compile ahead.
+        first: only this many of the points, the first.
+        seconds: after which no further point is begun.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus = (named if named != [""] else [str(index) for index in range(count)])[:count]
@@ -110,6 +117,10 @@ def run_of(count: int, given: argparse.Namespace, ahead: bool = False) -> dict[s
         words += ["--points", str(given.points)]
     if ahead:
         words.append("--ahead")
+    if first is not None:
+        words += ["--first", str(first)]
+    if seconds is not None:
+        words += ["--seconds", str(seconds)]
     if given.device:
         words += ["--device", given.device]
     answer = subprocess.run(
@@ -147,6 +158,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--device", help="cpu: shows that everything works, not how fast anything is")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tune", action="store_true", help="one run with every visible GPU; its figures go to stdout")
+    parser.add_argument("--compiled", action="store_true", help="kernels are in the cache on disk: no untimed run")
+    parser.add_argument("--seconds", type=float, help="after which the first run begins no further point")
+    parser.add_argument("--first", type=int, help="only this many of the points, the first")
     parser.add_argument("--ahead", action="store_true", help="in this run processes compile ahead")
     given = parser.parse_args(words)
     loading.ensure_loaded()
@@ -154,20 +168,23 @@ def main(words: list[str] | None = None) -> int:
         points = points_of(given.points, given.most)
     else:
         points = cheapest(draw(OPS, given.random, given.seed, given.device or "cuda"), given.most)
+    points = points[: given.first]
     if given.tune:
         sys.stdout.write(json.dumps(tuned(points, given)) + "\n")
         return 0
     runs: list[dict[str, Any]] = []
     counts = given.gpus or [1, 2]
-    first = run_of(max(counts), given, ahead=True)
-    sys.stdout.write(f"untimed: {first['builds']} kernels compiled in {first['whole_s']:.0f} s\n")
+    if not given.compiled:
+        untimed = run_of(max(counts), given, ahead=True)
+        sys.stdout.write(f"untimed: {untimed['builds']} kernels compiled in {untimed['whole_s']:.0f} s\n")
     for count in counts:
-        runs.append(run_of(count, given))
+        first = len(runs[0]["finished_s"]) if runs else None
+        runs.append(run_of(count, given, first=first, seconds=None if runs else given.seconds))
         sys.stdout.write(line_of(runs[-1], runs[0]) + "\n")
         sys.stdout.flush()
         if given.out:
             device = "cpu" if given.device else torch.cuda.get_device_name()
-            given.out.write_text(json.dumps({"device": device, "points": len(points), "runs": runs}, indent=0) + "\n")
+            given.out.write_text(json.dumps({"device": device, "points": len(runs[0]["finished_s"]), "runs": runs}, indent=0) + "\n")
     return 0
 
 

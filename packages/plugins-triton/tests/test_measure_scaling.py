@@ -67,3 +67,20 @@ def test_points_are_drawn_where_no_file_is_named(
     assert len(drawn) == 7
     assert {point.op for point in drawn} <= set(program.OPS)
     assert capsys.readouterr().out == "{}\n"
+
+
+def test_later_runs_measure_what_the_first_has_finished(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def run_of(count: int, given: object, ahead: bool = False, **more: object) -> dict[str, object]:
+        asked.append((count, ahead, more))
+        return {"gpus": count, **program.rates([2.0, 3.0, 4.0], count), "finished_s": [2.0, 3.0, 4.0], "builds": 0}
+
+    monkeypatch.setattr(program, "run_of", run_of)
+    words = ["--random", "3", "--device", "cpu", "--compiled", "--seconds", "9", "--gpus", "1", "--gpus", "2"]
+    assert program.main([*words, "--out", str(tmp_path / "scaling.json")]) == 0
+    assert asked == [(1, False, {"first": None, "seconds": 9.0}), (2, False, {"first": 3, "seconds": None})]
+    assert json.loads((tmp_path / "scaling.json").read_text())["points"] == 3
+    assert not capsys.readouterr().out.startswith("untimed")
