@@ -184,7 +184,9 @@ def main(words: list[str] | None = None) -> int:
         sys.stdout.flush()
         if given.out:
             device = "cpu" if given.device else torch.cuda.get_device_name()
-            given.out.write_text(json.dumps({"device": device, "points": len(runs[0]["finished_s"]), "runs": runs}, indent=0) + "\n")
+            given.out.write_text(
+                json.dumps({"device": device, "points": len(runs[0]["finished_s"]), "runs": runs}, indent=0) + "\n"
+            )
     return 0
 
 
