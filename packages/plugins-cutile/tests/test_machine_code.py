@@ -130,6 +130,30 @@ def test_decoding_of_narrow_heads_and_from_codes_uses_no_local_memory(stored, di
         assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_decoding_of_narrow_heads_with_sinks_and_scales_uses_no_local_memory(scaled, tmp_path) -> None:
+    int32, code = torch.int32, torch.float8_e4m3fn
+    caches = meta(100, 16, 2, 40, dtype=code), meta(100, 16, 2, 32, dtype=code)
+    tensors = meta(8, 8, 40), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32), meta(8)
+    scales = (None, *[meta(2, dtype=FP32) if scaled else None] * 2)
+    options = {"max_seqlen_q": 1, "max_seqlen_k": 64, "causal": True}
+    for one in kernels("paged_attention", *tensors, *scales, **options):
+        found = compiled(one, "sm_90", tmp_path)
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("dim", "width", "cap"), [(192, 128, 0.0), (256, 32, 0.0), (32, 256, 0.0), (128, 16, 30.0)])
+def test_gradients_of_keys_and_values_of_two_widths_use_no_local_memory(dim, width, cap, tmp_path) -> None:
+    q, k, v = meta(2, 128, 4, dim), meta(2, 128, 2, dim), meta(2, 128, 2, width)
+    out, lse = meta(2, 128, 4, width), meta(2, 4, 128, dtype=FP32)
+    found = kernels("attention_backward", out, q, k, v, out, lse, None, None, causal=True, softcap=cap)
+    keys = [one for one in found if one.name == "keys_dense"]
+    assert keys
+    for one in keys:
+        code = compiled(one, "sm_90", tmp_path)
+        assert (code.local, code.count("LDL"), code.count("STL")) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("w_rows", [1, 128])
 def test_products_of_codes_with_few_rows_use_no_local_memory_from_registers(w_rows, tmp_path) -> None:
     x, w = meta(30, 512, dtype=torch.float8_e4m3fn), meta(512, 512, dtype=torch.float8_e4m3fn)

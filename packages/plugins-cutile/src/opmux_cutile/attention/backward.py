@@ -148,12 +148,14 @@ def _run(
     numbers = scale, cap or 1.0, *bounds, heads // kv_heads
     kind = "ragged" if part.starts else "dense"
     tiles = tile_of(q), tile_of(v)
+    # Where registers are scarce, with wide heads or capped scores, tiles of two widths need local memory, of one none.
+    of_both = (max(tiles),) * 2 if config.apart or cap > 0.0 else tiles
     of_keys = config.of_keys_capped if cap > 0.0 else config.of_keys
     whole, masked = config.whole_keys and cap <= 0.0, banded or config.masked
     either = wanted[1] or wanted[2]
     for which in ((wanted[1], False), (False, wanted[2])) if config.apart else ((either, either),):
         if any(which):
-            kernel = _kernel(op, f"keys_{kind}", of_keys, _name(q), *tiles, cap > 0.0, masked, (whole, *which))
+            kernel = _kernel(op, f"keys_{kind}", of_keys, _name(q), *of_both, cap > 0.0, masked, (whole, *which))
             grid = -(-part.longest_k // of_keys.block_n), kv_heads, part.sequences
             launch(kernel, grid, q, k, v, grad, part.base, part.shift, *part.results[1:], *part.starts, *numbers)
     if wanted[0]:

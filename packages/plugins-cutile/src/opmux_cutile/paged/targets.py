@@ -108,8 +108,10 @@ def _kernel(
         hints, block_n = {}, 32 if narrowest <= 16 else min(2 * block_n, max(block_n, 16384 // widest))
     if block_m < 64 and stored not in ("bfloat16", "float16"):
         # Products of 16 rows take operands from registers, and codes are there as bytes and in 16 bits.
+        # Narrow heads with sinks have registers for 32 keys of a step, not for 64.
+        most = 32 if sinks is not None and narrowest <= 32 else 64
         hints, block_n = (
-            ({"occupancy": 2}, 32) if widest > 128 else ({"occupancy": 4}, min(block_n, 64, 4096 // widest))
+            ({"occupancy": 2}, 32) if widest > 128 else ({"occupancy": 4}, min(block_n, most, 4096 // widest))
         )
     queries = Array(dtype, (None, None, dim), (None, None, 1), fits)
     caches = [Array(stored, (None, page_size, None, n), (None, None, None, 1), fits) for n in (dim, width)]
