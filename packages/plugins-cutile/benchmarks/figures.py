@@ -5,7 +5,7 @@
 
 Times are medians of CUDA events around calls that take turns, with a second-level cache that has been overwritten.
 Peers are a copy of as many bytes, cuBLASLt (``torch.nn.functional.linear``, ``torch._scaled_mm``), cuDNN, the Triton
-backend too. Host times are those of 100 planned calls in a row, median of 30.
+backend, and with ``--tilegym`` TileGym's own calls. Host times are those of 100 planned calls in a row, median of 30.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import Any
 os.environ.setdefault("OPMUX_PLUGINS", "cutile,triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import tilegym_peers
 import torch
 import torch.nn.functional as F
 from cases import BF16, Example, decode, drawn, flash, products, scaled_products, timed
@@ -100,7 +101,7 @@ def microseconds(calls: dict[str, Callable[[], Any]], flush: Tensor) -> dict[str
     return {name: sorted(times)[ROUNDS // 2] for name, times in spent.items()}
 
 
-def measure(until: float, beside_triton: bool) -> Iterator[dict[str, Any]]:
+def measure(until: float, beside_triton: bool, beside_tilegym: bool) -> Iterator[dict[str, Any]]:
     """Every line, as long as there is time."""
     flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
     for part, examples in PARTS.items():
@@ -116,6 +117,12 @@ def measure(until: float, beside_triton: bool) -> Iterator[dict[str, Any]]:
                 others, work = peers(part, example, tensors, ours())
                 triton = bound(example, "triton", tensors) if beside_triton else None
                 calls = {"cutile": ours, **others, **({"triton": triton} if triton else {})}
+                if beside_tilegym and (theirs := tilegym_peers.peer(example, tensors)) is not None:
+                    try:
+                        theirs()  # it tunes itself
+                        calls["tilegym"] = theirs
+                    except Exception as error:
+                        line["tilegym_failed"] = f"{type(error).__name__}: {str(error)[:200]}"
                 yield line | {"work": work, "microseconds": microseconds(calls, flush)}
             except Exception as error:
                 yield line | {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
@@ -159,13 +166,14 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--without-triton", action="store_true", help="whose kernels are compiled where they run")
+    parser.add_argument("--tilegym", action="store_true", help="beside TileGym too, which has to be installed")
     parser.add_argument("--seconds", type=float, default=120)
     given = parser.parse_args()
     if given.record:
         record(given.record, given.arch)
         return
     lines = []
-    for line in measure(time.time() + given.seconds, not given.without_triton):
+    for line in measure(time.time() + given.seconds, not given.without_triton, given.tilegym):
         lines.append(line)
         print(json.dumps(line), flush=True)
     host = [

@@ -283,7 +283,8 @@ def main() -> int:
         shutil.copytree(given.bundle, f"{place}/bundle", copy_function=shutil.copyfile)
         for path in Path(place).rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        os.environ |= {"OPMUX_BUNDLES": f"{place}/bundle", "OPMUX_NO_JIT": "1", "OPMUX_CACHE": f"{place}/cache"}
+        os.environ |= {"OPMUX_BUNDLES": f"{place}/bundle", "OPMUX_NO_JIT": "1"}
+        os.environ.setdefault("OPMUX_CACHE", f"{place}/cache")
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
         wrong = check_all(began + given.seconds * 0.5, given.only)
         time_all(began + given.seconds, given.arch, given.only, given.heuristics)

@@ -171,7 +171,7 @@ ROWS = (
     ),
     Row(
         "matmul", _all(_drawn(64, 128), _drawn(256, 128)),
-        lambda ops, a, b: ops.matmul(a, b, trans_a=False, trans_b=True),
+        lambda ops, a, b: ops.matmul(a, b, trans_a=False, trans_b=True, static_persistent=True),
         opmux.linear,
         lambda a, b: a.float() @ b.float().T,
     ),
