@@ -63,11 +63,11 @@ def _page(data: Mapping[str, Any], about: Mapping[str, Any], conformance: Any) -
     if conformance is not None:
         yield from _conformance(conformance)
     for title, part, unit, peers in (
-        ("Calls that move data", "memory", "TB/s", ("copy", "triton")),
-        ("`linear`", "linear", "TFLOPS", ("cublas", "triton")),
-        ("`scaled_linear`", "scaled", "TFLOPS", ("cublas", "triton")),
-        ("`attention`", "attention", "TFLOPS", ("cudnn", "triton")),
-        ("Decoding from paged caches", "decode", "TB/s", ("copy", "triton")),
+        ("Calls that move data", "memory", "TB/s", ("copy", "triton", "tilegym")),
+        ("`linear`", "linear", "TFLOPS", ("cublas", "triton", "tilegym")),
+        ("`scaled_linear`", "scaled", "TFLOPS", ("cublas", "triton", "tilegym")),
+        ("`attention`", "attention", "TFLOPS", ("cudnn", "triton", "tilegym")),
+        ("Decoding from paged caches", "decode", "TB/s", ("copy", "triton", "tilegym")),
     ):
         yield from (f"## {title}", "")
         yield from _table([line for line in lines if line.part == part], unit, peers)
@@ -103,13 +103,18 @@ def targets(lines: Sequence[Line], host: Sequence[Mapping[str, Any]]) -> Iterato
     yield Target("gradients of norms, of a copy", 0.92, least("copy", "memory", lambda line: backward in line.op))
     yield Target("rotary embedding, of a copy", 0.92, least("copy", "memory", lambda line: line.op == "apply_rope"))
     yield Target("quantisation, of a copy", 0.92, least("copy", "memory", lambda line: line.op in QUANTISED))
+    yield Target("calls that move data, of TileGym's own", 1.0, least("tilegym", "memory"))
     large = ("8192x8192x8192", "4096x7168x16384", "4096x24576x1536")
     yield Target("large linear layers, of cuBLASLt", 0.97, least("cublas", "linear", lambda line: line.call in large))
+    yield Target("large linear layers, of TileGym's own", 1.0,
+                 least("tilegym", "linear", lambda line: line.call in large))  # fmt: skip
     yield Target("8-bit products with scales of rows, of cuBLASLt", 0.95, least("cublas", "scaled"))
     blocks = [line.speed for line in lines if line.part == "scaled" and line.call == "8192x8192x8192 blocks"]
     yield Target("8-bit products with scales of blocks, of TileGym's 664 TFLOPS", 1.0,
                  blocks[0] / TILEGYM_BLOCKS if blocks else None)  # fmt: skip
+    yield Target("8-bit products with scales of blocks, of TileGym's own", 1.0, least("tilegym", "scaled"))
     yield Target("attention, of cuDNN", 0.75, least("cudnn", "attention"))
+    yield Target("attention, of TileGym's own", 2.0, least("tilegym", "attention"))
     yield Target("decoding from paged caches of bfloat16, of a copy", 0.85,
                  least("copy", "decode", lambda line: line.call.endswith("bfloat16")))  # fmt: skip
     ratios = [h["microseconds"]["triton"] / h["microseconds"]["cutile"] for h in host]
@@ -140,7 +145,7 @@ def _conformance(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _table(lines: Sequence[Line], unit: str, peers: Sequence[str]) -> Iterator[str]:
     peers = [peer for peer in peers if any(peer in line.peers for line in lines)]
-    names = {"copy": "a copy", "cublas": "cuBLASLt", "cudnn": "cuDNN", "triton": "Triton backend"}
+    names = {"copy": "a copy", "cublas": "cuBLASLt", "cudnn": "cuDNN", "triton": "Triton backend", "tilegym": "TileGym"}
     head = ["call", unit, *(word for peer in peers for word in (names[peer], "ratio"))]
     rows = [
         [

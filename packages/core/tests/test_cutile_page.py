@@ -75,6 +75,18 @@ def test_each_kind_of_call_has_its_target(page: Any) -> None:
     assert "| `linear` c | 4.00 | 5.00 |" in text
 
 
+def test_tilegyms_own_calls_are_peers(page: Any) -> None:
+    text = page(
+        line("memory", "rms_norm", "a", 4e8, cutile=100.0, copy=95.0, tilegym=105.0),
+        line("attention", "attention", "a", 1e12, cutile=1250.0, cudnn=1000.0, tilegym=3750.0),
+        line("scaled", "scaled_linear", "a blocks", 1e12, cutile=1000.0, tilegym=900.0),
+    )
+    assert "| `rms_norm` a | 4 | 4.21 | 0.95 | 3.81 | 1.05 |" in text
+    assert "- calls that move data, of TileGym's own, the least: 1.05, wanted 1.00" in text
+    assert "- attention, of TileGym's own, the least: 3.00, wanted 2.00" in text
+    assert "- 8-bit products with scales of blocks, of TileGym's own, the least: 0.90, **missed** 1.00" in text
+
+
 def test_conformance_and_what_failed_are_told(page: Any) -> None:
     report = {"passed": 5, "failed": 2, "skipped": 1, "ops": [
         {"op": "rms_norm", "claimed": 4, "failures": []}, {"op": "linear", "claimed": 3, "failures": [{}, {}]},
