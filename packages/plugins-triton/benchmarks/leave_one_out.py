@@ -3,13 +3,15 @@
 `python packages/plugins-triton/benchmarks/leave_one_out.py` reads the rows that the package ships and prints a line for
 each op: the points at which two implementations or more were timed, and the regret there, the time of what is chosen
 over that of the fastest. *by time* chooses by times that are predicted from the other points, *by priority* as without
-rows. Nothing is run, so any machine will do; both packages whose rows these are must be installed.
+rows. The points are those of one device model; rows of others, at other points, count in predictions. Nothing is run,
+so any machine will do; both packages whose rows these are must be installed.
 """
 
 import argparse
 import math
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from opmux.running.attempt import attempt_of
 from opmux.shapes import Point
 from opmux.tables import text_table
 from opmux.tuning.measured import MeasuredRow, read_measured
+from opmux.tuning.measured.device import DeviceModel
 from opmux.tuning.prediction import OpTimes
 
 SHIPPED = sorted((Path(opmux_triton.__file__).parent / "records").glob("*.measured"))
@@ -58,7 +61,9 @@ def predicted(row: MeasuredRow, others: Sequence[MeasuredRow]) -> Mapping[str, f
     op, point = OPS[row.op], Point(row.op, row.dtypes, row.dims, row.options)
     tensors = list(point.tensors().values())
     call = attempt_of(op, op.state, tensors, point.all_options, None, known_arch(row.machine.arch)).call
-    times = OpTimes(op, others).estimates(call).times
+    model = row.machine
+    device = DeviceModel(model.device, model.multiprocessors, model.clock_mhz, model.memory_gbps)
+    times = OpTimes(op, others).estimates(call, device).times
     return {name: estimate.time_us for name, estimate in times.items()}
 
 
@@ -73,21 +78,25 @@ def first_of(names: Iterable[str], priorities: Mapping[str, int], times_us: Mapp
     return min(names, key=order)
 
 
-def regrets_of(op: str, rows: Sequence[MeasuredRow]) -> Regrets:
+def regrets_of(op: str, rows: Sequence[MeasuredRow], device: str | None = None) -> Regrets:
     """Leave each point of an op out in turn.
 
     Args:
         op: its name.
-        rows: its rows, of one device model.
+        rows: its rows.
+        device: the device model whose points are left out; by default that of the first row.
     """
     priorities = {i.full_name: int(i.priority) for i in OPS[op].state.implementations}
-    points = points_of(rows)
+    device = device or rows[0].machine.device
+    points = points_of(row for row in rows if row.machine.device == device)
+    foreign = points_of(row for row in rows if row.machine.device != device)
     by_time, by_priority, unpredicted = [], [], 0
     for key, here in points.items():
         if len(here) < 2:
             continue
         fastest_us = min(row.time_us for row in here.values())
         others = [row for other, there in points.items() if other != key for row in there.values()]
+        others += [row for other, there in foreign.items() if other != key for row in there.values()]
         times = predicted(next(iter(here.values())), others)
         unpredicted += not times.keys() & here.keys()
         by_time.append(here[first_of(here, priorities, times)].time_us / fastest_us)
@@ -111,15 +120,17 @@ def main(words: Sequence[str]) -> int:
     """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=SHIPPED, help="files of rows; default: those shipped")
+    parser.add_argument("--device", help="whose points are left out; default: the device model with the most rows")
     parser.add_argument("--op", action="append", default=[], help="an op; default: all that have rows")
     given = parser.parse_args(words)
     loading.ensure_loaded()
     rows = [row for path in given.files for row in read_measured(path).rows]
-    devices = sorted({row.machine.device for row in rows})
-    if len(devices) != 1:
-        parser.error(f"expected rows of one device model, got {', '.join(devices) or 'no rows'}")
-    ops = given.op or sorted({row.op for row in rows})
-    found = [regrets_of(op, [row for row in rows if row.op == op]) for op in ops]
+    counts = Counter(row.machine.device for row in rows)
+    device = given.device or max(sorted(counts), key=counts.__getitem__, default="")
+    if device not in counts:
+        parser.error(f"expected rows of {device or 'a device model'}, got those of {', '.join(counts) or 'none'}")
+    ops = given.op or sorted({row.op for row in rows if row.machine.device == device})
+    found = [regrets_of(op, [row for row in rows if row.op == op], device) for op in ops]
     found = [regrets for regrets in found if regrets.by_priority]
     lines = [_line(r.op, r.by_time, r.by_priority, r.unpredicted) for r in found]
     every = [[regret for r in found for regret in kind(r)] for kind in (lambda r: r.by_time, lambda r: r.by_priority)]

@@ -103,7 +103,7 @@ def test_the_program_prints_a_line_for_each_op(
     (tmp_path / "none.measured").write_text('{"format":"opmux measured rows","version":1}\n')
     with pytest.raises(SystemExit):
         leave_one_out.main([str(tmp_path / "none.measured")])
-    assert "expected rows of one device model, got no rows" in capsys.readouterr().err
+    assert "expected rows of a device model, got those of none" in capsys.readouterr().err
 
 
 MEASURED = """\

@@ -4,40 +4,43 @@ import math
 import random
 
 import pytest
-from laws import H200, drawn, grid, row, smooth
+from laws import H100, H200, drawn, grid, row, smooth
 
 import opmux
+from opmux.tuning.devices import OTHER_DEVICE
 from opmux.tuning.estimates import Estimate
-from opmux.tuning.measured.row import MeasuredRow
-from opmux.tuning.neighbours import CONFIG_REACH, LIMIT, NEIGHBOURS, Group, _cut
+from opmux.tuning.measured.device import DeviceModel
+from opmux.tuning.measured.row import Machine, MeasuredRow
+from opmux.tuning.neighbours import CONFIG_REACH, LIMIT, NEIGHBOURS, Group
+from opmux.tuning.roofline import tiles_of
 
 LINEAR = opmux.linear.op
 
 Point = tuple[int, int, int]
 
 
-def group(*rows: MeasuredRow) -> Group:
-    return Group(LINEAR, ("tokens",), ("n", "k"), rows)
+def group(*rows: MeasuredRow, device: DeviceModel | None = None) -> Group:
+    return Group(LINEAR, ("tokens",), ("n", "k"), rows, device)
 
 
 def estimates(of: Group, point: Point, known: dict[str, Estimate] | None = None) -> dict[str, Estimate]:
     """The times of a call, and under ``far`` nothing: see `distances`."""
     times = dict(known or {})
-    of.estimate(dict(zip(("tokens", "n", "k"), point, strict=True)), None, times, {})
+    of.estimate(dict(zip(("tokens", "n", "k"), point, strict=True)), times, {})
     return times
 
 
 def distances(of: Group, point: Point) -> dict[str, float]:
     far: dict[str, float] = {}
-    of.estimate(dict(zip(("tokens", "n", "k"), point, strict=True)), None, {}, far)
+    of.estimate(dict(zip(("tokens", "n", "k"), point, strict=True)), {}, far)
     return far
 
 
 def place(of: Group, point: Point) -> tuple[float, ...]:
-    """Where a call lies: half an octave for each octave of a size, and the octaves of its work."""
+    """Where a call lies: half an octave for each octave of a size, the octaves of its work, and its own device."""
     m, n, k = point
     work_us = max(2 * m * n * k / of._roof.flops_per_us, 2 * (m * k + n * k + m * n) / of._roof.bytes_per_us)
-    return (*(math.log2(size) / 2 for size in point), math.log2(work_us))
+    return (*(math.log2(size) / 2 for size in point), math.log2(work_us), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -103,9 +106,36 @@ def test_a_config_is_that_of_a_row_of_the_same_model_within_reach() -> None:
     assert estimates(made, (64, 4096, 4097))["one"].config is None
 
 
+def model(machine: Machine) -> DeviceModel:
+    return DeviceModel(machine.device, machine.multiprocessors, machine.clock_mhz, machine.memory_gbps)
+
+
+def test_rows_of_another_device_are_an_octave_and_more_away() -> None:
+    call = (512, 4096, 4096)
+    near, far = row(call, 100.0, machine=H200), row((512 * 16, 4096, 4096), 1000.0, machine=H100)
+    made = group(near, far, device=model(H100))
+    away = OTHER_DEVICE + math.log(H200.memory_gbps / H100.memory_gbps)
+    nearest = made._nearest(place(made, call), {"one"})["one"]
+    assert nearest.distance == pytest.approx(away)
+    assert estimates(made, call)["one"].source == "predicted, from 2 rows", "one of its own is among them"
+    assert group(near, far, device=model(H200))._nearest(place(made, call), {"one"})["one"].distance == 0.0
+
+
+def test_few_rows_of_the_own_device_far_away_do_not_hide_those_of_a_like_one() -> None:
+    """On the other device it was measured that the second is twice as fast here, and slower elsewhere."""
+    here, elsewhere = (64, 4096, 4096), (64 * 64, 4096, 4096)
+    rows = [row(here, 20.0), row(here, 10.0, "two"), row(elsewhere, 300.0), row(elsewhere, 600.0, "two")]
+    own = [row(elsewhere, 310.0, machine=H100), row(elsewhere, 620.0, "two", machine=H100)]
+    found = estimates(group(*rows, *own, device=model(H100)), here)
+    assert found["two"].time_us < found["one"].time_us
+    alone = estimates(group(*own, device=model(H100)), here)
+    assert alone["one"].time_us < alone["two"].time_us
+
+
 def test_one_row_alone_and_its_machine() -> None:
     made = group(row((64, 4096, 4096), 10.0))
-    assert (made.count, made.machine, made.implementations) == (1, H200, {"one"})
+    assert made.implementations == {"one"}
+    assert estimates(made, (64, 4096, 4096))["one"].source == "measured on NVIDIA H200"
     twice = estimates(made, (64, 8192, 4096))["one"].time_us
     assert 10.0 < twice < 20.0  # a launch costs the same however much is computed
 
@@ -122,9 +152,9 @@ def test_one_row_alone_and_its_machine() -> None:
 )
 def test_whole_tiles(config: dict[str, object], expected: tuple[float, float]) -> None:
     declared = (("tokens", "rows"), ("n", "columns"))
-    assert _cut(declared, config, {"tokens": 200, "n": 300}) == pytest.approx(expected)
+    assert tiles_of(declared, config, {"tokens": 200, "n": 300}) == pytest.approx(expected)
 
 
 def test_tiles_of_a_constant_size_and_none() -> None:
-    assert _cut((("tokens", 128),), {}, {"tokens": 200}) == pytest.approx((2.0, 256 / 200))
-    assert _cut((), {"rows": 64}, {"tokens": 200}) == (0.0, 1.0)
+    assert tiles_of((("tokens", 128),), {}, {"tokens": 200}) == pytest.approx((2.0, 256 / 200))
+    assert tiles_of((), {"rows": 64}, {"tokens": 200}) == (0.0, 1.0)

@@ -14,7 +14,8 @@ class Estimate(NamedTuple):
         measured: it was measured at this very point on this device model; otherwise it is predicted.
         rows: from how many measured rows it is predicted; 1 for a measured one.
         compared: it was measured, and so were others at this point: the fastest of these is picked.
-        device: the device model of the rows, where the call's is another one, so that times are scaled, or not known.
+        device: the device model of the nearest row, where none of the rows is of the call's, so that times are scaled,
+            or where that is not known.
         config: the config to run with: that of a row very near, with the same dims of the model; None where there is
             none, or the implementation takes none.
         file, line: of that row, else of the nearest.

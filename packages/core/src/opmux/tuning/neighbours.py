@@ -8,6 +8,10 @@ Near is what has about as much work, of about the same sizes: the distance is Eu
 roofline and, at half its weight, that of each size. So twice the heads and half the batch, which launch the same
 programs, are nearer than twice the heads.
 
+Rows of other device models of the arch count too, by their slowness on their own device, but from farther away: where
+few calls were measured on a device, what is known of a like device at a near point says more than a row of its own
+that is far away.
+
 Two things that a plain roofline lacks are part of it. A launch costs time however little it computes: most of the time
 of an implementation's fastest row is added for it. And work that is launched in tiles takes whole waves of whole tiles:
 where an implementation declares its ``tiles``, operations are rounded up to them, for each row by its own config.
@@ -20,10 +24,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from opmux.callpath.op import Op
+from opmux.tuning.devices import Devices
 from opmux.tuning.estimates import Estimate
 from opmux.tuning.measured.device import DeviceModel
 from opmux.tuning.measured.row import MeasuredRow
-from opmux.tuning.roofline import Roofline, roofline
+from opmux.tuning.roofline import Roofline, tiles_of
 from opmux.tuning.work import Work
 
 NEIGHBOURS = 8
@@ -63,16 +68,22 @@ _SAME = 1e-9
 
 
 class Group:
-    """Rows of one device model that differ in nothing but sizes and implementation.
+    """Rows that differ in nothing but sizes, implementation and device model, as a call on one device model sees them.
 
     Points are ordered along the axis on which they lie farthest apart: those within reach are found by bisection.
 
     Attributes:
-        machine: what its first row was measured on: the device model is that of all.
         implementations: full names of those with rows.
     """
 
-    def __init__(self, op: Op, changing: Sequence[str], model: Sequence[str], rows: Sequence[MeasuredRow]) -> None:
+    def __init__(
+        self,
+        op: Op,
+        changing: Sequence[str],
+        model: Sequence[str],
+        rows: Sequence[MeasuredRow],
+        device: DeviceModel | None,
+    ) -> None:
         """Index the rows.
 
         Args:
@@ -80,14 +91,16 @@ class Group:
             changing: sizes that change from call to call, the first coordinates of a point.
             model: dims of the model, the others: a row's config fits where they are equal.
             rows: at least one.
+            device: where calls run; None means the device model with the most rows.
         """
         first = rows[0]
-        self.machine, self.count = first.machine, len(rows)
         self.implementations = frozenset(row.implementation for row in rows)
         self._arch, self._dtypes = first.machine.arch, tuple(first.dtypes.values())
         self._sizes, self._changing = (*changing, *model), len(changing)
         self._work = Work(op, first.dtypes, first.options)
-        self._roof = roofline(self._arch, self._dtypes, self.machine)
+        self._known = device is not None
+        places = Devices(self._arch, self._dtypes, rows, device)
+        self._home, self._reference, self._roof = places.home, places.reference, places.roof
         self._launch_us: dict[str, float] = {}
         for row in rows:
             launch = _LAUNCH * row.time_us
@@ -95,9 +108,10 @@ class Group:
         self._tiles = {i.full_name: i.tiles for i in op.implementations if i.tiles}
         points: dict[tuple[float, ...], list[tuple[MeasuredRow, float]]] = {}
         for row in rows:
-            target = _Target({**row.options, **row.dims}, self._work, self._roof)
+            roof, away = places.of(row.machine)
+            target = _Target({**row.options, **row.dims}, self._work, roof)
             slowness = math.log(row.time_us / self._least_us(row, target))
-            points.setdefault(self._point(target), []).append((row, slowness))
+            points.setdefault(self._point(target, away), []).append((row, slowness))
         spread = [max(axis) - min(axis) for axis in zip(*points, strict=True)]
         self._axis = spread.index(max(spread))
         ordered = sorted(points.items(), key=lambda item: (item[0][self._axis : self._axis + 1], item[0]))
@@ -113,7 +127,6 @@ class Group:
     def estimate(
         self,
         at: Mapping[str, Any],
-        device: DeviceModel | None,
         times: dict[str, Estimate],
         far: dict[str, float],
         work: Work | None = None,
@@ -122,17 +135,13 @@ class Group:
 
         Args:
             at: dims and options of the call.
-            device: the call's device model; where it is another one, times are scaled. None means that of the rows.
             times: full name -> estimate, added to.
             far: full name -> octaves to its nearest row, of those whose rows are too far away; added to.
             work: the work of a call that is only like those of the rows; None where it is of their kind.
         """
-        own = device is None or device.name == self.machine.device
-        roof = self._roof if own or device is None else roofline(self._arch, self._dtypes, device, self.machine)
         wanted = self.implementations - times.keys()
-        shown = "" if device is not None and own else self.machine.device
-        target = _Target(at, work or self._work, roof, own and work is None, work is not None, shown)
-        point = self._point(target)
+        target = _Target(at, work or self._work, self._roof, work is not None)
+        point = self._point(target, 0.0)
         found = self._nearest(point, wanted)
         for name in sorted(wanted):
             if places := found[name]:
@@ -140,13 +149,13 @@ class Group:
             elif name not in far:
                 far[name] = self._distance_of(name, point)
 
-    def _point(self, target: "_Target") -> tuple[float, ...]:
-        """Where a call or a row lies: the sizes that change from call to call, those of the model, the work.
+    def _point(self, target: "_Target", away: float) -> tuple[float, ...]:
+        """Where a call or a row lies: sizes that change from call to call, those of the model, the work, the device.
 
-        The work is measured by the roofline of the rows' own device, wherever the call runs.
+        The work is measured by one roofline, wherever the call runs.
         """
         sizes = (_OF_A_SIZE * math.log2(target.at[name]) for name in self._sizes)
-        return (*sizes, math.log2(self._roof.time_us(target.flops, target.moved_bytes)))
+        return (*sizes, math.log2(self._reference.time_us(target.flops, target.moved_bytes)), away)
 
     def _nearest(self, point: tuple[float, ...], wanted: Collection[str]) -> "dict[str, _Places]":
         """The nearest points with rows of each implementation."""
@@ -184,11 +193,11 @@ class Group:
         return found
 
     def _places(self, near: Sequence[tuple[float, int]], point: tuple[float, ...]) -> "_Places":
-        changing, model = point[: self._changing], point[self._changing : -1]
+        changing, model = point[: self._changing], point[self._changing : -2]
         reach = _OF_A_SIZE * CONFIG_REACH
         for _, place in near:
             other = self._points[place]
-            if other[self._changing : -1] == model and math.dist(other[: self._changing], changing) <= reach:
+            if other[self._changing : -2] == model and math.dist(other[: self._changing], changing) <= reach:
                 return _Places(near, place)
         return _Places(near, None)
 
@@ -200,9 +209,12 @@ class Group:
         if places.fitting is not None and not target.like:
             row, _ = rows[places.fitting]
             config, file, line = row.config, row.file, row.line
-        if places.distance < _SAME and target.own:
+        if places.distance < _SAME and not target.like:
             compared = len(nearest.compared) > 1
-            return Estimate(nearest.time_us, True, 1, compared, target.shown, config, file, line)
+            shown = "" if self._known else self._home
+            return Estimate(nearest.time_us, True, 1, compared, shown, config, file, line)
+        own = self._known and any(rows[place][0].machine.device == self._home for _, place in places.weighted)
+        shown = "" if own else nearest.machine.device
         total = 0.0
         if name in self._tiles:
             for weight, place in places.weighted:
@@ -213,7 +225,7 @@ class Group:
             for weight, place in places.weighted:
                 total += weight * rows[place][1]
             time_us = math.exp(total / places.weights) * (self._launch_us[name] + target.least_us)
-        return Estimate(time_us, False, len(places), False, target.shown, config, file, line, target.like)
+        return Estimate(time_us, False, len(places), False, shown, config, file, line, target.like)
 
     def _within(self, point: tuple[float, ...], reach: float) -> list[tuple[float, int]]:
         """Distance and place of every point within reach, the nearest first."""
@@ -234,7 +246,7 @@ class Group:
 
     def _least_us(self, row: MeasuredRow, target: "_Target") -> float:
         """The roofline of the work at a point, in the tiles of a row's config, and the launch."""
-        tiles, padding = _cut(self._tiles.get(row.implementation, ()), row.config or {}, target.at)
+        tiles, padding = tiles_of(self._tiles.get(row.implementation, ()), row.config or {}, target.at)
         launch = self._launch_us[row.implementation]
         return launch + target.roof.time_us(target.flops * padding, target.moved_bytes, tiles)
 
@@ -267,33 +279,14 @@ class _Target:
     Attributes:
         at: dims and options.
         roof: the roofline of the device model.
-        own: it is of the rows' own kind and device model.
         like: it is not of the rows' kind.
-        shown: the device model, where explain says it.
         flops, moved_bytes: its work.
         least_us: its roofline.
     """
 
-    __slots__ = ("at", "flops", "least_us", "like", "moved_bytes", "own", "roof", "shown")
+    __slots__ = ("at", "flops", "least_us", "like", "moved_bytes", "roof")
 
-    def __init__(
-        self, at: Mapping[str, Any], work: Work, roof: Roofline, own: bool = True, like: bool = False, shown: str = ""
-    ) -> None:
-        self.at, self.roof, self.own, self.like, self.shown = at, roof, own, like, shown
+    def __init__(self, at: Mapping[str, Any], work: Work, roof: Roofline, like: bool = False) -> None:
+        self.at, self.roof, self.like = at, roof, like
         self.flops, self.moved_bytes = work.flops(at), work.moved_bytes(at)
         self.least_us = roof.time_us(self.flops, self.moved_bytes)
-
-
-def _cut(
-    declared: Sequence[tuple[str, str | int]], config: Mapping[str, Any], at: Mapping[str, Any]
-) -> tuple[float, float]:
-    """How many tiles a launch has, and by how much whole tiles exceed its work; (0, 1) where that is not known."""
-    tiles, padding = (1.0 if declared else 0.0), 1.0
-    for name, parameter in declared:
-        block, size = config.get(parameter) if isinstance(parameter, str) else parameter, at.get(name)
-        if not isinstance(block, int) or not isinstance(size, int) or block < 1:
-            return 0.0, 1.0  # a config of an older version may lack the parameter
-        parts = -(-size // block)
-        tiles *= parts
-        padding *= parts * block / size
-    return tiles, padding

@@ -25,7 +25,6 @@ from opmux.tuning.matching import matching_of
 from opmux.tuning.measured.device import DeviceModel, device_of
 from opmux.tuning.measured.row import MeasuredRow
 from opmux.tuning.neighbours import LIMIT, Group
-from opmux.tuning.roofline import Figures
 from opmux.tuning.steps import Steps
 from opmux.tuning.table import changing_size_source, runs_here, tuple_source
 from opmux.tuning.work import Work
@@ -70,7 +69,7 @@ class OpTimes:
         innermost = {_innermost(t.shape.dims) for t in op.signature.tensors}
         self._aligned = tuple(name for name in self.model if name in innermost)
         self._kept = [place for place, o in enumerate(self.flags) if o.kind == "dtype"]
-        self._groups: dict[tuple[Kind, bool], tuple[Group, ...]] = {}
+        self._groups: dict[tuple[Kind, DeviceModel | None, bool], Group | None] = {}
         self._alike: dict[Kind, list[tuple[bool, Kind]]] = {}
         self._works: dict[Kind, Work] = {}
 
@@ -91,15 +90,13 @@ class OpTimes:
         times: dict[str, Estimate] = {}
         far: dict[str, float] = {}
         kind = self._kind(call.arch.name, dtypes, at)
-        for group in _in_order(self._groups_of(kind), device):
-            if group.implementations - times.keys():
-                group.estimate(at, device, times, far)
+        if (group := self._group_of(kind, device)) is not None:
+            group.estimate(at, times, far)
         if not times:
             work = self._work_of(kind, call)
             for variant, like in self._like(kind):
-                for group in _in_order(self._groups_of(like, variant), device):
-                    if group.implementations - times.keys():
-                        group.estimate(at, device, times, far, work)
+                if (group := self._group_of(like, device, variant)) is not None:
+                    group.estimate(at, times, far, work)
                 if times:
                     break
         return Estimates(times, {name: octaves for name, octaves in far.items() if name not in times}, LIMIT)
@@ -141,12 +138,13 @@ class OpTimes:
         unlike = tuple(int(at[name]) for name in self._unlike)
         return Kind(arch, dtypes, flags, unlike, tuple(at[name] % 8 == 0 for name in self._aligned))
 
-    def _groups_of(self, kind: "Kind", variant: bool = False) -> tuple[Group, ...]:
-        """The rows of a kind, a group for each device model: indexed when a call that needs them is first planned."""
-        key = (kind, variant)
+    def _group_of(self, kind: "Kind", device: DeviceModel | None, variant: bool = False) -> Group | None:
+        """The rows of a kind for calls on a device model: indexed when a call that needs them is first planned."""
+        key = (kind, device, variant)
         if key not in self._groups:
-            rows_of = (self._variants_by_kind if variant else self._by_kind).get(kind, {})
-            self._groups[key] = tuple(Group(self.op, tuple(self.steps), self.model, rows) for rows in rows_of.values())
+            rows = (self._variants_by_kind if variant else self._by_kind).get(kind)
+            made = Group(self.op, tuple(self.steps), self.model, rows, device) if rows else None
+            self._groups[key] = made
         return self._groups[key]
 
     def _like(self, kind: "Kind") -> Sequence[tuple[bool, "Kind"]]:
@@ -170,22 +168,21 @@ class OpTimes:
         return self._works[kind]
 
     @functools.cached_property
-    def _by_kind(self) -> "dict[Kind, dict[str, list[MeasuredRow]]]":
-        """Kind -> device model -> rows."""
+    def _by_kind(self) -> "dict[Kind, list[MeasuredRow]]":
         return self._sorted(self.rows)
 
     @functools.cached_property
-    def _variants_by_kind(self) -> "dict[Kind, dict[str, list[MeasuredRow]]]":
+    def _variants_by_kind(self) -> "dict[Kind, list[MeasuredRow]]":
         return self._sorted(self.variants)
 
-    def _sorted(self, rows: Iterable[MeasuredRow]) -> "dict[Kind, dict[str, list[MeasuredRow]]]":
+    def _sorted(self, rows: Iterable[MeasuredRow]) -> "dict[Kind, list[MeasuredRow]]":
         signature = self.op.signature
         defaults = {o.name: o.default for o in signature.options}
-        found: dict[Kind, dict[str, list[MeasuredRow]]] = {}
+        found: dict[Kind, list[MeasuredRow]] = {}
         for row in rows:
             dtypes = tuple(row.dtypes.get(t.name) for t in signature.tensors)
             kind = self._kind(row.machine.arch, dtypes, {**defaults, **row.options, **row.dims})
-            found.setdefault(kind, {}).setdefault(row.machine.device, []).append(row)
+            found.setdefault(kind, []).append(row)
         return found
 
 
@@ -260,22 +257,3 @@ def _device_of(call: Call) -> DeviceModel | None:
     """The device model that a call runs on; None where explain asks for an arch without its device."""
     device = next(iter(call.tensors.values())).device
     return device_of(device) if device.type != "meta" and arch_of(device) == call.arch else None
-
-
-def _in_order(groups: Iterable[Group], device: DeviceModel | None) -> list[Group]:
-    """The call's own device model first, then the most alike; without a device, the model with the most rows."""
-    if device is None:
-        return sorted(groups, key=lambda group: (-group.count, group.machine.device))
-    return sorted(
-        groups,
-        key=lambda g: (g.machine.device != device.name, _distance(g.machine, device), g.machine.device),
-    )
-
-
-def _distance(one: Figures, other: Figures) -> float:
-    """How unlike two device models are: the logarithms of the ratios of bandwidth and of cycles."""
-    pairs = (
-        (one.memory_gbps, other.memory_gbps),
-        (one.multiprocessors * one.clock_mhz, other.multiprocessors * other.clock_mhz),
-    )
-    return sum(abs(math.log(a / b)) for a, b in pairs if a and b)

@@ -1,9 +1,9 @@
 """The roofline of a call on a device model: the time below which its bytes and operations allow nothing."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -71,3 +71,18 @@ def roofline(arch: str, dtypes: Iterable[torch.dtype], device: Figures, relative
         tflops *= here / there if here and there else 1.0
     fallback = (relative_to.memory_gbps if relative_to else 0) or (peak.bandwidth * 1e3 if peak else _GBPS)
     return Roofline(tflops * 1e6, (device.memory_gbps or fallback) * 1e3, device.multiprocessors)
+
+
+def tiles_of(
+    declared: Sequence[tuple[str, str | int]], config: Mapping[str, Any], at: Mapping[str, Any]
+) -> tuple[float, float]:
+    """How many tiles a launch has, and by how much whole tiles exceed its work; (0, 1) where that is not known."""
+    tiles, padding = (1.0 if declared else 0.0), 1.0
+    for name, parameter in declared:
+        block, size = config.get(parameter) if isinstance(parameter, str) else parameter, at.get(name)
+        if not isinstance(block, int) or not isinstance(size, int) or block < 1:
+            return 0.0, 1.0  # a config of an older version may lack the parameter
+        parts = -(-size // block)
+        tiles *= parts
+        padding *= parts * block / size
+    return tiles, padding
