@@ -109,6 +109,8 @@ class Ahead:
     """
 
     def __init__(self, points: Sequence[Point], arch: str, jobs: int, configs: int = 1) -> None:
+        if jobs < 0:
+            raise ValueError(f"`jobs` expected the number of processes that compile, got {jobs}")
         self.problems: list[str] = []
         self._arch, self._needs, self._kernels = arch, dict[str, set[int]](), Kernels(arch) if jobs else None
         self._done: set[int] = set()

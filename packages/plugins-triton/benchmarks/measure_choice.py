@@ -165,6 +165,8 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
     given = parser.parse_args(words)
     if given.jobs is None:
         given.jobs = 0 if given.small else min(MOST_JOBS, max(1, (os.cpu_count() or 2) - 2))
+    if given.jobs < 0:
+        parser.error(f"--jobs expected a number of processes, got {given.jobs}")
     if not given.dry and given.out is None:
         parser.error("--out expected a file for the results, got none")
     if given.join:
