@@ -141,9 +141,13 @@ def test_products_of_codes_step_by_128(rows, block) -> None:
     found = scaled_config(ARCH, features)
     assert (found.block_m, found.block_n, found.block_k) == (*block, 128)
     of_blocks = scaled_config(ARCH, features | {"k_blocks": 4})
-    few = LinearConfig(32, 128, 128, 8) if rows <= 32 else LinearConfig(128, 128, 128, 8)
-    assert of_blocks == (LinearConfig(256, 128, 128, 8, 2) if rows == 8192 else few)
-    assert of_blocks in list(scaled_space(ARCH, features))
+    large = LinearConfig(128, 128, 128, 8)
+    assert of_blocks == (LinearConfig(256, 128, 128, 8, 2) if rows == 8192 else large)
+    tried = list(scaled_space(ARCH, features | {"k_blocks": 4}))
+    assert of_blocks in tried
+    assert all(config.block_m != 32 for config in tried)  # wrong on an H200
+    if rows <= 32:
+        assert scaled_config(ARCH, features | {"k": 128}) == large
     if rows <= 32:
         assert scaled_config(parse_arch("sm_120"), features | {"k_blocks": 4}) == LinearConfig(16, 64, 128, 8)
     assert found in list(scaled_space(ARCH, features))

@@ -7,8 +7,15 @@ import pytest
 import torch
 from cubins import kernel, meta
 
+import opmux
 import opmux_cutile.launching
+from opmux.plugin import takers
+from opmux_cutile.norms import backward as norms_backward
 from opmux_cutile.plugin import opmux_implementations
+from opmux_cutile.prebuilding import kernels_of
+from opmux_cutile.products import backward as products_backward
+from opmux_cutile.products import targets as products
+from opmux_cutile.scaled import targets as scaled
 from opmux_cutile.shipping import calls, kernels
 from opmux_jit import KernelMissing, machine_code
 from opmux_jit.cache import layers, shipped
@@ -113,3 +120,16 @@ def test_a_wheel_gets_cubins_where_there_is_a_compiler(tmp_path: Path, monkeypat
     assert data["force_include"] == {}
     hook_of(app).initialize("editable", data)
     assert len(app.said) == 1
+
+
+@pytest.mark.parametrize("units", [114, 148])
+def test_what_is_built_ahead_is_what_a_gpu_of_any_size_launches(units, monkeypatch) -> None:
+    """No constant of a kernel comes from the number of multiprocessors, but for how attention's keys are split."""
+    options = {"dtype": torch.float8_e4m3fn, "block": (-1, -1)}
+    (taker, *_) = takers(opmux.quantize, meta(8192, 8192), arch="sm_90", backend="cutile", **options)
+    more = [source_key(one.source("sm_90")) for one in kernels_of(taker)]
+    ahead = kernels.kernels("sm_90").keys() | set(more)
+    for module in (products, products_backward, scaled, norms_backward):
+        monkeypatch.setattr(module, "units_of", lambda index: units)
+    there = kernels.kernels("sm_90").keys() | {source_key(one.source("sm_90")) for one in kernels_of(taker)}
+    assert there == ahead

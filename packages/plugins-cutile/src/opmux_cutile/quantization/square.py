@@ -9,7 +9,6 @@ from torch import Tensor
 from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import TileKernel, launch
 from opmux_cutile.parameters import Array, Constant, Parameter
-from opmux_cutile.products.targets import units_of
 from opmux_cutile.quantization import targets
 from opmux_cutile.quantization.targets import ALIGNMENT, LARGEST
 from opmux_cutile.tiles import power_of_two
@@ -18,8 +17,8 @@ MODULE = "opmux_cutile.quantization.square_kernels"
 SIDE = 128
 MOST_GRID = 65535
 """Blocks of a grid in its second and third dim."""
-PARTS_OF_UNIT = 8
-"""Blocks of each multiprocessor that share a matrix."""
+MOST_PARTS = 1024
+"""Blocks that share a matrix: on every GPU as many, so that a kernel that is built ahead serves all."""
 Codes = tuple[Tensor, Tensor]
 
 
@@ -70,7 +69,7 @@ def _squares(x: Tensor, q: Tensor, scale: Tensor, config: GatedConfig) -> None:
 
 def _matrix(x: Tensor, q: Tensor, scale: Tensor, config: GatedConfig) -> None:
     tiles = -(-x.shape[1] // config.rows) * -(-x.shape[2] // config.columns)
-    blocks = min(tiles, PARTS_OF_UNIT * units_of(x.get_device()))
+    blocks = min(tiles, MOST_PARTS)
     parts = x.new_empty((len(x), blocks), dtype=torch.float32)
     kernels = _matrix_kernels(
         config, _name(x), _fits(x), _name(q), _fits(q), LARGEST[q.dtype], power_of_two(blocks)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opmux.plugin import Arch
+from opmux_cutile.grouped.configs import OUTSIDE
 from opmux_cutile.products.configs import FEW_TILES, LinearConfig
 
 LARGE = LinearConfig(128, 128, 128, warps=8)
@@ -13,17 +14,16 @@ FEW_ROWS = {
     16: LinearConfig(16, 64, 128, 8), 32: LinearConfig(32, 128, 128, 8), 128: LinearConfig(64, 128, 128, 8),
 }  # fmt: skip
 """By the most rows. With fewer warps the compiler unrolls the steps until registers spill."""
-FEW_ROWS_OF_BLOCKS = {32: FEW_ROWS[32]}
-"""The same for scales of 128 columns, with which other small tiles spill on Hopper."""
 FROM_REGISTERS = {32: FEW_ROWS[16]}
-"""The same where the matrix units take operands from registers, so that tiles of 32 rows spill too."""
+"""The same for scales of 128 columns where the matrix units take operands from registers. On Hopper these spill, and
+with tiles of 32 rows the results were wrong on an H200, so few rows get a large tile there."""
 
 
 def scaled_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     """The largest tile of which there are enough; the sums of one step and of all steps have to fit the registers."""
     rows, n = features["bucket(m, 8)"], features["n"]
-    blocks = features["k_blocks"] > 1
-    few = (FEW_ROWS_OF_BLOCKS if arch.name in ("sm_90", "sm_100", "sm_103") else FROM_REGISTERS) if blocks else FEW_ROWS
+    blocks = _of_blocks(features)
+    few = ({} if arch.name in OUTSIDE else FROM_REGISTERS) if blocks else FEW_ROWS
     for most, config in few.items():
         if rows <= most:
             return config
@@ -34,11 +34,16 @@ def scaled_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     return LARGE if blocks else FEW_ROWS[128]
 
 
+def _of_blocks(features: Mapping[str, Any]) -> bool:
+    """Whether scales may be of blocks of 128 columns: with one block they may be of rows, too."""
+    return bool(features["k_blocks"] > 1 or features["k"] <= 128)
+
+
 def scaled_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[LinearConfig]:
     """Tiles with a step of 128 columns, and eight warps: with fewer, registers spill."""
-    rows = features["bucket(m, 8)"]
+    rows, wrong = features["bucket(m, 8)"], arch.name in OUTSIDE and _of_blocks(features)
     for block_m in (16, 32, 64, 128, 256):
-        if block_m > 32 and block_m >= 4 * rows:
+        if (block_m > 128 and block_m >= 4 * rows) or (block_m == 32 and wrong):
             continue
         for block_n in (64, 128, 256):
             for ctas in (1, 2) if block_m * block_n >= 16384 else (1,):
