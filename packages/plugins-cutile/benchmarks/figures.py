@@ -117,10 +117,11 @@ def measure(until: float, beside_triton: bool, beside_tilegym: bool) -> Iterator
                 others, work = peers(part, example, tensors, ours())
                 triton = bound(example, "triton", tensors) if beside_triton else None
                 calls = {"cutile": ours, **others, **({"triton": triton} if triton else {})}
-                if beside_tilegym and (theirs := tilegym_peers.peer(example, tensors)) is not None:
+                if beside_tilegym:
                     try:
-                        theirs()  # it tunes itself
-                        calls["tilegym"] = theirs
+                        if (theirs := tilegym_peers.peer(example, tensors)) is not None:
+                            theirs()  # it tunes itself
+                            calls["tilegym"] = theirs
                     except Exception as error:
                         line["tilegym_failed"] = f"{type(error).__name__}: {str(error)[:200]}"
                 yield line | {"work": work, "microseconds": microseconds(calls, flush)}

@@ -1,8 +1,8 @@
 """Measures the rows that are shipped for a Hopper GPU: `python packages/plugins-cutile/benchmarks/records.py`.
 
-The points are some of those that the rows in force have of other backends, so that times of the same calls are
-compared. Each is measured in the heuristic's config, which is what a call gets. A machine without the compiler takes
-the kernels from a bundle, and leaves out a config that the bundle lacks:
+The points are some of those at which the rows in force have times of other backends on an H200, and none of this one,
+so that times of the same calls are compared. Each is measured in the heuristic's config, which is what a call gets. A
+machine without the compiler takes the kernels from a bundle, and leaves out a config that the bundle lacks:
 
     python packages/plugins-cutile/benchmarks/records.py --record sources.pickle   # what a bundle has to have
     python packages/plugins-cutile/benchmarks/records.py --out h200.measured --limit 100
@@ -29,12 +29,12 @@ from opmux.tuner.calls import Budget, fitted
 from opmux.tuner.candidates import Entrant, entrants_of, takers_of
 from opmux.tuning import store
 
-BACKEND, ARCH = "cutile", "sm_90"
+BACKEND, ARCH, DEVICE = "cutile", "sm_90", "NVIDIA H200"
 SEED = 1
 
 COUNTS = {
-    "linear": 44, "attention": 40, "attention_backward": 16, "linear_backward": 14, "paged_attention": 14,
-    "scaled_linear": 16, "rms_norm": 8, "add_rms_norm_": 6, "layer_norm": 6, "grouped_linear": 8, "silu_and_mul": 6,
+    "linear": 110, "attention": 150, "attention_backward": 90, "linear_backward": 60, "paged_attention": 33,
+    "scaled_linear": 40, "rms_norm": 8, "add_rms_norm_": 6, "layer_norm": 6, "grouped_linear": 8, "silu_and_mul": 6,
     "silu_mul": 5, "apply_rope_": 6, "quantize": 6, "rms_norm_quantize": 5, "add_rms_norm_quantize": 5,
     "silu_and_mul_quantize": 5, "write_kv_cache": 5, "attention_varlen": 5, "masked_grouped_linear": 5,
     "scaled_grouped_linear": 5, "scaled_masked_grouped_linear": 4, "grouped_linear_backward": 5,
@@ -54,16 +54,20 @@ MEMORY, FLOPS = 2.0**33, 4e12
 
 
 def counterparts() -> dict[str, list[Point]]:
-    """The points of the rows in force of other backends, which this backend takes too, by op."""
+    """The points at which others have rows, by op: their own on `DEVICE`, and none of this backend."""
     loading.ensure_loaded()
     _, times = store.in_force()
     found: dict[str, dict[str, Point]] = {}
+    measured = set()
     for op in times.values():
         for row in op.rows:
-            if row.op in COUNTS and row.machine.arch == ARCH and not row.implementation.startswith(BACKEND):
+            if row.op in COUNTS and row.machine.device == DEVICE:
                 point = Point(row.op, row.dtypes, row.dims, row.options)
-                found.setdefault(row.op, {})[point.key] = point
-    return {op: [points[key] for key in sorted(points)] for op, points in found.items()}
+                if row.implementation == BACKEND:
+                    measured.add(point.key)
+                else:
+                    found.setdefault(row.op, {})[point.key] = point
+    return {op: [points[key] for key in sorted(points.keys() - measured)] for op, points in found.items()}
 
 
 def points(counts: dict[str, int]) -> list[Point]:

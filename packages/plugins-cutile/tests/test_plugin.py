@@ -1,4 +1,4 @@
-"""What the backend claims: nothing unless it is asked for; what it refuses, with the reason."""
+"""What the backend claims, unasked and asked for; what it refuses, with the reason."""
 
 import subprocess
 import sys
@@ -8,6 +8,8 @@ import torch
 from cubins import meta
 
 import opmux
+from opmux.plugin import Priority
+from opmux_cutile.plugin import opmux_implementations
 
 FP32, FP64 = torch.float32, torch.float64
 
@@ -18,9 +20,13 @@ def judged(op, *tensors, arch: str = "sm_90", backend: str | None = "cutile", **
     return next(candidate for candidate in plan.candidates if candidate.name == "cutile")
 
 
-def test_it_is_chosen_only_where_it_is_asked_for() -> None:
-    found = judged(opmux.rms_norm, meta(4, 4096), meta(4096), backend=None)
-    assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_calls_get_it_unasked_with_measured_rows_and_without(arch) -> None:
+    assert judged(opmux.rms_norm, meta(4, 4096), meta(4096), arch=arch, backend=None).status == "chosen"
+
+
+def test_without_rows_it_stands_behind_portable_kernels() -> None:
+    assert {record.priority for record in opmux_implementations()} == {Priority.PORTABLE - 1}
 
 
 HEADS, TABLE, WIDE = meta(4, 4, 16), meta(32, 8, dtype=torch.float32), meta(1, 4, 2, 64)

@@ -1,6 +1,7 @@
 """What the core loads of this package: its records, and how to compile ahead. Touches no device and no compiler."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from opmux.plugin import Implementation, Prebuilt, hookimpl
@@ -35,6 +36,12 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from scaled_groups.RECORDS
     yield from scaled.RECORDS
     yield from quantization.RECORDS
+
+
+@hookimpl
+def opmux_tuned_records() -> list[str]:
+    """Rows that were measured on GPUs of each kind, of these kernels."""
+    return [str(Path(__file__).with_name("records"))]
 
 
 @hookimpl

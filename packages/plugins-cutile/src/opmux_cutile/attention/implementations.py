@@ -9,9 +9,9 @@ from opmux.plugin import (
     Implementation,
     MaxNumel,
     MultipleOf,
-    Priority,
     UnitStride,
 )
+from opmux_cutile.archs import PRIORITY
 
 ARCHS = ("sm_90", "sm_100", "sm_103")
 """Where the matrix units do not take both operands from registers: elsewhere kernels for wide heads spill."""
@@ -24,7 +24,7 @@ def _record(op: str) -> Implementation:
         op=op,
         target=f"opmux_cutile.attention.targets:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("q", "bfloat16", "float16"),
             Dtype("sinks", "bfloat16", "float16", "float32"),
@@ -50,7 +50,7 @@ def _backward_record(op: str) -> Implementation:
         op=op,
         target=f"opmux_cutile.attention.backward:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("q", "bfloat16", "float16"),
             Dtype("sinks", "bfloat16", "float16", "float32"),

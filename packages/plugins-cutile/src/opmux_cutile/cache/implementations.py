@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from opmux.plugin import Call, Constraint, Dtype, Exact, Implementation, MaxNumel, Priority, UnitStride
-from opmux_cutile.archs import ARCHS, FLOATS
+from opmux.plugin import Call, Constraint, Dtype, Exact, Implementation, MaxNumel, UnitStride
+from opmux_cutile.archs import ARCHS, FLOATS, PRIORITY
 from opmux_cutile.quantization.implementations import CODES
 
 MOST = (1 << 29) - 1
@@ -30,7 +30,7 @@ RECORDS = (
         op="write_kv_cache",
         target="opmux_cutile.cache.targets:write_kv_cache",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             *(Dtype(tensor, *FLOATS) for tensor in ("k", "v")),
             *(Dtype(tensor, *FLOATS, *CODES) for tensor in ("k_cache", "v_cache")),

@@ -1,7 +1,7 @@
 """The records of the gated activations."""
 
-from opmux.plugin import Constraint, Dtype, Exact, Implementation, OneOf, Priority, UnitStride
-from opmux_cutile.archs import ARCHS, FLOATS
+from opmux.plugin import Constraint, Dtype, Exact, Implementation, OneOf, UnitStride
+from opmux_cutile.archs import ARCHS, FLOATS, PRIORITY
 
 
 def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementation:
@@ -9,7 +9,7 @@ def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementat
         op=op,
         target=f"opmux_cutile.gates.{'backward' if op.endswith('backward') else 'targets'}:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(Dtype(tensors[0], *FLOATS), UnitStride(*tensors), *more),
         features=(Exact("n"),),
         config="opmux_cutile.gates.configs:gated_config",

@@ -12,9 +12,9 @@ from opmux.plugin import (
     Implementation,
     MaxNumel,
     MultipleOf,
-    Priority,
     UnitStride,
 )
+from opmux_cutile.archs import PRIORITY
 from opmux_cutile.grouped.implementations import MOST, MOST_GROUPS
 from opmux_cutile.products.implementations import ARCHS
 
@@ -24,7 +24,7 @@ def _record(op: str, kind: str, schema: str, given: tuple[str, ...], *more: Cons
         op=op,
         target=f"opmux_cutile.grouped.backward:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("x", "bfloat16", "float16"),
             AtLeast("k", 8),

@@ -10,9 +10,9 @@ from opmux.plugin import (
     Implementation,
     MaxNumel,
     MultipleOf,
-    Priority,
     UnitStride,
 )
+from opmux_cutile.archs import PRIORITY
 from opmux_cutile.products.implementations import ARCHS
 
 MOST = (1 << 30) - 1
@@ -25,7 +25,7 @@ def _record(op: str, rows: str, rule: Bucket | Exact) -> Implementation:
         op=op,
         target=f"opmux_cutile.grouped.targets:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("x", "bfloat16", "float16"),
             AtLeast("k", 8),

@@ -13,9 +13,9 @@ from opmux.plugin import (
     MaxNumel,
     MultipleOf,
     Predicate,
-    Priority,
     UnitStride,
 )
+from opmux_cutile.archs import PRIORITY
 from opmux_cutile.grouped.implementations import MOST_GROUPS
 from opmux_cutile.scaled.implementations import ARCHS, FP8, HALVES
 
@@ -38,7 +38,7 @@ def _record(op: str, rows: str, *rules: Bucket | Exact) -> Implementation:
         op=op,
         target=f"opmux_cutile.grouped.scaled_targets:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("x", *FP8),
             Dtype("out_dtype", *HALVES),

@@ -8,10 +8,9 @@ from opmux.plugin import (
     Exact,
     Implementation,
     MaxNumel,
-    Priority,
     UnitStride,
 )
-from opmux_cutile.archs import ARCHS, FLOATS
+from opmux_cutile.archs import ARCHS, FLOATS, PRIORITY
 from opmux_cutile.norms.configs import LONGEST, LONGEST_BACKWARD
 
 
@@ -20,7 +19,7 @@ def _record(op: str, tensors: tuple[str, ...], config: str, *more: Constraint) -
         op=op,
         target=f"opmux_cutile.norms.{'backward' if op.endswith('backward') else 'targets'}:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             *(Dtype(tensor, *FLOATS) for tensor in tensors if tensor != "bias"),
             AtMost("hidden", LONGEST if config != "backward_config" else LONGEST_BACKWARD),

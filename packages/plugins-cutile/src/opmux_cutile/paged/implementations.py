@@ -1,6 +1,7 @@
 """The records of attention over a paged cache."""
 
-from opmux.plugin import AtMost, Dtype, Exact, Implementation, MultipleOf, Priority, UnitStride
+from opmux.plugin import AtMost, Dtype, Exact, Implementation, MultipleOf, UnitStride
+from opmux_cutile.archs import PRIORITY
 from opmux_cutile.attention.implementations import ARCHS
 from opmux_cutile.quantization.implementations import CODES
 
@@ -10,7 +11,7 @@ def _record(op: str) -> Implementation:
         op=op,
         target=f"opmux_cutile.paged.targets:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("q", "bfloat16", "float16"),
             *(Dtype(name, "bfloat16", "float16", *CODES) for name in ("k_cache", "v_cache")),

@@ -10,9 +10,9 @@ from opmux.plugin import (
     Implementation,
     MaxNumel,
     MultipleOf,
-    Priority,
     UnitStride,
 )
+from opmux_cutile.archs import PRIORITY
 
 ARCHS = ("sm_90+",)
 """Where operands are copied by TMA: kernels for older archs spill registers."""
@@ -24,7 +24,7 @@ RECORDS = (
         op="linear",
         target="opmux_cutile.products.targets:linear",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("x", "bfloat16", "float16"),
             AtLeast("k", 8),
@@ -47,7 +47,7 @@ RECORDS = (
         op="linear_backward",
         target="opmux_cutile.products.backward:linear_backward",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("x", "bfloat16", "float16"),
             AtLeast("k", 8),

@@ -9,10 +9,9 @@ from opmux.plugin import (
     Implementation,
     MaxNumel,
     OneOf,
-    Priority,
     UnitStride,
 )
-from opmux_cutile.archs import FLOATS
+from opmux_cutile.archs import FLOATS, PRIORITY
 from opmux_cutile.norms.configs import LONGEST
 
 CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
@@ -28,7 +27,7 @@ def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], wide: Cons
         op=op,
         target=f"opmux_cutile.quantization.targets:{op}",
         archs=("sm_89+",),
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             *(Dtype(tensor, *FLOATS) for tensor in tensors),
             Dtype("dtype", *CODES),
@@ -49,7 +48,7 @@ QUANTIZE = Implementation(
     op="quantize",
     target="opmux_cutile.quantization.square:quantize",
     archs=("sm_89+",),
-    priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+    priority=PRIORITY,
     when=(
         Dtype("x", *FLOATS),
         Dtype("dtype", *CODES),

@@ -1,7 +1,7 @@
 """The records of rotary embedding."""
 
-from opmux.plugin import AtLeast, Constraint, Contiguous, Dtype, Exact, Implementation, Priority, UnitStride
-from opmux_cutile.archs import ARCHS, FLOATS
+from opmux.plugin import AtLeast, Constraint, Contiguous, Dtype, Exact, Implementation, UnitStride
+from opmux_cutile.archs import ARCHS, FLOATS, PRIORITY
 
 
 def _record(op: str, q: str, k: str, *more: Constraint) -> Implementation:
@@ -9,7 +9,7 @@ def _record(op: str, q: str, k: str, *more: Constraint) -> Implementation:
         op=op,
         target=f"opmux_cutile.rope.targets:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(Dtype(q, *FLOATS), AtLeast("half", 1), UnitStride(q, k, "cos", "sin"), *more),
         features=(Exact("heads"), Exact("kv_heads"), Exact("head_dim"), Exact("half")),
         config="opmux_cutile.rope.configs:rope_config",

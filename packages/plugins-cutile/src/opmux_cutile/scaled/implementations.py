@@ -9,9 +9,9 @@ from opmux.plugin import (
     Implementation,
     MaxNumel,
     MultipleOf,
-    Priority,
     UnitStride,
 )
+from opmux_cutile.archs import PRIORITY
 
 ARCHS = ("sm_90+",)
 """Where the matrix units take 8-bit floats, and operands are copied by TMA."""
@@ -24,7 +24,7 @@ RECORDS = (
         op="scaled_linear",
         target="opmux_cutile.scaled.targets:scaled_linear",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # until conformance has run on a GPU
+        priority=PRIORITY,
         when=(
             Dtype("x", *FP8),
             Dtype("bias", *HALVES),
