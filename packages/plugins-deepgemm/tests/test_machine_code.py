@@ -85,9 +85,11 @@ ADDED = Product(FP8, "float32", 2112, 7168, accumulate=True)
 def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp_path) -> None:
     found = opcodes(given, config, tmp_path)
     parts = config.block_m // config.consumers // 64 if config.kernel == "large" else 1
-    ahead = blocks_ahead(given, config)
     runs = parts * max(config.pieces, 1)
-    blocks = (4 if config.runs == 1 else 2) if config.overlaps else ahead
+    together = (
+        blocks_ahead(given, config) if config.kernel == "small" else 4 if given.scaled and not given.accumulate else 1
+    )
+    blocks = (4 if config.runs == 1 else 2) if config.overlaps else together
     assert found[matrix] == 4 * runs * blocks == count(found, "HGMMA") + count(found, "QGMMA")
     # One wait in the loop and one behind it, or one where sums are promoted: products are not made one by one.
     waits = blocks * (2 if config.alternate else runs if config.pieces else 1) + config.overlaps

@@ -28,7 +28,7 @@ def test_constants() -> None:
     assert constants(FP8, LARGE) == {
         "N": 576, "K": 512, "OPERAND_BYTES": 1, "OUT_BYTES": 4, "BIAS": 1, "SCALED": 1, "W_BY_ROW": 0,
         "ACCUMULATE": 0, "W_SCALE_ROWS": 5,
-        "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "AHEAD": 2, "ALTERNATE": 0, "CLUSTER": 2,
+        "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "ALTERNATE": 0, "CLUSTER": 2,
         "GROUP": 8, "SLICE_WIDTH": 128, "W_SCALES": 2, "X_ACROSS": 0, "W_ACROSS": 0,
         "PIECES": 0, "OVERLAP": 0, "SHARE_X": 0,
     }  # fmt: skip

@@ -87,6 +87,7 @@ struct Fiber {
   ucontext_t context;
   std::vector<u8> stack;
   bool done = false, unfenced = false, fenced_products = false;
+  u32 shuffles = 0;
   std::vector<Product> open;                // products that are not committed
   std::deque<std::vector<Product>> groups;  // committed ones that may not be done
   std::vector<std::function<void()>> open_stores;
@@ -95,6 +96,7 @@ struct Fiber {
 
 struct Warp {
   StoredRow rows[32];
+  float shared[2][32];  // what the threads of quads give each other
   Meeting meeting;
 };
 
@@ -405,6 +407,15 @@ DEVICE u32 uniform(u32 value) { return value; }
 
 DEVICE void sync_warp() {
   model::meet(model::warps[{model::now->block->rank, model::now->thread_index.x / 32}].meeting, 32);
+}
+
+DEVICE float of_quad(float value, int place) {
+  auto& warp = model::warps[{model::now->block->rank, model::now->thread_index.x / 32}];
+  const u32 lane = model::now->thread_index.x % 32;
+  float* shared = warp.shared[model::now->shuffles++ % 2];  // the other half may still be read
+  shared[lane] = value;
+  model::meet(warp.meeting, 32);
+  return shared[lane / 4 * 4 + place];
 }
 
 DEVICE u32 cluster_rank() { return model::now->block->rank; }

@@ -126,6 +126,9 @@ DEVICE void arrive_threads(u32 barrier, u32 threads) {
 // A value that all threads of a warp have, told to the compiler: what follows from it is computed once for the warp.
 DEVICE u32 uniform(u32 value) { return __shfl_sync(0xFFFFFFFF, value, 0); }
 
+// The value of the thread in this place of four that are next to each other; the warp's threads all take part.
+DEVICE float of_quad(float value, int place) { return __shfl_sync(0xFFFFFFFF, value, place, 4); }
+
 DEVICE void sync_warp() { __syncwarp(); }
 
 DEVICE u32 cluster_rank() {

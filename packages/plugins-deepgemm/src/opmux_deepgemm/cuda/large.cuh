@@ -11,12 +11,13 @@
 // device. Tiles are counted group by group. RAGGED: a group begins at any row, and ends where its count or the next one
 // says; MASKED: each has room for m rows. What a tile has beyond its group's rows is computed and not stored.
 //
-// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers, which load
-// scales AHEAD blocks before they need them. ALTERNATE: two consumers make their products by turns, so that one scales
-// while the other's are made: a turn ends when so many of the four steps of a block of k are done. Where both only
-// begin by turns, the matrix unit mixes their products, both end at the same time, and it is idle while both scale.
-// W_BY_ROW: each row of w has scales of its own; the producer's other warps bring those of a stage into shared memory,
-// by turns.
+// SCALED: blocks of k have 128 codes; their products are scaled and added up in float32 by the consumers. Four threads
+// share the rows of their results: each loads the scales of one of four blocks of k, while those of the four blocks
+// before are used, and gives them to the others. ALTERNATE: two consumers make their products by turns, so that one
+// scales while the other's are made: a turn ends when so many of the four steps of a block of k are done. Where both
+// only begin by turns, the matrix unit mixes their products, both end at the same time, and it is idle while both
+// scale. W_BY_ROW: each row of w has scales of its own; the producer's other warps bring those of a stage into shared
+// memory, by turns.
 //
 // PIECES: a consumer that scales multiplies a block of k in so many pieces of the tile's columns, for each 64 rows, one
 // after the other. OVERLAP: it holds two of them beside the sums, and scales one while the next is made, so that the
@@ -33,12 +34,14 @@ constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
 constexpr int DOWN = SHARE_X ? 1 : CLUSTER, ALONG = SHARE_X ? CLUSTER : 1;  // tiles of a cluster
 constexpr int N_BLOCKS = ((N + BLOCK_N - 1) / BLOCK_N + ALONG - 1) / ALONG;
 constexpr int GROUP_ROWS = BLOCK_M / CONSUMERS;
-constexpr int PARTS = GROUP_ROWS / 64;       // results of the matrix unit that a consumer holds, 64 rows each
-constexpr int VALUES = BLOCK_N / 2;          // of each, in a thread
-constexpr int CUTS = PIECES ? PIECES : 1;    // pieces of a part's columns
-constexpr int RUNS = PARTS * CUTS;           // products of a block of k that are scaled one by one
-constexpr int PIECE = VALUES / CUTS;         // values of a part that a run computes
-constexpr int UNROLLED = RUNS == 1 ? 4 : 2;  // blocks of k from one wait for all products to the next
+constexpr int PARTS = GROUP_ROWS / 64;        // results of the matrix unit that a consumer holds, 64 rows each
+constexpr int VALUES = BLOCK_N / 2;           // of each, in a thread
+constexpr int CUTS = PIECES ? PIECES : 1;     // pieces of a part's columns
+constexpr int RUNS = PARTS * CUTS;            // products of a block of k that are scaled one by one
+constexpr int PIECE = VALUES / CUTS;          // values of a part that a run computes
+constexpr int UNROLLED = RUNS == 1 ? 4 : 2;   // blocks of k from one wait for all products to the next
+constexpr int QUAD = 4;                       // threads that share the rows of their results
+constexpr int AT_ONCE = W_BY_ROW ? 1 : QUAD;  // blocks of k in a round of the loop, without OVERLAP; by row more spill
 constexpr int SETS = OVERLAP ? 2 : PIECES ? 1 : PARTS;  // results of a block of k that are held beside the sums
 
 constexpr u32 X_BYTES = BLOCK_M * 128, W_BYTES = BLOCK_N * 128, STAGE_BYTES = X_BYTES + W_BYTES;
@@ -129,7 +132,7 @@ DEVICE void store_rows(u8* y, const float (&values)[VALUES], int row, int rows, 
 #endif
 // clang-format on
 
-// The scales of a thread's two rows of each part, and of the blocks of w's rows that the tile touches.
+// The scales of a thread's two rows of each part, and of the blocks of w's rows that the tile touches, of a block of k.
 struct Scales {
   float x[PARTS][2], w[W_SCALES];
 };
@@ -142,44 +145,61 @@ DEVICE void load_scales(Scales& scales, const float* const (&x_rows)[2 * PARTS],
   for (int i = 0; i < W_SCALES; ++i) scales.w[i] = load_constant(w_rows[i] + block * w_stride);
 }
 
-// total += products * scales, of a part's columns from `first` on; those of the tile from `border` on, which is a
+// By what the products of a thread's rows are multiplied: a scale of x times one of w, or the scale of x alone where
+// each row of w has its own.
+constexpr int FACTORS = W_BY_ROW ? 1 : W_SCALES;
+struct Factors {
+  float of[PARTS][2][FACTORS];
+};
+
+DEVICE void make_factors(Factors& made, const Scales& scales) {
+#pragma unroll
+  for (int i = 0; i < 2 * PARTS * FACTORS; ++i) {
+    const float x = scales.x[i / FACTORS / 2][i / FACTORS % 2];
+    made.of[i / FACTORS / 2][i / FACTORS % 2][i % FACTORS] = W_BY_ROW ? x : x * scales.w[i % FACTORS];
+  }
+}
+
+// Those that the thread in this place of the quad has.
+DEVICE void take_factors(Factors& taken, const Factors& own, int place) {
+#pragma unroll
+  for (int i = 0; i < 2 * PARTS * FACTORS; ++i) (&taken.of[0][0][0])[i] = of_quad((&own.of[0][0][0])[i], place);
+}
+
+// total += products * factors, of a part's columns from `first` on; those of the tile from `border` on, which is a
 // multiple of BORDERS up to 128, belong to the second block of w's rows.
 constexpr int BORDERS = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;
-DEVICE void add_scaled_to(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
-                          const float (&w)[W_SCALES], int first, int border) {
+DEVICE void add_scaled_to(float (&total)[VALUES], const float (&products)[PIECE], const float (&factors)[2][FACTORS],
+                          int first, int border) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float factors[W_SCALES];
-#pragma unroll
-    for (int i = 0; i < W_SCALES; ++i) factors[i] = x[half] * w[i];
+  for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int j = 0; j < PIECE / 4; ++j) {
-      const bool second = W_SCALES > 1 && (first + 8 * j) / BORDERS * BORDERS >= border;
-      const float factor = second ? factors[W_SCALES - 1] : factors[0];
+      const bool second = FACTORS > 1 && (first + 8 * j) / BORDERS * BORDERS >= border;
+      const float factor = second ? factors[half][FACTORS - 1] : factors[half][0];
 #pragma unroll
       for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; ++i) total[first / 2 + i] += products[i] * factor;
     }
-  }
 }
 
 // Where there are but two borders, a branch that all threads take together costs less than the choices.
-DEVICE void add_scaled(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2],
-                       const float (&w)[W_SCALES], int first, int border) {
+DEVICE void add_scaled(float (&total)[VALUES], const float (&products)[PIECE], const float (&factors)[2][FACTORS],
+                       int first, int border) {
   if constexpr (BORDERS == 64) {
-    if (border < 128) return add_scaled_to(total, products, x, w, first, 64);
+    if (border < 128) return add_scaled_to(total, products, factors, first, 64);
   }
-  add_scaled_to(total, products, x, w, first, BORDERS >= 64 ? 128 : border);
+  add_scaled_to(total, products, factors, first, BORDERS >= 64 ? 128 : border);
 }
 
 // The same with a scale for each row of w, which lie in shared memory.
-DEVICE void add_scaled_by_row(float (&total)[VALUES], const float (&products)[PIECE], const float (&x)[2], u32 w_scales,
-                              int first) {
+DEVICE void add_scaled_by_row(float (&total)[VALUES], const float (&products)[PIECE],
+                              const float (&factors)[2][FACTORS], u32 w_scales, int first) {
 #pragma unroll
   for (int j = 0; j < PIECE / 4; ++j) {
     const u32 at = w_scales + (first + 8 * j + fragment_column(threadIdx.x)) * 4;
     const float w[2] = {load_shared(at), load_shared(at + 4)};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) total[first / 2 + 4 * j + i] += products[4 * j + i] * (x[i / 2] * w[i % 2]);
+    for (int i = 0; i < 4; ++i) total[first / 2 + 4 * j + i] += products[4 * j + i] * (factors[i / 2][0] * w[i % 2]);
   }
 }
 
@@ -374,16 +394,29 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
         for (int p = 0; p < PARTS; ++p)
 #pragma unroll
           for (int i = 0; i < VALUES; ++i) total[p][i] = 0.0f;
+        Scales next;
+        Factors own, factors{};
+        const auto load_next = [&](int block) {  // or the last one: no branch, for which products would be waited for
+          load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, block < K_BLOCKS ? block : K_BLOCKS - 1);
+        };
+        const int own_block = OVERLAP ? 0 : (int)thread % QUAD;  // of each QUAD
+        load_next(own_block);
+        // The factors of a block, which is one of QUAD in this place.
+        const auto find_factors = [&](int block, int place) {
+          if (place == 0) {
+            make_factors(own, next);
+            load_next(block + QUAD + own_block);
+          }
+          take_factors(factors, own, place);
+        };
         if constexpr (PIECES > 0) {
-          Scales scales{}, next;
-          load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, 0);
           // Scales and adds what a run has computed.
           const auto finish = [&](int run, int set, u32 from) {
             const int p = run / CUTS, first = run % CUTS * (BLOCK_N / CUTS);
             settle(part[set]);
             if constexpr (W_BY_ROW)
-              add_scaled_by_row(total[p], part[set], scales.x[p], row_scales + from * BLOCK_N * 4, first);
-            else add_scaled(total[p], part[set], scales.x[p], scales.w, first, border);
+              add_scaled_by_row(total[p], part[set], factors.of[p], row_scales + from * BLOCK_N * 4, first);
+            else add_scaled(total[p], part[set], factors.of[p], first, border);
           };
           const auto start = [&](int run, int set, u32 from) {
             const u32 x_at = ring + from * STAGE_BYTES + group * GROUP_ROWS * 128 + run / CUTS * 8192;
@@ -394,12 +427,6 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
 #pragma unroll
             for (int i = 0; i < 4; ++i) multiply(part[set], advanced(x_from, 32 * i), advanced(w_from, 32 * i), i != 0);
             products_commit();
-          };
-          const auto next_scales = [&](int block) {
-            const int ahead =
-                block + 1 < K_BLOCKS ? block + 1 : block;  // no branch: the assembler would wait for all products
-            scales = next;
-            load_scales(next, x_rows, w_rows, x_scale_block, w_scale_block, ahead);
           };
           if constexpr (OVERLAP) {
             // The last run of a block of k is scaled while the first one of the next is made. It is waited for before:
@@ -420,7 +447,8 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
                 sync_warp();
                 if (block > 0) release(empty + 8 * read, lane);
               }
-              next_scales(block);
+              make_factors(factors, next);
+              load_next(block + 1);
 #pragma unroll
               for (int run = 1; run < RUNS; ++run) {
                 start(run, (before + run) % 2, stage);
@@ -446,27 +474,26 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               release(empty + 8 * read, lane);
             }
           } else {
-            for (int block = 0; block < K_BLOCKS; ++block) {
-              barrier_wait(full + 8 * stage, phase);
+            for (int block = 0; block < K_BLOCKS; block += AT_ONCE) {
 #pragma unroll
-              for (int run = 0; run < RUNS; ++run) {
-                start(run, 0, stage);
-                if (run == 0) next_scales(block);
-                products_wait<0>();
-                if (!W_BY_ROW && run == RUNS - 1) release(empty + 8 * stage, lane);
-                finish(run, 0, stage);
+              for (int i = 0; i < AT_ONCE; ++i) {
+                if (K_BLOCKS % AT_ONCE && block + i >= K_BLOCKS) break;
+                barrier_wait(full + 8 * stage, phase);
+#pragma unroll
+                for (int run = 0; run < RUNS; ++run) {
+                  start(run, 0, stage);
+                  if (run == 0) find_factors(block + i, AT_ONCE == QUAD ? i : block % QUAD);
+                  products_wait<0>();
+                  if (!W_BY_ROW && run == RUNS - 1) release(empty + 8 * stage, lane);
+                  finish(run, 0, stage);
+                }
+                if constexpr (W_BY_ROW) release(empty + 8 * stage, lane);
+                if (++stage == STAGES) stage = 0, phase ^= 1;
               }
-              if constexpr (W_BY_ROW) release(empty + 8 * stage, lane);
-              if (++stage == STAGES) stage = 0, phase ^= 1;
             }
           }
         } else {
-          Scales next[AHEAD];
-#pragma unroll
-          for (int i = 0; i < AHEAD && i < K_BLOCKS; ++i)
-            load_scales(next[i], x_rows, w_rows, x_scale_block, w_scale_block, i);
-          const auto multiply_block = [&](int block, Scales& ahead) {
-            const Scales scales = ahead;
+          const auto multiply_block = [&](int block, int turn) {
             const u32 x_at = ring + stage * STAGE_BYTES + group * GROUP_ROWS * 128;
             const u64 x_from = descriptor(x_at), w_from = descriptor(ring + stage * STAGE_BYTES + X_BYTES);
             barrier_wait(full + 8 * stage, phase);
@@ -482,8 +509,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               if (i + 1 == ALTERNATE && i < 3) products_commit();
             }
             products_commit();
-            if (block + AHEAD < K_BLOCKS)
-              load_scales(ahead, x_rows, w_rows, x_scale_block, w_scale_block, block + AHEAD);
+            find_factors(block, turn);
             if constexpr (ALTERNATE > 0) {
               products_wait<(ALTERNATE < 4)>();
               arrive_threads(TURNS + 1 - group, 256);
@@ -494,20 +520,20 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
             if constexpr (W_BY_ROW) {
 #pragma unroll
               for (int p = 0; p < PARTS; ++p)
-                add_scaled_by_row(total[p], part[p], scales.x[p], row_scales + stage * BLOCK_N * 4, 0);
+                add_scaled_by_row(total[p], part[p], factors.of[p], row_scales + stage * BLOCK_N * 4, 0);
             }
             release(empty + 8 * stage, lane);
             if (++stage == STAGES) stage = 0, phase ^= 1;
             if constexpr (!W_BY_ROW) {
 #pragma unroll
-              for (int p = 0; p < PARTS; ++p) add_scaled(total[p], part[p], scales.x[p], scales.w, 0, border);
+              for (int p = 0; p < PARTS; ++p) add_scaled(total[p], part[p], factors.of[p], 0, border);
             }
           };
-          for (int block = 0; block < K_BLOCKS; block += AHEAD) {
+          for (int block = 0; block < K_BLOCKS; block += AT_ONCE) {
 #pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-              if (K_BLOCKS % AHEAD && block + i >= K_BLOCKS) break;
-              multiply_block(block + i, next[i]);
+            for (int i = 0; i < AT_ONCE; ++i) {
+              if (K_BLOCKS % AT_ONCE && block + i >= K_BLOCKS) break;
+              multiply_block(block + i, AT_ONCE == QUAD ? i : block % QUAD);
             }
           }
         }

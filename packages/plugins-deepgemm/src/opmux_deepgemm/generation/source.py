@@ -68,12 +68,8 @@ def blocks_touched(block_n: int) -> int:
 
 
 def blocks_ahead(product: Product, config: Config) -> int:
-    """Blocks of k whose scales are on their way while one is multiplied: a small tile takes less time than a load."""
-    if not product.scaled or config.pieces:
-        return 1
-    if config.kernel == "small":
-        return 4 if config.block_m <= 32 else 2
-    return 4 if config.values <= 64 else 2 if config.values <= 80 else 1
+    """Of the kernel for few rows, blocks of k whose scales are on their way while one is multiplied."""
+    return 1 if not product.scaled else 4 if config.block_m <= 32 else 2
 
 
 def constants(product: Product, config: Config) -> dict[str, int]:
@@ -90,7 +86,6 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "W_SCALE_ROWS": -(-product.n // 128),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
-        "AHEAD": blocks_ahead(product, config),
         "STAGES": config.stages,
         "CONSUMERS": config.consumers,
     }
@@ -109,7 +104,7 @@ def constants(product: Product, config: Config) -> dict[str, int]:
     if product.x_across or product.w_across:
         _check_across(product, config)
     if config.kernel == "small":
-        return found | {"SPLIT": config.cluster}
+        return found | {"SPLIT": config.cluster, "AHEAD": blocks_ahead(product, config)}
     return found | {
         "CLUSTER": config.cluster,
         "GROUP": config.group,
