@@ -1,7 +1,7 @@
 """DeepGEMM's table of figures on a Hopper GPU: `python packages/plugins-deepgemm/benchmarks/figures.py --to lines.txt`.
 
 One command measures each line: the kernel that the cost model (or a tuned record) chooses, its runners-up and variants,
-and torch's products by cuBLASLt. Kernels are compiled first. Each part then runs in a process of its own, in the order
+and torch's products by cuBLASLt. Kernels are compiled first. The lines then run in a process of their own, in the order
 of `PARTS`, the most important first. A line that hangs or crashes costs only itself: the next ones run in another
 process. Each line is added to the file as JSON as soon as it is measured; a second run of the command measures what is
 missing there. ``--collect FILE... --out FILE`` makes docs/benchmarks/data/deepgemm.json of such files.
@@ -262,21 +262,18 @@ def warm() -> None:
 def run_parts(parts: Sequence[str], target: Path, limits: Limits) -> bool:
     """Add the lines of the parts that are missing in a file to it; says whether all are there now."""
     done = read_lines([target])[1]
-    good = True
-    for part in parts:
-        every = lines(part)
-        missing = [line for line in every if tuple(line) not in done]
-        say(f"# {part}: {len(every) - len(missing)} of {len(every)} lines are there")
-        began = time.perf_counter()
-        for number, outcome in enumerate(measured(missing, warm, measure, limits), 1):
-            spent = f"{number} of {len(missing)}, {time.perf_counter() - began:.1f} s"
-            if outcome.problem:
-                good = False
-                say(f"# FAILED {outcome.item} ({spent}): {outcome.problem}")
-                continue
-            with target.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(outcome.found) + "\n")
-            say(f"{summary(outcome.found)} ({spent})")
+    missing = [line for part in parts for line in lines(part) if tuple(line) not in done]
+    say(f"# {len(missing)} lines of {', '.join(parts)} are missing")
+    began, good = time.perf_counter(), True
+    for number, outcome in enumerate(measured(missing, warm, measure, limits), 1):
+        spent = f"{number} of {len(missing)}, {time.perf_counter() - began:.1f} s"
+        if outcome.problem:
+            good = False
+            say(f"# FAILED {outcome.item} ({spent}): {outcome.problem}")
+            continue
+        with target.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(outcome.found) + "\n")
+        say(f"{summary(outcome.found)} ({spent})")
     return good
 
 

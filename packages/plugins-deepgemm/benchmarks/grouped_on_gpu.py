@@ -15,7 +15,7 @@ from typing import NamedTuple
 os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
 import torch
-from on_gpu import FLUSHED, all_on_card, compile_kernels, large, milliseconds, on_card, run_apart, say, short
+from on_gpu import CUT, FLUSHED, all_on_card, compile_kernels, large, milliseconds, on_card, run_apart, say, short
 from torch import Tensor
 
 from opmux_deepgemm import launching
@@ -149,7 +149,7 @@ def compare(found: Tensor, x: Tensor, given: Operands, group: int, place: slice,
         right = right * of_rows.repeat_interleave(128, 1)[:, :k]
     wanted, size = left @ right.t(), left.abs() @ right.abs().t()
     rounding = 2.0**-8 if out == "bfloat16" else 2.0**-22
-    bound = wanted.abs() * rounding + size * (2.0**-13 if given.x_scale is not None else 2.0**-20) + 1e-30
+    bound = wanted.abs() * rounding + size * (CUT if given.x_scale is not None else 2.0**-20) + 1e-30
     wrong = ((found.double() - wanted).abs() > bound) | found.isnan()
     return f"{int(wrong.sum())} of {wrong.numel()} wrong" if bool(wrong.any()) else ""
 

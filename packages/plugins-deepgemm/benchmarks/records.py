@@ -6,7 +6,9 @@ backend, by Triton and by the vendor's libraries where they take it, side by sid
 where it stopped. `--dry` lists the points and measures nothing.
 
 The other backends ship rows of their own, so those of this one suffice: `--backends deepgemm --most-configs 2 --jobs 0`
-measures the model's choice and its runner-up, and with a bundle of their kernels it compiles nothing.
+measures the model's choice and its runner-up, and with a bundle of their kernels it compiles nothing. With
+`--of FILE.measured` it measures the points of another package's rows: backends whose rows are of equal points are
+predicted alike between them.
 """
 
 import argparse
@@ -19,9 +21,12 @@ from typing import Any
 import torch
 
 import opmux
+from opmux.plugin import known_arch, registered_ops
 from opmux.shapes import Point
 from opmux.tuner import Progress
+from opmux.tuner.candidates import takers_of
 from opmux.tuner.drawing import point_of
+from opmux.tuning.measured import read_measured
 
 BACKENDS = ("deepgemm", "triton", "vendor")
 LISTED = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
@@ -88,6 +93,20 @@ def points() -> list[Point]:
     return found
 
 
+def points_of(path: Path) -> list[Point]:
+    """The points of rows that this backend takes, by turns of the ops, the last turns being linear's."""
+    waiting: dict[str, deque[Point]] = {}
+    registered_ops()
+    rows = read_measured(path).rows
+    for one in {p.key: p for p in (Point(row.op, row.dtypes, row.dims, row.options) for row in rows)}.values():
+        if one.op in TURNS and takers_of(one, known_arch("sm_90"), ["deepgemm"]):
+            waiting.setdefault(one.op, deque()).append(one)
+    found = []
+    while any(waiting.values()):
+        found += [left.popleft() for left in waiting.values() if left]
+    return found
+
+
 def main() -> int:
     """Measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -98,9 +117,10 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=20, help="seconds that a step of a config may take")
     parser.add_argument("--most-configs", type=int, default=4, help="configs of each implementation to try")
     parser.add_argument("--jobs", type=int, default=8, help="processes that compile a point's configs together")
+    parser.add_argument("--of", type=Path, help="measure the points of this file of rows instead")
     parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
     given = parser.parse_args()
-    found = points()
+    found = points() if given.of is None else points_of(given.of)
     if given.dry:
         sys.stdout.write("".join(f"{p.key}\n" for p in found) + f"{len(found)} points\n")
         return 0

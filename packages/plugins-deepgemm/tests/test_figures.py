@@ -79,7 +79,7 @@ def test_a_second_run_measures_what_is_missing(tmp_path, monkeypatch, capsys) ->
     assert "fp8 4096: 4096 2112 7168 TFLOPS: fast 4, a 3, b 6 (1 of 7" in shown
     monkeypatch.setattr(figures, "measure", lambda line: played(line._replace(n=1)) | {"n": line.n})
     assert figures.run_parts(["fp8 4096"], file, QUICK)
-    assert "# fp8 4096: 6 of 7 lines are there" in capsys.readouterr().out
+    assert "# 1 lines of fp8 4096 are missing" in capsys.readouterr().out
     figures.collect([file], tmp_path / "page.json")
     assert len(json.loads((tmp_path / "page.json").read_text())["lines"]) == 7
 

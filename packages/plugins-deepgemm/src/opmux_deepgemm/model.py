@@ -62,6 +62,8 @@ CLUSTERED_UNITS = {1: 132, 2: 132, 4: 120, 8: 112}
 """Multiprocessors that clusters of so many blocks can use: a cluster lies within a group of 16 or 18 of them."""
 ROUND = 1.53
 """Microseconds from one of the small kernel's blocks to the next on a multiprocessor: nothing is copied meanwhile."""
+WIDE = 1.7
+"""By how much longer a block of k of the small kernel takes with more than 64 rows of x."""
 ALONE = 1.05
 """By how much longer a single consumer of gradients takes."""
 TURN = 3
@@ -247,7 +249,7 @@ def _small_work(sizes: Sizes, config: Config) -> float:
     blocks = -(-sizes.blocks // config.cluster)
     copy = config.stage_bytes * together / COPY_RATE
     multiply = 2.0 * config.block_m * config.block_n * 128 / sizes.operand_bytes / RATE[sizes.operand_bytes] * together
-    block = max(multiply, copy, LATENCY / config.stages)
+    block = max(multiply, copy, LATENCY / config.stages) * (WIDE if config.block_m > 64 else 1)
     return rounds * (blocks * block + EPILOGUE) + (rounds - 1) * ROUND + (MEETING if config.cluster > 1 else 0.0)
 
 
