@@ -44,6 +44,20 @@ def test_a_group_that_the_average_hides_gets_the_tile_of_the_average() -> None:
     assert heuristics.rows_of({"bucket(m)": 1, "groups": 300}) == 1
 
 
+def test_tall_tiles_where_they_hold_fewer_rows_in_vain() -> None:
+    def tile(rows: int, groups: int | None = None, k: int = 7168) -> tuple[int, int, bool]:
+        size, name = (rows, "expected_m") if groups is None else (rows * groups, "m")
+        features = {f"bucket({name})": (size - 1).bit_length(), f"bucket({name}, 8)": size}
+        config = heuristics.hopper_scaled(parse_arch("sm_90"), {**features, "groups": groups or 32, "n": 4096, "k": k})
+        return config.block_m, config.warpgroups, config.few
+
+    assert tile(192) == tile(192, groups=32) == (192, 3, False)
+    assert tile(1024) == (128, 2, False), "1152 rows of tall tiles"
+    assert tile(4096, groups=8) == (192, 3, False)
+    assert tile(192, k=1536) == (128, 2, False)
+    assert tile(20) == (128, 2, True)
+
+
 # On a GPU
 
 

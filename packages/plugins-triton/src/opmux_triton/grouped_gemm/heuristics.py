@@ -43,9 +43,22 @@ def scaled(arch: Arch, features: Mapping[str, Any]) -> ScaledGroupedConfig:
     return _codes(128, 128, 128, 8, 4, per_unit=1, tma=tma, uneven=32)
 
 
+_TALL_ROW = 0.96
+"""The time of a row in tiles of 192 rows over that in tiles of 128, on an H200 (8 groups of 4096 rows, k = 7168)."""
+
+_LONG = 2048
+"""The k from which that holds: at 1536 the rows of both take as long."""
+
+
 def hopper_scaled(arch: Arch, features: Mapping[str, Any]) -> HopperGroupedConfig:
     """The same by the Gluon kernel, for groups of more rows than half a tile has."""
-    return HopperGroupedConfig(128, 128, 6, 2, scaled(arch, features), few=rows_of(features) <= 64)
+    few, rows = rows_of(features) <= 64, features.get("bucket(expected_m, 8)")
+    if rows is None:
+        rows = -(-features.get("bucket(m, 8)", 1) // max(1, features["groups"]))
+    tall = _TALL_ROW * -(-rows // 192) * 192 < -(-rows // 128) * 128
+    if tall and features["k"] >= _LONG:
+        return HopperGroupedConfig(192, 128, 5, 3, scaled(arch, features), few=few)
+    return HopperGroupedConfig(128, 128, 6, 2, scaled(arch, features), few=few)
 
 
 def backward(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:

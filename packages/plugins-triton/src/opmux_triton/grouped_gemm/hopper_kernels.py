@@ -106,17 +106,16 @@ def _multiply(
             row = (tile_m * WARPGROUPS + WARPGROUP) * ROWS
             column = tile_n * BLOCK_N
             wide_group = group.to(gl.int64)
-            if MASKED:
-                a_at = scale_offsets(row, count, a_row, 1, ROWS, by_row)
-            else:
-                a_at = scale_offsets(first + row, first + count, a_row, 1, ROWS, by_row)
-            b_at = scale_offsets(column, n, b_row, SIDE, BLOCK_N, by_column)
             a_here = a_scale + wide_group * a_group
             b_here = b_scale + wide_group * b_group
             total = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
             part = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
-            a_now = gl.load(a_here + a_at)
-            b_now = gl.load(b_here + b_at)
+            start = row if MASKED else first + row
+            if BLOCKWISE:
+                a_at = scale_offsets(start, start - row + count, a_row, 1, ROWS, by_row)
+                b_at = scale_offsets(column, n, b_row, SIDE, BLOCK_N, by_column)
+                a_now = gl.load(a_here + a_at)
+                b_now = gl.load(b_here + b_at)
             for index in range(blocks):
                 used = visit * blocks + index
                 stage = used % STAGES
@@ -136,8 +135,10 @@ def _multiply(
                     b_now = b_next
                 else:
                     total += part
-            if not BLOCKWISE:
-                total = times_scales(total, a_now, b_now, False, SHARED)
+            if not BLOCKWISE:  # found here: the scales of all columns would take registers throughout the loop
+                a_at = scale_offsets(start, start - row + count, a_row, 1, ROWS, by_row)
+                b_at = scale_offsets(column, n, b_row, SIDE, BLOCK_N, by_column)
+                total = times_scales(total, gl.load(a_here + a_at), gl.load(b_here + b_at), False, SHARED)
             in_group = row + gl.arange(0, ROWS, layout=by_row)
             at_n = column + gl.arange(0, BLOCK_N, layout=by_column)
             if MASKED:

@@ -6,6 +6,8 @@ from opmux_triton.archs import FLOATS, HALVES, HOPPER, PORTABLE
 CODES = ("int8", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _RAGGED = (Bucket("m"), Exact("groups"), Exact("n"), Exact("k"))
 _MASKED = (Bucket("expected_m"), Exact("groups"), Exact("n"), Exact("k"))
+_FINE = {"m": Bucket("m", per_octave=8), "expected_m": Bucket("expected_m", per_octave=8)}
+"""How many whole tiles the rows of a group take is hidden by octaves."""
 
 
 def _record(op: str, name: str, when: tuple[Constraint, ...], config: str, schema: str, out: bool) -> Implementation:
@@ -40,7 +42,7 @@ def _scaled(op: str) -> Implementation:
 
 
 def _hopper(op: str) -> Implementation:
-    """For groups of many rows; conformance has not run on it on a GPU yet, so it is taken where it is asked for."""
+    """For groups of many rows; those of few are left to the portable kernel, which it launches then."""
     when = (
         Dtype("x", "float8_e4m3fn", "float8_e5m2"), Dtype("out_dtype", *FLOATS), UnitStride("x", "w"),
         MultipleOf("k", 16), MaxNumel("x_scale"), MaxNumel("w_scale"),
@@ -50,9 +52,9 @@ def _hopper(op: str) -> Implementation:
         name="hopper",
         target=f"opmux_triton.grouped_gemm.hopper_targets:{op}",
         archs=HOPPER,
-        priority=Priority.EXPERIMENTAL,
+        priority=Priority.PORTABLE + 1,
         when=when,
-        features=_MASKED if "masked" in op else _RAGGED,
+        features=(*_MASKED, _FINE["expected_m"]) if "masked" in op else (*_RAGGED, _FINE["m"]),
         config="opmux_triton.grouped_gemm.heuristics:hopper_scaled",
         space="opmux_triton.grouped_gemm.spaces:hopper_scaled",
         config_schema="opmux_triton.grouped_gemm.hopper_configs:HopperGroupedConfig",
