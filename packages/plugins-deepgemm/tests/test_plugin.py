@@ -1,4 +1,4 @@
-"""What the backend claims: nothing unless it is asked for; what it refuses, with the reason."""
+"""What the backend claims, and what it refuses, with the reason."""
 
 import pytest
 import torch
@@ -20,20 +20,20 @@ def codes(m: int, n: int, k: int, dtype: torch.dtype = FP8) -> tuple[torch.Tenso
     return meta(m, k, dtype=dtype), meta(n, k, dtype=dtype), *scales
 
 
-def judged(op, *arguments, arch: str = "sm_90", backend: str | None = "deepgemm", **options):
-    """The candidate of this backend."""
+def judged(op, *arguments, arch: str = "sm_90", backend: str | None = "deepgemm", name: str = "deepgemm", **options):
+    """The candidate of this backend, or the one of this name."""
     plan = opmux.explain(op, *arguments, arch=arch, backend=backend, **options)
-    return next(candidate for candidate in plan.candidates if candidate.name == "deepgemm")
+    return next(candidate for candidate in plan.candidates if candidate.name == name)
 
 
-def test_it_is_chosen_only_where_it_is_asked_for() -> None:
+def test_it_is_a_candidate_like_others() -> None:
     found = judged(opmux.linear, meta(4096, 7168), meta(2112, 7168), backend=None)
-    assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+    assert found.status != "rejected"
     assert judged(opmux.linear, meta(4096, 7168), meta(2112, 7168)).status == "chosen"
 
 
 def test_explain_shows_the_config() -> None:
-    plan = opmux.explain(opmux.linear, meta(4096, 7168), meta(2112, 7168), arch="sm_90", backend="deepgemm")
+    plan = opmux.explain(opmux.linear, meta(4096, 7000), meta(2104, 7000), arch="sm_90", backend="deepgemm")
     assert plan.config["kernel"] == "large"
     assert plan.config_source == "heuristic"
     assert "kernel large, block_m" in str(plan)
@@ -82,14 +82,16 @@ def test_gradients_of_weights_have_a_config() -> None:
         (opmux.linear, (meta(4, 16), meta(1 << 20, 16)), {}, "n = 1048576 is more than 524288"),
         (opmux.linear, (meta(4, 1 << 25), meta(8, 1 << 25)), {}, "k = 33554432 is more than 16777216"),
         (
-            opmux.linear, (meta(4, 16), meta(16, 32)[:, ::2].T[:8]), {},
+            opmux.linear, (meta(4, 16), meta(16, 32)[:, ::2].T[:8]), {"name": "deepgemm:across"},
             "w has unit stride neither along k nor, as a matrix, across it",
         ),
         (
-            opmux.linear, (meta(3, 16, 8).mT, meta(8, 16)), {},
+            opmux.linear, (meta(3, 16, 8).mT, meta(8, 16)), {"name": "deepgemm:across"},
             "x has unit stride neither along k nor, as a matrix, across it",
         ),
-        (opmux.linear, (meta(16, 4).T, meta(8, 16)), {}, "x is not aligned to 16 bytes"),
+        (opmux.linear, (meta(16, 4).T, meta(8, 16)), {"name": "deepgemm:across"}, "x is not aligned to 16 bytes"),
+        (opmux.linear, (meta(8, 16), meta(8, 16)), {"name": "deepgemm:across"}, "no operand lies across k"),
+        (opmux.linear, (meta(16, 8).T, meta(8, 16)), {}, "the last stride of x is not 1: strides [1, 8]"),
         (
             opmux.scaled_linear, (codes(4, 8, 32)[0], meta(32, 8, dtype=FP8).T, *codes(4, 8, 32)[2:]),
             {"out_dtype": BF16}, "the last stride of w is not 1: strides [1, 8]",

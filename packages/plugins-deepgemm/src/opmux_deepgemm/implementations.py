@@ -52,12 +52,13 @@ class Lies(FeatureRule):
         return Feature(f"lies({t})", f"('along' if {along} else 'across' if {across} else 'neither')")
 
 
-def lie_neither(features: Mapping[str, Any]) -> str | None:
-    """Why an operand cannot be read: it lies neither along k nor across it."""
-    for name in "xw":
-        if features[f"lies({name})"] == "neither":
+def lie_otherwise(features: Mapping[str, Any]) -> str | None:
+    """Why no operand lies across k, or one cannot be read: it lies neither along k nor across it."""
+    lie = {name: features[f"lies({name})"] for name in "xw"}
+    for name, how in lie.items():
+        if how == "neither":
             return f"{name} has unit stride neither along k nor, as a matrix, across it"
-    return None
+    return None if "across" in lie.values() else "no operand lies across k"
 
 
 _LIES = (Lies("x"), Lies("w"))
@@ -69,12 +70,14 @@ def _record(
     rows: tuple[FeatureRule, ...],
     when: tuple[Constraint, ...],
     strides: tuple[Constraint, ...] = _ALONG,
+    name: str = "",
 ) -> Implementation:
     return Implementation(
         op=op,
+        name=name,
         target=f"opmux_deepgemm.targets:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL,  # right on an H200, and slower than others' in many shapes
+        priority=Priority.PORTABLE,  # measured rows say where it is faster than others
         when=(
             *when,
             AtMost("k", MOST_K),
@@ -95,6 +98,7 @@ def _record(
 
 
 _BF16: tuple[Constraint, ...] = (Dtype("x", "bfloat16"), MultipleOf("k", 8))
+_LINEAR = (*_BF16, AtMost("tokens", MOST_ROWS), UnitStride("bias"))
 _FP8: tuple[Constraint, ...] = (
     Dtype("x", "float8_e4m3fn"),
     Dtype("out_dtype", "bfloat16", "float32"),
@@ -112,7 +116,7 @@ GRADIENTS = Implementation(
     op="grouped_weight_grad",
     target="opmux_deepgemm.targets:grouped_weight_grad",
     archs=ARCHS,
-    priority=Priority.EXPERIMENTAL,
+    priority=Priority.PORTABLE,
     when=(
         Dtype("x", "bfloat16"),
         *_RAGGED,
@@ -139,7 +143,7 @@ SCALED_GRADIENTS = Implementation(
     op="scaled_grouped_weight_grad",
     target="opmux_deepgemm.targets:scaled_grouped_weight_grad",
     archs=ARCHS,
-    priority=Priority.EXPERIMENTAL,
+    priority=Priority.PORTABLE,
     when=(
         Dtype("x", "float8_e4m3fn"),
         *_RAGGED,
@@ -157,11 +161,15 @@ SCALED_GRADIENTS = Implementation(
 """The same from codes; where those of neighbouring rows are not next to each other they are copied, out likewise."""
 
 RECORDS = (
+    _record("linear", (Bucket("tokens", per_octave=8),), _LINEAR),
+    # The matrix unit transposes operands of 16 bits as it reads them. Measured rows do not say how operands lie, and
+    # such products have configs of their own.
     _record(
         "linear",
         (Bucket("tokens", per_octave=8), *_LIES),
-        (*_BF16, AtMost("tokens", MOST_ROWS), UnitStride("bias")),
-        (Predicate(lie_neither, _LIES),),  # the matrix unit transposes operands of 16 bits as it reads them
+        _LINEAR,
+        (Predicate(lie_otherwise, _LIES),),
+        "across",
     ),
     _record(
         "scaled_linear",

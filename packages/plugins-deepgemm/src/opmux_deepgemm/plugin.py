@@ -1,6 +1,7 @@
-"""What the core loads of this package: its records, and how to compile ahead. Touches no device."""
+"""What the core loads of this package: its records, measured rows, and how to compile ahead. Touches no device."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from opmux.plugin import Implementation, Prebuilt, hookimpl
@@ -13,6 +14,12 @@ OPMUX_API_VERSION = 1
 def opmux_implementations() -> Iterator[Implementation]:
     """Every implementation."""
     yield from RECORDS
+
+
+@hookimpl
+def opmux_tuned_records() -> list[str]:
+    """Rows of these kernels that were measured on an H200."""
+    return [str(Path(__file__).with_name("records"))]
 
 
 @hookimpl

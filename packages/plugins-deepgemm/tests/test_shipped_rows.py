@@ -1,0 +1,73 @@
+"""The rows that this package ships: small, valid, of this backend alone, and what its calls are planned by."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import opmux
+import opmux_deepgemm
+from opmux.plugins import loading
+from opmux.tuning.measured import MeasuredRow, read_measured
+from opmux_deepgemm import plugin
+from opmux_deepgemm.configs import Config
+from opmux_deepgemm.implementations import RECORDS
+
+LIMIT_BYTES = 100_000
+FOLDER = Path(opmux_deepgemm.__file__).with_name("records")
+FILES = sorted(FOLDER.iterdir())
+
+
+def rows() -> list[MeasuredRow]:
+    """Every row that is shipped."""
+    return [row for path in FILES for row in read_measured(path).rows]
+
+
+def test_the_plugin_names_the_folder_and_it_holds_rows_alone() -> None:
+    assert plugin.opmux_tuned_records() == [str(FOLDER)]
+    assert FILES
+    assert {path.suffix for path in FILES} == {".measured"}
+    assert sum(path.stat().st_size for path in FILES) < LIMIT_BYTES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_row_is_refused_and_all_are_of_one_gpu(path: Path) -> None:
+    loading.ensure_loaded()
+    found = read_measured(path)
+    assert found.refused == ()
+    assert not found.failed
+    assert {row.implementation for row in found.rows} == {"deepgemm"}
+    assert {row.machine.arch for row in found.rows} == {"sm_90"}
+    assert len({row.machine.device for row in found.rows}) == 1
+    assert all(row.machine.driver and row.machine.versions["torch"] for row in found.rows)
+    assert all(row.error is not None and row.error <= 1 for row in found.rows)
+
+
+def test_every_op_has_rows_with_configs_that_there_are() -> None:
+    found = rows()
+    assert {row.op for row in found} == {record.op for record in RECORDS}
+    for row in found:
+        Config(**(row.config or {}))
+
+
+def test_they_are_in_force_and_predict() -> None:
+    layers = {file.file: file.layer for file in opmux.tuning.report().files}
+    assert all(layers[str(path)] == "plugin" for path in FILES)
+    x, w = (torch.empty(size, 7168, dtype=torch.bfloat16, device="meta") for size in (777, 5120))
+    plan = opmux.explain(opmux.linear, x, w, arch="sm_90", backend="deepgemm")
+    assert plan.chosen is not None
+    assert (plan.chosen.time_source or "").startswith("predicted, from ")
+
+
+def test_a_measured_config_replaces_the_models() -> None:
+    row = next(row for row in rows() if row.op == "linear")
+    x, w = (torch.empty(row.dims[name], row.dims["k"], dtype=torch.bfloat16, device="meta") for name in ("tokens", "n"))
+    plan = opmux.explain(opmux.linear, x, w, arch="sm_90", backend="deepgemm")
+    assert plan.config == row.config
+    assert plan.config_source != "heuristic"
+
+
+def test_on_another_arch_they_have_no_effect() -> None:
+    x, w = (torch.empty(size, 7168, dtype=torch.bfloat16, device="meta") for size in (777, 5120))
+    plan = opmux.explain(opmux.linear, x, w, arch="sm_100")
+    assert all(candidate.time_us is None for candidate in plan.candidates if candidate.name == "deepgemm")
