@@ -66,7 +66,9 @@ class OpTimes:
         }
         self._unlike = tuple(name for name in matching.exact if name in UNLIKE)
         self._sizes = (*self.steps, *self.model)
-        innermost = {_innermost(t.shape.dims) for t in op.signature.tensors}
+        # What is read or written by rows. A vector has none: heads, which the sinks of attention have, align nothing.
+        shapes = [t.shape for t in op.signature.tensors] + [o.shape for o in op.signature.outputs]
+        innermost = {_innermost(shape.dims) for shape in shapes if len(shape.dims) > 1 or shape.star}
         self._aligned = tuple(name for name in self.model if name in innermost)
         self._kept = [place for place, o in enumerate(self.flags) if o.kind == "dtype"]
         self._groups: dict[tuple[Kind, DeviceModel | None, bool], Group | None] = {}

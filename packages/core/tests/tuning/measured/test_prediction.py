@@ -287,3 +287,9 @@ def test_the_model_of_a_device():
     assert device_of(torch.device("cpu", 0)) is here
     assert device_of(torch.device("meta")) is None
     assert DTYPES["x"] is torch.bfloat16
+
+
+def test_what_no_row_of_a_tensor_holds_aligns_nothing():
+    """Heads are the size of the sinks, a vector; rows of keys and values hold columns of a head."""
+    assert OpTimes(opmux.attention.op, ())._aligned == ()
+    assert set(OpTimes(LINEAR, ())._aligned) == {"k", "n"}
