@@ -2,10 +2,12 @@
 
 ``data/cutile.json`` is what packages/plugins-cutile/benchmarks/figures.py measured. Table ``cutile`` of ``about.toml``
 has the command, and a reason for each target that was missed, by the name of the target.
-``data/cutile-conformance.json`` is the report of `opmux conformance cutile` on that GPU.
+``data/cutile-conformance.json`` is the report of `opmux conformance cutile` on that GPU. ``data/cutile-choice.json`` is
+what packages/plugins-triton/benchmarks/measure_choice.py found with this backend installed beside others.
 """
 
 import json
+import statistics
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,10 +48,12 @@ def cutile_page(folder: Path) -> str:
     about = tomllib.loads((folder / "data" / "about.toml").read_text(encoding="utf-8"))["cutile"]
     report = folder / "data" / "cutile-conformance.json"
     conformance = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
-    return "\n".join(_page(data, about, conformance))
+    choice = folder / "data" / "cutile-choice.json"
+    drawn = json.loads(choice.read_text(encoding="utf-8")) if choice.exists() else None
+    return "\n".join(_page(data, about, conformance, drawn))
 
 
-def _page(data: Mapping[str, Any], about: Mapping[str, Any], conformance: Any) -> Iterator[str]:
+def _page(data: Mapping[str, Any], about: Mapping[str, Any], conformance: Any, drawn: Any) -> Iterator[str]:
     lines = [_line(line) for line in data["lines"] if "microseconds" in line]
     yield from ("# CUDA Tile on an H200", "")
     yield (
@@ -77,6 +81,8 @@ def _page(data: Mapping[str, Any], about: Mapping[str, Any], conformance: Any) -
         for h in data["host"]
     ]
     yield from table(["call", "CUDA Tile", "Triton"], rows, left=(0,))
+    if drawn is not None:
+        yield from _choice(drawn)
     failed = [line for line in data["lines"] if "failed" in line]
     if failed:
         yield from ("Not measured:", "")
@@ -141,6 +147,29 @@ def _conformance(report: Mapping[str, Any]) -> Iterator[str]:
     if failed:
         rows = ([f"`{op['op']}`", str(op["claimed"]), str(len(op["failures"]))] for op in failed)
         yield from table(["op", "cases taken", "failures"], rows, left=(0,))
+
+
+def _choice(drawn: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("## The choice", "")
+    yield (
+        f"Calls drawn by seed {drawn['seed']}, which no tuning saw, on an {drawn['device'].removeprefix('NVIDIA ')} "
+        "with this backend, the Triton backend and the vendor's libraries installed. The regret is the time of the chosen "
+        "implementation over that of the fastest one that takes the call."
+    )
+    yield ""
+    rows = []
+    found = [row for row in drawn["rows"] if row["chosen"] in row["opmux"]]
+    groups = {group: [row for row in found if row["group"] == group] for group in sorted({r["group"] for r in found})}
+    for name, some in [*groups.items(), ("all", found)]:
+        times = [{each: figures[0] for each, figures in row["opmux"].items()} for row in some]
+        fastest = [min(here, key=here.__getitem__) for here in times]
+        regrets = [here[row["chosen"]] / min(here.values()) for row, here in zip(some, times, strict=True)]
+        rows.append([
+            name, str(len(some)), str(fastest.count("cutile")), str(sum(row["chosen"] == "cutile" for row in some)),
+            f"{statistics.geometric_mean(regrets):.3f}", f"{max(regrets):.2f}",
+        ])  # fmt: skip
+    head = ["calls", "drawn", "this backend is the fastest", "it is chosen", "regret, geometric mean", "worst"]
+    yield from table(head, rows, left=(0,))
 
 
 def _table(lines: Sequence[Line], unit: str, peers: Sequence[str]) -> Iterator[str]:

@@ -29,7 +29,7 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import cutile_page
 
-    def made(*lines: dict[str, Any], host: Any = (), report: Any = None) -> str:
+    def made(*lines: dict[str, Any], host: Any = (), report: Any = None, drawn: Any = None) -> str:
         (tmp_path / "data").mkdir()
         about = {"device": "D", "torch": "2", "cuda": "13", "date": "2000-01-01"}
         data = about | {"lines": lines, "host": list(host)}
@@ -37,6 +37,8 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         (tmp_path / "data" / "about.toml").write_text(ABOUT, encoding="utf-8")
         if report:
             (tmp_path / "data" / "cutile-conformance.json").write_text(json.dumps(report), encoding="utf-8")
+        if drawn:
+            (tmp_path / "data" / "cutile-choice.json").write_text(json.dumps(drawn), encoding="utf-8")
         text: str = cutile_page.cutile_page(tmp_path)
         return text
 
@@ -95,3 +97,17 @@ def test_conformance_and_what_failed_are_told(page: Any) -> None:
     assert "5 cases passed, 2 failed, 1 were skipped with a reason." in text
     assert "| `linear` | 3 | 2 |" in text
     assert "- `linear` a: out of time\n" in text
+
+
+def test_the_choice_is_shown_by_groups(page: Any) -> None:
+    rows = [
+        {"group": "a", "chosen": "cutile", "opmux": {"cutile": [12.0], "triton": [10.0]}},
+        {"group": "b", "chosen": "triton", "opmux": {"cutile": [9.0], "triton": [9.9]}},
+        {"group": "b", "chosen": "triton", "opmux": {"cutile": [9.0], "triton": [8.0]}},
+        {"group": "b", "chosen": "vendor", "opmux": {"cutile": [9.0]}},
+    ]
+    text = page(drawn={"seed": 7, "device": "NVIDIA H200", "rows": rows})
+    assert "Calls drawn by seed 7, which no tuning saw, on an H200 with this backend" in text
+    assert "| a | 1 | 0 | 1 | 1.200 | 1.20 |" in text
+    assert "| b | 2 | 1 | 0 | 1.049 | 1.10 |" in text
+    assert "| all | 3 | 1 | 1 | 1.097 | 1.20 |" in text
