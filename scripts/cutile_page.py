@@ -153,8 +153,8 @@ def _choice(drawn: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## The choice", "")
     yield (
         f"Calls drawn by seed {drawn['seed']}, which no tuning saw, on an {drawn['device'].removeprefix('NVIDIA ')} "
-        "with this backend, the Triton backend and the vendor's libraries installed. The regret is the time of the chosen "
-        "implementation over that of the fastest one that takes the call."
+        "with this backend, the Triton backend and the vendor's libraries installed. The regret is the time of the "
+        "chosen implementation over that of the fastest one that takes the call."
     )
     yield ""
     rows = []
