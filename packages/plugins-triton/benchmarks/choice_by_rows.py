@@ -3,7 +3,9 @@
 ``python benchmarks/choice_by_rows.py choice.json ROWS.measured... [--write NAME]`` reads what ``measure_choice.py``
 wrote and files of measured rows, and prints for each group the regret of the choice as it was made, and as it would be
 by these rows: so a device is judged by another one's rows, and by its own, from one run. Nothing is run, so any machine
-will do. ``--write`` adds the choices to the file under a name, for ``scripts/choice_page.py``.
+will do. ``--write`` adds the choices to the file under a name, for ``scripts/choice_page.py``. ``--again`` makes them
+the choices of the run instead, where rows or the prediction have changed since: every implementation was timed in it.
+Whole calls, which ran what was chosen then, are left out where the choice is another.
 """
 
 import argparse
@@ -60,6 +62,15 @@ class Rows:
         priorities = {i.full_name: int(i.priority) for i in OPS[point.op].state.implementations}
         return first_of(names, priorities, {name: e.time_us for name, e in self.estimates(point).items()})
 
+    def why(self, point: Point, name: str) -> tuple[str, str | None]:
+        """Why it would be, and where its time comes from."""
+        estimate = self.estimates(point).get(name)
+        if estimate is not None:
+            return str(estimate), estimate.source
+        return next(
+            f"priority {int(i.priority)}" for i in OPS[point.op].state.implementations if i.full_name == name
+        ), None
+
 
 def device_of(run: Mapping[str, Any]) -> DeviceModel:
     """The device model of a run."""
@@ -77,6 +88,21 @@ def regret(row: Mapping[str, Any], chosen: str) -> float | None:
     return times[chosen] / min(times.values()) if chosen in times else None
 
 
+def choose_again(run: dict[str, Any], rows: Rows, chosen: Mapping[str, str]) -> int:
+    """Put choices in the place of those of a run; returns how many differ."""
+    changed = 0
+    for row in run["rows"]:
+        name = chosen.get(row["key"], row["chosen"])
+        if name != row["chosen"]:
+            row.pop("whole", None)
+            changed += 1
+        if row["key"] in chosen:
+            point = point_of(row["point"])
+            row["chosen"], (row["why"], row["source"]) = name, rows.why(point, name)
+            row["expected_us"] = {n: e.time_us for n, e in rows.estimates(point).items() if n in row["opmux"]}
+    return changed
+
+
 def _line(name: str, kinds: Sequence[Sequence[float]]) -> list[str]:
     cells = [name, str(len(kinds[-1]))]
     for regrets in kinds:
@@ -91,13 +117,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, help="a file of measure_choice.py")
     parser.add_argument("rows", nargs="+", type=Path, help="files of measured rows")
     parser.add_argument("--write", metavar="NAME", help="add the choices to the file: what the page calls these rows")
+    parser.add_argument("--again", action="store_true", help="make these choices those of the run")
     given = parser.parse_args(words)
     loading.ensure_loaded()
     run = json.loads(given.run.read_text(encoding="utf-8"))
     found = [row for path in given.rows for row in read_measured(path).rows if row.machine.arch == run["arch"]]
     if not found:
         parser.error(f"expected rows of {run['arch']}, got none")
-    chosen = choices(run, Rows(found, run["arch"], device_of(run)))
+    by_rows = Rows(found, run["arch"], device_of(run))
+    chosen = choices(run, by_rows)
     kinds: list[dict[str, list[float]]] = [{}, {}]
     for row in run["rows"]:
         for kind, name in zip(kinds, (row["chosen"], chosen.get(row["key"], "")), strict=True):
@@ -108,11 +136,15 @@ def main(words: Sequence[str]) -> int:
     lines.append(_line("all", [[value for values in kind.values() for value in values] for kind in kinds]))
     head = ["group", "calls", "as chosen", "worst", "above 1.10", "by these rows", "worst", "above 1.10"]
     sys.stdout.write(text_table(head, lines) + "\n")
-    if given.write:
+    if given.write or given.again:
         counts: dict[str, int] = {}
         for measured in found:
             counts[measured.machine.device] = counts.get(measured.machine.device, 0) + 1
-        run.setdefault("by_rows", {})[given.write] = {"rows_of": counts, "chosen": chosen}
+        if given.again:
+            run |= {"rows_of": dict(sorted(counts.items())), "record_files": sorted(path.name for path in given.rows)}
+            sys.stdout.write(f"{choose_again(run, by_rows, chosen)} choices are others\n")
+        else:
+            run.setdefault("by_rows", {})[given.write] = {"rows_of": counts, "chosen": chosen}
         rows = run.pop("rows")
         given.run.write_text(json.dumps({**run, "rows": rows}, indent=0) + "\n", encoding="utf-8")
     return 0

@@ -74,6 +74,22 @@ def test_rows_choose_between_what_was_timed(
     assert run_of(program, tmp_path, "--write", "others")[1]["by_rows"]["others"]["chosen"] == {"one": "triton:hopper"}
 
 
+def test_a_run_is_chosen_again(program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {"whole": {"opmux": 9.0, "torch": 9.0}, "why": "priority 30", "source": None, "expected_us": {}}
+    (tmp_path / "choice.json").write_text(json.dumps({**RUN, "rows": [{**RUN["rows"][0], **before}]}))
+    rows_file(tmp_path, triton_hopper=11.0, vendor_blas=9.0, triton=5.0)
+    status, data = run_of(program, tmp_path, "--again")
+    assert (status, data["rows_of"], data["record_files"]) == (0, {"D": 3}, ["own.measured"])
+    (row,) = data["rows"]
+    assert (row["chosen"], row["source"]) == ("vendor:blas", "predicted, from 1 row")
+    assert row["expected_us"].keys() == {"triton:hopper", "vendor:blas"}
+    assert row["why"].endswith("us (predicted, from 1 row)")
+    assert "whole" not in row, "it ran another implementation"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 choices are others"
+    (tmp_path / "choice.json").write_text(json.dumps({**RUN, "rows": [{**row, **before}]}))
+    assert "whole" in run_of(program, tmp_path, "--again")[1]["rows"][0], "the choice is as it was"
+
+
 def test_nothing_is_written_unless_asked(program: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "choice.json").write_text(json.dumps(RUN))
     rows_file(tmp_path, triton_hopper=11.0, vendor_blas=9.0)
