@@ -20,7 +20,8 @@ Point = tuple[int, int, int]
 
 
 def group(*rows: MeasuredRow, device: DeviceModel | None = None) -> Group:
-    return Group(LINEAR, ("tokens",), ("n", "k"), rows, device)
+    fastest = {row.implementation: row.time_us for row in sorted(rows, key=lambda row: -row.time_us)}
+    return Group(LINEAR, ("tokens",), ("n", "k"), rows, device, fastest)
 
 
 def estimates(of: Group, point: Point, known: dict[str, Estimate] | None = None) -> dict[str, Estimate]:

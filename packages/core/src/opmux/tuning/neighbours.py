@@ -13,9 +13,9 @@ few calls were measured on a device, what is known of a like device at a near po
 that is far away.
 
 Two things that a plain roofline lacks are part of it. A launch costs time however little it computes: most of the time
-of an implementation's fastest row is added for it. And work that is launched in tiles takes whole waves of whole tiles:
-where an implementation declares its ``tiles``, operations are rounded up to them, for each row by its own config.
-Without that declaration a prediction follows a staircase only as far as rows lie on its steps.
+of an implementation's fastest row, whatever its flags, is added for it. And work that is launched in tiles takes whole
+waves of whole tiles: where an implementation declares its ``tiles``, operations are rounded up to them, for each row
+by its own config. Without that declaration a prediction follows a staircase only as far as rows lie on its steps.
 """
 
 import math
@@ -49,7 +49,7 @@ _SOFTENING = 0.02
 """Added to squared distances, so that of two rows very near the call both count."""
 
 _LAUNCH = 0.9
-"""Which part of an implementation's fastest row is taken for the cost of a launch."""
+"""Which part of an implementation's fastest row, of any kind and device model, is taken for the cost of a launch."""
 
 Place = tuple[float, int]
 """A point near a call: its weight and its number."""
@@ -83,6 +83,7 @@ class Group:
         model: Sequence[str],
         rows: Sequence[MeasuredRow],
         device: DeviceModel | None,
+        fastest: Mapping[str, float],
     ) -> None:
         """Index the rows.
 
@@ -92,6 +93,8 @@ class Group:
             model: dims of the model, the others: a row's config fits where they are equal.
             rows: at least one.
             device: where calls run; None means the device model with the most rows.
+            fastest: implementation -> the time of its fastest row of any kind: what a launch costs does not depend on
+                flags or on ``head_dim``, and rows of small calls may be of other kinds.
         """
         first = rows[0]
         self.implementations = frozenset(row.implementation for row in rows)
@@ -101,10 +104,7 @@ class Group:
         self._known = device is not None
         places = Devices(self._arch, self._dtypes, rows, device)
         self._home, self._reference, self._roof = places.home, places.reference, places.roof
-        self._launch_us: dict[str, float] = {}
-        for row in rows:
-            launch = _LAUNCH * row.time_us
-            self._launch_us[row.implementation] = min(launch, self._launch_us.get(row.implementation, launch))
+        self._launch_us = {name: _LAUNCH * fastest[name] for name in self.implementations}
         self._tiles = {i.full_name: i.tiles for i in op.implementations if i.tiles}
         points: dict[tuple[float, ...], list[tuple[MeasuredRow, float]]] = {}
         for row in rows:

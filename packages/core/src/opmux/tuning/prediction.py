@@ -144,9 +144,10 @@ class OpTimes:
         """The rows of a kind for calls on a device model: indexed when a call that needs them is first planned."""
         key = (kind, device, variant)
         if key not in self._groups:
-            rows = (self._variants_by_kind if variant else self._by_kind).get(kind)
-            made = Group(self.op, tuple(self.steps), self.model, rows, device) if rows else None
-            self._groups[key] = made
+            self._groups[key] = None
+            if rows := (self._variants_by_kind if variant else self._by_kind).get(kind):
+                fastest = self._fastest[kind.arch]
+                self._groups[key] = Group(self.op, tuple(self.steps), self.model, rows, device, fastest)
         return self._groups[key]
 
     def _like(self, kind: "Kind") -> Sequence[tuple[bool, "Kind"]]:
@@ -168,6 +169,15 @@ class OpTimes:
             dtypes = {name: tensor.dtype for name, tensor in call.tensors.items() if tensor is not None}
             self._works[kind] = Work(self.op, dtypes, call.options)
         return self._works[kind]
+
+    @functools.cached_property
+    def _fastest(self) -> dict[str, dict[str, float]]:
+        """Arch -> implementation -> the time of its fastest row."""
+        found: dict[str, dict[str, float]] = {}
+        for row in (*self.rows, *self.variants):
+            times = found.setdefault(row.machine.arch, {})
+            times[row.implementation] = min(row.time_us, times.get(row.implementation, row.time_us))
+        return found
 
     @functools.cached_property
     def _by_kind(self) -> "dict[Kind, list[MeasuredRow]]":

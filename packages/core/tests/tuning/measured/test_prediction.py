@@ -293,3 +293,12 @@ def test_what_no_row_of_a_tensor_holds_aligns_nothing():
     """Heads are the size of the sinks, a vector; rows of keys and values hold columns of a head."""
     assert OpTimes(opmux.attention.op, ())._aligned == ()
     assert set(OpTimes(LINEAR, ())._aligned) == {"k", "n"}
+
+
+def test_what_a_launch_costs_is_known_from_rows_of_any_kind():
+    """Rows whose last dims are no multiples of 8 are another kind; the fastest of these shows what a launch takes."""
+    large = [row((4096, n, 4096), smooth(4096, n, 4096)) for n in (4096, 8192)]
+    small = row((1, 1025, 1025), smooth(1, 1025, 1025))
+    near, alone = (times_of(*rows).estimates(call((16, 4096, 4096))).times["one"] for rows in ([*large, small], large))
+    assert near.time_us < alone.time_us / 2
+    assert abs(math.log(near.time_us / smooth(16, 4096, 4096))) < abs(math.log(alone.time_us / smooth(16, 4096, 4096)))
