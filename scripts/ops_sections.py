@@ -85,7 +85,11 @@ def model(data: dict[str, Any], about: dict[str, Any]) -> tuple[list[str], list[
     return lines + list(table(head, [row + [""] * (6 - len(row)) for row in rows], left=(1, 2, 3, 5))), misses
 
 
-DECLINED = {"float64": "float64", "rows whose elements are not side by side": "the last stride of "}
+DECLINED = {
+    "8-bit floats of another arch": "convert it by opmux.convert_fp8",
+    "float64": "float64",
+    "rows whose elements are not side by side": "the last stride of ",
+}
 """What the backend's records decline, by a part of the reason."""
 
 
