@@ -2,10 +2,10 @@
 
 The files in ``data/quantised`` are what measure_quantize.py, measure_scaled.py, measure_grouped.py, measure_loss.py and
 measure_paged.py in packages/plugins-triton/benchmarks wrote; ``grouped_gradients`` is a later run of the gradients
-alone. ``choice``, if there, is what measure_choice.py found on drawn products, and ``paged_fp8_unseen`` what
-measure_paged.py found with a seed that tuning did not use; ``quantised_models`` has the section on models. Table
-``quantised`` of ``about.toml`` has the date, the commands, and a reason for each target that was missed, by the name of
-the target.
+alone. ``choice``, if there, is what measure_choice.py found on drawn products (``choice_grouped`` a later run of some
+groups), and ``paged_fp8_unseen`` what measure_paged.py found with a seed that tuning did not use; ``quantised_models``
+has the section on models. Table ``quantised`` of ``about.toml`` has the date, the commands, and a reason for each
+target that was missed, by the name of the target.
 """
 
 import json
@@ -147,7 +147,12 @@ def _tflops(row: Mapping[str, Any]) -> float:
 
 def _drawn(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
     """The choice on products drawn by a seed, beside the best of torch."""
-    rows, seed = [row for row in data["choice"]["rows"] if _took(row)], data["choice"]["seed"]
+    rows, seeds = [row for row in data["choice"]["rows"] if _took(row)], str(data["choice"]["seed"])
+    if "choice_grouped" in data:  # a later run of some groups
+        later = [row for row in data["choice_grouped"]["rows"] if _took(row)]
+        groups = {row["group"] for row in later}
+        rows = [row for row in rows if row["group"] not in groups] + later
+        seeds += f", and {data['choice_grouped']['seed']} for {', '.join(f'`{group}`' for group in sorted(groups))}"
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):
         some = [row for row in rows if row["group"] == group]
@@ -162,7 +167,7 @@ def _drawn(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         regret = [f"{geometric_mean(regrets):.3f}", ratio(max(regrets))]
         lines.append([f"`{group}`", str(len(some)), *compared, *regret])
     yield ""
-    yield f"Seed {seed}; torch's calls get their scales laid out beforehand. Regret is over the fastest implementation."
+    yield f"Seed {seeds}; torch's calls get their scales laid out beforehand. Regret is over the fastest one here."
     yield ""
     head = [
         "calls of", "drawn", "with a call of torch's", "speedup over the best of torch, geomean", "least",

@@ -43,7 +43,9 @@ def kept_lines(text: str, tiled: frozenset[tuple[str, str]]) -> Iterator[str]:
             if heading["implementation"] == LEFT_OUT or isinstance(figures, str):
                 continue
             keeps = (heading["op"], heading["implementation"]) in tiled
-            yield json.dumps([dims, figures, *(config if keeps else ())])
+            time_us, *others = figures  # spread and error tell a reader more than a choice: two digits will do
+            short = [other if other is None else float(f"{other:.2g}") for other in others]
+            yield json.dumps([dims, [time_us, *short], *(config if keeps else ())])
             continue
         if "op" in value:
             heading = value

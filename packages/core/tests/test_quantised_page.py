@@ -49,13 +49,16 @@ def drawn(group: str, took: float, other: float, torch: float | None) -> dict[st
 
 def test_drawn_products_are_compared_with_the_best_of_torch(page: Callable[..., str]) -> None:
     rows = [drawn("one", 10.0, 5.0, 9.0), drawn("one", 10.0, 20.0, 16.0), drawn("two", 4.0, 8.0, None)]
-    text = page(choice={"seed": 78, "rows": [*rows, {**rows[0], "chosen": "gone"}]})
+    later = {"seed": 79, "rows": [drawn("three", 10.0, 5.0, 9.0)]}
+    before = [*rows, {**rows[0], "chosen": "gone"}, drawn("three", 10.0, 5.0, 99.0)]
+    text = page(choice={"seed": 78, "rows": before}, choice_grouped=later)
     assert "## The choice on drawn products" in text
     assert "- one, geomean of 2 drawn calls: 1.20, wanted 1.00" in text
     assert "- one, least of 2 drawn calls: 0.90, **missed** 0.92: " in text
     assert "| `one` | 2 | 2 | 1.20 | 0.90 | 1 | 1.414 | 2.00 |" in text
     assert "| `two` | 1 | 0 | - | - | - | 1.000 | 1.00 |" in text
-    assert "Seed 78;" in text
+    assert "| `three` | 1 | 1 | 0.90 | 0.90 | 1 | 2.000 | 2.00 |" in text, "a later run replaces the group"
+    assert "Seed 78, and 79 for `three`;" in text
     assert "| 1.60 | scaled_linear m=3 n=5 | a | 10 | 16 |" in text
 
 
