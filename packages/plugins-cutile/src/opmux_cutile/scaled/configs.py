@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opmux.plugin import Arch
-from opmux_cutile.grouped.configs import OUTSIDE
 from opmux_cutile.products.configs import FEW_TILES, LinearConfig
 
 LARGE = LinearConfig(128, 128, 128, warps=8)
@@ -14,17 +13,17 @@ FEW_ROWS = {
     16: LinearConfig(16, 64, 128, 8), 32: LinearConfig(32, 128, 128, 8), 128: LinearConfig(64, 128, 128, 8),
 }  # fmt: skip
 """By the most rows. With fewer warps the compiler unrolls the steps until registers spill."""
-FROM_REGISTERS = {32: FEW_ROWS[16]}
-"""The same for scales of 128 columns where the matrix units take operands from registers. On Hopper these spill, and
-with tiles of 32 rows the results were wrong on an H200, so few rows get a large tile there."""
 
 
 def scaled_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
-    """The largest tile of which there are enough; the sums of one step and of all steps have to fit the registers."""
+    """The largest tile of which there are enough; the sums of one step and of all steps have to fit the registers.
+
+    With scales of blocks of 128 columns few rows get a large tile too: with one of 32 rows results were wrong on an
+    H200, and smaller ones, whose scales also have fewer numbers than a block has threads, have never run.
+    """
     rows, n = features["bucket(m, 8)"], features["n"]
     blocks = _of_blocks(features)
-    few = ({} if arch.name in OUTSIDE else FROM_REGISTERS) if blocks else FEW_ROWS
-    for most, config in few.items():
+    for most, config in ({} if blocks else FEW_ROWS).items():
         if rows <= most:
             return config
     if arch.name == "sm_90" and blocks and -(-rows // 256) * -(-n // 128) >= FEW_TILES:
@@ -41,9 +40,9 @@ def _of_blocks(features: Mapping[str, Any]) -> bool:
 
 def scaled_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[LinearConfig]:
     """Tiles with a step of 128 columns, and eight warps: with fewer, registers spill."""
-    rows, wrong = features["bucket(m, 8)"], arch.name in OUTSIDE and _of_blocks(features)
+    rows, blocks = features["bucket(m, 8)"], _of_blocks(features)
     for block_m in (16, 32, 64, 128, 256):
-        if (block_m > 128 and block_m >= 4 * rows) or (block_m == 32 and wrong):
+        if (block_m > 128 and block_m >= 4 * rows) or (block_m <= 32 and blocks):
             continue
         for block_n in (64, 128, 256):
             for ctas in (1, 2) if block_m * block_n >= 16384 else (1,):
