@@ -118,9 +118,14 @@ def main() -> int:
     parser.add_argument("--most-configs", type=int, default=4, help="configs of each implementation to try")
     parser.add_argument("--jobs", type=int, default=8, help="processes that compile a point's configs together")
     parser.add_argument("--of", type=Path, help="measure the points of this file of rows instead")
+    parser.add_argument("--but", type=Path, help="leave out the points that this file has rows of")
     parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
     given = parser.parse_args()
     found = points() if given.of is None else points_of(given.of)
+    if given.but is not None:
+        registered_ops()
+        there = {Point(row.op, row.dtypes, row.dims, row.options).key for row in read_measured(given.but).rows}
+        found = [point for point in found if point.key not in there]
     if given.dry:
         sys.stdout.write("".join(f"{p.key}\n" for p in found) + f"{len(found)} points\n")
         return 0

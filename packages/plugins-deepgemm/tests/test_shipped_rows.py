@@ -1,4 +1,4 @@
-"""The rows that this package ships: small, valid, of this backend alone, and what its calls are planned by."""
+"""The rows that this package ships: small, valid, of this backend and its rivals, and what calls are planned by."""
 
 from pathlib import Path
 
@@ -36,18 +36,21 @@ def test_no_row_is_refused_and_all_are_of_one_gpu(path: Path) -> None:
     found = read_measured(path)
     assert found.refused == ()
     assert not found.failed
-    assert {row.implementation for row in found.rows} == {"deepgemm"}
+    assert {row.implementation.partition(":")[0] for row in found.rows} <= {"deepgemm", "triton", "vendor"}
     assert {row.machine.arch for row in found.rows} == {"sm_90"}
     assert len({row.machine.device for row in found.rows}) == 1
     assert all(row.machine.driver and row.machine.versions["torch"] for row in found.rows)
-    assert all(row.error is not None and row.error <= 1 for row in found.rows)
 
 
 def test_every_op_has_rows_with_configs_that_there_are() -> None:
-    found = rows()
-    assert {row.op for row in found} == {record.op for record in RECORDS}
-    for row in found:
-        Config(**(row.config or {}))
+    own = [row for row in rows() if row.implementation == "deepgemm"]
+    assert {row.op for row in own} == {record.op for record in RECORDS}
+    assert sum(row.config is not None for row in own) > 100
+    for row in own:
+        if row.config is not None:
+            Config(**row.config)
+            assert row.error is not None
+            assert row.error <= 1
 
 
 def test_they_are_in_force_and_predict() -> None:
@@ -60,7 +63,7 @@ def test_they_are_in_force_and_predict() -> None:
 
 
 def test_a_measured_config_replaces_the_models() -> None:
-    row = next(row for row in rows() if row.op == "linear")
+    row = next(row for row in rows() if row.op == "linear" and row.config is not None)
     x, w = (torch.empty(row.dims[name], row.dims["k"], dtype=torch.bfloat16, device="meta") for name in ("tokens", "n"))
     plan = opmux.explain(opmux.linear, x, w, arch="sm_90", backend="deepgemm")
     assert plan.config == row.config
