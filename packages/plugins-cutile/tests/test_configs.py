@@ -4,6 +4,7 @@ import pytest
 
 from opmux.plugin import parse_arch
 from opmux_cutile.attention.configs import AttentionConfig, attention_config, attention_space
+from opmux_cutile.attention.implementations import TILES
 from opmux_cutile.gates.configs import GatedConfig, gated_config, gated_space
 from opmux_cutile.norms.configs import (
     LONGEST,
@@ -177,3 +178,7 @@ def test_a_block_of_a_quantised_norm_has_whole_rows() -> None:
 
 def test_powers_of_two() -> None:
     assert [power_of_two(n) for n in (1, 2, 3, 4096, 4097)] == [1, 2, 4, 4096, 8192]
+
+
+def test_the_tiles_that_times_of_attention_are_predicted_by_are_the_heuristics() -> None:
+    assert attention_config(ARCH, {"head_dim": 128, "value_dim": 128}).block_m == dict(TILES)["seq_q"]
