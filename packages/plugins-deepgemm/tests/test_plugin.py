@@ -41,6 +41,23 @@ def test_explain_shows_the_config() -> None:
     assert plan.config["kernel"] == "small"
 
 
+def test_explain_shows_what_the_cost_model_would_take_next() -> None:
+    out, dy, x, offsets = gradient(4096, 7168, FP8)
+    scales = meta(1, 4096, dtype=torch.float32), meta(1, 7168, dtype=torch.float32)
+    for op, given, options in (
+        (opmux.linear, (meta(4096, 7000), meta(2104, 7000)), {}),
+        (opmux.scaled_linear, codes(4096, 2112, 7168), {"out_dtype": BF16}),
+        (opmux.grouped_weight_grad, gradient(4096, 7168), {}),
+        (opmux.scaled_grouped_weight_grad, (out, dy, x, offsets, *scales), {}),
+    ):
+        plan = opmux.explain(op, *given, **options, arch="sm_90", backend="deepgemm")
+        assert "; its cost model says " in plan.chosen.reason
+        assert len(plan.scores) == 4
+        others = [score.time_us for score in plan.scores[1:]]
+        assert plan.scores[0].config == plan.config
+        assert others == sorted(others)
+
+
 def test_operands_across_k_get_tiles_that_the_matrix_unit_can_transpose() -> None:
     x, w, row = meta(7168, 4096).T, meta(7168, 2112).T, meta(7168, 8)[:, :1].T
     for given in ((x, meta(2112, 7168)), (meta(4096, 7168), w), (x, w), (row, w), (meta(1, 7168), w)):

@@ -8,7 +8,7 @@ from backends import backends, implementation, plugin
 
 import opmux
 from opmux.errors import InvalidArgument, UnknownBackend
-from opmux.plugin import AtMost, MultipleOf, Priority
+from opmux.plugin import AtMost, Exact, MultipleOf, Priority
 
 X, W = torch.randn(4, 8), torch.randn(8)
 
@@ -55,7 +55,7 @@ def test_explain_is_data():
     assert plan.config == {"block": 8192, "warps": 8}
     data = json.loads(json.dumps(plan.as_dict()))
     assert set(data) == {
-        "op", "arch", "call", "key", "chosen", "config", "config_source", "candidates", "failed_plugins",
+        "op", "arch", "call", "key", "chosen", "config", "config_source", "scores", "candidates", "failed_plugins",
     }  # fmt: skip
     assert data["chosen"] == "triton"
     assert data["config_source"] == "heuristic"
@@ -129,6 +129,51 @@ def test_explain_names_the_kernels_that_a_record_names():
     with backends(ck=implementation(ones, config=lambda arch, features: {"warps": 8}, kernels=kernels)):
         reason = opmux.explain(opmux.rms_norm, X, W, arch="gfx942").chosen.reason
     assert reason == "priority 10; warps 8 (heuristic: no tuned record for gfx942); launches rms_norm_8_w8, the rest"
+
+
+SCORES = [
+    (30.0, {"warps": 8}),
+    (31.25, {"warps": 4}),
+    (40.0, {"warps": 2}),
+    (41.0, {"warps": 1}),
+    (50.0, {"warps": 16}),
+]
+
+
+def test_explain_shows_what_a_cost_model_would_take_next():
+    def scores(arch, features):
+        assert (arch.name, features) == ("gfx942", {"hidden": 8})
+        return iter(SCORES)
+
+    record = implementation(
+        ones, features=(Exact("hidden"),), config=lambda arch, features: {"warps": 8}, scores=scores
+    )
+    with backends(ck=record):
+        found = opmux.explain(opmux.rms_norm, X, W, arch="gfx942")
+    assert found.chosen.reason == (
+        "priority 10; warps 8 (heuristic: no tuned record for gfx942); "
+        "its cost model says 30 us, next 31.2 us with warps 4, 40 us with warps 2, 41 us with warps 1"
+    )
+    assert [(one.time_us, one.config) for one in found.scores] == SCORES[:4]
+    assert found.as_dict()["scores"][1] == {"time_us": 31.25, "config": {"warps": 4}}
+
+
+def test_a_config_that_the_cost_model_does_not_know_is_shown_without_its_time():
+    record = implementation(ones, config=lambda arch, features: {"warps": 32}, scores=lambda arch, features: SCORES[:1])
+    with backends(ck=record):
+        reason = opmux.explain(opmux.rms_norm, X, W, arch="gfx942").chosen.reason
+    assert reason.endswith("; its cost model says next 30 us with warps 8")
+
+
+def test_a_cost_model_that_fails_costs_its_line_alone():
+    def scores(arch, features):
+        yield 30.0, {"warps": 8}
+        raise ValueError("no such arch")
+
+    with backends(ck=implementation(ones, config=lambda arch, features: {"warps": 8}, scores=scores)):
+        found = opmux.explain(opmux.rms_norm, X, W, arch="gfx942")
+    assert found.chosen.reason.endswith("; its cost model raised ValueError: no such arch")
+    assert found.scores == ()
 
 
 def test_a_record_that_cannot_name_its_kernels_is_chosen_all_the_same():

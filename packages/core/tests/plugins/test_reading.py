@@ -114,6 +114,10 @@ BROKEN = [
         "planted of rms_norm: space= without config=: a target that takes no config has no space of them",
     ),
     (
+        plugin(implementation(ones, scores="a:b")),
+        "planted of rms_norm: scores= without config=: a target that takes no config has no scores of them",
+    ),
+    (
         plugin(implementation(ones), implementation(ones)),
         "planted of rms_norm is declared twice, by a-test 0: neither is loaded",
     ),

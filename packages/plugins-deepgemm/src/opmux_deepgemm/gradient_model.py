@@ -51,16 +51,17 @@ def scored_gradients(m: int, n: int, k: int, groups: int) -> tuple[Scored, ...]:
     return tuple(sorted(found, key=lambda one: one.time))
 
 
+def grouped_weight_grad_scores(arch: Arch, features: Mapping[str, Any]) -> tuple[Scored, ...]:
+    """Every legal config with its predicted time, the fastest first."""
+    m = max(int(features["bucket(m, 8)"]), 1)
+    return scored_gradients(m, features["n"], features["k"], max(features["groups"], 1))
+
+
 def grouped_weight_grad(arch: Arch, features: Mapping[str, Any]) -> Config:
     """The config with the least predicted time."""
-    return _scored(features)[0].config
+    return grouped_weight_grad_scores(arch, features)[0].config
 
 
 def grouped_weight_grad_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
     """Every legal config, by predicted time."""
-    return (one.config for one in _scored(features))
-
-
-def _scored(features: Mapping[str, Any]) -> tuple[Scored, ...]:
-    m = max(int(features["bucket(m, 8)"]), 1)
-    return scored_gradients(m, features["n"], features["k"], max(features["groups"], 1))
+    return (one.config for one in grouped_weight_grad_scores(arch, features))

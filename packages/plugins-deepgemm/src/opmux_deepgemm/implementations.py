@@ -94,6 +94,7 @@ def _record(
         config=f"opmux_deepgemm.model:{op}",
         config_schema="opmux_deepgemm.configs:Config",
         space=f"opmux_deepgemm.model:{op}_space",
+        scores=f"opmux_deepgemm.model:{op}_scores",
         capturable=True,
         deterministic=True,
         takes_out=op != ADDING,
@@ -137,6 +138,7 @@ GRADIENTS = Implementation(
     config="opmux_deepgemm.gradient_model:grouped_weight_grad",
     config_schema="opmux_deepgemm.configs:Config",
     space="opmux_deepgemm.gradient_model:grouped_weight_grad_space",
+    scores="opmux_deepgemm.gradient_model:grouped_weight_grad_scores",
     capturable=True,
     deterministic=True,
 )
@@ -158,6 +160,7 @@ SCALED_GRADIENTS = Implementation(
     config="opmux_deepgemm.scaled_gradient_model:scaled_grouped_weight_grad",
     config_schema="opmux_deepgemm.configs:Config",
     space="opmux_deepgemm.scaled_gradient_model:scaled_grouped_weight_grad_space",
+    scores="opmux_deepgemm.scaled_gradient_model:scaled_grouped_weight_grad_scores",
     capturable=True,
     deterministic=True,
 )

@@ -298,28 +298,37 @@ _SIZES: dict[str, Callable[[Mapping[str, Any]], Sizes]] = {
 }
 
 
-def _best(op: str) -> Callable[[Arch, Mapping[str, Any]], Config]:
+_Scores = Callable[[Arch, Mapping[str, Any]], tuple[Scored, ...]]
+_Best = Callable[[Arch, Mapping[str, Any]], Config]
+_Space = Callable[[Arch, Mapping[str, Any]], Iterator[Config]]
+
+
+def _functions(op: str) -> tuple[_Best, _Space, _Scores]:
+    """What the record of an op names: its config, its space, and its scores."""
+
+    def scores(arch: Arch, features: Mapping[str, Any]) -> tuple[Scored, ...]:
+        """Every legal config with its predicted time, the fastest first."""
+        return scored(_SIZES[op](features))
+
     def best(arch: Arch, features: Mapping[str, Any]) -> Config:
         """The config with the least predicted time."""
-        return scored(_SIZES[op](features))[0].config
+        return scores(arch, features)[0].config
 
-    return best
-
-
-def _space(op: str) -> Callable[[Arch, Mapping[str, Any]], Iterator[Config]]:
     def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
         """Every legal config, by predicted time."""
-        return (one.config for one in scored(_SIZES[op](features)))
+        return (one.config for one in scores(arch, features))
 
-    return space
+    return best, space, scores
 
 
-linear, linear_space = _best("linear"), _space("linear")
-scaled_linear, scaled_linear_space = _best("scaled_linear"), _space("scaled_linear")
-scaled_linear_accumulate = _best("scaled_linear_accumulate")
-scaled_linear_accumulate_space = _space("scaled_linear_accumulate")
-grouped_linear, grouped_linear_space = _best("grouped_linear"), _space("grouped_linear")
-scaled_grouped_linear, scaled_grouped_linear_space = _best("scaled_grouped_linear"), _space("scaled_grouped_linear")
-masked_grouped_linear, masked_grouped_linear_space = _best("masked_grouped_linear"), _space("masked_grouped_linear")
-scaled_masked_grouped_linear = _best("scaled_masked_grouped_linear")
-scaled_masked_grouped_linear_space = _space("scaled_masked_grouped_linear")
+linear, linear_space, linear_scores = _functions("linear")
+scaled_linear, scaled_linear_space, scaled_linear_scores = _functions("scaled_linear")
+scaled_linear_accumulate, scaled_linear_accumulate_space, scaled_linear_accumulate_scores = _functions(
+    "scaled_linear_accumulate"
+)
+grouped_linear, grouped_linear_space, grouped_linear_scores = _functions("grouped_linear")
+scaled_grouped_linear, scaled_grouped_linear_space, scaled_grouped_linear_scores = _functions("scaled_grouped_linear")
+masked_grouped_linear, masked_grouped_linear_space, masked_grouped_linear_scores = _functions("masked_grouped_linear")
+scaled_masked_grouped_linear, scaled_masked_grouped_linear_space, scaled_masked_grouped_linear_scores = _functions(
+    "scaled_masked_grouped_linear"
+)

@@ -45,6 +45,9 @@ class Implementation:
             what `opmux.tune` measures beside the answer of ``config``. ``"package.module:function"`` or a callable.
         kernels: maps ``(op's name, call, config)`` to the names of what the target launches, which explain and the log
             show. ``"package.module:function"`` or a callable.
+        scores: maps ``(arch, {feature label: value})``, as ``config`` does, to pairs of microseconds and a config, the
+            fastest first: what the cost model behind ``config`` predicts. Explain shows those that come next to the
+            config in use. ``"package.module:function"`` or a callable.
         tiles: how a call is cut into parts of equal work, one to a multiprocessor at a time: pairs of a dim and a
             parameter of the config (or a number), as ``(("tokens", "block_m"), ("n", "block_n"))``. Predicted times are
             then rounded up to whole tiles and whole waves of them; leave it out where work is shared evenly (stream-k).
@@ -69,6 +72,7 @@ class Implementation:
     config_schema: str | type | None = None
     space: str | Callable[..., Any] | None = None
     kernels: str | Callable[..., Any] | None = None
+    scores: str | Callable[..., Any] | None = None
     tiles: tuple[tuple[str, str | int], ...] = ()
     requires: tuple[str, ...] = ()
     capturable: bool = False

@@ -10,6 +10,7 @@ import torch
 from opmux import arch as archs
 from opmux.callpath.op import Op
 from opmux.declared.configs import as_mapping, fields_text
+from opmux.declared.implementation import Implementation
 from opmux.dtypes import short_name_of
 from opmux.errors import PLUGIN_FAULTS, invalid
 from opmux.planning import resolver
@@ -17,7 +18,7 @@ from opmux.planning.forced import unknown_backend
 from opmux.planning.plan import known_config, resolve
 from opmux.plugins import loading
 from opmux.running.attempt import Attempt, attempt_of
-from opmux.running.targets import config_fault, config_of, kernels_of
+from opmux.running.targets import config_fault, config_of, kernels_of, scores_of
 from opmux.tables import text_table
 
 
@@ -42,6 +43,18 @@ class Candidate:
     time_source: str | None = None
 
 
+MOST_SCORES = 3
+"""Configs next to the one in use that are shown."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A config, and the microseconds that the cost model of its implementation predicts."""
+
+    time_us: float
+    config: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Which implementation takes a call, and why; prints as a table.
@@ -52,6 +65,8 @@ class Explanation:
         chosen: one of the candidates, or None where none accepts the call.
         config: what the target will get as ``config=``.
         config_source: ``tuned``, ``heuristic`` or ``default``.
+        scores: where the implementation has a cost model, what that predicts of the config, first, and of those that
+            it would take next; empty otherwise.
     """
 
     op: str
@@ -63,6 +78,7 @@ class Explanation:
     config_source: str
     candidates: tuple[Candidate, ...]
     failed_plugins: tuple[loading.FailedPlugin, ...]
+    scores: tuple[Score, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data, ``chosen`` by name."""
@@ -74,6 +90,7 @@ class Explanation:
             "chosen": self.chosen.name if self.chosen else None,
             "config": self.config,
             "config_source": self.config_source,
+            "scores": [asdict(score) for score in self.scores],
             "candidates": [{**asdict(c), "caveats": list(c.caveats)} for c in self.candidates],
             "failed_plugins": [
                 {"name": f.name, "distribution": f.distribution, "version": f.version, "reason": f.reason}
@@ -168,6 +185,7 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
     """A resolution as data. The chosen candidate computes its config; one that fails at that is skipped."""
     op, call = attempt.op, attempt.call
     config, source, note = None, "default", ""
+    scores: tuple[Score, ...] = ()
     while resolution.accepted:
         chosen = resolution.accepted[0].implementation
         try:
@@ -178,9 +196,9 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
         config = as_mapping(made)
         note = _config_note(chosen.full_name, config, source, call.arch.name, resolution)
         kernels = kernels_of(attempt, chosen, made)
-        if kernels:
-            launched = f"launches {', '.join(kernels)}"
-            note = f"{note}; {launched}" if note else launched
+        launched = f"launches {', '.join(kernels)}" if kernels else ""
+        scores, scored = _scores(attempt, chosen, config)
+        note = "; ".join(part for part in (note, scored, launched) if part)
         break
     candidates = tuple(
         Candidate(
@@ -206,7 +224,28 @@ def _explanation_of(attempt: Attempt, resolution: resolver.Resolution) -> Explan
         source,
         candidates,
         loading.failed_plugins(),
+        scores,
     )
+
+
+def _scores(attempt: Attempt, chosen: Implementation, config: Any) -> tuple[tuple[Score, ...], str]:
+    """What the cost model predicts of a config and of those next to it, as data and as text."""
+    try:
+        found = [Score(time_us, as_mapping(one) or {}) for time_us, one in scores_of(attempt, chosen)]
+    except PLUGIN_FAULTS as error:  # a plugin's code: the call itself does not need it
+        return (), f"its cost model raised {type(error).__name__}: {error}"
+    own = [score for score in found if score.config == config]
+    others = [score for score in found if score.config != config][:MOST_SCORES]
+    if not others:
+        return tuple(own), ""
+    told = [f"{score.time_us:.3g} us with {_difference(score.config, config)}" for score in others]
+    mine = f"{own[0].time_us:.3g} us, " if own else ""
+    return (*own, *others), f"its cost model says {mine}next {', '.join(told)}"
+
+
+def _difference(config: dict[str, Any], other: dict[str, Any]) -> str:
+    """The fields of a config that differ from those of another one."""
+    return fields_text({name: value for name, value in config.items() if other.get(name) != value}).replace(", ", " ")
 
 
 def _reason(verdict: resolver.Verdict, note: str) -> str:

@@ -21,7 +21,7 @@ from opmux.planning.plan import known_config, resolve
 from opmux.plugins import loading
 from opmux.running import background
 from opmux.running.attempt import Attempt, attempt_of
-from opmux.running.targets import config_of, load_function, load_target, make_run
+from opmux.running.targets import answer_of, config_of, load_target, make_run
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,7 @@ class Taker:
         declared = self.implementation.space
         if declared is None:
             return
-        function = load_function(declared) if isinstance(declared, str) else declared
-        labels = [rule.feature(self._attempt.op.signature).label for rule in self.implementation.features]
-        yield from function(self.call.arch, {label: self.call.features[label] for label in labels})
+        yield from answer_of(self._attempt, self.implementation, declared)
 
     def bound(self, config: Any) -> Callable[..., Any]:
         """The target with a config, as a plan of this call would run it: it takes the call's tensors and options.

@@ -143,8 +143,10 @@ def check_implementation(implementation: Implementation) -> Op:
         if name not in op.signature.binders or not isinstance(block, (str, int)):
             known = ", ".join(op.signature.binders)
             raise PluginError(f"{who}: tiles {pair!r} is not (dim, parameter of the config); its dims are {known}")
-    if implementation.space is not None and implementation.config is None:
-        raise PluginError(f"{who}: space= without config=: a target that takes no config has no space of them")
+    for field_name in ("space", "scores"):
+        if getattr(implementation, field_name) is not None and implementation.config is None:
+            without = "a target that takes no config has no " + field_name
+            raise PluginError(f"{who}: {field_name}= without config=: {without} of them")
     try:
         check_schema(implementation)
         for feature in implementation.key_features(op.signature):
@@ -180,7 +182,7 @@ def _check_fields(implementation: Implementation, who: str) -> None:
     for rule in implementation.features:
         if not isinstance(rule, FeatureRule):
             raise PluginError(f"{who}: features= has {rule!r}, which is not a feature rule, as Exact('hidden')")
-    for field_name in ("target", "config", "space", "kernels"):
+    for field_name in ("target", "config", "space", "kernels", "scores"):
         value = getattr(implementation, field_name)
         if not (callable(value) or (isinstance(value, str) and value.count(":") == 1)) and value is not None:
             raise PluginError(f"{who}: {field_name} {value!r} is neither 'module:function' nor callable")

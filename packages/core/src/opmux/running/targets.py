@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,10 +100,34 @@ def config_of(attempt: Attempt, chosen: Implementation, known: KnownConfig | Non
         return None, "default"
     if known is not None:
         return make_config(chosen, dict(known[0])), "tuned"
-    function = load_function(chosen.config) if isinstance(chosen.config, str) else chosen.config
-    labels = [rule.feature(attempt.op.signature).label for rule in chosen.features]
-    given = function(attempt.call.arch, {label: attempt.call.features[label] for label in labels})
-    return make_config(chosen, given), "heuristic"
+    return make_config(chosen, answer_of(attempt, chosen, chosen.config)), "heuristic"
+
+
+def answer_of(attempt: Attempt, implementation: Implementation, declared: str | Callable[..., Any]) -> Any:
+    """What a function of a record answers that takes an arch and the values of the record's features.
+
+    Args:
+        attempt: the call.
+        implementation: the record.
+        declared: its ``config``, ``space`` or ``scores``.
+
+    Raises:
+        Exception: whatever the function raises.
+    """
+    function = load_function(declared) if isinstance(declared, str) else declared
+    labels = [rule.feature(attempt.op.signature).label for rule in implementation.features]
+    return function(attempt.call.arch, {label: attempt.call.features[label] for label in labels})
+
+
+def scores_of(attempt: Attempt, chosen: Implementation) -> Iterator[tuple[float, Any]]:
+    """Microseconds and a config each, the fastest first, where the record has a cost model.
+
+    Raises:
+        Exception: whatever its function raises, and `ValueError` where a config does not fit the record's schema.
+    """
+    if chosen.scores is not None:
+        for time_us, config in answer_of(attempt, chosen, chosen.scores):
+            yield float(time_us), make_config(chosen, config)
 
 
 def kernels_of(attempt: Attempt, chosen: Implementation, config: Any) -> tuple[str, ...]:
