@@ -147,8 +147,7 @@ def main() -> int:
         return 0
 
     def told(progress: Progress) -> None:
-        left = "" if progress.left_s is None else f", {progress.left_s:.0f} s left"
-        sys.stdout.write(f"{progress.done} of {progress.total}{left}: {progress.now}\n")
+        sys.stdout.write(f"{progress}\n")
         sys.stdout.flush()
 
     tuned = opmux.tune(

@@ -21,6 +21,10 @@ class Progress:
     left_s: float | None
     now: str
 
+    def __str__(self) -> str:
+        left = "" if self.left_s is None else f", {self.left_s:.0f} s left"
+        return f"{self.done} of {self.total}{left}: {self.now}"
+
 
 def seconds_left(measured: int, total: int, backlog: Backlog, limit_s: float | None) -> float:
     """Seconds that a run still takes: at the pace so far, and no more than its limit leaves.
