@@ -19,8 +19,8 @@ by its own config. Without that declaration a prediction follows a staircase onl
 """
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from operator import mul
 from typing import Any
 
 from opmux.callpath.op import Op
@@ -29,6 +29,7 @@ from opmux.tuning.estimates import Estimate
 from opmux.tuning.measured.device import DeviceModel
 from opmux.tuning.measured.row import MeasuredRow
 from opmux.tuning.roofline import Roofline, tiles_of
+from opmux.tuning.tree import Tree
 from opmux.tuning.work import Work
 
 NEIGHBOURS = 8
@@ -51,17 +52,11 @@ _SOFTENING = 0.02
 _LAUNCH = 0.9
 """Which part of an implementation's fastest row, of any kind and device model, is taken for the cost of a launch."""
 
-Place = tuple[float, int]
-"""A point near a call: its weight and its number."""
-
-Found = tuple[MeasuredRow, float]
-"""A row, and the logarithm of its slowness."""
-
-_REACHES = (0.125, 0.5, 2.0, LIMIT)
-"""Octaves within which rows are looked for, one after the other: where they lie densely, the first finds enough."""
+_NEAR = 2.0
+"""Octaves beyond which no more rows are looked for where each implementation has some."""
 
 _ENOUGH = 3
-"""Rows of each implementation beyond which the widest reach is not tried."""
+"""How many those are."""
 
 _SAME = 1e-9
 """A distance of zero, but for rounding."""
@@ -69,8 +64,6 @@ _SAME = 1e-9
 
 class Group:
     """Rows that differ in nothing but sizes, implementation and device model, as a call on one device model sees them.
-
-    Points are ordered along the axis on which they lie farthest apart: those within reach are found by bisection.
 
     Attributes:
         implementations: full names of those with rows.
@@ -113,16 +106,22 @@ class Group:
             slowness = math.log(row.time_us / self._least_us(row, target))
             points.setdefault(self._point(target, away), []).append((row, slowness))
         spread = [max(axis) - min(axis) for axis in zip(*points, strict=True)]
-        self._axis = spread.index(max(spread))
-        ordered = sorted(points.items(), key=lambda item: (item[0][self._axis : self._axis + 1], item[0]))
+        axis = spread.index(max(spread))
+        ordered = sorted(points.items(), key=lambda item: (item[0][axis], item[0]))
         self._points = [point for point, _ in ordered]
-        self._rows = [sorted(found, key=lambda pair: (pair[0].implementation, pair[0].time_us)) for _, found in ordered]
-        self._at: dict[str, dict[int, Found]] = {name: {} for name in self.implementations}
-        for place, found in enumerate(self._rows):
-            for pair in found:
-                self._at[pair[0].implementation].setdefault(place, pair)  # the fastest
+        self._tree = Tree(self._points)
+        self._at: dict[str, dict[int, MeasuredRow]] = {name: {} for name in self.implementations}
+        self._slowness: dict[str, dict[int, float]] = {name: {} for name in self.implementations}
+        for place, (_, found) in enumerate(ordered):
+            for row, slowness in sorted(found, key=lambda pair: pair[0].time_us):
+                if place not in self._at[row.implementation]:  # the fastest
+                    self._at[row.implementation][place] = row
+                    self._slowness[row.implementation][place] = slowness
+        self._own = {
+            name: frozenset(place for place, row in rows.items() if self._known and row.machine.device == self._home)
+            for name, rows in self._at.items()
+        }
         self._everywhere = frozenset(name for name, rows in self._at.items() if len(rows) == len(ordered))
-        self._along = [point[self._axis] for point in self._points]
 
     def estimate(
         self,
@@ -144,7 +143,7 @@ class Group:
         point = self._point(target, 0.0)
         found = self._nearest(point, wanted)
         for name in sorted(wanted):
-            if places := found[name]:
+            if (places := found[name]).numbers:
                 times[name] = self._from_rows(name, places, target)
             elif name not in far:
                 far[name] = self._distance_of(name, point)
@@ -157,40 +156,33 @@ class Group:
         sizes = (_OF_A_SIZE * math.log2(target.at[name]) for name in self._sizes)
         return (*sizes, math.log2(self._reference.time_us(target.flops, target.moved_bytes)), away)
 
-    def _nearest(self, point: tuple[float, ...], wanted: Collection[str]) -> "dict[str, _Places]":
+    def _nearest(self, point: tuple[float, ...], wanted: Set[str]) -> "dict[str, _Places]":
         """The nearest points with rows of each implementation."""
-        everywhere = self._everywhere.intersection(wanted)
-        rest = [name for name in wanted if name not in everywhere]
-        found: dict[str, _Places] = {}
-        for reach in _REACHES:
-            if found and min(map(len, found.values())) >= _ENOUGH and reach == LIMIT:
-                break
-            within = self._within(point, reach)
-            found = {}
-            if everywhere:
-                common = self._places(within[:NEIGHBOURS], point)
-                found = dict.fromkeys(everywhere, common)
-            if rest:
-                found |= {name: self._places(near, point) for name, near in self._not_everywhere(within, rest).items()}
-            if min(map(len, found.values())) == NEIGHBOURS:
-                break
-        return found
-
-    def _not_everywhere(
-        self, within: Sequence[tuple[float, int]], wanted: Sequence[str]
-    ) -> dict[str, list[tuple[float, int]]]:
-        """Distance and number of the nearest points of implementations that were not measured at every point."""
-        found: dict[str, list[tuple[float, int]]] = {name: [] for name in wanted}
-        wanting = len(found)
-        for each in within:
-            for row, _ in self._rows[each[1]]:
-                near = found.get(row.implementation)
-                if near is not None and len(near) < NEIGHBOURS and (not near or near[-1] is not each):
+        everywhere = self._everywhere & wanted
+        common: list[tuple[float, int]] = []
+        found: dict[str, list[tuple[float, int]]] = {name: [] for name in sorted(wanted - everywhere)}
+        kinds = [*found.values(), *([common] if everywhere else [])]
+        rest = [(self._at[name], near) for name, near in found.items()]
+        full, reach = 0, _NEAR
+        for each in self._tree.nearest(point, LIMIT):
+            distance, place = each
+            if distance > reach:
+                if min(map(len, kinds)) >= _ENOUGH:
+                    break
+                reach = LIMIT
+            if everywhere and len(common) < NEIGHBOURS:
+                common.append(each)
+                full += len(common) == NEIGHBOURS
+            for rows, near in rest:
+                if place in rows and len(near) < NEIGHBOURS:
                     near.append(each)
-                    wanting -= len(near) == NEIGHBOURS
-            if not wanting:
+                    full += len(near) == NEIGHBOURS
+            if full == len(kinds):
                 break
-        return found
+        return {
+            **dict.fromkeys(everywhere, self._places(common, point)),
+            **{name: self._places(near, point) for name, near in found.items()},
+        }
 
     def _places(self, near: Sequence[tuple[float, int]], point: tuple[float, ...]) -> "_Places":
         changing, model = point[: self._changing], point[self._changing : -2]
@@ -204,45 +196,27 @@ class Group:
     def _from_rows(self, name: str, places: "_Places", target: "_Target") -> Estimate:
         """The estimate of one implementation from its nearest rows."""
         rows = self._at[name]
-        nearest, _ = rows[places.first]
+        nearest = rows[places.numbers[0]]
         config, file, line = None, nearest.file, nearest.line
         if places.fitting is not None and not target.like:
-            row, _ = rows[places.fitting]
+            row = rows[places.fitting]
             config, file, line = row.config, row.file, row.line
         if places.distance < _SAME and not target.like:
             compared = len(nearest.compared) > 1
             shown = "" if self._known else self._home
             return Estimate(nearest.time_us, True, 1, compared, shown, config, file, line)
-        own = self._known and any(rows[place][0].machine.device == self._home for _, place in places.weighted)
-        shown = "" if own else nearest.machine.device
-        total = 0.0
+        shown = nearest.machine.device if self._own[name].isdisjoint(places.numbers) else ""
+        logarithms: Any = map(self._slowness[name].__getitem__, places.numbers)
+        least_us = self._launch_us[name] + target.least_us
         if name in self._tiles:
-            for weight, place in places.weighted:
-                row, slowness = rows[place]
-                total += weight * (slowness + math.log(self._least_us(row, target)))
-            time_us = math.exp(total / places.weights)
-        else:
-            for weight, place in places.weighted:
-                total += weight * rows[place][1]
-            time_us = math.exp(total / places.weights) * (self._launch_us[name] + target.least_us)
-        return Estimate(time_us, False, len(places), False, shown, config, file, line, target.like)
-
-    def _within(self, point: tuple[float, ...], reach: float) -> list[tuple[float, int]]:
-        """Distance and place of every point within reach, the nearest first."""
-        center = point[self._axis]
-        first, last = bisect_left(self._along, center - reach), bisect_right(self._along, center + reach)
-        dist, points = math.dist, self._points
-        found = [(d, place) for place in range(first, last) if (d := dist(point, points[place])) <= reach]
-        found.sort()
-        return found
+            leasts = [math.log(self._least_us(rows[number], target)) for number in places.numbers]
+            logarithms, least_us = map(sum, zip(logarithms, leasts, strict=True)), 1.0
+        time_us = math.exp(sum(map(mul, places.weights, logarithms)) / places.weight) * least_us
+        return Estimate(time_us, False, len(places.numbers), False, shown, config, file, line, target.like)
 
     def _distance_of(self, name: str, point: tuple[float, ...]) -> float:
         """The distance to an implementation's nearest row."""
-        return min(
-            math.dist(point, other)
-            for other, rows in zip(self._points, self._rows, strict=True)
-            if any(row.implementation == name for row, _ in rows)
-        )
+        return min(math.dist(point, self._points[place]) for place in self._at[name])
 
     def _least_us(self, row: MeasuredRow, target: "_Target") -> float:
         """The roofline of the work at a point, in the tiles of a row's config, and the launch."""
@@ -255,22 +229,21 @@ class _Places:
     """The points nearest to a call that an implementation was measured at.
 
     Attributes:
-        distance, first: of the nearest of them: octaves to it, and its number.
-        weighted: all of them, the nearest first.
-        weights: the sum of their weights.
+        numbers: of the points, the nearest first; empty where none is near enough.
+        distance: octaves to the nearest.
+        weights: of each of them.
+        weight: the sum of these.
         fitting: the nearest whose config fits the call, measured for the same dims of the model; None where none is.
     """
 
-    __slots__ = ("distance", "first", "fitting", "weighted", "weights")
+    __slots__ = ("distance", "fitting", "numbers", "weight", "weights")
 
     def __init__(self, near: Sequence[tuple[float, int]], fitting: int | None) -> None:
-        self.distance, self.first = near[0] if near else (math.inf, 0)
-        self.weighted: list[Place] = [(1.0 / (d * d + _SOFTENING), number) for d, number in near]
-        self.weights = sum(weight for weight, _ in self.weighted)
+        self.numbers = [number for _, number in near]
+        self.distance = near[0][0] if near else math.inf
+        self.weights = [1.0 / (d * d + _SOFTENING) for d, _ in near]
+        self.weight = sum(self.weights)
         self.fitting = fitting
-
-    def __len__(self) -> int:
-        return len(self.weighted)
 
 
 class _Target:
