@@ -9,11 +9,11 @@ def aligned(tensor: Tensor, alignment: int) -> bool:
     """Whether the address and every stride but a unit one are multiples of ``alignment`` bytes."""
     if tensor.data_ptr() % alignment:
         return False
-    size = tensor.element_size()
-    if tensor.is_contiguous() and tensor.dim() and not tensor.size(-1) * size % alignment:
+    size, shape = tensor.element_size(), tensor.shape  # an index of it costs a quarter of what `size(-1)` does
+    if shape and not shape[-1] * size % alignment and tensor.is_contiguous():
         return True  # all other strides are multiples of the last size: no loop at most calls
     for place, stride in enumerate(tensor.stride()):  # in full, as this may be asked at every call
-        if stride * size % alignment and stride != 1 and tensor.size(place) > 1:
+        if stride * size % alignment and stride != 1 and shape[place] > 1:
             return False
     return True
 
