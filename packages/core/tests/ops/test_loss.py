@@ -224,6 +224,19 @@ def test_the_gradient_of_a_float16_weight_is_divided_before_it_is_rounded() -> N
     torch.testing.assert_close(weight.grad, expected.half(), rtol=2e-3, atol=0)
 
 
+@pytest.mark.parametrize("target", [torch.tensor([0, 5]), torch.tensor([0, 1], dtype=torch.int32)])
+def test_an_error_names_the_op_that_was_called_also_where_a_gradient_is_due(target: torch.Tensor) -> None:
+    weight = torch.randn(5, 3, requires_grad=True)
+    calls = {
+        "cross_entropy": lambda: opmux.cross_entropy(torch.randn(2, 5, requires_grad=True), target),
+        "fused_linear_cross_entropy": lambda: opmux.fused_linear_cross_entropy(torch.randn(2, 3), weight, target),
+    }
+    for name, call in calls.items():
+        with pytest.raises(InvalidArgument) as raised:
+            call()
+        assert str(raised.value).startswith(f"{name}: `target` expected ")
+
+
 def test_gradients_ahead_of_a_loss_for_each_token_are_refused() -> None:
     x, weight, target = torch.randn(2, 3), torch.randn(5, 3), torch.tensor([0, 1])
     with pytest.raises(InvalidArgument, match="without a reduction there is no gradient of the weight yet"):

@@ -92,6 +92,24 @@ def test_codes_of_two_dtypes_are_refused():
     with pytest.raises(InvalidArgument) as raised:
         opmux.scaled_linear(x, w.view(INT8), *scales, out_dtype=torch.bfloat16)
     assert str(raised.value).splitlines()[0] == (
-        "scaled_linear: `w` expected float8_e4m3fn, the dtype of `x`, got int8; "
-        "cast one of them with .to(torch.float8_e4m3fn)"
+        "scaled_linear: `w` expected float8_e4m3fn, the dtype of `x`, got int8; quantize both in one dtype"
     )
+    with pytest.raises(InvalidArgument) as raised:
+        opmux.scaled_linear(x, w.view(torch.float8_e4m3fnuz), *scales, out_dtype=torch.bfloat16)
+    assert str(raised.value).splitlines()[0] == (
+        "scaled_linear: `w` expected float8_e4m3fn, the dtype of `x`, got float8_e4m3fnuz; "
+        "convert one of them, and its scales, with opmux.convert_fp8"
+    )
+
+
+def test_numbers_in_place_of_codes_are_refused_with_the_op_that_makes_codes():
+    (x, w, *scales), _ = operands(4, 5, 64, BLOCKS[1])
+    with pytest.raises(InvalidArgument) as raised:
+        opmux.scaled_linear(x, w.float(), *scales, out_dtype=torch.bfloat16)
+    assert str(raised.value).splitlines()[0] == (
+        "scaled_linear: `w` expected a dtype of Quantized (float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, "
+        "float8_e5m2fnuz, int8), got float32; make codes and scales with opmux.quantize"
+    )
+    with pytest.raises(InvalidArgument) as raised:
+        opmux.convert_fp8(x.view(INT8), scales[0], dtype=torch.float8_e5m2)
+    assert str(raised.value).splitlines()[0].endswith("got int8; quantize the values in one of these")

@@ -60,8 +60,8 @@ def cross_entropy(
     Args:
         logits: The logits, ``(*tokens, vocab)``.
         target: The class of each token, ``(*tokens,)`` int64, from 0 to ``vocab - 1``, or ignore_index. Anything else
-            is an error that the reference and the debug policy report; other backends read nothing outside of logits,
-            and give an unspecified loss.
+            is an error that the reference and ``opmux.policy.check()`` report; other backends read nothing outside of
+            logits, and give an unspecified loss.
         ignore_index: The target of tokens to leave out.
         label_smoothing: The share of the uniform distribution in the target distribution, from 0 to 1.
         z_loss: The weight of the squared log-sum-exp, which keeps logits from drifting; 0 or more.

@@ -19,6 +19,9 @@ from opmux.signatures.dims import Affine
 from opmux.signatures.expressions import evaluate
 from opmux.signatures.signature import Option, Signature, TensorArgument
 
+_CODES = ("Fp8", "Quantized")
+"""The dtype groups of tensors whose values mean nothing without scales."""
+
 
 def check_call(
     signature: Signature, tensors: Mapping[str, Any], options: Mapping[str, Any]
@@ -137,7 +140,7 @@ def _check_tensor(op: str, argument: TensorArgument, value: Any) -> None:
     if value.dtype not in argument.dtypes:
         names = sorted(name_of(d) for d in argument.dtypes)
         expected = f"dtype {names[0]}" if len(names) == 1 else f"a dtype of {argument.group} ({', '.join(names)})"
-        raise invalid(op, argument.name, expected, name_of(value.dtype), f"cast it with .to(torch.{names[0]})")
+        raise invalid(op, argument.name, expected, name_of(value.dtype), _remedy(argument, value.dtype, names[0]))
     rank, given = len(argument.shape.dims), value.dim()
     if given < rank or (argument.shape.star is None and given != rank):
         least = "at least " if argument.shape.star else ""
@@ -148,6 +151,22 @@ def _check_tensor(op: str, argument: TensorArgument, value: Any) -> None:
             f"rank {given}, shape {list(value.shape)}",
             "reshape it",
         )
+
+
+def _remedy(argument: TensorArgument, given: torch.dtype, first: str) -> str:
+    """What to do about a dtype that an argument does not take: codes are made with their scales, never by a cast."""
+    if argument.group not in _CODES or not (given.is_floating_point or given is torch.int8):
+        return f"cast it with .to(torch.{first})"
+    return "make codes and scales with opmux.quantize" if given.itemsize > 1 else "quantize the values in one of these"
+
+
+def _remedy_of_two(leader: torch.dtype, given: torch.dtype) -> str:
+    """What to do about two dtypes that must be equal."""
+    if leader.itemsize > 1 or given.itemsize > 1:
+        return f"cast one of them with .to(torch.{name_of(leader)})"
+    if torch.int8 in (leader, given):
+        return "quantize both in one dtype"
+    return "convert one of them, and its scales, with opmux.convert_fp8"
 
 
 def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
@@ -178,7 +197,7 @@ def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
                     name,
                     f"{name_of(leader)}, the dtype of `{source}`",
                     name_of(tensors[name].dtype),
-                    f"cast one of them with .to(torch.{name_of(leader)})",
+                    _remedy_of_two(leader, tensors[name].dtype),
                 )
     for name, scale in signature.scales.items():
         if tensors[scale] is not None and not signature.is_coded(name, tensors):

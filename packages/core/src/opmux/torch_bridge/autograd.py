@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from opmux.callpath.op import Op
-from opmux.errors import GradientRefused, UnsupportedCall
+from opmux.errors import GradientRefused, InvalidArgument, UnsupportedCall
 from opmux.planning import dispatch
 from opmux.torch_bridge.gradient_recipes import Recipe, backward_backend, recipe_of
 
@@ -155,7 +155,10 @@ class _Recorded(Level):
         ctx: Any, recipe: Recipe, compute: Compute, options: Mapping[str, Any], backend: str | None, *tensors: Any
     ) -> Any:
         of_variant = recipe.forward_options(ctx.needs_input_grad[-len(tensors) :], options, tensors)
-        results = compute(recipe.variant, tensors, of_variant, backend)
+        try:
+            results = compute(recipe.variant, tensors, of_variant, backend)
+        except InvalidArgument as error:
+            raise InvalidArgument(recipe.of_called(str(error))) from None
         several = results if isinstance(results, tuple) else (results,)
         ctx.op, ctx.recipe, ctx.options, ctx.backend = recipe.op, recipe, options, backend
         ctx.forms = recipe.forms(tensors, options, several)

@@ -81,6 +81,11 @@ class Recipe:
 
         return {**options, "output_mask": (True,) * len(outputs) + tuple(map(due, computed))}
 
+    def of_called(self, message: str) -> str:
+        """What is wrong with an argument of the variant, said of the op that was called: it has the same arguments."""
+        begins = f"{self.variant.name}: "
+        return f"{self.op.name}: {message.removeprefix(begins)}" if message.startswith(begins) else message
+
     def constants(self, results: Sequence[Tensor]) -> list[Tensor]:
         """The results that autograd takes for constants: gradients computed in the forward."""
         outputs = self.op.signature.outputs
