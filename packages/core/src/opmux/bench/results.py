@@ -138,7 +138,13 @@ class Report:
         """The reasons why the run failed; a slow time is never one."""
         found = tuple(failure for case in self.cases for failure in case.failures)
         timed = any(c.kind == IMPLEMENTATION for case in self.cases for c in case.contenders)
-        return found if timed or found else ("no implementation was timed",)
+        return found if timed or found else (f"no implementation was timed{self._without()}",)
+
+    def _without(self) -> str:
+        """The ops that nothing which was asked for implements."""
+        some = {case.op for case in self.cases if any(x.kind == IMPLEMENTATION for x in (*case.contenders, *case.left))}
+        without = dict.fromkeys(case.op for case in self.cases if case.op not in some)
+        return f": nothing that was asked for implements {', '.join(without)}" if without else ""
 
     @property
     def passed(self) -> bool:
