@@ -16,6 +16,9 @@ SHARES = 8
 COPIED = ("linear", "scaled_linear", "ragged", "masked", "dense")
 MULTIPLIED = (*COPIED, "attend")
 """Names of kernels whose operands the copy engine reads, and of those that multiply matrices."""
+ATOMICS = ("ATOM.", "ATOMG", "RED.", "REDG", "UATOMG", "UREDG")
+"""How instructions begin that change global memory atomically."""
+WRITE_DESCRIPTOR = "ATOMG.E.EXCH.STRONG.GPU"
 PRODUCTS = ("HGMMA", "QGMMA", "UTCHMMA", "UTCQMMA", "HMMA", "QMMA")
 
 
@@ -31,6 +34,11 @@ def faults(kernel: TileKernel, found: Cubin) -> Iterator[str]:
         yield "no instruction of the matrix units"
     if kernel.name in COPIED and not found.count("UTMALDG"):
         yield "no instruction of the copy engine"
+    # The one use of atomics on global memory is the compiler's: a part of a tensor gets a copy descriptor of its own,
+    # which it writes to memory that the driver provides, and then invalidates in the descriptors' cache.
+    atomics = sum(found.count(begin) for begin in ATOMICS)
+    if atomics != found.opcodes[WRITE_DESCRIPTOR] or atomics != found.count("UTMACCTL.IV"):
+        yield f"{atomics} atomics on global memory, of which {found.count('UTMACCTL.IV')} write copy descriptors"
 
 
 def title(kernel: TileKernel) -> str:
@@ -57,11 +65,14 @@ def test_every_fault_is_found() -> None:
     product = kernel("linear", meta(512, 512), meta(512, 512), None)
     good = Cubin(layout(product.letters), 168, 0, Counter({"UTMALDG.2D": 4, "HGMMA.64x128x16.F32.BF16": 4}))
     assert not list(faults(product, good))
-    bad = Cubin(good.parameters[1:], 0, 16, Counter({"LDL": 2, "STL": 1}))
+    bad = Cubin(good.parameters[1:], 0, 16, Counter({"LDL": 2, "STL": 1, "REDG.E.ADD.STRONG.GPU": 1}))
     assert list(faults(product, bad)) == [
         "its parameters are elsewhere than the launcher puts them",
         "16 bytes of local memory, read 2 and written 1 times",
         "0 registers",
         "no instruction of the matrix units",
         "no instruction of the copy engine",
+        "1 atomics on global memory, of which 0 write copy descriptors",
     ]
+    cut = Cubin(good.parameters, 168, 0, good.opcodes + Counter({WRITE_DESCRIPTOR: 2, "UTMACCTL.IV": 2}))
+    assert not list(faults(product, cut))
