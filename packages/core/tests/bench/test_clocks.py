@@ -65,8 +65,8 @@ def test_a_cpu_sample_of_a_call_that_needs_preparing_is_one_call() -> None:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A GPU whose events count what is queued: a flush is 100 us, the call 7."""
-    gpu = SimpleNamespace(queue=[], marks=[])
+    """A GPU whose events count what is queued: a flush is 100 us, the call 7; so often it is there before the call."""
+    gpu = SimpleNamespace(queue=[], marks=[], early=0)
 
     class Event:
         def __init__(self, enable_timing: bool) -> None:
@@ -74,6 +74,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
         def record(self) -> None:
             self.at = len(gpu.queue)
+
+        def query(self) -> bool:
+            if "run" not in gpu.queue[self.at :]:
+                return False
+            gpu.early -= 1
+            return gpu.early >= 0
 
         def synchronize(self) -> None:
             gpu.marks.append(self.at)
@@ -107,3 +113,38 @@ def test_the_host_is_given_time_to_be_ahead(device: SimpleNamespace) -> None:
     device.queue.clear()
     clock.sample("a", Timed(slow_on_the_host))
     assert 30 <= device.queue.count("flush") <= clocks._MOST_FLUSHES
+
+
+def runs_of(device: SimpleNamespace) -> list[int]:
+    """How many flushes come before each run that is queued."""
+    flushes = "".join("f" if work == "flush" else "r" for work in device.queue).split("r")
+    return [len(each) for each in flushes[:-1]]
+
+
+def test_a_sample_that_waited_for_the_host_is_taken_again_after_more_flushes(device: SimpleNamespace) -> None:
+    prepared = []
+    clock, timed = (
+        CudaClock(torch.device("cuda")),
+        Timed(lambda: device.queue.append("run"), lambda: prepared.append(1)),
+    )
+    clock.warm_up("a", timed)
+    device.queue.clear()
+    prepared.clear()
+    device.early = 2
+    assert clock.sample("a", timed) == pytest.approx(7.0)
+    assert (runs_of(device), len(prepared)) == ([1, 2, 4], 3)
+    device.queue.clear()
+    clock.sample("a", timed)
+    assert runs_of(device) == [4]
+
+
+def test_a_call_that_waits_for_the_device_is_taken_as_it_is(device: SimpleNamespace) -> None:
+    clock, timed = CudaClock(torch.device("cuda")), Timed(lambda: device.queue.append("run"))
+    clock.warm_up("a", timed)
+    device.queue.clear()
+    device.early = 1000
+    assert clock.sample("a", timed) == pytest.approx(7.0)
+    assert runs_of(device) == [1, 2, 4, 8]
+    device.queue.clear()
+    clock.sample("a", timed)
+    assert runs_of(device) == [1]
