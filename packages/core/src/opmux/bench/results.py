@@ -142,8 +142,11 @@ class Report:
 
     def _without(self) -> str:
         """The ops that nothing which was asked for implements."""
-        some = {case.op for case in self.cases if any(x.kind == IMPLEMENTATION for x in (*case.contenders, *case.left))}
-        without = dict.fromkeys(case.op for case in self.cases if case.op not in some)
+        kinds: dict[str, set[str]] = {}
+        for case in self.cases:
+            kinds.setdefault(case.op, set()).update(x.kind for x in case.contenders)
+            kinds[case.op].update(x.kind for x in case.left)
+        without = [op for op, found in kinds.items() if IMPLEMENTATION not in found]
         return f": nothing that was asked for implements {', '.join(without)}" if without else ""
 
     @property
