@@ -17,12 +17,14 @@ from tuner_points import dying, norm
 
 import opmux
 from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
-from opmux.shapes import write_shapes
+from opmux.shapes import Point, write_shapes
 from opmux.tuner import backlog, session
 from opmux.tuner.journal import Journal
 from opmux.tuner.rows import rows_of
 from opmux.tuner.station import Station
 from opmux.tuning.measured import read_measured
+
+LINEAR = Point("linear", {"x": torch.float32, "w": torch.float32}, {"tokens": 4, "k": 64, "n": 32}, {})
 
 
 def tune(tmp_path: Path, **fields):
@@ -156,6 +158,30 @@ def test_a_run_goes_on_where_it_stopped(inside, tmp_path: Path, monkeypatch: pyt
     assert f"{tuned.builds} kernels compiled in {tuned.build_s:.1f} s" in str(tuned)
     assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 3
     assert tune(tmp_path, shapes=points).measured == 0
+
+
+def test_a_run_that_asks_for_more_measures_again_what_had_less(inside, tmp_path: Path) -> None:
+    inside("slow")
+    journal = Journal.beside(tmp_path / "cpu.measured")
+    assert tune(tmp_path, backends=["planted:other"]).rows == 1
+    assert tune(tmp_path, backends=["planted:other"]).skipped == 1
+    assert tune(tmp_path, backends=["planted"], most_configs=1).measured == 1, "another backend"
+    assert tune(tmp_path, backends=["planted"]).measured == 1, "all configs"
+    assert tune(tmp_path, backends=["planted"], most_configs=1).skipped == 1
+    tuned = tune(tmp_path)
+    assert (tuned.measured, tuned.rows) == (1, 3), "every backend"
+    assert tune(tmp_path).skipped == 1
+    asked = [json.loads(line)["backends"] for line in journal.path.read_text().splitlines()]
+    assert asked == [["planted:other"], ["planted"], ["planted"], None]
+
+
+def test_a_journal_of_an_older_version_was_for_every_backend(inside, tmp_path: Path) -> None:
+    tune(tmp_path)
+    path = tmp_path / ".cpu.measured.journal"
+    line = json.loads(path.read_text())
+    del line["backends"], line["most_configs"]
+    path.write_text(json.dumps(line) + "\n")
+    assert tune(tmp_path).skipped == 1
 
 
 KILLED = """
@@ -292,6 +318,20 @@ def test_a_measuring_process_that_does_not_start_says_why(
     )
 
 
+def test_ops_of_a_trace_that_nobody_implements_are_left_out_and_said(inside, tmp_path: Path) -> None:
+    write_shapes(tmp_path / "shapes.json", [norm(), LINEAR])
+    tuned = tune(tmp_path, shapes=None, from_trace=tmp_path / "shapes.json")
+    assert (tuned.measured, tuned.rows, tuned.problems) == (1, 3, ())
+    assert tuned.left_out == ("linear: only the reference implements it",)
+    assert str(tuned).splitlines()[-1] == "left out: linear: only the reference implements it"
+    told = (
+        "tune: linear: expected an op with something to measure, got one of which only the reference implements it; "
+        "install a backend for it, or leave it out (see `opmux backends`)"
+    )
+    assert refusal(tmp_path, "linear", "rms_norm", shapes=[norm(), LINEAR]) == told, "it was asked for by name"
+    assert refusal(tmp_path, shapes=[LINEAR]) == told, "nothing is left"
+
+
 WRONG = [
     ({}, "tune: expected one of `shapes`, `random` and `from_trace`, got none; say what to measure"),
     (
@@ -323,6 +363,12 @@ WRONG = [
     ({"shapes": [norm()], "limit_s": float("nan")}, "tune: `limit` expected more than 0 seconds, got nan; omit it"),
     ({"shapes": [norm()], "rounds": 0}, "tune: `rounds` expected 1 or more, got 0; omit it for the default of 15"),
     ({"shapes": [norm()], "patience_s": 0.0}, "tune: `patience` expected 1 second or more, got 0; omit it for"),
+    (
+        {"shapes": [norm()], "workers": 2},
+        "tune: `workers` expected a run on Ray, got 2 without `ray`; omit it, as each device has a process of its own, "
+        "or name a cluster",
+    ),
+    ({"shapes": [norm()], "workers": 0, "ray": "local"}, "tune: `workers` expected 1 or more, got 0; omit it for the"),
     ({"shapes": [norm()], "out": "rows.csv"}, "tune: `out` expected a file with the suffix .measured, got rows.csv;"),
     ({"shapes": [norm()], "out": "no/a.measured"}, "tune: `out` expected a file in a folder that exists, got no/a.mea"),
 ]

@@ -168,4 +168,7 @@ def _serve(pipe: Connection, function: Callable[..., Any]) -> None:
             said = Message(DONE, function(*job))
         except Exception as error:  # kernels and compilers may raise anything
             said = Message(RAISED, in_one_line(error))
-        pipe.send(said)
+        try:
+            pipe.send(said)
+        except OSError:
+            return  # whoever gave the job is gone

@@ -6,16 +6,17 @@ dropped. It also keeps what records do not: every candidate that failed, and why
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from opmux.errors import InvalidArgument, OpmuxError
+from opmux.shapes import Point
 from opmux.shapes.files import point_of
 from opmux.tuner.candidates import Candidate, Failure
 from opmux.tuner.machine import identity
-from opmux.tuner.measuring import Measured, Timing
+from opmux.tuner.measuring import Measured, Request, Timing
 from opmux.tuning.measured import Machine
 
 SUFFIX = ".journal"
@@ -28,15 +29,29 @@ class Entry:
 
     Attributes:
         machine: where it was measured.
+        backends: the backends and implementations to which the run was restricted; None for no restriction.
+        most_configs: how many configs of an implementation it tried at most; None for all.
     """
 
     measured: Measured
     machine: Machine
+    backends: tuple[str, ...] | None = None
+    most_configs: int | None = None
 
     @property
     def done(self) -> tuple[str, str]:
         """What a later run skips: this point on this machine."""
         return self.measured.point.key, identity(self.machine)
+
+    def serves(self, request: Request) -> bool:
+        """Whether it has what a run asks for: every implementation that it names, in as many configs."""
+        if request.backends is None or self.backends is None:
+            named = request.backends is self.backends
+        else:
+            named = set(request.backends) <= set(self.backends)
+        if self.most_configs is None or request.most_configs is None:
+            return named and self.most_configs is None
+        return named and request.most_configs <= self.most_configs
 
 
 class Journal:
@@ -91,9 +106,14 @@ class Journal:
         self._whole += len(line)
         self.entries.append(entry)
 
-    def done(self) -> set[tuple[str, str]]:
-        """The points that are finished, by point and machine."""
-        return {entry.done for entry in self.entries}
+    def done(self, request_of: Callable[[Point], Request]) -> set[tuple[str, str]]:
+        """The points that are finished for a run, by point and machine.
+
+        Args:
+            request_of: what the run asks for at a point. A point that was measured with other backends only, or in
+                fewer configs, is not finished for it.
+        """
+        return {entry.done for entry in self.entries if entry.serves(request_of(entry.measured.point))}
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -116,6 +136,8 @@ def _written(entry: Entry) -> dict[str, Any]:
         "build_s": measured.build_s,
         "flops": measured.flops,
         "problem": measured.problem,
+        "backends": entry.backends,
+        "most_configs": entry.most_configs,
     }
 
 
@@ -131,4 +153,7 @@ def _read(data: Mapping[str, Any]) -> Entry:
         data["flops"],
         data["problem"],
     )
-    return Entry(measured, Machine(**data["machine"]))
+    backends = data.get("backends")  # journals of older versions do not say
+    return Entry(
+        measured, Machine(**data["machine"]), None if backends is None else tuple(backends), data.get("most_configs")
+    )

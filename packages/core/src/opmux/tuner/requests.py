@@ -137,19 +137,47 @@ def check_numbers(
         )
 
 
-def refuse_unimplemented(points: Sequence[Point], backends: Sequence[str] | None) -> None:
-    """Refuse ops for which nothing but the reference is registered, and backends that do not implement an op.
+def check_workers(workers: int | None, ray: str | None) -> None:
+    """Check the number of workers, which is Ray's: without Ray each device has one process.
 
     Raises:
-        InvalidArgument: names the op.
+        InvalidArgument: where it is given without Ray, or is not 1 or more.
     """
+    if workers is not None and ray is None:
+        raise InvalidArgument(
+            f"tune: `workers` expected a run on Ray, got {workers} without `ray`; "
+            "omit it, as each device has a process of its own, or name a cluster"
+        )
+    if workers is not None and workers < 1:
+        raise InvalidArgument(f"tune: `workers` expected 1 or more, got {workers}; omit it for the default")
+
+
+def implemented(
+    points: Sequence[Point], named: Sequence[str], backends: Sequence[str] | None
+) -> tuple[list[Point], tuple[str, ...]]:
+    """The points of ops for which more than the reference is registered, and why other ops are left out.
+
+    Args:
+        points: of any ops.
+        named: ops that were asked for by name; none of them is left out.
+        backends: only these backends and implementations count; the reference does where it is among them.
+
+    Raises:
+        InvalidArgument: where an op that was named has nothing to measure, or no op has; names it.
+    """
+    reasons: dict[str, str] = {}
     for name in dict.fromkeys(point.op for point in points):
         found = OPS[name].implementations
         if backends is not None:
             found = tuple(i for i in found if any(i.is_named(backend) for backend in backends))
         if not any(i.priority != Priority.REFERENCE for i in found) and not (backends and found):
-            which = f"{', '.join(backends)} does not implement it" if backends else "only the reference implements it"
+            who = f"{', '.join(backends)} does not implement it" if backends else "only the reference implements it"
+            reasons[name] = who
+    kept = [point for point in points if point.op not in reasons]
+    for name, reason in reasons.items():
+        if name in named or not kept:
             raise InvalidArgument(
-                f"tune: {name}: expected an op with something to measure, got one of which {which}; "
+                f"tune: {name}: expected an op with something to measure, got one of which {reason}; "
                 "install a backend for it, or leave it out (see `opmux backends`)"
             )
+    return kept, tuple(f"{name}: {reason}" for name, reason in reasons.items())

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from opmux.tuner.ray_workers import measured_on_ray
 from opmux.tuner.requests import (
     builders_of,
     check_numbers,
+    check_workers,
     checked_backends,
     checked_ops,
     devices_of,
+    implemented,
     points_of,
-    refuse_unimplemented,
 )
 from opmux.tuner.rows import Row, merged_over, rows_of, split
 from opmux.tuning.layers import user_folder
@@ -50,6 +51,7 @@ class Tuned:
         problems: why nothing could be measured, for each point of this run where that is so, and why rows are not in
             the file.
         took_s: seconds.
+        left_out: ops of the given shapes that were left out, since nothing but the reference implements them, and why.
     """
 
     file: str
@@ -62,6 +64,7 @@ class Tuned:
     build_s: float
     problems: tuple[str, ...]
     took_s: float
+    left_out: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -76,7 +79,8 @@ class Tuned:
             f"{built}; {self.failed} configs were wrong or failed",
             f"{self.rows} rows in {self.file}",
         ]
-        return "\n".join([*lines, *(f"not measured: {problem}" for problem in self.problems)])
+        lines += [f"not measured: {problem}" for problem in self.problems]
+        return "\n".join([*lines, *(f"left out: {reason}" for reason in self.left_out)])
 
 
 @dataclass
@@ -127,7 +131,8 @@ def tune(
     others wait. Every rank returns what rank 0 did, with the records and rows of rank 0 in force.
 
     Args:
-        ops: names of ops; with ``shapes`` or ``from_trace`` only their points are measured, without any all are.
+        ops: names of ops; with ``shapes`` or ``from_trace`` only their points are measured, without any those of every
+            op that more than the reference implements.
         shapes: a file of shapes, or the points themselves; measured in their order.
         random: how many points to draw for each op, from the distributions that `opmux.tuner.drawing` states.
         seed: of ``random``.
@@ -163,9 +168,11 @@ def tune(
             _check_file(Path(out))
         only = checked_backends(backends)
         devices = devices_of(device)
-        points = points_of(checked_ops(ops), shapes, random, seed, from_trace, devices[0])
+        named = checked_ops(ops)
+        points = points_of(named, shapes, random, seed, from_trace, devices[0])
         check_numbers(limit_s, rounds, patience_s, jobs, most_configs)
-        refuse_unimplemented(points, only)
+        check_workers(workers, ray)
+        points, left_out = implemented(points, named, only)
         builders = builders_of(devices) if jobs is None else jobs
         path = _own_file(devices[0]) if out is None else Path(out)
 
@@ -177,7 +184,7 @@ def tune(
                 return measured_on_ray(backlog, request_of, ray, patience_s, jobs, workers)
             return measured_locally(backlog, request_of, devices, patience_s, builders)
 
-        return _run(path, points, limit_s, findings, progress)
+        return replace(_run(path, points, limit_s, request_of, findings, progress), left_out=left_out)
 
     return on_rank_zero("tune", work, _follow)
 
@@ -193,17 +200,19 @@ def _run(
     path: Path,
     points: Sequence[Point],
     limit_s: float | None,
+    request_of: Callable[[Point], Request],
     findings: Callable[[Backlog], Iterator[Finding]],
     progress: Callable[[Progress], None],
 ) -> Tuned:
     counts = _Counts()
     with locked(path):
         journal = Journal.beside(path)
-        backlog = Backlog(points, journal.done(), limit_s)
+        backlog = Backlog(points, journal.done(request_of), limit_s)
         progress(Progress(0, len(points), None, ""))
         try:
             for measured, machine in findings(backlog):
-                journal.append(Entry(measured, machine))
+                asked = request_of(measured.point)
+                journal.append(Entry(measured, machine, asked.backends, asked.most_configs))
                 counts.add(measured)
                 done = counts.measured + backlog.skipped
                 left_s = seconds_left(counts.measured, len(points), backlog, limit_s)
