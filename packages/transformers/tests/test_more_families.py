@@ -58,7 +58,7 @@ OPS = {
     "cohere": {"layer_norm", "apply_rope", "attention", "silu_mul"},
     "deepseek_v2": {"rms_norm", "add_rms_norm", "apply_rope", "attention"},
     "deepseek_v3": {"rms_norm", "add_rms_norm", "apply_rope", "attention"},
-    "gpt2": {"layer_norm", "add_layer_norm", "attention"},
+    "gpt2": {"layer_norm", "add_layer_norm", "attention", "fused_linear_cross_entropy"},
     "llama4_text": {"rms_norm", "add_rms_norm", "apply_rope", "attention"},
     "nemotron": {"layer_norm", "add_layer_norm", "apply_rope", "attention"},
     "starcoder2": {"layer_norm", "add_layer_norm", "apply_rope", "attention"},

@@ -6,13 +6,14 @@ the unpatched one. The unpatched model runs transformers' eager attention, which
 of some versions ignores a softcap.
 
 Where experts are chosen, gradients are compared on prompts that all models route alike: rounding may send a token to
-another expert.
+another expert. Elsewhere those of bfloat16 are compared over several batches, as one flipped ReLU decides those of one.
 
 A model that only fills masks, such as ModernBERT, has no tokens to generate: its logits and gradients are compared.
 """
 
 import copy
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ import transformers
 from torch import Tensor, nn
 
 from opmux_transformers.patching import patch_model
+from opmux_transformers.registries import asks_registry
 from opmux_transformers.reporting import Report
 from opmux_transformers.routes import routed_alike
 
@@ -28,6 +30,8 @@ SEED = 0
 PROMPT = 12
 """Tokens of the prompts; longer than the window of the small configurations."""
 NEW_TOKENS = 8
+BATCHES = 4
+"""Batches of prompts over which gradients in bfloat16 are compared, where no experts are chosen."""
 FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
 """The largest allowed ratio of the patched model's error to the unpatched model's."""
 ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
@@ -97,8 +101,10 @@ def compare(config: Any, dtype: torch.dtype, device: str = "cpu") -> tuple[list[
     report = patch_model(patched, dict(ALL))
     exact = copy.deepcopy(plain).float() if dtype != torch.float32 else plain
     ids = prompts(plain.config).to(device)
-    alike = routed_alike((exact, plain, patched), lambda number: prompts(plain.config, number).to(device))
-    found = [_logits(plain, patched, exact, ids, dtype), _gradients(plain, patched, exact, alike, dtype)]
+    batches = [prompts(plain.config, number).to(device) for number in range(1 if dtype == torch.float32 else BATCHES)]
+    if any(asks_registry(module) for module in exact.modules()):
+        batches = [routed_alike((exact, plain, patched), lambda number: prompts(plain.config, number).to(device))]
+    found = [_logits(plain, patched, exact, ids, dtype), _gradients(plain, patched, exact, batches, dtype)]
     if not fills_masks(config):
         found.append(_tokens(plain, patched, ids, dtype, found[0].bound))
     return found, report
@@ -119,41 +125,64 @@ def _far(got: Tensor, exact: Tensor) -> float:
     return error / largest if largest else error
 
 
-def _size(gradient: Tensor) -> float:
-    """The root mean square of a gradient's elements."""
-    return float(gradient.double().square().mean().sqrt().nan_to_num(nan=float("inf")))
-
-
 def _logits(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtype) -> Comparison:
     with torch.no_grad():
         own, theirs, right = (model(ids).logits for model in (patched, plain, exact))
     return Comparison("logits", _name(dtype), _far(own, right), _bound(_far(theirs, right), dtype))
 
 
-def _gradients(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtype) -> Comparison:
-    grads = []
-    training = not _drops(plain.config)  # what dropout drops is random
-    for model in (patched, plain, exact):
-        model.zero_grad(set_to_none=True)
-        model.train(training)(ids, labels=ids).loss.backward()
-        model.eval()
-        grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-    own, theirs, right = grads
-    if own.keys() != right.keys():
-        return Comparison("gradients", _name(dtype), float("inf"), 0.0, "not the same parameters have gradients")
-    magnitudes = {name: _size(gradient) for name, gradient in right.items()}
+def _gradients(plain: Any, patched: Any, exact: Any, batches: Sequence[Tensor], dtype: torch.dtype) -> Comparison:
+    right = _Squares(batches)
+    own, theirs = _Squares(batches), _Squares(batches)
+    for ids in batches:
+        wanted = _gradients_of(exact, ids)
+        right.add(wanted)
+        for model, errors in ((patched, own), (plain, theirs)):
+            found = _gradients_of(model, ids)
+            if model is patched and found.keys() != wanted.keys():
+                return Comparison(
+                    "gradients", _name(dtype), float("inf"), 0.0, "not the same parameters have gradients"
+                )
+            errors.add({name: found[name] - gradient for name, gradient in wanted.items()})
+    magnitudes = right.roots()
     middle = statistics.median(magnitudes.values())
     # a gradient that is zero except for rounding (a key bias's) is no useful unit
     units = {name: middle if size < 1e-5 * middle else max(size, 1e-3 * middle) for name, size in magnitudes.items()}
-    errors = {name: _size(theirs[name] - gradient) / units[name] for name, gradient in right.items()}
-    usual = statistics.median(errors.values())
+    bounds = {name: error / units[name] for name, error in theirs.roots().items()}
+    usual = statistics.median(bounds.values())
     worst = ("", 0.0, 0.0)
-    for name, gradient in right.items():
+    for name, size in own.roots().items():
         # an unpatched model that happened to be exact gives no useful bound: rounding is not repeatable
-        error, bound = _size(own[name] - gradient) / units[name], _bound(max(errors[name], usual), dtype)
+        error, bound = size / units[name], _bound(max(bounds[name], usual), dtype)
         if not worst[0] or error - bound > worst[1] - worst[2]:
             worst = (name, error, bound)
     return Comparison("gradients", _name(dtype), worst[1], worst[2], worst[0])
+
+
+class _Squares:
+    """The root mean square of each parameter's numbers over all batches."""
+
+    def __init__(self, batches: Sequence[Tensor]) -> None:
+        self._sums: dict[str, float] = {}
+        self._count = len(batches)
+
+    def add(self, numbers: Mapping[str, Tensor]) -> None:
+        """Add those of a batch."""
+        for name, each in numbers.items():
+            mean = float(each.double().square().mean().nan_to_num(nan=float("inf")))
+            self._sums[name] = self._sums.get(name, 0.0) + mean / self._count
+
+    def roots(self) -> dict[str, float]:
+        """The root mean squares."""
+        return {name: total**0.5 for name, total in self._sums.items()}
+
+
+def _gradients_of(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    """The gradient of each parameter that has one; what dropout drops is random, so none is dropped."""
+    model.zero_grad(set_to_none=True)
+    model.train(not _drops(model.config))(ids, labels=ids).loss.backward()
+    model.eval()
+    return {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def _drops(config: Any) -> bool:

@@ -120,10 +120,10 @@ def loss_of(head: Head) -> Callable[..., Any]:
 
 
 def _own_loss(model: Any) -> Callable[..., Any]:
-    """The loss function that transformers gives to a model of this type."""
+    """The loss function that transformers gives to a model of this type; without a type, that of causal models."""
     from transformers.loss.loss_utils import LOSS_MAPPING
 
-    found: Callable[..., Any] = LOSS_MAPPING[model.loss_type]
+    found: Callable[..., Any] = LOSS_MAPPING[model.loss_type or "ForCausalLM"]
     return found
 
 

@@ -25,7 +25,7 @@ class LossKind(Kind[Head]):
     def find(self, survey: Survey) -> Iterable[str]:
         """The model itself, if it computes a causal language model's loss."""
         model: Any = survey.model
-        causal = getattr(model, "loss_type", None) == "ForCausalLM" and hasattr(type(model), "loss_function")
+        causal = hasattr(type(model), "loss_function") and _is_causal(model)
         parameters = inspect.signature(type(model).forward).parameters
         return [""] if causal and "labels" in parameters and _head_of(model) is not None else []
 
@@ -64,6 +64,12 @@ class LossKind(Kind[Head]):
     def note(self, finding: Head) -> str:
         """What is different for the caller."""
         return "in training, no logits"
+
+
+def _is_causal(model: Any) -> bool:
+    """Whether transformers gives it the loss of a causal language model, as it does where it has no type (GPT-2)."""
+    kind = getattr(model, "loss_type", None)
+    return bool(kind == "ForCausalLM" or (kind is None and model.can_generate()))
 
 
 def _head_of(model: Any) -> Any:
