@@ -51,9 +51,7 @@ def test_one_that_raised_is_a_failure_if_it_is_an_implementation() -> None:
 
 
 def test_a_run_that_timed_no_implementation_proves_nothing() -> None:
-    assert report(PEER).failures == (
-        "no implementation was timed: nothing that was asked for implements rms_norm",
-    )
+    assert report(PEER).failures == ("no implementation was timed: nothing that was asked for implements rms_norm",)
     rejected = Left("ck", "implementation", "rejected", "arch")
     assert report(PEER, left=(rejected,)).failures == ("no implementation was timed",)
     assert not report().passed
