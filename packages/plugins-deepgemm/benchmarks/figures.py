@@ -37,7 +37,8 @@ from opmux_deepgemm import launching
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.gradient_model import scored_gradients
-from opmux_deepgemm.model import Sizes, scored
+from opmux_deepgemm.model import scored
+from opmux_deepgemm.space import Sizes
 from opmux_deepgemm.summing import add_gradients
 
 FLUSHED = 1 << 30

@@ -22,7 +22,8 @@ from opmux_deepgemm import launching
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import Operands
-from opmux_deepgemm.model import Sizes, scored
+from opmux_deepgemm.model import scored
+from opmux_deepgemm.space import Sizes
 
 WEIGHTS = ((6144, 7168), (7168, 3072), (4096, 4096), (4096, 2048))
 RAGGED = ((4, 8192), (8, 4096))

@@ -25,7 +25,8 @@ from opmux_deepgemm import launching, targets
 from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
-from opmux_deepgemm.model import Sizes, scored
+from opmux_deepgemm.model import scored
+from opmux_deepgemm.space import Sizes
 from opmux_jit import machine_code
 
 LISTED = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))

@@ -1,4 +1,7 @@
-"""Which config a gradient of grouped weights from codes gets: as `gradient_model`, with blocks of 128 rows."""
+"""Which config a gradient of grouped weights from codes gets: as `gradient_model`, with blocks of 128 rows.
+
+The time is that of the kernel: codes which have to be copied first take longer.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,7 +10,8 @@ from typing import Any
 
 from opmux.plugin import Arch
 from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
-from opmux_deepgemm.model import ALONE, BANDWIDTH, COPY_RATE, MOST_STAGES, START, TURN, UNITS, Scored
+from opmux_deepgemm.model import COPY_RATE, START, TIMED, UNITS, Scored, both, memory_of
+from opmux_deepgemm.space import MOST_STAGES, TURN
 
 BLOCK_ROWS = 128
 """Rows that are summed in a stage: those that share a scale."""
@@ -16,6 +20,8 @@ SCALED = 46.5e3
 consumers do so: on an H200, of tiles from 128x128 to 256x96."""
 BLOCK = 0.39
 """Microseconds of a block of rows besides those of its sums, by the same run."""
+LONE = 1.05
+"""By how much longer a single consumer takes than half of what two do: nothing is made while it scales."""
 TURNS = 1.12
 """By how much longer it takes where consumers take turns."""
 UNSHARED = 1.01
@@ -51,15 +57,14 @@ def predict(m: int, n: int, k: int, groups: int, config: Config) -> float:
     tiles = with_rows * rows * math.ceil(k / config.block_n)
     blocks = math.ceil(m / with_rows / BLOCK_ROWS)
     area = config.block_m * config.block_n
-    together = BLOCK + area / SCALED * (2 * ALONE if config.consumers == 1 else 1.0)  # nothing is made while one scales
+    together = BLOCK + area / SCALED * (2 * LONE if config.consumers == 1 else 1.0)
     if config.block_m // config.consumers > 64:
         together *= TALL
     copied = (config.block_m + config.block_n / config.cluster) * BLOCK_ROWS / COPY_RATE
     block = max(together, copied) * (TURNS if config.alternate else 1.0) * (UNSHARED if config.cluster == 1 else 1.0)
     epilogue = config.block_m * config.block_n * 8 / COPY_RATE
     work = math.ceil(tiles / UNITS) * (blocks * block + epilogue)
-    memory = (m * (n + k) + 8 * with_rows * n * k) / BANDWIDTH  # what is added to is read and written
-    return float(START + (work**4 + memory**4) ** 0.25)
+    return TIMED + START + both(work, memory_of(m * (n + k), with_rows * n * k))
 
 
 @lru_cache(maxsize=1024)

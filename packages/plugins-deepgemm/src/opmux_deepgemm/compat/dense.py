@@ -13,7 +13,8 @@ from opmux_deepgemm.compat.checking import Block, Recipe, Scaled, begin, check, 
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.implementations import BACKEND
 from opmux_deepgemm.launching import Operands, multiply
-from opmux_deepgemm.model import Sizes, scored
+from opmux_deepgemm.model import scored
+from opmux_deepgemm.space import Sizes
 
 
 def fp8_gemm_nt(

@@ -1,0 +1,118 @@
+"""Which configs a product can have: every one that is legal and worth a time. Imports no toolchain."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
+from opmux_deepgemm.generation.source import blocks_touched
+
+TURN = 3
+"""Steps of a block of k after which a consumer's turn ends, where two alternate, which only gradients do by default."""
+MOST_STAGES = 16
+"""Beyond so many blocks of k, more hide no more latency."""
+MOST_PIECES = 4
+"""Of narrower ones the matrix unit is slower."""
+SMALL_ROWS = {False: 128, True: 64}
+"""Rows up to which the kernel for few rows is scored, by whether there are scales: those of more take too many
+registers."""
+TILES = ((64, 1), (128, 1), (128, 2), (256, 2))
+"""Rows of a tile, and consumers."""
+FEWEST_ROWS = 16
+"""Rows up to which only the kernel for few rows is scored: of one row it was never slower on an H200."""
+
+
+class Sizes(NamedTuple):
+    """A product: rows of x, rows of w, bytes of k, and whether the operands are codes with scales.
+
+    Where the rows of x come in groups, ``groups`` is their number, and n the rows of each one's w; else it is 0.
+    ``added`` says that the product is added to float32, with scales of each row of w. ``x_across`` and ``w_across`` say
+    that the operand lies across k.
+    """
+
+    m: int
+    n: int
+    k_bytes: int
+    scaled: bool
+    groups: int = 0
+    added: bool = False
+    x_across: bool = False
+    w_across: bool = False
+
+    @property
+    def together(self) -> float:
+        """Rows of x that one w is multiplied by, on average."""
+        return self.m / max(self.groups, 1)
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of an element of x and w."""
+        return 1 if self.scaled else 2
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 128 bytes of k."""
+        return -(-self.k_bytes // 128)
+
+
+def configs(sizes: Sizes) -> Iterator[Config]:
+    """Every config that is legal for a product and no more than twice as large, in a fixed order."""
+    across = sizes.x_across or sizes.w_across
+    small = not across and not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]
+    for config in _large(sizes) if not small or sizes.m > FEWEST_ROWS else ():
+        if config.block_m < 2 * max(sizes.together, 33) and config.block_n < 2 * max(sizes.n, 17):
+            yield config
+    if small:
+        yield from _small(sizes)
+
+
+def _large(sizes: Sizes) -> Iterator[Config]:
+    for (block_m, consumers), block_n in itertools.product(TILES, range(16, 257, 16)):
+        stages = min(most_stages("large", block_m, block_n, consumers, sizes.added), MOST_STAGES)
+        if stages < 2 or block_m * block_n // consumers // 128 > MOST_VALUES:
+            continue
+        if sizes.w_across and block_n % 64:
+            continue  # it comes in chunks of 64 rows
+        if sizes.scaled and ((block_n % 32 and block_n > 96) or (not sizes.added and blocks_touched(block_n) > 2)):
+            continue
+        if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added):
+            continue  # the scales of so many rows, and where their group lies, do not fit into the registers
+        base = Config("large", block_m, block_n, stages, consumers, group=8)
+        for config in _in_pieces(base) if sizes.scaled else (base,):
+            yield from _in_clusters(sizes, config)
+
+
+def _in_pieces(config: Config) -> Iterator[Config]:
+    """The config with the fewest pieces that have room beside the sums, and with the fewest that overlap.
+
+    One piece that overlaps with that of the next block of k was never faster than none on an H200.
+    """
+    cuts = [replace(config, pieces=n) for n in range(1, MOST_PIECES + 1) if config.block_n % (8 * n) == 0]
+    if 2 * config.values <= MOST_VALUES:
+        yield config
+    else:
+        yield from [one for one in cuts if config.values + one.piece_values <= MOST_VALUES and not one.overlaps][:1]
+    yield from [one for one in cuts if one.overlaps and one.runs > 1][:1]
+
+
+def _in_clusters(sizes: Sizes, config: Config) -> Iterator[Config]:
+    """The config by itself, and in clusters that share rows of w or of x, where there are tiles for all blocks."""
+    yield config
+    for cluster in (2, 4):
+        share = 64 if sizes.w_across else 8
+        if config.block_n % (share * cluster) == 0 and sizes.together > config.block_m * (cluster - 1):
+            yield replace(config, cluster=cluster)
+        if sizes.n > config.block_n * (cluster - 1) and not (sizes.x_across or sizes.w_across):
+            yield replace(config, cluster=cluster, share_x=True)
+
+
+def _small(sizes: Sizes) -> Iterator[Config]:
+    block_m = -(-sizes.m // 8) * 8
+    for block_n, cluster in itertools.product((64, 128), (1, 2, 4, 8)):
+        if cluster > sizes.blocks:
+            continue
+        fit = min(most_stages("small", block_m, block_n, block_n // 64), MOST_STAGES // 2)
+        most = min(fit, max(-(-sizes.blocks // cluster), 2))
+        for stages in sorted({most, max(most // 2, 2)}):  # fewer, so that more blocks are resident
+            yield Config("small", block_m, block_n, stages, block_n // 64, cluster)
