@@ -298,6 +298,104 @@ def test_what_is_refused_says_why(keywords, error, message) -> None:
         compat.fp8_gemm_nt(codes(4, 256), codes(256, 256, rows=128), torch.zeros(4, 256), **keywords)
 
 
+def matrices(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.zeros(shape, dtype=BF16) for shape in shapes]
+
+
+SUMMED = torch.zeros(2, 16, 16)
+COUNTS = torch.tensor([128, 128], dtype=I32)
+FLAT = torch.zeros(256 * 16).to(FP8), torch.ones(16, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("fp8_gemm_nt", (codes(4, 256), codes(256, 256, rows=128), torch.zeros(4, 256))),
+        ("fp8_gemm_nn", (codes(4, 256), codes(256, 256, rows=128), torch.zeros(4, 256))),
+        ("bf16_gemm_nt", matrices((4, 64), (8, 64), (4, 8))),
+        ("bf16_gemm_tt", matrices((64, 4), (64, 8), (4, 8))),
+        ("m_grouped_bf16_gemm_nt_contiguous", (*matrices((4, 64), (1, 8, 64), (4, 8)), torch.zeros(4, dtype=I32))),
+        ("m_grouped_bf16_gemm_nt_masked", (*matrices((1, 4, 64), (1, 8, 64), (1, 4, 8)), torch.ones(1, dtype=I32), 1)),
+        ("k_grouped_fp8_gemm_nt_contiguous", (FLAT, FLAT, SUMMED, [128, 128], COUNTS)),
+    ],
+)
+def test_alpha_of_a_newer_deepgemm_is_refused_by_name(called, name, given) -> None:
+    wanted = (
+        r"`alpha` expected to be left out, as DeepGEMM 2\.6 has no such keyword, got 2\.0; multiply `d` afterwards$"
+    )
+    with pytest.raises(NotImplementedError, match=rf"^{name.replace('nn', 'nt').replace('tt', 'nt')}: {wanted}"):
+        getattr(compat, name)(*given, alpha=2.0)
+    assert not called
+
+
+@pytest.mark.parametrize("name", [name for name in compat.__all__ if name.startswith("k_grouped")])
+def test_ends_of_groups_that_are_summed_are_refused_by_name(called, name) -> None:
+    operands = matrices((256, 16), (256, 16)) if "bf16" in name else (FLAT, FLAT)
+    with pytest.raises(NotImplementedError, match=rf"^{name}: `use_psum_layout` expected to be left out, .* got True;"):
+        getattr(compat, name)(*operands, SUMMED, [128, 128], COUNTS, use_psum_layout=True)
+    assert not called
+
+
+def test_an_unknown_keyword_is_an_error_of_python() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'beta'"):
+        compat.bf16_gemm_nt(*matrices((4, 64), (8, 64), (4, 8)), beta=1.0)
+
+
+def test_codes_without_scales_are_refused() -> None:
+    a, b = codes(4, 256), codes(256, 256, rows=128)
+    with pytest.raises(
+        ValueError, match=r"^fp8_gemm_nt: `a` expected two tensors, codes and their scales, got Tensor;"
+    ):
+        compat.fp8_gemm_nt(a[0], b, torch.zeros(4, 256))
+    with pytest.raises(ValueError, match=r": `b` expected two tensors, codes and their scales, got 1 of them; make"):
+        compat.fp8_gemm_nt(a, b[:1], torch.zeros(4, 256))
+
+
+def test_a_float32_result_of_another_shape_is_refused() -> None:
+    """The kernel is launched without an op, which would check it."""
+    a, b = matrices((4, 64), (8, 64))
+    for d in (torch.zeros(4, 16), torch.zeros(8, 8), torch.zeros(4, 8, device="meta")):
+        with pytest.raises(ValueError, match=r"^bf16_gemm_nt: `d` expected shape \[4, 8\] on cpu, got \["):
+            compat.bf16_gemm_nt(a, b, d)
+    with pytest.raises(ValueError, match=r"^bf16_gemm_nt: `a` expected rank 2, got shape \[1, 4, 64\]; reshape it"):
+        compat.bf16_gemm_nt(a[None], b, torch.zeros(4, 8))
+
+
+def test_layouts_of_groups_are_checked() -> None:
+    a, b, d = matrices((4, 64), (2, 8, 64), (4, 8))
+    for layout, ends, message in (
+        (torch.zeros(4, dtype=torch.int64), False, r"int32\[4\], the group of each row of `a`, got int64\[4\]; see"),
+        (torch.zeros(3, dtype=I32), False, r"int32\[4\], the group of each row of `a`, got int32\[3\]; see"),
+        (torch.zeros(3, dtype=I32), True, r"int32\[2\], where the rows of each group of `b` end, got int32\[3\]; see"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^m_grouped_bf16_gemm_nt_contiguous: `grouped_layout` expected {message}"
+        ):
+            compat.m_grouped_bf16_gemm_nt_contiguous(a, b, d, layout, use_psum_layout=ends)
+
+
+def test_numbers_of_no_group_stand_for_none_and_there_may_be_no_groups() -> None:
+    assert [t.tolist() for t in groups_of(torch.tensor([0, 1, 9], dtype=I32), 2)] == [[0, 1, 3], [1, 1]]
+    assert [t.tolist() for t in groups_of(torch.zeros(0, dtype=I32), 0)] == [[0], []]
+
+
+def test_flat_codes_and_their_scales_are_counted(called) -> None:
+    name = "k_grouped_fp8_gemm_nt_contiguous: "
+    for a, b, message in (
+        (
+            (FLAT[0][:-1], FLAT[1]),
+            FLAT,
+            r"`a` expected 4096 codes, .* and scales \[16, 2\], got 4095 and \[16, 2\]; see",
+        ),
+        (FLAT, (FLAT[0], FLAT[1][:, :1]), r"`b` expected 4096 codes, .* and scales \[16, 2\], got 4096 and \[16, 1\];"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}{message}"):
+            compat.k_grouped_fp8_gemm_nt_contiguous(a, b, SUMMED, [128, 128], COUNTS)
+    nothing = torch.zeros(0).to(FP8), torch.ones(0, 2)
+    compat.k_grouped_fp8_gemm_nt_contiguous(nothing, FLAT, torch.zeros(2, 0, 16), [128, 128], COUNTS)
+    assert not called
+
+
 def test_groups_have_blocks_of_128_rows_of_b_only() -> None:
     with pytest.raises(NotImplementedError, match=r"`recipe` expected None or \(1, 128, 128\), got \(1, 1, 128\);"):
         compat.m_grouped_fp8_gemm_nt_masked(
@@ -339,6 +437,10 @@ def test_scales_of_each_recipe() -> None:
     )
     with pytest.raises(ValueError, match=r"^transform_sf_into_required_layout: `sf` expected the shape \(6, 3\), got"):
         compat.transform_sf_into_required_layout(scales, 6, 300, (1, 128))
+    with pytest.raises(
+        ValueError, match=r"`recipe` expected 2 numbers, or 3 with `is_sfa`, got \(1,\); give the blocks'"
+    ):
+        compat.transform_sf_into_required_layout(scales, 5, 300, (1,))
     with pytest.raises(NotImplementedError, match=r"`recipe` expected blocks of .* got \(1, 32\) with float32;"):
         compat.transform_sf_into_required_layout(scales, 5, 300, (1, 32))
 

@@ -1,6 +1,9 @@
 """What DeepGEMM's names check before they call an op."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -13,6 +16,65 @@ Recipe = tuple[int, int, int] | None
 """Blocks of scales: rows of a, rows of b, columns of both; None stands for (1, 128, 128)."""
 Block = tuple[int, int] | None
 """Rows and columns of the blocks of one operand, which may be given instead of the recipe."""
+
+
+NEWER = {
+    "alpha": "multiply `d` afterwards",
+    "use_psum_layout": "say with `ks` and `ks_tensor` how many rows each group has, one group behind the other",
+}
+"""Keywords of DeepGEMM 2.8 that 2.6 does not have, and what to do instead."""
+
+_Given = ParamSpec("_Given")
+
+
+def of_2_6(function: Callable[_Given, None]) -> Callable[_Given, None]:
+    """Refuse a newer DeepGEMM's keywords that the function does not have, by name."""
+    name, has = function.__name__, inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*given: _Given.args, **keywords: _Given.kwargs) -> None:
+        for keyword, value in keywords.items():
+            if keyword in NEWER and keyword not in has:
+                raise UnsupportedCall(
+                    f"{name}: `{keyword}` expected to be left out, as DeepGEMM 2.6 has no such keyword, got "
+                    f"{value!r}; {NEWER[keyword]}"
+                )
+        function(*given, **keywords)
+
+    return call
+
+
+def check_codes(name: str, a: Any, b: Any) -> None:
+    """Check that both operands are codes and their scales."""
+    for operand, given in (("a", a), ("b", b)):
+        if not (isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(t, Tensor) for t in given)):
+            what = f"{len(given)} of them" if isinstance(given, (tuple, list)) else type(given).__name__
+            raise InvalidArgument(
+                f"{name}: `{operand}` expected two tensors, codes and their scales, got {what}; make them with "
+                "opmux.quantize"
+            )
+
+
+def check_result(name: str, d: Tensor, a: Tensor, b: Tensor) -> None:
+    """Check that both operands are matrices, and that the result is as large as their product, on a's device."""
+    for operand, given in (("a", a), ("b", b)):
+        if given.dim() != 2:
+            raise InvalidArgument(f"{name}: `{operand}` expected rank 2, got shape {list(given.shape)}; reshape it")
+    wanted = (a.shape[0], b.shape[0])
+    if tuple(d.shape) != wanted or d.device != a.device:
+        raise InvalidArgument(
+            f"{name}: `d` expected shape {list(wanted)} on {a.device}, got {list(d.shape)} on {d.device}; make it with "
+            "torch.empty of that shape and device"
+        )
+
+
+def check_layout(name: str, layout: Tensor, count: int, what: str) -> None:
+    """Check what says where groups of rows are."""
+    if layout.dtype != torch.int32 or tuple(layout.shape) != (count,):
+        raise InvalidArgument(
+            f"{name}: `grouped_layout` expected int32[{count}], {what}, got {dtype(layout)}{list(layout.shape)}; see "
+            "`use_psum_layout`"
+        )
 
 
 def check(name: str, compiled_dims: str, d: Tensor | None = None, c: Tensor | None = None) -> None:
@@ -40,6 +102,16 @@ def check_rows(name: str, ks: Sequence[int], ks_tensor: Tensor, rows: int) -> No
         raise InvalidArgument(
             f"{name}: `ks` expected {len(ks_tensor)} numbers whose sum is {rows}, got {len(ks)} with the sum "
             f"{sum(ks)}; give each group's rows of `a`"
+        )
+
+
+def check_flat(name: str, operand: str, given: Scaled, rows: int, columns: int) -> None:
+    """Check codes of matrices one after the other, all of so many rows, and their scales side by side."""
+    codes, scales = given
+    if codes.numel() != rows * columns or tuple(scales.shape) != (rows, columns // 128):
+        raise InvalidArgument(
+            f"{name}: `{operand}` expected {rows * columns} codes, `ks` columns of {rows} rows, and scales "
+            f"{[rows, columns // 128]}, got {codes.numel()} and {list(scales.shape)}; see `d` for the rows"
         )
 
 

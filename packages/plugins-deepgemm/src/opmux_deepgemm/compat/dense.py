@@ -9,7 +9,17 @@ from torch import Tensor
 
 import opmux
 from opmux.plugin import Arch, UnsupportedCall, device_arch, takers
-from opmux_deepgemm.compat.checking import Block, Recipe, Scaled, begin, check, rows_of_b
+from opmux_deepgemm.compat.checking import (
+    Block,
+    Recipe,
+    Scaled,
+    begin,
+    check,
+    check_codes,
+    check_result,
+    of_2_6,
+    rows_of_b,
+)
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.implementations import BACKEND
 from opmux_deepgemm.launching import Operands, multiply
@@ -17,6 +27,7 @@ from opmux_deepgemm.model import scored
 from opmux_deepgemm.space import Sizes
 
 
+@of_2_6
 def fp8_gemm_nt(
     a: Scaled, b: Scaled, d: Tensor, c: Tensor | None = None, recipe: Recipe = None, recipe_a: Block = None,
     recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
@@ -40,6 +51,7 @@ def fp8_gemm_nt(
     name = "fp8_gemm_nt"
     rows = rows_of_b(name, recipe, recipe_a, recipe_b)
     check(name, compiled_dims, d, c)
+    check_codes(name, a, b)
     given = (a[0], b[0], a[1], b[1])
     if rows == 1:
         total = d if d.dtype == torch.float32 else d.new_empty(d.shape, dtype=torch.float32)
@@ -53,6 +65,7 @@ def fp8_gemm_nt(
         torch.add(opmux.scaled_linear(*given, out_dtype=torch.float32, backend=BACKEND), c, out=d)
 
 
+@of_2_6
 def bf16_gemm_nt(a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = None, compiled_dims: str = "nk") -> None:
     """``d = a @ b.T`` of a ``(m, k)`` and b ``(n, k)`` in bfloat16, plus c where it is given.
 
@@ -63,6 +76,7 @@ def bf16_gemm_nt(a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = None, compi
     if d.dtype == torch.bfloat16 and c is None:
         opmux.linear(a, b, backend=BACKEND, out=d)
         return
+    check_result(name, d, a, b)  # no op checks it
     plain = d.dtype == torch.float32 and d.is_contiguous() and d.data_ptr() % 16 == 0
     total = d if plain else d.new_empty(d.shape, dtype=torch.float32)
     if c is not None:
@@ -117,7 +131,8 @@ def _multiply(a: Tensor, b: Tensor, total: Tensor, accumulate: bool) -> None:
     if config is None or not readable:
         opmux.linear(a, b, backend=BACKEND)  # says why it is refused
         raise UnsupportedCall("bf16_gemm_nt: `a` and `b` are not taken")  # pragma: no cover - the line above raises
-    multiply(config, Operands(a, b), total, accumulate)
+    if total.numel():
+        multiply(config, Operands(a, b), total, accumulate)
 
 
 @lru_cache(maxsize=1024)

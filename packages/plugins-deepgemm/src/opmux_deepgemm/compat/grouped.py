@@ -5,11 +5,21 @@ from typing import Any
 from torch import Tensor
 
 import opmux
-from opmux_deepgemm.compat.checking import Block, Recipe, Scaled, check, need_squares
+from opmux_deepgemm.compat.checking import (
+    Block,
+    Recipe,
+    Scaled,
+    check,
+    check_codes,
+    check_layout,
+    need_squares,
+    of_2_6,
+)
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 from opmux_deepgemm.implementations import BACKEND
 
 
+@of_2_6
 def m_grouped_fp8_gemm_nt_contiguous(
     a: Scaled, b: Scaled, d: Tensor, grouped_layout: Tensor, recipe: Recipe = None, recipe_a: Block = None,
     recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
@@ -37,19 +47,22 @@ def m_grouped_fp8_gemm_nt_contiguous(
     name = "m_grouped_fp8_gemm_nt_contiguous"
     need_squares(name, recipe, recipe_a, recipe_b)
     check(name, compiled_dims)
-    offsets, sizes = _groups(grouped_layout, b[0].shape[0], use_psum_layout)
+    check_codes(name, a, b)
+    offsets, sizes = _groups(name, grouped_layout, a[0].shape[0], b[0].shape[0], use_psum_layout)
     opmux.scaled_grouped_linear(
         a[0], b[0], offsets, a[1], b[1], sizes, out_dtype=d.dtype, backend=BACKEND, out=d
     )  # fmt: skip
 
 
+@of_2_6
 def m_grouped_bf16_gemm_nt_contiguous(
     a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, compiled_dims: str = "nk", use_psum_layout: bool = False,
     expected_m_for_psum_layout: int | None = None,
 ) -> None:  # fmt: skip
     """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; a b that lies across k is copied first."""
-    check("m_grouped_bf16_gemm_nt_contiguous", compiled_dims)
-    groups = _groups(grouped_layout, b.shape[0], use_psum_layout)
+    name = "m_grouped_bf16_gemm_nt_contiguous"
+    check(name, compiled_dims)
+    groups = _groups(name, grouped_layout, a.shape[0], b.shape[0], use_psum_layout)
     opmux.grouped_linear(a, b.contiguous(), *groups, backend=BACKEND, out=d)
 
 
@@ -63,6 +76,7 @@ def m_grouped_bf16_gemm_nn_contiguous(a: Tensor, b: Tensor, d: Tensor, *more: An
     m_grouped_bf16_gemm_nt_contiguous(a, b.mT, d, *more, **keywords)
 
 
+@of_2_6
 def m_grouped_fp8_gemm_nt_masked(
     a: Scaled, b: Scaled, d: Tensor, masked_m: Tensor, expected_m: int, recipe: Recipe = None, recipe_a: Block = None,
     recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
@@ -84,11 +98,13 @@ def m_grouped_fp8_gemm_nt_masked(
     name = "m_grouped_fp8_gemm_nt_masked"
     need_squares(name, recipe, recipe_a, recipe_b)
     check(name, compiled_dims)
+    check_codes(name, a, b)
     opmux.scaled_masked_grouped_linear(
         a[0], b[0], masked_m, a[1], b[1], expected_m=expected_m, out_dtype=d.dtype, backend=BACKEND, out=d
     )
 
 
+@of_2_6
 def m_grouped_bf16_gemm_nt_masked(
     a: Tensor, b: Tensor, d: Tensor, masked_m: Tensor, expected_m: int, compiled_dims: str = "nk"
 ) -> None:
@@ -102,5 +118,9 @@ m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous
 m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 
 
-def _groups(layout: Tensor, groups: int, ends: bool) -> tuple[Tensor, Tensor]:
-    return groups_of_ends(layout) if ends else groups_of(layout, groups)
+def _groups(name: str, layout: Tensor, rows: int, groups: int, ends: bool) -> tuple[Tensor, Tensor]:
+    if ends:
+        check_layout(name, layout, groups, "where the rows of each group of `b` end")
+        return groups_of_ends(layout)
+    check_layout(name, layout, rows, "the group of each row of `a`")
+    return groups_of(layout, groups)

@@ -49,6 +49,10 @@ def transform_sf_into_required_layout(
         The scales of 1x128 blocks as `get_mn_major_tma_aligned_tensor` makes them; those of 128x128 blocks unchanged.
     """
     name = "transform_sf_into_required_layout"
+    if len(recipe) not in (2, 3):
+        raise InvalidArgument(
+            f"{name}: `recipe` expected 2 numbers, or 3 with `is_sfa`, got {recipe}; give the blocks' rows and columns"
+        )
     rows, columns = (recipe[0 if is_sfa else 1], recipe[2]) if len(recipe) == 3 else recipe
     if (rows, columns) not in ((1, 128), (128, 128)) or sf.dtype != torch.float32:
         raise UnsupportedCall(
@@ -89,7 +93,8 @@ def groups_of(indices: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Where groups begin and how many rows they have, computed on the device.
 
     Args:
-        indices: int32 ``(m,)``: the group of each row, -1 where it has none; groups come in order. Padding, rows of no
+        indices: int32 ``(m,)``: the group of each row, -1 where it has none; groups come in order. A number that is no
+            group's stands for none, too. Padding, rows of no
             group behind others of one group in the same block of the alignment, counts as that group's: DeepGEMM
             computes whole blocks.
         groups: how many.
@@ -100,7 +105,7 @@ def groups_of(indices: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     m = indices.shape[0]
     blocks = torch.nn.functional.pad(indices, (0, -m % _alignment), value=-1).view(-1, _alignment)
     indices = blocks.cummax(1).values.view(-1)[:m]
-    group = torch.where(indices < 0, groups, indices).long()  # rows of no group are counted apart
+    group = torch.where(indices < 0, groups, indices).clamp_(max=groups).long()  # rows of no group are counted apart
     sizes = indices.new_zeros(groups + 1).scatter_add_(0, group, torch.ones_like(indices))[:groups]
     rows = torch.arange(m, dtype=indices.dtype, device=indices.device)
     begins = indices.new_full((groups + 1,), m).scatter_reduce_(0, group, rows, "amin")
@@ -108,7 +113,8 @@ def groups_of(indices: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     offsets = begins.flip(0).cummin(0).values.flip(0)  # an empty group begins where the next one does
     # Without rows, group 0 begins at 0, as the op asks. With rows it begins at its first one: the kernels multiply what
     # offsets and sizes name, so rows of no group in front of it are not counted as its own.
-    offsets[:1] *= sizes[:1] > 0
+    if groups:
+        offsets[:1] *= sizes[:1] > 0
     return offsets, sizes
 
 

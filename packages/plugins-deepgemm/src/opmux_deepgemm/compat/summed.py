@@ -6,10 +6,21 @@ import torch
 from torch import Tensor
 
 import opmux
-from opmux_deepgemm.compat.checking import Recipe, Scaled, begin, check, check_rows, check_sums
+from opmux_deepgemm.compat.checking import (
+    Recipe,
+    Scaled,
+    begin,
+    check,
+    check_codes,
+    check_flat,
+    check_rows,
+    check_sums,
+    of_2_6,
+)
 from opmux_deepgemm.implementations import BACKEND
 
 
+@of_2_6
 def k_grouped_bf16_gemm_tn_contiguous(
     a: Tensor, b: Tensor, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
     compiled_dims: str = "mn",
@@ -35,6 +46,7 @@ def k_grouped_bf16_gemm_tn_contiguous(
     opmux.grouped_weight_grad(d, a, b, _offsets(ks_tensor), backend=BACKEND)
 
 
+@of_2_6
 def k_grouped_fp8_gemm_tn_contiguous(
     a: Scaled, b: Scaled, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
     recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn",
@@ -56,11 +68,13 @@ def k_grouped_fp8_gemm_tn_contiguous(
     """
     name = "k_grouped_fp8_gemm_tn_contiguous"
     check_sums(name, recipe, compiled_dims, d, c, ks)
+    check_codes(name, a, b)
     check_rows(name, ks, ks_tensor, len(a[0]))
     begin(d, c)
     opmux.scaled_grouped_weight_grad(d, a[0], b[0], _offsets(ks_tensor), a[1], b[1], backend=BACKEND)
 
 
+@of_2_6
 def k_grouped_fp8_gemm_nt_contiguous(
     a: Scaled, b: Scaled, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
     recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn",
@@ -83,13 +97,16 @@ def k_grouped_fp8_gemm_nt_contiguous(
     """
     name = "k_grouped_fp8_gemm_nt_contiguous"
     check_sums(name, recipe, compiled_dims, d, c, ks)
+    check_codes(name, a, b)
     m, n = d.shape[-2:]
-    check_rows(name, ks, ks_tensor, a[0].numel() // m)
+    check_rows(name, ks, ks_tensor, sum(ks))
+    check_flat(name, "a", a, m, sum(ks))
+    check_flat(name, "b", b, n, sum(ks))
     begin(d, c)
     pairs = torch.stack((torch.zeros_like(ks_tensor), ks_tensor), 1)
     first = 0
     for group, size in enumerate(ks):
-        if size:
+        if size and d.numel():
             left, right = (
                 codes.flatten()[first * rows : (first + size) * rows].view(rows, size).T
                 for codes, rows in ((a[0], m), (b[0], n))
