@@ -65,7 +65,7 @@ def test_what_is_added_to_in_memory_takes_the_time_of_its_sums() -> None:
 
 
 def test_64_rows_of_codes_take_the_persistent_kernel() -> None:
-    """The other one loads all scales in each warp: 64 rows by 2112 x 7168 took longer there than 128 rows in this one."""
+    """The other loads all scales in each warp: 64 rows by 2112 x 7168 took longer there than 128 in this one."""
     assert scored(sizes(64, 2112, 7168, True))[0].config.kernel == "large"
     assert scored(sizes(64, 2112, 7168, False))[0].config.kernel == "small"
     assert scored(sizes(16, 2112, 7168, True))[0].config.kernel == "small"
