@@ -158,6 +158,11 @@ def test_values_of_another_size() -> None:
             'PagedCache: `dtype` expected a torch.dtype, "fp8" or None, got \'fp4\'; pass torch.int8, or "fp8"',
         ),
         (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype=torch.int32),
+            "PagedCache: `dtype` expected one of bfloat16, float16, float32, float64, float8_e4m3fn, float8_e4m3fnuz, "
+            'float8_e5m2, float8_e5m2fnuz, int8, got int32; pass the dtype of the model\'s activations, or "fp8"',
+        ),
+        (
             lambda: nn.PagedCache(1, 1, 16, 1, 8).calibrate(0, torch.ones(1, 1, 8), torch.ones(1, 1, 8)),
             "PagedCache: `index` expected a layer of an 8-bit cache, got one in float32; "
             'make the cache with dtype="fp8"',
@@ -250,6 +255,7 @@ def test_values_of_another_size() -> None:
     ids=[
         "page_size",
         "another dtype",
+        "a dtype of no cache",
         "not in 8 bits",
         "no tokens to calibrate by",
         "infinities to calibrate by",

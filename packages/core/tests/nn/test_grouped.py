@@ -189,6 +189,14 @@ def test_a_grouped_layer_is_a_linear_for_each_group() -> None:
             "MoE: `weights` expected shape [3, 1], got [3, 2]",
         ),
         (
+            lambda: nn.MoE(16, 8, 4)(inputs(3, 15), torch.zeros(3, 1).long(), torch.ones(3, 1)),
+            "MoE: `x` expected a last dim of hidden = 16, got shape [3, 15]; make the mixture for this size",
+        ),
+        (
+            lambda: mixed(inputs(3, 15)),
+            "mix_experts: `x` expected shape (tokens, 16), the hidden size of `up`, got shape [3, 15]",
+        ),
+        (
             lambda: mixed(inputs(1, 3, 16)),
             "mix_experts: `x, up, down` expected (tokens, hidden), (experts, width, hidden) and (experts, hidden,"
             " intermediate), got shapes [1, 3, 16], [4, 8, 16] and [4, 16, 8]",
@@ -227,3 +235,27 @@ def test_what_is_refused(make, message: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         make()
     assert str(raised.value).startswith(message)
+
+
+def test_experts_that_do_not_fit_each_other_are_refused() -> None:
+    x, (ids, weights) = inputs(3, HIDDEN), routed(3)
+    up = inputs(EXPERTS, INTERMEDIATE, HIDDEN)
+    with pytest.raises(InvalidArgument) as raised:
+        nn.mix_experts(x, ids, weights, up, inputs(EXPERTS - 1, HIDDEN, INTERMEDIATE), torch.relu)
+    assert str(raised.value) == (
+        f"mix_experts: `down` expected shape ({EXPERTS}, {HIDDEN}, intermediate), as `up` and `x` have it, "
+        f"got shape [{EXPERTS - 1}, {HIDDEN}, {INTERMEDIATE}]; take both weights of one mixture"
+    )
+
+
+@pytest.mark.parametrize("wrong", [EXPERTS, -1])
+@pytest.mark.parametrize("few", [0, 64])
+def test_under_check_ids_of_no_expert_are_refused(wrong: int, few: int) -> None:
+    moe, (ids, weights) = nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, few=few), routed(3)
+    ids[1, 0] = wrong
+    with opmux.policy.override(check=True), pytest.raises(InvalidArgument) as raised:
+        moe(inputs(3, HIDDEN), ids, weights)
+    assert str(raised.value) == (
+        f"mix_experts: `ids` expected numbers from 0 to below experts = {EXPERTS}, got {wrong}; "
+        "check the router that gave them"
+    )

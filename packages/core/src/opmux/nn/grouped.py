@@ -141,7 +141,8 @@ class MoE(nn.Module):
             ``(*tokens, hidden)`` in the dtype of the weights' products: x's, or autocast's.
 
         Raises:
-            InvalidArgument: If ids or weights have other leading dims than x, or differ in shape.
+            InvalidArgument: If x has another last dim than hidden, or ids or weights have other leading dims than x, or
+                differ in shape.
         """
         self._check(x, ids, weights)
         mixed = mix_experts(
@@ -154,6 +155,10 @@ class MoE(nn.Module):
         return packed_gate(both, self.activation, self.backend)
 
     def _check(self, x: Tensor, ids: Tensor, weights: Tensor) -> None:
+        hidden = self.gate_up_proj.shape[2]
+        if x.shape[-1:] != (hidden,):
+            got = f"shape {list(x.shape)}"
+            raise invalid("MoE", "x", f"a last dim of hidden = {hidden}", got, "make the mixture for this size")
         if ids.shape[:-1] != x.shape[:-1]:
             expected = f"shape ({', '.join(map(str, (*x.shape[:-1], 'top_k')))})"
             raise invalid("MoE", "ids", expected, str(list(ids.shape)), "give the experts of every token of `x`")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import opmux
+from opmux import policy
 from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
@@ -61,7 +62,8 @@ def mix_experts(
         ``(tokens, hidden)`` in the dtype of the weights' products: x's, or autocast's.
 
     Raises:
-        InvalidArgument: If a tensor's shape or dtype does not fit the others, ids are no integers, or few is negative.
+        InvalidArgument: If a tensor's shape or dtype does not fit the others, ids are no integers, or few is negative;
+            under `opmux.policy.check`, which reads ids, also if one is no expert's.
     """
     check_few("mix_experts", few)
     first, second = (w.weight if isinstance(w, GroupedCodes) else w for w in (up, down))
@@ -76,6 +78,8 @@ def mix_experts(
         up, down = (w if isinstance(w, GroupedCodes) else w.to(dtype) for w in (up, down))
         up_bias, down_bias = (None if bias is None else bias.to(dtype) for bias in (up_bias, down_bias))
     _check_dtypes(ids, x.dtype if isinstance(up, GroupedCodes) else up.dtype, up_bias, down_bias)
+    if not torch.compiler.is_compiling() and policy.current().check:
+        _check_range(ids, len(first))
     both = (_weights(up), up_bias), (_weights(down), down_bias)
     found: Tensor | None = None
     if not recorded and 0 < len(x) <= few:
@@ -192,6 +196,12 @@ def _check(
         got = f"shapes {list(x.shape)}, {list(up.shape)} and {list(down.shape)}"
         expected = "(tokens, hidden), (experts, width, hidden) and (experts, hidden, intermediate)"
         raise invalid("mix_experts", "x, up, down", expected, got, "flatten the leading dims of `x`")
+    if x.shape[1] != up.shape[2]:
+        expected, got = f"shape (tokens, {up.shape[2]}), the hidden size of `up`", f"shape {list(x.shape)}"
+        raise invalid("mix_experts", "x", expected, got, "take the experts of this model")
+    if down.shape[:2] != (len(up), x.shape[1]):
+        expected = f"shape ({len(up)}, {x.shape[1]}, intermediate), as `up` and `x` have it"
+        raise invalid("mix_experts", "down", expected, f"shape {list(down.shape)}", "take both weights of one mixture")
     if ids.ndim != 2 or len(ids) != len(x):
         raise invalid(
             "mix_experts", "ids", f"shape ({len(x)}, top_k)", str(list(ids.shape)), "give the experts of every token"
@@ -213,6 +223,14 @@ def _check_dtypes(ids: Tensor, dtype: torch.dtype, up_bias: Tensor | None, down_
         if bias is not None and bias.dtype != dtype:
             expected = f"dtype {name_of(dtype)}"
             raise invalid("mix_experts", name, expected, name_of(bias.dtype), "cast it to the dtype of the tokens")
+
+
+def _check_range(ids: Tensor, experts: int) -> None:
+    """Read the ids, as the policy asks for it, and refuse those that are no expert's."""
+    wrong = ids[(ids < 0) | (ids >= experts)]
+    if len(wrong):
+        expected = f"numbers from 0 to below experts = {experts}"
+        raise invalid("mix_experts", "ids", expected, str(int(wrong[0])), "check the router that gave them")
 
 
 def check_few(where: str, few: int) -> None:

@@ -145,7 +145,7 @@ class PagedCache:
 
     Raises:
         InvalidArgument: If a size is not a whole number of 1 or more, page_size is neither 1 nor a multiple of 16, or
-            dtype is another string.
+            dtype is another string, or one that `opmux.write_kv_cache` does not store.
     """
 
     k_scale: Tensor | None
@@ -178,6 +178,12 @@ class PagedCache:
                     "PagedCache", "dtype", 'a torch.dtype, "fp8" or None', repr(dtype), 'pass torch.int8, or "fp8"'
                 )
             dtype = opmux.fp8_dtype(torch.empty(0, device=device).device)
+        stored = opmux.write_kv_cache.op.signature.tensor("k_cache").dtypes
+        if dtype is not None and dtype not in stored:
+            raise invalid(
+                "PagedCache", "dtype", f"one of {', '.join(sorted(map(name_of, stored)))}", name_of(dtype),
+                "pass the dtype of the model's activations, or \"fp8\"",
+            )  # fmt: skip
         sizes = [page_size * kv_heads * dim for dim in (head_dim, value_dim)]
         self.data = torch.zeros((pages, layers, sum(sizes)), dtype=dtype, device=device)
         keys, values = self.data.split(sizes, dim=-1)
