@@ -98,6 +98,8 @@ def checked(family: str) -> Iterator[Case]:
         yield Case(17, 2112, 512, small(24, 128, 2), "float32")
         yield Case(64, 7168, 2048, small(64, 128, 1))
         yield Case(100, 264, 1040, small(128, 64, 8), bias=True)
+        yield Case(150, 2112, 1536, small(56, 64, 4), bias=True)
+        yield Case(128, 576, 7168, small(64, 128, 8), "float32")
 
 
 def tiny(family: str) -> Iterator[Case]:
@@ -117,6 +119,7 @@ def tiny(family: str) -> Iterator[Case]:
     else:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
+        yield Case(40, 136, k, small(16, 64, 2, stages=2))
 
 
 def tiny_added() -> list[Config]:

@@ -12,7 +12,7 @@ from opmux_deepgemm.configs import SHARED_BYTES, Config
 from opmux_deepgemm.gradient_model import scored_gradients
 from opmux_deepgemm.grids import clusters, grid_of
 from opmux_deepgemm.model import predict, scored
-from opmux_deepgemm.space import Sizes
+from opmux_deepgemm.space import Sizes, untimed
 
 SHAPES = [(m, n, k) for m in (1, 9, 64, 128, 129, 4096, 100_000) for n, k in ((8, 16), (576, 7168), (2112, 512))]
 SM90 = parse_arch("sm_90")
@@ -102,6 +102,32 @@ def test_the_fastest_comes_first_and_none_beats_memory(shape, scaled) -> None:
     assert times == sorted(times)
     m, n, _ = shape
     assert times[0] >= ((m + n) * wanted.k_bytes + 2 * m * n) / model.BANDWIDTH
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("m", [17, 64, 100, 128, 137, 256])
+def test_tuning_tries_several_tiles_of_few_rows_and_the_model_does_not_take_them(m, scaled) -> None:
+    wanted = sizes(m, 2112, 7168, scaled)
+    more, taken = list(untimed(wanted)), [one.config for one in scored(wanted)]
+    assert more or m == 17
+    assert len({*more, *taken}) == len(more) + len(taken)
+    for config in more:
+        assert config.kernel == "small"
+        assert config.block_m < m <= 4 * config.block_m
+        assert config.shared_bytes(4) <= SHARED_BYTES
+    found = list(model.tried(wanted))
+    assert found[0] == taken[0]
+    assert set(found) == {*more, *taken}
+    times = [predict(wanted, config) for config in found[1:]]
+    assert times == sorted(times)
+
+
+def test_tuning_tries_no_tiles_of_few_rows_of_products_that_the_kernel_cannot_compute() -> None:
+    for wanted in (
+        Sizes(16, 2112, 7168, True), Sizes(257, 2112, 7168, True), Sizes(128, 2112, 7168, True, 4),
+        Sizes(128, 2112, 7168, True, added=True), Sizes(128, 2112, 14336, False, w_across=True),
+    ):  # fmt: skip
+        assert not list(untimed(wanted))
 
 
 @pytest.mark.parametrize("scaled", [False, True])

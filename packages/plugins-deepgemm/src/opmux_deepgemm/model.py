@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from opmux.plugin import Arch
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.grids import clusters
-from opmux_deepgemm.space import Sizes, configs
+from opmux_deepgemm.space import Sizes, configs, untimed
 
 UNITS = 132
 """Multiprocessors of an H100 or H200 (SXM)."""
@@ -173,8 +173,18 @@ def _small_work(sizes: Sizes, config: Config) -> float:
 @lru_cache(maxsize=1024)
 def scored(sizes: Sizes) -> tuple[Scored, ...]:
     """Every config with its predicted time, the fastest first; of equals the one that comes first."""
-    found = [Scored(predict(sizes, config), config) for config in configs(sizes)]
-    return tuple(sorted(found, key=lambda one: one.time))
+    return _by_time(sizes, configs(sizes))
+
+
+def tried(sizes: Sizes) -> Iterator[Config]:
+    """Every config that tuning may try: the model's choice, then the others by predicted time, `untimed` ones too."""
+    chosen, *others = scored(sizes)
+    rest = sorted((*others, *_by_time(sizes, untimed(sizes))), key=lambda one: one.time)
+    return (one.config for one in (chosen, *rest))
+
+
+def _by_time(sizes: Sizes, found: Iterator[Config]) -> tuple[Scored, ...]:
+    return tuple(sorted((Scored(predict(sizes, one), one) for one in found), key=lambda one: one.time))
 
 
 def _linear(features: Mapping[str, Any]) -> Sizes:
@@ -232,8 +242,8 @@ def _functions(op: str) -> tuple[_Best, _Space, _Scores]:
         return scores(arch, features)[0].config
 
     def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
-        """Every legal config, by predicted time."""
-        return (one.config for one in scores(arch, features))
+        """Every config that tuning may try, the model's choice first."""
+        return tried(_SIZES[op](features))
 
     return best, space, scores
 

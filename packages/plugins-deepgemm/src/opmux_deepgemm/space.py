@@ -21,6 +21,8 @@ TILES = ((64, 1), (128, 1), (128, 2), (256, 2))
 """Rows of a tile, and consumers."""
 FEWEST_ROWS = 16
 """Rows up to which only the kernel for few rows is scored: of one row it was never slower on an H200."""
+MOST_CUT_ROWS = 256
+"""Rows up to which the kernel for few rows is worth a time with several tiles of rows: it cuts k."""
 
 
 class Sizes(NamedTuple):
@@ -64,7 +66,20 @@ def configs(sizes: Sizes) -> Iterator[Config]:
         if config.block_m < 2 * max(sizes.together, 33) and config.block_n < 2 * max(sizes.n, 17):
             yield config
     if small:
-        yield from _small(sizes)
+        yield from _small(sizes, -(-sizes.m // 8) * 8)
+
+
+def untimed(sizes: Sizes) -> Iterator[Config]:
+    """Further configs that are legal, for tuning alone: no GPU has timed their like, so the model does not take them.
+
+    The kernel for few rows, with two to four tiles of rows, cuts k where the persistent one would have few tiles.
+    """
+    if sizes.x_across or sizes.w_across or sizes.groups or sizes.added or not FEWEST_ROWS < sizes.m <= MOST_CUT_ROWS:
+        return
+    for tiles in (2, 3, 4):
+        block_m = -(-sizes.m // (8 * tiles)) * 8
+        if FEWEST_ROWS < block_m <= SMALL_ROWS[sizes.scaled]:
+            yield from _small(sizes, block_m)
 
 
 def _large(sizes: Sizes) -> Iterator[Config]:
@@ -107,8 +122,7 @@ def _in_clusters(sizes: Sizes, config: Config) -> Iterator[Config]:
             yield replace(config, cluster=cluster, share_x=True)
 
 
-def _small(sizes: Sizes) -> Iterator[Config]:
-    block_m = -(-sizes.m // 8) * 8
+def _small(sizes: Sizes, block_m: int) -> Iterator[Config]:
     for block_n, cluster in itertools.product((64, 128), (1, 2, 4, 8)):
         if cluster > sizes.blocks:
             continue
