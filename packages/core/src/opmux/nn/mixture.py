@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import opmux
-from opmux import policy
 from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
@@ -78,7 +77,7 @@ def mix_experts(
         up, down = (w if isinstance(w, GroupedCodes) else w.to(dtype) for w in (up, down))
         up_bias, down_bias = (None if bias is None else bias.to(dtype) for bias in (up_bias, down_bias))
     _check_dtypes(ids, x.dtype if isinstance(up, GroupedCodes) else up.dtype, up_bias, down_bias)
-    if not torch.compiler.is_compiling() and policy.current().check:
+    if not torch.compiler.is_compiling() and opmux.policy.current().check:
         _check_range(ids, len(first))
     both = (_weights(up), up_bias), (_weights(down), down_bias)
     found: Tensor | None = None
