@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from opmux.plugin import Arch
 from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
 from opmux_deepgemm.model import (
     COPY_RATE,
@@ -20,6 +19,7 @@ from opmux_deepgemm.model import (
     UNITS,
     Scored,
     both,
+    functions,
     memory_of,
     shared_traffic,
 )
@@ -67,17 +67,9 @@ def scored_gradients(m: int, n: int, k: int, groups: int) -> tuple[Scored, ...]:
     return tuple(sorted(found, key=lambda one: one.time))
 
 
-def grouped_weight_grad_scores(arch: Arch, features: Mapping[str, Any]) -> tuple[Scored, ...]:
-    """Every legal config with its predicted time, the fastest first."""
+def _scores(features: Mapping[str, Any]) -> tuple[Scored, ...]:
     m = max(int(features["bucket(m, 8)"]), 1)
     return scored_gradients(m, features["n"], features["k"], max(features["groups"], 1))
 
 
-def grouped_weight_grad(arch: Arch, features: Mapping[str, Any]) -> Config:
-    """The config with the least predicted time."""
-    return grouped_weight_grad_scores(arch, features)[0].config
-
-
-def grouped_weight_grad_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
-    """Every legal config, by predicted time."""
-    return (one.config for one in grouped_weight_grad_scores(arch, features))
+grouped_weight_grad, grouped_weight_grad_space, grouped_weight_grad_scores = functions(_scores)

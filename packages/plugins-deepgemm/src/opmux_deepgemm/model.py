@@ -225,27 +225,41 @@ _SIZES: dict[str, Callable[[Mapping[str, Any]], Sizes]] = {
 }
 
 
-_Scores = Callable[[Arch, Mapping[str, Any]], tuple[Scored, ...]]
-_Best = Callable[[Arch, Mapping[str, Any]], Config]
-_Space = Callable[[Arch, Mapping[str, Any]], Iterator[Config]]
+_Features = Mapping[str, Any]
+_Scores = Callable[[Arch, _Features], tuple[Scored, ...]]
+_Best = Callable[[Arch, _Features], Config]
+_Space = Callable[[Arch, _Features], Iterator[Config]]
+
+
+def functions(
+    scores_of: Callable[[_Features], tuple[Scored, ...]],
+    space_of: Callable[[_Features], Iterator[Config]] | None = None,
+) -> tuple[_Best, _Space, _Scores]:
+    """What the record of an op names: its config, its space, and its scores.
+
+    Args:
+        scores_of: every config that the model may take with its predicted time, the fastest first.
+        space_of: every config that tuning may try; None stands for those that have scores.
+    """
+
+    def scores(arch: Arch, features: _Features) -> tuple[Scored, ...]:
+        """Every config that the model may take with its predicted time, the fastest first."""
+        return scores_of(features)
+
+    def best(arch: Arch, features: _Features) -> Config:
+        """The config with the least predicted time."""
+        return scores_of(features)[0].config
+
+    def space(arch: Arch, features: _Features) -> Iterator[Config]:
+        """Every config that tuning may try, the model's choice first."""
+        return (one.config for one in scores_of(features)) if space_of is None else space_of(features)
+
+    return best, space, scores
 
 
 def _functions(op: str) -> tuple[_Best, _Space, _Scores]:
-    """What the record of an op names: its config, its space, and its scores."""
-
-    def scores(arch: Arch, features: Mapping[str, Any]) -> tuple[Scored, ...]:
-        """Every legal config with its predicted time, the fastest first."""
-        return scored(_SIZES[op](features))
-
-    def best(arch: Arch, features: Mapping[str, Any]) -> Config:
-        """The config with the least predicted time."""
-        return scores(arch, features)[0].config
-
-    def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
-        """Every config that tuning may try, the model's choice first."""
-        return tried(_SIZES[op](features))
-
-    return best, space, scores
+    sizes = _SIZES[op]
+    return functions(lambda features: scored(sizes(features)), lambda features: tried(sizes(features)))
 
 
 linear, linear_space, linear_scores = _functions("linear")

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from opmux.plugin import Arch
 from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
-from opmux_deepgemm.model import COPY_RATE, START, TIMED, UNITS, Scored, both, memory_of
+from opmux_deepgemm.model import COPY_RATE, START, TIMED, UNITS, Scored, both, functions, memory_of
 from opmux_deepgemm.space import MOST_STAGES, TURN
 
 BLOCK_ROWS = 128
@@ -74,17 +73,9 @@ def scored_gradients(m: int, n: int, k: int, groups: int) -> tuple[Scored, ...]:
     return tuple(sorted(found, key=lambda one: one.time))
 
 
-def scaled_grouped_weight_grad_scores(arch: Arch, features: Mapping[str, Any]) -> tuple[Scored, ...]:
-    """Every legal config with its predicted time, the fastest first."""
+def _scores(features: Mapping[str, Any]) -> tuple[Scored, ...]:
     m = max(int(features["bucket(m, 8)"]), 1)
     return scored_gradients(m, features["n"], features["k"], max(features["groups"], 1))
 
 
-def scaled_grouped_weight_grad(arch: Arch, features: Mapping[str, Any]) -> Config:
-    """The config with the least predicted time."""
-    return scaled_grouped_weight_grad_scores(arch, features)[0].config
-
-
-def scaled_grouped_weight_grad_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Config]:
-    """Every legal config, by predicted time."""
-    return (one.config for one in scaled_grouped_weight_grad_scores(arch, features))
+scaled_grouped_weight_grad, scaled_grouped_weight_grad_space, scaled_grouped_weight_grad_scores = functions(_scores)
