@@ -66,6 +66,8 @@ ADDED = Product(FP8, "float32", 2112, 7168, accumulate=True)
         (ADDED, Config("large", 128, 128, 5, 2, 1, 8, 0, 2), "QGMMA.64x64x32.F32.E4M3.E4M3"),
         (product(FP8), Config("large", 64, 32, 16, 1, 1, 8), "QGMMA.64x32x32.F32.E4M3.E4M3"),
         (product(FP8), Config("small", 8, 64, 16, 1, 8), "QGMMA.64x8x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("small", 64, 64, 8, 1, 2), "QGMMA.64x64x32.F32.E4M3.E4M3"),
+        (product(BF16), Config("small", 56, 64, 8, 1, 4), "HGMMA.64x56x16.F32.BF16"),
         (product(BF16, groups="ragged"), Config("large", 256, 192, 3, 2, 2, 8), "HGMMA.64x192x16.F32.BF16"),
         (product(BF16, groups="masked"), Config("large", 128, 256, 4, 2, 2, 8), "HGMMA.64x256x16.F32.BF16"),
         (product(FP8, groups="ragged"), Config("large", 128, 192, 4, 2, 2, 8), "QGMMA.64x192x32.F32.E4M3.E4M3"),
