@@ -57,8 +57,9 @@ LATENCY = 0.56
 WAIT = {1: 0.039, 2: 0.01}
 """Microseconds from the end of a consumer's products to the start of the next, without what is done between them, by
 the number of consumers; fitted."""
-TURNED = 0.016
-"""Microseconds that a consumer loses with each piece, where one is scaled while the next is made; fitted."""
+TURNED = {1: 0.044, 2: 0.016}
+"""Microseconds that a consumer loses with each piece, where one is scaled while the next is made, by the number of
+consumers; fitted."""
 CHOICE = 0.008
 """Microseconds to choose between the scales of two blocks of rows of w, for each place where the second may begin;
 fitted."""
@@ -140,7 +141,7 @@ def _chain(sizes: Sizes, config: Config, multiply: float) -> float:
     if not sizes.added:
         alone += (128 // math.gcd(config.block_n, 128) - 1) * CHOICE
         if config.overlaps:
-            return alone + config.runs * TURNED
+            return alone + config.runs * TURNED[config.consumers]
     waits = (config.runs if config.pieces else 1) * WAIT[config.consumers]
     return alone + waits + config.values / (SCALED_BY_ROW_RATE if sizes.added else SCALED_RATE)
 
