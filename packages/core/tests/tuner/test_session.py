@@ -20,6 +20,7 @@ from opmux.errors import InvalidArgument, OpmuxError, UnknownBackend
 from opmux.shapes import Point, write_shapes
 from opmux.tuner import backlog, session
 from opmux.tuner.journal import Journal
+from opmux.tuner.measuring import Measured
 from opmux.tuner.rows import rows_of
 from opmux.tuner.station import Station
 from opmux.tuning.measured import read_measured
@@ -175,11 +176,25 @@ def test_a_run_that_asks_for_more_measures_again_what_had_less(inside, tmp_path:
     assert asked == [["planted:other"], ["planted"], ["planted"], None]
 
 
+def test_a_point_whose_worker_was_lost_is_measured_by_the_next_run(
+    inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Measured(norm(), problem="its worker was lost: the node went away", lost=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Station, "measure", lambda *_: lost)
+        tuned = tune(tmp_path)
+    assert (tuned.measured, tuned.rows) == (1, 0)
+    assert tuned.problems == (f"{norm().key}: its worker was lost: the node went away",)
+    tuned = tune(tmp_path)
+    assert (tuned.measured, tuned.skipped, tuned.rows) == (1, 0, 3)
+    assert tune(tmp_path).skipped == 1
+
+
 def test_a_journal_of_an_older_version_was_for_every_backend(inside, tmp_path: Path) -> None:
     tune(tmp_path)
     path = tmp_path / ".cpu.measured.journal"
     line = json.loads(path.read_text())
-    del line["backends"], line["most_configs"]
+    del line["backends"], line["most_configs"], line["lost"]
     path.write_text(json.dumps(line) + "\n")
     assert tune(tmp_path).skipped == 1
 

@@ -45,6 +45,8 @@ class Entry:
 
     def serves(self, request: Request) -> bool:
         """Whether it has what a run asks for: every implementation that it names, in as many configs."""
+        if self.measured.lost:
+            return False
         if request.backends is None or self.backends is None:
             named = request.backends is self.backends
         else:
@@ -136,6 +138,7 @@ def _written(entry: Entry) -> dict[str, Any]:
         "build_s": measured.build_s,
         "flops": measured.flops,
         "problem": measured.problem,
+        "lost": measured.lost,
         "backends": entry.backends,
         "most_configs": entry.most_configs,
     }
@@ -152,8 +155,9 @@ def _read(data: Mapping[str, Any]) -> Entry:
         data["build_s"],
         data["flops"],
         data["problem"],
+        data.get("lost", False),  # journals of older versions lack it, and the next two
     )
-    backends = data.get("backends")  # journals of older versions do not say
+    backends = data.get("backends")
     return Entry(
         measured, Machine(**data["machine"]), None if backends is None else tuple(backends), data.get("most_configs")
     )

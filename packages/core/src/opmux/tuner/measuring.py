@@ -95,6 +95,7 @@ class Measured:
         build_s: seconds that compiling them took.
         flops: floating-point operations of the call, where index data decides them; None means what its dims say.
         problem: why nothing at all could be measured; empty otherwise.
+        lost: whether that is because the worker was lost, so that another one may measure it.
     """
 
     point: Point
@@ -104,6 +105,7 @@ class Measured:
     build_s: float = 0.0
     flops: float | None = None
     problem: str = ""
+    lost: bool = False
 
     @property
     def best(self) -> tuple[Timing, ...]:

@@ -126,7 +126,7 @@ def _measured(
             said = " ".join(str(error).split())[:200]
             lost.append(said)
             if point is not None:  # the worker is lost, and with it this point only
-                yield Measured(point, problem=f"its worker was lost: {said}"), machines.pop(actor)
+                yield Measured(point, problem=f"its worker was lost: {said}", lost=True), machines.pop(actor)
                 start()
             continue
         if point is None:
