@@ -51,7 +51,7 @@ def test_predicted_times_are_those_of_the_shipped_rows() -> None:
     every = [abs(ratio - 1) for of_op in ratios().values() for ratio in of_op]
     assert len(every) > 100
     assert median(every) < 0.05
-    assert max(every) < 0.25
+    assert max(every) < 0.3
 
 
 def test_the_times_of_no_op_are_shifted() -> None:
@@ -68,7 +68,8 @@ def test_64_rows_of_codes_take_the_persistent_kernel() -> None:
     """The other loads all scales in each warp: 64 rows by 2112 x 7168 took longer there than 128 in this one."""
     assert scored(sizes(64, 2112, 7168, True))[0].config.kernel == "large"
     assert scored(sizes(64, 2112, 7168, False))[0].config.kernel == "small"
-    assert scored(sizes(16, 2112, 7168, True))[0].config.kernel == "small"
+    for m in (16, 32):
+        assert scored(sizes(m, 2112, 7168, True))[0].config.kernel == "small"
 
 
 def test_gradients_take_a_legal_config_and_more_of_them_more_time() -> None:
@@ -109,12 +110,12 @@ def test_the_fastest_comes_first_and_none_beats_memory(shape, scaled) -> None:
 def test_tuning_tries_several_tiles_of_few_rows_and_the_model_does_not_take_them(m, scaled) -> None:
     wanted = sizes(m, 2112, 7168, scaled)
     more, taken = list(untimed(wanted)), [one.config for one in scored(wanted)]
-    assert more or m == 17
+    assert more or (m == 17 and not scaled)
     assert len({*more, *taken}) == len(more) + len(taken)
     for config in more:
-        assert config.kernel == "small"
-        assert config.block_m < m <= 4 * config.block_m
+        assert (config.kernel == "small" and config.block_m < m <= 4 * config.block_m) or (scaled and m <= 32)
         assert config.shared_bytes(4) <= SHARED_BYTES
+    assert any(config.kernel == "large" for config in more) == (scaled and m <= 32)
     found = list(model.tried(wanted))
     assert found[0] == taken[0]
     assert set(found) == {*more, *taken}

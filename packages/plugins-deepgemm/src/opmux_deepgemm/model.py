@@ -5,7 +5,7 @@ other calls' bytes. That of a product follows from the time of its busiest multi
 which the longer one counts most:
 
     large:  work   = rounds * (blocks * both(multiply, shared, copy, chain) + epilogue)
-    small:  work   = rounds * (blocks * (max(multiply, copy, latency / stages) + scales) + epilogue + round) + meeting
+    small:  work   = rounds * (blocks * (max(multiply, copy, latency / stages) + scales) + last + round) + meeting
     time  = timed + start + both(work, memory)
 
 ``both(a, b, ...)`` is ``(a**4 + b**4 + ...)**(1/4)``. ``rounds`` is how many tiles the busiest multiprocessor computes,
@@ -69,10 +69,14 @@ SCALED_BY_ROW_RATE = 156.0
 """The same where each row of w has scales of its own, which come from shared memory; fitted."""
 START = 2.24
 """Microseconds of a kernel's start, its first copies and its last store; fitted."""
-EPILOGUE = 1.29
+EPILOGUE = 0.7
 """Microseconds from a tile's last products to the next tile's first ones, without the stores; fitted."""
-STORE_RATE = 127e3
-"""Elements of the result in a microsecond that a multiprocessor stores: of 2 bytes, at the rate of shared memory."""
+SLICE = 0.04
+"""Microseconds in which a consumer changes to its next slice of shared memory, by which it stores results; fitted."""
+STORE_RATE = 63e3
+"""Elements of the result in a microsecond that a multiprocessor stores: shared memory takes 2 bytes and gives them."""
+LAST = 1.29
+"""Microseconds from the last products of one of the small kernel's blocks to its end; fitted."""
 MEETING = 1.35
 """Microseconds for the blocks of a cluster to add their sums; fitted."""
 CLUSTERED_UNITS = {1: 132, 2: 132, 4: 120, 8: 112}
@@ -118,8 +122,15 @@ def _large_work(sizes: Sizes, config: Config) -> float:
     multiply = _multiply(sizes, config)
     block = both(multiply, shared_traffic(config) / SHARED_RATE, copied / COPY_RATE, _chain(sizes, config, multiply))
     block *= float(PAIRED ** math.log2(config.cluster))
-    epilogue = config.block_m * config.block_n * (4 if sizes.added else 1) / STORE_RATE + EPILOGUE
-    return rounds * (sizes.blocks * block + epilogue)
+    return rounds * (sizes.blocks * block + _epilogue(sizes, config))
+
+
+def _epilogue(sizes: Sizes, config: Config) -> float:
+    """Microseconds from a tile's last products to the next tile's first ones."""
+    out_bytes = 4 if sizes.added else 2
+    slices = config.block_m // config.consumers // 64 * (config.block_n * out_bytes // config.slice_width(out_bytes))
+    stores = config.block_m * config.block_n * (4 if sizes.added else 1) / STORE_RATE
+    return EPILOGUE + slices * SLICE + stores
 
 
 def _multiply(sizes: Sizes, config: Config) -> float:
@@ -168,7 +179,7 @@ def _small_work(sizes: Sizes, config: Config) -> float:
     lines = 4 * config.consumers * together * config.block_m if sizes.scaled else 0  # each warp reads all rows' scales
     block = max(multiply, copy, LATENCY / config.stages) + lines / LINE_RATE
     block *= WIDE if config.block_m > 64 else 1
-    return rounds * (blocks * block + EPILOGUE) + (rounds - 1) * ROUND + (MEETING if config.cluster > 1 else 0.0)
+    return rounds * (blocks * block + LAST) + (rounds - 1) * ROUND + (MEETING if config.cluster > 1 else 0.0)
 
 
 @lru_cache(maxsize=1024)

@@ -19,8 +19,11 @@ SMALL_ROWS = {False: 128, True: 64}
 registers."""
 TILES = ((64, 1), (128, 1), (128, 2), (256, 2))
 """Rows of a tile, and consumers."""
-FEWEST_ROWS = 16
-"""Rows up to which only the kernel for few rows is scored: of one row it was never slower on an H200."""
+FEWEST_ROWS = {False: 16, True: 32}
+"""Rows up to which only the kernel for few rows is scored, by whether there are scales: of one row it was never slower
+on an H200, and of 17 to 32 rows of codes the persistent one was not timed."""
+FEWEST_TRIED_ROWS = 16
+"""Rows up to which tuning does not try anything else."""
 MOST_CUT_ROWS = 256
 """Rows up to which the kernel for few rows is worth a time with several tiles of rows: it cuts k."""
 
@@ -62,9 +65,8 @@ def configs(sizes: Sizes) -> Iterator[Config]:
     """Every config that is legal for a product and no more than twice as large, in a fixed order."""
     across = sizes.x_across or sizes.w_across
     small = not across and not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]
-    for config in _large(sizes) if not small or sizes.m > FEWEST_ROWS else ():
-        if config.block_m < 2 * max(sizes.together, 33) and config.block_n < 2 * max(sizes.n, 17):
-            yield config
+    if not small or sizes.m > FEWEST_ROWS[sizes.scaled]:
+        yield from _large(sizes)
     if small:
         yield from _small(sizes, -(-sizes.m // 8) * 8)
 
@@ -72,13 +74,18 @@ def configs(sizes: Sizes) -> Iterator[Config]:
 def untimed(sizes: Sizes) -> Iterator[Config]:
     """Further configs that are legal, for tuning alone: no GPU has timed their like, so the model does not take them.
 
-    The kernel for few rows, with two to four tiles of rows, cuts k where the persistent one would have few tiles.
+    The kernel for few rows, with two to four tiles of rows, cuts k where the persistent one would have few tiles. Of 17
+    to 32 rows of codes that one is here.
     """
-    if sizes.x_across or sizes.w_across or sizes.groups or sizes.added or not FEWEST_ROWS < sizes.m <= MOST_CUT_ROWS:
+    if sizes.x_across or sizes.w_across or sizes.groups or sizes.added:
         return
+    if not FEWEST_TRIED_ROWS < sizes.m <= MOST_CUT_ROWS:
+        return
+    if sizes.m <= FEWEST_ROWS[sizes.scaled]:
+        yield from _large(sizes)
     for tiles in (2, 3, 4):
         block_m = -(-sizes.m // (8 * tiles)) * 8
-        if FEWEST_ROWS < block_m <= SMALL_ROWS[sizes.scaled]:
+        if FEWEST_TRIED_ROWS < block_m <= SMALL_ROWS[sizes.scaled]:
             yield from _small(sizes, block_m)
 
 
@@ -93,6 +100,8 @@ def _large(sizes: Sizes) -> Iterator[Config]:
             continue
         if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added):
             continue  # the scales of so many rows, and where their group lies, do not fit into the registers
+        if block_m >= 2 * max(sizes.together, 33) or block_n >= 2 * max(sizes.n, 17):
+            continue  # most of it would be empty
         base = Config("large", block_m, block_n, stages, consumers, group=8)
         for config in _in_pieces(base) if sizes.scaled else (base,):
             yield from _in_clusters(sizes, config)
