@@ -90,7 +90,7 @@ def tests(session: nox.Session) -> None:
     run_tests(session)
 
 
-def run_tests(session: nox.Session) -> None:
+def run_tests(session: nox.Session, *selected: str) -> None:
     """Run the tests of each package in its own process: the core's plant their plugins and load no installed one."""
     COUNTS.parent.mkdir(exist_ok=True)
     COUNTS.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def run_tests(session: nox.Session) -> None:
         distributed = [] if session.posargs else DISTRIBUTED
         environment = {"OPMUX_TEST_COUNTS": str(part), "OMP_NUM_THREADS": "1"}
         try:
-            session.run("python", "-m", "pytest", *distributed, *tests_of, env=environment)
+            session.run("python", "-m", "pytest", *distributed, *selected, *tests_of, env=environment)
         except CommandFailed:  # the other packages' tests run all the same
             failed.append(tests_of[0])
         found = json.loads(part.read_text()) if part.exists() else {"passed": 0, "failed": 1}
@@ -394,9 +394,20 @@ def run_parts(session: nox.Session, parts: Mapping[str, Callable[[nox.Session], 
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """Run every test, check types, docs and a covering part of the kernels, in one environment."""
+    """Run all tests but the long ones, check types, docs and a covering part of the kernels, in one environment."""
     install(session, *EVERYTHING, *SITE)
-    run_parts(session, {"tests": run_tests, "types": check_types, "docs": build_docs, "kernels": check_some_kernels})
+    run_parts(
+        session, {"tests": run_most_tests, "types": check_types, "docs": build_docs, "kernels": check_some_kernels}
+    )
+
+
+SHORT = ("-m", "not long")
+"""What pytest is told where time is short."""
+
+
+def run_most_tests(session: nox.Session) -> None:
+    """Run the tests that are not marked as long."""
+    run_tests(session, *SHORT)
 
 
 def check_some_kernels(session: nox.Session) -> None:
@@ -417,7 +428,7 @@ def ci_oldest(session: nox.Session) -> None:
         check_machine_code(session, "sm_90", "--sample")
 
     def patches(session: nox.Session) -> None:
-        tests = [*DISTRIBUTED, "-k", "not compile", f"{TRANSFORMERS}/tests"]
+        tests = [*DISTRIBUTED, *SHORT, "-k", "not compile", f"{TRANSFORMERS}/tests"]
         session.run("python", "-m", "pytest", *tests, env={"OMP_NUM_THREADS": "1"})
 
     run_parts(session, {"machine code, oldest Triton": machine_code, "patches, oldest transformers": patches})

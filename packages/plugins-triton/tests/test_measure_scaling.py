@@ -45,6 +45,7 @@ def test_the_points_that_take_least_time_in_their_order(program: ModuleType, tmp
     assert program.points_of(tmp_path / "shapes.json", 3) == [points[0], points[1], points[3]]
 
 
+@pytest.mark.long
 def test_a_run_on_the_cpu(program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_shapes(tmp_path / "shapes.json", [norm(16), norm(32)])
     words = ["--points", str(tmp_path / "shapes.json"), "--device", "cpu", "--rounds", "3", "--gpus", "1"]

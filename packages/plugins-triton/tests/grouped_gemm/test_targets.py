@@ -16,6 +16,7 @@ from opmux_triton.launch import recording
 ARCHS = ("sm_80", "sm_89", "sm_90", "gfx942", "gfx1100")
 
 
+@pytest.mark.long
 def test_interpreted_groups_agree_with_float64(interpret: Callable[[str], None]) -> None:
     interpret("grouped_gemm/interpreted_groups.py")
 

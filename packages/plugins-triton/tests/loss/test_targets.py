@@ -29,6 +29,7 @@ def test_a_chunk_is_a_part_of_the_tokens(tokens: int, vocab: int) -> None:
     assert step <= 256 or step * vocab * 2 <= (512 << 20) + 128 * vocab * 2
 
 
+@pytest.mark.long
 def test_interpreted_losses_agree_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("loss/interpreted_losses.py")
 

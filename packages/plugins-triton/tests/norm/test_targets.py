@@ -11,6 +11,7 @@ from opmux.bench.data import Data
 from opmux.callpath.op import OPS
 
 
+@pytest.mark.long
 def test_interpreted_norms_agree_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("norm/interpreted_norms.py")
 

@@ -13,6 +13,7 @@ from opmux_triton.launch import recording
 from opmux_triton.paged import configs, targets
 
 
+@pytest.mark.long
 def test_interpreted_codes_agree_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("paged/interpreted_codes.py")
 

@@ -12,10 +12,12 @@ from opmux_triton.launch import recording
 from opmux_triton.paged import configs, targets
 
 
+@pytest.mark.long
 def test_splits_are_joined_from_what_was_written_alone(interpret: Callable[[str], None]) -> None:
     interpret("paged/interpreted_splits.py")
 
 
+@pytest.mark.long
 def test_equal_shares_are_joined_from_what_was_written_alone(interpret: Callable[[str], None]) -> None:
     interpret("paged/interpreted_shares.py")
 

@@ -12,18 +12,22 @@ from opmux_triton.quantization import fused_targets
 from opmux_triton.quantization.configs import FusedConfig
 
 
+@pytest.mark.long
 def test_interpreted_quantisation_agrees_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("quantization/interpreted_quantization.py")
 
 
+@pytest.mark.long
 def test_interpreted_fused_quantisation_agrees_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("quantization/interpreted_fused.py")
 
 
+@pytest.mark.long
 def test_interpreted_ops_with_known_scales_agree_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("quantization/interpreted_known_scales.py")
 
 
+@pytest.mark.long
 def test_interpreted_conversions_of_scales_agree_with_the_reference(interpret: Callable[[str], None]) -> None:
     interpret("quantization/interpreted_scales.py")
 

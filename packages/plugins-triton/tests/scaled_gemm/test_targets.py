@@ -17,6 +17,7 @@ def made(*shape: int, dtype: torch.dtype = FP8) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
+@pytest.mark.long
 def test_interpreted_products_agree_with_the_references(interpret: Callable[[str], None]) -> None:
     interpret("scaled_gemm/interpreted_products.py")
 

@@ -12,6 +12,7 @@ from opmux_triton.attention.backward.shares import add_parts, parts_for, shares_
 from opmux_triton.launch import recording
 
 
+@pytest.mark.long
 def test_interpreted_shares_agree_with_the_reference(interpret: Callable[[str], None]) -> None:
     interpret("attention/backward/interpreted_shares.py")
 
