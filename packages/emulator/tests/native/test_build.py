@@ -10,6 +10,7 @@ from opmux_emulator.hip import library
 from opmux_emulator.native import build
 
 
+@pytest.mark.long
 def test_zig_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "compiler", lambda: [sys.executable, "-m", "ziglang", "c++"])
     made = build.build(tmp_path / "libamdhip64.so", build.HIP)

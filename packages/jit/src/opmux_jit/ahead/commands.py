@@ -34,8 +34,9 @@ def prebuild(
 
     Needs no GPU. FILE has the calls, as `opmux.trace` writes them. DIR becomes a bundle, which can be moved; name it in
     OPMUX_BUNDLES where the kernels run. --backend and --op limit what is built, -j how many compile at a time
-    (by default as many as cores, memory and MAX_JOBS allow). Exits with 1 where a kernel cannot be built; a bundle that
-    DIR already has is then kept. --arch may be given several times, and have a list: --arch "gfx942;gfx950".
+    (by default as many as cores, memory and MAX_JOBS allow). Exits with 1 where a kernel cannot be built, in which
+    case a bundle that DIR already has is kept, and where no backend has kernels for the calls. --arch may be given
+    several times, and have a list: --arch "gfx942;gfx950".
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -77,15 +78,14 @@ def prebuild(
             typer.echo(f"{name}: {count} kernels")
         if any(done.kernels.values()):
             typer.echo(f"use it: OPMUX_BUNDLES={out}")
-        elif not done.failures:
-            output.complain(
-                f"prebuild: no backend has kernels for these calls on {', '.join(arch)}; see `opmux explain`"
-            )
+    nothing = not done.failures and not any(done.kernels.values())
+    if nothing:
+        output.complain(f"prebuild: no backend has kernels for these calls on {', '.join(arch)}; see `opmux explain`")
     if not done.written:
         output.complain(f"prebuild: kernels could not be built, so the bundle {out} is kept as it was")
     for failure in done.failures:
         output.complain(failure)
-    if done.failures:
+    if done.failures or nothing:
         raise typer.Exit(1)
 
 
