@@ -95,6 +95,22 @@ def test_misses_have_their_reasons(module: ModuleType, tmp_path: Path) -> None:
     assert rows_of(page, "training") == ["| - | - | training 4 x 2048 | all | - | - | not measured |"]
 
 
+def test_training_is_held_against_liger_in_rate_and_memory(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TO_LIGER", {("small", "training"): 1.12})
+    found = rows(eager=100, liger=120, opmux=131, opmux_compiled=140)
+    page = module.models_page(folder_of(tmp_path, training=found))
+    assert "1.0 x liger in peak memory: met" in rows_of(page, "training 4 x 2048 | opmux |")[0]
+    assert "1.17 of 1.12 x liger: met" in rows_of(page, "training 4 x 2048 | opmux compiled")[0]
+    found["opmux"]["peak_gib"] = 1.26
+    found["opmux compiled"]["tokens_per_second"] = 134.0
+    works = module.works_of({"models": {"small": {"training": found}}}, "small")
+    assert list(module.misses({"steps": 256}, works[-1:], {"models, small, training": "Why."})) == [
+        "- small, training 4 x 2048: 1.117 of liger, wanted 1.12; 0.99 of liger in peak memory, wanted 1.0. Why."
+    ]
+
+
 def test_models_that_were_not_measured_are_named(module: ModuleType, tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     about = folder / "data" / "about.toml"
