@@ -103,3 +103,21 @@ def test_numbers_that_nothing_has_are_refused(
     put(folder / "records.csv", row(**fields))
     (refused,) = tuning.reload().refused
     assert text in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("rms_norm", "one of planted: planted"), ("layer_norm", "a backend with one, planted has none")],
+)
+def test_an_implementation_that_an_installed_backend_does_not_have_is_refused(
+    seen: list[Any], folder: Path, put: Callable, row: Callable, op: str, expected: str
+) -> None:
+    dtypes = {"dtypes": "x=bf16;weight=bf16"}
+    put(folder / "records.csv", row(backend="planted:other", op=op, **dtypes))
+    told = f"{op}: `backend` expected {expected}, got 'planted:other'; measure again with what is installed"
+    assert [(r.line, r.reason) for r in tuning.reload().refused] == [(2, told)]
+
+
+def test_a_backend_that_is_not_installed_may_have_any(folder: Path, put: Callable, row: Callable) -> None:
+    put(folder / "records.csv", row(backend="absent:other"))
+    assert tuning.reload().refused == ()

@@ -128,7 +128,7 @@ def test_ten_thousand_shapes_make_as_many_plans_as_cells(mine, folder: Path, put
 def test_an_op_without_records_pays_nothing(mine, folder: Path, put, row: Callable) -> None:
     before = {name: (op.state.features, op.public.__code__) for name, op in opmux.callpath.op.OPS.items()}
     foreign = "gfx942" if torch.version.hip is None else "sm_90"
-    linear = row(op="linear", dtypes="x=f32;w=f32", dims="tokens=8;k=8;n=8", arch=foreign, config="")
+    linear = row(op="linear", dtypes="x=f32;w=f32", dims="tokens=8;k=8;n=8", backend="other", arch=foreign, config="")
     put(folder / "records.csv", row(), linear)
     assert tuning.reload().ops == {"linear": 1, "rms_norm": 1}
     for name, op in opmux.callpath.op.OPS.items():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from opmux.arch import KNOWN, known_arch
-from opmux.callpath.op import Op
+from opmux.callpath.op import OPS, Op
 from opmux.declared.configs import check_config
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument, TunedRecordError
@@ -25,7 +25,7 @@ AGREEMENT = 0.02
 ERROR_BOUND = 1.0
 """The largest `error`: it is stated as a fraction of the conformance kit's bound."""
 
-BACKEND = re.compile(r"[A-Za-z_]\w*(:\w[\w.-]*)?")
+_FULL_NAME = re.compile(r"[A-Za-z_]\w*(:\w[\w.-]*)?")
 """The form of an implementation's full name."""
 
 LARGEST_DIM = 2**40
@@ -40,9 +40,7 @@ def check_record(record: TunedRecord) -> None:
     op = known_op(record.op)
     check_arch(op.name, record.arch)
     _check_names(op, record)
-    if not BACKEND.fullmatch(record.backend):
-        remedy = "write it as explain does"
-        raise fields.refused(op.name, "backend", "`backend` or `backend:name`", repr(record.backend), remedy)
+    check_implementation(op, "backend", record.backend)
     _check_config(op, record)
     _check_figures(op, record)
     tensors, options, dims = _as_call(op, record)
@@ -97,6 +95,31 @@ def check_arch(subject: str, name: str) -> None:
         meant = did_you_mean(name, every) if name.startswith(("sm", "gfx")) else ""
         remedy = f"{meant}use the name in `opmux doctor`"
         raise fields.refused(subject, "arch", "one known arch, as sm_90 or gfx942", repr(name), remedy)
+
+
+def check_implementation(op: Op, column: str, name: Any) -> str:
+    """Refuse what is no full name, and a name that an installed backend does not have for this op.
+
+    Args:
+        op: the op.
+        column: what the error calls the name.
+        name: as explain shows it; a backend that is not installed may have any.
+
+    Returns:
+        The name.
+
+    Raises:
+        TunedRecordError: if it is another.
+    """
+    if not isinstance(name, str) or not _FULL_NAME.fullmatch(name):
+        raise fields.refused(op.name, column, "`backend` or `backend:name`", repr(name), "write it as explain does")
+    backend = name.partition(":")[0]
+    own = [i.full_name for i in op.implementations if i.backend == backend]
+    installed = own or any(i.backend == backend for other in OPS.values() for i in other.implementations)
+    if installed and name not in own:
+        of = f"one of {backend}: {', '.join(own)}" if own else f"a backend with one, {backend} has none"
+        raise fields.refused(op.name, column, of, repr(name), "measure again with what is installed")
+    return name
 
 
 def _check_names(op: Op, record: TunedRecord) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from opmux.callpath.op import OPS, Op
+from opmux.callpath.op import Op
 from opmux.declared.configs import check_config
 from opmux.dtypes import short_name_of
 from opmux.errors import InvalidArgument, TunedRecordError
@@ -19,7 +19,7 @@ from opmux.near import did_you_mean
 from opmux.signatures.expressions import evaluate
 from opmux.signatures.validation import check_call
 from opmux.tuning import fields, peaks
-from opmux.tuning.checks import BACKEND, ERROR_BOUND, LARGEST_DIM, check_arch
+from opmux.tuning.checks import ERROR_BOUND, LARGEST_DIM, check_arch, check_implementation
 from opmux.tuning.matching import attended, matching_of, shrinks
 from opmux.tuning.measured.row import FailedConfig, Machine, MeasuredRow
 from opmux.tuning.record import known_op
@@ -44,7 +44,7 @@ class Heading:
         """
         self.op = op = known_op(str(value.get("op", "")))
         self.machine = machine
-        self.implementation = _implementation(op, value.get("implementation"))
+        self.implementation = check_implementation(op, "implementation", value.get("implementation"))
         self.dtypes = _dtypes(op, value.get("dtypes"))
         self.options = _options(op, value.get("options", ""))
         self.dims = _names(op, "dims", value.get("dims"))
@@ -207,19 +207,6 @@ def check_machine(value: Mapping[str, Any]) -> Machine:
         texts["arch"], texts["device"], int(numbers["multiprocessors"]), float(numbers["clock_mhz"]),
         float(numbers["memory_gbps"]), texts["driver"], maps["versions"], maps["clocks"], texts["date"],
     )  # fmt: skip
-
-
-def _implementation(op: Op, name: Any) -> str:
-    if not isinstance(name, str) or not BACKEND.fullmatch(name):
-        remedy = "write it as explain does"
-        raise fields.refused(op.name, "implementation", "`backend` or `backend:name`", repr(name), remedy)
-    backend = name.partition(":")[0]
-    own = [i.full_name for i in op.implementations if i.backend == backend]
-    installed = own or any(i.backend == backend for other in OPS.values() for i in other.implementations)
-    if installed and name not in own:
-        of = f"one of {backend}: {', '.join(own)}" if own else f"a backend with one, {backend} has none"
-        raise fields.refused(op.name, "implementation", of, repr(name), "measure again with what is installed")
-    return name
 
 
 def _dtypes(op: Op, text: Any) -> dict[str, torch.dtype]:
