@@ -13,6 +13,9 @@ from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.sizes import check_sizes
 
+_STORED = opmux.write_kv_cache.op.signature.tensor("k_cache").dtypes
+"""The dtypes that a cache can have."""
+
 
 @dataclass(frozen=True)
 class PagedStep:
@@ -178,10 +181,9 @@ class PagedCache:
                     "PagedCache", "dtype", 'a torch.dtype, "fp8" or None', repr(dtype), 'pass torch.int8, or "fp8"'
                 )
             dtype = opmux.fp8_dtype(torch.empty(0, device=device).device)
-        stored = opmux.write_kv_cache.op.signature.tensor("k_cache").dtypes
-        if dtype is not None and dtype not in stored:
+        if dtype is not None and dtype not in _STORED:
             raise invalid(
-                "PagedCache", "dtype", f"one of {', '.join(sorted(map(name_of, stored)))}", name_of(dtype),
+                "PagedCache", "dtype", f"one of {', '.join(sorted(map(name_of, _STORED)))}", name_of(dtype),
                 "pass the dtype of the model's activations, or \"fp8\"",
             )  # fmt: skip
         sizes = [page_size * kv_heads * dim for dim in (head_dim, value_dim)]
