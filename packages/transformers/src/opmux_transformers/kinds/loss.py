@@ -35,7 +35,7 @@ class LossKind(Kind[Head]):
         head = _head_of(model)
         name = next((name for name, child in model.named_children() if child is head), None)
         if name is None:
-            return "its head is that of another model inside it"
+            return "its head belongs to a module inside it"
         if type(head) is not nn.Linear or head.bias is not None or head._forward_hooks or head._forward_pre_hooks:
             return "its head is not a plain linear layer without a bias"
         foreign = whose_forward(model) or whose_forward(head)
