@@ -138,6 +138,20 @@ class StrangersAttention(LlamaAttention):
     return module, code
 
 
+class Adapted(nn.Module):
+    """A linear with a low-rank term and dropout before it, as PEFT wraps them."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.in_features, self.out_features = base, base.in_features, base.out_features
+        self.drop = nn.Dropout(0.1)
+        self.down = nn.Linear(base.in_features, 4, bias=False, dtype=base.weight.dtype)
+        self.up = nn.Linear(4, base.out_features, bias=False, dtype=base.weight.dtype)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(self.drop(x)))
+
+
 def agree(patched, plain) -> None:
     """Both give the same logits."""
     torch.testing.assert_close(logits(patched, ids()), logits(plain, ids()), **CLOSE)

@@ -33,6 +33,7 @@ def patch(
     loss: bool = True,
     experts: bool = True,
     linear: bool = True,
+    recompute: bool = False,
     quantize: str | None = None,
 ) -> Report:
     """Replace what opmux can prove equal in a model, or in every later model of a family.
@@ -57,6 +58,8 @@ def patch(
         experts: Whether the experts of mixtures are computed by grouped products.
         linear: Whether linears with an 8-bit weight, as quantisers and `opmux.nn.quantize_` make them, multiply it by
             opmux's ops.
+        recompute: Whether gated MLPs compute the gate's result again in the backward pass instead of keeping it: less
+            memory in training for a little time, and the same gradients.
         quantize: ``"fp8"`` or ``"int8"`` also quantises plain linears, per token and channel, except heads and
             routers. Their weights stay beside the codes, so that `unpatch` restores the model; gradients pass through
             the quantisation.
@@ -75,7 +78,7 @@ def patch(
 
     options: dict[str, Any] = {
         "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
-        "loss": loss, "experts": experts, "linear": linear,
+        "loss": loss, "experts": experts, "linear": linear, "recompute": recompute,
     }  # fmt: skip
     for name, value in options.items():
         if not isinstance(value, bool):

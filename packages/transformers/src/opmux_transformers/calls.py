@@ -84,12 +84,18 @@ def callee(module: Any) -> Any:
 
 def call(module: Any, x: Tensor) -> Any:
     """The result of ``module(x)`` by the shortest path. Not valid if `all_are_watched`."""
+    held = held_by(module)
+    return callee(module)(x) if held is None else functional.linear(x, *held)
+
+
+def held_by(module: Any) -> tuple[Tensor, Tensor | None] | None:
+    """The weight and bias of a module that is a linear of torch's own and need not be called; None for any other."""
     if module.__class__ is nn.Linear and "forward" not in module.__dict__ and not watched(module):
         parameters = module._parameters
         weight = parameters.get("weight")
         if weight is not None and "bias" in parameters:  # DataParallel replicas store their parameters differently
-            return functional.linear(x, weight, parameters["bias"])
-    return callee(module)(x)
+            return weight, parameters["bias"]
+    return None
 
 
 def call_as_module(module: Any, x: Tensor) -> Any:

@@ -13,6 +13,7 @@ from opmux_transformers.kinds.linear import LINEAR
 from opmux_transformers.kinds.loss import LOSS
 from opmux_transformers.kinds.norm import NORM
 from opmux_transformers.kinds.quantize import QUANTIZE
+from opmux_transformers.kinds.recompute import RECOMPUTE
 from opmux_transformers.kinds.residual import RESIDUAL
 from opmux_transformers.kinds.rope import ROPE
 from opmux_transformers.kinds.rope_tables import ROPE_TABLES
@@ -23,6 +24,7 @@ KINDS: list[Kind[Any]] = [
     LINEAR,  # replaced at once: the others are judged with 8-bit products in place
     NORM,
     GATE,
+    RECOMPUTE,  # needs gates
     ROPE,  # attention is judged with its rotation already replaced
     ROPE_TABLES,
     ATTENTION,

@@ -23,6 +23,7 @@ from opmux_transformers.foreign import mark, whose_forward, whose_hooks
 from opmux_transformers.joint import joint_of
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.norm import takes_one_input
+from opmux_transformers.recomputed import RECOMPUTED, projected
 from opmux_transformers.survey import Survey
 from opmux_transformers.trial import Trial, difference_in_training, still
 from opmux_transformers.undo import Patch
@@ -203,7 +204,8 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
     """The forward that replaces such a module's own."""
     last = gate.output
     approximate = {"approximate": "tanh"} if gate.op.endswith("(tanh)") else {}
-    op = getattr(opmux, gate.op.removesuffix("(tanh)"))
+    name = gate.op.removesuffix("(tanh)")
+    op = getattr(opmux, name)
     if len(gate.inputs) == 2:
         first, second = gate.inputs
 
@@ -214,7 +216,9 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
             ask = call_as_module if everything else call
             both = products((children[first], children[second]), args[0]) if not everything or may_be_fed() else None
             one, other = both or (ask(children[first], args[0]), ask(children[second], args[0]))
-            result: Tensor = ask(children[last], op(one, other, **approximate))
+            again = RECOMPUTED in self.__dict__ and not everything
+            made = projected(name, approximate, (one, other), children[last]) if again else None
+            result: Tensor = ask(children[last], op(one, other, **approximate)) if made is None else made
             return result
     else:
         (packed,) = gate.inputs
@@ -226,8 +230,10 @@ def forward_of(gate: Gate) -> Callable[..., Tensor]:
             children: dict[str, Any] = self._modules
             ask = call_as_module if everything else call
             both = ask(children[packed], args[0])
-            fed = gated(children[last], both) if gate.op == _SWIGLU and (not everything or may_be_fed()) else None
-            result: Tensor = ask(children[last], op(both, **approximate)) if fed is None else fed
+            made = gated(children[last], both) if gate.op == _SWIGLU and (not everything or may_be_fed()) else None
+            if made is None and RECOMPUTED in self.__dict__ and not everything:
+                made = projected(name, approximate, (both,), children[last])
+            result: Tensor = ask(children[last], op(both, **approximate)) if made is None else made
             return result
 
     def own(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
