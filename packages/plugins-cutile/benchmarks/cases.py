@@ -281,6 +281,9 @@ PAGED: tuple[tuple[torch.dtype, torch.dtype, tuple[int, ...], tuple[int, ...], d
     (BF16, torch.float8_e4m3fn, (16, 8, 2, 128, 128), (1, 1, 1), {}),
     (BF16, torch.float8_e5m2, (64, 4, 2, 64, 64), (5, 1, 40), {"window": (64, 64), "causal": False}),
     (FP16, torch.int8, (16, 8, 4, 128, 64), (1, 17, 1), {}),
+    (BF16, torch.float8_e5m2, (64, 4, 2, 64, 64), (1, 1, 1), {"window": (64, 64), "causal": False}),
+    (FP16, torch.int8, (32, 8, 4, 128, 64), (1, 0, 1), {"softcap": 5.0}),
+    (BF16, BF16, (128, 8, 2, 64, 128), (1, 1, 1), {"window": (40, 0)}),
 )
 """Attention over paged caches that is compared, with its lse and without, decoding, prefill and both."""
 PAGED_LENGTHS = (300, 33, 257)

@@ -13,7 +13,7 @@ from opmux_cutile.shipping.kernels import ARCHS, kernels
 
 SHARES = 8
 """Parts of an arch's kernels, each a test, so that several processes share them."""
-COPIED = ("linear", "scaled_linear", "ragged", "masked", "dense")
+COPIED = ("linear", "scaled_linear", "ragged", "masked", "dense", "decode")
 MULTIPLIED = (*COPIED, "attend")
 """Names of kernels whose operands the copy engine reads, and of those that multiply matrices."""
 ATOMICS = ("ATOM.", "ATOMG", "RED.", "REDG", "UATOMG", "UREDG")

@@ -189,9 +189,32 @@ def test_cache_writes_move_whole_vectors(arch, stored, tmp_path) -> None:
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("batch", [8, 64])
+def test_decoding_copies_pages_and_uses_no_local_memory(batch, page_size, stored, tmp_path, monkeypatch) -> None:
+    """With everything that a call may ask for, keys split between blocks and not."""
+    monkeypatch.setattr(paged, "units_of", lambda index: 132)
+    int32, scale = torch.int32, None if stored == torch.bfloat16 else meta(2, dtype=FP32)
+    caches = [meta(100, page_size, 2, 128, dtype=stored) for _ in range(2)]
+    ints = meta(batch + 1, dtype=int32), meta(batch, dtype=int32), meta(batch, 64, dtype=int32)
+    tensors = meta(batch, 8, 128), *caches, *ints, meta(8), None, scale, scale
+    options = {"max_seqlen_q": 1, "max_seqlen_k": 1024, "window": (512, 0), "softcap": 30.0}
+    (taker,) = takers(opmux.paged_attention_lse, *tensors, arch="sm_90", backend="cutile", **options)
+    wanted = kernels_of(taker)
+    assert [one.name for one in wanted] == (["decode", "combine"] if batch == 8 else ["decode"])
+    for one in wanted:
+        found = compiled(one, "sm_90", tmp_path)
+        assert found.parameters == layout(one.letters)
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+        if one.name == "decode":
+            assert found.opcodes[f"HMMA.16816.F32{'.BF16' if scale is None else ''}"] > 0
+            assert found.count("UTMALDG") > 0
+
+
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
 @pytest.mark.parametrize(("arch", "queries", "instruction"), [
-    ("sm_90", 1, "HMMA.16816.F32.BF16"),
+    ("sm_90", 2, "HMMA.16816.F32.BF16"),
     ("sm_90", 512, "HGMMA.64x64x16.F32.BF16"),
     ("sm_100", 512, "UTCHMMA"),
 ])  # fmt: skip
@@ -205,7 +228,7 @@ def test_paged_attention_uses_the_matrix_units_and_no_local_memory(
     bounds = {"max_seqlen_q": queries, "max_seqlen_k": 1024}
     (taker,) = takers(opmux.paged_attention_lse, *tensors, arch=arch, backend="cutile", **bounds)
     wanted = kernels_of(taker)
-    assert [one.name for one in wanted] == (["attend", "combine"] if queries == 1 else ["attend"])
+    assert [one.name for one in wanted] == (["attend", "combine"] if queries == 2 else ["attend"])
     for one in wanted:
         found = compiled(one, arch, tmp_path)
         assert found.parameters == layout(one.letters)

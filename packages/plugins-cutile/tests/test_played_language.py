@@ -113,3 +113,27 @@ def test_subnormal_numbers_are_flushed_only_where_that_is_asked_for() -> None:
     powers = torch.tensor([-130.0, -1.0])
     assert language.exp2(powers).tolist() == [2.0**-130, 0.5]
     assert language.exp2(powers, flush_to_zero=True).tolist() == [0.0, 0.5]
+
+
+def test_slices_at_places_are_padded_outside_and_hold_one_tile() -> None:
+    x = language.Array(torch.arange(12.0).view(3, 4), torch.full((3, 4), language.NOBODY))
+    rows, zero = language.arange(2, dtype=torch.int32) + 2, language.PaddingMode.ZERO
+    found = language.load_advanced_indexing(x, (rows, language.Slice(2, 4)), padding_mode=zero)
+    assert found.tolist() == [[10, 11, 0, 0], [0, 0, 0, 0]]
+    with pytest.raises(language.Misuse, match="2 indices into an array of 2 dims, of which one is a tile"):
+        language.load_advanced_indexing(x, (rows, rows))
+    with pytest.raises(language.Misuse, match="a tile that lies outside its array"):
+        language.load_advanced_indexing(x, (rows + 1, language.Slice(0, 4)), padding_mode=zero)
+
+
+def test_bits_have_another_dtype_of_their_size() -> None:
+    assert language.bitcast(torch.tensor([1.0]), torch.int32).tolist() == [127 << 23]
+    with pytest.raises(language.Misuse, match=r"bits of .*float32 as .*int8"):
+        language.bitcast(torch.tensor([1.0]), torch.int8)
+
+
+def test_several_numbers_are_reduced_at_once() -> None:
+    x = torch.arange(8.0).view(2, 4)
+    sums, products = language.reduce((x, x * x), 1, lambda a, b, c, d: (a + c, b + d), (0.0, 0.0), keepdims=True)
+    assert (sums.tolist(), products.tolist()) == ([[6], [22]], [[14], [126]])
+    assert language.reduce(x, 0, lambda a, b: a + b, 0.0).tolist() == [4, 6, 8, 10]

@@ -9,7 +9,7 @@ reads. Padding that the language leaves open is NaN. Sums are torch's: right to 
 from collections.abc import Sequence
 from enum import Enum
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,13 @@ class PaddingMode(Enum):
 
     UNDETERMINED = float("nan")
     ZERO = 0.0
+
+
+class Slice(NamedTuple):
+    """Elements of a dim, from `start` on."""
+
+    start: int
+    length: int
 
 
 class Tile(Tensor):
@@ -228,6 +235,36 @@ def scatter(array: Array, indices: Any, value: Any, *, mask: Any = None, check_b
     array.write(place, valid, value)
 
 
+def load_advanced_indexing(
+    array: Array, indices: Any, *, padding_mode: PaddingMode = PaddingMode.UNDETERMINED, latency: int = 1,
+    allow_tma: bool = True,
+) -> Tensor:  # fmt: skip
+    """Slices of an array at the indices of a tile, which stands in the place of one dim."""
+    if len(indices) != array.ndim or len([index for index in indices if not isinstance(index, Slice)]) != 1:
+        raise Misuse(f"{len(indices)} indices into an array of {array.ndim} dims, of which one is a tile")
+    place = []
+    for axis, index in enumerate(indices):
+        along = int(index.start) + torch.arange(index.length) if isinstance(index, Slice) else index.long()
+        place.append(along.as_subclass(Tensor).view([-1 if axis == other else 1 for other in range(array.ndim)]))
+    place = list(torch.broadcast_tensors(*place))
+    _checked(place[0].shape)
+    valid = torch.ones_like(place[0], dtype=torch.bool)
+    for along, size in zip(place, array.shape, strict=True):
+        valid &= (along >= 0) & (along < size)
+    if not valid.any():
+        raise Misuse("a tile that lies outside its array")
+    if padding_mode is PaddingMode.UNDETERMINED and not valid.all() and not array.dtype.is_floating_point:
+        raise Misuse("padding of integers that is not determined")
+    return array.read(tuple(place), valid, padding_mode.value)
+
+
+def bitcast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bits as another dtype of their size."""
+    if x.element_size() != dtype.itemsize:
+        raise Misuse(f"bits of {x.dtype} as {dtype}")
+    return x.as_subclass(Tensor).view(dtype).as_subclass(Tile)
+
+
 def arange(size: int, *, dtype: torch.dtype, start: int = 0, step: int = 1) -> Tensor:
     """Numbers from `start` on."""
     return _made(start + step * torch.arange(size, dtype=dtype))
@@ -284,6 +321,18 @@ def sum(x: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
     return x.sum(dim=axis, keepdim=keepdims, dtype=x.dtype)
 
 
+def reduce(x: Any, axis: int, func: Any, identity: Any, *, keepdims: bool = False) -> Any:
+    """One number, or several, joined by a function of two of them, along a dim: by halves, as any order may do."""
+    parts = x if isinstance(x, tuple) else (x,)
+    parts = tuple(part.movedim(axis, -1) for part in parts)
+    while parts[0].shape[-1] > 1:
+        pairs = [half for part in parts for half in part.chunk(2, dim=-1)]
+        found = func(*pairs[::2], *pairs[1::2])
+        parts = found if isinstance(found, tuple) else (found,)
+    parts = tuple(part.movedim(-1, axis) if keepdims else part.squeeze(-1) for part in parts)
+    return parts if isinstance(x, tuple) else parts[0]
+
+
 def cumsum(x: Tensor, axis: int = 0) -> Tensor:
     """The sums up to each element along a dim."""
     return x.cumsum(dim=axis, dtype=x.dtype)
@@ -336,11 +385,12 @@ def module() -> ModuleType:
     found = ModuleType(NAME)
     for name in ("exp", "log", "log2", "sqrt", "rsqrt", "tanh", "abs", "isnan", "floor"):
         setattr(found, name, getattr(torch, name))
-    for name in ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int32", "int64", "bool"):
+    for name in ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int16", "int32", "int64",
+                 "bool"):  # fmt: skip
         setattr(found, f"{name}_" if name == "bool" else name, getattr(torch, name))
-    own = (Array, Constant, PaddingMode, RoundingMode, arange, bid, broadcast_to, cdiv, cumsum, exp2, full, gather,
-           load, max, maximum, minimum, mma, num_blocks, num_tiles, permute, reshape, scatter, store, sum, transpose,
-           truediv, where, zeros)  # fmt: skip
+    own = (Array, Constant, PaddingMode, RoundingMode, Slice, arange, bid, bitcast, broadcast_to, cdiv, cumsum, exp2,
+           full, gather, load, load_advanced_indexing, max, maximum, minimum, mma, num_blocks, num_tiles, permute,
+           reduce, reshape, scatter, store, sum, transpose, truediv, where, zeros)  # fmt: skip
     for thing in own:
         setattr(found, thing.__name__, thing)
     found.kernel = lambda function: function  # type: ignore[attr-defined]

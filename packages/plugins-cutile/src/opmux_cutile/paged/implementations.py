@@ -22,7 +22,7 @@ def _record(op: str) -> Implementation:
         ),
         features=(Exact("head_dim"), Exact("value_dim"), Exact("page_size")),
         config="opmux_cutile.paged.configs:paged_config",
-        config_schema="opmux_cutile.attention.configs:AttentionConfig",
+        config_schema="opmux_cutile.paged.configs:PagedConfig",
         space="opmux_cutile.paged.configs:paged_space",
         capturable=True,
         deterministic=True,

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux_cutile.attention.configs import AttentionConfig
 from opmux_cutile.attention.targets import MOST_GRID, OPEN, packed_where_single
+from opmux_cutile.decoding import slices
 from opmux_cutile.launching import TileKernel, aligned, launch
+from opmux_cutile.paged.configs import PagedConfig
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
 from opmux_cutile.products.targets import units_of
 from opmux_cutile.tiles import power_of_two
@@ -21,13 +22,13 @@ FEWEST_KEYS = 256
 """That are worth a split."""
 
 
-def paged_attention(*tensors: Tensor | None, config: AttentionConfig, **options: Any) -> Tensor:
+def paged_attention(*tensors: Tensor | None, config: PagedConfig, **options: Any) -> Tensor:
     """The op `paged_attention`."""
     return _run("paged_attention", tensors, False, options, config)[0]
 
 
 def paged_attention_lse(
-    *tensors: Tensor | None, config: AttentionConfig, **options: Any
+    *tensors: Tensor | None, config: PagedConfig, **options: Any
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `paged_attention_lse`."""
     return _run("paged_attention_lse", tensors, True, options, config)
@@ -39,7 +40,7 @@ def splits_of(blocks: int, keys: int, units: int) -> int:
 
 
 def _run(
-    op: str, tensors: tuple[Any, ...], wants_lse: bool, options: dict[str, Any], config: AttentionConfig
+    op: str, tensors: tuple[Any, ...], wants_lse: bool, options: dict[str, Any], config: PagedConfig
 ) -> tuple[Tensor, Tensor]:
     q, k_cache, v_cache, starts, lengths, table, sinks, _, k_scale, v_scale = tensors
     tokens, heads, dim = q.shape
@@ -59,11 +60,20 @@ def _run(
     units = TYPICAL_UNITS if index < 0 else units_of(index)
     splits = splits_of(tiles * kv_heads * batch, reach, units)
     caches = [packed_where_single(x) for x in (k_cache, v_cache)]
-    kernel = _kernel(
-        op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, aligned(q, *caches),
-        options["softcap"] > 0.0, left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks),
-        wants_lse, k_scale is not None, v_scale is not None, splits > 1,
-    )  # fmt: skip
+    capped, bounds = options["softcap"] > 0.0, [OPEN if bound < 0 else min(bound, OPEN) for bound in (left, right)]
+    of_call = None if sinks is None else _name(sinks), wants_lse, k_scale is not None, v_scale is not None, splits > 1
+    tile = slices.tile_of(config, q, caches, longest, groups)
+    if tile:
+        kernel = slices.kernel(
+            op, tile, _name(q), _name(k_cache), k_cache.shape[1], dim, width, capped, left >= 0, *of_call
+        )
+        caches, bounds = [slices.words(cache) for cache in caches], bounds[:1]
+        table = table if table.stride(1) == 1 else table.contiguous()
+    else:
+        kernel = _kernel(
+            op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, aligned(q, *caches),
+            capped, left >= 0 or right >= 0, left >= 0, *of_call,
+        )  # fmt: skip
     sums, tops, totals = out, lse[None], lse[None]
     if splits > 1:
         sums = q.new_empty((splits, tokens, heads, width), dtype=torch.float32)
@@ -71,7 +81,6 @@ def _run(
     # What is not given is not read.
     logits = lse.view(-1)[:1] if sinks is None else sinks
     of_codes = [lse.view(-1)[:1] if x is None else x.expand(kv_heads) for x in (k_scale, v_scale)]
-    bounds = (OPEN if left < 0 else min(left, OPEN)), (OPEN if right < 0 else min(right, OPEN))
     scale = dim**-0.5 if options["scale"] is None else options["scale"]
     starts, lengths = starts.contiguous(), lengths.contiguous()
     for first in range(0, batch, MOST_GRID):
@@ -94,7 +103,7 @@ def _name(x: Tensor) -> str:
 
 @lru_cache(maxsize=1024)
 def _kernel(
-    op: str, config: AttentionConfig, block_m: int, dtype: str, stored: str, page: tuple[int, int, int], width: int,
+    op: str, config: PagedConfig, block_m: int, dtype: str, stored: str, page: tuple[int, int, int], width: int,
     fits: bool, capped: bool, banded: bool, windowed: bool, sinks: str | None, wants_lse: bool, k_scaled: bool,
     v_scaled: bool, split: bool,
 ) -> TileKernel:  # fmt: skip

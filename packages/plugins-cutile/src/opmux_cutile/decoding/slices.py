@@ -1,0 +1,84 @@
+"""Which decoding copies pages as slices, and the kernel for it."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.launching import TileKernel, aligned
+from opmux_cutile.paged.configs import PagedConfig
+from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.tiles import power_of_two
+
+MODULE = "opmux_cutile.decoding.kernels"
+ROWS = 16
+"""Of a tile: heads that share keys."""
+SMALLEST_PAGE = 16
+CODES = {"int8": 1, "float8_e4m3fn": 2, "float8_e5m2": 3}
+"""As the kernel takes them."""
+LATE_PAGE = 64
+"""From pages of this size on, sums of shares of codes are added up after the last step: with more pages in a step their
+addresses take the registers."""
+
+
+def tile_of(config: PagedConfig, q: Tensor, caches: list[Tensor], longest: int, groups: int) -> AttentionConfig | None:
+    """The tile of decoding by slices of pages; None where keys are looked up one by one.
+
+    Args:
+        config: of the call.
+        q: the queries.
+        caches: keys and values.
+        longest: the most queries of a sequence.
+        groups: heads that share keys.
+    """
+    k_cache = caches[0]
+    page_size = k_cache.shape[1]
+    coded = k_cache.dtype.itemsize == 1
+    tile = config.of_codes if coded else config.of_numbers
+    fits = (
+        tile is not None
+        and longest == 1
+        and groups <= ROWS
+        and page_size >= SMALLEST_PAGE
+        and page_size == power_of_two(page_size)
+        and all(cache.shape[-1] in (64, 128) and cache.dtype == k_cache.dtype for cache in caches)
+        and (coded or k_cache.dtype == q.dtype)
+        and aligned(q, *caches)
+        # The copy engine is given no dim whose elements overlap.
+        and all(step or size == 1 for cache in caches for size, step in zip(cache.shape, cache.stride(), strict=True))
+    )
+    return tile if fits else None
+
+
+def words(cache: Tensor) -> Tensor:
+    """Codes as words of two; numbers as they are."""
+    return cache.view(torch.int16) if cache.dtype.itemsize == 1 else cache
+
+
+@lru_cache(maxsize=1024)
+def kernel(
+    op: str, tile: AttentionConfig, dtype: str, stored: str, page_size: int, dim: int, width: int, capped: bool,
+    windowed: bool, sinks: str | None, wants_lse: bool, k_scaled: bool, v_scaled: bool, split: bool,
+) -> TileKernel:  # fmt: skip
+    """The kernel for heads and pages of a size."""
+    codes = CODES.get(stored, 0)
+    held, each = ("int16", 2) if codes else (stored, 1)
+    caches = [
+        Array(held, (None, page_size, None, n // each), (None, None, None, 1), True) for n in (dim, width)
+    ]  # fmt: skip
+    offsets, table = Array("int32", (None,), (1,), False), Array("int32", (None, None), (None, 1), False)
+    logits, scale = Array(sinks or "float32", (None,), (None,), False), Array("float32", (None,), (None,), False)
+    sums = Array("float32", (None, None, None, width), (None, None, None, 1), True)
+    out = sums if split else Array(dtype, (None, None, width), (None, None, 1), True)
+    lse, parts = Array("float32", (None, None), (None, 1), False), Array("float32", (None,) * 3, (None, None, 1), False)
+    late = not codes or page_size >= LATE_PAGE
+    sizes = (
+        ROWS, tile.block_n, dim, width, page_size, codes, late, capped, windowed, sinks is not None, wants_lse,
+        k_scaled, v_scaled, split,
+    )  # fmt: skip
+    parameters: tuple[Parameter, ...] = (
+        Array(dtype, (None, None, dim), (None, None, 1), True), *caches, offsets, offsets, table, logits, scale, scale,
+        out, lse, parts, parts, *[Scalar("float32")] * 2, *[Scalar("int32")] * 3, *map(Constant, sizes),
+    )  # fmt: skip
+    return TileKernel(op, MODULE, "decode", parameters, tile.hints)
