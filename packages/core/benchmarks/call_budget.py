@@ -35,6 +35,7 @@ LIMITS = {
     "key and lookup": 0.6,
     "call, two tensors": 1.2,
     "call, four tensors": 2.2,
+    "call, two tensors, backend named": 1.4,
     "bind, added to the target": 0.1,
 }
 
@@ -122,6 +123,7 @@ def measure(measured: bool = False) -> dict[str, float]:
             "empty": ("empty_like(x)", names),
             "target": ("target(x, weight, eps=1e-6, weight_offset=0.0)", names),
             "two": ("rms_norm(x, weight)", names),
+            "named": ("rms_norm(x, weight, backend='budget')", names),
             "four": ("add_layer_norm(x, residual, weight, bias)", names),
             "bound": ("bound(x, weight)", names),
             "key": ("same(x, weight) and runs[" + key_names.pop("key") + "]", key_names),
@@ -139,6 +141,7 @@ def measure(measured: bool = False) -> dict[str, float]:
         "key and lookup": ratio(lambda r: r["key"]),
         "call, two tensors": ratio(lambda r: r["two"]),
         "call, four tensors": ratio(lambda r: r["four"]),
+        "call, two tensors, backend named": ratio(lambda r: r["named"]),
         "bind, added to the target": ratio(lambda r: r["bound"] - r["target"]),
         "empty_like, microseconds": statistics.median(r["empty"] for r in rounds) * 1e6,
     }

@@ -231,7 +231,7 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
         return routing.call(op, tensors, options, backend, out)
 
     def recover(error: Exception, front: Front | Recording, /, *tensors: Any, **options: Any) -> Any:
-        return execution.recover(op, error, front, tensors, options, None)
+        return execution.recover(op, error, front, tensors, options, front.backend)
 
     names.bind(op.namespace, op.absent, slow=slow, recover=recover, deterministic=deterministic_mode)
     op.set_implementations(_own_implementations(op))

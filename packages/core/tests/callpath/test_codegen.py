@@ -61,11 +61,13 @@ def test_the_entry_asks_guard_then_shapes_then_looks_up_its_key():
         "    'Doc.'",
         "    if _compiling():",
         f"        return _traced({passed}, backend=backend, out=out)",
-        "    if out is backend is None and not _profiler._is_profiler_enabled and not _dispatch_modes() "
+        "    if out is None and not _profiler._is_profiler_enabled and not _dispatch_modes() "
         "and _forward_ad._current_level < 0 and not _function_modes(x):",
         "        same, recorded, runs = _front_7",
         f"        if not same({given}) or (recorded is not None and recorded is not _grad_enabled()):",
         f"            runs = _other_front_7({given})",
+        "        if backend is not None and runs is not None:",
+        "            runs = runs.forced(backend)",
         "        if runs is not None:",
         "            try:",
         "                s_x = x.shape",

@@ -6,7 +6,7 @@ from planted import W, X, filled, ones
 from torch import nn
 
 import opmux
-from opmux.callpath.op import OPS, PlanTable
+from opmux.callpath.op import OPS, Front, PlanTable
 from opmux.plugin import AtMost, Bucket, Exact, MultipleOf
 
 
@@ -31,6 +31,43 @@ def test_calls_with_equal_features_share_a_plan():
         assert opmux.rms_norm(torch.randn(65, 8), W).shape == (65, 8)
         assert len(opmux.rms_norm.op.table) == 2
         assert len(opmux.rms_norm.op.front[2]) == 2
+
+
+def test_a_call_that_names_its_backend_goes_the_direct_way_too(monkeypatch):
+    """It is checked in full once, and has plans of its own behind the same guard."""
+    with backends(a=implementation(filled(1.0)), b=implementation(filled(2.0))), torch.no_grad():
+        assert opmux.rms_norm(X, W)[0, 0] == 1.0
+        assert opmux.rms_norm(X, W, backend="b")[0, 0] == 2.0
+        assert opmux.rms_norm(X, W, backend="a")[0, 0] == 1.0
+        monkeypatch.setattr("opmux.torch_bridge.routing.check_call", None)
+        entry = opmux.rms_norm.op.front
+        for backend, value in [("b", 2.0), (None, 1.0), ("a", 1.0), ("b", 2.0)]:
+            assert opmux.rms_norm(torch.randn(7, 8), W, backend=backend)[0, 0] == value
+        assert opmux.rms_norm.op.front is entry
+
+
+def test_plans_of_named_backends_are_forgotten_with_the_others():
+    with backends(a=implementation(filled(1.0)), b=implementation(filled(2.0))), torch.no_grad():
+        op = opmux.rms_norm.op
+        opmux.rms_norm(X, W, backend="b")
+        (key,) = op.table
+        forced = op.front[2].forced("b")
+        assert len(forced) == 1
+        assert forced.plan_of(key).implementation.backend == "b"
+        op.forget_plan(key)
+        assert len(forced) == len(op.table) == 0
+        assert opmux.rms_norm(X, W, backend="b")[0, 0] == 2.0
+        assert len(forced) == 1
+
+
+def test_as_many_names_have_plans_as_fit(monkeypatch):
+    monkeypatch.setattr(Front, "NAMES", 2)
+    made = {name: implementation(filled(float(n))) for n, name in enumerate("abcd")}
+    with backends(**made), torch.no_grad():
+        for _ in range(2):
+            for n, name in enumerate("abcd"):
+                assert opmux.rms_norm(X, W, backend=name)[0, 0] == n
+        assert len(opmux.rms_norm.op.front[2]._forced) == 2
 
 
 def test_many_shapes_grow_no_table_beyond_the_feature_keys():

@@ -7,9 +7,10 @@ from planted import W, X, ones
 
 import opmux
 from opmux.arch import parse_arch
+from opmux.callpath.op import Forced
 from opmux.errors import InvalidArgument
 from opmux.plugin import Exact, MultipleOf
-from opmux.running.attempt import FUNCTIONAL_BACKEND, Forced, attempt_of
+from opmux.running.attempt import FUNCTIONAL_BACKEND, attempt_of
 
 OPTIONS = {"eps": 1e-6, "weight_offset": 0.0}
 

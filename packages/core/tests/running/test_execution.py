@@ -46,6 +46,17 @@ def test_a_plan_that_left_the_table_is_judged_by_the_front_that_still_runs_it(mo
         assert [(q.name, q.scope, q.reason) for q in opmux.quarantined()] == [("a", "plan", "RuntimeError: later")]
 
 
+def test_a_fault_of_a_named_backend_on_the_direct_way_is_an_error():
+    target = Breakable()
+    with backends(a=implementation(target)), torch.no_grad():
+        for _ in range(2):
+            opmux.rms_norm(X, W, backend="a")
+        target.broken = True
+        with pytest.raises(BackendFault, match="backend='a' was asked for: RuntimeError: later"):
+            opmux.rms_norm(X, W, backend="a")
+        assert torch.equal(opmux.rms_norm(X, W), WANTED), "it is in quarantine, so the next choice runs"
+
+
 def test_what_a_front_remembers_is_bounded(monkeypatch):
     monkeypatch.setattr(PlanTable, "LIMIT", 4)
     with backends(a=implementation(Breakable(), features=(Exact("tokens"),))):

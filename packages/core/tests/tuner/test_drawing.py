@@ -80,3 +80,17 @@ def test_an_op_without_a_distribution_is_refused() -> None:
         "tune: `random` expected ops with a distribution, got copy_pages; those are "
         f"{', '.join(sorted(DISTRIBUTIONS))}; give a file of shapes for the others"
     )
+
+
+@pytest.mark.parametrize("op", ["paged_attention", "paged_attention_lse", "write_kv_cache"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_third_of_the_caches_hold_codes_with_their_scales(op: str, device: str) -> None:
+    points = draw([op], 60, seed=9, device=device)
+    coded = [point for point in points if point.dtypes["k_cache"] is torch.float8_e4m3fn]
+    assert 8 <= len(coded) <= 34  # outside with a probability below one in 1000
+    for point in points:
+        scales = {name for name in point.dtypes if name.endswith("_scale")}
+        assert scales == ({"k_scale", "v_scale"} if point in coded else set())
+        assert point.dtypes["v_cache"] is point.dtypes["k_cache"]
+    plain = [point for point in points if point not in coded]
+    assert {point.dtypes["k_cache"] for point in plain} == {torch.float32 if device == "cpu" else torch.bfloat16}

@@ -225,7 +225,7 @@ def entry_source(
     other.
     """
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
-    no_extras = "out is backend is None" if signature.takes_out else "backend is None"
+    no_out = "out is None and " if signature.takes_out else ""
     out = ", out=out" if signature.takes_out else ""
     rest = forwarded(signature)
     direct = _direct_lines(
@@ -254,7 +254,7 @@ def entry_source(
             f"    {doc!r}",
             f"    if {names.COMPILING}():",
             f"        return {names.TRACED}({rest}, backend=backend{out})",
-            f"    if {no_extras} and {plain}:",
+            f"    if {no_out}{plain}:",
             *(f"        {line}" for line in direct),
             f"    return {names.SLOW}({rest}, backend=backend{out})",
             "",
@@ -272,6 +272,8 @@ def _direct_lines(
         f"same, recorded, runs = {front}",
         f"if not same({tensors}) or (recorded is not None and recorded is not {names.GRAD_ENABLED}()):",
         f"    runs = {other}({tensors})",
+        "if backend is not None and runs is not None:",
+        "    runs = runs.forced(backend)",
         "if runs is not None:",
         "    try:",
         *(f"        {line}" for line in lines),

@@ -68,14 +68,40 @@ def make_room(table: dict[Any, Any], limit: int, *beside: dict[Any, Any]) -> Non
             each.pop(oldest, None)
 
 
-class Front(dict[Any, Callable[..., Any]]):
-    """The plans behind one guard, keyed by what the guard does not settle: a short cut to entries of a `PlanTable`."""
+@dataclass(frozen=True)
+class Forced:
+    """A plan key with the caller's ``backend=``."""
 
-    def __init__(self, table: PlanTable) -> None:
+    backend: str
+    key: tuple[Any, ...]
+
+
+class Front(dict[Any, Callable[..., Any]]):
+    """The plans behind one guard, keyed by what the guard does not settle: a short cut to entries of a `PlanTable`.
+
+    Attributes:
+        backend: the caller's ``backend=``; None where calls name none.
+    """
+
+    NAMES: ClassVar[int] = 16
+    """How many names of backends have plans of their own at a time."""
+
+    def __init__(self, table: PlanTable, backend: str | None = None) -> None:
         super().__init__()
-        self.table, self.state = table, table.state
+        self.table, self.state, self.backend = table, table.state, backend
         self._plans: dict[Any, Any] = {}
         self._keys: dict[Any, Any] = {}
+        self._forced: dict[str, Front] = {}
+
+    def forced(self, backend: Any) -> "Front | None":
+        """The plans of calls with this ``backend=``; None where it is no name, which is explained elsewhere."""
+        if backend.__class__ is not str:
+            return None
+        found = self._forced.get(backend)
+        if found is None:
+            make_room(self._forced, self.NAMES)
+            found = self._forced[backend] = Front(self.table, backend)
+        return found
 
     def __missing__(self, key: Any) -> Callable[..., Any]:
         return functools.partial(self._through_table, key)
@@ -90,9 +116,13 @@ class Front(dict[Any, Callable[..., Any]]):
         for key, found in tuple(self._keys.items()):
             if found == full:
                 self.pop(key, None)
+        for front in tuple(self._forced.values()):
+            front.forget(full)
 
     def _through_table(self, key: Any, /, *tensors: Any, **options: Any) -> Any:
-        full = self.table.state.key_of(*tensors, **options)
+        full: Any = self.table.state.key_of(*tensors, **options)
+        if self.backend is not None:
+            full = Forced(self.backend, full)
         result = self.table[full](*tensors, **options)
         plan, run = self.table.plan_of(full), self.table.get(full)
         if plan is not None and run is not None:
@@ -114,6 +144,7 @@ class Recording(dict[Any, Callable[..., Any]]):
     def __init__(self, table: PlanTable, record: Callable[..., Any], instead: Callable[..., Any] | None) -> None:
         super().__init__()
         self.state, self.plans = table.state, Front(table)
+        self.backend = None
         self._record, self._instead = record, instead
 
     def __missing__(self, key: Any) -> Callable[..., Any]:
@@ -123,6 +154,9 @@ class Recording(dict[Any, Callable[..., Any]]):
         make_room(self, PlanTable.LIMIT)
         self[key] = made = functools.partial(self._record, self.plans, run)
         return made
+
+    def forced(self, backend: Any) -> None:
+        """None: calls that name a backend and are recorded take the long way."""
 
     def plan_of(self, key: Any) -> None:
         """None: what its plans raise is handled while they are recorded."""

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from opmux.callpath import codegen
-from opmux.callpath.op import Op, PlanTable
+from opmux.callpath.op import Forced, Op, PlanTable
 from opmux.errors import BuildDeferred, CaptureRefused, InvalidArgument
 from opmux.planning.forced import unknown_backend
 from opmux.planning.plan import plan
 from opmux.plugins import loading
 from opmux.running import background, faults, modes
-from opmux.running.attempt import Forced, attempt_of
+from opmux.running.attempt import attempt_of
 from opmux.running.execution import execute
 from opmux.running.observe import observed, open_traces
 from opmux.running.results import first_run

@@ -5,20 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from opmux.arch import Arch, arch_of
-from opmux.callpath.op import Op, OpState
+from opmux.callpath.op import Forced, Op, OpState
 from opmux.declared.call import Call
 from opmux.signatures.validation import check_call, describe_call
 
 FUNCTIONAL_BACKEND, FUNCTIONAL = "opmux", "functional"
 """The backend and name of the implementation of an in-place op that calls the functional op and copies its results."""
-
-
-@dataclass(frozen=True)
-class Forced:
-    """A plan key with the caller's ``backend=``."""
-
-    backend: str
-    key: tuple[Any, ...]
 
 
 @dataclass(frozen=True)

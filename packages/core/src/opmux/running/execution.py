@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opmux.callpath.op import Front, Op, PlanTable, Recording
+from opmux.callpath.op import Forced, Front, Op, PlanTable, Recording
 from opmux.errors import BuildDeferred
 from opmux.running import background, faults, outputs
-from opmux.running.attempt import Forced, attempt_of
+from opmux.running.attempt import attempt_of
 from opmux.running.quarantine import quarantined_for
 from opmux.running.targets import Plan
 

@@ -77,6 +77,9 @@ CHUNKS = (128, 4096)
 PAGES = (16, 32, 64)
 """Tokens of a page."""
 
+CODED = 1 / 3
+"""How many of the caches hold 8-bit codes, with a scale for each kv head; the others are of the model's dtype."""
+
 ROWS = (1, 65536)
 """Tokens of norms, gates and rotary embeddings."""
 
@@ -158,17 +161,23 @@ def _drawn(name: str, count: int, random: Random, largest: Largest, dtype: torch
 def point_of(name: str, sizes: Sizes, dtype: torch.dtype) -> Point:
     """A call of an op with these sizes and options, its other options at their defaults.
 
-    A gradient asks for what a model without biases and sinks needs.
+    A gradient asks for what a model without biases and sinks needs. Caches with 8-bit codes have their scales.
 
     Args:
         name: the op.
-        sizes: at least its dims, and its options that are sizes.
+        sizes: at least its dims, and its options that are sizes; ``stored`` is the dtype of caches, where it is not
+            that of the model.
         dtype: of the model's tensors.
     """
     signature = OPS[name].signature
     sizes = {**WANTED.get(name, {}), **sizes}
     given = {t.name for t in signature.required} | {"positions"}
-    dtypes = {t.name: usual_dtype(t, dtype) for t in signature.tensors if t.name in given}
+    caches = {"k_cache", "v_cache"} if "stored" in sizes else set()
+    given |= {signature.scales[cache] for cache in caches}
+    dtypes = {
+        t.name: sizes["stored"] if t.name in caches else usual_dtype(t, dtype)
+        for t in signature.tensors if t.name in given
+    }  # fmt: skip
     dims = {name: sizes[name] for name in signature.binders}
     options = {o.name: sizes[o.name] for o in signature.options if o.name in sizes and sizes[o.name] != o.default}
     return Point(name, dtypes, dims, options)
@@ -243,7 +252,7 @@ def _paged(random: Random, model: Model) -> Sizes:
     new = 1 if decodes else _between(random, CHUNKS)
     context = max(new, _between(random, CONTEXTS))
     pages = -(-context // page_size)
-    return {
+    sizes = {
         **_heads(model),
         "batch": batch,
         "tokens": batch * new,
@@ -253,11 +262,18 @@ def _paged(random: Random, model: Model) -> Sizes:
         "max_seqlen_q": new,
         "max_seqlen_k": context,
     }
+    return {**sizes, **_stored(sizes)}
+
+
+def _stored(sizes: Sizes) -> Sizes:
+    """What a cache holds; the other sizes decide, so that a seed draws the same ones whatever that is."""
+    return {"stored": torch.float8_e4m3fn} if Random(str(sizes)).random() < CODED else {}
 
 
 def _written(random: Random, model: Model) -> Sizes:
     page_size, tokens = random.choice(PAGES), _between(random, ROWS)
-    return {**_heads(model), "tokens": tokens, "page_size": page_size, "pages": 2 * -(-tokens // page_size)}
+    sizes = {**_heads(model), "tokens": tokens, "page_size": page_size, "pages": 2 * -(-tokens // page_size)}
+    return {**sizes, **_stored(sizes)}
 
 
 def _states(random: Random, model: Model) -> Sizes:
