@@ -142,6 +142,10 @@ def test_a_bundle_that_cannot_be_used_is_reported_once(bundle, compiler, monkeyp
     machine_code(add("other"))
     assert compiler.count == 3
     assert [r.getMessage() for r in caplog.records] == [message]
+    monkeypatch.setenv("OPMUX_NO_JIT", "1")
+    with pytest.raises(KernelMissing) as missing:
+        machine_code(add("another"))
+    assert str(missing.value).splitlines()[2] == f"  bundles: {message.removeprefix('bundle: ')}"
 
 
 def test_a_bundle_for_another_arch_is_passed_over(bundle, compiler, monkeypatch, cache) -> None:

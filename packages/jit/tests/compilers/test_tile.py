@@ -42,6 +42,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tile.Tile:
 
 
 def test_both_steps_get_what_they_need_and_no_toolkit(played, tmp_path, monkeypatch) -> None:
+    assert {"CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"} <= set(tile.NOT_INHERITED)  # where tileiras looks for a toolkit
     for name in tile.NOT_INHERITED:
         monkeypatch.setenv(name, "/usr/local/cuda-11")
     code = played.compile(source(), tmp_path).decode()

@@ -177,6 +177,7 @@ def compile_entry(source: Source, compiler: Compiler, name: str, folder: Path) -
 
 def _missing(source: Source) -> str:
     known = [bundle.label for bundle in bundles.layers()]
+    known += [refusal.removeprefix("bundle: ") for refusal in bundles.refusals()]
     where = f"bundles: {'; '.join(known)}" if known else f"no bundle is named by {bundles.VARIABLE}"
     where += "".join(f"\n  shipped:   {package.label}" for package in shipped.everything())
     return (

@@ -30,13 +30,14 @@ REMEDY = 'pip install "opmux-cutile[compiler]"'
 NOT_INHERITED = (
     "CUDA_HOME",
     "CUDA_PATH",
+    "CUDA_ROOT",
     "CUDA_TILE_DUMP_TILEIR",
     "CUDA_TILE_DUMP_BYTECODE",
     "CUDA_TILE_TESTING_DISABLE_TOKEN_ORDER",
     "CUDA_TILE_TESTING_DISABLE_DIV",
     "EXPERIMENTAL_CUDA_TILE_DEBUG_BUILD",
 )
-"""Variables that change what the compiler does: an older toolkit at ``CUDA_HOME`` makes every compilation fail."""
+"""Variables that change what the compiler does: an older toolkit at one of the first three makes all compilations fail."""
 PATIENCE_S = 300.0
 """How long one kernel may take to compile."""
 
