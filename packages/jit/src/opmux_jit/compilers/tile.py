@@ -37,7 +37,7 @@ NOT_INHERITED = (
     "CUDA_TILE_TESTING_DISABLE_DIV",
     "EXPERIMENTAL_CUDA_TILE_DEBUG_BUILD",
 )
-"""Variables that change what the compiler does: an older toolkit at one of the first three makes all compilations fail."""
+"""Variables that change what the compiler does. An older toolkit at one of the first three makes it fail."""
 PATIENCE_S = 300.0
 """How long one kernel may take to compile."""
 
