@@ -38,6 +38,14 @@ def test_a_space_keeps_the_chunks() -> None:
     assert {(c.parts, c.least, c.mebibytes) for c in found} == {(base.parts, base.least, base.mebibytes)}
 
 
+@pytest.mark.parametrize("arch", ARCHS, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("space", [spaces.fused_space, spaces.fused_float32_space])
+def test_a_space_tries_cublas_where_there_is_one(arch: Any, space: Callable[..., Any]) -> None:
+    found = list(space(arch, {"vocab": 128_256, "hidden": 2048, "bucket(tokens)": 14}))
+    assert {c.by_blas for c in found} == ({False, True} if arch.vendor == "nvidia" else {False})
+    assert {c.product.group for c in found} == {4, 8}
+
+
 def test_bad_configs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^block expected a power of two, got 3$"):
         configs.RowsConfig(block=3, num_warps=1)

@@ -1,6 +1,7 @@
 """Losses on a GPU: against float64 at a real vocabulary's size, and the memory that chunks save."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import opmux
 from opmux.plugin import registered_ops, takers
 from opmux_triton.aot.build import compile_launch
 from opmux_triton.launch import recording
+from opmux_triton.loss import fused_targets
 from opmux_triton.loss.configs import FusedConfig, ProductConfig, RowsConfig
 
 CONFIG = FusedConfig(
@@ -83,6 +85,70 @@ def test_several_chunks_of_a_real_vocabulary(dtype: torch.dtype, reduction: str)
         assert theirs is not None
         apart = torch.linalg.vector_norm(mine.double() - theirs) / torch.linalg.vector_norm(theirs)
         assert apart < (1e-5 if dtype == torch.float32 else 1.5e-2)
+
+
+def gradients_by(
+    x: Tensor, weight: Tensor, target: Tensor, config: FusedConfig, mask: tuple[bool, ...] = (True, True, True)
+) -> tuple[Tensor, ...]:
+    """The loss and the gradients of the sum, in a config."""
+    options: dict[str, Any] = {"ignore_index": -100, "label_smoothing": 0.1, "z_loss": 0.0, "softcap": 0.0}
+    return fused_targets.fused_linear_cross_entropy_gradients(
+        x.detach(), weight.detach(), target, reduction="sum", output_mask=mask, config=config, **options
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [100, 1500], ids=["one chunk", "several"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_cublas_adds_what_the_kernel_adds(dtype: torch.dtype, tokens: int) -> None:
+    """Both sum in float32; they differ where a sum rounds to the next number of 16 bits."""
+    given = rows_and_weight(tokens, 512, 50_257, dtype)
+    kernel = gradients_by(*given, CONFIG)
+    blas = gradients_by(*given, replace(CONFIG, by_blas=True))
+    assert torch.equal(blas[0], kernel[0])
+    assert torch.equal(blas[1], kernel[1])
+    assert blas[2].dtype == dtype
+    torch.testing.assert_close(blas[2], kernel[2], rtol=2**-7, atol=1e-4)
+    apart = torch.linalg.vector_norm(blas[2].double() - kernel[2].double())
+    assert apart < 1e-3 * torch.linalg.vector_norm(kernel[2].double())
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(gradients_by(*given, replace(CONFIG, by_blas=True))[2], kernel[2])
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_cublas_is_given_the_sums_to_add_to(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products that torch has on GPUs only, by its own names and arguments."""
+    seen: list[str] = []
+
+    def mm(one: Tensor, other: Tensor, out_dtype: torch.dtype) -> Tensor:
+        seen.append("first")
+        return (one.double() @ other.double()).to(out_dtype)
+
+    def addmm(sums: Tensor, one: Tensor, other: Tensor, *, out_dtype: torch.dtype, out: Tensor) -> Tensor:
+        assert sums is out
+        assert out.dtype is out_dtype is torch.float32
+        seen.append("added")
+        return out.add_((one.double() @ other.double()).float())
+
+    monkeypatch.setattr(fused_targets, "adds_by_blas", lambda x: True)
+    monkeypatch.setattr(fused_targets.torch, "mm", mm)
+    monkeypatch.setattr(fused_targets.torch, "addmm", addmm)
+    monkeypatch.setattr(fused_targets._Walk, "_replace", lambda *_: None)
+    config = replace(CONFIG, parts=chunks, least=1, by_blas=True)
+    x, weight = torch.randn(384, 8).bfloat16(), torch.randn(24, 8).bfloat16()
+    target = torch.zeros(384, dtype=torch.int64)
+    grad_weight = gradients_by(x, weight, target, config, (False, False, True))[2]
+    logits = opmux.linear(x, weight)
+    assert seen == ["first"] + ["added"] * (chunks - 1)
+    assert grad_weight.dtype is torch.bfloat16
+    torch.testing.assert_close(grad_weight.double(), logits.double().T @ x.double(), rtol=2**-8, atol=1e-3)
+
+
+def test_cublas_adds_on_gpus_only() -> None:
+    assert not fused_targets.adds_by_blas(torch.zeros(1, dtype=torch.bfloat16))
 
 
 @pytest.mark.gpu

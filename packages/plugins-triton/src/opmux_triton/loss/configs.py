@@ -60,6 +60,7 @@ class FusedConfig:
         mebibytes: the logits of a chunk take this much memory at most, unless ``least`` tokens take more.
         rows: the kernels that walk over the logits of a token.
         product: the gradient of the weight.
+        by_blas: whether cuBLAS computes it where it can: on NVIDIA GPUs, for 16-bit rows.
     """
 
     parts: int
@@ -67,6 +68,7 @@ class FusedConfig:
     mebibytes: int
     rows: RowsConfig
     product: ProductConfig
+    by_blas: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "parts", "least", "mebibytes")

@@ -125,7 +125,10 @@ class _Walk:
                     opmux.linear(logits, weight.t(), out=grad_x[first : first + step])
                 if mask[1]:
                     dtype = torch.float32 if step < tokens else of_weight
-                    sums = _add_product(logits, some, sums, dtype, self.config.product)
+                    if self.config.by_blas and adds_by_blas(some):
+                        sums = _add_by_blas(logits, some, sums, dtype)
+                    else:
+                        sums = _add_product(logits, some, sums, dtype, self.config.product)
                 del logits  # before the memory of the next chunk's, or of the result, is taken
         grad_weight = weight.new_empty(0)
         if mask[1]:
@@ -168,6 +171,22 @@ def _add_product(
     tiles = -(-vocab // c.block_m) * -(-hidden // c.block_n)
     launch(weight_kernels.add_product, (tiles,), arguments, meta | c.compiler_options())
     return out
+
+
+def adds_by_blas(x: Tensor) -> bool:
+    """Whether cuBLAS can add a product of such rows in float32, as torch calls it.
+
+    In torch's deterministic mode products of torch's raise an error, unless an environment variable is set.
+    """
+    halves = x.dtype in (torch.bfloat16, torch.float16)
+    return x.is_cuda and halves and torch.version.cuda is not None and not torch.are_deterministic_algorithms_enabled()
+
+
+def _add_by_blas(grads: Tensor, x: Tensor, sums: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """`_add_product` by cuBLAS."""
+    if sums is None:
+        return torch.mm(grads.t(), x, out_dtype=dtype)
+    return torch.addmm(sums, grads.t(), x, out_dtype=sums.dtype, out=sums)
 
 
 def _scaled(

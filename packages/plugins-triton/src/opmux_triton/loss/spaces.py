@@ -28,7 +28,7 @@ gradient_space = _of_rows(configs.gradient_config)
 
 def _of_chunks(function: Callable[[Arch, Mapping[str, Any]], FusedConfig]) -> Callable[..., Iterator[FusedConfig]]:
     def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[FusedConfig]:
-        """Other blocks and other tiles, each by itself; chunks stay, as they decide about memory."""
+        """Other blocks, other tiles and cuBLAS, each by itself; chunks stay, as they decide about memory."""
         base = function(arch, features)
         yield from (replace(base, rows=rows) for rows in _rows(base.rows))
         tiles = variations(
@@ -38,6 +38,9 @@ def _of_chunks(function: Callable[[Arch, Mapping[str, Any]], FusedConfig]) -> Ca
             num_stages=(2, 3, 4),
         )
         yield from (replace(base, product=tile) for tile in tiles if tile != base.product)
+        yield from (replace(base, product=tile) for tile in variations(base.product, group=(4,), num_stages=(3, 4)))
+        if arch.vendor == "nvidia":
+            yield replace(base, by_blas=not base.by_blas)
 
     return space
 
