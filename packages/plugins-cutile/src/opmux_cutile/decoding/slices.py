@@ -42,7 +42,10 @@ def tile_of(config: PagedConfig, q: Tensor, caches: list[Tensor], longest: int, 
         and groups <= ROWS
         and page_size >= SMALLEST_PAGE
         and page_size == power_of_two(page_size)
-        and all(cache.shape[-1] in (64, 128) and cache.dtype == k_cache.dtype for cache in caches)
+        # Keys of 64 numbers with values of 128 spill registers under a cap and a window.
+        and k_cache.shape[-1] == caches[1].shape[-1]
+        and k_cache.shape[-1] in (64, 128)
+        and caches[1].dtype == k_cache.dtype
         and (coded or k_cache.dtype == q.dtype)
         and aligned(q, *caches)
         # The copy engine is given no dim whose elements overlap.
@@ -58,27 +61,25 @@ def words(cache: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def kernel(
-    op: str, tile: AttentionConfig, dtype: str, stored: str, page_size: int, dim: int, width: int, capped: bool,
-    windowed: bool, sinks: str | None, wants_lse: bool, k_scaled: bool, v_scaled: bool, split: bool,
+    op: str, tile: AttentionConfig, dtype: str, stored: str, page_size: int, dim: int, capped: bool, windowed: bool,
+    sinks: str | None, wants_lse: bool, k_scaled: bool, v_scaled: bool, split: bool,
 ) -> TileKernel:  # fmt: skip
     """The kernel for heads and pages of a size."""
     codes = CODES.get(stored, 0)
     held, each = ("int16", 2) if codes else (stored, 1)
-    caches = [
-        Array(held, (None, page_size, None, n // each), (None, None, None, 1), True) for n in (dim, width)
-    ]  # fmt: skip
+    cache = Array(held, (None, page_size, None, dim // each), (None, None, None, 1), True)
     offsets, table = Array("int32", (None,), (1,), False), Array("int32", (None, None), (None, 1), False)
     logits, scale = Array(sinks or "float32", (None,), (None,), False), Array("float32", (None,), (None,), False)
-    sums = Array("float32", (None, None, None, width), (None, None, None, 1), True)
-    out = sums if split else Array(dtype, (None, None, width), (None, None, 1), True)
+    sums = Array("float32", (None, None, None, dim), (None, None, None, 1), True)
+    out = sums if split else Array(dtype, (None, None, dim), (None, None, 1), True)
     lse, parts = Array("float32", (None, None), (None, 1), False), Array("float32", (None,) * 3, (None, None, 1), False)
     late = not codes or page_size >= LATE_PAGE
     sizes = (
-        ROWS, tile.block_n, dim, width, page_size, codes, late, capped, windowed, sinks is not None, wants_lse,
+        ROWS, tile.block_n, dim, dim, page_size, codes, late, capped, windowed, sinks is not None, wants_lse,
         k_scaled, v_scaled, split,
     )  # fmt: skip
     parameters: tuple[Parameter, ...] = (
-        Array(dtype, (None, None, dim), (None, None, 1), True), *caches, offsets, offsets, table, logits, scale, scale,
-        out, lse, parts, parts, *[Scalar("float32")] * 2, *[Scalar("int32")] * 3, *map(Constant, sizes),
+        Array(dtype, (None, None, dim), (None, None, 1), True), cache, cache, offsets, offsets, table, logits, scale,
+        scale, out, lse, parts, parts, *[Scalar("float32")] * 2, *[Scalar("int32")] * 3, *map(Constant, sizes),
     )  # fmt: skip
     return TileKernel(op, MODULE, "decode", parameters, tile.hints)

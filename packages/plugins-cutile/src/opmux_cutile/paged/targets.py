@@ -64,9 +64,7 @@ def _run(
     of_call = None if sinks is None else _name(sinks), wants_lse, k_scale is not None, v_scale is not None, splits > 1
     tile = slices.tile_of(config, q, caches, longest, groups)
     if tile:
-        kernel = slices.kernel(
-            op, tile, _name(q), _name(k_cache), k_cache.shape[1], dim, width, capped, left >= 0, *of_call
-        )
+        kernel = slices.kernel(op, tile, _name(q), _name(k_cache), k_cache.shape[1], dim, capped, left >= 0, *of_call)
         caches, bounds = [slices.words(cache) for cache in caches], bounds[:1]
         table = table if table.stride(1) == 1 else table.contiguous()
     else:
