@@ -170,7 +170,14 @@ def scales(device: str, *shape: int) -> Tensor:
 
 
 def _quantised() -> Iterator[Example]:
-    for m, n, k in ((1, 8, 16), (33, 520, 272), (130, 264, 1040), (300, 2112, 1536), (4096, 4096, 512)):
+    for m, n, k in (
+        (1, 8, 16),
+        (33, 520, 272),
+        (130, 264, 1040),
+        (300, 2112, 1536),
+        (4096, 4096, 512),
+        (3301, 1032, 5264),
+    ):
         blocks = -(-k // 128)
         for kind, of_x, of_w in (
             ("rows", (m, 1), (n, 1)), ("one", (1, 1), (1, 1)), ("blocks", (m, blocks), (-(-n // 128), blocks)),
@@ -282,8 +289,8 @@ PAGED: tuple[tuple[torch.dtype, torch.dtype, tuple[int, ...], tuple[int, ...], d
     (BF16, torch.float8_e5m2, (64, 4, 2, 64, 64), (5, 1, 40), {"window": (64, 64), "causal": False}),
     (FP16, torch.int8, (16, 8, 4, 128, 64), (1, 17, 1), {}),
     (BF16, torch.float8_e5m2, (64, 4, 2, 64, 64), (1, 1, 1), {"window": (64, 64), "causal": False}),
-    (FP16, torch.int8, (32, 8, 4, 128, 64), (1, 0, 1), {"softcap": 5.0}),
-    (BF16, BF16, (128, 8, 2, 64, 128), (1, 1, 1), {"window": (40, 0)}),
+    (FP16, torch.int8, (32, 8, 4, 128, 128), (1, 0, 1), {"softcap": 5.0}),
+    (BF16, BF16, (128, 8, 2, 64, 64), (1, 1, 1), {"window": (40, 0)}),
 )
 """Attention over paged caches that is compared, with its lse and without, decoding, prefill and both."""
 PAGED_LENGTHS = (300, 33, 257)

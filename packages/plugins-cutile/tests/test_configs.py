@@ -22,7 +22,7 @@ from opmux_cutile.quantization.configs import groups_config, groups_space
 from opmux_cutile.quantization.configs import rows_config as quantised_rows_config
 from opmux_cutile.quantization.configs import rows_space as quantised_rows_space
 from opmux_cutile.rope.configs import RopeConfig, rope_config, rope_space
-from opmux_cutile.scaled.configs import scaled_config, scaled_space
+from opmux_cutile.scaled.configs import ScaledConfig, scaled_config, scaled_space
 from opmux_cutile.tiles import power_of_two, whole_vectors
 
 ARCH = parse_arch("sm_90")
@@ -105,6 +105,8 @@ def test_the_space_has_the_choice_and_fits() -> None:
         (AttentionConfig, (100, 64), "block_m expected one of 16, 32, 64, 128, 256, got 100"),
         (AttentionConfig, (64, 64, 5), "warps expected one of 0, 4, 8, got 5"),
         (LinearConfig, (100, 64, 64), "block_m expected one of 16, 32, 64, 128, 256, got 100"),
+        (ScaledConfig, (64, 64, 128, 0, 1, 8, True), "block_n, block_k expected 128, 128 where turned, got 64, 128"),
+        (ScaledConfig, (64, 128, 128, 0, 1, 8, False, 2), "occupancy expected 0, or up to 8 where turned, got 2"),
         (LinearConfig, (256, 256, 64), r"block_m \* block_n expected 32768 or less for 1 ctas"),
     ],
 )
@@ -142,8 +144,11 @@ def test_products_of_codes_step_by_128(rows, block) -> None:
     found = scaled_config(ARCH, features)
     assert (found.block_m, found.block_n, found.block_k) == (*block, 128)
     of_blocks = scaled_config(ARCH, features | {"k_blocks": 4})
-    large = LinearConfig(128, 128, 128, 8)
-    assert of_blocks == (LinearConfig(256, 128, 128, 8, 2) if rows == 8192 else large)
+    large = ScaledConfig(128, 128, 128, 8)
+    assert of_blocks == (ScaledConfig(256, 128, 128, 8, 2) if rows == 8192 else large)
+    long = scaled_config(ARCH, features | {"k": 7168, "k_blocks": 56})
+    assert long == (ScaledConfig(64, 128, 128, group=16, turned=True, occupancy=2) if rows == 8192 else large)
+    assert not scaled_config(parse_arch("sm_100"), features | {"k": 7168, "k_blocks": 56}).turned
     tried = list(scaled_space(ARCH, features | {"k_blocks": 4}))
     assert of_blocks in tried
     assert all(config.block_m > 32 for config in tried)  # wrong on an H200

@@ -174,6 +174,22 @@ def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
+def test_long_products_with_scales_of_blocks_are_turned_and_use_no_local_memory(tmp_path) -> None:
+    codes, of_x, of_w = (
+        meta(4096, 7168, dtype=torch.float8_e4m3fn),
+        meta(4096, 56, dtype=FP32),
+        meta(32, 56, dtype=FP32),
+    )
+    for bias in (None, meta(4096)):
+        wanted = kernel("scaled_linear", codes, codes, of_x, of_w, bias, out_dtype=torch.bfloat16)
+        assert wanted.module == "opmux_cutile.scaled.turned.kernels"
+        found = compiled(wanted, "sm_90", tmp_path)
+        assert found.parameters == layout(wanted.letters)
+        assert found.opcodes["QGMMA.64x64x32.F32.E4M3.E4M3"] > 0
+        assert found.count("UTMALDG") > 0
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("arch", "stored"),
     [*((arch, torch.bfloat16) for arch in ARCHS), *((arch, torch.float8_e4m3fn) for arch in ARCHS[1:])],

@@ -13,8 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from cases import Example, checked
 from on_gpu import difference, outputs
 
+import opmux
+from opmux.plugin import takers
 from opmux_cutile.paged import targets as paged
 from opmux_cutile.paged.targets import splits_of
+from opmux_cutile.scaled.configs import TURNED
 
 MOST_ELEMENTS = 1 << 20
 """Of a call's tensors together: more take too long where every block is played."""
@@ -52,3 +55,16 @@ def test_keys_of_paged_caches_are_split_where_blocks_are_few(monkeypatch: pytest
     for example in CALLS["paged_attention_lse"][::2]:
         compare(example)
     assert max(counted) == 2  # of at least 256 keys each
+
+
+@pytest.mark.parametrize("kind", ["blocks", "groups"])
+@pytest.mark.parametrize("text", ["33x520x272", "130x264x1040"])
+def test_products_of_codes_are_right_turned(text: str, kind: str) -> None:
+    """Rows of w and rows of x change places; with scales of groups of w's rows another kernel takes the call."""
+    (example,) = (example for example in CALLS["scaled_linear"] if example.text == f"{text} {kind}")
+    tensors = example.make("cpu")
+    with torch.no_grad(), on("sm_90"):
+        (taker,) = takers(opmux.scaled_linear, *tensors, arch="sm_90", backend="cutile", **example.options)
+        found = taker.bound(TURNED)(*tensors, **taker.call.options)
+    (wanted,) = outputs(example, "reference", "cpu")
+    assert not difference(example, found, wanted)

@@ -40,7 +40,7 @@ RECORDS = (
         ),
         features=(Bucket("m", per_octave=8), Exact("n"), Exact("k"), Exact("k_blocks")),
         config="opmux_cutile.scaled.configs:scaled_config",
-        config_schema="opmux_cutile.products.configs:LinearConfig",
+        config_schema="opmux_cutile.scaled.configs:ScaledConfig",
         space="opmux_cutile.scaled.configs:scaled_space",
         capturable=True,
         deterministic=True,

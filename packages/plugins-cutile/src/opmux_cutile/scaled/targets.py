@@ -7,17 +7,18 @@ from torch import Tensor
 
 from opmux_cutile.launching import TileKernel, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant, Parameter
-from opmux_cutile.products.configs import LinearConfig
 from opmux_cutile.products.targets import apart, units_of, within
 from opmux_cutile.replaying import kept
+from opmux_cutile.scaled.configs import PAIRED, ScaledConfig
 
 MODULE = "opmux_cutile.scaled.kernels"
+TURNED_MODULE = "opmux_cutile.scaled.turned.kernels"
 
 
 @kept
 def scaled_linear(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype,
-    config: LinearConfig,
+    config: ScaledConfig,
 ) -> Tensor:  # fmt: skip
     """The op `scaled_linear`. The shapes of the scales tell whether they are of rows, of all, or of 128 columns."""
     if x_scale.shape[-1] == 1 and len(w_scale) in (1, len(w)):
@@ -27,12 +28,14 @@ def scaled_linear(
 
 def _run(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, w_rows: int, out_dtype: torch.dtype,
-    config: LinearConfig,
+    config: ScaledConfig,
 ) -> Tensor:  # fmt: skip
     n, k = w.shape
     y = x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
     if not y.numel():
         return y
+    if config.turned and w_rows != config.block_n:
+        config = PAIRED
     kernel = _kernel(config, _name(x), "float32" if bias is None else _name(bias), _name(y), w_rows, bias is not None)
     across = -(-n // config.block_n)
     most = max(units_of(y.get_device()) // config.ctas, 1)
@@ -44,7 +47,7 @@ def _run(
     for x_part, y_part in parts:
         tiles = -(-len(x_part) // config.block_m) * across
         scale = scales[first : first + len(x_part)]
-        launch(kernel, (min(tiles, most), 1, 1), x_part, w, scale, w_scale, shift, y_part)
+        launch(kernel, (tiles if config.turned else min(tiles, most), 1, 1), x_part, w, scale, w_scale, shift, y_part)
         first += len(x_part)
     return y
 
@@ -54,10 +57,12 @@ def _name(x: Tensor) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _kernel(config: LinearConfig, codes: str, bias: str, out: str, w_rows: int, biased: bool) -> TileKernel:
+def _kernel(config: ScaledConfig, codes: str, bias: str, out: str, w_rows: int, biased: bool) -> TileKernel:
     """The kernel for products of any sizes."""
     matrix, result = Array(codes, (None, None), (None, 1), True), Array(out, (None, None), (None, 1), True)
     scale, shift = Array("float32", (None, None), (None, None), False), Array(bias, (None,), (1,), False)
-    sizes = (config.block_m, config.block_n, config.block_k, config.group, w_rows, biased)
+    of_w = () if config.turned else (w_rows,)
+    sizes = (config.block_m, config.block_n, config.block_k, config.group, *of_w, biased)
     parameters: tuple[Parameter, ...] = (matrix, matrix, scale, scale, shift, result, *map(Constant, sizes))
-    return TileKernel("scaled_linear", MODULE, "scaled_linear", parameters, config.hints)
+    module = TURNED_MODULE if config.turned else MODULE
+    return TileKernel("scaled_linear", module, "scaled_linear", parameters, config.hints)
