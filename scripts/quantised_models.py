@@ -1,7 +1,8 @@
 """The section on whole models of docs/benchmarks/quantised.md: quantised ones, and a mixture of experts.
 
 ``models_fp8.json`` and ``mixture.json`` in ``data/quantised`` are what jobs ``llama-8b-fp8``, ``qwen3-4b-fp8`` and
-``mixture`` of .ci/figures wrote: packages/transformers/benchmarks/models.py does the work.
+``mixture`` of .ci/figures wrote: packages/transformers/benchmarks/models.py does the work. ``models_fp8_own.json`` is
+of a run that had the kernels of transformers' own fp8, by ``--hf-path``, and has rows in fp8 alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from models_page import Work
 from page_parts import number, ratio, table
 
-FILES = {"models_fp8": 2048, "mixture": 4096}
+FILES = {"models_fp8": 2048, "models_fp8_own": 2048, "mixture": 4096}
 """The files that this section shows, where they are there, and the tokens of a prompt in each."""
 OURS, FP8, THEIRS = "opmux", "opmux fp8", "hf fp8"
 """How the names of rows begin: patched ones, patched ones in fp8, and fp8 as transformers calls it."""

@@ -30,7 +30,7 @@ def page(program: ModuleType, tmp_path: Path) -> Callable[..., str]:
 
     def made(**others: Any) -> str:
         shutil.copytree(FIGURES / "data", tmp_path / "data")
-        for models in ("models_fp8", "mixture"):
+        for models in ("models_fp8", "models_fp8_own", "mixture"):
             (tmp_path / "data" / "quantised" / f"{models}.json").unlink(missing_ok=True)
         for name, content in others.items():
             (tmp_path / "data" / "quantised" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
@@ -100,6 +100,18 @@ def test_quantised_models_are_compared_with_bfloat16_and_with_transformers_own(p
     assert "| 1.32 | a-model | prefill 2048 | opmux fp8 token | 132 | 2.2 |  |" in section
     assert "| - | a-model | decode 256, batch 8 | hf fp8 | - | - | failed: `too / slow` |" in section
     assert "| - | a-model | decode 256, batch 1 | opmux fp8 | 5 | 2.2 |  |" in section
+
+
+def test_a_run_with_transformers_own_kernels_is_compared_in_itself(page: Callable[..., str]) -> None:
+    """Its rows in fp8 are not divided by those in bfloat16 of another run, nor by rows that failed there."""
+    before = {"compiled": 100.0, "hf fp8": {"failed": "no kernels"}, "opmux fp8": 130.0}
+    own = models(decode_8={"hf fp8": 50.0, "hf fp8 compiled": 100.0, "opmux fp8 graph": 115.0})
+    text = page(models_fp8=models(decode_8=before), models_fp8_own={**own, "versions": {"some-gemm": "2.5"}})
+    section = text.partition("## Models\n")[2]
+    assert "- a-model, decode 256, batch 8: fp8 over transformers' own, best rows: 1.15, **missed** 1.20: " in section
+    assert section.count("- a-model") == 2
+    assert "a GPU, some-gemm 2.5." in section
+    assert "| - | a-model | decode 256, batch 8 | hf fp8 compiled | 100 | 2.2 |  |" in section
 
 
 def test_a_patched_mixture_is_compared_with_the_best_experts_function(page: Callable[..., str]) -> None:

@@ -4,7 +4,9 @@ Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for
 where they are installed and patch the family, patched by opmux (eager), and patched under torch.compile or captured as
 a CUDA graph. Mixtures of experts decode with the first two once more with the experts function that transformers'
 ``generate`` takes for decoding (batched), where the others have the one it takes by default (grouped). Rows with fp8 in
-their name are quantised models, for inference; they run where --rows names them.
+their name are quantised models, for inference; they run where --rows names them. Those of transformers itself need the
+kernels that it gets from a hub. Where there is none, --hf-path names folders that these rows alone import from, and the
+variable LOCAL_KERNELS of the package ``kernels`` the folders of the kernels.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
 every round has all kinds of work and all rows under the same clocks, and memory is freed after each turn: in training,
@@ -426,8 +428,9 @@ def say(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any) -> None:
-    """A row's process: make the model, then measure what is asked for."""
+def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any, folders: Sequence[str] = ()) -> None:
+    """A row's process: make the model, then measure what is asked for. Folders come first in the path of imports."""
+    sys.path[:0] = folders
     try:
         row = Row(name, model_name, Settings(tiny, steps, model_name))
         pipe.send(("ready", None))
@@ -462,7 +465,8 @@ class Workers:
         asked = time.monotonic()
         for name in rows:
             here, there = context.Pipe()
-            given = (name, model_name, arguments.tiny, arguments.steps, there)
+            folders = arguments.hf_path if name.startswith("hf") else ()
+            given = (name, model_name, arguments.tiny, arguments.steps, there, folders)
             process = context.Process(target=work_in_turns, args=given, daemon=True)
             process.start()
             self.running[name] = (process, here)
@@ -536,6 +540,7 @@ def environment(arguments: argparse.Namespace) -> dict[str, Any]:
     ):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
+    versions |= {found.name: found.version for found in importlib.metadata.distributions(path=arguments.hf_path)}
     device, dtype = ("cpu", "float32") if arguments.tiny else (torch.cuda.get_device_name(), "bfloat16")
     steps = Settings(arguments.tiny, arguments.steps).new
     return {"versions": versions, "device": device, "dtype": dtype, "steps": steps}
@@ -691,6 +696,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--join", type=Path, nargs="+", default=[], help="measure nothing: add these files to --json")
     parser.add_argument("--tiny", action="store_true", help="small models on the CPU")
+    parser.add_argument(
+        "--hf-path", nargs="+", default=[], help="folders that only rows of transformers' fp8 import from"
+    )
     arguments = parser.parse_args()
     if arguments.join:
         if arguments.json is None:

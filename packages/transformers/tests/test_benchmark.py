@@ -331,3 +331,43 @@ def test_rows_in_fp8_are_quantised_and_patched(program: ModuleType) -> None:
         assert found["tokens_per_second"] > 0
         assert {"quantize", "scaled_linear", "paged_attention"} <= {row.op for row in traced.rows}
     assert set(program.PLAIN_ROWS) | set(program.FP8_ROWS) == set(program.ROWS)
+
+
+def test_only_rows_of_transformers_itself_import_from_the_given_folders(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    class Process:
+        def __init__(self, target: Any, args: tuple[Any, ...], daemon: bool) -> None:
+            given[args[0]], self.pipe = args[5], args[4]
+
+        def start(self) -> None:
+            self.pipe.send(("ready", None))
+
+    context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
+    monkeypatch.setattr(program.multiprocessing, "get_context", lambda kind: context)
+    rows = ["hf fp8", "hf fp8 compiled", "opmux fp8", "compiled"]
+    program.Workers("llama-1b", rows, argparse.Namespace(limit=9.0, tiny=True, steps=4, hf_path=["/there"]))
+    assert given == {"hf fp8": ["/there"], "hf fp8 compiled": ["/there"], "opmux fp8": (), "compiled": ()}
+
+
+def test_a_row_imports_from_its_folders_first(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[list[str]] = []
+    monkeypatch.setattr(sys, "path", ["/here"])
+    monkeypatch.setattr(program, "Row", lambda *_: paths.append([*sys.path]))
+    pipe = SimpleNamespace(recv=lambda: None, send=lambda _: None)
+    program.work_in_turns("hf fp8", "llama-1b", True, 4, pipe, ["/there", "/there/too"])
+    assert paths == [["/there", "/there/too", "/here"]]
+
+
+def test_versions_in_the_given_folders_are_told(program: ModuleType, tmp_path: Path) -> None:
+    for name, version in (("kernels", "0.16.2"), ("some-gemm", "2.5")):
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    told = {
+        at: program.environment(argparse.Namespace(tiny=True, steps=4, hf_path=at and [str(tmp_path)]))["versions"]
+        for at in ((), "there")
+    }
+    assert told["there"] == {**told[()], "kernels": "0.16.2", "some-gemm": "2.5"}
