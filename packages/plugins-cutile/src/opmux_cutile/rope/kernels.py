@@ -12,16 +12,28 @@ def rotate(
     HEADS: ct.Constant[int], INTERLEAVED: ct.Constant[bool],
     REST: ct.Constant[int],
 ):  # fmt: skip
-    """Rotate every head of the tokens: `tokens` is (TOKENS, 1, 1), `pairs` (1, 1, PAIRS), the tables' rows between."""
+    """Rotate every head of the tokens: `tokens` is (TOKENS, 1, 1), `pairs` (1, 1, PAIRS), the tables' rows between.
+
+    Where whole heads are rotated, the next ones are read before some are computed.
+    """
+    if INTERLEAVED:
+        left, right = 2 * pairs, 2 * pairs + 1
+    else:
+        left, right = pairs, half + pairs
+    mask = pairs < half
+    first = ct.arange(HEADS, dtype=ct.int32)[None, :, None]
+    if REST == 0:
+        next_a = ct.gather(x, (tokens, first, left), mask=mask)
+        next_b = ct.gather(x, (tokens, first, right), mask=mask)
     for group in range(ct.cdiv(x.shape[1], HEADS)):
-        heads = group * HEADS + ct.arange(HEADS, dtype=ct.int32)[None, :, None]
-        if INTERLEAVED:
-            left, right = 2 * pairs, 2 * pairs + 1
+        heads = group * HEADS + first
+        if REST:
+            a, b = ct.gather(x, (tokens, heads, left), mask=mask), ct.gather(x, (tokens, heads, right), mask=mask)
         else:
-            left, right = pairs, half + pairs
-        mask = pairs < half
-        a = ct.gather(x, (tokens, heads, left), mask=mask).astype(ct.float32)
-        b = ct.gather(x, (tokens, heads, right), mask=mask).astype(ct.float32)
+            a, b = next_a, next_b
+            next_a = ct.gather(x, (tokens, heads + HEADS, left), mask=mask)
+            next_b = ct.gather(x, (tokens, heads + HEADS, right), mask=mask)
+        a, b = a.astype(ct.float32), b.astype(ct.float32)
         ct.scatter(y, (tokens, heads, left), (a * cosines - b * sines).astype(y.dtype), mask=mask)
         ct.scatter(y, (tokens, heads, right), (b * cosines + a * sines).astype(y.dtype), mask=mask)
         if REST:
