@@ -1,6 +1,7 @@
 """One rank of `test_sharding`: ``python -m sharded RANK RANKS FOLDER``.
 
-Its quantised model holds a part of every parameter, and trains what a whole one trains.
+Its models hold a part of every parameter, and train what whole ones train: one is quantised, and one computes the
+results of its gates again in the backward pass.
 """
 
 import gc
@@ -13,6 +14,7 @@ from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import opmux
 import opmux_transformers
 
 
@@ -29,17 +31,22 @@ def trained(of: Any) -> list[Tensor]:
     return [*found, logits(of.eval(), ids())]
 
 
-def compare(ranks: int) -> None:
+def compare(ranks: int, **options: Any) -> None:
     """Train a sharded model and a whole one: every rank gets the same tokens, so that the averages are the same."""
     whole, part = model(), model()
     for of in (whole, part):
-        opmux_transformers.patch(of, quantize="fp8")
+        opmux_transformers.patch(of, **options)
     mesh = init_device_mesh("cpu", (ranks,))
     for layer in part.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(part, mesh=mesh)
-    for own, other in zip(trained(part), trained(whole), strict=True):
+    with opmux.trace() as trace:
+        sharded = trained(part)
+    for own, other in zip(sharded, trained(whole), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-3)
+    if "recompute" in options:
+        calls = {row.op: row.calls for row in trace.rows}
+        assert calls["silu_mul"] == 2 * calls["silu_mul_backward"] + 2, calls  # in each layer, and for the logits
 
 
 def work(rank: int, ranks: int, folder: str) -> None:
@@ -47,7 +54,8 @@ def work(rank: int, ranks: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     try:
-        compare(ranks)
+        compare(ranks, quantize="fp8")
+        compare(ranks, recompute=True)
     finally:
         # Sharded models hold the group's threads, in cycles: where they outlive it, a process may abort at its end.
         gc.collect()

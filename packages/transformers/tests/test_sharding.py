@@ -1,4 +1,4 @@
-"""FSDP2 on gloo: what a quantised model trains in two processes is what it trains in one."""
+"""FSDP2 on gloo: what a model trains in two processes is what it trains in one."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 RANKS = 2
 
 
-def test_a_quantised_model_that_is_sharded_trains_alike(tmp_path: Path) -> None:
+def test_a_model_that_is_sharded_trains_alike(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
