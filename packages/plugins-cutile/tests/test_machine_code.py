@@ -180,6 +180,10 @@ def test_long_products_with_scales_of_blocks_are_turned_and_use_no_local_memory(
         meta(4096, 56, dtype=FP32),
         meta(32, 56, dtype=FP32),
     )
+    wanted = kernel("scaled_linear", codes, codes, of_x, of_x, meta(4096), out_dtype=torch.bfloat16)
+    assert wanted.module == "opmux_cutile.scaled.kernels"
+    found = compiled(wanted, "sm_90", tmp_path)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
     for bias in (None, meta(4096)):
         wanted = kernel("scaled_linear", codes, codes, of_x, of_w, bias, out_dtype=torch.bfloat16)
         assert wanted.module == "opmux_cutile.scaled.turned.kernels"

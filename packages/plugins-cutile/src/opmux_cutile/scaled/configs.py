@@ -14,7 +14,7 @@ class ScaledConfig(LinearConfig):
 
     Attributes:
         turned: whether products with scales of blocks of w are computed as w x^T, a tile for each block; others are
-            computed with `PAIRED` then. `block_n` and `block_k` are 128.
+            computed with `LARGE` then. `block_n` and `block_k` are 128.
         occupancy: blocks that the compiler is to make room for on a multiprocessor, where `turned`.
     """
 

@@ -9,7 +9,7 @@ from opmux_cutile.launching import TileKernel, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant, Parameter
 from opmux_cutile.products.targets import apart, units_of, within
 from opmux_cutile.replaying import kept
-from opmux_cutile.scaled.configs import PAIRED, ScaledConfig
+from opmux_cutile.scaled.configs import LARGE, PAIRED, ScaledConfig
 
 MODULE = "opmux_cutile.scaled.kernels"
 TURNED_MODULE = "opmux_cutile.scaled.turned.kernels"
@@ -34,8 +34,8 @@ def _run(
     y = x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
     if not y.numel():
         return y
-    if config.turned and w_rows != config.block_n:
-        config = PAIRED
+    if w_rows == 1 and (config.turned or (config == PAIRED and bias is not None)):
+        config = LARGE  # the turned kernel takes blocks of w; with two blocks of the grid a bias spills registers
     kernel = _kernel(config, _name(x), "float32" if bias is None else _name(bias), _name(y), w_rows, bias is not None)
     across = -(-n // config.block_n)
     most = max(units_of(y.get_device()) // config.ctas, 1)
