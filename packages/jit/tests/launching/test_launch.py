@@ -11,7 +11,7 @@ import torch
 from kernels import Counting
 
 from opmux.plugin import BackendFault, BuildFailed, InvalidArgument
-from opmux_jit import LaunchFailed, LoadFailed, Source
+from opmux_jit import Entry, LaunchFailed, LoadFailed, Source
 from opmux_jit.compilers import choice
 from opmux_jit.launching import Address, MapOf, Module, device, devices, load
 from opmux_jit.native.library import launcher
@@ -293,6 +293,19 @@ def test_a_driver_that_is_too_old_for_the_code_is_said(driver, make, code) -> No
         "  code:      for sm_90, by nvrtc 13.5",
         "  try:       update the driver, or compile with a toolkit that is no newer than it "
         '(pip install "nvidia-cuda-nvrtc==X"), or for this GPU\'s own arch',
+    ]
+
+
+def test_code_of_cuda_tile_has_a_compiler_of_its_own_to_be_older(driver) -> None:
+    driver.version(12080)
+    source = Source("norm", "# a kernel", "sm_90", language="cutile")
+    driver.fail("load", 200)
+    with pytest.raises(LoadFailed) as caught:
+        Module(Entry("norm", source, "cutile 1.7.0", b"norm 4\0"), device(0, "nvidia"))
+    assert str(caught.value).splitlines()[2:] == [
+        "  code:      for sm_90, by cutile 1.7.0",
+        "  try:       update the driver, or compile with a toolkit that is no newer than it "
+        '(pip install "nvidia-cuda-tileiras==X" "nvidia-cuda-nvcc==X" "nvidia-nvvm==X"), or for this GPU\'s own arch',
     ]
 
 

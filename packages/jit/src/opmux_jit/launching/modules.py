@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from opmux_jit.cache.entry import Entry
+from opmux_jit.compilers import tile
 from opmux_jit.errors import LoadFailed
 from opmux_jit.launching.devices import Device
 from opmux_jit.native.library import launcher
@@ -66,11 +67,14 @@ class Module:
         if number not in TOO_NEW[self.device.vendor]:
             return text
         lines = [text, f"  driver:    {self.device.driver.library}, for toolkits up to {self.device.driver_version}"]
+        packages = '"nvidia-cuda-nvrtc==X"'
         if isinstance(code, Entry):
             lines.append(f"  code:      for {code.source.arch}, by {code.compiler}")
+            if code.source.language == tile.NAME:
+                packages = " ".join(f'"{part}==X"' for part in tile.PARTS)
         lines.append(
             "  try:       update the driver, or compile with a toolkit that is no newer than it "
-            '(pip install "nvidia-cuda-nvrtc==X"), or for this GPU\'s own arch'
+            f"(pip install {packages}), or for this GPU's own arch"
             if self.device.vendor == "nvidia"
             else "  try:       compile for this GPU's own arch, or update ROCm"
         )
