@@ -111,6 +111,22 @@ def test_training_is_held_against_liger_in_rate_and_memory(
     ]
 
 
+def test_the_row_that_recomputes_is_held_against_ligers_memory(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TO_LIGER", {("small", "training"): 1.12})
+    found = rows(eager=100, liger=120, opmux=131, opmux_recompute=130, opmux_compiled=140)
+    found["opmux"]["peak_gib"] = 2.0
+    folder = folder_of(tmp_path, training=found)
+    page = module.models_page(folder)
+    assert rows_of(page, "training 4 x 2048 | opmux recompute") == [
+        "| 1.08 | 1.30 | training 4 x 2048 | opmux recompute | 130 | 1.2 | 1.00 of 1.0 x liger in peak memory: met |"
+    ]
+    assert "memory" not in rows_of(page, "training 4 x 2048 | opmux |")[0]
+    assert "recompute" not in "".join(rows_of(page, "prefill"))
+    assert ">opmux recompute</text>" in module.models_plot(folder)
+
+
 def test_models_that_were_not_measured_are_named(module: ModuleType, tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     about = folder / "data" / "about.toml"

@@ -1,10 +1,11 @@
 """End-to-end figures: whole models of two shapes, patched and unpatched, in one run.
 
 Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for decode), with Liger and with TileGym
-where they are installed and patch the family, patched by opmux (eager), and patched under torch.compile or captured as
-a CUDA graph. Mixtures of experts decode with the first two once more with the experts function that transformers'
-``generate`` takes for decoding (batched), where the others have the one it takes by default (grouped). Rows with fp8 in
-their name are quantised models, for inference; they run where --rows names them. Those of transformers itself need the
+where they are installed and patch the family, patched by opmux (eager; for training also with recompute=True), and
+patched under torch.compile or captured as a CUDA graph. Mixtures of experts decode with the first two once more with
+the experts function that transformers' ``generate`` takes for decoding (batched), where the others have the one it
+takes by default (grouped). Rows with fp8 in their name are quantised models, for inference; they run where --rows names
+them. Those of transformers itself need the
 kernels that it gets from a hub. Where there is none, --hf-path names folders that these rows alone import from, and the
 variable LOCAL_KERNELS of the package ``kernels`` the folders of the kernels.
 
@@ -38,8 +39,8 @@ from pathlib import Path
 from typing import Any
 
 PLAIN_ROWS = (
-    "eager", "compiled", "eager batched", "compiled batched", "liger", "tilegym", "opmux", "opmux compiled",
-    "opmux graph",
+    "eager", "compiled", "eager batched", "compiled batched", "liger", "tilegym", "opmux", "opmux recompute",
+    "opmux compiled", "opmux graph",
 )  # fmt: skip
 FP8_ROWS = (
     "hf fp8", "hf fp8 compiled", "opmux fp8", "opmux fp8 compiled", "opmux fp8 graph", "opmux fp8 token",
@@ -127,9 +128,12 @@ def shrink(config: Any) -> Any:
 
 def fits_work(name: str, model_name: str, work: str) -> bool:
     """Whether a row does such work: transformers' batched experts copy a weight for every token, which is for decoding
-    and needs a mixture; training is not captured, and models in fp8 are for inference."""
+    and needs a mixture; training is not captured, and models in fp8 are for inference; only training keeps anything
+    that could be computed again."""
     if name.endswith("batched"):
         return model_name == MIXTURE and work.startswith("decode")
+    if name.endswith("recompute"):
+        return work == "training"
     return work != "training" or not ("graph" in name or "fp8" in name)
 
 
@@ -231,7 +235,7 @@ class Row:
             return
         import opmux_transformers
 
-        report = opmux_transformers.patch(self.model)
+        report = opmux_transformers.patch(self.model, recompute=self.name.endswith("recompute"))
         left = {row.kind for row in report.left()} - {"residual"}
         if left:
             raise RuntimeError(f"opmux left {sorted(left)} alone:\n{report}")

@@ -333,6 +333,15 @@ def test_rows_in_fp8_are_quantised_and_patched(program: ModuleType) -> None:
     assert set(program.PLAIN_ROWS) | set(program.FP8_ROWS) == set(program.ROWS)
 
 
+def test_the_row_that_recomputes_trains_only(program: ModuleType) -> None:
+    assert [work for work in program.WORK if program.fits_work("opmux recompute", "llama-1b", work)] == ["training"]
+    row = program.Row("opmux recompute", "llama-1b", program.Settings(True, 4, "llama-1b"))
+    with opmux.trace() as traced, row.train() as (_, step, *_):
+        step()
+    calls = {found.op: found.calls for found in traced.rows}
+    assert calls["silu_mul"] == 2 * calls["silu_mul_backward"]
+
+
 def test_only_rows_of_transformers_itself_import_from_the_given_folders(
     program: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
