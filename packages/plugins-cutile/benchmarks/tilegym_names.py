@@ -157,8 +157,8 @@ ROWS = (
     Row(
         "gemma_attention", HEADS,
         lambda ops, q, k, v: ops.gemma_attention(q, k, v, window_size=32, soft_cap=20.0, is_causal=True),
-        lambda q, k, v: _dense(q, k, v, causal=True, window=(31, 0), softcap=20.0),
-        lambda q, k, v: _softmaxed(q, k, v, window=32, cap=20.0),
+        lambda q, k, v: _dense(q, k, v, causal=True, window=(32, 0), softcap=20.0),
+        lambda q, k, v: _softmaxed(q, k, v, window=33, cap=20.0),  # its own key and 32 before it
     ),
     Row(
         "attention_sink",
