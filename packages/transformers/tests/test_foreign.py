@@ -2,6 +2,7 @@
 
 import copy
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from samples import LLAMA, SIZES, agree, model, pair, reasons
 from torch import nn
 
 import opmux_transformers
+from opmux_transformers.foreign import behind
 
 
 def test_a_model_patched_by_another_library_on_its_instances() -> None:
@@ -58,6 +60,64 @@ def test_a_rotation_patched_by_another_library(monkeypatch) -> None:
     assert set(reasons(report, "rope").values()) == {"already patched: apply_rotary_pos_emb comes from other_library"}
     assert report.replaced("attention") == 2
     agree(patched, plain)
+
+
+def hub_function(function: Any) -> nn.Module:
+    """A module in the place of a function, as the package kernels makes them for transformers."""
+
+    class Func(nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+    Func.__module__ = "kernels.layer.layer"
+    return Func()
+
+
+def test_a_rotation_that_a_hub_may_replace(monkeypatch) -> None:
+    source = transformers.models.llama.modeling_llama
+    own = source.apply_rotary_pos_emb
+    held = hub_function(own)
+    assert behind(held) is own
+    monkeypatch.setattr(source, "apply_rotary_pos_emb", held)
+    plain, patched = pair()
+    report = opmux_transformers.patch(patched)
+    assert report.replaced("rope") == 2
+    assert report.replaced("rope tables") == 1
+    agree(patched, plain)
+
+
+def test_a_rotation_that_a_hub_has_replaced(monkeypatch) -> None:
+    source = transformers.models.llama.modeling_llama
+    own = source.apply_rotary_pos_emb
+    held = hub_function(own)
+    held.forward = lambda *args, **kwargs: tuple(1.5 * x for x in own(*args, **kwargs))
+    assert behind(held) is held
+    monkeypatch.setattr(source, "apply_rotary_pos_emb", held)
+    plain, patched = pair()
+    report = opmux_transformers.patch(patched)
+    assert report.replaced("rope") == 0
+    assert report.replaced("attention") == 2
+    agree(patched, plain)
+
+
+def test_a_module_that_computes_otherwise_than_what_it_holds(monkeypatch) -> None:
+    source = transformers.models.llama.modeling_llama
+    own = source.apply_rotary_pos_emb
+
+    class Scaled(nn.Module):
+        def forward(self, *args: Any) -> Any:
+            return tuple(1.5 * x for x in own(*args))
+
+    monkeypatch.setattr(source, "apply_rotary_pos_emb", Scaled())
+    plain, patched = pair()
+    report = opmux_transformers.patch(patched)
+    assert report.replaced("rope") == 0
+    agree(patched, plain)
+
+
+@pytest.mark.parametrize("function", [None, len, nn.Linear(2, 2), lambda: None])
+def test_what_stands_for_itself(function: Any) -> None:
+    assert behind(function) is function
 
 
 KERNELS = """

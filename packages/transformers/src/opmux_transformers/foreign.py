@@ -73,6 +73,20 @@ def whose_hooks(module: nn.Module) -> str | None:
     return f"hooks see its input or output: {', '.join(names)}" if names else None
 
 
+def behind(function: Any) -> Any:
+    """The function that a module calls which stands in its place, or the given object if it is anything else.
+
+    Where the package ``kernels`` is installed, transformers makes such modules of functions that a hub's kernel may
+    replace. One whose forward was replaced is given back as it is.
+    """
+    if not isinstance(function, nn.Module) or "forward" in vars(function):
+        return function
+    forward = type(function).forward
+    held = inspect.getclosurevars(forward).nonlocals if inspect.isfunction(forward) else {}
+    functions = [value for value in held.values() if inspect.isfunction(value)]
+    return functions[0] if len(functions) == 1 else function
+
+
 def home_package(function: Any) -> str:
     """The top-level package that a function or callable was defined in."""
     home = getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None)

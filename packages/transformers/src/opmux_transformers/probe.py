@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from opmux_transformers import agreement, attention
-from opmux_transformers.foreign import whose_forward
+from opmux_transformers.foreign import behind, whose_forward
 from opmux_transformers.survey import Survey
 from opmux_transformers.tables import make
 from opmux_transformers.trial import Trial, still
@@ -68,7 +68,7 @@ def rotary_functions(forward: Any) -> dict[str, Callable[..., Any]]:
     """The globals of a forward that look like a rotary function by their parameters."""
     found = {}
     for name in forward.__code__.co_names:
-        function = forward.__globals__.get(name)
+        function = behind(forward.__globals__.get(name))
         if callable(function) and not isinstance(function, type) and rotary_form(function) is not None:
             found[name] = function
     return found
