@@ -269,7 +269,7 @@ class Machine:
             "gl": gl, "tl": gl, "mbarrier": mbarrier, "tma": SimpleNamespace(store_wait=store_wait),
             "load_block": load_block, "store_block": store_block, "fence_async_shared": lambda: None,
             "warpgroup_mma": warpgroup_mma, "warpgroup_mma_wait": warpgroup_mma_wait,
-            "gdc_launch_dependents": lambda: None,
+            "gdc_wait": lambda: None, "gdc_launch_dependents": lambda: None,
         }  # fmt: skip
 
     def functions(self, module: ModuleType) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from planted_launches import made
 
 from opmux.plugin import parse_arch
 from opmux_triton.aot.build import build
+from opmux_triton.gemm import hopper_heuristics, hopper_targets
 from opmux_triton.launch import FUSION, always, recording
 from opmux_triton.norm import kernels, targets
 from opmux_triton.norm.configs import RowsConfig
@@ -32,3 +33,14 @@ def test_the_wait_comes_before_every_access(arch: str, waits: int) -> None:
     assert order.count("griddepcontrol.wait") == waits
     assert "ld.global" in order
     assert order[0] == ("griddepcontrol.wait" if waits else "ld.global")
+
+
+def test_gluon_products_wait_once_and_let_the_next_start_after_that() -> None:
+    config = hopper_heuristics.gluon(64, 8192, 4096)
+    assert config is not None
+    with recording("sm_90") as recorded:
+        hopper_targets.linear(made(64, 4096), made(8192, 4096), None, config=config)
+    launch = recorded.launches[0]
+    assert launch.kernel.__name__ == "products"
+    text = build(launch, "sm_90").text
+    assert re.findall(r"griddepcontrol\.\w+", text) == ["griddepcontrol.wait", "griddepcontrol.launch_dependents"]

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_launch_dependents
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from opmux_triton.gemm import kernels
 from opmux_triton.hopper.names import load_block, store_block
@@ -268,7 +268,7 @@ def products(
     A_ROWS_ARE_K: gl.constexpr, B_ROWS_ARE_K: gl.constexpr, HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, REST_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
     STAGES: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr, ALTERNATE: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    REGISTERS: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """The first ``whole`` tiles of C, and shares of the blocks of k of the other ``rest``, see `segment`.
 
@@ -276,8 +276,6 @@ def products(
     where all tiles are whole. A warpgroup stores the first BLOCK_N columns in PARTS parts through SLOTS buffers. A
     thread of a multiplying warpgroup gets REGISTERS registers.
     """
-    if partial is not None:
-        gdc_launch_dependents()  # the programs that add up the parts are there when the last part is
     HEIGHT: gl.constexpr = 1 if ALTERNATE else WARPGROUPS
     ROWS: gl.constexpr = BLOCK_M // HEIGHT
     WIDTH: gl.constexpr = BLOCK_N // PARTS
@@ -304,6 +302,9 @@ def products(
     for warpgroup in gl.static_range(WARPGROUPS):
         mbarrier.init(turns.index(warpgroup), count=1)
     fence_async_shared()
+    if DEPENDENT:  # what comes after this waits for the kernel before; the next one may begin to start
+        gdc_wait()
+        gdc_launch_dependents()
 
     buffers = (a_ring, b_ring, b_rest_ring, c_slots, c_rest_slots)
     barriers = (full, empty, turns)

@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_launch_dependents
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from opmux_triton.gemm.hopper_kernels import load_blocks, segment, store_partial, store_tile, tile_of, visits
 
@@ -212,15 +212,13 @@ def scaled_products(
     BLOCKWISE: gl.constexpr, PROMOTE: gl.constexpr, A_SIDE: gl.constexpr, B_SIDE: gl.constexpr,
     HAS_BIAS: gl.constexpr, SWAPPED: gl.constexpr, ADDED: gl.constexpr, AHEAD: gl.constexpr, BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr,
-    SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr, REGISTERS: gl.constexpr,
+    SLOTS: gl.constexpr, WARPGROUPS: gl.constexpr, REGISTERS: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     """The first ``whole`` tiles of C, and shares of the blocks of k of the other ``rest``, see `segment`.
 
     ``partial`` is None where all tiles are whole, ``added`` where nothing is added. A thread of a multiplying warpgroup
     gets REGISTERS registers.
     """
-    if partial is not None:
-        gdc_launch_dependents()  # the programs that add up the parts are there when the last part is
     ROWS: gl.constexpr = BLOCK_M // WARPGROUPS
     WIDTH: gl.constexpr = BLOCK_N // PARTS
     c_shape: gl.constexpr = [WARPGROUPS * SLOTS, WIDTH, ROWS] if SWAPPED else [WARPGROUPS * SLOTS, ROWS, WIDTH]
@@ -233,6 +231,9 @@ def scaled_products(
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=WARPGROUPS)
     fence_async_shared()
+    if DEPENDENT:  # what comes after this waits for the kernel before; the next one may begin to start
+        gdc_wait()
+        gdc_launch_dependents()
 
     buffers = (a_ring, b_ring, b_ring, c_slots, c_slots)
     barriers = (full, empty, full)
