@@ -1,6 +1,7 @@
 """What is launched for a linear layer: the launches cover the result whatever the operands are."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -71,3 +72,24 @@ def test_launches_cover_the_result(arch: str, sizes: tuple[int, int, int], trans
                 assert length >= -(-depth // shares.meta["BLOCK_K"])
                 assert shares.grid[0] * share >= launch.grid[0] * length
         assert covered == tiles, name
+
+
+@pytest.mark.parametrize("form", ["as they are", "x by columns", "w by columns", "rows of two strides"])
+def test_a_few_rows_are_multiplied_without_matrix_instructions_where_columns_are_unit(form: str) -> None:
+    x, w = made(2, 4096, form == "x by columns"), made(4096, 4096, form == "w by columns")
+    if form == "rows of two strides":
+        x = torch.empty(2, 3, 4096, dtype=torch.bfloat16, device="meta")[:, :2]
+    config = heuristics.linear(parse_arch("sm_90"), {"n": 4096, "k": 4096, "bucket(tokens)": 1})
+    with recording("sm_90") as recorded:
+        targets.linear(x, w, None, config=config)
+    [launch] = recorded.launches
+    if form == "as they are":
+        assert launch.kernel.__name__ == "vector_products"
+        assert (launch.grid, launch.meta["VECTORS"], launch.meta["EVEN"]) == ((4096,), 2, True)
+    else:
+        assert launch.kernel.__name__ in ("tiles", "shares")
+
+
+@pytest.mark.long
+def test_interpreted_vectors_agree_with_float64(interpret: Callable[[str], None]) -> None:
+    interpret("gemm/interpreted_vectors.py")

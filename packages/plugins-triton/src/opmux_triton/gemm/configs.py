@@ -29,6 +29,29 @@ class VectorConfig:
 
 
 @dataclass(frozen=True)
+class VectorsConfig:
+    """A few rows by every row of the weight, without matrix instructions.
+
+    Attributes:
+        rows: rows of the weight that a program reads.
+        block_k: columns of a block.
+        blocks: blocks of each of these rows that are under way at a time.
+        num_warps: warps of a program.
+        otherwise: the product by tiles, where columns are apart or rows of x have two strides.
+    """
+
+    rows: int
+    block_k: int
+    blocks: int
+    num_warps: int
+    otherwise: "TilesConfig"
+
+    def __post_init__(self) -> None:
+        require_powers_of_two(self, "block_k", "num_warps")
+        require_at_least(1, self, "rows", "blocks")
+
+
+@dataclass(frozen=True)
 class ColumnsConfig:
     """Sums of columns, of parts of the rows first.
 
@@ -159,19 +182,21 @@ class HopperConfig:
 
 @dataclass(frozen=True)
 class LinearConfig:
-    """`linear`: one of the two.
+    """`linear`: one of the three.
 
     Attributes:
         vector: for one row.
         tiles: for more.
+        vectors: for a few.
     """
 
     vector: VectorConfig | None = None
     tiles: TilesConfig | None = None
+    vectors: VectorsConfig | None = None
 
     def __post_init__(self) -> None:
-        if (self.vector is None) == (self.tiles is None):
-            raise ValueError("expected either vector or tiles")
+        if sum(kind is not None for kind in (self.vector, self.tiles, self.vectors)) != 1:
+            raise ValueError("expected one of vector, tiles and vectors")
 
 
 @dataclass(frozen=True)

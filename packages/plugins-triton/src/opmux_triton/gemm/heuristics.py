@@ -14,7 +14,7 @@ from opmux_triton.gemm.configs import (
     TilesConfig,
 )
 from opmux_triton.gemm.occupancy import fills
-from opmux_triton.gemm.vectors import columns, vector
+from opmux_triton.gemm.vectors import columns, vector, vectors
 
 
 def linear(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
@@ -22,7 +22,9 @@ def linear(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     n, k, exponent = features["n"], features["k"], features["bucket(tokens)"]
     if exponent == 0:
         return LinearConfig(vector=vector(arch, n, k))
-    return LinearConfig(tiles=halves(arch, 1 << exponent, n, k))
+    tiles = halves(arch, 1 << exponent, n, k)
+    few = vectors(arch, 1 << exponent, n, k, tiles)
+    return LinearConfig(tiles=tiles) if few is None else LinearConfig(vectors=few)
 
 
 def linear_float32(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:

@@ -80,8 +80,11 @@ def portable(m: int, n: int, k: int) -> TilesConfig:
     m = 1 << (m - 1).bit_length()
     if m <= 64:
         width = padded(m)
-        if width <= 16 and 2 * _UNITS < -(-n // 64) <= 3 * _UNITS:  # one tile for each of three on a multiprocessor
+        # One tile for each of two or three programs on a multiprocessor.
+        if width <= 16 and 2 * _UNITS < -(-n // 64) <= 3 * _UNITS:
             return _tiles(64, width, 128, 4, 3, per_unit=3, swap=True, flatten=True, otherwise=_deep())
+        if width <= 16 and _UNITS < -(-n // 64) <= 2 * _UNITS:
+            return _tiles(64, width, 128, 4, 4, per_unit=2, swap=True, flatten=True, otherwise=_deep())
         stages = {16: 5, 32: 4, 64: 3}[width]
         # A second kernel costs some microseconds: it pays where few programs would each read long rows.
         kind = "tiles" if 5 * -(-n // 64) >= 2 * _UNITS or k <= 2048 else "shares"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeVar
 
 from opmux.plugin import Arch
@@ -13,6 +14,7 @@ from opmux_triton.gemm.configs import (
     LinearConfig,
     TilesConfig,
 )
+from opmux_triton.gemm.vectors import vectors_of
 from opmux_triton.variations import around, variations
 
 Sizes = tuple[int, int, int]
@@ -21,6 +23,14 @@ Backward = TypeVar("Backward", LinearBackwardConfig, HopperBackwardConfig)
 
 SPINNING = 512
 """Rows up to which programs that begin elsewhere in k are tried: they share the large operand then."""
+FEW = 3
+"""The octave of tokens up to which products without matrix instructions are tried."""
+_RESIDENT = (
+    {"block_k": 256, "num_stages": 5, "per_unit": 1},
+    {"block_k": 128, "num_stages": 4, "per_unit": 2},
+    {"block_k": 128, "num_stages": 3, "per_unit": 3},
+)
+"""How many programs with tiles of 64 x 16 a multiprocessor holds."""
 PRODUCTS = 12
 """Configs of each product of a gradient, those that are predicted to be the fastest."""
 
@@ -58,8 +68,18 @@ def _portable_linear(function: Callable[[Arch, Mapping[str, Any]], LinearConfig]
                 num_warps=around(base.vector.num_warps, 1, 8),
             )
             yield from (replace(base, vector=vector) for vector in vectors)
-        if base.tiles is not None:
-            yield from (replace(base, tiles=tiles) for tiles in _tiles(base.tiles))
+            if arch.name == "sm_90" and function is heuristics.linear:
+                yield from _vectors(1, heuristics.halves(arch, 2, features["n"], features["k"]))
+            return
+        tiles = base.tiles
+        if base.vectors is not None:
+            yield base
+            tiles = base.vectors.otherwise
+        assert tiles is not None
+        if arch.name == "sm_90" and function is heuristics.linear and features["bucket(tokens)"] <= FEW:
+            yield from _vectors(1 << features["bucket(tokens)"], tiles)
+            yield from (LinearConfig(tiles=replace(tiles, **of)) for of in _RESIDENT)
+        yield from (LinearConfig(tiles=other) for other in _tiles(tiles))
 
     return space
 
@@ -71,6 +91,13 @@ def _portable_backward(function: Callable[[Arch, Mapping[str, Any]], LinearBackw
         yield from _either(base, _few(_tiles(base.grad_x)), _few(_tiles(base.grad_w)))
 
     return space
+
+
+def _vectors(m: int, otherwise: TilesConfig) -> Iterator[LinearConfig]:
+    """Products without matrix instructions; 64 sums of a thread at most, and 64 elements of the weight under way."""
+    for rows, blocks, warps in product((1, 2, 4), (1, 2, 4), (1, 2, 4)):
+        if rows * m <= 8 and 2 <= rows * blocks <= 8:
+            yield LinearConfig(vectors=vectors_of(rows, blocks, warps, otherwise))
 
 
 def _tiles(base: TilesConfig) -> Iterator[TilesConfig]:

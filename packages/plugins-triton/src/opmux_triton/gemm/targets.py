@@ -7,7 +7,7 @@ from torch import Tensor
 
 from opmux_triton.devices import units
 from opmux_triton.gemm import vector_kernels
-from opmux_triton.gemm.configs import ColumnsConfig, LinearConfig, VectorConfig
+from opmux_triton.gemm.configs import ColumnsConfig, LinearConfig, VectorConfig, VectorsConfig
 from opmux_triton.gemm.operands import Operand, matrix_of, rows_of
 from opmux_triton.gemm.products import product
 from opmux_triton.launch import launch
@@ -67,9 +67,15 @@ def _run(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, config: LinearC
     n, k = w.shape
     if config.vector is not None:
         _vector(x, w, bias, out, config.vector)
-    else:
-        assert config.tiles is not None
-        product(rows_of(x, False), matrix_of(w, False), bias, out, (out.numel() // n, n, k), config.tiles)
+        return
+    rows, tiles = rows_of(x, False), config.tiles
+    if config.vectors is not None:
+        if rows.col == 1 and w.stride(1) == 1 and not rows.is_folded:
+            _vectors(rows, w, bias, out, config.vectors)
+            return
+        tiles = config.vectors.otherwise
+    assert tiles is not None
+    product(rows, matrix_of(w, False), bias, out, (out.numel() // n, n, k), tiles)
 
 
 linear = linear_by(_run)
@@ -88,6 +94,22 @@ def _vector(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: VectorCon
     }
     arguments = (w, x, out, bias, n, k, w.stride(0), w.stride(1), x.stride(-1))
     launch(vector_kernels.vector_product, (-(-n // c.rows),), arguments, meta)
+
+
+def _vectors(x: Operand, w: Tensor, bias: Tensor | None, out: Tensor, c: VectorsConfig) -> None:
+    """A few rows of x: every row of w is read once, by one program."""
+    n, k = w.shape
+    meta = {
+        "HAS_BIAS": bias is not None,
+        "EVEN": k % (c.block_k * c.blocks) == 0,
+        "VECTORS": x.rows,
+        "ROWS": c.rows,
+        "BLOCK_K": c.block_k,
+        "BLOCKS": c.blocks,
+        "num_warps": c.num_warps,
+    }
+    arguments = (w, x.tensor, out, bias, n, k, w.stride(0), x.row)
+    launch(vector_kernels.vector_products, (-(-n // c.rows),), arguments, meta)
 
 
 def _column_sums(rows: Operand, tokens: int, sums: Tensor, c: ColumnsConfig) -> None:

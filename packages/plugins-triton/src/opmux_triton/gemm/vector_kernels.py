@@ -1,4 +1,4 @@
-"""Kernels that use what they read once: a matrix by one vector, sums of columns, rows packed behind one another."""
+"""Kernels that use what they read once: a matrix by a few vectors, sums of columns, rows packed behind one another."""
 
 import triton
 import triton.language as tl
@@ -35,6 +35,60 @@ def vector_product(
     if HAS_BIAS:
         result += tl.load(bias + at_n, mask=at_n < n, other=0.0).to(tl.float32)
     tl.store(out + at_n, rounded(result, out.dtype.element_ty), mask=at_n < n)
+
+
+@triton.jit
+def vector_products(
+    w, x, out, bias, n, k, w_row, x_row,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCKS: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """``out[v, j] = bias[j] + sum over i of x[v, i] * w[j, i]`` for ROWS rows of w by VECTORS rows of x, columns unit.
+
+    BLOCKS blocks of each row of w are under way at a time. Every tensor has one dim, so that all have one layout: in
+    two, a row of x would go through shared memory before it meets the rows of w.
+    """
+    await_predecessor(DEPENDENT)
+    first = tl.program_id(0) * ROWS
+    at_k = tl.arange(0, BLOCK_K)
+    starts = ()
+    for row in tl.static_range(ROWS):
+        starts += (w + tl.minimum(first + row, n - 1).to(tl.int64) * w_row + at_k,)
+    totals = ()
+    for _ in tl.static_range(VECTORS * ROWS):
+        totals += (tl.zeros([BLOCK_K], tl.float32),)
+    for start in range(0, k, BLOCKS * BLOCK_K):
+        values = ()
+        for block in tl.static_range(BLOCKS):
+            at = start + block * BLOCK_K
+            for row in tl.static_range(ROWS):
+                if EVEN:
+                    value = tl.load(starts[row] + at, eviction_policy="evict_first")
+                else:
+                    inside = at + at_k < k
+                    value = tl.load(starts[row] + at, mask=inside, other=0.0, eviction_policy="evict_first")
+                values += (value,)
+        for block in tl.static_range(BLOCKS):
+            at = start + block * BLOCK_K + at_k
+            sums = ()
+            for vector in tl.static_range(VECTORS):
+                here = x + tl.cast(x_row, tl.int64) * vector + at
+                if EVEN:
+                    factors = tl.load(here).to(tl.float32)
+                else:
+                    factors = tl.load(here, mask=at < k, other=0.0).to(tl.float32)
+                for row in tl.static_range(ROWS):
+                    products = values[block * ROWS + row].to(tl.float32) * factors
+                    sums += (totals[vector * ROWS + row] + products,)
+            totals = sums
+    for row in tl.static_range(ROWS):
+        if first + row < n:
+            for vector in tl.static_range(VECTORS):
+                result = tl.sum(totals[vector * ROWS + row], 0)
+                if HAS_BIAS:
+                    result += tl.load(bias + first + row).to(tl.float32)
+                to = out + tl.cast(n, tl.int64) * vector + first + row
+                tl.store(to, rounded(result, out.dtype.element_ty))
 
 
 @triton.jit
