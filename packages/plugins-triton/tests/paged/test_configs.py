@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from opmux.plugin import parse_arch
 from opmux_triton.archs import PORTABLE, shared_memory, wave_size
 from opmux_triton.arithmetic import padded
-from opmux_triton.paged import configs
+from opmux_triton.launch import recording
+from opmux_triton.paged import configs, targets
 
 
 @pytest.mark.parametrize("name", PORTABLE)
@@ -21,3 +23,30 @@ def test_blocks_fit_into_shared_memory(name: str, config: Callable[..., configs.
                 waiting = (path.num_stages - 1) * path.block_n * 2 * padded(dim) * itemsize
                 assert waiting <= shared_memory(name)
                 assert path.num_warps * wave_size(name) <= 1024
+
+
+@pytest.mark.parametrize(("head_dim", "programs", "keys"), [(64, 2, 128), (128, 3, 32), (256, 2, 32)])
+def test_shares_have_bytes_of_a_row_in_flight(head_dim: int, programs: int, keys: int) -> None:
+    features = {"page_size": 16, "head_dim": head_dim, "value_dim": head_dim, "bucket(batch)": 3}
+    made = configs.halves_config(parse_arch("sm_90"), features).shares
+    assert made is not None
+    assert (made.programs, made.block_n) == (programs, keys)
+    coded = configs.codes_config(parse_arch("sm_90"), features).shares
+    assert coded is not None
+    assert (coded.programs, coded.block_n) == (2, {64: 256, 128: 128, 256: 64}[head_dim])
+
+
+def test_tall_tiles_take_half_of_a_large_block_alone() -> None:
+    for head_dim, keys in ((64, 64), (128, 32), (256, 16)):
+        config = configs.halves_config(
+            parse_arch("sm_90"), {"page_size": 16, "head_dim": head_dim, "value_dim": head_dim, "bucket(batch)": 3}
+        )
+        cache = torch.empty(2048, 16, 1, head_dim, dtype=torch.bfloat16, device="meta")
+        rows = [cache.new_empty(shape, dtype=torch.int32) for shape in ((9,), (8,), (8, 256))]
+        options = {"scale": None, "causal": True, "window": (-1, -1), "softcap": 0.0, "layout": "nhd"}
+        with recording("sm_90") as noted:
+            targets.paged_attention(
+                cache.new_empty(8, 20, head_dim), cache, cache, *rows, None, config=config, max_seqlen_q=1,
+                max_seqlen_k=4096, **options,
+            )  # fmt: skip
+        assert noted.launches[0].meta["BLOCK_N"] == keys

@@ -40,7 +40,7 @@ class SharesConfig(CompilerOptions):
 
     Attributes:
         rows: the most rows of a tile, which are the query heads that share a kv head.
-        block_n: keys of a block; half of them in tiles of more than 16 rows.
+        block_n: keys of a block; half of them in tiles of more than 16 rows, where a block has more than 8 KiB.
         programs: programs for each unit of the device, all of which run at the same time.
         least: the fewest keys that are worth a share.
         tiles: the most tiles of a sequence.
@@ -160,10 +160,11 @@ def codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     if arch.vendor == "amd":
         return config
     shares = config.shares
+    row = 2 * max(padded(features[dim]) for dim in ("head_dim", "value_dim"))
     return replace(
         config,
         decode=replace(config.decode, num_stages=4 if config.decode.num_stages > 2 else 2),
-        shares=None if shares is None else replace(shares, block_n=2 * shares.block_n),
+        shares=None if shares is None else replace(shares, block_n=2 * _keys(row), programs=2),
     )
 
 
@@ -213,21 +214,28 @@ def _shares(arch: Arch, row: int) -> SharesConfig | None:
 
     Two programs of a unit are enough to keep its loads in flight, and each more costs what it takes to begin and two
     slots to be joined (1 to 300 sequences of 0.7k to 50k keys on an H200: 6 to 19 % faster than splits of each
-    sequence). From about 8 sequences for each unit on, these are better left whole.
+    sequence). Rows of 256 bytes take three programs with blocks of half as many keys (0.91 to 1.01 times as long at
+    five batches of 28 to 142 MB). From about 8 sequences for each unit on, these are better left whole.
     """
     if not (arch.vendor == "cpu" or (arch.vendor == "nvidia" and arch.number >= (9, 0))):
         return None
+    thirds = arch.name == "sm_90" and 128 < row <= 256
     return SharesConfig(
         rows=64 if row <= 256 else 32,
-        block_n=128 if row <= 128 else 64 if row <= 256 else 32,
+        block_n=32 if thirds else _keys(row),
         num_warps=4,
         num_stages=3,
-        programs=2,
+        programs=3 if thirds else 2,
         least=256,
         tiles=2,
         most=8,
         reach=1024,
     )
+
+
+def _keys(row: int) -> int:
+    """Keys of a block of shares, by the bytes of a row in 16 bits."""
+    return 128 if row <= 128 else 64 if row <= 256 else 32
 
 
 def _prefill(arch: Arch, width: int, itemsize: int) -> PathConfig:

@@ -14,6 +14,8 @@ _AT_A_TIME = 4096
 """Values that a program of 4 warps joins at a time: 32 in the registers of a thread."""
 _SHORT = 16
 """With more rows, half of the keys are scored at a time: both take registers (64 heads of 64, H200: 67 to 62 us)."""
+_LARGE = 8192
+"""Bytes of a block of keys or values up to which all of it is scored at a time."""
 _MOST_CODED = 32
 """The most rows of a tile on caches of codes: with 64, warpgroups multiply, which fails at some widths (`targets`)."""
 
@@ -46,7 +48,8 @@ def _launch(call: Call, config: SharesConfig, group: int, rows: int, tiles: int)
     formats = call.formats
     # Codes that are not read in pairs take registers too.
     short = rows <= _SHORT and (formats["PAIRED"] or not formats["FORMAT"])
-    block_n = config.block_n if short else max(16, config.block_n // 2)
+    large = config.block_n * padded(max(head_dim, value_dim)) * k_cache.element_size() > _LARGE
+    block_n = max(16, config.block_n // 2) if large and not short else config.block_n
     factor = call.scale * 2 * LOG2_E / softcap if softcap > 0 else call.scale * LOG2_E
     shares = max(1, min(units(q) * config.programs // tiles, batch * -(-call.reach // config.least)))
     sums = scratch((2 * shares * tiles, rows, value_dim), q)
