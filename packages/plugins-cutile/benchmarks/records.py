@@ -7,9 +7,12 @@ machine without the compiler takes the kernels from a bundle, and leaves out a c
     python packages/plugins-cutile/benchmarks/records.py --record sources.pickle   # what a bundle has to have
     python packages/plugins-cutile/benchmarks/records.py --out h200.measured --limit 100
     python packages/plugins-cutile/benchmarks/records.py --spaces --out spaces.measured --limit 60
+    python packages/plugins-cutile/benchmarks/records.py --again paged_attention --out again.measured
 
-`--spaces` takes a few points, in several configs of each space instead. `--choice` records the calls of a run of
-`packages/plugins-triton/benchmarks/measure_choice.py` with the same seed. `--dry` lists the points.
+`--again` measures the shipped points of an op once more, after its kernels have changed; `opmux tune --merge` puts the
+rows in the place of the shipped ones. `--spaces` takes a few points, in several configs of each space instead. `--choice`
+records the calls of a run of `packages/plugins-triton/benchmarks/measure_choice.py` with the same seed. `--dry` lists
+the points.
 """
 
 import argparse
@@ -28,7 +31,9 @@ from opmux.tuner import Progress
 from opmux.tuner.calls import Budget, fitted
 from opmux.tuner.candidates import Entrant, entrants_of, takers_of
 from opmux.tuning import store
+from opmux.tuning.measured import read_measured
 
+SHIPPED = Path(__file__).parents[1] / "src" / "opmux_cutile" / "records" / "h200.measured"
 BACKEND, ARCH, DEVICE = "cutile", "sm_90", "NVIDIA H200"
 SEED = 1
 
@@ -68,6 +73,12 @@ def counterparts() -> dict[str, list[Point]]:
                 else:
                     found.setdefault(row.op, {})[point.key] = point
     return {op: [points[key] for key in sorted(points.keys() - measured)] for op, points in found.items()}
+
+
+def shipped(ops: Sequence[str]) -> list[Point]:
+    """The points of some ops at which rows are shipped."""
+    rows = read_measured(SHIPPED).rows
+    return [Point(row.op, row.dtypes, row.dims, row.options) for op in ops for row in rows if row.op == op]
 
 
 def points(counts: dict[str, int]) -> list[Point]:
@@ -127,6 +138,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("records.measured"))
     parser.add_argument("--record", type=Path, help="write the sources of the kernels, and measure nothing")
     parser.add_argument("--spaces", action="store_true", help="few points, in several configs")
+    parser.add_argument("--again", action="append", default=[], help="an op whose shipped points are measured again")
     parser.add_argument("--choice", type=int, help="the seed of a run of the choice whose kernels are recorded")
     parser.add_argument("--per-group", type=int, default=8, help="calls of each group of that run")
     parser.add_argument("--group", action="append", default=[], help="of that run")
@@ -135,7 +147,9 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="list the points and measure nothing")
     given = parser.parse_args()
     most = CONFIGS_OF_A_SPACE if given.spaces else 1
-    if given.choice is None:
+    if given.again:
+        found = shipped(given.again)
+    elif given.choice is None:
         found = points(SPACES if given.spaces else COUNTS)
     else:
         found = drawn(given.choice, given.per_group, given.group)
