@@ -10,9 +10,9 @@ machine without the compiler takes the kernels from a bundle, and leaves out a c
     python packages/plugins-cutile/benchmarks/records.py --again paged_attention --out again.measured
 
 `--again` measures the shipped points of an op once more, after its kernels have changed; `opmux tune --merge` puts the
-rows in the place of the shipped ones. `--spaces` takes a few points, in several configs of each space instead. `--choice`
-records the calls of a run of `packages/plugins-triton/benchmarks/measure_choice.py` with the same seed. `--dry` lists
-the points.
+rows in the place of the shipped ones. `--spaces` takes a few points, in several configs of each space instead.
+`--choice` records the calls of a run of `packages/plugins-triton/benchmarks/measure_choice.py` with the same seed.
+`--dry` lists the points.
 """
 
 import argparse
