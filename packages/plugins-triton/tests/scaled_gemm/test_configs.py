@@ -51,6 +51,27 @@ def test_few_rows_are_the_columns_of_a_tile() -> None:
         assert config.block_n == 16
 
 
+@pytest.mark.parametrize(
+    ("m", "batch", "k_blocks", "refused"),
+    [(8, 0, 20, True), (16, 0, 20, True), (17, 0, 20, False), (8, 2, 20, False), (8, 0, 1, False)],
+)
+def test_few_rows_with_scales_of_blocks_are_left_out(m: int, batch: int, k_blocks: int, refused: bool) -> None:
+    features = {"bucket(batch)": batch, "bucket(m, 8)": m, "n": 6144, "k": 2560, "k_blocks": k_blocks, "w_rows": 48}
+    why = hopper_heuristics.why_not_scaled_linear(features)
+    expected = "up to 16 rows with scales of blocks, the portable kernel was measured to be as fast or faster"
+    assert why == (expected if refused else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "n", "rows"),
+    [("sm_90", 8, 19456, 128), ("sm_90", 8, 6144, 64), ("sm_90", 17, 19456, 64), ("sm_89", 8, 19456, 64)],
+)
+def test_few_rows_take_a_wide_tile_where_each_unit_has_one(name: str, m: int, n: int, rows: int) -> None:
+    features = {"bucket(batch)": 0, "bucket(m)": (m - 1).bit_length(), "n": n, "k": 2560}
+    made = heuristics.scaled_linear(parse_arch(name), features)
+    assert (made.block_n, made.parts) == (rows, made.parts if rows == 64 else 1)
+
+
 def test_scales_of_columns_do_not_meet_the_widest_tile() -> None:
     """It has no registers for them."""
     widest = gluon(4096, 7168, 16384, k_blocks=128, w_rows=56)

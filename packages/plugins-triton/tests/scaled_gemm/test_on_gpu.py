@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scaled_arguments import BLOCKS, codes, scales
 
 import opmux
+from opmux.errors import UnsupportedCall
 from opmux_triton.launch import recording
 from opmux_triton.scaled_gemm import hopper_heuristics, hopper_targets
 from opmux_triton.scaled_gemm.hopper_heuristics import Sizes
@@ -40,6 +41,10 @@ def given(blocks: str, m: int, n: int, k: int, dtype: torch.dtype = torch.float8
 def test_products_agree_with_the_reference(backend: str, blocks: str, out_dtype: torch.dtype) -> None:
     for sizes in SIZES:
         arguments = given(blocks, *sizes)
+        if backend == "triton:hopper" and sizes[0] <= hopper_heuristics.FEW and arguments[2].shape[-1] > 1:
+            with pytest.raises(UnsupportedCall, match="up to 16 rows with scales of blocks"):
+                opmux.scaled_linear(*arguments, None, out_dtype=out_dtype, backend=backend)
+            continue
         for bias in (None, torch.randn(sizes[1], device="cuda", dtype=torch.bfloat16)):
             found = opmux.scaled_linear(*arguments, bias, out_dtype=out_dtype, backend=backend)
             expected = opmux.scaled_linear.reference(*arguments, bias, out_dtype=torch.float32)

@@ -62,6 +62,9 @@ def _few(arch: Arch, height: int, n: int, k: int, depth: int, options: dict[str,
     wanted = max(1, 2 * usual_units(arch.name) // tiles)
     most = max(1, -(-k // depth) // _LEAST_BLOCKS)
     swap = arch.vendor == "nvidia"
+    if arch.name == "sm_90" and depth == 128 and height <= 16 and n >= 128 * usual_units(arch.name):
+        # A tile of 128 rows of the weight for each multiprocessor: 1.00 to 1.11 times as fast as two of 64 (H200).
+        return ScaledConfig(block_m=height, block_n=128, block_k=depth, swap=swap, num_warps=8, num_stages=5)
     return ScaledConfig(
         block_m=height, block_n=64, block_k=depth, swap=swap, parts=min(wanted, most, _MOST_PARTS), **options
     )

@@ -10,10 +10,12 @@ from opmux.plugin import (
     MaxNumel,
     MultipleOf,
     OneOf,
+    Predicate,
     Priority,
     UnitStride,
 )
 from opmux_triton.archs import FLOATS, HOPPER, PORTABLE
+from opmux_triton.scaled_gemm.hopper_heuristics import why_not_scaled_linear
 
 OCP = ("float8_e4m3fn", "float8_e5m2")
 FNUZ = ("float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -44,6 +46,10 @@ def _portable(op: str, name: str, config: str, dtypes: tuple[str, ...]) -> Imple
     )
 
 
+def _hopper_features(op: str) -> tuple[FeatureRule, ...]:
+    return (*_BATCH[op], Bucket("m", per_octave=8), *_WEIGHT, Exact("k_blocks"), Exact("w_rows"))
+
+
 def _hopper(op: str, name: str, target: str, *more: Constraint, numerics: str | None = None) -> Implementation:
     return Implementation(
         op=op,
@@ -52,7 +58,7 @@ def _hopper(op: str, name: str, target: str, *more: Constraint, numerics: str | 
         archs=HOPPER,
         priority=Priority.PORTABLE + 1,
         when=(Dtype("x", *OCP), UnitStride("x", "w"), *_DESCRIBED, *_WHEN[op], *more),
-        features=(*_BATCH[op], Bucket("m", per_octave=8), *_WEIGHT, Exact("k_blocks"), Exact("w_rows")),
+        features=_hopper_features(op),
         config=f"opmux_triton.scaled_gemm.hopper_heuristics:{op}",
         space=f"opmux_triton.scaled_gemm.spaces:hopper_{op}",
         config_schema="opmux_triton.scaled_gemm.hopper_configs:HopperScaledConfig",
@@ -69,7 +75,13 @@ _FORMATS = (
 )
 RECORDS = (
     *(_portable(op, *form) for op in _BATCH for form in _FORMATS),
-    *(_hopper(op, "hopper", op) for op in _BATCH),
+    _hopper(
+        "scaled_linear",
+        "hopper",
+        "scaled_linear",
+        Predicate(why_not_scaled_linear, reads=_hopper_features("scaled_linear")),
+    ),
+    _hopper("scaled_linear_accumulate", "hopper", "scaled_linear_accumulate"),
     _hopper(
         "scaled_linear",
         "hopper_fast",
