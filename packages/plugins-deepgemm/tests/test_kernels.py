@@ -69,6 +69,8 @@ BF16, F32 = torch.bfloat16, torch.float32
         (operands(17, 136, 656, fp8=True, by_columns=True), Config("small", 16, 64, 2, 1, 2), F32),
         (operands(9, 72, 144, fp8=True, bias=True), Config("small", 16, 64, 2, 1, 8), BF16),
         (operands(45, 136, 520, bias=True), Config("small", 24, 64, 2, 1, 4), BF16),
+        (operands(70, 136, 1296, fp8=True), Config("small", 40, 64, 2, 1, 1), BF16),
+        (operands(3, 136, 2448, fp8=True), Config("small", 8, 128, 3, 2, 2), BF16),
     ],
     ids=[
         "one row", "256 rows", "two blocks share w", "codes", "codes, two blocks share w",
@@ -79,6 +81,7 @@ BF16, F32 = torch.bfloat16, torch.float32
         "two blocks share x", "codes, four blocks share x", "codes, four blocks share w",
         "k in four", "codes, k in two", "more parts than blocks of k",
         "k in four, two tiles of rows",
+        "codes, two tiles of rows", "codes, k in two, more than eight blocks each",
     ],
 )  # fmt: skip
 def test_a_kernel_computes_its_product(given, config, out, tmp_path) -> None:

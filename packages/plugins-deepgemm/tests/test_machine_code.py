@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.generation.source import Product, blocks_ahead
+from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
 from opmux_jit import machine_code
 
@@ -67,6 +67,7 @@ ADDED = Product(FP8, "float32", 2112, 7168, accumulate=True)
         (product(FP8), Config("large", 64, 32, 16, 1, 1, 8), "QGMMA.64x32x32.F32.E4M3.E4M3"),
         (product(FP8), Config("small", 8, 64, 16, 1, 8), "QGMMA.64x8x32.F32.E4M3.E4M3"),
         (product(FP8), Config("small", 64, 64, 8, 1, 2), "QGMMA.64x64x32.F32.E4M3.E4M3"),
+        (product(FP8), Config("small", 32, 128, 8, 2, 2), "QGMMA.64x32x32.F32.E4M3.E4M3"),
         (product(BF16), Config("small", 56, 64, 8, 1, 4), "HGMMA.64x56x16.F32.BF16"),
         (product(BF16, groups="ragged"), Config("large", 256, 192, 3, 2, 2, 8), "HGMMA.64x192x16.F32.BF16"),
         (product(BF16, groups="masked"), Config("large", 128, 256, 4, 2, 2, 8), "HGMMA.64x256x16.F32.BF16"),
@@ -88,9 +89,7 @@ def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp
     found = opcodes(given, config, tmp_path)
     parts = config.block_m // config.consumers // 64 if config.kernel == "large" else 1
     runs = parts * max(config.pieces, 1)
-    together = (
-        blocks_ahead(given, config) if config.kernel == "small" else 4 if given.scaled and not given.accumulate else 1
-    )
+    together = (8 if config.kernel == "small" else 4) if given.scaled and not given.accumulate else 1
     blocks = (4 if config.runs == 1 else 2) if config.overlaps else together
     assert found[matrix] == 4 * runs * blocks == count(found, "HGMMA") + count(found, "QGMMA")
     # One wait in the loop and one behind it, or one where sums are promoted: products are not made one by one.

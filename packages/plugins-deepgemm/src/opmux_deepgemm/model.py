@@ -5,17 +5,21 @@ other calls' bytes. That of a product follows from the time of its busiest multi
 which the longer one counts most:
 
     large:  work   = rounds * (blocks * both(multiply, shared, copy, chain) + epilogue)
-    small:  work   = rounds * (blocks * (max(multiply, copy, latency / stages) + scales) + last + round) + meeting
-    time  = timed + start + both(work, memory)
+    small:  work   = rounds * (blocks * (hypot(multiply, copy, latency / stages) + scales) + sums + round)
+    time  = timed + start + both(work, memory, empty) + meeting
 
 ``both(a, b, ...)`` is ``(a**4 + b**4 + ...)**(1/4)``. ``rounds`` is how many tiles the busiest multiprocessor computes,
 ``blocks`` the blocks of 128 bytes of k of each. Of such a block ``multiply`` is the time of the matrix unit, ``shared``
 that of the bytes which shared memory takes and gives, ``copy`` that of the bytes from the second-level cache, ``chain``
-that of one consumer, which waits for its products and scales them, and ``scales`` that of loading them.
+that of one consumer, which waits for its products and scales them, and ``scales`` that of sharing them out. ``sums`` is
+the time in which a block of the small kernel writes its sums to shared memory and reads them, and ``empty`` that of the
+rows of zeros which are copied where a tile reaches beyond x. ``meeting`` comes after the last bytes: the blocks of a
+cluster of the small kernel add their sums.
 
 Rates are the hardware's own at the clock of 1.98 GHz, or a measurement that is named. What says "fitted" was fitted to
-the times of 660 configs of 69 products and of 62 tuned rows on an H200, all of these constants together: one of them
-alone is no measurement of what it stands for.
+times on an H200, all constants of a kernel together: one of them alone is no measurement of what it stands for. Those
+of ``large`` come from 660 configs of 69 products and 62 tuned rows; those of ``small``, ``WAIT`` and ``TURNED`` of one
+consumer and ``EMPTY_RATE`` were fitted later, to 230 more configs of 47 products with up to 256 rows too.
 """
 
 import math
@@ -52,12 +56,15 @@ COPY_RATE = 127e3
 """Bytes in a microsecond that a multiprocessor copies from the second-level cache: 64 a clock."""
 PAIRED = 1.133
 """By how much longer a block of k takes for each doubling of a cluster, whose blocks wait for each other; fitted."""
-LATENCY = 0.56
-"""Microseconds from the start of a copy to its bytes; fitted to earlier times."""
-WAIT = {1: 0.039, 2: 0.01}
+EMPTY_RATE = 10.5e3
+"""Rows of zeros that all multiprocessors together copy in a microsecond, for those of a tile beyond the last row of x;
+fitted. Why these are slow is not known: 119 of 128 rows took 1.6 times as long as none."""
+LATENCY = 1.02
+"""Microseconds from the start of a copy to its bytes, in the small kernel; fitted."""
+WAIT = {1: 0.074, 2: 0.01}
 """Microseconds from the end of a consumer's products to the start of the next, without what is done between them, by
 the number of consumers; fitted."""
-TURNED = {1: 0.044, 2: 0.016}
+TURNED = {1: 0.058, 2: 0.016}
 """Microseconds that a consumer loses with each piece, where one is scaled while the next is made, by the number of
 consumers; fitted."""
 CHOICE = 0.008
@@ -75,19 +82,19 @@ SLICE = 0.04
 """Microseconds in which a consumer changes to its next slice of shared memory, by which it stores results; fitted."""
 STORE_RATE = 63e3
 """Elements of the result in a microsecond that a multiprocessor stores: shared memory takes 2 bytes and gives them."""
-LAST = 1.29
-"""Microseconds from the last products of one of the small kernel's blocks to its end; fitted."""
-MEETING = 1.35
-"""Microseconds for the blocks of a cluster to add their sums; fitted."""
+SUMS_RATE = 2365.0
+"""Sums in float32 that a block of the small kernel writes to shared memory and reads in a microsecond; fitted."""
+MEETING = 0.48
+"""Microseconds for the blocks of a cluster to meet; fitted."""
+DOUBLED = 0.11
+"""Microseconds by which it takes longer for each doubling of the cluster; fitted."""
 CLUSTERED_UNITS = {1: 132, 2: 132, 4: 120, 8: 112}
 """Multiprocessors that clusters of so many blocks can use: a cluster lies within a group of 16 or 18 of them."""
-ROUND = 1.78
+ROUND = 0.98
 """Microseconds from one of the small kernel's blocks to the next on a multiprocessor: nothing is copied meanwhile;
 fitted."""
-WIDE = 1.78
-"""By how much longer a block of k of the small kernel takes with more than 64 rows of x; fitted."""
-LINE_RATE = 1560.0
-"""Lines of the first-level cache that the small kernel reads for scales in a microsecond; fitted, below one a clock."""
+SCALES_RATE = 1340.0
+"""Rows of x whose scale a consumer of the small kernel shares out among its threads in a microsecond; fitted."""
 MULTIPROCESSOR_BYTES = 233_472
 """Shared memory of a multiprocessor: 228 KB, of which a block takes 1 KB more than it asks for."""
 
@@ -103,7 +110,8 @@ def predict(sizes: Sizes, config: Config) -> float:
     """Microseconds."""
     work = _large_work(sizes, config) if config.kernel == "large" else _small_work(sizes, config)
     moved = (sizes.m + sizes.n * max(sizes.groups, 1)) * sizes.k_bytes + 2 * sizes.m * sizes.n * (not sizes.added)
-    return TIMED + START + both(work, memory_of(moved, sizes.m * sizes.n * sizes.added))
+    memory = memory_of(moved, sizes.m * sizes.n * sizes.added)
+    return TIMED + START + both(work, memory, empty_rows(sizes, config) / EMPTY_RATE) + _meeting(config)
 
 
 def both(*times: float) -> float:
@@ -114,6 +122,15 @@ def both(*times: float) -> float:
 def memory_of(moved: float, added: float) -> float:
     """Microseconds in which so many bytes are moved and so many sums in float32 are added to in memory."""
     return (moved + min(moved * WRITTEN_BACK, MOST_WRITTEN_BACK)) / BANDWIDTH + added / ADDED
+
+
+def empty_rows(sizes: Sizes, config: Config) -> float:
+    """Rows beyond the last one of x that are copied, each time that one is; there are none between groups."""
+    if sizes.groups:
+        return 0.0
+    step = config.block_m * (config.w_share if config.kernel == "large" else 1)
+    columns = -(-sizes.n // config.block_n)
+    return (-sizes.m % step) * columns * sizes.blocks / config.x_share
 
 
 def _large_work(sizes: Sizes, config: Config) -> float:
@@ -176,10 +193,17 @@ def _small_work(sizes: Sizes, config: Config) -> float:
     blocks = -(-sizes.blocks // config.cluster)
     copy = config.stage_bytes * together / COPY_RATE
     multiply = 2.0 * config.block_m * config.block_n * 128 / sizes.operand_bytes / RATE[sizes.operand_bytes] * together
-    lines = 4 * config.consumers * together * config.block_m if sizes.scaled else 0  # each warp reads all rows' scales
-    block = max(multiply, copy, LATENCY / config.stages) + lines / LINE_RATE
-    block *= WIDE if config.block_m > 64 else 1
-    return rounds * (blocks * block + LAST) + (rounds - 1) * ROUND + (MEETING if config.cluster > 1 else 0.0)
+    scales = sizes.scaled * config.consumers * together * config.block_m / SCALES_RATE
+    block = math.hypot(multiply, copy, LATENCY / config.stages) + scales
+    sums = config.block_m * config.block_n * together / SUMS_RATE
+    return rounds * (blocks * block + sums) + (rounds - 1) * ROUND
+
+
+def _meeting(config: Config) -> float:
+    """Microseconds in which the blocks of a cluster of the small kernel add their sums."""
+    if config.kernel == "large" or config.cluster == 1:
+        return 0.0
+    return MEETING + DOUBLED * math.log2(config.cluster)
 
 
 @lru_cache(maxsize=1024)

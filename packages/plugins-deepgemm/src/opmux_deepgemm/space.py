@@ -15,7 +15,7 @@ MOST_STAGES = 16
 MOST_PIECES = 4
 """Of narrower ones the matrix unit is slower."""
 SMALL_ROWS = {False: 128, True: 64}
-"""Rows up to which the kernel for few rows is scored, by whether there are scales: those of more take too many
+"""Rows of a tile of the kernel for few rows at most, by whether there are scales: those of more take too many
 registers."""
 TILES = ((64, 1), (128, 1), (128, 2), (256, 2))
 """Rows of a tile, and consumers."""
@@ -23,9 +23,10 @@ FEWEST_ROWS = {False: 16, True: 32}
 """Rows up to which only the kernel for few rows is scored, by whether there are scales: of one row it was never slower
 on an H200, and of 17 to 32 rows of codes the persistent one was not timed."""
 FEWEST_TRIED_ROWS = 16
-"""Rows up to which tuning does not try anything else."""
+"""Rows up to which tuning does not try anything else, and that a tile has more than where there are several."""
 MOST_CUT_ROWS = 256
-"""Rows up to which the kernel for few rows is worth a time with several tiles of rows: it cuts k."""
+"""Rows up to which the kernel for few rows is scored, in one to four tiles of rows: it cuts k, where the persistent one
+has few tiles."""
 
 
 class Sizes(NamedTuple):
@@ -63,29 +64,33 @@ class Sizes(NamedTuple):
 
 def configs(sizes: Sizes) -> Iterator[Config]:
     """Every config that is legal for a product and no more than twice as large, in a fixed order."""
-    across = sizes.x_across or sizes.w_across
-    small = not across and not sizes.groups and not sizes.added and sizes.m <= SMALL_ROWS[sizes.scaled]
+    small = _takes_small(sizes)
     if not small or sizes.m > FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
     if small:
-        yield from _small(sizes, -(-sizes.m // 8) * 8)
+        yield from _in_tiles(sizes)
 
 
 def untimed(sizes: Sizes) -> Iterator[Config]:
-    """Further configs that are legal, for tuning alone: no GPU has timed their like, so the model does not take them.
+    """Further configs that are legal, for tuning alone: the persistent kernel for 17 to 32 rows of codes.
 
-    The kernel for few rows, with two to four tiles of rows, cuts k where the persistent one would have few tiles. Of 17
-    to 32 rows of codes that one is here.
+    No GPU has timed their like, so the model does not take them.
     """
-    if sizes.x_across or sizes.w_across or sizes.groups or sizes.added:
-        return
-    if not FEWEST_TRIED_ROWS < sizes.m <= MOST_CUT_ROWS:
-        return
-    if sizes.m <= FEWEST_ROWS[sizes.scaled]:
+    if _takes_small(sizes) and FEWEST_TRIED_ROWS < sizes.m <= FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
-    for tiles in (2, 3, 4):
-        block_m = -(-sizes.m // (8 * tiles)) * 8
-        if FEWEST_TRIED_ROWS < block_m <= SMALL_ROWS[sizes.scaled]:
+
+
+def _takes_small(sizes: Sizes) -> bool:
+    """Whether the kernel for few rows can compute it."""
+    across = sizes.x_across or sizes.w_across
+    return not across and not sizes.groups and not sizes.added and sizes.m <= MOST_CUT_ROWS
+
+
+def _in_tiles(sizes: Sizes) -> Iterator[Config]:
+    """The kernel for few rows, with one to four tiles of rows."""
+    whole, *parts = (-(-sizes.m // (8 * tiles)) * 8 for tiles in (1, 2, 3, 4))
+    for block_m in dict.fromkeys((whole, *(rows for rows in parts if rows > FEWEST_TRIED_ROWS))):
+        if block_m <= SMALL_ROWS[sizes.scaled]:
             yield from _small(sizes, block_m)
 
 

@@ -409,13 +409,17 @@ DEVICE void sync_warp() {
   model::meet(model::warps[{model::now->block->rank, model::now->thread_index.x / 32}].meeting, 32);
 }
 
-DEVICE float of_quad(float value, int place) {
+DEVICE float of_lane(float value, int from) {
   auto& warp = model::warps[{model::now->block->rank, model::now->thread_index.x / 32}];
   const u32 lane = model::now->thread_index.x % 32;
   float* shared = warp.shared[model::now->shuffles++ % 2];  // the other half may still be read
   shared[lane] = value;
   model::meet(warp.meeting, 32);
-  return shared[lane / 4 * 4 + place];
+  return shared[from];
+}
+
+DEVICE float of_quad(float value, int place) {
+  return of_lane(value, (int)(model::now->thread_index.x % 32 / 4 * 4) + place);
 }
 
 DEVICE u32 cluster_rank() { return model::now->block->rank; }

@@ -129,6 +129,9 @@ DEVICE u32 uniform(u32 value) { return __shfl_sync(0xFFFFFFFF, value, 0); }
 // The value of the thread in this place of four that are next to each other; the warp's threads all take part.
 DEVICE float of_quad(float value, int place) { return __shfl_sync(0xFFFFFFFF, value, place, 4); }
 
+// The value of this thread of the warp; the warp's threads all take part.
+DEVICE float of_lane(float value, int lane) { return __shfl_sync(0xFFFFFFFF, value, lane); }
+
 DEVICE void sync_warp() { __syncwarp(); }
 
 DEVICE u32 cluster_rank() {

@@ -2,13 +2,18 @@
 // be 8.
 //
 // Each cluster of SPLIT blocks computes a tile of BLOCK_N columns of y for BLOCK_M rows; each of its blocks multiplies
-// a share of k. Every byte of w is read once, so what counts is how many copies are under way: the ring has many
-// stages. The blocks' sums meet in shared memory, and are added in the order of the blocks: equal inputs give equal
-// bits.
+// a share of k. Every byte of w is read once for each tile of rows, of which there are few, so what counts is how many
+// copies are under way: the ring has many stages. The blocks' sums meet in shared memory, and are added in the order of
+// the blocks: equal inputs give equal bits.
+//
+// SCALED: the eight threads of a warp whose columns are the same rows of x need the same scales. Each loads those of
+// one of eight blocks of k, while those of the eight blocks before are used, and gives them to the others.
 
 constexpr int BLOCK_K = 128 / OPERAND_BYTES;
 constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
-constexpr int VALUES = BLOCK_M / 2;  // of a result of the matrix unit, in a thread
+constexpr int VALUES = BLOCK_M / 2;          // of a result of the matrix unit, in a thread
+constexpr int ALIKE = 8;                     // threads of a warp that need the same scales
+constexpr int AT_ONCE = SCALED ? ALIKE : 1;  // blocks of k in a round of the loop
 
 constexpr u32 W_BYTES = BLOCK_N * 128, X_BYTES = BLOCK_M * 128, STAGE_BYTES = W_BYTES + X_BYTES;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
@@ -57,7 +62,7 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
     // The rows of x whose scales a thread needs are its columns of the result.
     const float* x_columns[VALUES / 2];
     const float* w_row = nullptr;
-    float x_next[AHEAD][VALUES / 2], w_next[AHEAD];
+    float x_next[VALUES / 2], w_next, own[VALUES / 2];
     const int w_block = (column + (int)group * 64) / 128;
     if constexpr (SCALED) {
 #pragma unroll
@@ -67,31 +72,35 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
       }
       w_row = w_scale + (w_block < W_SCALE_ROWS ? w_block : W_SCALE_ROWS - 1) * w_scale_row;
     }
-    const auto load_ahead = [&](int block, float (&x)[VALUES / 2], float& w) {
-      if (block >= end) return;
+    const int own_block = (int)lane / 4;     // of each ALIKE
+    const auto load_next = [&](int block) {  // or the last one: no branch, for which products would be waited for
+      block = block < end ? block : end - 1;
 #pragma unroll
-      for (int i = 0; i < VALUES / 2; ++i) x[i] = load_constant(x_columns[i] + block * x_scale_block);
-      w = load_constant(w_row + block * w_scale_block);
+      for (int i = 0; i < VALUES / 2; ++i) x_next[i] = load_constant(x_columns[i] + block * x_scale_block);
+      w_next = load_constant(w_row + block * w_scale_block);
     };
     if constexpr (SCALED) {
-#pragma unroll
-      for (int i = 0; i < AHEAD; ++i) load_ahead(begin + i, x_next[i], w_next[i]);
+      if (begin < end) load_next(begin + own_block);
     }
     u32 read = 0;
-    const auto multiply_block = [&](int block, float (&x_ahead)[VALUES / 2], float& w_ahead) {
+    const auto multiply_block = [&](int block, int place) {  // `block` is one of ALIKE in this place
       const u64 w_from = descriptor(ring + stage * STAGE_BYTES + group * 8192);
       const u64 x_from = descriptor(ring + stage * STAGE_BYTES + W_BYTES);
       barrier_wait(full + 8 * stage, phase);
       if constexpr (SCALED) {
         float factors[VALUES / 2];
-#pragma unroll
-        for (int i = 0; i < VALUES / 2; ++i) factors[i] = x_ahead[i] * w_ahead;
         settle(part);
         products_begin();
 #pragma unroll
         for (int i = 0; i < 4; ++i) multiply(part, advanced(w_from, 32 * i), advanced(x_from, 32 * i), i != 0);
         products_commit();
-        load_ahead(block + AHEAD, x_ahead, w_ahead);
+        if (place == 0) {
+#pragma unroll
+          for (int i = 0; i < VALUES / 2; ++i) own[i] = x_next[i] * w_next;
+          load_next(block + ALIKE + own_block);
+        }
+#pragma unroll
+        for (int i = 0; i < VALUES / 2; ++i) factors[i] = of_lane(own[i], 4 * place + (int)lane % 4);
         products_wait<0>();
         settle(part);
         if (lane == 0) barrier_arrive(empty + 8 * stage);
@@ -109,11 +118,11 @@ product(MAP x_map, MAP w_map, u8* y, const float* x_scale, const float* w_scale,
       }
       if (++stage == STAGES) stage = 0, phase ^= 1;
     };
-    for (int block = begin; block < end; block += AHEAD) {
+    for (int block = begin; block < end; block += AT_ONCE) {
 #pragma unroll
-      for (int i = 0; i < AHEAD; ++i) {
+      for (int i = 0; i < AT_ONCE; ++i) {
         if (block + i >= end) break;
-        multiply_block(block + i, x_next[i], w_next[i]);
+        multiply_block(block + i, i);
       }
     }
     if constexpr (!SCALED) {

@@ -67,11 +67,6 @@ def blocks_touched(block_n: int) -> int:
     return max((begin + block_n - 1) // 128 - begin // 128 + 1 for begin in begins)
 
 
-def blocks_ahead(product: Product, config: Config) -> int:
-    """Of the kernel for few rows, blocks of k whose scales are on their way while one is multiplied."""
-    return 1 if not product.scaled else 4 if config.block_m <= 32 else 2
-
-
 def constants(product: Product, config: Config) -> dict[str, int]:
     """The constants that the kernel's file reads."""
     found = {
@@ -104,7 +99,7 @@ def constants(product: Product, config: Config) -> dict[str, int]:
     if product.x_across or product.w_across:
         _check_across(product, config)
     if config.kernel == "small":
-        return found | {"SPLIT": config.cluster, "AHEAD": blocks_ahead(product, config)}
+        return found | {"SPLIT": config.cluster}
     return found | {
         "CLUSTER": config.cluster,
         "GROUP": config.group,
