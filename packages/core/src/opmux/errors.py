@@ -31,7 +31,14 @@ class BackendFault(OpmuxError, RuntimeError):
 
 
 class BuildFailed(BackendFault):
-    """A target raises this when its kernel could not be built and nothing was launched: the next choice may run."""
+    """A target raises this when its kernel could not be built and nothing was launched: the next choice may run.
+
+    Attributes:
+        one_kernel: whether it says nothing about the implementation's other kernels, as where only some of them have
+            been built. The implementation is then quarantined for the calls of this plan, otherwise for the arch.
+    """
+
+    one_kernel = False
 
 
 class BuildDeferred(BackendFault):

@@ -10,7 +10,7 @@ from planted import SPECIAL, WANTED, W, X, filled, ones, raising, reasons
 
 import opmux
 from opmux.errors import BackendFault, CaptureRefused, InvalidArgument, OpmuxError, UnsupportedCall
-from opmux.plugin import BuildFailed, MultipleOf, Priority
+from opmux.plugin import BuildFailed, Exact, MultipleOf, Priority
 from opmux.running import modes
 
 OOM = torch.OutOfMemoryError("CUDA out of memory")
@@ -70,6 +70,27 @@ def test_a_build_fault_quarantines_for_the_arch():
         assert torch.equal(opmux.rms_norm(X, W), WANTED)
         assert [(q.scope, q.reason) for q in opmux.quarantined()] == [("arch", "ptxas: too many registers")]
     assert opmux.quarantined() == (), "what a plugin left behind goes with it"
+
+
+def test_a_missing_kernel_concerns_calls_like_this_one_alone():
+    """However many calls lack theirs: others are there."""
+
+    class Missing(BuildFailed):
+        one_kernel = True
+
+    def target(x, weight, *, eps, weight_offset):
+        if len(x) > 4:
+            raise Missing(f"no kernel for {len(x)} rows")
+        return torch.ones_like(x)
+
+    with backends(a=implementation(target, features=(Exact("tokens"),))):
+        for rows in range(5, 40):
+            x = torch.randn(rows, 8)
+            assert torch.equal(opmux.rms_norm(x, W), opmux.rms_norm.reference(x, W))
+        assert {q.scope for q in opmux.quarantined()} == {"kernel"}
+        assert len(opmux.quarantined()) == 35
+        assert opmux.rms_norm(X, W).sum() == 32
+        assert opmux.explain(opmux.rms_norm, torch.randn(7, 8), W).candidates[-1].reason == "no kernel for 7 rows"
 
 
 def test_under_strict_a_fault_raises():

@@ -10,7 +10,7 @@ from planted import WANTED, W, X, filled, raising
 import opmux
 from opmux.plugin import Exact, Implementation
 from opmux.running import quarantine
-from opmux.running.quarantine import ARCH, PLAN, PLANS_BEFORE_ARCH, quarantined_for
+from opmux.running.quarantine import ARCH, KERNEL, PLAN, PLANS_BEFORE_ARCH, quarantined_for
 
 BROKEN = Implementation(op="rms_norm", target="a:b", backend="a", distribution="opmux-a", version="1.2.3")
 
@@ -57,6 +57,15 @@ def test_after_many_plans_a_fault_counts_for_the_arch(messages):
     assert messages.records[-1].getMessage() == (
         "rms_norm: a (opmux-a 1.2.3) is quarantined on cpu: reason last; the next choice runs"
     )
+
+
+def test_missing_kernels_are_not_counted_as_faulty_plans():
+    for key in range(2 * PLANS_BEFORE_ARCH):
+        put(key, KERNEL)
+    put("odd")
+    assert [q.scope for q in opmux.quarantined()] == [KERNEL] * 2 * PLANS_BEFORE_ARCH + [PLAN]
+    assert quarantined_for("rms_norm", "cpu", 3) == {"a": "reason 3"}
+    assert quarantined_for("rms_norm", "cpu", "new") == {}
 
 
 def test_many_faulty_plans_of_calls_count_as_a_fault_on_the_arch():

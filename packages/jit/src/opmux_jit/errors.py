@@ -6,6 +6,8 @@ from opmux.plugin import BackendFault, BuildFailed, PluginError
 class CompilerMissing(BuildFailed):
     """No compiler for the arch is installed, or the one that was asked for is missing or too old."""
 
+    one_kernel = True  # the cache and the bundles may have others
+
 
 class CompileFailed(BuildFailed):
     """A compiler refused the source; the message has all that it said and the path of the source."""
@@ -13,6 +15,8 @@ class CompileFailed(BuildFailed):
 
 class KernelMissing(BuildFailed):
     """Compiling is forbidden (``OPMUX_NO_JIT=1``), and neither the cache nor a bundle has the kernel."""
+
+    one_kernel = True
 
 
 class LoadFailed(BuildFailed):

@@ -51,6 +51,12 @@ def read(code: bytes) -> Resources:
     return Resources([(offset, size) for _, offset, size in sorted(parameters)], registers, local)
 
 
+class Spills(BuildFailed):
+    """A kernel uses local memory in this config; in others, or for other calls, it may not."""
+
+    one_kernel = True
+
+
 def checked(entry: Entry) -> Entry:
     """Machine code, if its kernel keeps everything in registers and shared memory.
 
@@ -58,7 +64,8 @@ def checked(entry: Entry) -> Entry:
     that does not compile is.
 
     Raises:
-        BuildFailed: it uses local memory, or is no cubin.
+        Spills: it uses local memory.
+        BuildFailed: it is no cubin.
     """
     source = entry.source
     try:
@@ -71,7 +78,7 @@ def checked(entry: Entry) -> Entry:
     if not local:
         return entry
     hints = [flag.removeprefix("--hint=") for flag in source.flags if flag.startswith("--hint=")]
-    raise BuildFailed(
+    raise Spills(
         f"{source.name}: the machine code for {source.arch} expected no local memory, got {local} bytes per thread, "
         f"compiled with {', '.join(hints) or 'no hints'}; registers spill: try other configs (opmux tune), or take "
         "another backend"

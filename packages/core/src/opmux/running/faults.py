@@ -46,9 +46,7 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
             f"  call:      {attempt}\n"
             f"  try:       another backend (see opmux.explain), or report it to its authors"
         ) from error
-    whole_arch = not launched and not isinstance(error, background.BuildAbandoned)
-    scope = quarantine.ARCH if whole_arch else quarantine.PLAN
-    quarantine.quarantine(op.name, implementation, call.arch.name, scope, reason, attempt.key)
+    quarantine.quarantine(op.name, implementation, call.arch.name, _scope_of(error), reason, attempt.key)
     op.drop_plans()
     if op.signature.mutates and launched:
         written = ", ".join(f"`{name}`" for name in op.signature.mutates)
@@ -58,6 +56,14 @@ def judge(attempt: Attempt, implementation: Implementation, error: Exception) ->
             f"  call:      {attempt}\n"
             f"  try:       restore {written} and call again: the next choice will run"
         ) from error
+
+
+def _scope_of(error: Exception) -> str:
+    """How far the quarantine for a fault of a target reaches."""
+    if isinstance(error, BuildFailed) and error.one_kernel:
+        return quarantine.KERNEL
+    whole_arch = isinstance(error, BuildFailed) and not isinstance(error, background.BuildAbandoned)
+    return quarantine.ARCH if whole_arch else quarantine.PLAN
 
 
 def pass_over(

@@ -10,7 +10,7 @@ from opmux.callpath.op import drop_all_plans
 from opmux.declared.implementation import Implementation
 from opmux.log import announce_once, forget
 
-ARCH, PLAN = "arch", "plan"
+ARCH, PLAN, KERNEL = "arch", "plan", "kernel"
 PLANS_BEFORE_ARCH = 16
 """Once this many plans of one implementation have faults, the next fault counts for the whole arch."""
 
@@ -20,8 +20,9 @@ class Quarantined:
     """An implementation that is no longer chosen.
 
     Attributes:
-        scope: ``arch``: for every call on that arch (import and build faults); ``plan``: for the calls of one plan.
-        key: the plan's key where the scope is one plan.
+        scope: ``arch``: for every call on that arch (import and build faults); ``plan``: for the calls of one plan;
+            ``kernel``: the same, since that plan's kernel is missing, which counts nothing against other plans.
+        key: the plan's key, where the scope is not the arch.
     """
 
     op: str
@@ -42,10 +43,11 @@ _records: dict[tuple[str, str, str, Any], Quarantined] = {}
 def quarantine(op: str, implementation: Implementation, arch: str, scope: str, reason: str, key: Any = None) -> None:
     """Record a fault and announce it once, with its reason."""
     with _lock:  # one hold: threads that fail together count each other's plans
-        plans = sum((r.op, r.name, r.arch) == (op, implementation.full_name, arch) for r in _records.values())
-        if plans >= PLANS_BEFORE_ARCH:
+        faulty = (op, implementation.full_name, arch)
+        plans = sum((r.op, r.name, r.arch) == faulty and r.scope != KERNEL for r in _records.values())
+        if scope == PLAN and plans >= PLANS_BEFORE_ARCH:
             scope = ARCH
-        key = key if scope == PLAN else None
+        key = None if scope == ARCH else key
         _records[op, implementation.full_name, arch, key] = Quarantined(
             op,
             implementation.full_name,
