@@ -97,7 +97,8 @@ def test_the_next_candidate_runs_and_it_is_said_once(
             assert torch.equal(found, opmux.rms_norm(x[:rows], w, backend="reference"))
     said = [text for record in caplog.records if "quarantined" in (text := record.getMessage())]
     assert len(said) == 1
-    assert "quarantined on sm_90 for calls like this one: rms_norm: the machine code for sm_90 expected no local memory, got " in said[0]
+    where = "quarantined on sm_90 for calls like this one: "
+    assert f"{where}rms_norm: the machine code for sm_90 expected no local memory, got " in said[0]
     assert said[0].endswith("; the next choice runs")
     assert not played
 
