@@ -12,17 +12,16 @@ from opmux.plugin import (
     UnitStride,
 )
 from opmux_cutile.archs import PRIORITY
+from opmux_cutile.bounds import MOST_GRID, MOST_HALVES, ResultAtMost
 
 ARCHS = ("sm_90", "sm_100", "sm_103")
 """Where the matrix units do not take both operands from registers: elsewhere kernels for wide heads spill."""
-MOST = (1 << 30) - 1
-"""Elements: at two bytes, the most that 32 bits count."""
-
 TILES = (("seq_q", 64), ("batch", 1), ("heads", 1))
 """What a block computes on Hopper where heads are not wide: times are predicted by whole ones."""
 
 
 def _record(op: str) -> Implementation:
+    queries = ("tokens_q",) if "varlen" in op else ("batch", "seq_q")
     return Implementation(
         op=op,
         target=f"opmux_cutile.attention.targets:{op}",
@@ -35,7 +34,9 @@ def _record(op: str) -> Implementation:
             *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
             UnitStride("q", "k", "v", "sinks"),
             *(Aligned(name) for name in ("q", "k", "v")),
-            *(MaxNumel(name, MOST) for name in ("q", "k", "v")),
+            AtMost("heads", MOST_GRID),
+            *(MaxNumel(name, MOST_HALVES) for name in ("q", "k", "v")),
+            ResultAtMost((*queries, "heads", "value_dim"), MOST_HALVES),
         ),
         features=(Exact("head_dim"), Exact("value_dim")),
         config="opmux_cutile.attention.configs:attention_config",
@@ -62,7 +63,8 @@ def _backward_record(op: str) -> Implementation:
             *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
             UnitStride(*given, "sinks"),
             *(Aligned(name) for name in given),
-            *(MaxNumel(name, MOST) for name in given),
+            AtMost("heads", MOST_GRID),
+            *(MaxNumel(name, MOST_HALVES) for name in given),
         ),
         features=(Exact("head_dim"), Exact("value_dim")),
         config="opmux_cutile.attention.backward_configs:attention_backward_config",

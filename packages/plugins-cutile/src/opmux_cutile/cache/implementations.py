@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 from opmux.plugin import Call, Constraint, Dtype, Exact, Implementation, MaxNumel, UnitStride
 from opmux_cutile.archs import ARCHS, FLOATS, PRIORITY
+from opmux_cutile.bounds import MOST_FLOATS, StridesAtMost
 from opmux_cutile.quantization.implementations import CODES
-
-MOST = (1 << 29) - 1
-"""Elements of the new keys: at four bytes, the most that 32 bits count. A cache may have more."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,8 @@ RECORDS = (
             *(Dtype(tensor, *FLOATS) for tensor in ("k", "v")),
             *(Dtype(tensor, *FLOATS, *CODES) for tensor in ("k_cache", "v_cache")),
             *(ConvertedByArch(tensor) for tensor in ("k_cache", "v_cache")),
-            *(MaxNumel(tensor, MOST) for tensor in ("k", "v")),
+            *(MaxNumel(tensor, MOST_FLOATS) for tensor in ("k", "v")),
+            *(StridesAtMost(tensor) for tensor in ("k_cache", "v_cache")),  # a cache may have more elements
             UnitStride("k", "v", "k_cache", "v_cache"),
         ),
         features=(Exact("kv_heads"), Exact("head_dim"), Exact("value_dim")),

@@ -1,7 +1,8 @@
 """The records of the gated activations."""
 
-from opmux.plugin import Constraint, Dtype, Exact, Implementation, OneOf, UnitStride
+from opmux.plugin import AtMost, Constraint, Dtype, Exact, Implementation, OneOf, UnitStride
 from opmux_cutile.archs import ARCHS, FLOATS, PRIORITY
+from opmux_cutile.bounds import WIDEST
 
 
 def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementation:
@@ -10,7 +11,7 @@ def _record(op: str, tensors: tuple[str, ...], *more: Constraint) -> Implementat
         target=f"opmux_cutile.gates.{'backward' if op.endswith('backward') else 'targets'}:{op}",
         archs=ARCHS,
         priority=PRIORITY,
-        when=(Dtype(tensors[0], *FLOATS), UnitStride(*tensors), *more),
+        when=(Dtype(tensors[0], *FLOATS), AtMost("n", WIDEST), UnitStride(*tensors), *more),
         features=(Exact("n"),),
         config="opmux_cutile.gates.configs:gated_config",
         config_schema="opmux_cutile.gates.configs:GatedConfig",

@@ -15,7 +15,8 @@ from opmux.plugin import (
     UnitStride,
 )
 from opmux_cutile.archs import PRIORITY
-from opmux_cutile.grouped.implementations import MOST, MOST_GROUPS
+from opmux_cutile.bounds import MOST_FLOATS, MOST_HALVES
+from opmux_cutile.grouped.implementations import MOST_GROUPS
 from opmux_cutile.products.implementations import ARCHS
 
 
@@ -31,8 +32,8 @@ def _record(op: str, kind: str, schema: str, given: tuple[str, ...], *more: Cons
             MultipleOf("k", 8),
             MultipleOf("n", 8),
             AtMost("groups", MOST_GROUPS),
-            AtMost("m", 1 << 19),  # the grid's second dim has up to 65535 tiles
-            *(MaxNumel(name, MOST) for name in given),
+            *(AtMost(dim, 1 << 19) for dim in ("m", "n")),  # the grid's second dim has up to 65535 tiles
+            *(MaxNumel(name, MOST_HALVES) for name in given),
             UnitStride(*given),
             *(Aligned(name) for name in given),
             *more,
@@ -46,7 +47,7 @@ def _record(op: str, kind: str, schema: str, given: tuple[str, ...], *more: Cons
     )
 
 
-OUT = (Contiguous("out"), Aligned("out"), MaxNumel("out", MOST // 2))
+OUT = (Contiguous("out"), Aligned("out"), MaxNumel("out", MOST_FLOATS))
 """Of a tensor of four bytes an element."""
 RECORDS = (
     _record(

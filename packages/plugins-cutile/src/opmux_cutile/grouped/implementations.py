@@ -13,14 +13,13 @@ from opmux.plugin import (
     UnitStride,
 )
 from opmux_cutile.archs import PRIORITY
+from opmux_cutile.bounds import MOST_HALVES, ResultAtMost
 from opmux_cutile.products.implementations import ARCHS
 
-MOST = (1 << 30) - 1
-"""Elements: at two bytes, the most that 32 bits count."""
 MOST_GROUPS = 1024
 
 
-def _record(op: str, rows: str, rule: Bucket | Exact) -> Implementation:
+def _record(op: str, rows: str, rule: Bucket | Exact, *result: str) -> Implementation:
     return Implementation(
         op=op,
         target=f"opmux_cutile.grouped.targets:{op}",
@@ -33,8 +32,9 @@ def _record(op: str, rows: str, rule: Bucket | Exact) -> Implementation:
             MultipleOf("n", 8),
             AtMost("groups", MOST_GROUPS),
             AtMost(rows, 1 << 19),  # the grid's second dim has up to 65535 tiles
-            MaxNumel("x", MOST),
-            MaxNumel("w", MOST),
+            MaxNumel("x", MOST_HALVES),
+            MaxNumel("w", MOST_HALVES),
+            ResultAtMost(result, MOST_HALVES),
             UnitStride("x", "w"),
             Aligned("x"),
             Aligned("w"),
@@ -49,6 +49,6 @@ def _record(op: str, rows: str, rule: Bucket | Exact) -> Implementation:
 
 
 RECORDS = (
-    _record("grouped_linear", "m", Bucket("m")),
-    _record("masked_grouped_linear", "max_m", Exact("max_m")),
+    _record("grouped_linear", "m", Bucket("m"), "m", "n"),
+    _record("masked_grouped_linear", "max_m", Exact("max_m"), "groups", "max_m", "n"),
 )

@@ -3,7 +3,11 @@
 from opmux.plugin import AtMost, Dtype, Exact, Implementation, MultipleOf, UnitStride
 from opmux_cutile.archs import PRIORITY
 from opmux_cutile.attention.implementations import ARCHS
+from opmux_cutile.bounds import MOST_GRID, ResultAtMost, StridesAtMost
 from opmux_cutile.quantization.implementations import CODES
+
+MOST = 1 << 33
+"""Elements of the result: the rows of its tiles, of 8 columns or more, are counted in 32 bits. Caches may have more."""
 
 
 def _record(op: str) -> Implementation:
@@ -18,6 +22,9 @@ def _record(op: str) -> Implementation:
             Dtype("sinks", "bfloat16", "float16", "float32"),
             *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
             *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
+            AtMost("kv_heads", MOST_GRID),
+            ResultAtMost(("tokens", "heads", "value_dim"), MOST),
+            *(StridesAtMost(name) for name in ("q", "k_cache", "v_cache")),
             UnitStride("q", "k_cache", "v_cache"),
         ),
         features=(Exact("head_dim"), Exact("value_dim"), Exact("page_size")),

@@ -12,6 +12,7 @@ from opmux.plugin import (
     UnitStride,
 )
 from opmux_cutile.archs import FLOATS, PRIORITY
+from opmux_cutile.bounds import MOST_FLOATS, WIDEST
 from opmux_cutile.norms.configs import LONGEST
 
 CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
@@ -19,9 +20,11 @@ BLOCKS = ((1, 128), (1, 32), (1, -1))
 SQUARES = ((128, 128), (-1, -1))
 PARTS = 8192
 """Columns of the widest row with one scale where rows are not normed."""
+MOST_ROWS = (1 << 31) - 4
+"""Of a matrix: how far apart columns of transposed scales are is a number of 32 bits."""
 
 
-def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], wide: Constraint) -> Implementation:
+def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], *wide: Constraint) -> Implementation:
     schema = "norms.configs:NormConfig" if kind == "rows" else "gates.configs:GatedConfig"
     return Implementation(
         op=op,
@@ -32,7 +35,8 @@ def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], wide: Cons
             *(Dtype(tensor, *FLOATS) for tensor in tensors),
             Dtype("dtype", *CODES),
             OneOf("block", *BLOCKS),
-            wide,
+            *wide,
+            AtMost("m", MOST_ROWS),
             UnitStride(*tensors),
         ),
         features=(Exact(width), Exact("block")),
@@ -55,7 +59,9 @@ QUANTIZE = Implementation(
         OneOf("block", *BLOCKS, *SQUARES),
         AnyOf(OneOf("block", *BLOCKS[:2], *SQUARES), AtMost("k", PARTS)),
         AnyOf(OneOf("block", *BLOCKS), AtMost("m", 1 << 22)),  # the grid's second dim has up to 65535 blocks
-        AnyOf(OneOf("block", *BLOCKS), MaxNumel("x", (1 << 29) - 1)),  # at four bytes, the most that 32 bits count
+        AnyOf(OneOf("block", *BLOCKS), MaxNumel("x", MOST_FLOATS)),
+        AnyOf(OneOf("block", *SQUARES), AtMost("k", WIDEST)),
+        AtMost("m", MOST_ROWS),
         UnitStride("x"),
     ),
     features=(Exact("k"), Exact("block")),
@@ -67,7 +73,14 @@ QUANTIZE = Implementation(
 )
 RECORDS = (
     QUANTIZE,
-    _record("silu_and_mul_quantize", "groups", "n", ("x",), AnyOf(OneOf("block", *BLOCKS[:2]), AtMost("n", PARTS))),
+    _record(
+        "silu_and_mul_quantize",
+        "groups",
+        "n",
+        ("x",),
+        AtMost("n", WIDEST),
+        AnyOf(OneOf("block", *BLOCKS[:2]), AtMost("n", PARTS)),
+    ),
     _record("rms_norm_quantize", "rows", "hidden", ("x", "weight"), AtMost("hidden", LONGEST)),
     _record("add_rms_norm_quantize", "rows", "hidden", ("x", "residual", "weight"), AtMost("hidden", LONGEST)),
 )

@@ -101,8 +101,8 @@ def _of_tokens(x: Tensor) -> Tensor:
 
 
 def _within(x: Tensor) -> Tensor:
-    """Tokens that a launch can address one by one; packed where they are too far apart."""
-    return x if x.stride(0) * x.element_size() <= MOST_BYTES else x.contiguous()
+    """Tokens that a launch can address one by one; packed where they, or their heads, are too far apart."""
+    return x if max(x.stride()) * x.element_size() <= MOST_BYTES else x.contiguous()
 
 
 def _rows_apart(table: Tensor) -> Tensor:
