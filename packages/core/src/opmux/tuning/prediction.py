@@ -67,9 +67,15 @@ class OpTimes:
         self._unlike = tuple(name for name in matching.exact if name in UNLIKE)
         self._sizes = (*self.steps, *self.model)
         # What is read or written by rows. A vector has none: heads, which the sinks of attention have, align nothing.
-        shapes = [t.shape for t in op.signature.tensors] + [o.shape for o in op.signature.outputs]
-        innermost = {_innermost(shape.dims) for shape in shapes if len(shape.dims) > 1 or shape.star}
+        # Nor do blocks that have scales: 20 of them are like 32, but unlike one.
+        scales = [t.shape for t in op.signature.tensors if t.name.endswith("scale")]
+        shapes = [t.shape for t in op.signature.tensors if not t.name.endswith("scale")]
+        shapes += [o.shape for o in op.signature.outputs]
+        innermost, blocks = (
+            {_innermost(shape.dims) for shape in some if len(shape.dims) > 1 or shape.star} for some in (shapes, scales)
+        )
         self._aligned = tuple(name for name in self.model if name in innermost)
+        self._blocks = tuple(name for name in self.model if name in blocks - innermost)
         self._kept = [place for place, o in enumerate(self.flags) if o.kind == "dtype"]
         self._groups: dict[tuple[Kind, DeviceModel | None, bool], Group | None] = {}
         self._alike: dict[Kind, list[tuple[bool, Kind]]] = {}
@@ -138,7 +144,8 @@ class OpTimes:
         """The kind of a call or row."""
         flags = tuple(bool(at[o.name]) if o.name in TIMED_NUMBERS else at[o.name] for o in self.flags)
         unlike = tuple(int(at[name]) for name in self._unlike)
-        return Kind(arch, dtypes, flags, unlike, tuple(at[name] % 8 == 0 for name in self._aligned))
+        aligned = [at[name] % 8 == 0 for name in self._aligned] + [at[name] > 1 for name in self._blocks]
+        return Kind(arch, dtypes, flags, unlike, tuple(aligned))
 
     def _group_of(self, kind: "Kind", device: DeviceModel | None, variant: bool = False) -> Group | None:
         """The rows of a kind for calls on a device model: indexed when a call that needs them is first planned."""
@@ -205,7 +212,7 @@ class Kind(NamedTuple):
         dtypes: of every tensor, None for an absent one.
         flags: the values of the op's flags.
         unlike: the dims of `UNLIKE`.
-        aligned: whether rows hold whole 8 elements, of each innermost dim.
+        aligned: whether rows hold whole 8 elements, of each innermost dim, and several scales, of each dim of blocks.
     """
 
     arch: str

@@ -295,6 +295,19 @@ def test_what_no_row_of_a_tensor_holds_aligns_nothing():
     assert set(OpTimes(LINEAR, ())._aligned) == {"k", "n"}
 
 
+def test_how_many_blocks_have_scales_does_not_matter_but_that_there_are_several() -> None:
+    times = OpTimes(opmux.scaled_linear.op, ())
+    assert set(times._aligned) == {"k", "n"}
+    assert set(times._blocks) == {"k_blocks", "w_blocks"}
+    sizes = {"m": 8, "k": 2560, "n": 4096, "m_blocks": 8, "w_rows": 32}
+    options = {o.name: o.default for o in times.op.signature.options} | {"out_dtype": torch.bfloat16}
+    kinds = [
+        times._kind("sm_90", (torch.float8_e4m3fn,), {**options, **sizes, "k_blocks": blocks, "w_blocks": blocks})
+        for blocks in (20, 32, 1)
+    ]
+    assert kinds[0] == kinds[1] != kinds[2]
+
+
 def test_what_a_launch_costs_is_known_from_rows_of_any_kind():
     """Rows whose last dims are no multiples of 8 are another kind; the fastest of these shows what a launch takes."""
     large = [row((4096, n, 4096), smooth(4096, n, 4096)) for n in (4096, 8192)]
