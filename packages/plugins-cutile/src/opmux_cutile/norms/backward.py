@@ -48,6 +48,16 @@ def layer_norm_backward(
     return found[0], found[2], found[3]
 
 
+def add_layer_norm_backward(
+    grad_y: Tensor, grad_residual_out: Tensor, residual_out: Tensor, weight: Tensor, *, eps: float,
+    output_mask: tuple[bool, ...], config: NormConfig,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The op `add_layer_norm_backward`."""
+    wanted, numbers = (output_mask[0], output_mask[1], output_mask[2], output_mask[3]), (eps, 0.0)
+    found = _run("add_layer_norm_backward", grad_y, grad_residual_out, residual_out, weight, wanted, numbers, config)
+    return found[0], found[1], found[2], found[3]
+
+
 def _run(
     op: str, grad: Tensor, more: Tensor | None, x: Tensor, weight: Tensor, wanted: tuple[bool, ...],
     numbers: tuple[float, float], config: NormConfig,
@@ -99,7 +109,7 @@ def _kernel(
     matrices: list[Parameter] = [Array(dtype, (None, fixed), (None, 1), fits) for dtype in dtypes]
     matrices[3] = Array(dtypes[3], (fixed,), (1,), fits)
     sums = Array("float32", (None, fixed), (None, 1), fits)
-    sizes = (config.rows, columns, op.startswith("layer"), added, *wanted)
+    sizes = (config.rows, columns, "layer" in op, added, *wanted)
     numbers = [Scalar("float32")] * 2
     parameters = (*matrices, sums, sums, *numbers, *map(Constant, sizes))
     return TileKernel(op, MODULE, "norm_backward", parameters, config.hints)

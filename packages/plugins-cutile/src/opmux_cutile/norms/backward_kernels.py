@@ -17,6 +17,11 @@ def place_of(tile, columns, ROWS: ct.Constant[int]):
     return (tile * ROWS + ct.arange(ROWS, dtype=ct.int32))[:, None], columns
 
 
+def weighed(g, weight, columns, offset):
+    """The gradient of what the weight multiplies."""
+    return g * (ct.gather(weight, (columns,)).astype(ct.float32) + offset)
+
+
 @ct.kernel
 def norm_backward(
     grad, more, x, weight, grad_x, grad_more, of_weight, of_bias, eps: float, offset: float,
@@ -43,15 +48,26 @@ def norm_backward(
         if CENTRED:
             mean = ct.sum(value, axis=1, keepdims=True) * share
             value = ct.where(columns < width, value - mean, 0.0)
-        scale = ct.rsqrt(ct.sum(value * value, axis=1, keepdims=True) * share + eps)
+        if CENTRED or not (INPUT or MORE):
+            scale = ct.rsqrt(ct.sum(value * value, axis=1, keepdims=True) * share + eps)
+        else:
+            # Both sums of a row at once: each alone passes through shared memory, with barriers.
+            h = weighed(g, weight, columns, offset)
+            squares, products = ct.reduce((value * value, h * value), 1, lambda a, b, c, d: (a + c, b + d), (0.0, 0.0),
+                                          keepdims=True)  # fmt: skip
+            scale = ct.rsqrt(squares * share + eps)
         value = value * scale
         if WEIGHT:
             sums = sums + g * value
         if BIAS:
             shifts = shifts + g
         if INPUT or MORE:
-            h = g * (ct.gather(weight, (columns,)).astype(ct.float32) + offset)
-            found = h - value * (ct.sum(h * value, axis=1, keepdims=True) * share)
+            if CENTRED:
+                h = weighed(g, weight, columns, offset)
+                products = ct.sum(h * value, axis=1, keepdims=True)
+            else:
+                products = products * scale
+            found = h - value * (products * share)
             if CENTRED:
                 found = found - ct.sum(h, axis=1, keepdims=True) * share
             found = found * scale

@@ -67,6 +67,12 @@ def add_norm_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
     return NormConfig(1, 2, 8) if power_of_two(features["hidden"]) == 8192 else found
 
 
+def add_layer_norm_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
+    """As `layer_norm_config`; rows of about 8192 as in `add_norm_config`."""
+    choice = add_norm_config if power_of_two(features["hidden"]) == 8192 else layer_norm_config
+    return choice(arch, features)
+
+
 def tile_columns(config: NormConfig, width: int) -> int:
     """Columns of the tile for rows of a width."""
     return max(power_of_two(width), THREADS // config.rows)

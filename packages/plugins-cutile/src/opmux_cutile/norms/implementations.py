@@ -39,6 +39,7 @@ BACKWARD = {
     "rms_norm_backward": ("grad_y", "x", "weight"),
     "add_rms_norm_backward": ("grad_y", "grad_residual_out", "residual_out", "weight"),
     "layer_norm_backward": ("grad_y", "x", "weight"),
+    "add_layer_norm_backward": ("grad_y", "grad_residual_out", "residual_out", "weight"),
 }
 MOST = (1 << 29) - 1
 """Elements of a matrix: at four bytes, the most that 32 bits count."""
@@ -48,6 +49,7 @@ RECORDS = (
     _record("add_rms_norm", ADDED, "add_norm_config"),
     _record("add_rms_norm_", ADDED, "add_norm_config", Contiguous("x", "residual")),
     _record("layer_norm", ("x", "weight", "bias"), "layer_norm_config"),
+    _record("add_layer_norm", (*ADDED, "bias"), "add_layer_norm_config"),
     *(
         _record(op, tensors, "backward_config", *(MaxNumel(tensor, MOST) for tensor in tensors))
         for op, tensors in BACKWARD.items()

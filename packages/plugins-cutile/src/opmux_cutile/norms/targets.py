@@ -12,6 +12,9 @@ from opmux_cutile.replaying import kept
 from opmux_cutile.tiles import whole_vectors
 
 MODULE = "opmux_cutile.norms.kernels"
+CENTRED_MODULE = "opmux_cutile.norms.centred_kernels"
+MADE = {"rms_norm": 1, "add_rms_norm": 2, "layer_norm": 1, "add_layer_norm": 2}
+"""Matrices that each kernel writes."""
 PACKED = torch.contiguous_format
 
 
@@ -48,6 +51,17 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, co
     vectors = (weight, weight if bias is None else bias)
     _run("layer_norm", config, (x,), vectors, (y,), (eps,), Constant(bias is not None))
     return y
+
+
+@kept
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, config: NormConfig
+) -> tuple[Tensor, Tensor]:
+    """The op `add_layer_norm`."""
+    y, total = torch.empty_like(x, memory_format=PACKED), torch.empty_like(residual, memory_format=PACKED)
+    vectors = (weight, weight if bias is None else bias)
+    _run("add_layer_norm", config, (x, residual), vectors, (y, total), (eps,), Constant(bias is not None))
+    return y, total
 
 
 def _run(
@@ -91,10 +105,9 @@ def _kernel(
 
     The width is compiled in where whole vectors are read. Otherwise one kernel serves all widths up to its tile's.
     """
-    made = {"rms_norm": 1, "add_rms_norm": 2, "layer_norm": 1}[name]
     arrays: list[Parameter] = []
     for position, dtype in enumerate(dtypes):
-        first_made = len(dtypes) - made
+        first_made = len(dtypes) - MADE[name]
         if given <= position < first_made:
             arrays.append(Array(dtype, (fixed,), (1,), fits))
             continue
@@ -104,4 +117,5 @@ def _kernel(
     sizes = Constant(config.rows), Constant(columns)
     parameters = (*arrays, *[Scalar("float32")] * numbers, *sizes, *more)
     op = f"{name}_" if in_place else name
-    return TileKernel(op, MODULE, name, parameters, config.hints)
+    module = CENTRED_MODULE if name == "add_layer_norm" else MODULE
+    return TileKernel(op, module, name, parameters, config.hints)
