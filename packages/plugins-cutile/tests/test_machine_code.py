@@ -34,9 +34,13 @@ def test_rows_are_read_and_written_in_whole_vectors(arch, tmp_path) -> None:
         ("add_rms_norm_", (meta(7, 8192), meta(7, 8192), meta(8192))),
         ("layer_norm", (meta(7, 16384), meta(16384), meta(16384))),
         ("layer_norm", (meta(7, 1000), meta(1000), None)),
+        ("add_layer_norm", (meta(7, 8192), meta(7, 8192, dtype=FP32), meta(8192), meta(8192))),
+        ("add_layer_norm", (meta(7, 1000), meta(7, 1000), meta(1000), None)),
         ("silu_and_mul", (meta(7, 22016),)),
         ("silu_mul", (meta(7, 77, dtype=FP32), meta(7, 77, dtype=FP32))),
         ("layer_norm_backward", (meta(7, 8192), meta(7, 8192), meta(8192))),
+        ("add_layer_norm_backward", (*[meta(7, 8192)] * 3, meta(8192))),
+        ("add_layer_norm_backward", (meta(7, 4096), *[meta(7, 4096, dtype=FP32)] * 2, meta(4096, dtype=FP32))),
         ("silu_and_mul_backward", (meta(7, 4096), meta(7, 8192))),
         ("rms_norm_quantize", (meta(7, 8192), meta(8192))),
         ("apply_rope", (meta(7, 8, 128), meta(7, 2, 128), meta(9, 64, dtype=FP32), meta(9, 64, dtype=FP32), None)),
@@ -211,7 +215,7 @@ def test_cache_writes_move_whole_vectors(arch, stored, tmp_path) -> None:
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
 @pytest.mark.parametrize("page_size", [16, 64])
-@pytest.mark.parametrize("batch", [8, 64])
+@pytest.mark.parametrize("batch", [8, 200])
 def test_decoding_copies_pages_and_uses_no_local_memory(batch, page_size, stored, tmp_path, monkeypatch) -> None:
     """With everything that a call may ask for, keys split between blocks and not."""
     monkeypatch.setattr(paged, "units_of", lambda index: 132)
