@@ -120,6 +120,7 @@ def tiny(family: str) -> Iterator[Case]:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
         yield Case(40, 136, k, small(16, 64, 2, stages=2))
+        yield Case(40, 136, 3 * k, small(24, 64, 1, stages=2))  # more blocks of k than one thread loads scales of
 
 
 def tiny_added() -> list[Config]:

@@ -19,7 +19,7 @@ cluster of the small kernel add their sums.
 Rates are the hardware's own at the clock of 1.98 GHz, or a measurement that is named. What says "fitted" was fitted to
 times on an H200, all constants of a kernel together: one of them alone is no measurement of what it stands for. Those
 of ``large`` come from 660 configs of 69 products and 62 tuned rows; those of ``small``, ``WAIT`` and ``TURNED`` of one
-consumer and ``EMPTY_RATE`` were fitted later, to 230 more configs of 47 products with up to 256 rows too.
+consumer and ``EMPTY_RATE`` were fitted later, to 231 more configs of 44 products with up to 256 rows too.
 """
 
 import math

@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -15,33 +14,81 @@ Scaled = tuple[Tensor, Tensor]
 Recipe = tuple[int, int, int] | None
 """Blocks of scales: rows of a, rows of b, columns of both; None stands for (1, 128, 128)."""
 Block = tuple[int, int] | None
-"""Rows and columns of the blocks of one operand, which may be given instead of the recipe."""
+"""Rows and columns of the blocks of one operand; those of both may be given instead of the recipe."""
 
-
-NEWER = {
-    "alpha": "multiply `d` afterwards",
-    "use_psum_layout": "say with `ks` and `ks_tensor` how many rows each group has, one group behind the other",
-}
+NEWER = {"alpha": "multiply `d` afterwards"}
 """Keywords of DeepGEMM 2.8 that 2.6 does not have, and what to do instead."""
+OLDER = {"ks": "ks_cpu", "ks_tensor": "grouped_layout"}
+"""Names of arguments in DeepGEMM 2.5, and those of 2.6; both are taken."""
 
 _Given = ParamSpec("_Given")
 
 
-def of_2_6(function: Callable[_Given, None]) -> Callable[_Given, None]:
-    """Refuse a newer DeepGEMM's keywords that the function does not have, by name."""
-    name, has = function.__name__, inspect.signature(function).parameters
+def published(
+    product: Callable[Concatenate[str, _Given], None], name: str, says: str | None = None
+) -> Callable[_Given, None]:
+    """A function of DeepGEMM's interface.
 
-    @wraps(function)
+    Args:
+        product: what it does; given the name first, for its errors.
+        name: DeepGEMM's name of it.
+        says: its docstring; None takes the product's.
+
+    Returns:
+        The function, which refuses a newer DeepGEMM's keywords by name.
+    """
+    signature = inspect.signature(product)
+    signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    has = frozenset(signature.parameters)
+
     def call(*given: _Given.args, **keywords: _Given.kwargs) -> None:
-        for keyword, value in keywords.items():
-            if keyword in NEWER and keyword not in has:
-                raise UnsupportedCall(
-                    f"{name}: `{keyword}` expected to be left out, as DeepGEMM 2.6 has no such keyword, got "
-                    f"{value!r}; {NEWER[keyword]}"
-                )
-        function(*given, **keywords)
+        if not has.issuperset(keywords):
+            _translate(name, has, keywords)
+        try:
+            product(name, *given, **keywords)
+        except TypeError:
+            try:
+                signature.bind(*given, **keywords)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None  # Python's own would name the product
+            raise
 
+    call.__name__ = call.__qualname__ = name
+    call.__module__, call.__doc__ = product.__module__, says or product.__doc__
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _translate(name: str, has: frozenset[str], keywords: dict[str, Any]) -> None:
+    for keyword in [keyword for keyword in keywords if keyword not in has]:
+        if keyword in NEWER:
+            raise UnsupportedCall(
+                f"{name}: `{keyword}` expected to be left out, as DeepGEMM 2.6 has no such keyword, got "
+                f"{keywords[keyword]!r}; {NEWER[keyword]}"
+            )
+        new = OLDER.get(keyword)
+        if new in has and new not in keywords:
+            keywords[new] = keywords.pop(keyword)
+
+
+def of_views(
+    product: Callable[Concatenate[str, Any, Any, _Given], None], a_turned: bool, b_turned: bool
+) -> Callable[Concatenate[str, Any, Any, _Given], None]:
+    """A product whose operands are given transposed, scales likewise."""
+
+    def turn(operand: Any, turned: bool) -> Any:
+        if not turned:
+            return operand
+        return operand.mT if isinstance(operand, Tensor) else (operand[0].mT, operand[1].mT)
+
+    def form(name: str, a: Any, b: Any, *more: _Given.args, **keywords: _Given.kwargs) -> None:
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            check_codes(name, a, b)
+        product(name, turn(a, a_turned), turn(b, b_turned), *more, **keywords)
+
+    form.__module__, form.__doc__ = product.__module__, product.__doc__
+    form.__signature__ = inspect.signature(product)  # type: ignore[attr-defined]
+    return form
 
 
 def check_codes(name: str, a: Any, b: Any) -> None:
@@ -93,14 +140,29 @@ def check_sums(name: str, recipe: Recipe, compiled_dims: str, d: Tensor, c: Tens
     if recipe is None or tuple(recipe) != (1, 1, 128):
         raise UnsupportedCall(f"{name}: `recipe` expected (1, 1, 128), got {recipe}; scale by such blocks")
     if any(size % 128 for size in ks):
-        raise InvalidArgument(f"{name}: `ks` expected multiples of 128, got {list(ks)}; pad each group with zeros")
+        raise InvalidArgument(f"{name}: `ks_cpu` expected multiples of 128, got {list(ks)}; pad each group with zeros")
 
 
-def check_rows(name: str, ks: Sequence[int], ks_tensor: Tensor, rows: int) -> None:
+def sizes_of(name: str, ks_cpu: Sequence[int] | None, use_psum_layout: bool) -> Sequence[int]:
+    """How many rows each group has, which must be on the host."""
+    if use_psum_layout:
+        raise UnsupportedCall(
+            f"{name}: `use_psum_layout` expected False on Hopper GPUs, got {use_psum_layout}; say with `ks_cpu` and "
+            "`grouped_layout` how many rows each group has, one group behind the other"
+        )
+    if ks_cpu is None:
+        raise UnsupportedCall(
+            f"{name}: `ks_cpu` expected how many rows each group has, got None; give the numbers of `grouped_layout`, "
+            "which on Hopper GPUs are needed on the host too"
+        )
+    return ks_cpu
+
+
+def check_rows(name: str, ks: Sequence[int], layout: Tensor, rows: int) -> None:
     """Check that the groups have all rows."""
-    if len(ks) != len(ks_tensor) or sum(ks) != rows:
+    if len(ks) != len(layout) or sum(ks) != rows:
         raise InvalidArgument(
-            f"{name}: `ks` expected {len(ks_tensor)} numbers whose sum is {rows}, got {len(ks)} with the sum "
+            f"{name}: `ks_cpu` expected {len(layout)} numbers whose sum is {rows}, got {len(ks)} with the sum "
             f"{sum(ks)}; give each group's rows of `a`"
         )
 
@@ -110,19 +172,28 @@ def check_flat(name: str, operand: str, given: Scaled, rows: int, columns: int) 
     codes, scales = given
     if codes.numel() != rows * columns or tuple(scales.shape) != (rows, columns // 128):
         raise InvalidArgument(
-            f"{name}: `{operand}` expected {rows * columns} codes, `ks` columns of {rows} rows, and scales "
+            f"{name}: `{operand}` expected {rows * columns} codes, `ks_cpu` columns of {rows} rows, and scales "
             f"{[rows, columns // 128]}, got {codes.numel()} and {list(scales.shape)}; see `d` for the rows"
         )
 
 
 def rows_of_b(name: str, recipe: Recipe, recipe_a: Block, recipe_b: Block) -> int:
     """Rows of the blocks of b; those of a have one, and columns are 128."""
-    if recipe is None and (recipe_a is not None or recipe_b is not None):
-        (rows_a, columns_a), (rows_b, columns_b) = recipe_a or (1, 128), recipe_b or (128, 128)
+    if (recipe_a is None) != (recipe_b is None):
+        raise InvalidArgument(
+            f"{name}: `recipe_a` and `recipe_b` expected both or none, got {recipe_a} and {recipe_b}; give both, or "
+            "`recipe`"
+        )
+    blocks: tuple[int, ...] = tuple(recipe or (1, 128, 128))
+    if recipe_a is not None and recipe_b is not None:
+        if recipe is not None:
+            raise InvalidArgument(
+                f"{name}: `recipe` expected None beside `recipe_a` and `recipe_b`, got {recipe} beside {recipe_a} and "
+                f"{recipe_b}; leave one of them out"
+            )
+        (rows_a, columns_a), (rows_b, columns_b) = recipe_a, recipe_b
         blocks = rows_a, rows_b, columns_a if columns_a == columns_b else 0
-    else:
-        blocks = recipe or (1, 128, 128)
-    if tuple(blocks) not in ((1, 128, 128), (1, 1, 128)):
+    if blocks not in ((1, 128, 128), (1, 1, 128)):
         given = recipe if recipe is not None else (recipe_a, recipe_b)
         raise UnsupportedCall(
             f"{name}: `recipe` expected None, (1, 128, 128) or (1, 1, 128), got {given}; scale by such blocks"

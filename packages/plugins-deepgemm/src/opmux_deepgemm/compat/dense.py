@@ -1,6 +1,5 @@
 """DeepGEMM's dense products."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +16,8 @@ from opmux_deepgemm.compat.checking import (
     check,
     check_codes,
     check_result,
-    of_2_6,
+    of_views,
+    published,
     rows_of_b,
 )
 from opmux_deepgemm.configs import Config
@@ -27,10 +27,9 @@ from opmux_deepgemm.model import scored
 from opmux_deepgemm.space import Sizes
 
 
-@of_2_6
-def fp8_gemm_nt(
-    a: Scaled, b: Scaled, d: Tensor, c: Tensor | None = None, recipe: Recipe = None, recipe_a: Block = None,
-    recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
+def _fp8_gemm(
+    name: str, a: Scaled, b: Scaled, d: Tensor, c: Tensor | None = None, recipe: Recipe = None,
+    recipe_a: Block = None, recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
 ) -> None:  # fmt: skip
     """``d = a @ b.T``, plus c where it is given.
 
@@ -41,18 +40,19 @@ def fp8_gemm_nt(
         d: ``(m, n)`` bfloat16 or float32; written to.
         c: ``(m, n)`` in d's dtype, which may be d itself; None stands for 0.
         recipe: the blocks: None, (1, 128, 128) or (1, 1, 128).
-        recipe_a, recipe_b: the blocks of each operand, where ``recipe`` is None.
+        recipe_a, recipe_b: the blocks of each operand, both where ``recipe`` is None, or none.
         compiled_dims, disable_ue8m0_cast: see the module.
 
     Raises:
         UnsupportedCall: where the kernels do not take the call; the message says why.
         InvalidArgument: where shapes or dtypes do not fit.
     """
-    name = "fp8_gemm_nt"
     rows = rows_of_b(name, recipe, recipe_a, recipe_b)
     check(name, compiled_dims, d, c)
     check_codes(name, a, b)
     given = (a[0], b[0], a[1], b[1])
+    if rows == 1 or c is not None:
+        check_result(name, d, a[0], b[0])  # before it is written to
     if rows == 1:
         total = d if d.dtype == torch.float32 else d.new_empty(d.shape, dtype=torch.float32)
         begin(total, c)
@@ -65,13 +65,11 @@ def fp8_gemm_nt(
         torch.add(opmux.scaled_linear(*given, out_dtype=torch.float32, backend=BACKEND), c, out=d)
 
 
-@of_2_6
-def bf16_gemm_nt(a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = None, compiled_dims: str = "nk") -> None:
+def _bf16_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = None, compiled_dims: str = "nk") -> None:
     """``d = a @ b.T`` of a ``(m, k)`` and b ``(n, k)`` in bfloat16, plus c where it is given.
 
     d and c are as in `fp8_gemm_nt`. A sum in float32 is added by the copy engine; one in bfloat16 is rounded once.
     """
-    name = "bf16_gemm_nt"
     check(name, compiled_dims, d, c)
     if d.dtype == torch.bfloat16 and c is None:
         opmux.linear(a, b, backend=BACKEND, out=d)
@@ -86,33 +84,25 @@ def bf16_gemm_nt(a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = None, compi
         d.copy_(total)
 
 
-def _turned(nt: Callable[..., None], name: str, a_turned: bool, b_turned: bool) -> Callable[..., None]:
-    """A form of a product whose operands are given transposed."""
+_VIEWS = "``d = {} @ {}``: `fp8_gemm_nt` of transposed views, scales likewise."
+_nn, _tn, _tt = (of_views(_fp8_gemm, *turned) for turned in ((False, True), (True, True), (True, False)))
 
-    def turn(operand: Tensor | Scaled, turned: bool) -> Tensor | Scaled:
-        if not turned:
-            return operand
-        return operand.mT if isinstance(operand, Tensor) else (operand[0].mT, operand[1].mT)
+fp8_gemm_nt = published(_fp8_gemm, "fp8_gemm_nt")
+fp8_gemm_nn = published(_nn, "fp8_gemm_nn", _VIEWS.format("a", "b"))
+fp8_gemm_tn = published(_tn, "fp8_gemm_tn", _VIEWS.format("a.T", "b"))
+fp8_gemm_tt = published(_tt, "fp8_gemm_tt", _VIEWS.format("a.T", "b.T"))
 
-    def product(a: Any, b: Any, d: Tensor, *more: Any, **keywords: Any) -> None:
-        nt(turn(a, a_turned), turn(b, b_turned), d, *more, **keywords)
+_ALSO = "`fp8_gemm_{}` by its other name; codes of four bits are for other GPUs."
+fp8_fp4_gemm_nt = published(_fp8_gemm, "fp8_fp4_gemm_nt", _ALSO.format("nt"))
+fp8_fp4_gemm_nn = published(_nn, "fp8_fp4_gemm_nn", _ALSO.format("nn"))
+fp8_fp4_gemm_tn = published(_tn, "fp8_fp4_gemm_tn", _ALSO.format("tn"))
+fp8_fp4_gemm_tt = published(_tt, "fp8_fp4_gemm_tt", _ALSO.format("tt"))
 
-    product.__name__ = product.__qualname__ = name
-    left, right = "a.T" if a_turned else "a", "b" if b_turned else "b.T"
-    product.__doc__ = f"``d = {left} @ {right}``: `{nt.__name__}` of transposed views, scales likewise."
-    return product
-
-
-fp8_gemm_nn = _turned(fp8_gemm_nt, "fp8_gemm_nn", False, True)
-fp8_gemm_tn = _turned(fp8_gemm_nt, "fp8_gemm_tn", True, True)
-fp8_gemm_tt = _turned(fp8_gemm_nt, "fp8_gemm_tt", True, False)
-bf16_gemm_nn = _turned(bf16_gemm_nt, "bf16_gemm_nn", False, True)
-bf16_gemm_tn = _turned(bf16_gemm_nt, "bf16_gemm_tn", True, True)
-bf16_gemm_tt = _turned(bf16_gemm_nt, "bf16_gemm_tt", True, False)
-
-
-fp8_fp4_gemm_nt, fp8_fp4_gemm_nn = fp8_gemm_nt, fp8_gemm_nn
-fp8_fp4_gemm_tn, fp8_fp4_gemm_tt = fp8_gemm_tn, fp8_gemm_tt
+_BF16_VIEWS = "``d = {} @ {}``: `bf16_gemm_nt` of transposed views."
+bf16_gemm_nt = published(_bf16_gemm, "bf16_gemm_nt")
+bf16_gemm_nn = published(of_views(_bf16_gemm, False, True), "bf16_gemm_nn", _BF16_VIEWS.format("a", "b"))
+bf16_gemm_tn = published(of_views(_bf16_gemm, True, True), "bf16_gemm_tn", _BF16_VIEWS.format("a.T", "b"))
+bf16_gemm_tt = published(of_views(_bf16_gemm, True, False), "bf16_gemm_tt", _BF16_VIEWS.format("a.T", "b.T"))
 
 
 def _multiply(a: Tensor, b: Tensor, total: Tensor, accumulate: bool) -> None:

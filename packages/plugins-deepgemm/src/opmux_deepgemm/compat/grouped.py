@@ -1,10 +1,9 @@
 """DeepGEMM's products of groups of rows, each with a b of its own."""
 
-from typing import Any
-
 from torch import Tensor
 
 import opmux
+from opmux.plugin import InvalidArgument
 from opmux_deepgemm.compat.checking import (
     Block,
     Recipe,
@@ -13,17 +12,17 @@ from opmux_deepgemm.compat.checking import (
     check_codes,
     check_layout,
     need_squares,
-    of_2_6,
+    of_views,
+    published,
 )
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 from opmux_deepgemm.implementations import BACKEND
 
 
-@of_2_6
-def m_grouped_fp8_gemm_nt_contiguous(
-    a: Scaled, b: Scaled, d: Tensor, grouped_layout: Tensor, recipe: Recipe = None, recipe_a: Block = None,
+def _fp8_contiguous(
+    name: str, a: Scaled, b: Scaled, d: Tensor, grouped_layout: Tensor, recipe: Recipe = None, recipe_a: Block = None,
     recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
-    use_psum_layout: bool = False, expected_m_for_psum_layout: int | None = None,
+    use_psum_layout: bool = False, ensure_zero_padding: bool = True, expected_m_for_psum_layout: int | None = None,
 ) -> None:  # fmt: skip
     """Each row of d is the row of a times the b of its group.
 
@@ -36,50 +35,39 @@ def m_grouped_fp8_gemm_nt_contiguous(
             the first row of group 0 are refused: the op's offsets begin at 0. With ``use_psum_layout`` int32
             ``(groups,)``: where the rows of each group end, which begins at the next multiple of the alignment.
         recipe: None or (1, 128, 128).
-        recipe_a, recipe_b: (1, 128) and (128, 128), where ``recipe`` is None.
+        recipe_a, recipe_b: (1, 128) and (128, 128) where ``recipe`` is None, or none.
         compiled_dims, disable_ue8m0_cast: see the module.
         use_psum_layout: how groups are given.
-        expected_m_for_psum_layout: taken for DeepGEMM's sake.
+        ensure_zero_padding: taken for DeepGEMM's sake, which heeds it on other GPUs only.
+        expected_m_for_psum_layout: likewise, with ``use_psum_layout`` only.
 
     Raises:
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
-    name = "m_grouped_fp8_gemm_nt_contiguous"
     need_squares(name, recipe, recipe_a, recipe_b)
     check(name, compiled_dims)
     check_codes(name, a, b)
-    offsets, sizes = _groups(name, grouped_layout, a[0].shape[0], b[0].shape[0], use_psum_layout)
+    offsets, sizes = _groups(
+        name, grouped_layout, a[0].shape[0], b[0].shape[0], use_psum_layout, expected_m_for_psum_layout
+    )
     opmux.scaled_grouped_linear(
         a[0], b[0], offsets, a[1], b[1], sizes, out_dtype=d.dtype, backend=BACKEND, out=d
     )  # fmt: skip
 
 
-@of_2_6
-def m_grouped_bf16_gemm_nt_contiguous(
-    a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, compiled_dims: str = "nk", use_psum_layout: bool = False,
-    expected_m_for_psum_layout: int | None = None,
+def _bf16_contiguous(
+    name: str, a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, compiled_dims: str = "nk",
+    use_psum_layout: bool = False, ensure_zero_padding: bool = True, expected_m_for_psum_layout: int | None = None,
 ) -> None:  # fmt: skip
     """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; a b that lies across k is copied first."""
-    name = "m_grouped_bf16_gemm_nt_contiguous"
     check(name, compiled_dims)
-    groups = _groups(name, grouped_layout, a.shape[0], b.shape[0], use_psum_layout)
+    groups = _groups(name, grouped_layout, a.shape[0], b.shape[0], use_psum_layout, expected_m_for_psum_layout)
     opmux.grouped_linear(a, b.contiguous(), *groups, backend=BACKEND, out=d)
 
 
-def m_grouped_fp8_gemm_nn_contiguous(a: Scaled, b: Scaled, d: Tensor, *more: Any, **keywords: Any) -> None:
-    """`m_grouped_fp8_gemm_nt_contiguous` of a view of b that is transposed in each group."""
-    m_grouped_fp8_gemm_nt_contiguous(a, (b[0].mT, b[1].mT), d, *more, **keywords)
-
-
-def m_grouped_bf16_gemm_nn_contiguous(a: Tensor, b: Tensor, d: Tensor, *more: Any, **keywords: Any) -> None:
-    """`m_grouped_bf16_gemm_nt_contiguous` of a view of b that is transposed in each group."""
-    m_grouped_bf16_gemm_nt_contiguous(a, b.mT, d, *more, **keywords)
-
-
-@of_2_6
-def m_grouped_fp8_gemm_nt_masked(
-    a: Scaled, b: Scaled, d: Tensor, masked_m: Tensor, expected_m: int, recipe: Recipe = None, recipe_a: Block = None,
-    recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
+def _fp8_masked(
+    name: str, a: Scaled, b: Scaled, d: Tensor, masked_m: Tensor, expected_m: int, recipe: Recipe = None,
+    recipe_a: Block = None, recipe_b: Block = None, compiled_dims: str = "nk", disable_ue8m0_cast: bool = False,
 ) -> None:  # fmt: skip
     """The first rows of each group times the b of the group.
 
@@ -95,7 +83,6 @@ def m_grouped_fp8_gemm_nt_masked(
     Raises:
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
-    name = "m_grouped_fp8_gemm_nt_masked"
     need_squares(name, recipe, recipe_a, recipe_b)
     check(name, compiled_dims)
     check_codes(name, a, b)
@@ -104,23 +91,49 @@ def m_grouped_fp8_gemm_nt_masked(
     )
 
 
-@of_2_6
-def m_grouped_bf16_gemm_nt_masked(
-    a: Tensor, b: Tensor, d: Tensor, masked_m: Tensor, expected_m: int, compiled_dims: str = "nk"
+def _bf16_masked(
+    name: str, a: Tensor, b: Tensor, d: Tensor, masked_m: Tensor, expected_m: int, compiled_dims: str = "nk"
 ) -> None:
     """`m_grouped_fp8_gemm_nt_masked` in bfloat16."""
-    check("m_grouped_bf16_gemm_nt_masked", compiled_dims)
+    check(name, compiled_dims)
     opmux.masked_grouped_linear(a, b, masked_m, expected_m=expected_m, backend=BACKEND, out=d)
 
 
-m_grouped_fp8_fp4_gemm_nt_contiguous = m_grouped_fp8_gemm_nt_contiguous
-m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous
-m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
+_TURNED = "`{}` of a view of b that is transposed in each group."
+_ALSO = "`{}` by its other name; codes of four bits are for other GPUs."
+_fp8_nn, _bf16_nn = of_views(_fp8_contiguous, False, True), of_views(_bf16_contiguous, False, True)
+
+m_grouped_fp8_gemm_nt_contiguous = published(_fp8_contiguous, "m_grouped_fp8_gemm_nt_contiguous")
+m_grouped_fp8_gemm_nn_contiguous = published(
+    _fp8_nn, "m_grouped_fp8_gemm_nn_contiguous", _TURNED.format("m_grouped_fp8_gemm_nt_contiguous")
+)
+m_grouped_fp8_gemm_nt_masked = published(_fp8_masked, "m_grouped_fp8_gemm_nt_masked")
+m_grouped_fp8_fp4_gemm_nt_contiguous = published(
+    _fp8_contiguous, "m_grouped_fp8_fp4_gemm_nt_contiguous", _ALSO.format("m_grouped_fp8_gemm_nt_contiguous")
+)
+m_grouped_fp8_fp4_gemm_nn_contiguous = published(
+    _fp8_nn, "m_grouped_fp8_fp4_gemm_nn_contiguous", _ALSO.format("m_grouped_fp8_gemm_nn_contiguous")
+)
+m_grouped_fp8_fp4_gemm_nt_masked = published(
+    _fp8_masked, "m_grouped_fp8_fp4_gemm_nt_masked", _ALSO.format("m_grouped_fp8_gemm_nt_masked")
+)
+m_grouped_bf16_gemm_nt_contiguous = published(_bf16_contiguous, "m_grouped_bf16_gemm_nt_contiguous")
+m_grouped_bf16_gemm_nn_contiguous = published(
+    _bf16_nn, "m_grouped_bf16_gemm_nn_contiguous", _TURNED.format("m_grouped_bf16_gemm_nt_contiguous")
+)
+m_grouped_bf16_gemm_nt_masked = published(_bf16_masked, "m_grouped_bf16_gemm_nt_masked")
 
 
-def _groups(name: str, layout: Tensor, rows: int, groups: int, ends: bool) -> tuple[Tensor, Tensor]:
+def _groups(
+    name: str, layout: Tensor, rows: int, groups: int, ends: bool, expected_m: int | None
+) -> tuple[Tensor, Tensor]:
     if ends:
         check_layout(name, layout, groups, "where the rows of each group of `b` end")
         return groups_of_ends(layout)
+    if expected_m is not None:
+        raise InvalidArgument(
+            f"{name}: `expected_m_for_psum_layout` expected None without `use_psum_layout`, got {expected_m}; leave it "
+            "out"
+        )
     check_layout(name, layout, rows, "the group of each row of `a`")
     return groups_of(layout, groups)

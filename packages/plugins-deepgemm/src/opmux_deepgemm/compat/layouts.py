@@ -32,7 +32,7 @@ def get_tma_aligned_size(size: int, element_size: int) -> int:
 
 def transform_sf_into_required_layout(
     sf: Tensor, mn: int, k: int, recipe: tuple[int, ...], num_groups: int | None = None, is_sfa: bool | None = None,
-    disable_ue8m0_cast: bool = False,
+    disable_ue8m0_cast: bool = False, psum_layout: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Scales as DeepGEMM wants them on Hopper; the kernels here take any strides, so this is never needed.
 
@@ -42,16 +42,26 @@ def transform_sf_into_required_layout(
         k: its columns.
         recipe: rows of blocks of a and of b and their columns, with ``is_sfa``; or the rows and columns of this one's.
         num_groups: None where there are no groups.
-        is_sfa: whether the scales are a's.
-        disable_ue8m0_cast: taken for DeepGEMM's sake.
+        is_sfa: whether the scales are a's, beside 3 numbers; None beside 2.
+        disable_ue8m0_cast, psum_layout: taken for DeepGEMM's sake.
 
     Returns:
         The scales of 1x128 blocks as `get_mn_major_tma_aligned_tensor` makes them; those of 128x128 blocks unchanged.
+
+    Raises:
+        UnsupportedCall: Of other blocks, or scales that are not float32.
+        InvalidArgument: Where the recipe, ``is_sfa`` and the shape do not fit.
     """
     name = "transform_sf_into_required_layout"
     if len(recipe) not in (2, 3):
         raise InvalidArgument(
             f"{name}: `recipe` expected 2 numbers, or 3 with `is_sfa`, got {recipe}; give the blocks' rows and columns"
+        )
+    if (len(recipe) == 3) != (is_sfa is not None):
+        wanted_of_it = "True or False" if len(recipe) == 3 else "None"
+        raise InvalidArgument(
+            f"{name}: `is_sfa` expected {wanted_of_it} beside a `recipe` of {len(recipe)} numbers, got {is_sfa}; three "
+            "are rows of blocks of a and of b and their columns, two are one operand's"
         )
     rows, columns = (recipe[0 if is_sfa else 1], recipe[2]) if len(recipe) == 3 else recipe
     if (rows, columns) not in ((1, 128), (128, 128)) or sf.dtype != torch.float32:
@@ -68,6 +78,10 @@ def transform_sf_into_required_layout(
 def get_mk_alignment_for_contiguous_layout() -> int:
     """Rows to which callers of DeepGEMM pad the groups of the contiguous layout: 128 unless set otherwise."""
     return _alignment
+
+
+get_m_alignment_for_contiguous_layout = get_mk_alignment_for_contiguous_layout
+get_k_alignment_for_contiguous_layout = get_mk_alignment_for_contiguous_layout
 
 
 def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:

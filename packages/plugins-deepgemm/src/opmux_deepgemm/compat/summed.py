@@ -15,95 +15,96 @@ from opmux_deepgemm.compat.checking import (
     check_flat,
     check_rows,
     check_sums,
-    of_2_6,
+    published,
+    sizes_of,
 )
 from opmux_deepgemm.implementations import BACKEND
 
 
-@of_2_6
-def k_grouped_bf16_gemm_tn_contiguous(
-    a: Tensor, b: Tensor, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
-    compiled_dims: str = "mn",
+def _bf16_tn(
+    name: str, a: Tensor, b: Tensor, d: Tensor, ks_cpu: Sequence[int] | None, grouped_layout: Tensor,
+    c: Tensor | None = None, compiled_dims: str = "mn", use_psum_layout: bool = False,
 ) -> None:  # fmt: skip
     """``d[g] = a[rows].T @ b[rows]`` for the rows of each group, added to c where it is given.
 
     Args:
-        a: ``(sum of ks, m)`` bfloat16: the rows of all groups.
-        b: ``(sum of ks, n)`` bfloat16, likewise.
+        a: ``(sum of ks_cpu, m)`` bfloat16: the rows of all groups.
+        b: ``(sum of ks_cpu, n)`` bfloat16, likewise.
         d: ``(groups, m, n)`` float32; written to.
-        ks: how many rows each group has.
-        ks_tensor: the same, int32 on the device.
+        ks_cpu: how many rows each group has.
+        grouped_layout: the same, int32 on the device.
         c: ``(groups, m, n)`` float32, which may be d itself; None stands for 0.
         compiled_dims: see the module.
+        use_psum_layout: False; groups by where they end are for other GPUs.
 
     Raises:
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
-    name = "k_grouped_bf16_gemm_tn_contiguous"
+    ks = sizes_of(name, ks_cpu, use_psum_layout)
     check(name, compiled_dims, d, c)
-    check_rows(name, ks, ks_tensor, len(a))
+    check_rows(name, ks, grouped_layout, len(a))
     begin(d, c)
-    opmux.grouped_weight_grad(d, a, b, _offsets(ks_tensor), backend=BACKEND)
+    opmux.grouped_weight_grad(d, a, b, _offsets(grouped_layout), backend=BACKEND)
 
 
-@of_2_6
-def k_grouped_fp8_gemm_tn_contiguous(
-    a: Scaled, b: Scaled, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
-    recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn",
+def _fp8_tn(
+    name: str, a: Scaled, b: Scaled, d: Tensor, ks_cpu: Sequence[int] | None, grouped_layout: Tensor,
+    c: Tensor | None = None, recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn", use_psum_layout: bool = False,
 ) -> None:  # fmt: skip
     """`k_grouped_bf16_gemm_tn_contiguous` of codes, which are copied so that those of neighbouring rows are neighbours.
 
     Args:
-        a: ``(sum of ks, m)``, and scales of 128 rows of each column, ``(sum of ks / 128, m)``.
-        b: ``(sum of ks, n)``, and scales ``(sum of ks / 128, n)``.
+        a: ``(sum of ks_cpu, m)``, and scales of 128 rows of each column, ``(sum of ks_cpu / 128, m)``.
+        b: ``(sum of ks_cpu, n)``, and scales ``(sum of ks_cpu / 128, n)``.
         d: ``(groups, m, n)`` float32; written to.
-        ks: how many rows each group has, multiples of 128.
-        ks_tensor: the same, int32 on the device.
+        ks_cpu: how many rows each group has, multiples of 128.
+        grouped_layout: the same, int32 on the device.
         c: ``(groups, m, n)`` float32, which may be d itself; None stands for 0.
         recipe: (1, 1, 128).
         compiled_dims: see the module.
+        use_psum_layout: False; groups by where they end are for other GPUs.
 
     Raises:
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
-    name = "k_grouped_fp8_gemm_tn_contiguous"
+    ks = sizes_of(name, ks_cpu, use_psum_layout)
     check_sums(name, recipe, compiled_dims, d, c, ks)
     check_codes(name, a, b)
-    check_rows(name, ks, ks_tensor, len(a[0]))
+    check_rows(name, ks, grouped_layout, len(a[0]))
     begin(d, c)
-    opmux.scaled_grouped_weight_grad(d, a[0], b[0], _offsets(ks_tensor), a[1], b[1], backend=BACKEND)
+    opmux.scaled_grouped_weight_grad(d, a[0], b[0], _offsets(grouped_layout), a[1], b[1], backend=BACKEND)
 
 
-@of_2_6
-def k_grouped_fp8_gemm_nt_contiguous(
-    a: Scaled, b: Scaled, d: Tensor, ks: Sequence[int], ks_tensor: Tensor, c: Tensor | None = None,
-    recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn",
+def _fp8_nt(
+    name: str, a: Scaled, b: Scaled, d: Tensor, ks_cpu: Sequence[int] | None, grouped_layout: Tensor,
+    c: Tensor | None = None, recipe: Recipe = (1, 1, 128), compiled_dims: str = "mn", use_psum_layout: bool = False,
 ) -> None:  # fmt: skip
     """``d[g] = a[g] @ b[g].T``, added to c where it is given, for groups of any number of columns; a kernel for each.
 
     Args:
-        a: ``(sum of ks * m,)``: the contiguous matrices ``(m, ks[g])`` one after the other, and the scales of 1x128
-            blocks of them side by side, ``(m, sum of ks / 128)`` in any strides.
-        b: ``(sum of ks * n,)``, likewise of matrices ``(n, ks[g])``, and scales ``(n, sum of ks / 128)``.
+        a: ``(sum of ks_cpu * m,)``: the contiguous matrices ``(m, ks_cpu[g])`` one after the other, and the scales of 1x128
+            blocks of them side by side, ``(m, sum of ks_cpu / 128)`` in any strides.
+        b: ``(sum of ks_cpu * n,)``, likewise of matrices ``(n, ks_cpu[g])``, and scales ``(n, sum of ks_cpu / 128)``.
         d: ``(groups, m, n)`` float32; written to.
-        ks: how many columns each group has, multiples of 128.
-        ks_tensor: the same, int32 on the device.
+        ks_cpu: how many columns each group has, multiples of 128.
+        grouped_layout: the same, int32 on the device.
         c: ``(groups, m, n)`` float32, which may be d itself; None stands for 0.
         recipe: (1, 1, 128).
         compiled_dims: see the module.
+        use_psum_layout: False; groups by where they end are for other GPUs.
 
     Raises:
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
-    name = "k_grouped_fp8_gemm_nt_contiguous"
+    ks = sizes_of(name, ks_cpu, use_psum_layout)
     check_sums(name, recipe, compiled_dims, d, c, ks)
     check_codes(name, a, b)
     m, n = d.shape[-2:]
-    check_rows(name, ks, ks_tensor, sum(ks))
+    check_rows(name, ks, grouped_layout, sum(ks))
     check_flat(name, "a", a, m, sum(ks))
     check_flat(name, "b", b, n, sum(ks))
     begin(d, c)
-    pairs = torch.stack((torch.zeros_like(ks_tensor), ks_tensor), 1)
+    pairs = torch.stack((torch.zeros_like(grouped_layout), grouped_layout), 1)
     first = 0
     for group, size in enumerate(ks):
         if size and d.numel():
@@ -115,6 +116,11 @@ def k_grouped_fp8_gemm_nt_contiguous(
             out = d[group : group + 1]
             opmux.scaled_grouped_weight_grad(out, left, right, pairs[group], of_a, of_b, backend=BACKEND)
         first += size
+
+
+k_grouped_bf16_gemm_tn_contiguous = published(_bf16_tn, "k_grouped_bf16_gemm_tn_contiguous")
+k_grouped_fp8_gemm_tn_contiguous = published(_fp8_tn, "k_grouped_fp8_gemm_tn_contiguous")
+k_grouped_fp8_gemm_nt_contiguous = published(_fp8_nt, "k_grouped_fp8_gemm_nt_contiguous")
 
 
 def _offsets(sizes: Tensor) -> Tensor:
