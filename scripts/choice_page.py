@@ -7,6 +7,7 @@ the reasons for misses of other rows, by file and the name of the rows.
 """
 
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -148,10 +149,13 @@ def _lines(found: Sequence[Run], about: dict[str, Any]) -> Iterator[str]:
         "",
     )
     for run in found:
-        yield from _section(run, about.get("reasons", {}).get(run.name, {}), about.get("by_rows", {}).get(run.name, {}))
+        reasons, by_rows = about.get("reasons", {}).get(run.name, {}), about.get("by_rows", {}).get(run.name, {})
+        yield from _section(run, reasons, by_rows, about.get("copies", {}).get(run.head["device"], {}))
 
 
-def _section(run: Run, reasons: dict[str, str], reasons_by_rows: dict[str, str]) -> Iterator[str]:
+def _section(
+    run: Run, reasons: dict[str, str], reasons_by_rows: dict[str, str], copies: dict[str, float]
+) -> Iterator[str]:
     head = run.head
     rows = ", ".join(f"{count} of {device}" for device, count in head["rows_of"].items()) or "none"
     versions = ", ".join(f"{name} {head['versions'][name]}" for name in ("torch", "triton") if name in head["versions"])
@@ -177,7 +181,7 @@ def _section(run: Run, reasons: dict[str, str], reasons_by_rows: dict[str, str])
     yield ""
     for name, other in run.head.get("by_rows", {}).items():
         yield from _by_rows(run, name, other, reasons_by_rows.get(name, NO_REASON))
-    yield from _decoding(run)
+    yield from _decoding(run, copies)
     listed = sorted(run.rows, key=lambda row: row.speedup or 0.0)
     cells = ["speedup", "call", "chosen", "us", "best", "us", "best of torch", "us", "why"]
     yield from details("Every call", table(cells, map(_cells, listed), left=(1, 2, 4, 6, 8)))
@@ -261,24 +265,43 @@ def misses(run: Run, key: str, rows: Sequence[Row]) -> Iterator[str]:
         yield f"the choice failed in {failed} of {len(rows)}"
 
 
-def _decoding(run: Run) -> Iterator[str]:
-    """Paged decoding compared with a copy: what it reads a second."""
+def _copied(copies: dict[str, float], moved: float) -> float:
+    """The microseconds of a copy that moves so many bytes in all, between those that were timed, by megabytes."""
+    known = sorted((1e6 * float(size), us) for size, us in copies.items())
+    place = next((n for n in range(1, len(known) - 1) if moved <= known[n][0]), len(known) - 1)
+    (less, before), (more, after) = known[place - 1 : place + 1]
+    return before + (after - before) * (moved - less) / (more - less)
+
+
+def _decoding(run: Run, copies: dict[str, float]) -> Iterator[str]:
+    """Paged decoding compared with a copy: what it reads a second, and how long a copy of as many bytes takes."""
     found = []
     for row in run.rows:
         size = row.cached_bytes
         if size and row.took:
             few = "1 or 2" if row.group == "decode-few" else "8"
-            found.append((few, "from 200 MB" if size >= 2e8 else "50 to 200 MB", size / row.took / 1e3))
+            like = _copied(copies, size) / row.took if copies else math.nan
+            found.append((few, "from 200 MB" if size >= 2e8 else "50 to 200 MB", size / row.took / 1e3, like))
     if not found:
         return
     copy = run.head["copy_gbps"]
     lines = []
-    for few, size in dict.fromkeys((few, size) for few, size, _ in sorted(found)):
-        rates = [rate / copy for heads, bucket, rate in found if (heads, bucket) == (few, size)]
-        lines.append([few, size, str(len(rates)), ratio(geometric_mean(rates)), ratio(min(rates))])
-    yield f"Paged decoding reads keys and values, as a fraction of what a copy moves ({number(copy)} GB/s):"
+    for few, size in dict.fromkeys((few, size) for few, size, *_ in sorted(found)):
+        rates = [rate / copy for heads, bucket, rate, _ in found if (heads, bucket) == (few, size)]
+        likes = [like for heads, bucket, _, like in found if (heads, bucket) == (few, size)]
+        more = [ratio(geometric_mean(likes)), ratio(min(likes))] if copies else []
+        lines.append([few, size, str(len(rates)), ratio(geometric_mean(rates)), ratio(min(rates)), *more])
+    yield f"Paged decoding reads keys and values, as a fraction of what a large copy moves ({number(copy)} GB/s)" + (
+        ", and of what a copy of as many bytes in all does, which is cold too:" if copies else ":"
+    )
     yield ""
-    yield from table(["kv heads", "keys and values", "calls", "geomean", "least"], lines, left=(0, 1))
+    head = ["kv heads", "keys and values", "calls", "geomean", "least"]
+    yield from table([*head, *(["of a copy as large, geomean", "least"] if copies else [])], lines, left=(0, 1))
+    if copies:
+        rates = {size: float(size) / us * 1e3 / copy for size, us in copies.items()}
+        said = ", ".join(f"{size} MB {number(us, 4)} us ({rates[size]:.2f})" for size, us in copies.items())
+        yield f"Copies, by what they read and write in all, and their rate over the large copy's: {said}."
+        yield ""
 
 
 def _cells(row: Row) -> list[str]:

@@ -18,6 +18,11 @@ text = "The text."
 [choice.reasons.choice]
 norms = "Here is why."
 
+[choice.copies.timed]
+50 = 40.0
+100 = 80.0
+200 = 170.0
+
 [choice.by_rows.choice]
 "its own rows" = "Here is why too."
 """
@@ -120,8 +125,18 @@ def test_decoding_is_compared_with_a_copy(page: Any) -> None:
     dims = {"batch": 8, "kv_heads": 1, "head_dim": 128, "value_dim": 128}
     row = call("decode-few", "paged_attention", 100.0, 100.0, 900.0, dims=dims, options={"max_seqlen_k": 16384})
     text = page(row)
-    assert "Paged decoding reads keys and values, as a fraction of what a copy moves (1000 GB/s):" in text
+    assert "Paged decoding reads keys and values, as a fraction of what a large copy moves (1000 GB/s):" in text
     assert "| 1 or 2 | 50 to 200 MB | 1 | 0.67 | 0.67 |" in text
+
+
+def test_decoding_is_compared_with_a_copy_of_as_many_bytes_where_some_were_timed(page: Any) -> None:
+    dims = {"batch": 8, "kv_heads": 1, "head_dim": 128, "value_dim": 128}  # 67.1 MB, between two copies
+    row = call("decode-few", "paged_attention", 100.0, 100.0, 900.0, dims=dims, options={"max_seqlen_k": 16384})
+    text = page(row, device="timed")
+    assert "| 1 or 2 | 50 to 200 MB | 1 | 0.67 | 0.67 | 0.54 | 0.54 |" in text
+    assert "rate over the large copy's: 50 MB 40 us (1.25), 100 MB 80 us (1.25), 200 MB 170 us (1.18)." in text
+    larger = call("decode-few", "paged_attention", 400.0, 400.0, 900.0, dims=dims, options={"max_seqlen_k": 65536})
+    assert "| 1 or 2 | from 200 MB | 1 | 0.67 | 0.67 | 0.58 | 0.58 |" in page(larger, device="timed")
 
 
 def test_the_picture_has_a_panel_for_each_op(page: Any) -> None:
