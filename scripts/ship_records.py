@@ -4,7 +4,8 @@
 them and leaves out what a choice does not need: rows of the reference, configs that failed, and configs, which are the
 heuristics' own and would tie a row to one version of its implementation. An implementation that declares its tiles
 by parameters of its config keeps them, since its times are predicted by their sizes; a row of one that has no config
-gets that of its heuristics, with which rows are measured.
+gets that of its heuristics, with which rows are measured. Machines that differ in nothing but the day, the clocks and
+packages that no row is of become one, of the last day, so that its rows share their headings.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from opmux.planning.takers import takers
 from opmux.plugins import loading
 from opmux.shapes import Point
 from opmux.tuner import merge
-from opmux.tuning.measured import MeasuredRow, read_measured, write_measured
+from opmux.tuning.measured import Machine, MeasuredRow, read_measured, write_measured
 
 LEFT_OUT = "reference"
 
@@ -81,6 +82,22 @@ def with_configs(rows: Iterable[MeasuredRow], tiled: frozenset[tuple[str, str]])
             yield row
 
 
+def of_few_machines(rows: Iterable[MeasuredRow]) -> Iterator[MeasuredRow]:
+    """Rows, the last of each implementation at a point; machines that are the same but for day and clocks are one."""
+    rows = sorted(rows, key=lambda row: row.machine.date)
+    packages = {"torch", *(f"opmux-{row.implementation.partition(':')[0]}" for row in rows)}
+    machines: dict[str, Machine] = {}
+    last: dict[tuple[str, str, str], MeasuredRow] = {}
+    for row in rows:
+        versions = {name: version for name, version in row.machine.versions.items() if name in packages}
+        same = replace(row.machine, versions=versions, clocks={}, date="")
+        machines[repr(same)] = replace(same, date=row.machine.date)
+        last[row.machine.device, Point(row.op, row.dtypes, row.dims, row.options).key, row.implementation] = replace(
+            row, machine=same
+        )
+    yield from (replace(row, machine=machines[repr(row.machine)]) for row in last.values())
+
+
 def main(words: list[str] | None = None) -> int:
     """Write the file; 1 where a row was refused."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -99,6 +116,7 @@ def main(words: list[str] | None = None) -> int:
             if not found.refused:
                 write_measured(short[-1], list(with_configs(found.rows, tiled)))
         merged = merge(short, given.out)
+        write_measured(given.out, of_few_machines(read_measured(given.out).rows))
     sys.stdout.write(f"{merged}\n{given.out.stat().st_size} bytes\n")
     return int(bool(merged.refused))
 
