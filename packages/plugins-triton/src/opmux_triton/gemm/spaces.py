@@ -25,7 +25,7 @@ SPINNING = 512
 """Rows up to which programs that begin elsewhere in k are tried: they share the large operand then."""
 FEW = 3
 """The octave of tokens up to which products without matrix instructions are tried."""
-_RESIDENT = (
+_RESIDENT: tuple[dict[str, Any], ...] = (
     {"block_k": 256, "num_stages": 5, "per_unit": 1},
     {"block_k": 128, "num_stages": 4, "per_unit": 2},
     {"block_k": 128, "num_stages": 3, "per_unit": 3},
