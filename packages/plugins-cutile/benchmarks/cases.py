@@ -68,6 +68,8 @@ def _norms() -> Iterator[Example]:
                   {"eps": 0.1, "weight_offset": 1.0})  # fmt: skip
     yield Example("add_rms_norm", "residual in float32", lambda d: [drawn(d, 9, 4096), drawn(d, 9, 4096, dtype=FP32),
                   drawn(d, 4096)])  # fmt: skip
+    yield Example("add_layer_norm", "residual in float32", lambda d: [drawn(d, 9, 4096), drawn(d, 9, 4096, dtype=FP32),
+                  drawn(d, 4096), drawn(d, 4096)], {"eps": 0.1})  # fmt: skip
     yield Example("rms_norm", "no rows", lambda d: [drawn(d, 0, 4096), drawn(d, 4096)])
 
 
@@ -81,6 +83,8 @@ def _norms_of(text: str, x: Callable[[str], Tensor], n: int, dtype: torch.dtype)
         yield Example("add_rms_norm_", text, lambda d: [x(d), x(d).flip(0), w(d)])
     yield Example("layer_norm", text, lambda d: [x(d), w(d), w(d).neg()])
     yield Example("layer_norm", f"{text} no bias", lambda d: [x(d), w(d), None])
+    yield Example("add_layer_norm", text, lambda d: [x(d), x(d).flip(0), w(d), w(d).neg()])
+    yield Example("add_layer_norm", f"{text} no bias", lambda d: [x(d), x(d).flip(0), w(d), None])
 
 
 def _gates() -> Iterator[Example]:
@@ -147,6 +151,8 @@ def _gradients() -> Iterator[Example]:
         yield Example("rms_norm_backward", text, lambda d, x=x, w=w: [x(d).flip(1), x(d), w(d)])  # type: ignore[misc]
         yield Example("layer_norm_backward", text, lambda d, x=x, w=w: [x(d).flip(1), x(d), w(d)])  # type: ignore[misc]
         yield Example("add_rms_norm_backward", text,
+                      lambda d, x=x, w=w: [x(d).flip(1), x(d).flip(0), x(d), w(d)])  # type: ignore[misc]  # fmt: skip
+        yield Example("add_layer_norm_backward", text,
                       lambda d, x=x, w=w: [x(d).flip(1), x(d).flip(0), x(d), w(d)])  # type: ignore[misc]  # fmt: skip
         for op, options in (("silu", {}), ("gelu", {"approximate": "tanh"})):
             yield Example(f"{op}_and_mul_backward", text,
