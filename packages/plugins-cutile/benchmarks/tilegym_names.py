@@ -17,14 +17,15 @@ from torch import Tensor
 
 import opmux
 
-BF16, FP32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
+BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
+LN2 = 0.6931471805599453
 
 
 class Row(NamedTuple):
     """A name of TileGym.
 
     Attributes:
-        name: in ``tilegym.ops``.
+        name: in ``tilegym.ops``, of one in ``tilegym.ops.activation``.
         make: its tensors on a device.
         there: the call of TileGym, given ``tilegym.ops``.
         here: the call of opmux, with an answer of the same form.
@@ -89,6 +90,45 @@ def _softmaxed(
     return torch.cat([scores, more], dim=-1).softmax(-1)[..., :-1] @ v.float()
 
 
+def _ragged(device: str) -> list[Tensor]:
+    """Two sequences, padded to one length, and their lengths."""
+    lengths = torch.tensor([128, 70], dtype=torch.int32, device=device)
+    return [*HEADS(device), lengths]
+
+
+def _valid(x: Tensor, lengths: Tensor) -> Tensor:
+    """The tokens of padded sequences, one after the other: ``(tokens, heads, head_dim)``."""
+    return torch.cat([each[:, :length].transpose(0, 1) for each, length in zip(x, lengths.tolist(), strict=True)])
+
+
+def _packed(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).to(torch.int32)
+    tokens = (_valid(x, lengths) for x in (q, k, v))
+    return opmux.attention_varlen(*tokens, starts, starts, max_seqlen_q=128, max_seqlen_k=128, causal=True)
+
+
+def _each(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    parts = [
+        _softmaxed(*(x[place : place + 1, :, :length] for x in (q, k, v)))[0].transpose(0, 1)
+        for place, length in enumerate(lengths.tolist())
+    ]
+    return torch.cat(parts)
+
+
+def _merged(parts: Tensor, lse: Tensor) -> Tensor:
+    """Two parts of attention over ``(batch, heads, parts, head_dim)``, whose lse is in base 2."""
+    first, second = (parts[:, None, :, place] for place in range(2))
+    of_first, of_second = (lse[:, :, place, None] * LN2 for place in range(2))
+    return opmux.merge_attention_states(first, of_first, second, of_second)[0][:, 0]
+
+
+def _reduced(ops: Any, parts: Tensor, lse: Tensor) -> Tensor:
+    """What TileGym writes to the tensor that it is given."""
+    out = torch.empty_like(parts[:, :, 0])
+    ops.splitk_reduce(parts, lse, out, 512)
+    return out
+
+
 def _codes(device: str) -> list[Tensor]:
     a, b = _drawn(64, 256)(device).to(FP8), _drawn(256, 256, dtype=FP32)(device).to(FP8)
     return [a, b, *(_drawn(*shape, dtype=FP32)(device).abs() + 0.5 for shape in ((64, 2), (2, 2)))]
@@ -122,6 +162,18 @@ ROWS = (
         lambda x, w, b: F.layer_norm(x.float(), (256,), w.float(), b.float(), 1e-5),
     ),
     Row(
+        "persistent_layer_norm", _all(_drawn(48, 256), _drawn(256), _drawn(256)),
+        lambda ops, x, w, b: ops.persistent_layer_norm(x, (256,), w, b, 1e-5)[0],
+        lambda x, w, b: opmux.layer_norm(x, w, b, eps=1e-5),
+        lambda x, w, b: F.layer_norm(x.float(), (256,), w.float(), b.float(), 1e-5),
+    ),
+    Row(
+        "layer_norm", _all(_drawn(48, 256), _drawn(256), _drawn(256)),
+        lambda ops, x, w, b: ops.layer_norm(x, 1, 2, w, b, 1e-5),
+        lambda x, w, b: opmux.layer_norm(x, w, b, eps=1e-5),
+        lambda x, w, b: F.layer_norm(x.float(), (256,), w.float(), b.float(), 1e-5),
+    ),
+    Row(
         "silu_and_mul", _all(_drawn(48, 512)),
         lambda ops, x: ops.silu_and_mul(x),
         opmux.silu_and_mul,
@@ -132,6 +184,20 @@ ROWS = (
         lambda ops, a, b: ops.get_swiglu()(a, b),
         opmux.silu_mul,
         lambda a, b: F.silu(a.float()) * b.float(),
+    ),
+    Row(
+        "geglu", _all(_drawn(48, 512)),
+        lambda ops, x: ops.activation.geglu(x, -1, "tanh"),
+        lambda x: opmux.gelu_mul(x[:, 256:], x[:, :256], approximate="tanh"),
+        lambda x: x[:, :256].float() * F.gelu(x[:, 256:].float(), approximate="tanh"),
+    ),
+    Row(
+        "linear_gluact_linear", _all(_drawn(32, 128), _drawn(256, 128), _drawn(256, 128), _drawn(64, 256)),
+        lambda ops, x, act, plain, last: ops.linear_gluact_linear(x, act, plain, last, act_type="silu"),
+        lambda x, act, plain, last: opmux.linear(opmux.silu_mul(opmux.linear(x, act), opmux.linear(x, plain)), last),
+        lambda x, act, plain, last: (
+            F.silu(x.float() @ act.float().T) * (x.float() @ plain.float().T) @ last.float().T
+        ),
     ),
     Row(
         "apply_rope_base", _rotary,
@@ -149,6 +215,12 @@ ROWS = (
         _softmaxed,
     ),
     Row(
+        "fmha_varlen", _ragged,
+        lambda ops, q, k, v, n: _valid(ops.fmha_varlen(q, k, v, is_causal=True, q_lens=n, kv_lens=n), n),
+        _packed,
+        _each,
+    ),
+    Row(
         "fmha_decode", _all(_drawn(2, 4, 1, 64), _drawn(2, 2, 256, 64), _drawn(2, 2, 256, 64)),
         lambda ops, q, k, v: ops.fmha_decode(q, k, v, sm_scale=64**-0.5),
         lambda q, k, v: _dense(q, k, v, scale=64**-0.5),
@@ -161,6 +233,18 @@ ROWS = (
         lambda q, k, v: _softmaxed(q, k, v, window=33, cap=20.0),  # its own key and 32 before it
     ),
     Row(
+        "gemma_attention_decode", _all(_drawn(2, 4, 1, 64), _drawn(2, 2, 256, 64), _drawn(2, 2, 256, 64)),
+        lambda ops, q, k, v: ops.gemma_attention_decode(q, k, v, window_size=32, soft_cap=20.0),
+        lambda q, k, v: _dense(q, k, v, causal=True, window=(32, 0), softcap=20.0),
+        lambda q, k, v: _softmaxed(q, k, v, window=33, cap=20.0),
+    ),
+    Row(
+        "swa_attention", _all(*(_drawn(2, heads, 128, 64, dtype=FP16) for heads in (4, 2, 2))),
+        lambda ops, q, k, v: ops.swa_attention(q, k, v, window_size=32),
+        lambda q, k, v: _dense(q, k, v, causal=True, window=(31, 0)),
+        lambda q, k, v: _softmaxed(q, k, v, window=32),  # its own key among them
+    ),
+    Row(
         "attention_sink",
         _all(_drawn(2, 64, 2, 2, 64), _drawn(2, 64, 2, 64), _drawn(2, 64, 2, 64), _drawn(4)),
         lambda ops, q, k, v, s: ops.attention_sink(q, k, v, s, sm_scale=0.125),
@@ -168,6 +252,23 @@ ROWS = (
         lambda q, k, v, s: _softmaxed(
             q.flatten(2, 3).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sinks=s
         ).transpose(1, 2).flatten(2),
+    ),
+    Row(
+        "attention_sink_decode",
+        _all(_drawn(2, 1, 2, 2, 64), _drawn(2, 256, 2, 64), _drawn(2, 256, 2, 64), _drawn(4)),
+        lambda ops, q, k, v, s: ops.attention_sink_decode(
+            q, k, v, s, sm_scale=0.125, start_q=torch.tensor([255], device=q.device)
+        ),
+        lambda q, k, v, s: opmux.attention(q.flatten(2, 3), k, v, s, scale=0.125, causal=True).flatten(2),
+        lambda q, k, v, s: _softmaxed(
+            q.flatten(2, 3).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sinks=s
+        ).transpose(1, 2).flatten(2),
+    ),
+    Row(
+        "splitk_reduce", _all(_drawn(2, 4, 2, 64), _drawn(2, 4, 2, dtype=FP32)),
+        _reduced,
+        _merged,
+        lambda parts, lse: (parts.float() * (lse * LN2).softmax(-1)[..., None]).sum(2),
     ),
     Row(
         "matmul", _all(_drawn(64, 128), _drawn(256, 128)),
@@ -194,7 +295,7 @@ ROWS = (
         lambda x, w, t: F.cross_entropy(x.float() @ w.float().T, t),
     ),
 )  # fmt: skip
-"""Every name of the page that is a function of tensors."""
+"""Every name of the page that is a function of tensors; the tests hold it to the page."""
 
 
 def apart(found: Any, wanted: Any) -> float:
