@@ -12,7 +12,7 @@ from opmux_cutile.replaying import kept
 from opmux_cutile.tiles import whole_vectors
 
 MODULE = "opmux_cutile.norms.kernels"
-CENTRED_MODULE = "opmux_cutile.norms.centred_kernels"
+CENTRED_MODULE = "opmux_cutile.norms.centred.kernels"
 MADE = {"rms_norm": 1, "add_rms_norm": 2, "layer_norm": 1, "add_layer_norm": 2}
 """Matrices that each kernel writes."""
 PACKED = torch.contiguous_format

@@ -1,0 +1,1 @@
+"""A norm around the mean of a sum."""
