@@ -1,4 +1,4 @@
-"""Every kernel that calls of models get, compiled for four archs: arguments, local memory, registers, instructions."""
+"""Every kernel that calls of models and of all ops get, compiled for four archs: arguments, memory, instructions."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,10 +10,14 @@ from opmux.errors import BuildFailed
 from opmux_cutile.launching import TileKernel
 from opmux_cutile.parameters import Constant
 from opmux_cutile.shipping.kernels import ARCHS, kernels
+from opmux_cutile.shipping.more_calls import more_calls
 
 SHARES = 8
 """Parts of an arch's kernels, each a test, so that several processes share them."""
-COPIED = ("linear", "scaled_linear", "ragged", "masked", "dense", "decode")
+COPIED = (
+    "linear", "scaled_linear", "ragged", "masked", "dense", "decode", "product", "of_rows", "of_weights",
+    "scaled_ragged", "scaled_masked", "keys_dense", "keys_ragged", "queries_dense", "queries_ragged",
+)  # fmt: skip
 MULTIPLIED = (*COPIED, "attend")
 """Names of kernels whose operands the copy engine reads, and of those that multiply matrices."""
 ATOMICS = ("ATOM.", "ATOMG", "RED.", "REDG", "UATOMG", "UREDG")
@@ -50,7 +54,7 @@ def title(kernel: TileKernel) -> str:
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("arch", ["sm_80", *ARCHS])
 def test_kernels(arch: str, share: int, tmp_path) -> None:
-    wanted = list(kernels(arch).values())[share::SHARES]
+    wanted = list(kernels(arch, more_calls()).values())[share::SHARES]
     assert wanted
     wrong = []
     for one in wanted:

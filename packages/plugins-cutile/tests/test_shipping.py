@@ -9,7 +9,7 @@ from cubins import kernel, meta
 
 import opmux
 import opmux_cutile.launching
-from opmux.plugin import takers
+from opmux.plugin import registered_ops, takers
 from opmux_cutile.norms import backward as norms_backward
 from opmux_cutile.plugin import opmux_implementations
 from opmux_cutile.prebuilding import kernels_of
@@ -17,6 +17,7 @@ from opmux_cutile.products import backward as products_backward
 from opmux_cutile.products import targets as products
 from opmux_cutile.scaled import targets as scaled
 from opmux_cutile.shipping import calls, kernels
+from opmux_cutile.shipping.more_calls import more_calls
 from opmux_jit import KernelMissing, machine_code
 from opmux_jit.cache import layers, shipped
 from opmux_jit.cache.keys import source_key
@@ -79,6 +80,28 @@ def test_the_calls_name_ops_of_the_backend() -> None:
     assert {op for op, *_ in calls.calls()} <= ops
     assert all(t is None or t.device.type == "meta" for _, tensors, _ in calls.calls() for t in tensors)
     assert torch.float8_e4m3fn in {t.dtype for _, tensors, _ in calls.calls() for t in tensors if t is not None}
+
+
+def test_the_session_compiles_kernels_of_every_op_and_the_wheel_has_those_of_models() -> None:
+    more = list(more_calls())
+    ops = {record.op for record in opmux_implementations()}
+    assert {op for op, *_ in (*calls.calls(), *more)} == ops
+    dtypes = {t.dtype for _, tensors, _ in more for t in tensors if t is not None}
+    codes = {torch.float8_e4m3fn, torch.float8_e5m2, torch.int8}
+    assert codes | {torch.float16, torch.float32, torch.bfloat16} <= dtypes
+    quantised = {(o["dtype"], o["block"]) for op, _, o in more if op == "quantize"}
+    assert quantised == {(c, b) for c in codes for b in ((1, 128), (1, 32), (1, -1), (128, 128), (-1, -1))}
+    assert {tensors[4] is None for op, tensors, _ in more if op == "scaled_linear"} == {False, True}
+    shipped, compiled = kernels.kernels("sm_90"), kernels.kernels("sm_90", more)
+    assert shipped.keys() < compiled.keys()
+
+
+@pytest.mark.parametrize("arch", kernels.ARCHS)
+def test_every_call_that_is_compiled_is_taken(arch) -> None:
+    ops = registered_ops()
+    for op, tensors, options in more_calls():
+        taken = takers(ops[op], *tensors, arch=arch, backend="cutile", **options)
+        assert taken or (arch == "sm_120" and "attention" in op), (op, options)
 
 
 class App:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 
 from opmux.plugin import registered_ops, takers
 from opmux_cutile.archs import BACKEND
 from opmux_cutile.launching import TileKernel
 from opmux_cutile.prebuilding import kernels_of
-from opmux_cutile.shipping.calls import calls
+from opmux_cutile.shipping.calls import Call, calls
 from opmux_jit.cache import shipped
 from opmux_jit.cache.keys import source_key
 
@@ -17,11 +17,11 @@ ARCHS = ("sm_90", "sm_100", "sm_120")
 """That the wheel has cubins for."""
 
 
-def kernels(arch: str) -> dict[str, TileKernel]:
-    """By the key of its source, each kernel that calls of models launch, in the heuristics' configs."""
+def kernels(arch: str, more: Iterable[Call] = ()) -> dict[str, TileKernel]:
+    """By the key of its source, each kernel that calls of models launch, and more calls, in the heuristics' configs."""
     ops = registered_ops()
     found: dict[str, TileKernel] = {}
-    for op, tensors, options in calls():
+    for op, tensors, options in chain(calls(), more):
         for taker in takers(ops[op], *tensors, arch=arch, backend=BACKEND, **options):
             for kernel in kernels_of(taker):
                 found.setdefault(source_key(kernel.source(arch)), kernel)
