@@ -61,10 +61,10 @@ EMPTY_RATE = 10.5e3
 fitted. Why these are slow is not known: 119 of 128 rows took 1.6 times as long as none."""
 LATENCY = 1.02
 """Microseconds from the start of a copy to its bytes, in the small kernel; fitted."""
-WAIT = {1: 0.074, 2: 0.01}
+WAIT = {1: 0.085, 2: 0.01}
 """Microseconds from the end of a consumer's products to the start of the next, without what is done between them, by
 the number of consumers; fitted."""
-TURNED = {1: 0.058, 2: 0.016}
+TURNED = {1: 0.066, 2: 0.016}
 """Microseconds that a consumer loses with each piece, where one is scaled while the next is made, by the number of
 consumers; fitted."""
 CHOICE = 0.008
