@@ -15,7 +15,7 @@ from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 
 BF16, F32, FP8, I32 = torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int32
 NAMES = (
-    *(f"{kind}_gemm_{form}" for kind in ("fp8_fp4",) for form in ("nt", "nn", "tn", "tt")),
+    *(f"{kind}_gemm_{form}" for kind in ("fp8_fp4", "cublaslt") for form in ("nt", "nn", "tn", "tt")),
     *(f"m_grouped_{kind}_gemm_{way}" for kind in ("fp8", "fp8_fp4", "bf16") for way in ("nn_contiguous", "nt_masked")),
     "k_grouped_bf16_gemm_tn_contiguous", "k_grouped_fp8_gemm_nt_contiguous", "k_grouped_fp8_gemm_tn_contiguous",
     "get_theoretical_mk_alignment_for_contiguous_layout", "set_mk_alignment_for_contiguous_layout",
@@ -23,7 +23,9 @@ NAMES = (
     "bf16_gemm_tt", "m_grouped_fp8_gemm_nt_contiguous", "m_grouped_fp8_gemm_nt_masked",
     "m_grouped_bf16_gemm_nt_contiguous", "m_grouped_bf16_gemm_nt_masked", "get_col_major_tma_aligned_tensor",
     "get_mn_major_tma_aligned_tensor", "get_tma_aligned_size", "transform_sf_into_required_layout",
-    "get_mk_alignment_for_contiguous_layout", "set_num_sms", "get_num_sms",
+    "get_mk_alignment_for_contiguous_layout", "set_num_sms", "get_num_sms", "get_m_alignment_for_contiguous_layout",
+    "get_k_alignment_for_contiguous_layout", "get_mn_major_tma_aligned_packed_ue8m0_tensor",
+    "get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor",
 )  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def test_every_name_is_there_and_says_what_it_does(name) -> None:
     assert inspect.getdoc(getattr(compat, name))
 
 
-@pytest.mark.parametrize("name", ["fp8_mqa_logits", "einsum", "set_pdl", "cublaslt_gemm_nt"])
+@pytest.mark.parametrize("name", ["fp8_mqa_logits", "einsum", "set_pdl", "cublaslt_nvfp4_gemm_nt"])
 def test_what_is_missing_names_itself(name) -> None:
     with pytest.raises(AttributeError, match=rf"^opmux_deepgemm\.compat has no {name}: it stands for"):
         getattr(compat, name)
@@ -185,7 +187,7 @@ def test_what_is_given_is_added(called) -> None:
     rows = (a, codes(256, 256))
     compat.fp8_gemm_nt(*rows, d, c, recipe=(1, 1, 128))
     assert bool((d == 3).all())
-    compat.fp8_gemm_nt(*rows, d, c=d, recipe_b=(1, 128))
+    compat.fp8_gemm_nt(*rows, d, c=d, recipe_a=(1, 128), recipe_b=(1, 128))
     assert bool((d == 4).all())
     compat.fp8_gemm_nt(*rows, half := torch.zeros(4, 256, dtype=BF16), recipe=(1, 1, 128))
     assert bool((half == 1).all())
@@ -248,7 +250,9 @@ def test_codes_of_groups_are_summed(called) -> None:
     ):
         with pytest.raises(error, match=rf"^k_grouped_fp8_gemm_tn_contiguous: {message}"):
             compat.k_grouped_fp8_gemm_tn_contiguous(a, b, d, ks, counts, **keywords)
-    with pytest.raises(ValueError, match=r"`ks` expected multiples of 128, got \[200, 0, 184\]; pad each group with"):
+    with pytest.raises(
+        ValueError, match=r"`ks_cpu` expected multiples of 128, got \[200, 0, 184\]; pad each group with"
+    ):
         compat.k_grouped_fp8_gemm_nt_contiguous(*flat, d, [200, 0, 184], counts)
 
 
@@ -288,6 +292,19 @@ REFUSED = [
         "fp8_gemm_nt: `recipe` expected None, (1, 128, 128) or (1, 1, 128), got ((1, 32), (1, 32)); scale by such "
         "blocks",
     ),
+    (
+        {"recipe": (1, 128, 128), "recipe_a": (1, 32), "recipe_b": (1, 32)}, ValueError,
+        "fp8_gemm_nt: `recipe` expected None beside `recipe_a` and `recipe_b`, got (1, 128, 128) beside (1, 32) and "
+        "(1, 32); leave one of them out",
+    ),
+    (
+        {"recipe_b": (1, 128)}, ValueError,
+        "fp8_gemm_nt: `recipe_a` and `recipe_b` expected both or none, got None and (1, 128); give both, or `recipe`",
+    ),
+    (
+        {"recipe": (1, 128, 128), "recipe_a": (1, 128)}, ValueError,
+        "fp8_gemm_nt: `recipe_a` and `recipe_b` expected both or none, got (1, 128) and None; give both, or `recipe`",
+    ),
     ({"compiled_dims": "nq"}, ValueError, "fp8_gemm_nt: `compiled_dims` expected letters of 'mnk', got 'nq'"),
 ]  # fmt: skip
 
@@ -323,22 +340,40 @@ def test_alpha_of_a_newer_deepgemm_is_refused_by_name(called, name, given) -> No
     wanted = (
         r"`alpha` expected to be left out, as DeepGEMM 2\.6 has no such keyword, got 2\.0; multiply `d` afterwards$"
     )
-    with pytest.raises(NotImplementedError, match=rf"^{name.replace('nn', 'nt').replace('tt', 'nt')}: {wanted}"):
+    with pytest.raises(NotImplementedError, match=rf"^{name}: {wanted}"):
         getattr(compat, name)(*given, alpha=2.0)
     assert not called
 
 
 @pytest.mark.parametrize("name", [name for name in compat.__all__ if name.startswith("k_grouped")])
-def test_ends_of_groups_that_are_summed_are_refused_by_name(called, name) -> None:
+def test_groups_that_are_summed_are_given_by_their_numbers_of_rows(called, name) -> None:
+    call = getattr(compat, name)
     operands = matrices((256, 16), (256, 16)) if "bf16" in name else (FLAT, FLAT)
-    with pytest.raises(NotImplementedError, match=rf"^{name}: `use_psum_layout` expected to be left out, .* got True;"):
-        getattr(compat, name)(*operands, SUMMED, [128, 128], COUNTS, use_psum_layout=True)
+    with pytest.raises(
+        NotImplementedError,
+        match=rf"^{name}: `use_psum_layout` expected False on Hopper GPUs, got True; say with `ks_c",
+    ):
+        call(*operands, SUMMED, [128, 128], COUNTS, use_psum_layout=True)
+    with pytest.raises(
+        NotImplementedError, match=rf"^{name}: `ks_cpu` expected how many rows each group has, got None;"
+    ):
+        call(*operands, SUMMED, None, COUNTS)
     assert not called
 
 
-def test_an_unknown_keyword_is_an_error_of_python() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'beta'"):
-        compat.bf16_gemm_nt(*matrices((4, 64), (8, 64), (4, 8)), beta=1.0)
+def test_what_python_says_of_arguments_has_the_name() -> None:
+    a, b, d = matrices((4, 64), (8, 64), (4, 8))
+    for name in ("bf16_gemm_nt", "bf16_gemm_nn"):
+        with pytest.raises(TypeError, match=rf"^{name}: got an unexpected keyword argument 'beta'$"):
+            getattr(compat, name)(a, b, d, beta=1.0)
+        with pytest.raises(TypeError, match=rf"^{name}: missing a required .*'d'$"):
+            getattr(compat, name)(a, b)
+    with pytest.raises(
+        TypeError, match=r"^k_grouped_bf16_gemm_tn_contiguous: got an unexpected keyword argument 'ks'$"
+    ):
+        compat.k_grouped_bf16_gemm_tn_contiguous(a, b, d, ks_cpu=[4], ks=[4], grouped_layout=COUNTS)
+    with pytest.raises(TypeError, match="unsupported operand"):  # of what is called, left as it is
+        compat.k_grouped_bf16_gemm_tn_contiguous(a, b, SUMMED, ["4"], COUNTS[:1])
 
 
 def test_codes_without_scales_are_refused() -> None:
@@ -349,6 +384,35 @@ def test_codes_without_scales_are_refused() -> None:
         compat.fp8_gemm_nt(a[0], b, torch.zeros(4, 256))
     with pytest.raises(ValueError, match=r": `b` expected two tensors, codes and their scales, got 1 of them; make"):
         compat.fp8_gemm_nt(a, b[:1], torch.zeros(4, 256))
+    with pytest.raises(ValueError, match=r"^fp8_gemm_nn: `b` expected two tensors, codes and their scales, got 1 of t"):
+        compat.fp8_gemm_nn(a, b[:1], torch.zeros(4, 256))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in compat.__all__ if name.startswith(("fp8", "bf16", "m_grouped", "k_grouped"))]
+)
+def test_errors_have_the_name_that_was_called(called, name) -> None:
+    operands: list[Any] = [codes(4, 256), codes(256, 256, rows=128)] if "fp8" in name else matrices((4, 8), (4, 8))
+    groups = {"m_grouped": [COUNTS], "k_grouped": [[4], COUNTS]}.get(name[:9], [])
+    more = [4] if name.endswith("masked") else []
+    with pytest.raises(ValueError, match=rf"^{name}: `compiled_dims` expected letters of 'mnk', got 'q'$"):
+        getattr(compat, name)(*operands, torch.zeros(4, 256), *groups, *more, compiled_dims="q")
+    assert getattr(compat, name).__name__ == name
+    assert not called
+
+
+def test_what_is_added_to_is_checked_before_it_is_written(called) -> None:
+    for rows, recipe, d in (
+        (codes(1, 256), None, torch.zeros(4, 256)),
+        (codes(4, 256), None, torch.zeros(4, 64)),
+        (codes(1, 256), (1, 1, 128), torch.zeros(4, 256)),
+    ):
+        b = codes(256, 256, rows=1 if recipe else 128)
+        wanted = rf"^fp8_gemm_nt: `d` expected shape \[{len(rows[0])}, 256\] on cpu, got \[4, {d.shape[1]}\] on cpu;"
+        with pytest.raises(ValueError, match=wanted):
+            compat.fp8_gemm_nt(rows, b, d, torch.ones_like(d), recipe=recipe)
+        assert not d.any()
+    assert not called
 
 
 def test_a_float32_result_of_another_shape_is_refused() -> None:
@@ -372,6 +436,10 @@ def test_layouts_of_groups_are_checked() -> None:
             ValueError, match=rf"^m_grouped_bf16_gemm_nt_contiguous: `grouped_layout` expected {message}"
         ):
             compat.m_grouped_bf16_gemm_nt_contiguous(a, b, d, layout, use_psum_layout=ends)
+    with pytest.raises(
+        ValueError, match=r": `expected_m_for_psum_layout` expected None without `use_psum_layout`, got 4;"
+    ):
+        compat.m_grouped_bf16_gemm_nt_contiguous(a, b, d, torch.zeros(4, dtype=I32), expected_m_for_psum_layout=4)
 
 
 def test_numbers_of_no_group_stand_for_none_and_there_may_be_no_groups() -> None:
@@ -413,7 +481,9 @@ def test_the_op_itself_refuses_the_rest() -> None:
 
 def test_rows_that_are_summed_are_counted() -> None:
     a = torch.zeros(8, 16, dtype=BF16)
-    with pytest.raises(ValueError, match=r"`ks` expected 2 numbers whose sum is 8, got 2 with the sum 7; give each"):
+    with pytest.raises(
+        ValueError, match=r"`ks_cpu` expected 2 numbers whose sum is 8, got 2 with the sum 7; give each"
+    ):
         compat.k_grouped_bf16_gemm_tn_contiguous(a, a, torch.zeros(2, 16, 16), [3, 4], torch.tensor([3, 4]))
 
 
@@ -441,6 +511,15 @@ def test_scales_of_each_recipe() -> None:
         ValueError, match=r"`recipe` expected 2 numbers, or 3 with `is_sfa`, got \(1,\); give the blocks'"
     ):
         compat.transform_sf_into_required_layout(scales, 5, 300, (1,))
+    for recipe, is_sfa, wanted, remedy in (
+        ((1, 128, 128), None, "True or False", "say whether the scales are a's"),
+        ((1, 128), True, "None", "leave it out"),
+    ):
+        message = (
+            rf"^transform_sf_into_required_layout: `is_sfa` expected {wanted} beside a `recipe` of {len(recipe)} nu"
+        )
+        with pytest.raises(ValueError, match=rf"{message}mbers, got {is_sfa}; {remedy}$"):
+            compat.transform_sf_into_required_layout(scales, 5, 300, recipe, None, is_sfa, False, None)
     with pytest.raises(NotImplementedError, match=r"`recipe` expected blocks of .* got \(1, 32\) with float32;"):
         compat.transform_sf_into_required_layout(scales, 5, 300, (1, 32))
 
@@ -453,8 +532,10 @@ def test_the_number_of_multiprocessors(monkeypatch) -> None:
     try:
         compat.set_num_sms(100)
         assert (compat.get_num_sms(), launching._most_units) == (100, 100)
+        compat.set_num_sms(0)
+        assert (compat.get_num_sms(), launching._most_units) == (132, None)
     finally:
         launching.limit_units(None)
-    with pytest.raises(ValueError, match=r"^set_num_sms: `new_num_sms` expected a number from 1 to 132, got 133$"):
+    with pytest.raises(ValueError, match=r"^set_num_sms: `new_num_sms` expected a number from 0 to 132, got 133$"):
         compat.set_num_sms(133)
     assert compat.get_mk_alignment_for_contiguous_layout() == 128

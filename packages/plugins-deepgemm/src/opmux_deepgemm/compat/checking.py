@@ -88,7 +88,7 @@ def of_views(
 
     form.__module__, form.__doc__ = product.__module__, product.__doc__
     form.__signature__ = inspect.signature(product)  # type: ignore[attr-defined]
-    return form
+    return form  # type: ignore[return-value]  # a and b may also be given by name
 
 
 def check_codes(name: str, a: Any, b: Any) -> None:

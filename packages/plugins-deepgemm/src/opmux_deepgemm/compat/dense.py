@@ -1,7 +1,6 @@
 """DeepGEMM's dense products."""
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor

@@ -39,7 +39,7 @@ def _fp8_contiguous(
         compiled_dims, disable_ue8m0_cast: see the module.
         use_psum_layout: how groups are given.
         ensure_zero_padding: taken for DeepGEMM's sake, which heeds it on other GPUs only.
-        expected_m_for_psum_layout: likewise, with ``use_psum_layout`` only.
+        expected_m_for_psum_layout: taken for DeepGEMM's sake, with ``use_psum_layout`` only.
 
     Raises:
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.

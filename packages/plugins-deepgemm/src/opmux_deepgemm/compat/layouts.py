@@ -58,10 +58,11 @@ def transform_sf_into_required_layout(
             f"{name}: `recipe` expected 2 numbers, or 3 with `is_sfa`, got {recipe}; give the blocks' rows and columns"
         )
     if (len(recipe) == 3) != (is_sfa is not None):
-        wanted_of_it = "True or False" if len(recipe) == 3 else "None"
+        wanted, remedy = (
+            ("True or False", "say whether the scales are a's") if len(recipe) == 3 else ("None", "leave it out")
+        )
         raise InvalidArgument(
-            f"{name}: `is_sfa` expected {wanted_of_it} beside a `recipe` of {len(recipe)} numbers, got {is_sfa}; three "
-            "are rows of blocks of a and of b and their columns, two are one operand's"
+            f"{name}: `is_sfa` expected {wanted} beside a `recipe` of {len(recipe)} numbers, got {is_sfa}; {remedy}"
         )
     rows, columns = (recipe[0 if is_sfa else 1], recipe[2]) if len(recipe) == 3 else recipe
     if (rows, columns) not in ((1, 128), (128, 128)) or sf.dtype != torch.float32:
@@ -69,9 +70,9 @@ def transform_sf_into_required_layout(
             f"{name}: `recipe` expected blocks of (1, 128) or (128, 128) with float32 scales, got {(rows, columns)} "
             f"with {str(sf.dtype).removeprefix('torch.')}; other blocks are for other GPUs"
         )
-    wanted = (*(() if num_groups is None else (num_groups,)), -(-mn // rows), -(-k // columns))
-    if tuple(sf.shape) != wanted:
-        raise InvalidArgument(f"{name}: `sf` expected the shape {wanted}, got {tuple(sf.shape)}; see `mn` and `k`")
+    shape = (*(() if num_groups is None else (num_groups,)), -(-mn // rows), -(-k // columns))
+    if tuple(sf.shape) != shape:
+        raise InvalidArgument(f"{name}: `sf` expected the shape {shape}, got {tuple(sf.shape)}; see `mn` and `k`")
     return get_mn_major_tma_aligned_tensor(sf) if rows == 1 else sf
 
 

@@ -82,8 +82,8 @@ def _fp8_nt(
     """``d[g] = a[g] @ b[g].T``, added to c where it is given, for groups of any number of columns; a kernel for each.
 
     Args:
-        a: ``(sum of ks_cpu * m,)``: the contiguous matrices ``(m, ks_cpu[g])`` one after the other, and the scales of 1x128
-            blocks of them side by side, ``(m, sum of ks_cpu / 128)`` in any strides.
+        a: ``(sum of ks_cpu * m,)``: the contiguous matrices ``(m, ks_cpu[g])`` one after the other, and the scales of
+            1x128 blocks of them side by side, ``(m, sum of ks_cpu / 128)`` in any strides.
         b: ``(sum of ks_cpu * n,)``, likewise of matrices ``(n, ks_cpu[g])``, and scales ``(n, sum of ks_cpu / 128)``.
         d: ``(groups, m, n)`` float32; written to.
         ks_cpu: how many columns each group has, multiples of 128.
