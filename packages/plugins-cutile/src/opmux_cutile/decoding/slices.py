@@ -45,8 +45,6 @@ def tile_of(config: PagedConfig, q: Tensor, caches: list[Tensor], longest: int, 
         # Keys of 64 numbers with values of 128 spill registers under a cap and a window.
         and k_cache.shape[-1] == caches[1].shape[-1]
         and k_cache.shape[-1] in (64, 128)
-        and caches[1].dtype == k_cache.dtype
-        and (coded or k_cache.dtype == q.dtype)
         and aligned(q, *caches)
         # The copy engine is given no dim whose elements overlap.
         and all(step or size == 1 for cache in caches for size, step in zip(cache.shape, cache.stride(), strict=True))
