@@ -16,6 +16,7 @@ from opmux_cutile.products import targets as products
 from opmux_cutile.products.configs import LinearConfig
 from opmux_cutile.quantization import targets as quantization
 from opmux_cutile.scaled import targets as scaled
+from opmux_cutile.scaled.configs import ScaledConfig
 
 BF16 = torch.bfloat16
 
@@ -161,7 +162,7 @@ def test_codes_and_scales_are_made_as_the_op_has_them(shape) -> None:
 
 def test_scales_of_one_and_of_rows_share_a_kernel() -> None:
     codes, ones = torch.zeros(8, 32).to(torch.float8_e4m3fn), torch.ones(1, 1)
-    config = LinearConfig(16, 64, 128)
+    config = ScaledConfig(16, 64, 128)
     with recording() as launches:
         for scale in (ones, ones.expand(8, 1).contiguous()):
             scaled.scaled_linear(codes, codes, scale, scale, None, out_dtype=BF16, config=config)

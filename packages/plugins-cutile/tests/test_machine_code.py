@@ -182,6 +182,17 @@ def test_products_of_codes_use_the_matrix_units(tmp_path) -> None:
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_with_scales_of_blocks_of_each_row_of_w_use_no_local_memory(biased, tmp_path) -> None:
+    """In the tiles of rows of 4096 too, which two blocks of the grid share where scales are of other blocks."""
+    codes, scales = meta(4096, 4096, dtype=torch.float8_e4m3fn), meta(4096, 32, dtype=FP32)
+    bias = meta(4096) if biased else None
+    wanted = kernel("scaled_linear", codes, codes, scales, scales, bias, out_dtype=torch.bfloat16)
+    found = compiled(wanted, "sm_90", tmp_path)
+    assert found.count("QGMMA") > 0
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
 def test_long_products_with_scales_of_blocks_are_turned_and_use_no_local_memory(tmp_path) -> None:
     codes, of_x, of_w = (
         meta(4096, 7168, dtype=torch.float8_e4m3fn),

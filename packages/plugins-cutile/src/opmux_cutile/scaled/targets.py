@@ -34,8 +34,8 @@ def _run(
     y = x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
     if not y.numel():
         return y
-    if w_rows == 1 and (config.turned or (config == PAIRED and bias is not None)):
-        config = LARGE  # the turned kernel takes blocks of w; with two blocks of the grid a bias spills registers
+    if w_rows == 1 and (config.turned or config == PAIRED):
+        config = LARGE  # the turned kernel takes blocks of w; with two blocks of the grid a scale of each row spills
     kernel = _kernel(config, _name(x), "float32" if bias is None else _name(bias), _name(y), w_rows, bias is not None)
     across = -(-n // config.block_n)
     most = max(units_of(y.get_device()) // config.ctas, 1)
