@@ -15,7 +15,7 @@ from opmux_cutile.archs import PRIORITY
 from opmux_cutile.bounds import MOST_GRID, MOST_HALVES, ResultAtMost
 
 ARCHS = ("sm_90", "sm_100", "sm_103")
-"""Where the matrix units do not take both operands from registers: elsewhere kernels for wide heads spill."""
+"""That tiles are chosen for. Where the matrix units take both operands from registers, kernels for wide heads spill."""
 TILES = (("seq_q", 64), ("batch", 1), ("heads", 1))
 """What a block computes on Hopper where heads are not wide: times are predicted by whole ones."""
 
