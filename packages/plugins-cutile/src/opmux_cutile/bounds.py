@@ -37,6 +37,24 @@ class ResultAtMost(Constraint):
 
 
 @dataclass(frozen=True)
+class GridAtMost(Constraint):
+    """A dim, of which a block of the grid has one or some, is at most ``bound``.
+
+    As `AtMost`, but conformance makes no call up that breaks it: that would be one of some hundred million numbers.
+    """
+
+    dim: str
+    bound: int = MOST_GRID
+
+    def features(self, signature: Signature) -> tuple[Feature, ...]:
+        source = Exact(self.dim).feature(signature).source
+        return (Feature(f"{self.dim} <= {self.bound}", f"({source} <= {self.bound})"),)
+
+    def check(self, call: Call) -> str | None:
+        return None if self._read(call) else f"{self.dim} = {call.size(self.dim)} is more than {self.bound}"
+
+
+@dataclass(frozen=True)
 class StridesAtMost(Constraint):
     """No stride of the tensor, which is not an optional one, is more than ``bound`` elements."""
 

@@ -12,7 +12,7 @@ from opmux.plugin import (
     UnitStride,
 )
 from opmux_cutile.archs import PRIORITY
-from opmux_cutile.bounds import MOST_GRID, MOST_HALVES, ResultAtMost
+from opmux_cutile.bounds import MOST_HALVES, GridAtMost, ResultAtMost
 
 ARCHS = ("sm_90", "sm_100", "sm_103")
 """That tiles are chosen for. Where the matrix units take both operands from registers, kernels for wide heads spill."""
@@ -34,7 +34,7 @@ def _record(op: str) -> Implementation:
             *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
             UnitStride("q", "k", "v", "sinks"),
             *(Aligned(name) for name in ("q", "k", "v")),
-            AtMost("heads", MOST_GRID),
+            GridAtMost("heads"),
             *(MaxNumel(name, MOST_HALVES) for name in ("q", "k", "v")),
             ResultAtMost((*queries, "heads", "value_dim"), MOST_HALVES),
         ),
@@ -63,7 +63,7 @@ def _backward_record(op: str) -> Implementation:
             *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
             UnitStride(*given, "sinks"),
             *(Aligned(name) for name in given),
-            AtMost("heads", MOST_GRID),
+            GridAtMost("heads"),
             *(MaxNumel(name, MOST_HALVES) for name in given),
         ),
         features=(Exact("head_dim"), Exact("value_dim")),

@@ -15,7 +15,7 @@ from opmux.plugin import (
     UnitStride,
 )
 from opmux_cutile.archs import PRIORITY
-from opmux_cutile.bounds import MOST_FLOATS, MOST_HALVES
+from opmux_cutile.bounds import MOST_FLOATS, MOST_HALVES, GridAtMost
 from opmux_cutile.grouped.implementations import MOST_GROUPS
 from opmux_cutile.products.implementations import ARCHS
 
@@ -32,7 +32,8 @@ def _record(op: str, kind: str, schema: str, given: tuple[str, ...], *more: Cons
             MultipleOf("k", 8),
             MultipleOf("n", 8),
             AtMost("groups", MOST_GROUPS),
-            *(AtMost(dim, 1 << 19) for dim in ("m", "n")),  # the grid's second dim has up to 65535 tiles
+            AtMost("m", 1 << 19),  # the grid's second dim has up to 65535 tiles
+            GridAtMost("n", 1 << 19),
             *(MaxNumel(name, MOST_HALVES) for name in given),
             UnitStride(*given),
             *(Aligned(name) for name in given),

@@ -3,7 +3,7 @@
 from opmux.plugin import AtMost, Dtype, Exact, Implementation, MultipleOf, UnitStride
 from opmux_cutile.archs import PRIORITY
 from opmux_cutile.attention.implementations import ARCHS
-from opmux_cutile.bounds import MOST_GRID, ResultAtMost, StridesAtMost
+from opmux_cutile.bounds import GridAtMost, ResultAtMost, StridesAtMost
 from opmux_cutile.quantization.implementations import CODES
 
 MOST = 1 << 33
@@ -22,7 +22,7 @@ def _record(op: str) -> Implementation:
             Dtype("sinks", "bfloat16", "float16", "float32"),
             *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
             *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
-            AtMost("kv_heads", MOST_GRID),
+            GridAtMost("kv_heads"),
             ResultAtMost(("tokens", "heads", "value_dim"), MOST),
             *(StridesAtMost(name) for name in ("q", "k_cache", "v_cache")),
             UnitStride("q", "k_cache", "v_cache"),
