@@ -97,8 +97,9 @@ def gradient_config(arch: Arch, features: Mapping[str, Any]) -> RowsConfig:
 
 
 def fused_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig:
-    """Four chunks or more, of at most 512 MiB of logits each."""
-    return FusedConfig(4, 256, 512, rows_config(arch, features), _product(arch, features))
+    """Four chunks or more, of at most 512 MiB of logits each; on sm_90 cuBLAS sums the gradient of the weight."""
+    by_blas = arch.name == "sm_90"
+    return FusedConfig(4, 256, 512, rows_config(arch, features), _product(arch, features), by_blas)
 
 
 def fused_float32_config(arch: Arch, features: Mapping[str, Any]) -> FusedConfig:
