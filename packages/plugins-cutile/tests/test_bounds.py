@@ -134,3 +134,19 @@ def test_what_is_no_argument_of_the_op_is_refused() -> None:
         ResultAtMost(("rows", "n"), 1).features(signature)
     with pytest.raises(PluginError, match="grouped_linear has no tensor argument `cache`"):
         StridesAtMost("cache").features(signature)
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_gradients_of_long_rows_around_their_mean_are_of_one_dtype_of_16_bits(added) -> None:
+    def of(width: int, dtype: torch.dtype, gain: torch.dtype) -> str | None:
+        rows = meta(8, width, dtype=dtype)
+        op, count = ("add_layer_norm_backward", 3) if added else ("layer_norm_backward", 2)
+        return reason(op, *[rows] * count, meta(width, dtype=gain))
+
+    assert of(8192, torch.bfloat16, torch.bfloat16) is None
+    assert of(2048, FP32, FP32) is None
+    assert of(2048, torch.bfloat16, FP32) is None
+    assert of(8192, FP32, FP32) == "hidden = 8192 is more than 2048, and grad_y is float32, takes bfloat16, float16"
+    found = of(4096, torch.bfloat16, FP32)
+    assert found is not None
+    assert found.startswith("hidden = 4096 is more than 2048, and dtypes differ: ")

@@ -1,6 +1,7 @@
 """The records of the norms."""
 
 from opmux.plugin import (
+    AnyOf,
     AtMost,
     Constraint,
     Contiguous,
@@ -8,6 +9,7 @@ from opmux.plugin import (
     Exact,
     Implementation,
     MaxNumel,
+    SameDtype,
     UnitStride,
 )
 from opmux_cutile.archs import ARCHS, FLOATS, PRIORITY
@@ -35,6 +37,12 @@ def _record(op: str, tensors: tuple[str, ...], config: str, *more: Constraint) -
     )
 
 
+def _centred(tensors: tuple[str, ...]) -> tuple[Constraint, ...]:
+    """Gradients of long rows around their mean spill registers unless all tensors are of one dtype of 16 bits."""
+    short = AtMost("hidden", LONGEST_BACKWARD // 4)
+    return AnyOf(short, SameDtype(*tensors)), AnyOf(short, Dtype(tensors[0], "bfloat16", "float16"))
+
+
 BACKWARD = {
     "rms_norm_backward": ("grad_y", "x", "weight"),
     "add_rms_norm_backward": ("grad_y", "grad_residual_out", "residual_out", "weight"),
@@ -51,7 +59,13 @@ RECORDS = (
     _record("layer_norm", ("x", "weight", "bias"), "layer_norm_config"),
     _record("add_layer_norm", (*ADDED, "bias"), "add_layer_norm_config"),
     *(
-        _record(op, tensors, "backward_config", *(MaxNumel(tensor, MOST) for tensor in tensors))
+        _record(
+            op,
+            tensors,
+            "backward_config",
+            *(MaxNumel(tensor, MOST) for tensor in tensors),
+            *(_centred(tensors) if "layer" in op else ()),
+        )
         for op, tensors in BACKWARD.items()
     ),
 )
