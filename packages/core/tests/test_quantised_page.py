@@ -73,6 +73,33 @@ def test_caches_with_another_seed_have_a_target_and_rows_of_their_own(page: Call
     assert "| 0.90 | a shape | 10 | 30 |" in text
 
 
+def grouped(op: str, rows: int, *, figure: bool = True, **times: float) -> dict[str, Any]:
+    named = {name.replace("_", " "): took for name, took in times.items()}
+    return {"op": op, "groups": 2, "rows": rows, "n": 1000, "k": 1000, "figure": figure, "times": named}
+
+
+def test_grouped_products_have_the_faster_kernel_and_gradients_the_later_run(page: Callable[..., str]) -> None:
+    coded, gradient = "scaled_grouped_linear", "grouped_weight_grad"
+    many = grouped(coded, 1000, portable_chosen=8.0, hopper_chosen=4.0, hopper_1=1.0, torch_rows=6.0)
+    few = grouped(coded, 10, portable_chosen=1.0, hopper_chosen=0.5, torch_rows=3.0)
+    few["configs"] = {"hopper chosen": {"config": {"few": True}}}  # the portable kernel by another way
+    later = {"copy_tbps": 4.0, "rows": [many, few, grouped(gradient, 9, portable_chosen=5.0, torch=4.0)]}
+    before = [
+        grouped(gradient, 9, portable_chosen=9.0, torch=1.0),
+        grouped(gradient, 3, portable_chosen=4.0, torch=5.0),
+    ]
+    text = page(grouped=later, grouped_gradients={"rows": before})
+    section = text.partition("## Grouped products\n")[2].partition("\n## ")[0]
+    assert "- scaled_grouped_linear, geomean of 2 shapes: 2.12, wanted 1.00" in section
+    assert "- grouped_weight_grad, geomean of 2 shapes: 1.00, wanted 1.00" in section
+    words = "- 8-bit codes in groups of up to 20 rows, least of 1 shapes: over a copy's speed: 0.52, **missed** 0.85: "
+    assert words in section, "2.06 MB in 1 us, of 4 TB/s"
+    assert "| 1.50 | `scaled_grouped_linear` | 2 x 1000, 1000, 1000 | 4 | Gluon | 1000 | 8 | 6 |" in section
+    assert "| 3.00 | `scaled_grouped_linear` | 2 x 10, 1000, 1000 | 1 | portable |" in section
+    assert "| 0.80 | `grouped_weight_grad` | 2 x 9, 1000, 1000 | 5 | portable |" in section
+    assert section.count("grouped_weight_grad`") == 2
+
+
 def models(**works: Mapping[str, Any]) -> dict[str, Any]:
     """What the program of whole models writes: rates by row, or why there is none."""
     made = {

@@ -115,9 +115,12 @@ def arguments(op: str, shape: Shape, even: bool, seed: int = 0) -> tuple[tuple[A
 
 def features_of(op: str, shape: Shape) -> dict[str, Any]:
     """What config functions read of a call."""
-    rows = shape.groups * shape.rows
+    dim, size = ("expected_m", shape.rows) if shape.room else ("m", shape.groups * shape.rows)
+    rows, shift = shape.groups * shape.rows, max((size - 1).bit_length() - 4, 0)
     named = {"groups": shape.groups, "n": shape.n, "k": shape.k, "bucket(m)": (rows - 1).bit_length()}
-    return named | {"bucket(expected_m)": (shape.rows - 1).bit_length()} if shape.room else named
+    named[f"bucket({dim})"] = (size - 1).bit_length()
+    named[f"bucket({dim}, 8)"] = (size - 1 >> shift) + 1 << shift  # as Bucket(dim, per_octave=8)
+    return named
 
 
 def resolved(path: str) -> Any:
