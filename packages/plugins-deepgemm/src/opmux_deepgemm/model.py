@@ -125,12 +125,17 @@ def memory_of(moved: float, added: float) -> float:
 
 
 def empty_rows(sizes: Sizes, config: Config) -> float:
-    """Rows beyond the last one of x that are copied, each time that one is; there are none between groups."""
+    """Rows beyond the last one of x that are copied, each time that one is; there are none between groups.
+
+    Two blocks that share rows of x take as long as if each copied all of them, which was measured: 137 rows of 5120 x
+    8704 took 41.5 us in tiles of 128x80, 39.3 in clusters of two, and 158 rows of 5056 x 10368 took 45.9 and 45.4.
+    """
     if sizes.groups:
         return 0.0
     step = config.block_m * (config.w_share if config.kernel == "large" else 1)
     columns = -(-sizes.n // config.block_n)
-    return (-sizes.m % step) * columns * sizes.blocks / config.x_share
+    copied_by = config.x_share if config.x_share > 2 else 1
+    return (-sizes.m % step) * columns * sizes.blocks / copied_by
 
 
 def _large_work(sizes: Sizes, config: Config) -> float:
