@@ -621,7 +621,7 @@ def measure_model(
         if state != "measured":
             print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
         if name in workers.left_out:  # a row that failed while others ran still gets its turn
-            tables[work][name] = {"rounds": [], "failed": answer}
+            tables[work][name] = {"rounds": [], "failed": workers.left_out[name]}  # also what it did in time
     print(f"{model_name}: all ran after {time.monotonic() - began:.0f} s", flush=True)
     for group in groups:
         if group == ["training"]:
