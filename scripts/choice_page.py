@@ -211,7 +211,7 @@ def _by_rows(run: Run, name: str, other: dict[str, Any], reason: str) -> Iterato
         ])  # fmt: skip
         if key and (mean > most or (worst and max(regrets) > worst)):
             missed.append(f"{_title(key)} {mean:.3f} ({ratio(max(regrets))} at worst)")
-    head = ["calls", "", "regret, geomean", "worst", "as chosen in this run", "worst", "speedup, geomean", "least"]
+    head = ["calls", "", "regret, geomean", "worst", "as in the table above", "worst", "speedup, geomean", "least"]
     yield from table(head, lines, left=(0,))
     if missed:
         wanted = f"{most}" if worst is None else f"{most}, and {worst} at worst,"
