@@ -11,7 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from opmux import __about__
 from opmux.callpath import names
-from opmux.callpath.op import OPS, Front, Op, Recording
+from opmux.callpath.op import OPS, Op
+from opmux.callpath.plans import Front, Recording
 from opmux.declared.caveats import Caveat
 from opmux.declared.implementation import Implementation, Priority
 from opmux.planning import dispatch

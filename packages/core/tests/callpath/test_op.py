@@ -6,7 +6,8 @@ from planted import W, X, filled, ones
 from torch import nn
 
 import opmux
-from opmux.callpath.op import OPS, Front, PlanTable
+from opmux.callpath.op import OPS
+from opmux.callpath.plans import Front, PlanTable
 from opmux.plugin import AtMost, Bucket, Exact, MultipleOf
 
 

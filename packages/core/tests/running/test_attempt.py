@@ -7,7 +7,7 @@ from planted import W, X, ones
 
 import opmux
 from opmux.arch import parse_arch
-from opmux.callpath.op import Forced
+from opmux.callpath.plans import Forced
 from opmux.errors import InvalidArgument
 from opmux.plugin import Exact, MultipleOf
 from opmux.running.attempt import FUNCTIONAL_BACKEND, attempt_of

@@ -6,7 +6,7 @@ from backends import backends, implementation
 from planted import SPECIAL, WANTED, W, X, raising
 
 import opmux
-from opmux.callpath.op import PlanTable
+from opmux.callpath.plans import PlanTable
 from opmux.errors import BackendFault, InvalidArgument
 from opmux.plugin import Exact
 from opmux.running.execution import execute

@@ -8,7 +8,7 @@ from backends import backends, implementation
 from torch import Tensor
 
 import opmux
-from opmux.callpath.op import Front, Recording
+from opmux.callpath.plans import Front, Recording
 from opmux.errors import GradientRefused
 from opmux.torch_bridge import routing
 

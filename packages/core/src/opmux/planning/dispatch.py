@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from opmux.callpath import codegen
-from opmux.callpath.op import Forced, Op, PlanTable
+from opmux.callpath.op import Op
+from opmux.callpath.plans import Forced, PlanTable
 from opmux.errors import BuildDeferred, CaptureRefused, InvalidArgument
 from opmux.planning.forced import unknown_backend
 from opmux.planning.plan import plan

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from opmux.arch import Arch, arch_of
-from opmux.callpath.op import Forced, Op, OpState
+from opmux.callpath.op import Op, OpState
+from opmux.callpath.plans import Forced
 from opmux.declared.call import Call
 from opmux.signatures.validation import check_call, describe_call
 

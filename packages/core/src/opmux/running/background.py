@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from opmux import policy
-from opmux.callpath.op import Op, PlanTable
+from opmux.callpath.op import Op
+from opmux.callpath.plans import PlanTable
 from opmux.declared.implementation import Implementation
 from opmux.errors import BuildFailed
 from opmux.running import modes

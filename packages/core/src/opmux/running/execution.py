@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opmux.callpath.op import Forced, Front, Op, PlanTable, Recording
+from opmux.callpath.op import Op
+from opmux.callpath.plans import Forced, Front, PlanTable, Recording
 from opmux.errors import BuildDeferred
 from opmux.running import background, faults, outputs
 from opmux.running.attempt import attempt_of

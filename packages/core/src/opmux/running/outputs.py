@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.callpath.op import Op, PlanTable
+from opmux.callpath.op import Op
+from opmux.callpath.plans import PlanTable
 from opmux.errors import InvalidArgument, invalid
 from opmux.running.targets import Plan, bump_version
 from opmux.signatures import memory

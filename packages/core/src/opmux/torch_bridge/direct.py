@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from opmux.callpath.op import Front, Op
+from opmux.callpath.op import Op
+from opmux.callpath.plans import Front
 from opmux.errors import GradientRefused
 from opmux.running.execution import recover
 from opmux.torch_bridge.autograd import Level
