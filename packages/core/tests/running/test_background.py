@@ -384,6 +384,28 @@ def test_compilers_end_with_a_process_that_takes_too_long(tmp_path: Path, monkey
     assert "ended 1 times: exit code -9" in str(job.problem)
 
 
+def test_a_process_stopped_right_before_its_answer_is_read_does_not_end_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build_process.Helper()
+    ready = build_process.select.select
+
+    def stopped_once(*waited_for: Any) -> Any:
+        monkeypatch.setattr(build_process.select, "select", ready)
+        made.stop()
+        return waited_for[:3]
+
+    monkeypatch.setattr(build_process.select, "select", stopped_once)
+    monkeypatch.setattr(build_process, "TRIES", 1)
+    first = made.give(Build("kernel", "key", "slow_builds:build", (str(tmp_path),)))
+    until(lambda: first.finished)
+    assert "ended 1 times: exit code -9" in str(first.problem)
+    second = made.give(Build("nothing", "key", "slow_builds:build_nothing", (str(tmp_path),)))
+    until(lambda: second.finished)
+    made.stop()
+    assert second.problem is None
+
+
 def test_a_job_that_is_over_keeps_no_sources(tmp_path: Path) -> None:
     with backends(a=implementation(slow(tmp_path), priority=90), b=implementation(ones, priority=50)):
         assert value() == 1

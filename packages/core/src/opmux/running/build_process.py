@@ -150,7 +150,8 @@ class Helper:
             if not select.select([answers], [], [], PATIENCE_S)[0]:
                 raise _Died(f"not done within {PATIENCE_S:g} s")
             problem: str | None = pickle.load(answers)  # written by `build_loop` alone: nobody else has this pipe
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # nothing, or half an answer
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            # Nothing, or half an answer; or another thread has stopped the process and closed its pipes meanwhile.
             raise _Died(f"exit code {process.wait()}") from None
         return problem
 
