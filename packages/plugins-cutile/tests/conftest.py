@@ -13,6 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import opmux
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is compiled for another arch than sm_90 is left to the whole sessions: a kernel takes seconds."""
+    for item in items:
+        compiles = "tmp_path" in getattr(item, "fixturenames", ()) and item.path.parent == Path(__file__).parent
+        if compiles and getattr(item, "callspec", None) and item.callspec.params.get("arch", "sm_90") != "sm_90":
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of machine code of the session's own."""

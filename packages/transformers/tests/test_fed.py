@@ -142,6 +142,7 @@ def test_in_a_compiled_model_norms_feed_their_linears_too(way: str) -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.long
 def test_codes_outlast_a_break_of_the_graph() -> None:
     patched = model("llama")
     opmux_transformers.patch(patched, quantize="int8")

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RANKS = 2
 
 
+@pytest.mark.long
 def test_a_model_that_is_sharded_trains_alike(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     started = [

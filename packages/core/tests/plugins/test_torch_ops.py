@@ -41,6 +41,7 @@ def file(tmp_path, install):
     return str(tmp_path / "program.pt2")
 
 
+@pytest.mark.long
 def test_an_exported_program_with_a_plugin_s_op_loads_after_import_opmux(run, file):
     saved = run(SAVE.format(file=file))
     assert saved.returncode == 0, saved.stderr

@@ -23,6 +23,7 @@ def copy(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "built"))
 
 
+@pytest.mark.long
 def test_every_code_object_has_its_source_and_its_checksums(built: Path) -> None:
     manifest = json.loads((built / build.MANIFEST).read_text())
     assert manifest["toolchain"] == "ziglang 0.17.0"
