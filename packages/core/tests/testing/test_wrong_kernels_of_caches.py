@@ -1,4 +1,4 @@
-"""Kernels on 8-bit caches that are wrong in ways that happen: the kit must catch each of them."""
+"""Kernels on paged and on 8-bit caches that are wrong in ways that happen: the kit must catch each of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -119,3 +119,17 @@ def test_fnuz_read_as_ocp(hold: Hold) -> None:
     report = hold("paged_attention", paged_attention)
     assert_only_codes_fail(report, "element bound", "global bound")
     assert all("e4m3fnuz" in f["case"] for f in report["failures"])
+
+
+def test_the_keys_of_the_last_program_are_not_joined(hold: Hold) -> None:
+    """Kernels divide the keys among programs where there are many: no case of few keys shows it."""
+
+    def paged_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, lengths: Tensor, *rest: Any, **o: Any) -> Any:
+        if o["max_seqlen_q"] == 1:
+            lengths = lengths.where(lengths <= 1024, lengths // 256 * 256)
+        return READ(q, k, v, offsets, lengths, *rest, **o)
+
+    report = hold("paged_attention", paged_attention)
+    assert {"element bound", "row bound"} <= checks_failed(report)
+    assert all("@data=long" in failure["case"] for failure in report["failures"])
+    assert {failure["case"].split(",")[0] for failure in report["failures"]} == {"bf16", "f32"}

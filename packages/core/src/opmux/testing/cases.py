@@ -23,11 +23,14 @@ from opmux.testing.model_shapes import ModelShape
 from opmux.testing.odd import draw_odd
 from opmux.testing.patterns import PATTERNS
 from opmux.testing.profiles import Profile, profile_named
+from opmux.testing.sequences import LONG
 from opmux.testing.sizes import (
     PRODUCT_BLOCKS,
     Dims,
     base_dims,
+    changed,
     edge_dims,
+    long_dims,
     model_dims,
     product_sums,
     scaled,
@@ -104,6 +107,9 @@ def data_counts(case: Case, number: int) -> dict[str, int]:
     return counts
 
 
+SEVERAL = (2, 3, 2)
+"""Leading dims whose permuted rows lie at three distances."""
+
 HALF, SINGLE = torch.bfloat16, torch.float32
 """The dtypes of special cases."""
 
@@ -155,6 +161,9 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
         yield case(single, dims)
     for view in VIEWS[1:]:
         yield from (case(dtype, view=view) for dtype in (half, single))
+    for dims in changed(signature, profile, {"*tokens": SEVERAL, "*batch": SEVERAL}):
+        yield case(half, dims, view="permuted")
+    yield from _long_contexts(signature, profile, case, gpu)
     for place, word in enumerate(contents if not profile.contains else ()):
         if profile.doubled or word not in PATTERNS:
             yield from (case(dtype, data=word) for dtype in (half, single))
@@ -163,6 +172,18 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
     yield from _odd_cases(op, profile, required)
     yield from _special_numbers(op, profile, case)
     yield from _probes(op, case, gpu)
+
+
+def _long_contexts(signature: Signature, profile: Profile, case: Any, gpu: bool) -> Iterator[Case]:
+    """Sequences of which kernels divide the keys among programs, and join the results in a second launch."""
+    window = {**_causal(signature), "window": (7 * profile.context // 8, -1), "softcap": 2.0}
+    for place, dims in enumerate(long_dims(signature, profile)):
+        yield from (case(dtype, dims, data=LONG) for dtype in (HALF, SINGLE))
+        if not place:
+            yield case(HALF, dims, data=LONG, options=window)
+            yield from (
+                case(HALF, dims, data=LONG, probe=probe) for probe in ("repeat", *(("capture",) if gpu else ()))
+            )
 
 
 def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:

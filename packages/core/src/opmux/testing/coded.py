@@ -14,7 +14,8 @@ from opmux.testing import choices
 from opmux.testing.case import ONE_SCALE, Case, usual_dtype, without_idle_scales
 from opmux.testing.memory import VIEWS
 from opmux.testing.profiles import Profile
-from opmux.testing.sizes import Dims, base_dims, edge_dims, model_dims, tile_dims
+from opmux.testing.sequences import LONG
+from opmux.testing.sizes import Dims, base_dims, edge_dims, long_dims, model_dims, tile_dims
 
 _CODES = torch.float8_e4m3fn
 """The codes of most cases."""
@@ -40,6 +41,11 @@ def cases(op: Op, profile: Profile, gpu: bool) -> Iterator[Case]:
         yield case(coded(signature, leads[0], codes), data=ONE_SCALE)
     usual = coded(signature, leads[0], _CODES)
     yield from (case(_without(usual, scale)) for scale in signature.scales.values() if scale in usual)
+    for place, dims in enumerate(long_dims(signature, profile)):
+        yield case(usual, dims, data=LONG)
+        if not place:  # not converted in pairs; products in float32
+            yield case(coded(signature, leads[0], torch.int8), dims, data=LONG)
+            yield case(coded(signature, torch.float32, _CODES), dims, data=LONG)
     yield from _of_each_kind(signature, profile, usual, case, gpu)
 
 

@@ -17,6 +17,7 @@ class Profile:
         models: names of `opmux.testing.model_shapes.MODELS` whose shapes are included.
         divisor: what the models' shapes are divided by; 1 keeps them unchanged.
         model_tokens: the number of tokens for a model's shape.
+        context: how long a sequence in a paged cache is where kernels divide its keys among programs; 0 for none.
         odd: how many odd cases hypothesis draws for an op.
         odd_limit: the largest odd size.
         spread: how many sizes of each dim are tried from 1 to ``odd_limit``, evenly spread.
@@ -37,6 +38,7 @@ class Profile:
     odd: int
     odd_limit: int
     spread: int = 0
+    context: int = 0
     doubled: bool = False
     contains: str = ""
     large: bool = False
@@ -163,6 +165,7 @@ PROFILES: dict[str, Profile] = {
             8,
             130,
             spread=8,
+            context=1300,
             doubled=True,
         ),
         Profile(
@@ -176,10 +179,23 @@ PROFILES: dict[str, Profile] = {
             24,
             300,
             spread=8,
+            context=5000,
             doubled=True,
             contains="small",
         ),
-        Profile("model", "the shapes of real models, whole", _MODEL, 264, _ALL, 1, 512, 24, 600, needs_gpu=True),
+        Profile(
+            "model",
+            "the shapes of real models, whole",
+            _MODEL,
+            264,
+            _ALL,
+            1,
+            512,
+            24,
+            600,
+            context=20000,
+            needs_gpu=True,
+        ),
         Profile(
             "interpreter",
             "tiny sizes, for interpreters and simulators",
@@ -191,6 +207,7 @@ PROFILES: dict[str, Profile] = {
             3,
             17,
             spread=2,
+            context=1100,
         ),
         Profile(
             "emulator",

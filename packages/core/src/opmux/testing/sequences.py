@@ -2,6 +2,9 @@
 
 import torch
 
+LONG = "long"
+"""The kind of a batch with one sequence that fills the block table."""
+
 
 def draw_lengths(generator: torch.Generator, batch: int, tokens: int) -> list[int]:
     """Lengths of ``batch`` sequences over ``tokens`` tokens: some are left over, and one sequence may be empty."""
@@ -42,7 +45,8 @@ def draw_paged(
         page_size: tokens per page.
         max_pages: columns of the block table.
         kind: ``decode`` (one new token each), ``prefill`` (all tokens are new), ``equal`` (equal lengths), ``ends``
-            (no token and as many as fit, alternately); anything else is a mixture.
+            (no token and as many as fit, alternately), ``long`` (one new token each, and the first sequence as long as
+            fits, with all the new tokens that the others leave); anything else is a mixture.
         longest: if given, all sequences have this many tokens, or as many as there are pages for, and ``kind`` is not
             read.
 
@@ -65,14 +69,20 @@ def draw_paged(
             length = min(capacity, min(max_pages, pages // batch) * page_size // 2)
         elif kind == "ends":
             length = capacity if place % 2 else 0
-        if kind == "decode":
+        elif kind == LONG and place == 0:
+            length = max(0, capacity - 1)
+        elif kind == LONG and place == 1 and batch > 2:
+            length = 0
+        if kind == LONG:
+            fresh = min(length, 1 if place else max(0, tokens - batch + 1))
+        elif kind == "decode":
             fresh = min(1, length, share)
         elif kind == "prefill":
             length = min(length, share)
             fresh = length
         else:
             fresh = min(length, (1, share, max(1, share // 2), 0)[place % 4], share)
-        if kind not in ("prefill", "equal", "ends") and batch > 3 and place == 3:
+        if kind not in ("prefill", "equal", "ends", LONG) and batch > 3 and place == 3:
             length = fresh  # a sequence with only new tokens, or without any
         new.append(fresh)
         lengths.append(length)

@@ -91,6 +91,24 @@ def _is_star(signature: Signature, name: str) -> bool:
     return name.removeprefix("*") in signature.stars
 
 
+def long_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
+    """A decode step of one long sequence and a few short ones, and the same with as many kv heads as query heads.
+
+    Where the profile has sizes past a tile, also with many new tokens of the long one. None where the op reads no
+    block table.
+    """
+    dims = base_dims(signature, profile)
+    if not profile.context or "block_table" not in {t.name for t in signature.tensors}:
+        return
+    columns = -(-profile.context // dims["page_size"])
+    long = {**dims, "max_pages": columns, "pages": columns + columns // 2}
+    step = {**long, "tokens": dims["batch"]}
+    yield step
+    yield {**step, "kv_heads": dims["heads"]}
+    if profile.tile:
+        yield {**long, "tokens": dims["batch"] + CHUNK, "head_dim": 64, "value_dim": 64}
+
+
 def zero_dims(signature: Signature, profile: Profile) -> Iterator[Dims]:
     """The base dims with one of them zero."""
     for name in signature.binders:
@@ -174,6 +192,9 @@ def scaled(signature: Signature, dims: Mapping[str, Any], place: int) -> Dims:
 def _block_counts(sizes: tuple[int, int], blocks: tuple[int, int]) -> list[int]:
     return [1 if length == -1 else -(-size // length) for size, length in zip(sizes, blocks, strict=True)]
 
+
+CHUNK = 150
+"""New tokens of a long sequence: more than kernels take as a decode step, and than fit into a tile."""
 
 LONG_SUM, LONG_SUM_OF_ROWS = {"m": 8, "max_m": 8, "n": 16, "k": 16384}, {"m": 49152, "n": 16, "k": 16}
 """Products with sums so long that matrix units lose bits of 8-bit floats, unless float32 takes over in between."""
