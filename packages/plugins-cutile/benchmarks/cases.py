@@ -266,14 +266,15 @@ def _attention() -> Iterator[Example]:
             lengths = {"max_seqlen_q": sizes[0], "max_seqlen_k": sizes[1]} if "varlen" in op else {}
             yield Example(
                 op, f"{sizes} {dtype} {options} sinks {sinks}",
-                lambda d, o=op, t=dtype, s=sizes, w=sinks: _attention_of(d, o, t, s, w),  # type: ignore[misc]
+                lambda d, o=op, t=dtype, s=sizes, w=sinks: heads_of(d, o, t, s, w),  # type: ignore[misc]
                 options | lengths,
             )  # fmt: skip
 
 
-def _attention_of(
+def heads_of(
     device: str, op: str, dtype: torch.dtype, sizes: tuple[int, ...], sinks: torch.dtype | None
 ) -> list[Tensor | None]:
+    """The tensors of an op of attention."""
     seq_q, seq_k, heads, kv_heads, dim, width = sizes
     logits = None if sinks is None else drawn(device, heads, dtype=sinks)
     shapes = (seq_q, heads, dim), (seq_k, kv_heads, dim), (seq_k, kv_heads, width)

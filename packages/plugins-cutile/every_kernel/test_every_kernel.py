@@ -18,8 +18,9 @@ COPIED = (
     "linear", "scaled_linear", "ragged", "masked", "dense", "decode", "product", "of_rows", "of_weights",
     "scaled_ragged", "scaled_masked", "keys_dense", "keys_ragged", "queries_dense", "queries_ragged",
 )  # fmt: skip
-MULTIPLIED = (*COPIED, "attend")
-"""Names of kernels whose operands the copy engine reads, and of those that multiply matrices."""
+GATHERED = ("gathered", "dense_gathered", "ragged_gathered", "attend")
+MULTIPLIED = (*COPIED, *GATHERED)
+"""Names of kernels whose operands the copy engine reads, of those where threads do, and of those that multiply."""
 ATOMICS = ("ATOM.", "ATOMG", "RED.", "REDG", "UATOMG", "UREDG")
 """How instructions begin that change global memory atomically."""
 WRITE_DESCRIPTOR = "ATOMG.E.EXCH.STRONG.GPU"
@@ -38,6 +39,8 @@ def faults(kernel: TileKernel, found: Cubin) -> Iterator[str]:
         yield "no instruction of the matrix units"
     if kernel.name in COPIED and not found.count("UTMALDG"):
         yield "no instruction of the copy engine"
+    if kernel.name in GATHERED and not found.count("LDGSTS.E.BYPASS.128"):
+        yield "no copy of 16 bytes past the registers"
     # The one use of atomics on global memory is the compiler's: a part of a tensor gets a copy descriptor of its own,
     # which it writes to memory that the driver provides, and then invalidates in the descriptors' cache.
     atomics = sum(found.count(begin) for begin in ATOMICS)

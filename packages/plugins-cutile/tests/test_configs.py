@@ -4,6 +4,8 @@ import pytest
 
 from opmux.plugin import parse_arch
 from opmux_cutile.attention.configs import AttentionConfig, attention_config, attention_space
+from opmux_cutile.attention.gathered.configs import gathered_config as gathered_heads_config
+from opmux_cutile.attention.gathered.configs import gathered_space as gathered_heads_space
 from opmux_cutile.attention.implementations import TILES
 from opmux_cutile.gates.configs import GatedConfig, gated_config, gated_space
 from opmux_cutile.norms.configs import (
@@ -19,6 +21,7 @@ from opmux_cutile.norms.configs import (
     tile_columns,
 )
 from opmux_cutile.products.configs import LinearConfig, linear_config, linear_space
+from opmux_cutile.products.gathered.configs import gathered_config, gathered_space
 from opmux_cutile.quantization.configs import groups_config, groups_space
 from opmux_cutile.quantization.configs import rows_config as quantised_rows_config
 from opmux_cutile.quantization.configs import rows_space as quantised_rows_space
@@ -83,6 +86,35 @@ def test_wide_heads_get_fewer_queries(dims, config) -> None:
     features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
     assert attention_config(ARCH, features) == config
     assert config in list(attention_space(ARCH, features))
+
+
+@pytest.mark.parametrize("arch", ["sm_120", "sm_121"])
+def test_one_group_of_warps_where_both_operands_come_from_registers(arch) -> None:
+    for dim, config in ((64, AttentionConfig(128, 128, 8)), (128, AttentionConfig(64, 64, 4))):
+        features = {"head_dim": dim, "value_dim": 64}
+        assert attention_config(parse_arch(arch), features) == config
+        assert config in list(attention_space(parse_arch(arch), features))
+
+
+@pytest.mark.parametrize(("dims", "keys"), [((64, 64), 32), ((32, 128), 64), ((128, 128), 64)])
+def test_narrow_heads_get_fewer_keys_where_threads_copy_them(dims, keys) -> None:
+    features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
+    found = gathered_heads_config(parse_arch("sm_80"), features)
+    assert found == AttentionConfig(64, keys, 4)
+    tried = list(gathered_heads_space(parse_arch("sm_80"), features))
+    assert tried.count(found) == 1 == len(tried) - 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "block"),
+    [(1, (16, 64, 128)), (30, (32, 64, 64)), (64, (64, 64, 64)), (128, (64, 128, 64)), (300, (64, 128, 64)),
+     (160, (64, 64, 64)), (8192, (128, 128, 64))],
+)  # fmt: skip
+def test_products_whose_operands_threads_copy_get_the_largest_tile_of_which_there_are_enough(rows, block) -> None:
+    features = {"bucket(tokens, 8)": rows, "n": 4096, "k": 512}
+    found = gathered_config(parse_arch("sm_80"), features)
+    assert (found.block_m, found.block_n, found.block_k) == block
+    assert found in list(gathered_space(parse_arch("sm_80"), features))
 
 
 def test_the_space_has_the_choice_and_fits() -> None:

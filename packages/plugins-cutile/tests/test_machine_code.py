@@ -97,6 +97,35 @@ def test_products_use_the_matrix_units_and_the_copy_engine(arch, rows, instructi
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("rows", [1, 30, 64, 128, 4096])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+def test_threads_copy_operands_past_the_registers_where_there_is_no_copy_engine(arch, rows, tmp_path) -> None:
+    wanted = kernel("linear", meta(rows, 512), meta(4096, 512), meta(4096), arch=arch)
+    found = compiled(wanted, arch, tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    for instruction in ("HMMA.16816.F32.BF16", "LDGSTS.E.BYPASS.128", "LDSM", "STG.E.128"):
+        assert found.count(instruction) > 0
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (80, 96), (128, 16)], ids=str)
+@pytest.mark.parametrize(("arch", "copy"), [("sm_80", "LDGSTS.E.BYPASS.128"), ("sm_120", "UTMALDG")])
+def test_heads_of_up_to_128_fit_where_both_operands_come_from_registers(arch, copy, dims, tmp_path) -> None:
+    """Without a mask but the causal one, and with all that a call may ask for."""
+    q, k, v, sinks = meta(512, 8, dims[0]), meta(512, 2, dims[0]), meta(512, 2, dims[1]), meta(8)
+    starts, bounds = meta(9, dtype=torch.int32), {"max_seqlen_q": 512, "max_seqlen_k": 512}
+    masked = {"causal": True, "window": (128, 0), "softcap": 30.0}
+    for wanted in (
+        kernel("attention", q[None], k[None], v[None], None, arch=arch, causal=True),
+        kernel("attention_varlen_lse", q, k, v, starts, starts, sinks, arch=arch, **bounds, **masked),
+    ):
+        found = compiled(wanted, arch, tmp_path)
+        assert found.parameters == layout(wanted.letters)
+        assert found.count("HMMA.16816.F32.BF16") > 0
+        assert found.count(copy) > 0
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(("arch", "instruction"), [("sm_90", "HGMMA.64x128x16.F32.BF16"), ("sm_100", "UTCHMMA")])
 def test_attention_uses_the_matrix_units_and_the_copy_engine(arch, instruction, tmp_path) -> None:
     wanted = kernel(

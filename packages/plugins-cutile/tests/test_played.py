@@ -10,7 +10,7 @@ from played.launches import on
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from cases import Example, checked
+from cases import Example, checked, heads_of
 from on_gpu import difference, outputs
 
 import opmux
@@ -28,9 +28,9 @@ def small(example: Example) -> bool:
     return sum(tensor.numel() for tensor in example.make("meta") if tensor is not None) <= MOST_ELEMENTS
 
 
-def compare(example: Example) -> None:
+def compare(example: Example, arch: str = "sm_90") -> None:
     """Play a call, and hold its results to the reference."""
-    with torch.no_grad(), on("sm_90"):
+    with torch.no_grad(), on(arch):
         found = outputs(example, "cutile", "cpu")
     wanted = outputs(example, "reference", "cpu")
     wrong = [difference(example, f, w) for f, w in zip(found, wanted, strict=True)]
@@ -46,6 +46,26 @@ def test_results_are_those_of_the_reference(op: str) -> None:
     assert played
     for example in played:
         compare(example)
+
+
+def test_products_are_right_where_threads_copy_operands() -> None:
+    played = [example for example in CALLS["linear"] if small(example)][::3]
+    assert len(played) > 5
+    for example in played:
+        compare(example, "sm_80")
+
+
+@pytest.mark.parametrize("op", ["attention", "attention_lse", "attention_varlen", "attention_varlen_lse"])
+@pytest.mark.parametrize(
+    ("sizes", "options", "sinks"),
+    [((70, 75, 2, 1, 40, 24), {"causal": True, "window": (33, 0), "softcap": 20.0}, torch.float32),
+     ((30, 45, 2, 2, 8, 72), {}, None)],
+    ids=["all", "none"],
+)  # fmt: skip
+def test_heads_are_right_where_threads_copy_them(op: str, sizes, options, sinks) -> None:
+    lengths = {"max_seqlen_q": sizes[0], "max_seqlen_k": sizes[1]} if "varlen" in op else {}
+    example = Example(op, str(sizes), lambda d: heads_of(d, op, torch.bfloat16, sizes, sinks), options | lengths)
+    compare(example, "sm_80")
 
 
 def test_keys_of_paged_caches_are_split_where_blocks_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,14 +84,28 @@ def test_what_it_refuses_has_a_reason(op, tensors, reason) -> None:
     assert (found.status, found.reason) == ("rejected", reason)
 
 
-def test_products_need_the_copy_engine() -> None:
-    found = judged(opmux.linear, meta(4, 16), meta(8, 16), arch="sm_80")
-    assert (found.status, found.reason) == ("rejected", "archs: sm_90+, this is sm_80")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
+def test_threads_copy_the_operands_where_there_is_no_copy_engine(arch) -> None:
+    plan = opmux.explain(opmux.linear, meta(4, 16), meta(8, 16), arch=arch, backend="cutile")
+    found = {candidate.name: (candidate.status, candidate.reason) for candidate in plan.candidates}
+    assert found["cutile"] == ("rejected", f"archs: sm_90+, this is {arch}")
+    assert found["cutile:gathered"][0] == "chosen"
+
+
+@pytest.mark.parametrize(("arch", "name"), [("sm_80", "gathered"), ("sm_89", "gathered"), ("sm_120", "narrow_heads")])
+def test_wide_heads_are_refused_where_both_operands_come_from_registers(arch, name) -> None:
+    for dim, status in ((128, "chosen"), (136, "rejected")):
+        heads = meta(1, 4, 2, dim)
+        plan = opmux.explain(opmux.attention, heads, heads, heads, None, arch=arch, backend="cutile")
+        found = next(candidate for candidate in plan.candidates if candidate.name == f"cutile:{name}")
+        assert found.status == status
+    assert found.reason == "head_dim = 136 is more than 128"
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
-def test_attention_needs_matrix_units_that_leave_registers_free(arch) -> None:
-    found = judged(opmux.attention, WIDE, WIDE, WIDE, None, arch=arch)
+def test_gradients_of_attention_need_matrix_units_that_leave_registers_free(arch) -> None:
+    lse = meta(1, 2, 4, dtype=FP32)
+    found = judged(opmux.attention_backward, WIDE, WIDE, WIDE, WIDE, WIDE, lse, None, None, arch=arch)
     assert (found.status, found.reason) == ("rejected", f"archs: sm_90, sm_100, sm_103, this is {arch}")
 
 

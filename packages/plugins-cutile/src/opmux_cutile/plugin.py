@@ -6,6 +6,7 @@ from typing import Any
 
 from opmux.plugin import Implementation, Prebuilt, hookimpl
 from opmux_cutile.attention import implementations as attention
+from opmux_cutile.attention.gathered import implementations as gathered_attention
 from opmux_cutile.cache import implementations as cache
 from opmux_cutile.gates import implementations as gates
 from opmux_cutile.grouped import backward_implementations as group_gradients
@@ -14,6 +15,7 @@ from opmux_cutile.grouped import scaled_implementations as scaled_groups
 from opmux_cutile.norms import implementations as norms
 from opmux_cutile.paged import implementations as paged
 from opmux_cutile.products import implementations as products
+from opmux_cutile.products.gathered import implementations as gathered_products
 from opmux_cutile.quantization import implementations as quantization
 from opmux_cutile.rope import implementations as rope
 from opmux_cutile.scaled import implementations as scaled
@@ -27,8 +29,10 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from norms.RECORDS
     yield from gates.RECORDS
     yield from products.RECORDS
+    yield gathered_products.RECORD
     yield from rope.RECORDS
     yield from attention.RECORDS
+    yield from gathered_attention.RECORDS
     yield from cache.RECORDS
     yield from paged.RECORDS
     yield from grouped.RECORDS

@@ -44,11 +44,14 @@ def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig
     """Two blocks with 64 queries each on a Hopper multiprocessor; elsewhere one with two groups of warps of as many.
 
     Where heads are wide, steps have 64 keys, and a block two groups of warps: with one, a soft cap under a mask spills
-    registers. On Blackwell it does so with 128 queries, too.
+    registers. On Blackwell it does so with 128 queries, too. Where the matrix units take both operands from registers,
+    a block has one group of warps for heads over 64.
     """
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
     if widest > 128:
         return AttentionConfig(128 if arch.name == "sm_90" else 64, 64, 8)
+    if arch.name in ("sm_120", "sm_121") and widest > 64:
+        return AttentionConfig(64, 64, 4)
     return AttentionConfig(64, 128, 4, 2) if arch.name == "sm_90" else AttentionConfig(128, 128, 8)
 
 

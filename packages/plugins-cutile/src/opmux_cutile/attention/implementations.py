@@ -1,5 +1,7 @@
 """The records of attention."""
 
+from typing import Any
+
 from opmux.plugin import (
     Aligned,
     AtMost,
@@ -16,22 +18,44 @@ from opmux_cutile.bounds import MOST_HALVES, GridAtMost, ResultAtMost
 
 ARCHS = ("sm_90", "sm_100", "sm_103")
 """That tiles are chosen for. Where the matrix units take both operands from registers, kernels for wide heads spill."""
+FORWARD_ARCHS = (*ARCHS, "sm_110")
+"""Where heads of up to `WIDEST` are taken."""
+REGISTER_ARCHS = ("sm_120", "sm_121")
+"""Where heads of up to `WIDEST_IN_REGISTERS` are taken: there is a copy engine, but wider ones spill."""
+WIDEST, WIDEST_IN_REGISTERS = 256, 128
+FORWARD = ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse")
 TILES = (("seq_q", 64), ("batch", 1), ("heads", 1))
 """What a block computes on Hopper where heads are not wide: times are predicted by whole ones."""
 
 
-def _record(op: str) -> Implementation:
+def forward(
+    op: str,
+    archs: tuple[str, ...],
+    widest: int,
+    module: str = "opmux_cutile.attention",
+    config: str = "attention",
+    **more: Any,
+) -> Implementation:
+    """A record of a forward op: for some archs, with heads of up to a size.
+
+    Args:
+        op: one of `FORWARD`.
+        archs: that it is for.
+        widest: the most of head_dim and value_dim.
+        module: the package of its targets and configs.
+        config: what the names of its config and space begin with.
+        **more: other fields.
+    """
     queries = ("tokens_q",) if "varlen" in op else ("batch", "seq_q")
     return Implementation(
         op=op,
-        target=f"opmux_cutile.attention.targets:{op}",
-        archs=ARCHS,
-        priority=PRIORITY,
+        target=f"{module}.targets:{op}",
+        archs=archs,
         when=(
             Dtype("q", "bfloat16", "float16"),
             Dtype("sinks", "bfloat16", "float16", "float32"),
             *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
-            *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
+            *(AtMost(dim, widest) for dim in ("head_dim", "value_dim")),
             UnitStride("q", "k", "v", "sinks"),
             *(Aligned(name) for name in ("q", "k", "v")),
             GridAtMost("heads"),
@@ -39,13 +63,13 @@ def _record(op: str) -> Implementation:
             ResultAtMost((*queries, "heads", "value_dim"), MOST_HALVES),
         ),
         features=(Exact("head_dim"), Exact("value_dim")),
-        config="opmux_cutile.attention.configs:attention_config",
+        config=f"{module}.configs:{config}_config",
         config_schema="opmux_cutile.attention.configs:AttentionConfig",
-        space="opmux_cutile.attention.configs:attention_space",
-        tiles=TILES if "varlen" not in op else (),
+        space=f"{module}.configs:{config}_space",
         capturable=True,
         deterministic=True,
         caveats=(Caveat.MASKED_NONFINITE,),
+        **more,
     )
 
 
@@ -77,6 +101,10 @@ def _backward_record(op: str) -> Implementation:
 
 
 RECORDS = (
-    *map(_record, ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse")),
+    *(
+        forward(op, FORWARD_ARCHS, WIDEST, priority=PRIORITY, tiles=TILES if "varlen" not in op else ())
+        for op in FORWARD
+    ),
+    *(forward(op, REGISTER_ARCHS, WIDEST_IN_REGISTERS, name="narrow_heads", priority=PRIORITY) for op in FORWARD),
     *map(_backward_record, ("attention_backward", "attention_varlen_backward")),
 )

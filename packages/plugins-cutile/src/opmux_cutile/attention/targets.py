@@ -1,5 +1,6 @@
 """What the core calls for attention."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,20 +17,22 @@ OPEN = 1 << 29
 """Keys that a side without a bound sees: more than any sequence has."""
 MOST_GRID = 65535
 """Blocks of a grid in its second and third dim."""
+Maker = Callable[..., TileKernel]
+"""Makes the kernel of an op, given its kind, config, dtype, sizes of heads, and what `kernel_of_tiles` has then."""
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
 ) -> Tensor:
     """The op `attention`."""
-    return _dense("attention", q, k, v, sinks, False, config, scoring)[0]
+    return dense("attention", q, k, v, sinks, False, config, scoring)[0]
 
 
 def attention_lse(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
 ) -> tuple[Tensor, Tensor]:
     """The op `attention_lse`."""
-    return _dense("attention_lse", q, k, v, sinks, True, config, scoring)
+    return dense("attention_lse", q, k, v, sinks, True, config, scoring)
 
 
 def attention_varlen(
@@ -38,7 +41,7 @@ def attention_varlen(
 ) -> Tensor:  # fmt: skip
     """The op `attention_varlen`."""
     offsets = cu_seqlens_q, cu_seqlens_k
-    return _ragged("attention_varlen", q, k, v, offsets, sinks, max_seqlen_q, False, config, scoring)[0]
+    return ragged("attention_varlen", q, k, v, offsets, sinks, max_seqlen_q, False, config, scoring)[0]
 
 
 def attention_varlen_lse(
@@ -47,13 +50,21 @@ def attention_varlen_lse(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `attention_varlen_lse`."""
     offsets = cu_seqlens_q, cu_seqlens_k
-    return _ragged("attention_varlen_lse", q, k, v, offsets, sinks, max_seqlen_q, True, config, scoring)
+    return ragged("attention_varlen_lse", q, k, v, offsets, sinks, max_seqlen_q, True, config, scoring)
 
 
-def _dense(
+def kernel_of_tiles(
+    op: str, name: str, config: AttentionConfig, dtype: str, head_dim: int, value_dim: int, *traits: Any
+) -> TileKernel:
+    """The kernel whose operands are loaded as tiles."""
+    return _kernel(op, name, config, dtype, tile_columns(head_dim), tile_columns(value_dim), *traits)
+
+
+def dense(
     op: str, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, wants_lse: bool, config: AttentionConfig,
-    scoring: dict[str, Any],
+    scoring: dict[str, Any], make: Maker = kernel_of_tiles,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention of sequences of equal lengths, and its lse, which is empty where nobody wants it."""
     batch, seq_q, heads, _ = q.shape
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = q.new_empty((batch, heads, seq_q), dtype=torch.float32) if wants_lse else q.new_empty(0, dtype=torch.float32)
@@ -61,14 +72,15 @@ def _dense(
         q_part, k_part, v_part, out_part = (x[first : first + MOST_GRID] for x in (q, k, v, out))
         rows = lse[first : first + MOST_GRID] if wants_lse else out_part[..., 0]
         _launch(op, "dense", (q_part, k_part, v_part), (), sinks, out_part, rows, wants_lse, seq_q, len(q_part), config,
-                scoring)  # fmt: skip
+                scoring, make)  # fmt: skip
     return out, lse
 
 
-def _ragged(
+def ragged(
     op: str, q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor, Tensor], sinks: Tensor | None, longest: int,
-    wants_lse: bool, config: AttentionConfig, scoring: dict[str, Any],
+    wants_lse: bool, config: AttentionConfig, scoring: dict[str, Any], make: Maker = kernel_of_tiles,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention of sequences one after the other, and its lse, which is empty where nobody wants it."""
     tokens, heads, _ = q.shape
     out = q.new_zeros((*q.shape[:-1], v.shape[-1]))  # of tokens past the last sequence
     size = (heads, tokens) if wants_lse else (0,)
@@ -80,13 +92,14 @@ def _ragged(
         for first in range(0, batch, MOST_GRID):
             part = tuple(s[first : first + MOST_GRID + 1] for s in starts)
             _launch(op, "ragged", (q[None], k[None], v[None]), part, sinks, out[None], rows, wants_lse, longest,
-                    len(part[0]) - 1, config, scoring)  # fmt: skip
+                    len(part[0]) - 1, config, scoring, make)  # fmt: skip
     return out, lse
 
 
 def _launch(
     op: str, name: str, given: tuple[Tensor, ...], offsets: tuple[Tensor, ...], sinks: Tensor | None, out: Tensor,
     lse: Tensor, wants_lse: bool, queries: int, sequences: int, config: AttentionConfig, scoring: dict[str, Any],
+    make: Maker,
 ) -> None:  # fmt: skip
     q, k, v = map(apart, given)
     left, right = scoring["window"]
@@ -94,8 +107,8 @@ def _launch(
     cap = scoring["softcap"]
     scale = q.shape[-1] ** -0.5 if scoring["scale"] is None else scoring["scale"]
     heads = q.shape[2]
-    kernel = _kernel(
-        op, name, config, _name(q), tile_of(q), tile_of(v), cap > 0.0,
+    kernel = make(
+        op, name, config, _name(q), q.shape[-1], v.shape[-1], cap > 0.0,
         left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks), wants_lse,
     )  # fmt: skip
     grid = -(-queries // config.block_m), heads, sequences
@@ -122,7 +135,12 @@ def apart(x: Tensor) -> Tensor:
 
 def tile_of(x: Tensor) -> int:
     """Columns of the tile for a tensor's heads: a step of the matrix units at least."""
-    return max(power_of_two(x.shape[-1]), 16)
+    return tile_columns(x.shape[-1])
+
+
+def tile_columns(dim: int) -> int:
+    """Columns of the tile for heads of a size."""
+    return max(power_of_two(dim), 16)
 
 
 def _name(x: Tensor) -> str:

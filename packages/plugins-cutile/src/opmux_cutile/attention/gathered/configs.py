@@ -1,0 +1,31 @@
+"""The tiles of attention whose rows threads copy.
+
+With these, the compiler's code for `sm_80` to `sm_89` spills no registers; with heads of more than 128, with every tile
+that was compiled, it does.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.tiles import power_of_two
+
+WIDEST = 128
+"""Heads."""
+
+
+def gathered_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
+    """64 queries and a group of warps; 64 keys in a step, or 32 where heads are narrow: more of them are read ahead."""
+    widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    return AttentionConfig(64, 64 if widest > 64 else 32, 4)
+
+
+def gathered_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionConfig]:
+    """The choice, and blocks of other sizes."""
+    chosen = gathered_config(arch, features)
+    yield chosen
+    for block_m, warps in ((64, 4), (128, 8)):
+        for block_n in (32, 64):
+            if (config := AttentionConfig(block_m, block_n, warps)) != chosen:
+                yield config

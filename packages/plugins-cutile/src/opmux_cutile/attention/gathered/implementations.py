@@ -1,0 +1,18 @@
+"""The records of attention for archs without a copy engine."""
+
+from opmux_cutile.archs import PRIORITY, WITHOUT_COPY_ENGINE
+from opmux_cutile.attention.gathered.configs import WIDEST
+from opmux_cutile.attention.implementations import FORWARD, forward
+
+RECORDS = tuple(
+    forward(
+        op,
+        WITHOUT_COPY_ENGINE,
+        WIDEST,
+        "opmux_cutile.attention.gathered",
+        "gathered",
+        name="gathered",
+        priority=PRIORITY,
+    )
+    for op in FORWARD
+)

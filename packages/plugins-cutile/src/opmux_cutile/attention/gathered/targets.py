@@ -1,0 +1,68 @@
+"""What the core calls for attention whose rows threads copy."""
+
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+from opmux_cutile.attention import targets
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.launching import TileKernel
+from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+
+MODULE = "opmux_cutile.attention.gathered.kernels"
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+) -> Tensor:
+    """The op `attention`."""
+    return targets.dense("attention", q, k, v, sinks, False, config, scoring, kernel_of_rows)[0]
+
+
+def attention_lse(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+) -> tuple[Tensor, Tensor]:
+    """The op `attention_lse`."""
+    return targets.dense("attention_lse", q, k, v, sinks, True, config, scoring, kernel_of_rows)
+
+
+def attention_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
+    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+) -> Tensor:  # fmt: skip
+    """The op `attention_varlen`."""
+    offsets = cu_seqlens_q, cu_seqlens_k
+    return targets.ragged(
+        "attention_varlen", q, k, v, offsets, sinks, max_seqlen_q, False, config, scoring, kernel_of_rows
+    )[0]
+
+
+def attention_varlen_lse(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
+    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The op `attention_varlen_lse`."""
+    offsets = cu_seqlens_q, cu_seqlens_k
+    return targets.ragged(
+        "attention_varlen_lse", q, k, v, offsets, sinks, max_seqlen_q, True, config, scoring, kernel_of_rows
+    )
+
+
+@lru_cache(maxsize=1024)
+def kernel_of_rows(
+    op: str, name: str, config: AttentionConfig, dtype: str, head_dim: int, value_dim: int, capped: bool, banded: bool,
+    windowed: bool, sinks: str | None, wants_lse: bool,
+) -> TileKernel:  # fmt: skip
+    """The kernel for heads of a size. Without an lse, its place is taken by a tensor that is not written."""
+    keys, values = (Array(dtype, (None,) * 3 + (dim,), (None,) * 3 + (1,), True) for dim in (head_dim, value_dim))
+    offsets = [Array("int32", (None,), (1,), False)] * (2 if name == "ragged" else 0)
+    logits = Array(sinks or "float32", (None,), (1,), False)
+    lse = Array("float32", (None,) * 3, (None,) * 3, False)
+    numbers = [Scalar("float32")] * 2 + [Scalar("int32")] * 3
+    columns = map(targets.tile_columns, (head_dim, value_dim))
+    sizes = (config.block_m, config.block_n, *columns, capped, banded, windowed, sinks is not None, wants_lse)
+    parameters: tuple[Parameter, ...] = (
+        keys, keys, values, *offsets, logits, values, lse, *numbers, *map(Constant, sizes),
+    )  # fmt: skip
+    return TileKernel(op, MODULE, f"{name}_gathered", parameters, config.hints)

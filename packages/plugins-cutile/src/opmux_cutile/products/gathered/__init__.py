@@ -1,0 +1,1 @@
+"""`linear` where there is no copy engine: on Ampere and Ada, threads copy the operands."""

@@ -1,0 +1,37 @@
+"""The tiles of products whose operands threads copy: which one a call gets, and which ones the tuner tries.
+
+Of all of these the compiler's code for `sm_80` to `sm_89` spills no registers; of others it does.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opmux.plugin import Arch
+from opmux_cutile.products.configs import FEW_TILES, LinearConfig
+
+FEW_ROWS = {
+    16: LinearConfig(16, 64, 128, 4), 32: LinearConfig(32, 64, 64, 4), 64: LinearConfig(64, 64, 64, 8),
+    128: LinearConfig(64, 128, 64, 8),
+}  # fmt: skip
+"""By the most rows."""
+LARGE = LinearConfig(128, 128, 64, 8)
+
+
+def gathered_config(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
+    """The largest tile of which there are enough, and no more rows than the call has."""
+    rows, n = features["bucket(tokens, 8)"], features["n"]
+    for most, config in FEW_ROWS.items():
+        if rows <= most:
+            return config
+    for config in (LARGE, FEW_ROWS[128]):
+        if -(-rows // config.block_m) * -(-n // config.block_n) >= FEW_TILES:
+            return config
+    return FEW_ROWS[64]
+
+
+def gathered_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[LinearConfig]:
+    """Tiles that fit the rows of a call."""
+    rows = features["bucket(tokens, 8)"]
+    for config in (*FEW_ROWS.values(), LARGE):
+        if config.block_m <= 16 or config.block_m < 2 * rows:
+            yield config
