@@ -9,8 +9,11 @@ from opmux_cutile.attention import targets
 from opmux_cutile.attention.configs import AttentionConfig
 from opmux_cutile.launching import TileKernel
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.attention.gathered.kernels"
+NARROWEST = 64
+"""Columns of a tile. Keys and values have as many: with fewer, or two widths, more steps are read ahead, and spill."""
 
 
 def attention(
@@ -60,8 +63,8 @@ def kernel_of_rows(
     logits = Array(sinks or "float32", (None,), (1,), False)
     lse = Array("float32", (None,) * 3, (None,) * 3, False)
     numbers = [Scalar("float32")] * 2 + [Scalar("int32")] * 3
-    columns = map(targets.tile_columns, (head_dim, value_dim))
-    sizes = (config.block_m, config.block_n, *columns, capped, banded, windowed, sinks is not None, wants_lse)
+    columns = max(power_of_two(max(head_dim, value_dim)), NARROWEST)
+    sizes = (config.block_m, config.block_n, columns, columns, capped, banded, windowed, sinks is not None, wants_lse)
     parameters: tuple[Parameter, ...] = (
         keys, keys, values, *offsets, logits, values, lse, *numbers, *map(Constant, sizes),
     )  # fmt: skip
