@@ -11,7 +11,7 @@ variable LOCAL_KERNELS of the package ``kernels`` the folders of the kernels.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
 every round has all kinds of work and all rows under the same clocks, and memory is freed after each turn: in training,
-the models of the rows that wait are kept on the host. Before the first round every row does all its work once, untimed,
+the models of the rows that wait are kept on the host. Before the first round every row warms up for all its work,
 at its own pace beside the others: compilation needs the host more than the device. What a row selects by timing it
 selects then, while the others run. A row that fails in it for want of memory has its turns nevertheless. Training,
 which fills the device, has no such pass. Weights are random, the same in all rows. A row that fails or passes its limit
@@ -140,6 +140,8 @@ def fits_work(name: str, model_name: str, work: str) -> bool:
 SAME_GRADIENT = 0.05
 """The allowed relative difference between a row's gradient norm and the unpatched model's; bfloat16 stays well below
 it."""
+UNTIMED = "untimed "
+"""What precedes work whose warm-up alone is asked for."""
 PARK = "park"
 """Tells a row to free the device for the others; it sends no answer."""
 
@@ -251,9 +253,10 @@ class Row:
         if self.settings.device == "cuda":
             self.torch.cuda.synchronize()
 
-    def run(self, work: str) -> dict[str, float]:
-        """One turn: warm up, then measure. `leave` frees what it leaves on the device."""
+    def run(self, asked: str) -> dict[str, float]:
+        """One turn: warm up, then measure unless `UNTIMED`. `leave` frees what it leaves on the device."""
         torch, on_gpu = self.torch, self.settings.device == "cuda"
+        work = asked.removeprefix(UNTIMED)
         self.model.to(self.settings.device)
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
@@ -262,6 +265,8 @@ class Row:
             warm_up, step, tokens, repeats = stack.enter_context(make())
             warm_up()  # compiles, plans, captures
             self.wait()
+            if work != asked:
+                return {}
             times = []
             for _ in range(repeats):
                 started = time.perf_counter()
@@ -616,8 +621,10 @@ def measure_model(
     if late():
         return False
     groups = [work for work in works if work != "training"], [work for work in works if work == "training"]
-    asked = [(name, work) for work in groups[0] for name in workers.running if fits_work(name, model_name, work)]
-    for (name, work), (state, answer) in workers.ask_all(asked).items():
+    before = {f"{UNTIMED}{work}": work for work in groups[0]}
+    asked = [(name, what) for what in before for name in workers.running if fits_work(name, model_name, before[what])]
+    for (name, what), (state, answer) in workers.ask_all(asked).items():
+        work = before[what]
         if state != "measured":
             print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
         if name in workers.left_out:  # a row that failed while others ran still gets its turn

@@ -206,6 +206,14 @@ def test_a_turn_of_training_leaves_no_optimiser_behind(program: ModuleType, monk
         assert pipe.kept == [[], []]
 
 
+def test_a_row_that_warms_up_measures_nothing(program: ModuleType) -> None:
+    sent: list[Any] = []
+    asked = iter([f"{program.UNTIMED}decode-1", "decode-1", None])
+    program.work_in_turns("eager", "llama-1b", True, 4, SimpleNamespace(recv=lambda: next(asked), send=sent.append))
+    assert sent[1] == ("measured", {})
+    assert set(sent[2][1]) == {"tokens_per_second", "peak_gib"}
+
+
 @pytest.mark.parametrize("fails", [("run",), ("leave",), ("run", "leave")], ids="-".join)
 def test_the_first_failure_of_a_turn_is_told(
     program: ModuleType, monkeypatch: pytest.MonkeyPatch, fails: tuple[str, ...]
