@@ -12,7 +12,7 @@ from pathlib import Path
 from opmux import dtypes
 from opmux.callpath.op import OPS, Op
 from opmux.dtypes import name_of
-from opmux.signatures.signature import REFUSED, Accumulated, Option, Output, TensorArgument
+from opmux.signatures.signature import REFUSED, Accumulated, Chosen, Option, Output, TensorArgument, Widened
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/ops/index.md")
@@ -97,6 +97,10 @@ def dtype_text(op: Op, output: Output) -> str:
     if isinstance(rule, str):
         is_option = any(option.name == rule for option in op.signature.options)
         return f"dtype by the option {rule}" if is_option else f"dtype of {rule}"
+    if isinstance(rule, Widened):
+        return f"dtype of {rule.argument}, bfloat16 where that is an 8-bit one"
+    if isinstance(rule, Chosen):
+        return f"dtype of {rule.argument}, or the one of its sums by the option {rule.option}"
     return name_of(rule)
 
 

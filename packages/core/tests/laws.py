@@ -73,4 +73,4 @@ def call(point: Point, dtype: torch.dtype = torch.bfloat16, arch: str = "sm_90")
         torch.empty(n, k, dtype=dtype, device="meta"),
         None,
     )
-    return attempt_of(op, op.state, tensors, {}, None, known_arch(arch)).call
+    return attempt_of(op, op.state, *op.bind_arguments(tensors, {}), None, known_arch(arch)).call

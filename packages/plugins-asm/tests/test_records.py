@@ -60,6 +60,14 @@ def test_attention_is_accepted() -> None:
         assert refused(op, heads(), heads(70, 2), heads(70, 2), causal=True, arch="gfx950") == ""
 
 
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_a_product_has_a_result_in_the_dtype_of_its_operands(arch: str) -> None:
+    given = meta(64, 128), meta(64, 128)
+    assert refused(opmux.linear, *given, arch=arch) == ""
+    reason = "out_dtype is float32, takes bfloat16, float16"
+    assert refused(opmux.linear, *given, arch=arch, out_dtype=torch.float32) == reason
+
+
 @pytest.mark.parametrize(
     ("given", "options", "reason"),
     [

@@ -84,6 +84,11 @@ def test_what_it_refuses_has_a_reason(op, tensors, reason) -> None:
     assert (found.status, found.reason) == ("rejected", reason)
 
 
+def test_products_have_results_in_the_dtype_of_their_operands() -> None:
+    found = judged(opmux.linear, meta(4, 16), meta(8, 16), out_dtype=torch.float32)
+    assert (found.status, found.reason) == ("rejected", "out_dtype is float32, takes bfloat16, float16")
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
 def test_threads_copy_the_operands_where_there_is_no_copy_engine(arch) -> None:
     plan = opmux.explain(opmux.linear, meta(4, 16), meta(8, 16), arch=arch, backend="cutile")

@@ -83,10 +83,10 @@ def test_dense_products(called) -> None:
     x, w = torch.zeros(4, 64, dtype=BF16), torch.zeros(8, 64, dtype=BF16)
     y = torch.zeros(4, 8, dtype=BF16)
     compat.bf16_gemm_nt(x, w, y)
-    (first, tensors, options), (second, others, none) = called
+    (first, tensors, options), (second, others, others_options) = called
     assert (first, second) == ("scaled_linear", "linear")
     assert all(s is t for s, t in zip(tensors, (a[0], b[0], a[1], b[1]), strict=True))
-    assert (options, none) == ({"out_dtype": BF16}, {})
+    assert options == others_options == {"out_dtype": BF16}
     assert others == (x, w)
     assert d.min() == y.min() == 1
 
@@ -195,33 +195,39 @@ def test_what_is_given_is_added(called) -> None:
     assert all(options == {"out_dtype": F32} for name, _, options in called[:2])
 
 
-def test_products_in_bfloat16_with_a_float32_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_in_bfloat16_with_a_float32_result(called) -> None:
+    a, b = torch.zeros(300, 64, dtype=BF16), torch.zeros(64, 128, dtype=BF16)
+    for d in (torch.zeros(300, 128), torch.zeros(300, 256)[:, :128]):
+        compat.bf16_gemm_nn(a, b, d)
+        assert bool((d == 1).all())
+    assert [(name, options) for name, _, options in called] == [("linear", {"out_dtype": F32})] * 2
+
+
+def test_products_in_bfloat16_that_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 
     def multiply(config: Any, given: Any, total: torch.Tensor, accumulate: bool) -> None:
-        found.append((config, given.x.shape, total.dtype, accumulate))
-        total.add_(1) if accumulate else total.fill_(1)
+        assert accumulate
+        found.append((config, total.dtype))
+        total.add_(1)
 
     monkeypatch.setattr(dense, "multiply", multiply)
     monkeypatch.setattr(dense, "device_arch", lambda kind, index: parse_arch("sm_90"))
     a, b = torch.zeros(300, 64, dtype=BF16), torch.zeros(64, 128, dtype=BF16)
     d, c = torch.zeros(300, 128), torch.full((300, 128), 2.0)
-    compat.bf16_gemm_nn(a, b, d)
-    assert bool((d == 1).all())
     compat.bf16_gemm_nn(a, b, d, c)
     assert bool((d == 3).all())
     compat.bf16_gemm_nn(a, b, d, c=d)
     assert bool((d == 4).all())
     compat.bf16_gemm_nn(a, b, half := torch.zeros(300, 128, dtype=BF16), c.to(BF16))
     assert bool((half == 3).all())
-    compat.bf16_gemm_nn(a, b, torch.zeros(300, 256)[:, :128])
-    assert [(dtype, added) for _, _, dtype, added in found] == [
-        (F32, False), (F32, True), (F32, True), (F32, True), (F32, False)
-    ]  # fmt: skip
-    assert all(config.kernel == "large" for config, *_ in found[1:3])
+    compat.bf16_gemm_nn(a, b, gapped := torch.zeros(300, 256)[:, :128], c)
+    assert bool((gapped == 3).all())
+    assert [dtype for _, dtype in found] == [F32] * 4
+    assert all(config.kernel == "large" for config, _ in found)
     for refused in (torch.zeros(300, 65, dtype=BF16)[:, 1:], a.float()):
         with pytest.raises((NotImplementedError, ValueError), match=r"^linear: "):
-            compat.bf16_gemm_nn(refused, b, d)
+            compat.bf16_gemm_nn(refused, b, d, c)
 
 
 def test_codes_of_groups_are_summed(called) -> None:
@@ -416,7 +422,7 @@ def test_what_is_added_to_is_checked_before_it_is_written(called) -> None:
 
 
 def test_a_float32_result_of_another_shape_is_refused() -> None:
-    """The kernel is launched without an op, which would check it."""
+    """In DeepGEMM's words: the op would name other arguments."""
     a, b = matrices((4, 64), (8, 64))
     for d in (torch.zeros(4, 16), torch.zeros(8, 8), torch.zeros(4, 8, device="meta")):
         with pytest.raises(ValueError, match=r"^bf16_gemm_nt: `d` expected shape \[4, 8\] on cpu, got \["):

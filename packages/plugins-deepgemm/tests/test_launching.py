@@ -62,6 +62,13 @@ def test_a_kernel_is_named_for_profilers() -> None:
         assert launching.source(product, LARGE).text.startswith(f"#define product {wanted}\n")
 
 
+def test_a_float32_result(launched) -> None:
+    x, w, given = torch.zeros(150, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16), torch.zeros(150, 200)
+    assert targets.linear(x, w, None, out_dtype=torch.float32, config=LARGE).dtype == torch.float32
+    assert targets.linear(x, w, None, out_dtype=torch.float32, config=LARGE, out=given) is given
+    assert [product for product, *_ in launched] == [Product("bfloat16", "float32", 200, 512)] * 2
+
+
 def test_the_persistent_kernel(launched) -> None:
     x, w, bias = torch.zeros(2, 150, 512, dtype=BF16), torch.zeros(200, 512, dtype=BF16), torch.zeros(200, dtype=BF16)
     y = targets.linear(x, w, bias, config=LARGE)

@@ -32,6 +32,19 @@ def test_it_is_a_candidate_like_others() -> None:
     assert judged(opmux.linear, meta(4096, 7168), meta(2112, 7168)).status == "chosen"
 
 
+def test_a_float32_result_without_a_bias_is_taken() -> None:
+    x, w = meta(4096, 7168), meta(2112, 7168)
+    assert judged(opmux.linear, x, w, out_dtype=torch.float32).status == "chosen"
+    across = meta(7168, 4096).mT
+    assert judged(opmux.linear, across, w, name="deepgemm:across", out_dtype=torch.float32).status == "chosen"
+    found = judged(opmux.linear, x, w, meta(2112), out_dtype=torch.float32)
+    assert (found.status, found.reason) == (
+        "rejected",
+        "out_dtype is float32, takes bfloat16, and bias is not supported",
+    )
+    assert judged(opmux.linear, x, w, meta(2112), out_dtype=BF16).status == "chosen"
+
+
 def test_explain_shows_the_config() -> None:
     plan = opmux.explain(opmux.linear, meta(4096, 7000), meta(2104, 7000), arch="sm_90", backend="deepgemm")
     assert plan.config["kernel"] == "large"

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import opmux
+from opmux.plugin import takers
 from opmux.shapes import Point
 from opmux_deepgemm import model
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
+from opmux_deepgemm.prebuilding import product_of
 from opmux_jit import CompileFailed, KernelMissing, machine_code, prebuild
 from opmux_jit.cache import layers
 from opmux_jit.compilers import nvrtc
@@ -43,6 +45,13 @@ def test_a_bundle_has_the_kernels_that_calls_launch(tmp_path: Path, monkeypatch:
     assert machine_code(source(Product("bfloat16", "bfloat16", 64, 256), config)).code[:4] == b"\x7fELF"
     with pytest.raises(KernelMissing, match="opmux prebuild --arch sm_90 --backend deepgemm --op linear"):
         machine_code(source(Product("bfloat16", "bfloat16", 72, 256), config))
+
+
+def test_the_result_of_a_call_is_that_of_its_product() -> None:
+    x, w = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((4, 256), (64, 256)))
+    for out_dtype, result in ((None, "bfloat16"), (torch.float32, "float32")):
+        (taker,) = takers(opmux.linear, x, w, arch="sm_90", backend="deepgemm", out_dtype=out_dtype)
+        assert product_of(taker.call) == Product("bfloat16", result, 64, 256)
 
 
 def test_another_arch_has_no_kernels(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def build_slowly(path: str) -> None:
 def slow_backend(folder: Path) -> Iterator[None]:
     """A backend of ``linear`` for the CPU that has a kernel for every width of the inputs."""
 
-    def target(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def target(
+        x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *, out_dtype: torch.dtype | None
+    ) -> torch.Tensor:
         kernel = folder / f"kernel-{x.shape[-1]}-{w.shape[0]}"
         if not kernel.exists():
             if builds_deferred():

@@ -37,6 +37,21 @@ def test_explain_says_the_config_of_an_arch_that_is_not_here() -> None:
     assert plan.config["num_warps"] in (1, 2, 4, 8, 16)
 
 
+def test_a_product_of_16_bit_matrices_has_a_result_in_their_dtype() -> None:
+    x, w = (torch.empty(*size, dtype=torch.bfloat16, device="meta") for size in ((4096, 4096), (4096, 4096)))
+
+    def judged(*tensors: torch.Tensor) -> dict[str, str]:
+        plan = opmux.explain(opmux.linear, *tensors, arch="sm_90", backend="triton", out_dtype=torch.float32)
+        return {c.name: c.reason for c in plan.candidates if c.status == "rejected"}
+
+    reason = "out_dtype is float32, takes bfloat16, float16"
+    assert {name: found for name, found in judged(x, w).items() if found == reason} == {
+        "triton": reason,
+        "triton:hopper": reason,
+    }
+    assert "triton:float32" not in judged(x.float(), w.float())
+
+
 def test_on_the_cpu_the_reference_runs_and_explain_says_why() -> None:
     plan = opmux.explain(opmux.rms_norm, torch.ones(2, 8), torch.ones(8))
     assert plan.chosen is not None

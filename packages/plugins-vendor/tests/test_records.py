@@ -74,6 +74,21 @@ def test_a_tensor_off_16_bytes_is_refused_on_a_gpu_and_taken_on_the_cpu():
     assert statuses(opmux.linear, x, w, arch="cpu")["vendor:blas"][0] == "chosen"
 
 
+def test_a_float32_result_of_16_bit_matrices_is_a_gpus():
+    x, w = torch.empty(4, 64, dtype=torch.bfloat16), torch.empty(32, 64, dtype=torch.bfloat16)
+
+    def judged(arch):
+        return statuses(opmux.linear, x, w, arch=arch, out_dtype=torch.float32)["vendor:blas"]
+
+    reason = "out_dtype is float32, takes bfloat16, float16, and this is {}"
+    assert judged("cpu") == ("rejected", reason.format("cpu"))
+    assert judged("gfx942") == ("rejected", reason.format("gfx942"))
+    assert judged("sm_90")[0] == "chosen"
+    assert (
+        statuses(opmux.linear, x.float(), w.float(), arch="cpu", out_dtype=torch.float32)["vendor:blas"][0] == "chosen"
+    )
+
+
 def test_lse_in_16_bits_on_the_cpu_is_left_to_the_reference():
     reason = "q is bfloat16, takes float32, float64"
     assert statuses(opmux.attention_lse, *qkv(), arch="cpu")["vendor:cpu_flash"] == ("rejected", reason)

@@ -1090,6 +1090,7 @@ class _linear(_Op):
         w: Tensor,
         bias: Tensor | None = None,
         *,
+        out_dtype: torch.dtype | None = None,
         backend: str | None = None,
         out: Tensor | None = None,
     ) -> Tensor: ...
@@ -1099,6 +1100,7 @@ class _linear(_Op):
         w: Tensor,
         bias: Tensor | None = None,
         *,
+        out_dtype: torch.dtype | None = None,
         backend: str | None = None,
     ) -> Callable[..., Tensor]: ...
 

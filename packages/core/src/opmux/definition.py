@@ -23,6 +23,7 @@ from opmux.signatures.signature import (
     GENERATED,
     REFUSED,
     Accumulated,
+    Chosen,
     OutputDtype,
     Signature,
     Widened,
@@ -32,7 +33,7 @@ from opmux.torch_bridge import direct, generated_gradients, routing, torch_libra
 
 Result = TypeVar("Result")
 
-__all__ = ["GENERATED", "REFUSED", "Accumulated", "Caveat", "OpFunction", "Widened", "define_op"]
+__all__ = ["GENERATED", "REFUSED", "Accumulated", "Caveat", "Chosen", "OpFunction", "Widened", "define_op"]
 
 
 class OpFunction(Protocol, Generic[Result]):
@@ -107,7 +108,7 @@ def _define(
     Args:
         outputs: names of the outputs, in order.
         out_dtype: the dtype of outputs whose dtype is not the first tensor's: the name of a tensor, the name of an
-            option that holds a dtype, `Accumulated`, `Widened`, or a ``torch.dtype``.
+            option that holds a dtype, `Accumulated`, `Widened`, `Chosen`, or a ``torch.dtype``.
         out_strides: for outputs that are not contiguous, a function of (shape, options).
         require: (expression over dims, options and the presence of tensors, what it means); as a third, a function from
             the dims of a call that breaks it to the argument that is wrong and what is expected of it.

@@ -26,7 +26,7 @@ from opmux.declared.constraints import (
 from opmux.declared.features import Alignment, Bucket, Exact, Feature, FeatureRule, StrideOrder
 from opmux.declared.implementation import Implementation, Priority
 from opmux.declared.memory_constraints import Aligned, Contiguous, MaxNumel, ScaleBlock, UnitStride
-from opmux.definition import GENERATED, REFUSED, Accumulated, OpFunction, Widened, define_op
+from opmux.definition import GENERATED, REFUSED, Accumulated, Chosen, OpFunction, Widened, define_op
 from opmux.errors import (
     BackendFault,
     BuildDeferred,
@@ -66,6 +66,7 @@ __all__ = [
     "Call",
     "CaptureRefused",
     "Caveat",
+    "Chosen",
     "Constraint",
     "Contiguous",
     "Dtype",

@@ -82,6 +82,22 @@ def test_the_entry_asks_guard_then_shapes_then_looks_up_its_key():
     ]
 
 
+def test_the_dtype_of_an_output_that_is_the_arguments_is_no_key_of_its_own():
+    signature = opmux.linear.op.signature
+    lines = codegen.entry_source(signature, (), (), 7, "Doc.").splitlines()
+    place = lines.index("                if out_dtype is not None and out_dtype is x.dtype:")
+    assert lines[place + 1] == "                    out_dtype = None"
+    assert "return (out_dtype is None or out_dtype is not x.dtype) and " in codegen.fits_source(signature)
+    x, w = torch.randn(4, 8).bfloat16(), torch.randn(3, 8).bfloat16()
+    opmux.linear(x, w)
+    known = len(opmux.linear.op.table)
+    for call in (opmux.linear, torch.ops.opmux.linear):
+        assert torch.equal(call(x, w, out_dtype=torch.bfloat16), opmux.linear(x, w))
+    assert len(opmux.linear.op.table) == known
+    assert opmux.linear(x, w, out_dtype=torch.float32).dtype == torch.float32
+    assert len(opmux.linear.op.table) == known + 1
+
+
 def test_dynamo_sees_the_registered_op():
     passed = "x, weight, bias, causal=causal, window=window, mode=mode, scale=scale, backend=backend"
     assert codegen.traced_source(SIGNATURE).splitlines()[1:] == [

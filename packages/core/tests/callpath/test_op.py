@@ -157,7 +157,7 @@ def test_one_tensor_given_twice_has_a_guard_of_its_own():
 def test_a_plan_made_without_autocast_is_not_used_under_it():
     """A target that computes with torch ops is plain Python: autocast must be off around it, and costs nothing else."""
     weight = torch.randn(3, 8)
-    with backends(a=implementation(lambda x, w, bias: x @ w.T, op="linear")):
+    with backends(a=implementation(lambda x, w, bias, out_dtype: x @ w.T, op="linear")):
         for _ in range(3):
             assert opmux.linear(X, weight).dtype == torch.float32
             with torch.autocast("cpu", torch.bfloat16):

@@ -32,7 +32,7 @@ def test_ops_lists_every_op(opmux_cli) -> None:
             "rms_norm",
             "rms_norm(x[*tokens, hidden], weight[hidden], *, eps=1e-06, weight_offset=0.0) -> y[*tokens, hidden]",
         ),
-        ("linear", "linear(x[*tokens, k], w[n, k], bias[n]=None) -> out[*tokens, n]"),
+        ("linear", "linear(x[*tokens, k], w[n, k], bias[n]=None, *, out_dtype=None) -> out[*tokens, n]"),
         (
             "quantize",
             "quantize(x[*batch, m, k], *, dtype, block=(1, 128), scale_major='k') -> "

@@ -93,6 +93,20 @@ def test_linear_backward(sizes, layout, dtype):
         assert_product(a, e, m, dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("sizes", "layout"), CASES, ids=str)
+def test_linear_with_a_result_in_the_dtype_of_its_sums(sizes, layout, dtype):
+    tokens, k, n = sizes
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    x, w = randn(*tokens, k, dtype=dtype, layout=layout), randn(n, k, dtype=dtype, layout=layout)
+    for bias in (None, randn(n, dtype=dtype, layout=layout)):
+        magnitude = exact_linear(x.abs(), w.abs(), None if bias is None else bias.abs())
+        out = linear.reference(x, w, bias, out_dtype=wide)
+        assert_product(out, exact_linear(x, w, bias), magnitude, wide)
+        assert torch.equal(linear.reference(x, w, bias), out.to(dtype))
+        assert torch.equal(linear.reference(x, w, bias, out_dtype=dtype), out.to(dtype))
+
+
 def test_the_bias_is_added_before_the_rounding():
     # 256 + 1 is a tie that bfloat16 rounds to 256; with the bias added after that, it would be 256 again.
     x, w = torch.ones(1, 2).bfloat16(), torch.tensor([[256.0, 1.0]]).bfloat16()

@@ -1,5 +1,6 @@
 """Dim expressions and signatures as data."""
 
+import re
 from typing import Literal
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 from opmux.callpath.op import OPS
 from opmux.dtypes import Int32, Real
 from opmux.signatures.dims import Affine, CeilQuotient, OptionValue, parse_dim, parse_shape
-from opmux.signatures.signature import Accumulated, read_signature
+from opmux.signatures.signature import Accumulated, Chosen, read_signature
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,12 @@ def odd_option(x: Real[Tensor, "k"], *, eps: dict = {}) -> Real[Tensor, "k"]: ..
 def required_optional(x: Real[Tensor, "k"], y: Real[Tensor, "k"] | None) -> Real[Tensor, "k"]: ...
 
 
+def choosing(
+    x: Real[Tensor, "*tokens n"], bias: Real[Tensor, "n"] | None = None, *, kept: torch.dtype | None = None,
+    always: torch.dtype = torch.float32, eps: float = 1.0,
+) -> Real[Tensor, "*tokens n"]: ...  # fmt: skip
+
+
 def reducible(
     x: Real[Tensor, "*tokens n"], *, eps: float = 1e-6, reduction: Literal["mean", "none"] = "mean"
 ) -> Real[Tensor, "*tokens"]: ...
@@ -132,8 +139,30 @@ def test_an_option_reduces_an_output_to_one_number(reduction, shape):
 
 
 @pytest.mark.parametrize(
+    ("dtype", "asked", "found"),
+    [
+        (torch.bfloat16, None, torch.bfloat16),
+        (torch.bfloat16, torch.float32, torch.float32),
+        (torch.float64, None, torch.float64),
+    ],
+)
+def test_an_option_chooses_the_dtype_of_an_output(dtype, asked, found):
+    made = read(choosing, out_dtype={"out": Chosen("kept", "x")})
+    assert made.chosen == (Chosen("kept", "x"),)
+    tensors = {"x": torch.empty(2, 3, dtype=dtype), "bias": None}
+    assert made.output_dtypes(tensors, {"kept": asked, "eps": 1.0}) == (found,)
+
+
+NO_CHOICE = "chooses the dtype of an output, so it must be an option `torch.dtype | None = None`"
+
+
+@pytest.mark.parametrize(
     ("fn", "declaration", "message"),
     [
+        (choosing, {"out_dtype": {"out": Chosen("eps", "x")}}, re.escape(f"choosing: `eps` {NO_CHOICE}")),
+        (choosing, {"out_dtype": {"out": Chosen("always", "x")}}, re.escape(f"choosing: `always` {NO_CHOICE}")),
+        (choosing, {"out_dtype": {"out": Chosen("other", "x")}}, re.escape(f"choosing: `other` {NO_CHOICE}")),
+        (choosing, {"out_dtype": {"out": Chosen("kept", "bias")}}, "choosing: `bias` is not a required tensor, as"),
         (no_tensor, {}, "no_tensor: the first argument must be a required tensor"),
         (unbound, {}, "unbound: no required tensor binds dim `n` of 'n'"),
         (shadow, {}, r"shadow: \['eps'\] name both a dim and an argument"),

@@ -102,6 +102,30 @@ CASES = [
         "float8_e5m2fnuz, int8), got torch.bfloat16 (dtype); pass dtype=...",
     ),
     (
+        "an output dtype that is neither the argument's nor that of its sums",
+        lambda: opmux.linear(X.bfloat16(), X.bfloat16(), out_dtype=torch.float16),
+        "linear: `out_dtype` expected None, torch.bfloat16 or torch.float32, as `x` is bfloat16, got torch.float16; "
+        "omit it and convert the result with .to(torch.float16)",
+    ),
+    (
+        "an output dtype narrower than the argument's",
+        lambda: opmux.linear(X, X, out_dtype=torch.bfloat16),
+        "linear: `out_dtype` expected None or torch.float32, as `x` is float32, got torch.bfloat16; "
+        "omit it and convert the result with .to(torch.bfloat16)",
+    ),
+    (
+        "an output dtype out of its group",
+        lambda: opmux.linear(X, X, out_dtype=torch.int32),
+        "linear: `out_dtype` expected a torch.dtype or None of Real (bfloat16, float16, float32, float64), "
+        "got torch.int32 (dtype); the default is None",
+    ),
+    (
+        "out of another dtype than the output's",
+        lambda: opmux.linear(X.bfloat16(), X.bfloat16(), out_dtype=torch.float32, out=torch.empty(4, 4).bfloat16()),
+        "linear: `out` expected float32[4, 4] on cpu, got bfloat16[4, 4] on cpu; "
+        "make it with torch.empty of that shape, dtype and device",
+    ),
+    (
         "out of the wrong shape",
         lambda: opmux.rms_norm(X, W, out=torch.empty(3, 8)),
         "rms_norm: `out` expected float32[4, 8] on cpu, got float32[3, 8] on cpu; "

@@ -76,23 +76,23 @@ def test_layer_norm_in_one_pass(hold: Hold) -> None:
 
 @pytest.mark.parametrize("total", [one_by_one, tree, chunked])
 def test_linear_summed_in_another_order(hold: Hold, total: Callable[[Tensor], Tensor]) -> None:
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None) -> Tensor:
         wide = acc(x.dtype)
         products = x.to(wide).unsqueeze(-2) * w.to(wide)
         out = total(products) if x.shape[-1] else products.sum(-1)
-        return (out if bias is None else out + bias.to(wide)).to(x.dtype).contiguous()
+        return (out if bias is None else out + bias.to(wide)).to(out_dtype or x.dtype).contiguous()
 
     assert_passes(hold("linear", linear))
 
 
 def test_linear_split_along_k_in_float32(hold: Hold) -> None:
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None) -> Tensor:
         wide = acc(x.dtype)
         parts = zip(x.to(wide).split(56, -1), w.to(wide).split(56, -1), strict=True)
         out = torch.zeros((*x.shape[:-1], w.shape[0]), dtype=wide)
         for some, weights in parts:
             out = out + some @ weights.T
-        return (out if bias is None else out + bias.to(wide)).to(x.dtype).contiguous()
+        return (out if bias is None else out + bias.to(wide)).to(out_dtype or x.dtype).contiguous()
 
     assert_passes(hold("linear", linear, deterministic=True, capturable=True))
 

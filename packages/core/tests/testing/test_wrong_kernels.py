@@ -131,8 +131,8 @@ def test_gradient_scaled_a_little(hold: Hold) -> None:
 
 
 def test_one_zero_tile(hold: Hold) -> None:
-    def linear(*tensors: Any) -> Tensor:
-        out = opmux.linear.reference(*tensors)
+    def linear(*tensors: Any, **options: Any) -> Tensor:
+        out = opmux.linear.reference(*tensors, **options)
         if out.shape[-1] > 128 and out.dim() == 2:
             out[:128, :128] = 0.0
         return out
@@ -143,8 +143,8 @@ def test_one_zero_tile(hold: Hold) -> None:
 def test_one_wrong_element(hold: Hold) -> None:
     """One element of one tile is one number of the output's dtype away. Subtle."""
 
-    def linear(*tensors: Any) -> Tensor:
-        out = opmux.linear.reference(*tensors)
+    def linear(*tensors: Any, **options: Any) -> Tensor:
+        out = opmux.linear.reference(*tensors, **options)
         if out.numel() > 128 * 128:
             out[-1, -1] = torch.nextafter(out[-1, -1], out.new_tensor(math.inf))
         return out
@@ -155,20 +155,31 @@ def test_one_wrong_element(hold: Hold) -> None:
 
 
 def test_bfloat16_accumulation(hold: Hold) -> None:
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None) -> Tensor:
         out = x.new_zeros((*x.shape[:-1], w.shape[0]))
         for some, weights in zip(x.split(32, -1), w.split(32, -1), strict=True):
             out = out + (some.float() @ weights.float().T).to(x.dtype)
-        return out if bias is None else out + bias
+        return (out if bias is None else out + bias).to(out_dtype or x.dtype)
 
     assert_fails(hold("linear", linear, when=(HALVES,)), "element bound", "row bound", "global bound")
+
+
+def test_a_wider_result_of_rounded_sums(hold: Hold) -> None:
+    """The kernel of x's dtype, and a conversion of what it returns."""
+
+    def linear(*tensors: Any, out_dtype: torch.dtype | None) -> Tensor:
+        return opmux.linear.reference(*tensors).to(out_dtype or tensors[0].dtype)
+
+    report = hold("linear", linear, when=(HALVES,))
+    assert_fails(report, "element bound", "row bound", "global bound")
+    assert all("out_dtype=f32" in failure["case"] for failure in report["failures"])
 
 
 def test_tensor_float_32(hold: Hold) -> None:
     """Operands rounded to ten bits, as in TF32: another mode's numerics, which must be asked for."""
 
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        return opmux.linear.reference(x.half().float(), w.half().float(), bias)
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None) -> Tensor:
+        return opmux.linear.reference(x.half().float(), w.half().float(), bias, out_dtype=out_dtype)
 
     assert_fails(hold("linear", linear, when=(Dtype("x", "float32"),)), "element bound", "global bound")
 
@@ -795,8 +806,8 @@ def test_refusal_that_does_not_hold() -> None:
 
 
 def test_wrong_strides(hold: Hold) -> None:
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        out = opmux.linear.reference(x, w, bias)
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None) -> Tensor:
+        out = opmux.linear.reference(x, w, bias, out_dtype=out_dtype)
         return out.mT.contiguous().mT if out.dim() == 2 else out
 
     assert_fails(hold("linear", linear, when=(MultipleOf("k", 8),)), "strides")

@@ -63,6 +63,30 @@ def test_gradients_are_those_of_the_long_way(name: str, long_way: list[str]) -> 
     assert isinstance(op.op.front[2], Recording)
 
 
+@pytest.mark.parametrize("backend", [None, "reference"], ids=["short way", "long way"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_gradient_of_a_wider_result_is_rounded_to_the_arguments_dtype(backend: str | None, biased: bool) -> None:
+    tensors = [leaf(4, 16).bfloat16(), leaf(8, 16).bfloat16(), leaf(8).bfloat16()][: 2 + biased]
+    tensors = [t.detach().requires_grad_() for t in tensors]
+    weights = torch.randn(4, 8)
+    for _ in range(2):
+        out = opmux.linear(*tensors, out_dtype=torch.float32, backend=backend)
+        assert out.dtype == torch.float32
+        found = torch.autograd.grad(out, tensors, weights)
+        wanted = opmux.linear_backward.reference(weights.bfloat16(), *(t.detach() for t in tensors[:2]))
+        assert all(torch.equal(f, w) for f, w in zip(found, wanted, strict=False))
+        out = opmux.linear(*tensors, backend=backend)
+        found = torch.autograd.grad(out, tensors, weights.bfloat16())
+        assert all(torch.equal(f, w) for f, w in zip(found, wanted, strict=False))
+
+
+def test_a_wider_result_takes_the_short_way(long_way: list[str]) -> None:
+    x, w = leaf(4, 16).bfloat16().detach().requires_grad_(), torch.randn(8, 16).bfloat16()
+    for out_dtype in (torch.float32, torch.bfloat16, torch.float32, torch.bfloat16):
+        opmux.linear(x, w, out_dtype=out_dtype).sum().backward()
+    assert long_way == []
+
+
 def test_only_some_results_are_used() -> None:
     x, residual, weight = leaf(4, 16), leaf(4, 16), leaf(16)
     for place in range(2):

@@ -155,7 +155,8 @@ def _call_of(function: Any, arch: str) -> Any:
     from opmux.running.attempt import attempt_of
 
     x = torch.ones(8, 8)
-    return attempt_of(function.op, function.op.state, (x, x, None), {}, arch=parse_arch(arch)).call
+    op = function.op
+    return attempt_of(op, op.state, *op.bind_arguments((x, x), {}), arch=parse_arch(arch)).call
 
 
 def test_old_functions_of_old_records_go(mine, folder: Path, put, row: Callable) -> None:

@@ -63,7 +63,7 @@ def cell_of(table: OpTable, of: Call) -> Any:
     ("op", "nearest", "exact", "capacity", "fixed"),
     [
         ("rms_norm", ["tokens"], ["hidden"], [], []),
-        ("linear", ["tokens"], ["k", "n"], [], []),
+        ("linear", ["tokens"], ["k", "n"], [], ["out_dtype"]),
         ("quantize", ["m", "batch"], ["k"], [], ["dtype", "block", "scale_major"]),
         ("apply_rope", ["batch", "seq"], ["heads", "head_dim", "kv_heads", "half"], ["max_positions"], ["interleaved"]),
         (

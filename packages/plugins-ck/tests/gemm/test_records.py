@@ -11,8 +11,8 @@ from opmux_ck.gemm.targets import _addressable, _parts, near_scales
 from opmux_ck.launching import MOST_BYTES
 
 
-def explained(*tensors: torch.Tensor, arch: str = "gfx942") -> tuple[bool, str]:
-    explanation = opmux.explain(opmux.linear, *tensors, arch=arch)
+def explained(*tensors: torch.Tensor, arch: str = "gfx942", **options: torch.dtype) -> tuple[bool, str]:
+    explanation = opmux.explain(opmux.linear, *tensors, arch=arch, **options)
     (candidate,) = (c for c in explanation.candidates if c.name == "ck")
     return candidate.status in ("chosen", "accepted"), candidate.reason
 
@@ -43,6 +43,11 @@ def test_explain_shows_the_instance() -> None:
 )
 def test_refusals(x, w, reason) -> None:
     assert explained(x, w) == (False, reason)
+
+
+def test_the_result_has_the_dtype_of_the_operands() -> None:
+    reason = "out_dtype is float32, takes bfloat16, float16"
+    assert explained(meta(4, 64), meta(8, 64), out_dtype=torch.float32) == (False, reason)
 
 
 def scaled(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, **options) -> str:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from opmux.plugin import (
+    Absent,
     Aligned,
+    AnyOf,
     AtMost,
     Bucket,
     Constraint,
@@ -102,7 +104,12 @@ def _record(
 
 
 _BF16: tuple[Constraint, ...] = (Dtype("x", "bfloat16"), MultipleOf("k", 8))
-_LINEAR = (*_BF16, AtMost("tokens", MOST_ROWS), UnitStride("bias"))
+_LINEAR = (
+    *_BF16,
+    AnyOf(Dtype("out_dtype", "bfloat16"), Absent("bias")),  # no GPU has added a bias to a float32 result
+    AtMost("tokens", MOST_ROWS),
+    UnitStride("bias"),
+)
 _FP8: tuple[Constraint, ...] = (
     Dtype("x", "float8_e4m3fn"),
     Dtype("out_dtype", "bfloat16", "float32"),

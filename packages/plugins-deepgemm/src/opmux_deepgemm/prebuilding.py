@@ -54,7 +54,7 @@ def product_of(call: Call) -> Product:
         dtype = str(x.dtype).removeprefix("torch.")
         return Product(dtype, "float32", n, k, groups="ragged", accumulate=True)
     w = call.tensors["w"]
-    out = call.options.get("out_dtype", x.dtype)
+    out = call.options.get("out_dtype") or x.dtype
     dtype, result = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, out))
     n, k = w.shape[-2:]
     layout: Layout = "masked" if "masked_m" in call.tensors else "ragged" if "group_offsets" in call.tensors else ""

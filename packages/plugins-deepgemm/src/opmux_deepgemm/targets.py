@@ -8,12 +8,16 @@ from opmux_deepgemm.launching import Operands, multiply, repeated, repeated_into
 from opmux_deepgemm.summing import add_gradients, add_scaled_gradients
 
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Config, out: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None, config: Config,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The op `linear`."""
-    found = repeated(config, (x, w) if bias is None else (x, w, bias), x.dtype, out)  # the calls that come most often
+    dtype = x.dtype if out_dtype is None else out_dtype
+    found = repeated(config, (x, w) if bias is None else (x, w, bias), dtype, out)  # the calls that come most often
     if found is not None:
         return found
-    return _product(Operands(x, w, bias), (*x.shape[:-1], w.shape[0]), x.dtype, config, out)
+    return _product(Operands(x, w, bias), (*x.shape[:-1], w.shape[0]), dtype, config, out)
 
 
 def scaled_linear(

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from opmux.plugin import Call, Constraint
 
-GPUS = ("sm_80+", "gfx9*")
+NVIDIA = ("sm_80+",)
+GPUS = (*NVIDIA, "gfx9*")
 
 
 @dataclass(frozen=True)

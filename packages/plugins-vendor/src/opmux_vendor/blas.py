@@ -6,12 +6,21 @@ import torch
 from torch import Tensor
 
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """Compute ``opmux.linear`` as one product of matrices, with the bias as its epilogue.
 
     The rows of x become one matrix first: for three dims or more `torch.nn.functional.linear` may add the bias in a
     second kernel, after the product has been rounded.
     """
+    if out_dtype is not None:
+        return _unrounded(x, w, bias, out_dtype, out)
     if out is None and x.dim() == 2:
         return torch.nn.functional.linear(x, w, bias)  # the same product, without views in Python
     n, k = w.shape
@@ -25,6 +34,28 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out: Tensor | None = No
     if out is None:
         return result
     if flat is None:
+        out.copy_(result)
+    return out
+
+
+def _unrounded(x: Tensor, w: Tensor, bias: Tensor | None, out_dtype: torch.dtype, out: Tensor | None) -> Tensor:
+    """Compute a product of 16-bit matrices whose sums stay in float32.
+
+    A kernel of its own adds the bias: what the library's epilogue does with a bias of 16 bits and such a result is not
+    documented. No sum has been rounded to 16 bits by then.
+    """
+    n, k = w.shape
+    rows = x.reshape(math.prod(x.shape[:-1]), k)
+    if out is not None and out.is_contiguous():
+        made = torch.mm(rows, w.t(), out_dtype=out_dtype, out=out.view(rows.shape[0], n))
+    else:
+        made = torch.mm(rows, w.t(), out_dtype=out_dtype)
+    if bias is not None:
+        made += bias
+    result = made.view(*x.shape[:-1], n)
+    if out is None:
+        return result
+    if not out.is_contiguous():
         out.copy_(result)
     return out
 

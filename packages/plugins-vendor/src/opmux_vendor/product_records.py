@@ -15,7 +15,7 @@ from opmux.plugin import (
     Priority,
     SameDtype,
 )
-from opmux_vendor.archs import GPUS, ON_CPU, OnArch
+from opmux_vendor.archs import GPUS, NVIDIA, ON_CPU, OnArch
 
 _EPILOGUE = (
     AnyOf(ON_CPU, Contiguous("bias")),
@@ -31,7 +31,8 @@ _BLAS = (
         target="opmux_vendor.blas:linear",
         archs=("cpu", *GPUS),
         priority=Priority.VENDOR,
-        when=_EPILOGUE,
+        # Torch multiplies 16-bit matrices into float32 with CUDA alone.
+        when=(*_EPILOGUE, AnyOf(Dtype("out_dtype", "bfloat16", "float16"), OnArch(NVIDIA))),
         capturable=True,
         deterministic=True,
         takes_out=True,

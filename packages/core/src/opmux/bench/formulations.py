@@ -99,9 +99,11 @@ def apply_rope_backward(
     return apply_rope(grad_q, grad_k, cos, -sin, positions, interleaved=interleaved)
 
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """PyTorch's own linear: cuBLAS, hipBLAS or oneDNN."""
-    return F.linear(x, w, bias)
+    if out_dtype in (None, x.dtype):
+        return F.linear(x, w, bias)
+    return F.linear(x.to(out_dtype), w.to(out_dtype), None if bias is None else bias.to(out_dtype))
 
 
 def linear_backward(grad: Tensor, x: Tensor, w: Tensor, **_: Any) -> tuple[Tensor, Tensor]:

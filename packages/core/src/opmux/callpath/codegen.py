@@ -73,6 +73,18 @@ def _option_conditions(signature: Signature) -> list[str]:
     return [f"{o.name}.__class__ is {_CLASSES[o.kind]}" for o in signature.options if o.kind in _CLASSES]
 
 
+def _chosen_lines(signature: Signature) -> list[str]:
+    """Statements that make None of an output's dtype which is that of its argument: both are one key."""
+    return [
+        line
+        for rule in signature.chosen
+        for line in (
+            f"if {rule.option} is not None and {rule.option} is {rule.argument}.dtype:",
+            f"    {rule.option} = None",
+        )
+    ]
+
+
 def _shape_lines(signature: Signature, sized: frozenset[str], ranked: bool = False) -> tuple[list[str], list[str]]:
     """Statements that bind the dims, and the conditions that every shape must meet.
 
@@ -267,6 +279,7 @@ def _direct_lines(
 ) -> list[str]:
     """The direct way of calls with these tensors: guard, conditions, key, and the target with all arguments."""
     lines, conditions = _conditions(signature, features, ranked=True)
+    lines = [*_chosen_lines(signature), *lines]
     tensors = stand_ins(signature)
     return [
         f"same, recorded, runs = {front}",
@@ -307,6 +320,8 @@ def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tup
 def fits_source(signature: Signature) -> str:
     """``_fits``: whether shapes and flags fit the signature; `check_call` explains why they do not."""
     lines, conditions = _conditions(signature, (), ranked=False)
+    chosen = [f"({r.option} is None or {r.option} is not {r.argument}.dtype)" for r in signature.chosen]
+    conditions = [*chosen, *conditions]
     return "\n".join(
         [
             f"def {names.FITS}({parameters(signature)}):",

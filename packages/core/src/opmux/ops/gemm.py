@@ -7,15 +7,18 @@ operands are exact either way.
 
 import math
 
+import torch
 from torch import Tensor
 
-from opmux.definition import define_op
+from opmux.definition import Chosen, define_op
 from opmux.dtypes import Real, accumulation_dtype
 
 _REQUIRED = (("n > 0 and k > 0", "a weight has at least one row and one column"),)
 
 
 @define_op(
+    out_dtype={"out": Chosen("out_dtype", "x")},
+    option_dtypes={"out_dtype": Real},
     same_dtype=(("x", "w", "bias"),),
     require=_REQUIRED,
     gradient="linear_backward",
@@ -25,22 +28,28 @@ def linear(
     x: Real[Tensor, "*tokens k"],
     w: Real[Tensor, "n k"],
     bias: Real[Tensor, "n"] | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
 ) -> Real[Tensor, "*tokens n"]:
     """Multiply each row by the transposed weight and add a bias.
 
     ``out[t, j] = bias[j] + sum over i of x[t, i] * w[j, i]``, accumulated in float32 (in float64 for float64)
-    and rounded once, after the bias.
+    and rounded once, after the bias. With an out_dtype of float32, bfloat16 and float16 tensors give the sum itself.
+
+    The gradient of such a result is rounded to x's dtype, in which `linear_backward` takes it.
 
     Args:
         x: The rows, ``(*tokens, k)``.
         w: The weight, ``(n, k)`` as in `torch.nn.Linear`, in x's dtype.
         bias: Added to each column of the result, ``(n,)``, in x's dtype; None adds nothing.
+        out_dtype: The dtype of out: that of x, which is also what None means, or float32 for an x of bfloat16 or
+            float16.
 
     Returns:
-        out: ``(*tokens, n)`` in x's dtype.
+        out: ``(*tokens, n)`` in out_dtype.
 
     Raises:
-        InvalidArgument: If a shape, dtype or device breaks the signature, or n or k is 0.
+        InvalidArgument: If a shape, dtype or device breaks the signature, n or k is 0, or out_dtype is another one.
 
     Source:
         `torch.nn.functional.linear`.
@@ -49,7 +58,7 @@ def linear(
     out = x.to(acc) @ w.to(acc).T
     if bias is not None:
         out = out + bias.to(acc)
-    return out.to(x.dtype).contiguous()
+    return out.to(x.dtype if out_dtype is None else out_dtype).contiguous()
 
 
 @define_op(

@@ -43,7 +43,22 @@ class Widened:
         return torch.bfloat16 if dtype.itemsize == 1 else dtype
 
 
-OutputDtype = str | torch.dtype | Accumulated | Widened
+@dataclass(frozen=True)
+class Chosen:
+    """An output dtype that an option chooses: that of the named argument, or the one its sums are accumulated in.
+
+    None and the argument's own dtype mean the same; validation and the call path make None of both.
+    """
+
+    option: str
+    argument: str
+
+    def of(self, asked: torch.dtype | None, dtype: torch.dtype) -> torch.dtype:
+        """The output's dtype for this value of the option and this dtype of the argument."""
+        return dtype if asked is None else asked
+
+
+OutputDtype = str | torch.dtype | Accumulated | Widened | Chosen
 
 
 @dataclass(frozen=True)
@@ -168,6 +183,11 @@ class Signature:
         return not self.mutates and all(t.name != "out" for t in self.tensors)
 
     @property
+    def chosen(self) -> tuple[Chosen, ...]:
+        """The rules of outputs whose dtype an option chooses."""
+        return tuple(dict.fromkeys(o.dtype for o in self.outputs if isinstance(o.dtype, Chosen)))
+
+    @property
     def stars(self) -> frozenset[str]:
         return frozenset(t.shape.star for t in self.tensors if t.shape.star)
 
@@ -211,6 +231,8 @@ def _output_dtype(rule: OutputDtype, tensors: Mapping[str, Any], options: Mappin
         return accumulation_dtype(tensors[rule.argument].dtype)
     if isinstance(rule, Widened):
         return rule.of(tensors[rule.argument].dtype)
+    if isinstance(rule, Chosen):
+        return rule.of(options[rule.option], tensors[rule.argument].dtype)
     if rule in options:
         dtype: torch.dtype = options[rule]
         return dtype
@@ -382,3 +404,13 @@ def _check_references(signature: Signature) -> None:
     for name in (*signature.mutates, *(n for group in signature.same_dtype for n in group), *scaled):
         if name not in arguments:
             raise TypeError(f"{signature.name}: `{name}` is not an argument")
+    required = {t.name for t in signature.required}
+    for rule in signature.chosen:
+        option = next((o for o in signature.options if o.name == rule.option), None)
+        if option is None or option.kind != "dtype" or option.default is not None:
+            raise TypeError(
+                f"{signature.name}: `{rule.option}` chooses the dtype of an output, so it must be an option "
+                "`torch.dtype | None = None`"
+            )
+        if rule.argument not in required:
+            raise TypeError(f"{signature.name}: `{rule.argument}` is not a required tensor, as {rule!r} needs it")

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.dtypes import name_of
+from opmux.dtypes import accumulation_dtype, name_of
 from opmux.errors import invalid
 from opmux.signatures import memory
 from opmux.signatures.dims import Affine
 from opmux.signatures.expressions import evaluate
-from opmux.signatures.signature import Option, Signature, TensorArgument
+from opmux.signatures.signature import Chosen, Option, Signature, TensorArgument
 
 _CODES = ("Fp8", "Quantized")
 """The dtype groups of tensors whose values mean nothing without scales."""
@@ -45,6 +45,9 @@ def check_call(
     for argument in signature.tensors:
         _check_tensor(signature.name, argument, tensors[argument.name])
     _check_agreement(signature, tensors)
+    for rule in signature.chosen:
+        dtype = tensors[rule.argument].dtype
+        normalised[rule.option] = _check_chosen(signature.name, rule, normalised[rule.option], dtype)
     if "output_mask" in normalised:
         normalised["output_mask"] = _without_absent(signature, tensors, normalised["output_mask"])
     dims = bind_dims(signature, tensors, normalised)
@@ -89,6 +92,21 @@ def check_option(op: str, option: Option, value: Any) -> Any:
     if not ok:
         raise invalid(op, option.name, expected, f"{value!r} ({type(value).__name__})", remedy)
     return good
+
+
+def _check_chosen(op: str, rule: Chosen, asked: torch.dtype | None, dtype: torch.dtype) -> torch.dtype | None:
+    """Check the dtype that an option chooses for an output; returns None for that of the argument."""
+    allowed = dict.fromkeys((None, dtype, accumulation_dtype(dtype)))
+    if asked not in allowed:
+        *most, last = map(str, allowed)
+        raise invalid(
+            op,
+            rule.option,
+            f"{', '.join(most)} or {last}, as `{rule.argument}` is {name_of(dtype)}",
+            str(asked),
+            f"omit it and convert the result with .to({asked})",
+        )
+    return None if asked is dtype else asked
 
 
 def _without_absent(signature: Signature, tensors: Mapping[str, Any], mask: tuple[bool, ...]) -> tuple[bool, ...]:

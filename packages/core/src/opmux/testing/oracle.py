@@ -170,6 +170,7 @@ def scale_of_elements(scale: Tensor, m: int, k: int) -> Tensor:
 
 
 @rounds("dequantize")
+@rounds("linear")
 @rounds("scaled_linear")
 @rounds("scaled_grouped_linear")
 @rounds("scaled_masked_grouped_linear")

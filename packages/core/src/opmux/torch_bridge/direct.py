@@ -34,6 +34,8 @@ def recorded(op: Op, tensors: Sequence[Any]) -> tuple[Callable[..., Any], Callab
         return None
     if recipe.masked or any(output.reduction for output in op.signature.outputs):
         return None
+    if recipe.narrowed and len(op.signature.outputs) > 1:
+        return None
     return _recording(Link(recipe)), None if recipe.variant is op else recipe.variant.public
 
 
@@ -56,6 +58,8 @@ class Link:
         differentiated: the op's tensors whose gradients the backward op returns, in its order.
         required: the results whose gradient the backward op must have.
         dropped: options that the backward op does not take.
+        chooses: the option that chooses the dtype of the only output, where the backward op does not take it.
+        narrow: the tensor whose dtype the backward op then expects the gradient in.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -72,6 +76,8 @@ class Link:
         self.required = tuple(s.place for s in recipe.sources if s.kind == "grad" and not s.optional)
         names = {o.name for o in recipe.op.signature.options}
         self.dropped = tuple(names - set(recipe.option_names))
+        self.chooses = recipe.op.signature.chosen[0].option if recipe.narrowed else None
+        self.narrow = recipe.narrowed.get(0, 0)
 
     def given(self, grads: Sequence[Any], forms: Sequence[Form]) -> list[Any]:
         """The gradients of the variant's results, made contiguous; zeros for a missing one that is required."""
@@ -106,6 +112,8 @@ class _Direct(Level):
         every = (*tensors, *several)
         ctx.save_for_backward(*[every[place] for place in link.saved])
         ctx.set_materialize_grads(False)
+        if link.chooses is not None:
+            ctx.dtype = None if options[link.chooses] is None else tensors[link.narrow].dtype
         if link.outputs == 1:
             return several[0]
         ctx.forms = [(tuple(r.shape), r.dtype) for r in several]
@@ -115,7 +123,8 @@ class _Direct(Level):
     def backward(ctx: Any, *grads: Any) -> Any:
         link: Link = ctx.link
         if grads[0] is not None and link.outputs == 1:
-            given = [contiguous(grads[0]), *(None,) * (link.results - 1)]
+            grad = grads[0] if link.chooses is None or ctx.dtype is None else grads[0].to(ctx.dtype)
+            given = [contiguous(grad), *(None,) * (link.results - 1)]
         elif any(g is not None for g in grads):
             given = link.given(grads, ctx.forms)
         else:

@@ -7,7 +7,7 @@ returns them as ``<argument>_gradient``.
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
 from opmux.errors import GradientRefused
-from opmux.signatures.signature import AHEAD, REFUSED, Output
+from opmux.signatures.signature import AHEAD, REFUSED, Chosen, Output
 from opmux.signatures.validation import bind_dims
 
 Form = tuple[tuple[Any, ...], torch.dtype]
@@ -42,6 +42,8 @@ class Recipe:
         others: the positions of the forward's other tensors.
         option_names: the options that the backward op shares with the forward.
         masked: the variant takes an ``output_mask``: besides the outputs of the op it computes gradients.
+        narrowed: results whose dtype an option chooses, which the backward op does not take: it expects their gradients
+            in the dtype of the argument at this position, and they are rounded to it.
     """
 
     op: Op
@@ -52,6 +54,7 @@ class Recipe:
     others: tuple[int, ...]
     option_names: tuple[str, ...]
     masked: bool = False
+    narrowed: Mapping[int, int] = field(default_factory=dict)
 
     def forward_options(
         self, wanted: Sequence[bool], options: Mapping[str, Any], tensors: Sequence[Any]
@@ -98,6 +101,8 @@ class Recipe:
             if output.is_reduced(options):
                 dims = bind_dims(self.op.signature, self.op.names(tuple(tensors)), options)
                 found[place] = output.shape.value(dims, options), results[place].dtype
+        for place, argument in self.narrowed.items():
+            found[place] = found[place][0], tensors[argument].dtype
         return found
 
     def refuse_undifferentiable(self, tensors: Sequence[Any]) -> None:
@@ -131,7 +136,8 @@ class Recipe:
                 continue
             grad = grads[source.place] if source.place < len(grads) else None
             if grad is not None:
-                shape, _ = forms[source.place]
+                shape, dtype = forms[source.place]
+                grad = grad if source.place not in self.narrowed else grad.to(dtype)
                 grad = contiguous(grad if grad.dim() == len(shape) else grad.expand(shape))
             elif not source.optional:
                 shape, dtype = forms[source.place]
@@ -178,6 +184,7 @@ def recipe_of(op: Op) -> Recipe:
 
     differentiated = tuple(inputs[o.name.removeprefix("grad_")] for o in backward.signature.outputs)
     forward_options = {o.name for o in op.signature.options} - {"output_mask"}
+    shared = tuple(o.name for o in backward.signature.options if o.name in forward_options)
     return Recipe(
         op,
         variant,
@@ -185,8 +192,13 @@ def recipe_of(op: Op) -> Recipe:
         tuple(source(a.name, a.optional) for a in backward.signature.tensors),
         differentiated,
         tuple(place for place in inputs.values() if place not in differentiated),
-        tuple(o.name for o in backward.signature.options if o.name in forward_options),
+        shared,
         any(o.name == "output_mask" for o in variant.signature.options),
+        {
+            place: inputs[output.dtype.argument]
+            for place, output in enumerate(op.signature.outputs)
+            if isinstance(output.dtype, Chosen) and output.dtype.option not in shared
+        },
     )
 
 

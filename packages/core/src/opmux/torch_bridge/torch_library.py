@@ -239,9 +239,9 @@ def _kernel(op: Op) -> Handler:
         with torch.no_grad():
             if out is not None or not fits(op)(*tensors, **options):
                 named = op.names(tensors)
-                dims, normal = check_call(op.signature, named, options)
+                dims, options = check_call(op.signature, named, options)
                 if out is not None:
-                    outputs.check_out(op, out, named, dims, normal)
+                    outputs.check_out(op, out, named, dims, options)
             results = execution.execute(op, tensors, options, backend, out)
         return None if out is not None else results
 

@@ -13,7 +13,7 @@ from opmux.callpath.op import Op
 from opmux.dtypes import accumulation_dtype
 from opmux.signatures.dims import Shape
 from opmux.signatures.expressions import evaluate
-from opmux.signatures.signature import Accumulated, OutputDtype, Widened
+from opmux.signatures.signature import Accumulated, Chosen, OutputDtype, Widened
 from opmux.tuning.matching import attended, matching_of
 
 
@@ -82,5 +82,7 @@ def _result_dtype(
         return accumulation_dtype(dtypes.get(rule.argument) or first)
     if isinstance(rule, Widened):
         return rule.of(dtypes.get(rule.argument) or first)
+    if isinstance(rule, Chosen):
+        return rule.of(options[rule.option], dtypes.get(rule.argument) or first)
     found = options.get(rule) or dtypes.get(rule) or first
     return found if isinstance(found, torch.dtype) else first

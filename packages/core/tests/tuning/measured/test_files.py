@@ -269,7 +269,7 @@ def heading_with(**fields: Any) -> Callable[[Any], Any]:
         (
             4,
             heading_with(options="causal=true"),
-            "linear: `options` expected options of linear, got `causal`; its options are none",
+            "linear: `options` expected options of linear, got `causal`; its options are out_dtype",
         ),
         (
             4,

@@ -65,4 +65,9 @@ def _scaled() -> Iterator[Implementation]:
         yield _record("scaled_linear", blocks, Bucket("m"), 128, (arch,), f"{name}_blocks", "block")
 
 
-RECORDS = (_record("linear", (Dtype("x", "bfloat16", "float16"),), Bucket("tokens"), 64, ARCHS), *_scaled())
+HALVES = ("bfloat16", "float16")
+
+RECORDS = (
+    _record("linear", (Dtype("x", *HALVES), Dtype("out_dtype", *HALVES)), Bucket("tokens"), 64, ARCHS),
+    *_scaled(),
+)

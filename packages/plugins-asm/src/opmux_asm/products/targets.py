@@ -16,8 +16,10 @@ LONGEST_STRIDE = 1 << 24
 """Bytes from a row to the next below which the offsets of a tile's rows have 32 bits; wider matrices are copied."""
 
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: TileConfig) -> Tensor:
-    """The op `linear`."""
+def linear(
+    x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None, config: TileConfig
+) -> Tensor:
+    """The op `linear`, with a result in x's dtype."""
     y = x.new_empty((*x.shape[:-1], w.shape[0]))
     _run("linear", short(x), x, w, bias, y, None, None, config)
     return y

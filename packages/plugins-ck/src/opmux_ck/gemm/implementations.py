@@ -134,6 +134,7 @@ RECORDS = (
         priority=UNMEASURED,
         when=(
             Dtype("x", "bfloat16", "float16"),
+            Dtype("out_dtype", "bfloat16", "float16"),
             MultipleOf("k", 8),
             *MULTIPLY,
             UnitStride("x", "w", "bias"),

@@ -11,8 +11,10 @@ from opmux_ck.gemm.instances import Product
 from opmux_ck.launching import MOST_BYTES, launch
 
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: GemmConfig) -> Tensor:
-    """The op `linear`."""
+def linear(
+    x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None, config: GemmConfig
+) -> Tensor:
+    """The op `linear`, with a result in x's dtype."""
     n, k = w.shape
     rows, w = _addressable(x.reshape(-1, k), config.m), _addressable(w, config.n)
     if config.split_k > 1:

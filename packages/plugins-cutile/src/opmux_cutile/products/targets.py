@@ -14,8 +14,10 @@ MODULE = "opmux_cutile.products.kernels"
 
 
 @kept
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: LinearConfig) -> Tensor:
-    """The op `linear`."""
+def linear(
+    x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None, config: LinearConfig
+) -> Tensor:
+    """The op `linear`, with a result in x's dtype."""
     n, k = w.shape
     y = x.new_empty((*x.shape[:-1], n))
     if not y.numel():

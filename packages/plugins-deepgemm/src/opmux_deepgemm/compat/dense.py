@@ -70,15 +70,15 @@ def _bf16_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = No
     d and c are as in `fp8_gemm_nt`. A sum in float32 is added by the copy engine; one in bfloat16 is rounded once.
     """
     check(name, compiled_dims, d, c)
-    if d.dtype == torch.bfloat16 and c is None:
-        opmux.linear(a, b, backend=BACKEND, out=d)
+    if d.dtype == torch.float32 or c is not None:
+        check_result(name, d, a, b)
+    if c is None:
+        opmux.linear(a, b, out_dtype=d.dtype, backend=BACKEND, out=d)
         return
-    check_result(name, d, a, b)  # no op checks it
     plain = d.dtype == torch.float32 and d.is_contiguous() and d.data_ptr() % 16 == 0
     total = d if plain else d.new_empty(d.shape, dtype=torch.float32)
-    if c is not None:
-        begin(total, c)
-    _multiply(a, b, total, c is not None)
+    begin(total, c)
+    _add(a, b, total)
     if total is not d:
         d.copy_(total)
 
@@ -104,12 +104,11 @@ bf16_gemm_tn = published(of_views(_bf16_gemm, True, True), "bf16_gemm_tn", _BF16
 bf16_gemm_tt = published(of_views(_bf16_gemm, True, False), "bf16_gemm_tt", _BF16_VIEWS.format("a.T", "b.T"))
 
 
-def _multiply(a: Tensor, b: Tensor, total: Tensor, accumulate: bool) -> None:
-    """Compute a product in bfloat16 whose result is float32, or add it; the core's `linear` has no such result."""
+def _add(a: Tensor, b: Tensor, total: Tensor) -> None:
+    """Add a product in bfloat16 to float32, which no op of the core does."""
     readable = all(t.data_ptr() % 16 == 0 for t in (a, b))
     config = _config(
         device_arch(a.device.type, a.get_device()),
-        accumulate,
         a.shape,
         a.stride(),
         b.shape,
@@ -121,23 +120,18 @@ def _multiply(a: Tensor, b: Tensor, total: Tensor, accumulate: bool) -> None:
         opmux.linear(a, b, backend=BACKEND)  # says why it is refused
         raise UnsupportedCall("bf16_gemm_nt: `a` and `b` are not taken")  # pragma: no cover - the line above raises
     if total.numel():
-        multiply(config, Operands(a, b), total, accumulate)
+        multiply(config, Operands(a, b), total, accumulate=True)
 
 
 @lru_cache(maxsize=1024)
 def _config(
-    arch: Arch, accumulate: bool, a: torch.Size, a_strides: tuple[int, ...], b: torch.Size, b_strides: tuple[int, ...],
+    arch: Arch, a: torch.Size, a_strides: tuple[int, ...], b: torch.Size, b_strides: tuple[int, ...],
     *dtypes: torch.dtype,
 ) -> Config | None:  # fmt: skip
     """The config of a product in bfloat16, or None where it is refused."""
     sides = zip((a, b), (a_strides, b_strides), dtypes, strict=True)
     tensors = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in sides]
-    found = takers(opmux.linear, *tensors, arch=arch, backend=BACKEND)
-    if not found:
+    if not takers(opmux.linear, *tensors, arch=arch, backend=BACKEND):
         return None
-    if not accumulate:
-        config = found[0].config()
-        assert isinstance(config, Config)
-        return config
     across = (strides[0] == 1 and strides[1] != 1 for strides in (a_strides, b_strides))
     return scored(Sizes(a[0], b[0], 2 * a[1], False, 0, True, *across))[0].config

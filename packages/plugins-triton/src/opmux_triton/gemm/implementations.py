@@ -11,6 +11,8 @@ _FEATURES = (Bucket("tokens"), Exact("n"), Exact("k"))
 _FINE = (Bucket("tokens", per_octave=8), Exact("n"), Exact("k"))
 """How many tiles there are decides: an octave of tokens hides their rounds."""
 _MORE: dict[str, tuple[Constraint, ...]] = {"linear": (UnitStride("bias"),), "linear_backward": ()}
+_ROUNDED: dict[str, tuple[Constraint, ...]] = {"linear": (Dtype("out_dtype", *HALVES),), "linear_backward": ()}
+"""Of products of 16-bit matrices: the kernels store results in the operands' dtype."""
 
 
 def _portable(op: str, name: str, dtypes: tuple[str, ...], config: str, schema: str) -> Implementation:
@@ -19,7 +21,7 @@ def _portable(op: str, name: str, dtypes: tuple[str, ...], config: str, schema: 
         name=name,
         target=f"opmux_triton.gemm.targets:{op}",
         archs=PORTABLE,
-        when=(Dtype("x", *dtypes), *_MORE[op]),
+        when=(Dtype("x", *dtypes), *(_ROUNDED[op] if dtypes is HALVES else ()), *_MORE[op]),
         features=_FEATURES,
         config=f"opmux_triton.gemm.heuristics:{config}",
         space=f"opmux_triton.gemm.spaces:{config}",
@@ -41,7 +43,7 @@ def _hopper(
         target=f"opmux_triton.gemm.hopper_targets:{op}",
         archs=HOPPER,
         priority=Priority.PORTABLE + 1,
-        when=(Dtype("x", *HALVES), *_MORE[op], Predicate(why_not, reads=_FINE)),
+        when=(Dtype("x", *HALVES), *_ROUNDED[op], *_MORE[op], Predicate(why_not, reads=_FINE)),
         features=_FINE,
         config=f"opmux_triton.gemm.hopper_heuristics:{op}",
         space=f"opmux_triton.gemm.spaces:{space}",

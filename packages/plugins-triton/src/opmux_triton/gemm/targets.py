@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from opmux_triton.devices import units
@@ -17,8 +18,10 @@ from opmux_triton.repeats import kept, repeated, scratch
 def linear_by(run: Callable[[Tensor, Tensor, Tensor | None, Tensor, Any], None]) -> Callable[..., Tensor]:
     """A target of `linear`: ``run(x, w, bias, out, config)`` launches what fills a result that is not empty."""
 
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None, *, config: Any) -> Tensor:
-        """The op `linear`."""
+    def linear(
+        x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None, config: Any
+    ) -> Tensor:
+        """The op `linear`, with a result in x's dtype."""
         out = x.new_empty((*x.shape[:-1], w.shape[0]))
         if out.numel() == 0:
             return out
