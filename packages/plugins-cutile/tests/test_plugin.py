@@ -84,8 +84,11 @@ def test_what_it_refuses_has_a_reason(op, tensors, reason) -> None:
     assert (found.status, found.reason) == ("rejected", reason)
 
 
-def test_products_have_results_in_the_dtype_of_their_operands() -> None:
-    found = judged(opmux.linear, meta(4, 16), meta(8, 16), out_dtype=torch.float32)
+@pytest.mark.parametrize(("arch", "name"), [("sm_90", "cutile"), ("sm_80", "cutile:gathered")])
+def test_products_have_results_in_the_dtype_of_their_operands(arch, name) -> None:
+    call = meta(4, 16), meta(8, 16)
+    plan = opmux.explain(opmux.linear, *call, arch=arch, backend="cutile", out_dtype=torch.float32)
+    found = next(candidate for candidate in plan.candidates if candidate.name == name)
     assert (found.status, found.reason) == ("rejected", "out_dtype is float32, takes bfloat16, float16")
 
 

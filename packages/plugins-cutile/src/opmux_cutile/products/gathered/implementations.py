@@ -23,6 +23,7 @@ RECORD = Implementation(
     priority=PRIORITY,
     when=(
         Dtype("x", "bfloat16", "float16"),
+        Dtype("out_dtype", "bfloat16", "float16"),
         AtLeast("k", 8),
         MultipleOf("k", 8),
         MultipleOf("n", 8),
