@@ -162,7 +162,8 @@ def test_the_space_of_gates_has_the_choice(n) -> None:
     [("sm_90", 1, (16, 64)), ("sm_90", 30, (32, 128)), ("sm_90", 64, (64, 64)), ("sm_90", 128, (64, 128)),
      ("sm_90", 512, (128, 128)),
      ("sm_90", 8192, (256, 256)), ("sm_90", 1024, (128, 256)),
-     ("sm_100", 8192, (128, 256)), ("sm_120", 8192, (128, 128))],
+     ("sm_100", 8192, (256, 256)), ("sm_100", 1024, (128, 256)), ("sm_110", 8192, (128, 128)),
+     ("sm_120", 8192, (128, 128))],
 )  # fmt: skip
 def test_products_get_the_largest_tile_of_which_there_are_enough(arch, rows, block) -> None:
     features = {"bucket(tokens, 8)": rows, "n": 4096, "k": 512}
@@ -183,7 +184,11 @@ def test_products_of_codes_step_by_128(rows, block) -> None:
     assert of_blocks == (ScaledConfig(256, 128, 128, 8, 2) if rows == 8192 else large)
     long = scaled_config(ARCH, features | {"k": 7168, "k_blocks": 56})
     assert long == (ScaledConfig(64, 128, 128, group=16, turned=True, occupancy=2) if rows == 8192 else large)
-    assert not scaled_config(parse_arch("sm_100"), features | {"k": 7168, "k_blocks": 56}).turned
+    blackwell = parse_arch("sm_100")
+    assert scaled_config(blackwell, features | {"k": 7168, "k_blocks": 56}) == large
+    of_rows = scaled_config(blackwell, features | {"n": 4096})
+    assert (of_rows == ScaledConfig(256, 256, 128, 8, 2)) == (rows == 8192)
+    assert of_rows in list(scaled_space(blackwell, features | {"n": 4096}))
     tried = list(scaled_space(ARCH, features | {"k_blocks": 4}))
     assert of_blocks in tried
     assert all(config.block_m > 32 for config in tried)  # wrong on an H200

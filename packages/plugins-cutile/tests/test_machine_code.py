@@ -82,7 +82,8 @@ def test_no_kernel_uses_local_memory(op, tensors, tmp_path) -> None:
         ("sm_90", 512, "HGMMA.64x128x16.F32.BF16"),
         ("sm_90", 60, "HGMMA.64x64x16.F32.BF16"),
         ("sm_90", 1, "HMMA.16816.F32.BF16"),
-        ("sm_100", 4096, "UTCHMMA"),
+        ("sm_100", 4096, "UTCHMMA.2CTA"),
+        ("sm_100", 512, "UTCHMMA"),
         ("sm_100", 60, "UTCHMMA"),
         ("sm_120", 4096, "HMMA.16816.F32.BF16"),
     ],
@@ -198,6 +199,22 @@ def test_products_of_codes_with_few_rows_use_no_local_memory_from_registers(w_ro
     wanted = kernel("scaled_linear", x, w, *scales, None, arch="sm_120", out_dtype=torch.bfloat16)
     found = compiled(wanted, "sm_120", tmp_path)
     assert found.count("QMMA") > 0
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("arch", ["sm_100"])
+@pytest.mark.parametrize(
+    ("biased", "out", "instruction"),
+    [(False, torch.bfloat16, "UTCQMMA.2CTA"), (True, torch.bfloat16, "UTCQMMA.2CTA"), (True, FP32, "UTCQMMA")],
+)
+def test_products_of_codes_sum_in_tensor_memory_on_blackwell(arch, biased, out, instruction, tmp_path) -> None:
+    codes, scales = meta(4096, 4096, dtype=torch.float8_e4m3fn), meta(4096, 1, dtype=FP32)
+    bias = meta(4096, dtype=out) if biased else None
+    wanted = kernel("scaled_linear", codes, codes, scales, scales, bias, arch=arch, out_dtype=out)
+    found = compiled(wanted, arch, tmp_path)
+    assert found.parameters == layout(wanted.letters)
+    assert found.opcodes[instruction] > 0
+    assert found.count("UTMALDG") > 0
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 

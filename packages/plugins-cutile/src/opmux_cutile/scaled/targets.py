@@ -9,7 +9,7 @@ from opmux_cutile.launching import TileKernel, in_launches, launch, rows_of
 from opmux_cutile.parameters import Array, Constant, Parameter
 from opmux_cutile.products.targets import apart, units_of, within
 from opmux_cutile.replaying import kept
-from opmux_cutile.scaled.configs import LARGE, PAIRED, ScaledConfig
+from opmux_cutile.scaled.configs import LARGE, PAIRED, TENSOR_MEMORY, ScaledConfig
 
 MODULE = "opmux_cutile.scaled.kernels"
 TURNED_MODULE = "opmux_cutile.scaled.turned.kernels"
@@ -36,6 +36,8 @@ def _run(
         return y
     if w_rows == 1 and (config.turned or config == PAIRED):
         config = LARGE  # the turned kernel takes blocks of w; with two blocks of the grid a scale of each row spills
+    if config == TENSOR_MEMORY and bias is not None and out_dtype == torch.float32:
+        config = LARGE  # it spills
     kernel = _kernel(config, _name(x), "float32" if bias is None else _name(bias), _name(y), w_rows, bias is not None)
     across = -(-n // config.block_n)
     most = max(units_of(y.get_device()) // config.ctas, 1)
