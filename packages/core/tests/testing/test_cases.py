@@ -159,8 +159,8 @@ def test_unknown_op_and_profile() -> None:
     with pytest.raises(InvalidArgument) as caught:
         cases_of("rms_norm", "tiny")
     assert str(caught.value) == (
-        "conformance: `profile` expected one of small, default, model, interpreter, emulator, "
-        "emulator-some, large, got 'tiny'; "
+        "conformance: `profile` expected one of small, default, model, interpreter, interpreter-some, "
+        "emulator, emulator-some, large, got 'tiny'; "
         "`small` is the one for CPUs and quick runs"
     )
 

@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--profile",
         default="small",
-        help="sizes of the cases: small, default, model, interpreter, emulator, emulator-some, large",
+        help="sizes of the cases: small, default, model, interpreter, interpreter-some, emulator, emulator-some, large",
     )
     group.addoption("--exceptions", help="a file of known exceptions: op | case | reason")
 
