@@ -15,7 +15,7 @@ WORK_OF = {
     "ci": ("types", "docs"),
     "ci-core": ("bench", "demo"),
 }
-"""Session -> the sessions whose work it does. CI runs only parts of tests, test-interpreter, test-gfx942 and test-sm90."""
+"""Session -> the sessions whose work it does. CI runs parts of tests, test-interpreter, test-gfx942 and test-sm90."""
 
 PARTS = {"test-kernels": ("test-interpreter", "test-gfx942", "test-gfx90a", "test-gfx950", "test-sm90")}
 """Session -> the sessions that it runs one after the other: covered once all of these are."""
