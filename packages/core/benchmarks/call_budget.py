@@ -36,6 +36,7 @@ LIMITS = {
     "call, two tensors": 1.2,
     "call, four tensors": 2.2,
     "call, two tensors, backend named": 1.4,
+    "call, two tensors, out given": 3.5,
     "bind, added to the target": 0.1,
 }
 
@@ -52,7 +53,7 @@ def ready_target(ready: torch.Tensor | tuple[torch.Tensor, ...]) -> Any:
 def plain_target_rms_norm(ready: torch.Tensor) -> Any:
     """A target with the op's own parameters, as plugins write them."""
 
-    def target(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
+    def target(x: Any, weight: Any, *, eps: float, weight_offset: float, out: Any = None) -> Any:
         return ready
 
     return target
@@ -78,6 +79,7 @@ def implementations(op: str, target: Any) -> list[Implementation]:
         features=(Bucket("hidden"),),
         capturable=True,
         deterministic=True,
+        takes_out=op == "rms_norm",
     )
     others = [
         Implementation(
@@ -115,8 +117,13 @@ def measure(measured: bool = False) -> dict[str, float]:
         names = {
             "x": x, "residual": residual, "weight": weight, "bias": bias, "bound": bound, "target": two,
             "rms_norm": opmux.rms_norm, "add_layer_norm": opmux.add_layer_norm, "empty_like": torch.empty_like,
+            "out": torch.empty(4, 64),
         }  # fmt: skip
-        opmux.rms_norm(x, weight), opmux.add_layer_norm(x, residual, weight, bias)
+        (
+            opmux.rms_norm(x, weight),
+            opmux.rms_norm(x, weight, out=names["out"]),
+            opmux.add_layer_norm(x, residual, weight, bias),
+        )
         assert opmux.explain(opmux.rms_norm, x, weight).chosen.name == "budget:i00"
         key_names = key_statement(x, weight)
         statements = {
@@ -124,6 +131,7 @@ def measure(measured: bool = False) -> dict[str, float]:
             "target": ("target(x, weight, eps=1e-6, weight_offset=0.0)", names),
             "two": ("rms_norm(x, weight)", names),
             "named": ("rms_norm(x, weight, backend='budget')", names),
+            "into": ("rms_norm(x, weight, out=out)", names),
             "four": ("add_layer_norm(x, residual, weight, bias)", names),
             "bound": ("bound(x, weight)", names),
             "key": ("same(x, weight) and runs[" + key_names.pop("key") + "]", key_names),
@@ -142,6 +150,7 @@ def measure(measured: bool = False) -> dict[str, float]:
         "call, two tensors": ratio(lambda r: r["two"]),
         "call, four tensors": ratio(lambda r: r["four"]),
         "call, two tensors, backend named": ratio(lambda r: r["named"]),
+        "call, two tensors, out given": ratio(lambda r: r["into"]),
         "bind, added to the target": ratio(lambda r: r["bound"] - r["target"]),
         "empty_like, microseconds": statistics.median(r["empty"] for r in rounds) * 1e6,
     }

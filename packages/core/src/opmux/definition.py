@@ -19,6 +19,7 @@ from opmux.planning import dispatch
 from opmux.running import execution
 from opmux.running.attempt import FUNCTIONAL, FUNCTIONAL_BACKEND
 from opmux.running.modes import deterministic_mode
+from opmux.running.outputs import WRITER
 from opmux.signatures.signature import (
     GENERATED,
     REFUSED,
@@ -173,6 +174,7 @@ def _define(
         caveats,
         on_miss=dispatch.plan_and_run,
         recorder=direct.recorded,
+        writer=WRITER,
     )
     public = _publish(op, python_signature, fn.__module__)
     _DEFINED_AT[name] = _place_of(fn)
@@ -232,8 +234,8 @@ def _publish(op: Op, python_signature: inspect.Signature, module: str) -> Any:
     def slow(*tensors: Any, backend: str | None, out: Any = None, **options: Any) -> Any:
         return routing.call(op, tensors, options, backend, out)
 
-    def recover(error: Exception, front: Front | Recording, /, *tensors: Any, **options: Any) -> Any:
-        return execution.recover(op, error, front, tensors, options, front.backend)
+    def recover(error: Exception, front: Front | Recording, /, *tensors: Any, out: Any = None, **options: Any) -> Any:
+        return execution.recover(op, error, front, tensors, options, front.backend, out)
 
     names.bind(op.namespace, op.absent, slow=slow, recover=recover, deterministic=deterministic_mode)
     op.set_implementations(_own_implementations(op))

@@ -61,8 +61,10 @@ def test_the_entry_asks_guard_then_shapes_then_looks_up_its_key():
         "    'Doc.'",
         "    if _compiling():",
         f"        return _traced({passed}, backend=backend, out=out)",
-        "    if out is None and not _profiler._is_profiler_enabled and not _dispatch_modes() "
+        "    if not _profiler._is_profiler_enabled and not _dispatch_modes() "
         "and _forward_ad._current_level < 0 and not _function_modes(x):",
+        "        if out is not None:",
+        f"            return _into_7({passed}, backend=backend, out=out)",
         "        same, recorded, runs = _front_7",
         f"        if not same({given}) or (recorded is not None and recorded is not _grad_enabled()):",
         f"            runs = _other_front_7({given})",
@@ -80,6 +82,45 @@ def test_the_entry_asks_guard_then_shapes_then_looks_up_its_key():
         f"                return _recover(error, runs, {passed})",
         f"    return _slow({passed}, backend=backend, out=out)",
     ]
+
+
+def test_a_call_with_out_asks_a_guard_of_all_tensors_then_shapes_and_memory():
+    passed = "x, weight, bias, causal=causal, window=window, mode=mode, scale=scale"
+    given = "x, weight, _absent_bias if bias is None else bias, out"
+    assert codegen.into_source(SIGNATURE, (EVEN,), ("_deterministic()",), 7).splitlines() == [
+        "def _into_7(x, weight, bias=None, *, causal=False, window=(-1, -1), mode='a', scale, backend=None, out=None):",
+        "    same, recorded, runs = _into_front_7",
+        f"    if not same({given}) or (recorded is not None and recorded is not _grad_enabled()):",
+        f"        runs = _other_into_front_7({given})",
+        "    if backend is not None and runs is not None:",
+        "        runs = runs.forced(backend)",
+        "    if runs is not None:",
+        "        try:",
+        "            s_x = x.shape",
+        "            tokens = s_x[:-1]",
+        "            s_weight = weight.shape",
+        "            n, m = s_weight",
+        "            if causal.__class__ is bool and window.__class__ is tuple and s_x[-1] == 2 * n "
+        "and (bias is None or bias.numel() == m) and out.shape == tokens + (m,) "
+        "and _separate((out,), (x, weight, bias, )):",
+        f"                return runs[bias is None, causal, mode, _deterministic(), m % 8 == 0]({passed}, out=out)",
+        "        except Exception as error:",
+        f"            return _recover(error, runs, {passed}, out=out)",
+        f"    return _slow({passed}, backend=backend, out=out)",
+    ]
+
+
+def test_several_tensors_come_as_a_tuple_and_have_the_shapes_of_their_outputs():
+    signature = opmux.cross_entropy_lse.op.signature
+    lines = codegen.into_source(signature, (), (), 7).splitlines()
+    assert lines[1] == "    if out.__class__ is not tuple or len(out) != 2:"
+    assert lines[3] == "    out_loss, out_lse = out"
+    (condition,) = [line for line in lines if "_separate" in line]
+    assert "out_loss.shape == (tokens if reduction == 'none' else ()) and out_lse.shape == tokens" in condition
+    assert "_separate((out_loss, out_lse,), (logits, target, ))" in condition
+    signature = opmux.linear_backward.op.signature
+    (condition,) = [line for line in codegen.into_source(signature, (), (), 7).splitlines() if "_separate" in line]
+    assert "out_grad_bias.shape == ((n,) if output_mask[2] else (0,))" in condition
 
 
 def test_the_dtype_of_an_output_that_is_the_arguments_is_no_key_of_its_own():

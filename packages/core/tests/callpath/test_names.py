@@ -2,6 +2,7 @@
 
 import ast
 import dis
+import functools
 import inspect
 import re
 from types import CodeType
@@ -48,14 +49,27 @@ def enclosed(op: Op) -> list[CodeType]:
     return [
         codegen.make_bound(signature, run, {o.name: o.default for o in signature.options}, frozenset(), RETRY).__code__,
         codegen.make_wrapper(signature, True, run).__code__,
+        *(codegen.make_writer(signature, takes, run).__code__ for takes in (True, False) if signature.takes_out),
         flops.formula(op).__code__,
         *handled,
     ]
 
 
+def into_of(op: Op) -> list[CodeType]:
+    """The function for calls with ``out=``, compiled as the first such call does it."""
+    if not op.signature.takes_out:
+        return []
+    name = names.into_name(op._versions)
+    if isinstance(op.namespace[name], functools.partial):
+        with pytest.raises(TypeError, match=f"{name}.. missing .* required positional"):
+            op.namespace[name]()
+    return [op.namespace[name].__code__]
+
+
 def of_the_namespace(op: Op) -> list[CodeType]:
     """The functions that run in the op's own namespace."""
     return [
+        *into_of(op),
         op.public.__code__,
         op.namespace["_traced"].__code__,
         op.state.key_of.__code__,
@@ -67,9 +81,8 @@ def of_the_namespace(op: Op) -> list[CodeType]:
 def test_what_generated_code_reads_is_in_the_table_and_bound(name):
     op = OPS[name]
     version = op._versions
-    own = {names.front_name(version), names.other_front_name(version), *map(names.absent_name, op.absent)}
-    if op.signature.scales:
-        own |= {names.brief_front_name(version), names.other_brief_front_name(version)}
+    own = {names.into_name(version), *map(names.absent_name, op.absent)}
+    own |= {name for pair in op._front_names(version) for name in pair}
     for code in of_the_namespace(op):
         read = globals_read(code) - names.BUILTINS
         assert read <= TABLE | own
@@ -85,6 +98,7 @@ def test_local_variables_are_arguments_dims_and_those_of_the_table(name):
     signature = op.signature
     shapes = "|".join(names.shape_name(t.name) for t in signature.tensors)
     known = {t.name for t in signature.tensors} | {o.name for o in signature.options} | set(signature.binders)
+    known |= set(names.results(signature)) if signature.takes_out else set()
     for code in of_the_namespace(op):
         local = set(code.co_varnames) - known - set(names.PARAMETERS) - set(names.VARIABLES)
         assert {v for v in local if not re.fullmatch(rf"({shapes})(_\d+)?|_(last|shift)_of_\w+", v)} == set()
@@ -100,7 +114,8 @@ def test_what_features_read_is_in_the_table():
             read |= globals_read(code)
         assert {"_prod", "_aligned", "_span", "_stride_order", "_has_blocks", "_deterministic", "max"} <= read
         version = opmux.rms_norm.op._versions
-        fronts = {names.front_name(version), names.other_front_name(version)}
+        fronts = {name for pair in opmux.rms_norm.op._front_names(version) for name in pair}
+        fronts.add(names.into_name(version))
     assert read - fronts <= TABLE | names.BUILTINS
 
 

@@ -7,7 +7,7 @@ explains, routes or plans (`dispatch`). `names` lists the names that the source 
 
 import itertools
 import linecache
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from opmux.callpath import names
 from opmux.declared.features import Feature
 from opmux.signatures.dims import Affine, Either, Shape
-from opmux.signatures.signature import Signature, TensorArgument
+from opmux.signatures.signature import UNREDUCED, Output, Signature, TensorArgument
 
 _numbers = itertools.count()
 
@@ -85,8 +85,10 @@ def _chosen_lines(signature: Signature) -> list[str]:
     ]
 
 
-def _shape_lines(signature: Signature, sized: frozenset[str], ranked: bool = False) -> tuple[list[str], list[str]]:
-    """Statements that bind the dims, and the conditions that every shape must meet.
+def _shape_lines(
+    signature: Signature, sized: frozenset[str], ranked: bool = False
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """Statements that bind the dims, the conditions that every shape must meet, and the shapes that are in variables.
 
     A shape of the wrong rank raises at an unpacking or an index, which the caller treats as a condition that fails.
     """
@@ -123,19 +125,48 @@ def _shape_lines(signature: Signature, sized: frozenset[str], ranked: bool = Fal
                 bound.add(shape.star)
             elif shape.star:
                 conditions.append(f"{size}[:{-len(shape.dims) or None}] == {shape.star}")
-    return lines, conditions
+    return lines, conditions, seen
 
 
-def _conditions(signature: Signature, features: tuple[Feature, ...], ranked: bool) -> tuple[list[str], list[str]]:
-    """Statements that bind the dims, and everything that must hold of each call: options, shapes, relations."""
+def _conditions(
+    signature: Signature, features: tuple[Feature, ...], ranked: bool, into: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Statements that bind the dims, and everything that must hold of each call: options, shapes, relations.
+
+    Args:
+        signature: the op's.
+        features: those in the key.
+        ranked: whether a guard has checked the ranks.
+        into: the tensors that results are written into.
+    """
     sized = {s for s in signature.stars if any(s in f.source for f in features)}
     sized |= {s for s in signature.stars if any(s in r.names for r in signature.require)}
-    lines, shapes = _shape_lines(signature, frozenset(sized), ranked)
-    apart = []
-    if signature.mutates:
+    if into:
+        sized |= {o.shape.star for o in signature.outputs if o.shape.star}
+    lines, shapes, seen = _shape_lines(signature, frozenset(sized), ranked)
+    written = into or signature.mutates
+    apart = [_has_form(output, name, seen) for output, name in zip(signature.outputs, into, strict=False)]
+    if written:
         read = "".join(f"{t.name}, " for t in signature.tensors if t.name not in signature.mutates)
-        apart = [f"{names.SEPARATE}(({', '.join(signature.mutates)},), ({read}))"]
+        apart.append(f"{names.SEPARATE}(({', '.join(written)},), ({read}))")
     return lines, [*_option_conditions(signature), *shapes, *(f"({r.expression})" for r in signature.require), *apart]
+
+
+def _has_form(output: Output, name: str, seen: Mapping[str, str]) -> str:
+    """The condition that a tensor to be written has an output's shape."""
+    shape = seen.get(output.shape.text) or _shape_source(output.shape)
+    if output.mask_index is not None:
+        shape = f"({shape} if output_mask[{output.mask_index}] else (0,))"
+    if output.reduction is not None:
+        shape = f"({shape} if {output.reduction} == {UNREDUCED!r} else ())"
+    return f"{name}.shape == {shape}"
+
+
+def _shape_source(shape: Shape) -> str:
+    if not shape.dims:
+        return shape.star or "()"
+    trailing = f"({', '.join(dim.source() for dim in shape.dims)},)"
+    return trailing if shape.star is None else f"{shape.star} + {trailing}"
 
 
 def _bind_one(dim: Any, read: str, binds: list[str], bound: set[str], lines: list[str], conditions: list[str]) -> None:
@@ -195,9 +226,7 @@ def _matches(tensor: TensorArgument, seen: dict[str, str], ranked: bool) -> str:
 def _has_shape(name: str, shape: Shape, ranked: bool) -> str:
     if ranked and shape.star is None and len(shape.dims) == 1:
         return f"{name}.numel() == {shape.dims[0].source()}"  # a vector's: half the cost of reading its shape
-    dims = ", ".join(dim.source() for dim in shape.dims)
-    trailing = f"({dims},)" if shape.dims else "()"
-    return f"{name}.shape == " + (trailing if shape.star is None else f"{shape.star} + {trailing}")
+    return f"{name}.shape == {_shape_source(shape)}"
 
 
 def _key(signature: Signature, features: Iterable[Feature], ambient: Iterable[str]) -> str:
@@ -237,7 +266,6 @@ def entry_source(
     other.
     """
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
-    no_out = "out is None and " if signature.takes_out else ""
     out = ", out=out" if signature.takes_out else ""
     rest = forwarded(signature)
     direct = _direct_lines(
@@ -253,6 +281,9 @@ def entry_source(
             f"if {' is '.join(scales)} is None:", *(f"    {line}" for line in short),
             "else:", *(f"    {line}" for line in direct),
         ]  # fmt: skip
+    if signature.takes_out:
+        into = f"    return {names.into_name(version)}({rest}, backend=backend, out=out)"
+        direct = ["if out is not None:", into, *direct]
     # What the guard does not check: dispatch modes (FakeTensorMode among them), forward AD, function modes, profilers.
     plain = (
         f"not {names.PROFILER}._is_profiler_enabled and "
@@ -266,7 +297,7 @@ def entry_source(
             f"    {doc!r}",
             f"    if {names.COMPILING}():",
             f"        return {names.TRACED}({rest}, backend=backend{out})",
-            f"    if {no_out}{plain}:",
+            f"    if {plain}:",
             *(f"        {line}" for line in direct),
             f"    return {names.SLOW}({rest}, backend=backend{out})",
             "",
@@ -274,13 +305,42 @@ def entry_source(
     )
 
 
+def into_source(signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...], version: int) -> str:
+    """The function that the public one calls for plain calls with ``out=``.
+
+    Its guard has the tensors to be written beside the others; shapes and memory are checked at each call. Whatever else
+    they must be was checked when the plan was put behind the guard (`opmux.running.outputs`). What does not fit takes
+    the long way, which says why, and so does a tensor to be written that overlaps an argument.
+    """
+    rest, into = forwarded(signature), names.results(signature)
+    slow = f"    return {names.SLOW}({rest}, backend=backend, out=out)"
+    lines = [f"def {names.into_name(version)}({parameters(signature, ['backend=None', 'out=None'])}):"]
+    if len(into) > 1:
+        lines += [
+            f"    if out.__class__ is not tuple or len(out) != {len(into)}:",
+            f"    {slow}",
+            f"    {', '.join(into)} = out",
+        ]
+    direct = _direct_lines(
+        signature, features, ambient, rest, names.into_front_name(version), names.other_into_front_name(version), into
+    )
+    return "\n".join([*lines, *(f"    {line}" for line in direct), slow, ""])
+
+
 def _direct_lines(
-    signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...], rest: str, front: str, other: str
+    signature: Signature,
+    features: tuple[Feature, ...],
+    ambient: tuple[str, ...],
+    rest: str,
+    front: str,
+    other: str,
+    into: Sequence[str] = (),
 ) -> list[str]:
     """The direct way of calls with these tensors: guard, conditions, key, and the target with all arguments."""
-    lines, conditions = _conditions(signature, features, ranked=True)
+    lines, conditions = _conditions(signature, features, True, into)
     lines = [*_chosen_lines(signature), *lines]
-    tensors = stand_ins(signature)
+    tensors = ", ".join([stand_ins(signature), *into])
+    rest += ", out=out" if into else ""
     return [
         f"same, recorded, runs = {front}",
         f"if not same({tensors}) or (recorded is not None and recorded is not {names.GRAD_ENABLED}()):",
@@ -306,7 +366,7 @@ def without_scales(signature: Signature) -> Signature:
 def key_source(signature: Signature, features: tuple[Feature, ...], ambient: tuple[str, ...]) -> str:
     """``_key_of``: the same key, for calls that do not come by the direct way; their shapes are already checked."""
     sized = frozenset(s for s in signature.stars if any(s in f.source for f in features))
-    lines, _ = _shape_lines(signature, sized)
+    lines, _, _ = _shape_lines(signature, sized)
     return "\n".join(
         [
             f"def {names.KEY_OF}({parameters(signature)}):",
@@ -355,7 +415,7 @@ def traced_source(signature: Signature) -> str:
     extra = ["backend=None"] + (["out=None"] if signature.takes_out else [])
     lines = [f"def {names.TRACED}({parameters(signature, extra)}):"]
     if signature.takes_out:
-        outs = [f"out_{o.name}" for o in signature.outputs] if len(signature.outputs) > 1 else ["out"]
+        outs = names.results(signature)
         unpacked = ", ".join(f"{n}={'out' if len(outs) == 1 else f'out[{i}]'}" for i, n in enumerate(outs))
         lines += [
             "    if out is not None:",
@@ -400,6 +460,40 @@ def wrapper_source(signature: Signature, configured: bool) -> str:
         "    return run",
     ]
     return "\n".join(lines)
+
+
+def make_writer(signature: Signature, takes_out: bool, bump: Callable[..., None]) -> Callable[..., Any]:
+    """Compile ``wrapper``: from a plan's callable it makes one that takes ``out=`` and returns it.
+
+    Args:
+        signature: the op's.
+        takes_out: whether the callable takes ``out=``; else its results are copied.
+        bump: marks a tensor as written.
+    """
+    keyword, into = [*(o.name for o in signature.options), "out"], names.results(signature)
+    rest = forwarded(signature)
+    several = [f"        {', '.join(into)} = out"] if len(into) > 1 else []
+    if takes_out:
+        body = [
+            f"        {names.TARGET}({rest}, out=out)",
+            *several,
+            *(f"        {names.BUMP}({name})" for name in into),
+        ]
+    else:
+        made = [names.made_name(output.name) for output in signature.outputs]
+        body = [
+            f"        {', '.join(made)} = {names.TARGET}({rest})",
+            *several,
+            *(f"        {name}.copy_({result})" for name, result in zip(into, made, strict=True)),
+        ]
+    lines = [
+        f"def wrapper({names.TARGET}):",
+        f"    def run({', '.join([*(t.name for t in signature.tensors), '*', *keyword])}):",
+        *body,
+        "        return out",
+        "    return run",
+    ]
+    return compile_function("wrapper", "\n".join(lines), {names.BUMP.text: bump}, shown=False)
 
 
 def make_wrapper(signature: Signature, configured: bool, bump: Callable[..., None]) -> Callable[..., Any]:

@@ -86,7 +86,7 @@ VARIABLES = {
 }
 """Local variables of the call path."""
 
-BUILTINS = frozenset({"Exception", "bool", "max", "tuple"})
+BUILTINS = frozenset({"Exception", "bool", "len", "max", "tuple"})
 """Builtins that generated code reads."""
 
 
@@ -98,6 +98,23 @@ def absent_name(tensor: str) -> str:
 def option_name(option: str) -> str:
     """In `bound`: the fixed value of an option."""
     return f"_option_{option}"
+
+
+def result_name(output: str) -> str:
+    """One tensor of a tuple given as ``out=``; it is also what the registered op calls it."""
+    return f"out_{output}"
+
+
+def results(signature: Signature) -> list[str]:
+    """The tensors given as ``out=``: itself, or for several outputs those of the tuple."""
+    if len(signature.outputs) == 1:
+        return ["out"]
+    return [result_name(output.name) for output in signature.outputs]
+
+
+def made_name(output: str) -> str:
+    """In `wrapper`: one result of a target, which is copied into the caller's tensor."""
+    return f"_made_{output}"
 
 
 def shape_name(tensor: str) -> str:
@@ -128,6 +145,21 @@ def brief_front_name(version: int) -> str:
 def other_brief_front_name(version: int) -> str:
     """The same as `other_front_name`, for calls without a scale."""
     return f"_other_brief_front_{version}"
+
+
+def into_name(version: int) -> str:
+    """Handles calls with ``out=``: this version's code for them, which is written when the first one comes."""
+    return f"_into_{version}"
+
+
+def into_front_name(version: int) -> str:
+    """The same as `front_name`, for calls with ``out=``: a guard of the tensors that are written, too."""
+    return f"_into_front_{version}"
+
+
+def other_into_front_name(version: int) -> str:
+    """The same as `other_front_name`, for calls with ``out=``."""
+    return f"_other_into_front_{version}"
 
 
 TUNED_CELL = "_tuned_cell_"
@@ -170,7 +202,7 @@ def check_names(signature: Signature) -> None:
     arguments = [*(t.name for t in signature.tensors), *(o.name for o in signature.options)]
     reserved = {"backend", *VARIABLES, *BUILTINS}
     if signature.takes_out:
-        reserved.add("out")
+        reserved |= {"out", *results(signature)}
     for tensor in signature.tensors:
         shape = shape_name(tensor.name)
         reserved |= {shape, *(size_name(shape, position) for position in range(len(tensor.shape.dims)))}

@@ -16,7 +16,7 @@ import torch
 
 from opmux.callpath import codegen, names
 from opmux.callpath.guards import Guard, make_guard, never
-from opmux.callpath.plans import Front, PlanTable, Recording
+from opmux.callpath.plans import Front, Into, PlanTable, Recording, Writer
 from opmux.declared.caveats import Caveat
 from opmux.declared.features import Feature
 from opmux.signatures.expressions import evaluate
@@ -68,6 +68,7 @@ class Op:
         caveats: what the definition leaves unspecified: an implementation that differs there declares it.
         on_miss: makes a plan for a key that has none, and runs it.
         recorder: see `Recorder`.
+        writer: how results come into the tensors given as ``out=``.
         generated: a backward op without a definition of its own: it runs its forward's reference through autograd.
         public: the function that users call.
     """
@@ -89,6 +90,7 @@ class Op:
     caveats: tuple[Caveat, ...] = ()
     on_miss: Callable[..., Any] | None = field(default=None, repr=False)
     recorder: "Recorder | None" = field(default=None, repr=False)
+    writer: Writer | None = field(default=None, repr=False)
     tuned_features: tuple[Feature, ...] = field(default=(), repr=False)
 
     FRONTS: ClassVar[int] = 16
@@ -180,16 +182,38 @@ class Op:
             source = codegen.entry_source(self.signature, features, ambient, self._versions, self.doc)
             made = codegen.compile_function(self.name, source, self.namespace)
             self._codes.append(weakref.ref(made.__code__))
+            if self.signature.takes_out:
+                into = functools.partial(self._first_into, self._versions, self.state)
+                self.namespace[names.into_name(self._versions)] = into
             if previous is None:
                 self.public = made
             else:
                 self.public.__code__ = made.__code__
                 # Old code may still be running: it finds no plans, and leaves through `_slow`.
-                self.namespace[names.front_name(self._versions - 1)] = (never, None, None)
-                self.namespace[names.other_front_name(self._versions - 1)] = _no_front
-                if self.signature.scales:
-                    self.namespace[names.brief_front_name(self._versions - 1)] = (never, None, None)
-                    self.namespace[names.other_brief_front_name(self._versions - 1)] = _no_front
+                for front, other in self._front_names(self._versions - 1):
+                    self.namespace[front] = (never, None, None)
+                    self.namespace[other] = _no_front
+                if self.signature.takes_out:
+                    self.namespace[names.into_name(self._versions - 1)] = self.namespace[names.SLOW.text]
+
+    def _front_names(self, version: int) -> list[tuple[str, str]]:
+        """The globals with the first guard and with what finds others: of all calls, without scales, with ``out=``."""
+        found = [(names.front_name(version), names.other_front_name(version))]
+        if self.signature.scales:
+            found.append((names.brief_front_name(version), names.other_brief_front_name(version)))
+        if self.signature.takes_out:
+            found.append((names.into_front_name(version), names.other_into_front_name(version)))
+        return found
+
+    def _first_into(self, version: int, state: OpState, /, *tensors: Any, **options: Any) -> Any:
+        """Write the code of calls with ``out=``, which few ops get, and run it."""
+        name = names.into_name(version)
+        with self._lock:
+            if self._versions == version and isinstance(self.namespace[name], functools.partial):
+                source = codegen.into_source(self.signature, state.features, state.ambient, version)
+                made = codegen.compile_function(name, source, self.namespace)
+                self._codes.append(weakref.ref(made.__code__))
+        return self.namespace[name](*tensors, **options)
 
     def names_in_use(self) -> frozenset[str]:
         """The globals that the call path reads, and those of replaced code that a thread may still be running."""
@@ -202,24 +226,24 @@ class Op:
         """Start an empty plan table, with no guards."""
         assert self.on_miss is not None
         self.table = PlanTable(self.state, self.on_miss)
-        version, signature = self._versions, self.signature
-        self._fronts = [self._no_fronts(names.front_name(version), names.other_front_name(version), signature)]
-        if signature.scales:
-            brief = codegen.without_scales(signature)
-            of_brief = names.brief_front_name(version), names.other_brief_front_name(version)
-            self._fronts.append(self._no_fronts(*of_brief, brief))
-
-    def _no_fronts(self, name: str, other: str, signature: Signature) -> list["FrontEntry"]:
-        """Start with no guards for calls with these tensors; returns the list that they will be in."""
-        fronts: list[FrontEntry] = []
-        self.namespace[other] = functools.partial(self._other_front, name, self.table, fronts, signature)
-        self.namespace[name] = (never, None, None)
-        return fronts
+        self._fronts: list[list[FrontEntry]] = []
+        for name, other in self._front_names(self._versions):
+            brief = name == names.brief_front_name(self._versions)
+            signature = codegen.without_scales(self.signature) if brief else self.signature
+            written = len(signature.outputs) if name == names.into_front_name(self._versions) else 0
+            fronts: list[FrontEntry] = []
+            self._fronts.append(fronts)
+            find = functools.partial(self._other_front, name, self.table, fronts, signature, written)
+            self.namespace[other] = find
+            self.namespace[name] = (never, None, None)
 
     def _other_front(
-        self, name: str, table: PlanTable, fronts: list["FrontEntry"], signature: Signature, /, *tensors: Any
-    ) -> "Front | Recording | None":
+        self, name: str, table: PlanTable, fronts: list["FrontEntry"], signature: Signature, written: int, /,
+        *tensors: Any,
+    ) -> "Front | Recording | None":  # fmt: skip
         """The plans for tensors that the first guard does not match: those behind another guard, or behind a new one.
+
+        The last ``written`` tensors are those given as ``out=``.
 
         Returns:
             None where the call is not plain: a subclass, a functorch level, a wrong argument, or a gradient due that is
@@ -229,11 +253,18 @@ class Op:
         entry = next((e for e in tuple(fronts) if e[0](*tensors) and e[1] in (None, enabled)), None)
         if entry is None:
             given = tuple(t for t in tensors if not any(t is absent for absent in self.absent.values()))
-            if not is_plain(given) or not self._ranks_fit(signature, tensors):
+            arguments, into = tensors[: len(tensors) - written], tensors[len(tensors) - written :]
+            if not is_plain(given) or not self._ranks_fit(signature, arguments):
                 return None
+            if any(one is argument for one in into for argument in arguments):
+                return None  # a guard knows no tensor twice, and the result has to be copied anyway
             tracked = any(t.requires_grad for t in given)
             runs: Front | Recording = Front(table)
-            if tracked and enabled:
+            if written:
+                if self.writer is None or (tracked and enabled):
+                    return None
+                runs = Into(table, self.writer)
+            elif tracked and enabled:
                 by_name = {**self.absent, **{t.name: x for t, x in zip(signature.tensors, tensors, strict=True)}}
                 every = tuple(by_name[t.name] for t in self.signature.tensors)
                 recorded = None if self.recorder is None else self.recorder(self, every)

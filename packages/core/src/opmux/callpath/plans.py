@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from opmux.callpath.op import OpState
@@ -81,8 +81,11 @@ class Front(dict[Any, Callable[..., Any]]):
         found = self._forced.get(backend)
         if found is None:
             make_room(self._forced, self.NAMES)
-            found = self._forced[backend] = Front(self.table, backend)
+            found = self._forced[backend] = self._of(backend)
         return found
+
+    def _of(self, backend: str) -> "Front":
+        return Front(self.table, backend)
 
     def __missing__(self, key: Any) -> Callable[..., Any]:
         return functools.partial(self._through_table, key)
@@ -101,18 +104,57 @@ class Front(dict[Any, Callable[..., Any]]):
             front.forget(full)
 
     def _through_table(self, key: Any, /, *tensors: Any, **options: Any) -> Any:
-        full: Any = self.table.state.key_of(*tensors, **options)
-        if self.backend is not None:
-            full = Forced(self.backend, full)
+        full = self._full_key(tensors, options)
         result = self.table[full](*tensors, **options)
         plan, run = self.table.plan_of(full), self.table.get(full)
         if plan is not None and run is not None:
-            make_room(self, PlanTable.LIMIT)
-            make_room(self._plans, PlanTable.LIMIT)
-            make_room(self._keys, PlanTable.LIMIT)
-            self._plans[full], self._keys[key] = plan, full
-            self[key] = run
+            self._keep(key, full, plan, run)
         return result
+
+    def _full_key(self, tensors: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The key of the table."""
+        full: Any = self.table.state.key_of(*tensors, **options)
+        return full if self.backend is None else Forced(self.backend, full)
+
+    def _keep(self, key: Any, full: Any, plan: Any, run: Callable[..., Any]) -> None:
+        make_room(self, PlanTable.LIMIT)
+        make_room(self._plans, PlanTable.LIMIT)
+        make_room(self._keys, PlanTable.LIMIT)
+        self._plans[full], self._keys[key] = plan, full
+        self[key] = run
+
+
+class Writer(NamedTuple):
+    """How results come into the tensors given as ``out=``.
+
+    Attributes:
+        first: checks these tensors in full and writes into them; called with the table, its key, the tensors, the
+            options, and ``out``.
+        made: from an op, a plan and the plan's callable, a callable that takes ``out=`` too and returns it.
+    """
+
+    first: Callable[..., Any]
+    made: Callable[..., Callable[..., Any]]
+
+
+class Into(Front):
+    """The plans of calls with ``out=`` behind one guard, which knows the tensors to be written too."""
+
+    def __init__(self, table: PlanTable, writer: Writer, backend: str | None = None) -> None:
+        super().__init__(table, backend)
+        self._writer = writer
+
+    def _of(self, backend: str) -> "Into":
+        return Into(self.table, self._writer, backend)
+
+    def _through_table(self, key: Any, /, *tensors: Any, **options: Any) -> Any:
+        out = options.pop("out")
+        full = self._full_key(tensors, options)
+        self._writer.first(self.table, full, tensors, options, out)
+        plan, run = self.table.plan_of(full), self.table.get(full)
+        if plan is not None and run is not None:
+            self._keep(key, full, plan, self._writer.made(self.state.op, plan, run))
+        return out
 
 
 class Recording(dict[Any, Callable[..., Any]]):

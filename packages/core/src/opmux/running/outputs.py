@@ -1,19 +1,21 @@
 """``out=``: checking the tensors that the caller provides for the results, and writing into them."""
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from opmux.callpath import codegen
 from opmux.callpath.op import Op
-from opmux.callpath.plans import PlanTable
+from opmux.callpath.plans import PlanTable, Writer
 from opmux.errors import InvalidArgument, invalid
 from opmux.running.targets import Plan, bump_version
 from opmux.signatures import memory
 from opmux.signatures.outputs import forms, shares_memory
-from opmux.signatures.validation import describe
+from opmux.signatures.validation import check_call, describe
 
 
 def check_out(
@@ -57,6 +59,33 @@ def check_out(
     for first, second in itertools.combinations(outs, 2):
         if memory.has_memory(first) and memory.has_memory(second) and memory.overlap(first, second):
             raise invalid(op.name, "out", "tensors of their own", "two in one memory", "pass tensors that share none")
+
+
+def write_first(table: PlanTable, key: Any, tensors: tuple[Any, ...], options: Mapping[str, Any], out: Any) -> None:
+    """Check a call with ``out=`` in full and run it: what follows behind the same guard is held to shapes and memory.
+
+    Raises:
+        InvalidArgument: where an argument or ``out`` does not fit.
+    """
+    op = table.state.op
+    named = op.names(tensors)
+    dims, normal = check_call(op.signature, named, options)
+    check_out(op, out, named, dims, normal)
+    run_into(table, key, tensors, normal, out)
+
+
+def writing(op: Op, plan: Plan, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A plan's callable that takes ``out=`` and returns it; no argument may share its memory."""
+    made: Callable[..., Any] = _writer(op, plan.implementation.takes_out)(run)
+    return made
+
+
+@functools.cache
+def _writer(op: Op, takes_out: bool) -> Callable[..., Any]:
+    return codegen.make_writer(op.signature, takes_out, bump_version)
+
+
+WRITER = Writer(write_first, writing)
 
 
 def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:

@@ -37,6 +37,7 @@ def separate(written: tuple[Any, ...], read: tuple[Any, ...]) -> bool:
     Every tensor satisfies `has_memory`; None stands for an absent one.
     """
     spans: list[tuple[Tensor, int, int]] = []
+    last = 0
     for tensor in written:
         begin = tensor.data_ptr()
         if tensor.is_contiguous():
@@ -50,10 +51,13 @@ def separate(written: tuple[Any, ...], read: tuple[Any, ...]) -> bool:
             if begin < stop and start < end and overlap(tensor, other):
                 return False
         spans.append((tensor, begin, end))
+        last = max(last, end)
     for tensor in read:
         if tensor is None:
             continue
         begin = tensor.data_ptr()
+        if begin >= last:  # strides are not negative: all of it lies behind what is written
+            continue
         if tensor.is_contiguous():
             end = begin + tensor.nbytes
         else:

@@ -78,17 +78,12 @@ def schema(signature: Signature, out: bool = False) -> str:
     ] + ["str? backend=None"]
     name, returned = signature.name, ", ".join("Tensor" for _ in signature.outputs)
     if out:
-        name, keyword = f"{name}.out", keyword + [f"Tensor({next(alias)}!) {n}" for n in out_names(signature)]
+        name, keyword = f"{name}.out", keyword + [f"Tensor({next(alias)}!) {n}" for n in names.results(signature)]
     if out or signature.mutates:
         returned = "()"
     elif len(signature.outputs) > 1:
         returned = f"({returned})"
     return f"{name}({', '.join([*parts, '*', *keyword])}) -> {returned}"
-
-
-def out_names(signature: Signature) -> list[str]:
-    """The names of the tensors that the ``.out`` overload writes."""
-    return ["out"] if len(signature.outputs) == 1 else [f"out_{o.name}" for o in signature.outputs]
 
 
 Handler = Callable[[tuple[Any, ...], dict[str, Any], str | None, Any], Any]
@@ -113,7 +108,7 @@ def gathering(signature: Signature, handler: Handler, out: bool = False) -> Call
 
 def gathering_source(signature: Signature, out: bool) -> str:
     """The source of the function that `gathering` makes."""
-    outs = out_names(signature) if out else []
+    outs = names.results(signature) if out else []
     tensors = "".join(f"{t.name}, " for t in signature.tensors)
     options = ", ".join(
         f"{o.name!r}: {'tuple(' + o.name + ')' if o.kind in ('ints', 'bools') else o.name}" for o in signature.options
@@ -131,7 +126,9 @@ def call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
     packet = getattr(torch.ops.opmux, op.name)
     if out is None:
         return packet.default(*tensors, **options, backend=backend)
-    packet.out(*tensors, **options, backend=backend, **dict(zip(out_names(op.signature), _several(out), strict=True)))
+    packet.out(
+        *tensors, **options, backend=backend, **dict(zip(names.results(op.signature), _several(out), strict=True))
+    )
     return out
 
 
