@@ -106,7 +106,7 @@ def _record(
 _BF16: tuple[Constraint, ...] = (Dtype("x", "bfloat16"), MultipleOf("k", 8))
 _LINEAR = (
     *_BF16,
-    AnyOf(Dtype("out_dtype", "bfloat16"), Absent("bias")),  # no GPU has added a bias to a float32 result
+    AnyOf(Dtype("out_dtype", "bfloat16"), Absent("bias")),  # with both, the kernel for few rows has not run on a GPU
     AtMost("tokens", MOST_ROWS),
     UnitStride("bias"),
 )
