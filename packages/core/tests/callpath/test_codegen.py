@@ -12,7 +12,7 @@ from planted import W, X
 from torch import Tensor
 
 import opmux
-from opmux.callpath import codegen
+from opmux.callpath import codegen, wrappers
 from opmux.declared.features import Feature
 from opmux.dtypes import Real
 from opmux.errors import InvalidArgument
@@ -189,10 +189,10 @@ def test_bound_fixes_the_options():
         return tensors, options
 
     retry = (LookupError, lambda run, *tensors, **options: "again")
-    bound = codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset(), retry)
+    bound = wrappers.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset(), retry)
     assert bound(1, 2) == ((1, 2, None), {"scale": 2.0})
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'bias'"):
-        codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset({"bias"}), retry)(1, 2)
+        wrappers.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset({"bias"}), retry)(1, 2)
 
 
 def test_bound_runs_again_what_lacks_a_build():
@@ -200,7 +200,7 @@ def test_bound_runs_again_what_lacks_a_build():
         raise LookupError
 
     retry = (LookupError, lambda run, *tensors, **options: (run, tensors, options))
-    bound = codegen.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset(), retry)
+    bound = wrappers.make_bound(SIGNATURE, run, {"scale": 2.0}, frozenset(), retry)
     assert bound(1, 2) == (run, (1, 2, None), {"scale": 2.0})
 
 
@@ -212,12 +212,12 @@ def test_a_wrapper_passes_the_config_and_bumps_what_was_written():
         return "result"
 
     options = {"causal": True, "window": (1, 2), "mode": "b", "scale": 2.0}
-    run = codegen.make_wrapper(SIGNATURE, True, bumped.append)(target, "config")
+    run = wrappers.make_wrapper(SIGNATURE, True, bumped.append)(target, "config")
     assert run(1, 2, 3, **options) == "result"
     assert (seen.pop(), bumped) == (((1, 2, 3), {**options, "config": "config"}), [])
 
     signature = opmux.add_rms_norm_.op.signature
-    run = codegen.make_wrapper(signature, False, bumped.append)(target, None)
+    run = wrappers.make_wrapper(signature, False, bumped.append)(target, None)
     assert run(1, 2, 3, eps=0.5, weight_offset=0.0) is None
     assert (seen.pop(), bumped) == (((1, 2, 3), {"eps": 0.5, "weight_offset": 0.0}), [1, 2])
 

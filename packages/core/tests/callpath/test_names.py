@@ -15,7 +15,7 @@ from torch import Tensor
 
 import opmux
 from opmux import plugin as p
-from opmux.callpath import codegen, names
+from opmux.callpath import codegen, comparisons, names, wrappers
 from opmux.callpath import op as op_module
 from opmux.callpath.op import OPS, Op
 from opmux.declared import constraints, features, functions, memory_constraints
@@ -26,7 +26,7 @@ from opmux.plugin import define_op
 from opmux.signatures.signature import read_signature
 from opmux.torch_bridge import flops, torch_library
 
-WRITERS = (codegen, features, constraints, memory_constraints, torch_library, flops)
+WRITERS = (codegen, comparisons, wrappers, features, constraints, memory_constraints, torch_library, flops)
 RETRY = (BuildDeferred, lambda run, *tensors, **options: None)
 TABLE = {n.text for group in (names.SHARED, names.GIVEN, names.WRITTEN, names.ENCLOSED) for n in group}
 
@@ -47,9 +47,11 @@ def enclosed(op: Op) -> list[CodeType]:
 
     torch_library.gathering(signature, handler)(*signature.tensors, **{o.name: () for o in signature.options})
     return [
-        codegen.make_bound(signature, run, {o.name: o.default for o in signature.options}, frozenset(), RETRY).__code__,
-        codegen.make_wrapper(signature, True, run).__code__,
-        *(codegen.make_writer(signature, takes, run).__code__ for takes in (True, False) if signature.takes_out),
+        wrappers.make_bound(
+            signature, run, {o.name: o.default for o in signature.options}, frozenset(), RETRY
+        ).__code__,
+        wrappers.make_wrapper(signature, True, run).__code__,
+        *(wrappers.make_writer(signature, takes, run).__code__ for takes in (True, False) if signature.takes_out),
         flops.formula(op).__code__,
         *handled,
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.callpath import codegen
+from opmux.callpath import wrappers
 from opmux.callpath.op import Op
 from opmux.callpath.plans import Forced, PlanTable
 from opmux.errors import BuildDeferred, CaptureRefused, InvalidArgument
@@ -65,7 +65,7 @@ def bind(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
     present = frozenset(name for name, tensor in attempt.call.tensors.items() if tensor is not None)
     run = plan(attempt, awaits=False).run
     retry = (BuildDeferred, background.run_and_build)
-    bound: Callable[..., Any] = codegen.make_bound(op.signature, run, dict(attempt.call.options), present, retry)
+    bound: Callable[..., Any] = wrappers.make_bound(op.signature, run, dict(attempt.call.options), present, retry)
     return bound
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux.callpath import codegen
+from opmux.callpath import wrappers
 from opmux.callpath.op import Op
 from opmux.callpath.plans import PlanTable, Writer
 from opmux.errors import InvalidArgument, invalid
@@ -82,7 +82,7 @@ def writing(op: Op, plan: Plan, run: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _writer(op: Op, takes_out: bool) -> Callable[..., Any]:
-    return codegen.make_writer(op.signature, takes_out, bump_version)
+    return wrappers.make_writer(op.signature, takes_out, bump_version)
 
 
 WRITER = Writer(write_first, writing)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from opmux.arch import Arch
-from opmux.callpath import codegen
+from opmux.callpath import wrappers
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
 from opmux.declared.configs import make_config
@@ -221,7 +221,7 @@ def _refusing_capture(op: Op, implementation: Implementation, run: Callable[...,
 @functools.cache
 def _wrapper(op: Op, configured: bool) -> Callable[..., Any]:
     """Generated for the op: collecting arguments and passing them on would cost 0.5 us per call."""
-    return codegen.make_wrapper(op.signature, configured, bump_version)
+    return wrappers.make_wrapper(op.signature, configured, bump_version)
 
 
 def bump_version(tensor: Tensor) -> None:
