@@ -1,7 +1,8 @@
 """What `.ci/memcheck` has compute-sanitizer watch: ``OP`` runs cases of it, ``--kernels`` names kernels that never ran.
 
-Environment: ``PROFILES``, of each of which ``MOST`` cases are taken at even distances, none after three quarters of
-``SECONDS_EACH``; ``OUT``, where ``kernels.txt`` has the names of the kernels that were launched.
+Environment: ``PROFILES``, of each of which ``MOST`` cases are taken at even distances, and all of long sequences, whose
+kernels join parts; none after three quarters of ``SECONDS_EACH``. ``OUT``, where ``kernels.txt`` has the names of the
+kernels that were launched.
 """
 
 import os
@@ -14,6 +15,7 @@ import torch
 
 from opmux.arch import arch_of
 from opmux.testing import cases_of, run_case
+from opmux.testing.sequences import LONG
 from opmux_triton import launch as launching
 from opmux_triton.aot.jobs import enumerate_jobs
 
@@ -39,7 +41,8 @@ def run(op: str) -> bool:
     last = time.monotonic() + 0.75 * float(os.environ["SECONDS_EACH"])
     for profile in os.environ["PROFILES"].split():
         cases = [c for c in cases_of(op, profile, gpu=True) if c.probe == "values"]
-        for case in cases[:: max(1, len(cases) // most)]:
+        step = max(1, len(cases) // most)
+        for case in [c for place, c in enumerate(cases) if place % step == 0 or c.data == LONG]:
             if time.monotonic() > last:
                 status.append("not taken")
                 continue
