@@ -32,6 +32,9 @@ def test_guards_tell_apart_what_a_plan_may_not_share():
         same = make((X, W))
         assert same(torch.randn(9, 3), torch.randn(5))
         others = [X.double(), X[0], X.to("meta"), X.clone().requires_grad_(), torch.nn.Parameter(X)]
+        with torch.inference_mode():
+            others.append(X.clone())
+        others.append(torch.randn(4, 8, dtype=torch.complex64).conj().imag)
         assert not any(same(x, W) for x in others)
         with torch.autocast("cpu"):
             assert not same(X, W)

@@ -97,6 +97,22 @@ def test_a_ready_backend_runs_until_the_best_one_is_built(tmp_path: Path, messag
     assert messages.messages[-1] == "rms_norm: a is built, and runs from now on"
 
 
+def ones_into(x: torch.Tensor, *arguments: Any, out: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+    return torch.ones_like(x) if out is None else out.fill_(1)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_tensor_to_write_into_gets_the_result_of_the_change(tmp_path: Path, calls: int) -> None:
+    best, other = implementation(slow(tmp_path), priority=90), implementation(ones_into, priority=50, takes_out=True)
+    with backends(a=best, b=other):
+        assert value() == 1
+        assert [value(X, W, out=torch.zeros(4, 8)) for _ in range(calls)] == [1] * calls
+        (tmp_path / "go").touch()
+        until(lambda: finished(tmp_path))
+        outs = [torch.zeros(4, 8) for _ in range(2)]
+        assert [value(X, W, out=out) for out in outs] == [2, 2]
+
+
 def test_without_the_policy_the_call_builds(tmp_path: Path) -> None:
     opmux.policy.build("wait")
     with backends(a=implementation(slow(tmp_path), priority=90)):

@@ -79,6 +79,95 @@ REFUSED = [
 ]
 
 
+def in_inference_mode():
+    with torch.inference_mode():
+        return torch.empty(4, 8)
+
+
+UNWRITABLE = {
+    "negated": (
+        torch.zeros(4, 8, dtype=torch.complex64).conj().imag,
+        "a tensor that can be written, got a negated view; make it with torch.empty",
+    ),
+    "inference": (
+        in_inference_mode(),
+        "a tensor that can be written, got one of inference mode, which is off; "
+        "make it outside of inference mode, or call under torch.inference_mode()",
+    ),
+    "sparse": (
+        torch.zeros(4, 8).to_sparse(),
+        "a strided tensor, got layout torch.sparse_coo; make it with torch.empty",
+    ),
+    "nested": (
+        torch.nested.nested_tensor([torch.zeros(8), torch.zeros(8)], layout=torch.jagged),
+        "a strided tensor, got a nested tensor; make it with torch.empty",
+    ),
+}
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["native guard", "python guard"])
+@pytest.mark.parametrize("name", UNWRITABLE)
+def test_what_cannot_be_written_is_refused_and_blames_no_backend(name, twice):
+    wrong, message = UNWRITABLE[name]
+    x = X if twice else X.clone()
+    for _ in range(2):
+        opmux.add_rms_norm(X, x, W, out=(torch.empty(4, 8), torch.empty(4, 8)))
+        with pytest.raises(InvalidArgument) as caught:
+            opmux.add_rms_norm(X, x, W, out=(torch.empty(4, 8), wrong))
+        assert str(caught.value) == f"add_rms_norm: `out[residual_out]` expected {message}"
+    assert opmux.quarantined() == ()
+
+
+def test_a_tensor_made_in_inference_mode_is_written_there():
+    out = in_inference_mode()
+    with torch.inference_mode():
+        for _ in range(2):
+            assert torch.equal(opmux.rms_norm(X, W, out=out.zero_()), WANTED)
+
+
+def test_memory_of_another_library_overlaps_although_storages_differ():
+    def rows(x, weight, *, eps, weight_offset, out=None):
+        out = torch.empty_like(x) if out is None else out
+        for place in range(len(x)):
+            out[place] = x[place] * 2
+        return out
+
+    array = torch.arange(48.0).numpy()
+    x, out = (torch.from_numpy(part).view(4, 8) for part in (array[:32], array[8:40]))
+    expected = x * 2
+    with backends(a=implementation(rows, takes_out=True)):
+        opmux.rms_norm(X, W, out=torch.empty(4, 8))
+        assert torch.equal(opmux.rms_norm(x, W, out=out), expected)
+
+
+class Watched(torch.Tensor):
+    """A tensor that shows the ops which it meets, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner, self.met = inner, []
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        options = options or {}
+        for value in (*arguments, *options.values()):
+            if isinstance(value, cls):
+                value.met.append(str(function))
+        opened = {name: value.inner if isinstance(value, cls) else value for name, value in options.items()}
+        return function(*arguments, **opened)
+
+
+def test_a_tensor_subclass_that_is_only_written_sees_the_op():
+    for _ in range(2):
+        out = Watched(torch.empty(4, 8))
+        assert opmux.rms_norm(X, W, out=out) is out
+        assert out.met == ["opmux.rms_norm.out"]
+        assert torch.equal(out.inner, WANTED)
+
+
 def test_slices_of_one_buffer_are_tensors_of_their_own():
     opmux.add_rms_norm(X, X, W, out=(BUFFER[0], BUFFER[1]))
     assert torch.equal(BUFFER[1], X + X)

@@ -1,10 +1,10 @@
 """Guards: one native call that tells whether tensors are like those that a plan was made for.
 
-"Like" means: the same classes, dtypes, devices, ranks and layouts, no gradient due, and the same state of torch's
-dispatcher: autocast, inference mode, functorch levels. torch's own compiler makes the same check before it runs
-compiled code, with a native object (`torch._C._dynamo.guards.TensorGuards`); in Python the check costs four times as
-much. That object is not public, so it is tested once. A Python guard takes its place where it does not answer as
-expected, and where one tensor is given twice, which the native guard never accepts.
+"Like" means: the same classes, dtypes, devices, ranks and layouts, negated views or not, no gradient due, and the same
+state of torch's dispatcher: autocast, inference mode, functorch levels. torch's own compiler makes the same check
+before it runs compiled code, with a native object (`torch._C._dynamo.guards.TensorGuards`); in Python the check costs
+four times as much. That object is not public, so it is tested once. A Python guard takes its place where it does not
+answer as expected, and where one tensor is given twice, which the native guard never accepts.
 
 A guard made while gradients were off does not notice that they are on again, since it compares only ``requires_grad``.
 Where a tensor requires a gradient, the caller checks the grad mode as well.
@@ -82,9 +82,12 @@ def _try_native() -> bool:
             same(x, torch.nn.Parameter(weight.clone(), requires_grad=False)),
             same(x.to("meta"), weight),
             same(x.to_sparse(), weight),
+            same(torch._neg_view(x), weight),
         ]
         with torch.inference_mode():
             different.append(same(x, weight))
+            made = x.clone()
+        different.append(same(made, weight))
         with torch.autocast("cpu"):
             different.append(same(x, weight))
     except (AttributeError, TypeError, ImportError, RuntimeError):
@@ -103,7 +106,8 @@ def _ambient() -> tuple[Any, ...]:
 def _facts(tensor: Any, exact: bool) -> tuple[Any, ...]:
     due = torch.is_grad_enabled() and tensor.requires_grad
     form = (tensor.shape, tensor.stride()) if exact else tensor.dim()
-    return tensor.__class__, tensor.dtype, tensor.device, form, tensor.layout, due
+    state = due, tensor.is_neg(), tensor.is_inference()
+    return tensor.__class__, tensor.dtype, tensor.device, form, tensor.layout, *state
 
 
 def _in_python(tensors: Sequence[Tensor], exact: bool = False) -> Guard:

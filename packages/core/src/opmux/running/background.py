@@ -20,6 +20,7 @@ from opmux.errors import BuildFailed
 from opmux.running import modes
 from opmux.running.attempt import Attempt
 from opmux.running.build_process import Build, Job, helper
+from opmux.signatures.outputs import copy_into
 
 logger = logging.getLogger("opmux")
 
@@ -147,14 +148,17 @@ def is_awaited_by_another(attempt: Attempt, implementation: Implementation, buil
 def until_built(op: Op, table: PlanTable, key: Any, run: Callable[..., Any], name: str, job: Job) -> Callable[..., Any]:
     """The callable of a plan that runs while a better implementation, ``name``, is being built."""
 
-    def meanwhile(*tensors: Any, **options: Any) -> Any:
+    def meanwhile(*tensors: Any, out: Any = None, **options: Any) -> Any:
         if (job.finished or not builds_deferred()) and not modes.capturing():
             op.forget_plan(key)
             table.pop(key, None)  # also where this table has been replaced, and a thread finishes on it
             if job.finished and job.problem is None:
                 logger.info("%s: %s is built, and runs from now on", op.name, name)
-            return table[key](*tensors, **options)
-        return run(*tensors, **options)
+            results = table[key](*tensors, **options)
+            if out is not None:  # a plan is made, and first run, without it
+                copy_into(out, results)
+            return results
+        return run(*tensors, **options) if out is None else run(*tensors, **options, out=out)
 
     return meanwhile
 

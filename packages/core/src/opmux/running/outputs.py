@@ -14,14 +14,14 @@ from opmux.callpath.plans import PlanTable, Writer
 from opmux.errors import InvalidArgument, invalid
 from opmux.running.targets import Plan, bump_version
 from opmux.signatures import memory
-from opmux.signatures.outputs import forms, shares_memory
+from opmux.signatures.outputs import copy_into, forms, shares_memory
 from opmux.signatures.validation import check_call, describe
 
 
 def check_out(
     op: Op, out: Any, tensors: Mapping[str, Any], dims: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    """Check number, shapes, dtypes and device of ``out=`` against the outputs; any strides are allowed.
+    """Check number, shapes, dtypes, device and memory of ``out=`` against the outputs; any strides are allowed.
 
     Raises:
         InvalidArgument: where it does not fit.
@@ -40,11 +40,21 @@ def check_out(
         label = "out" if len(wanted) == 1 else f"out[{form.name}]"
         if not isinstance(value, Tensor):
             raise invalid(op.name, label, str(form), describe(value), "pass a tensor")
+        if value.is_nested or value.layout is not torch.strided:
+            layout = "a nested tensor" if value.is_nested else f"layout {value.layout}"
+            raise invalid(op.name, label, "a strided tensor", layout, "make it with torch.empty")
         if not form.fits(value):
             raise InvalidArgument(
                 f"{op.name}: `{label}` expected {form}, got {describe(value)} on {value.device}; "
                 "make it with torch.empty of that shape, dtype and device"
             )
+        if value.is_neg():  # a target writes into memory, which holds the values with the other sign
+            raise invalid(op.name, label, "a tensor that can be written", "a negated view", "make it with torch.empty")
+        if value.is_inference() and not torch.is_inference_mode_enabled():
+            raise invalid(
+                op.name, label, "a tensor that can be written", "one of inference mode, which is off",
+                "make it outside of inference mode, or call under torch.inference_mode()",
+            )  # fmt: skip
         if memory.has_memory(value) and memory.overlaps_itself(value):
             raise InvalidArgument(
                 f"{op.name}: `{label}` expected a tensor whose elements do not overlap, got strides "
@@ -91,7 +101,7 @@ WRITER = Writer(write_first, writing)
 def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
     """Write the results into the caller's tensors: by the target itself where it takes ``out``, else by a copy."""
     outs = out if isinstance(out, (tuple, list)) else (out,)
-    aliased = any(shares_memory(o, t) for o in outs for t in tensors if t is not None)
+    aliased = any(_aliases(o, t) for o in outs for t in tensors if t is not None)
     plan: Plan | None = table.plans.get(key)
     run = table.get(key)
     if run is not None and plan is not None and plan.implementation.takes_out and not aliased:
@@ -99,7 +109,12 @@ def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mappin
         for target in outs:
             bump_version(target)
         return out
-    results = table[key](*tensors, **options)
-    for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
-        target.copy_(result)
+    copy_into(out, table[key](*tensors, **options))
     return out
+
+
+def _aliases(out: Any, argument: Any) -> bool:
+    """Whether two tensors lie in one storage, or in storages that overlap, as those of arrays of another library do."""
+    if shares_memory(out, argument):
+        return True
+    return memory.has_memory(out) and memory.has_memory(argument) and memory.overlap(out, argument)

@@ -129,6 +129,13 @@ def faults_of(expected: Sequence[Form], given: Sequence[Any], tensors: Mapping[s
             taken[form.name] = value
 
 
+def copy_into(out: Any, results: Any) -> None:
+    """Copy what a target returned into the tensors that were given as ``out=``."""
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
+        target.copy_(result)
+
+
 def shares_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors lie in one storage."""
     first, second = a.untyped_storage(), b.untyped_storage()

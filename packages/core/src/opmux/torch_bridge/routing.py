@@ -26,7 +26,8 @@ def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: 
     """
     loading.ensure_loaded()
     tensors = _without_negation(op, tensors)
-    registered = torch_library.is_needed(tensors)
+    outs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
+    registered = torch_library.is_needed((*tensors, *outs))
     if registered:
         flops.count_where_counted()
     elif profiler._is_profiler_enabled:  # the dispatcher itself shows registered ops
