@@ -3,6 +3,7 @@
 import pytest
 import torch
 from planted import W, X
+from torch._vmap_internals import _vmap
 
 import opmux
 from opmux.callpath import guards
@@ -36,6 +37,9 @@ def test_guards_tell_apart_what_a_plan_may_not_share():
             others.append(X.clone())
         others.append(torch.randn(4, 8, dtype=torch.complex64).conj().imag)
         assert not any(same(x, W) for x in others)
+        batched = []
+        _vmap(lambda x: batched.append(same(x, W)) or x)(torch.randn(3, 4, 8))  # noqa: B023 - called at once
+        assert batched == [False]
         with torch.autocast("cpu"):
             assert not same(X, W)
         with torch.no_grad():

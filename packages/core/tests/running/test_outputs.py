@@ -4,6 +4,7 @@ import pytest
 import torch
 from backends import backends, implementation
 from planted import WANTED, W, X
+from torch.autograd import forward_ad
 
 import opmux
 from opmux.errors import BackendFault, GradientRefused, InvalidArgument, UnknownBackend
@@ -116,6 +117,18 @@ def test_what_cannot_be_written_is_refused_and_blames_no_backend(name, twice):
             opmux.add_rms_norm(X, x, W, out=(torch.empty(4, 8), wrong))
         assert str(caught.value) == f"add_rms_norm: `out[residual_out]` expected {message}"
     assert opmux.quarantined() == ()
+
+
+# torch's own forward-mode AD compiles its decompositions with torch.jit.script, which warns.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_a_tensor_with_a_tangent_is_refused_as_an_argument_is():
+    with backends(a=implementation(writes, takes_out=True)), forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.empty(4, 8), torch.ones(4, 8))
+        for _ in range(2):
+            opmux.rms_norm(X, W, out=torch.empty(4, 8))
+            with pytest.raises(GradientRefused, match=r"^rms_norm: forward-mode gradients .* are not supported; use"):
+                opmux.rms_norm(X, W, out=dual)
+        assert opmux.quarantined() == ()
 
 
 def test_a_tensor_made_in_inference_mode_is_written_there():

@@ -1,6 +1,6 @@
 """Guards: one native call that tells whether tensors are like those that a plan was made for.
 
-"Like" means: the same classes, dtypes, devices, ranks and layouts, negated views or not, no gradient due, and the same
+"Like" means: the same classes, dtypes, devices, ranks, layouts and dispatch keys, no gradient due, and the same
 state of torch's dispatcher: autocast, inference mode, functorch levels. torch's own compiler makes the same check
 before it runs compiled code, with a native object (`torch._C._dynamo.guards.TensorGuards`); in Python the check costs
 four times as much. That object is not public, so it is tested once. A Python guard takes its place where it does not
@@ -106,8 +106,8 @@ def _ambient() -> tuple[Any, ...]:
 def _facts(tensor: Any, exact: bool) -> tuple[Any, ...]:
     due = torch.is_grad_enabled() and tensor.requires_grad
     form = (tensor.shape, tensor.stride()) if exact else tensor.dim()
-    state = due, tensor.is_neg(), tensor.is_inference()
-    return tensor.__class__, tensor.dtype, tensor.device, form, tensor.layout, *state
+    keys = torch._C._dispatch_keys(tensor).raw_repr()  # a negated view has one, a batched tensor, one of inference mode
+    return tensor.__class__, tensor.dtype, tensor.device, form, tensor.layout, due, keys
 
 
 def _in_python(tensors: Sequence[Tensor], exact: bool = False) -> Guard:
