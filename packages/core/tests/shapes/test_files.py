@@ -41,6 +41,16 @@ def test_points_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("given", "meant"), [("bf16", {}), ("f32", {"out_dtype": torch.float32})])
+def test_the_dtype_that_a_result_has_anyway_is_no_option_of_a_shape(tmp_path: Path, given: str, meant: dict) -> None:
+    shape = {
+        "op": "linear", "dtypes": {"x": "bf16", "w": "bf16"}, "dims": {"tokens": 4, "k": 8, "n": 8},
+        "options": {"out_dtype": given},
+    }  # fmt: skip
+    (point,) = read_shapes(written(tmp_path, json.dumps([shape])))
+    assert point.options == meant
+
+
 REFUSED = [
     ("", "1: expected a JSON list of shapes, as [{"),
     ('{"op": "rms_norm"}', "1: expected a JSON list of shapes, as [{"),

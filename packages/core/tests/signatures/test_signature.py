@@ -153,6 +153,14 @@ def test_an_option_chooses_the_dtype_of_an_output(dtype, asked, found):
     assert made.output_dtypes(tensors, {"kept": asked, "eps": 1.0}) == (found,)
 
 
+def test_the_dtype_that_an_output_has_anyway_is_not_chosen():
+    made = read(choosing, out_dtype={"out": Chosen("kept", "x")})
+    dtypes = {"x": torch.bfloat16}
+    assert made.settled({"kept": torch.bfloat16, "eps": None}, dtypes) == {"eps": None}
+    assert made.settled({"kept": None}, dtypes) == {}
+    assert made.settled({"kept": torch.float32}, dtypes) == {"kept": torch.float32}
+
+
 NO_CHOICE = "chooses the dtype of an output, so it must be an option `torch.dtype | None = None`"
 
 

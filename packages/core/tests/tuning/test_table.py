@@ -272,6 +272,13 @@ def test_dtypes_must_be_equal() -> None:
     assert taken(table, Call(single.signature, single.arch, halves, single.options, single.dims)) is None
 
 
+@pytest.mark.parametrize("named", [{}, {"out_dtype": None}, {"out_dtype": torch.float32}], ids=str)
+def test_the_dtype_that_a_result_has_anyway_is_that_of_calls_which_name_none(named: dict[str, Any]) -> None:
+    dims = {"tokens": 4, "k": 8, "n": 8}
+    table = in_force(OPS["linear"], [[record("linear", dims, 1, options=named)]])
+    assert taken(table, call("linear", dims)) == 1
+
+
 def test_buffers_are_not_matched() -> None:
     dims = {
         "tokens": 4, "kv_heads": 2, "head_dim": 8, "value_dim": 8, "pages": 64, "page_size": 16,

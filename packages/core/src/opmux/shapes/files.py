@@ -151,8 +151,8 @@ def point_of(value: Any) -> Point:
     count = value.get("count", 1)
     if count < 1:
         raise _refused(op.name, "count", "how often the call was made, 1 or more", str(count), "omit it")
-    options = _options(op, value.get("options", {}))
-    made = Point(op.name, _dtypes(op, value["dtypes"]), _dims(op, value["dims"]), options, count)
+    options, dtypes = _options(op, value.get("options", {})), _dtypes(op, value["dtypes"])
+    made = Point(op.name, dtypes, _dims(op, value["dims"]), op.signature.settled(options, dtypes), count)
     try:
         made.check()
     except InvalidArgument:

@@ -187,6 +187,11 @@ class Signature:
         """The rules of outputs whose dtype an option chooses."""
         return tuple(dict.fromkeys(o.dtype for o in self.outputs if isinstance(o.dtype, Chosen)))
 
+    def settled(self, options: Mapping[str, Any], dtypes: Mapping[str, torch.dtype | None]) -> dict[str, Any]:
+        """The options without those that choose for an output the dtype that it has anyway, as calls are planned."""
+        anyway = {rule.option: (None, dtypes.get(rule.argument)) for rule in self.chosen}
+        return {name: value for name, value in options.items() if value not in anyway.get(name, ())}
+
     @property
     def stars(self) -> frozenset[str]:
         return frozenset(t.shape.star for t in self.tensors if t.shape.star)

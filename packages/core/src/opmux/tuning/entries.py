@@ -37,7 +37,8 @@ class Entry:
 def entry_of(op: Op, record: TunedRecord) -> Entry:
     """Bring a record into the form that calls are matched against."""
     matching = matching_of(op)
-    given = {o.name: record.options.get(o.name, o.default) for o in op.signature.options}
+    named = op.signature.settled(record.options, record.dtypes)
+    given = {o.name: named.get(o.name, o.default) for o in op.signature.options}
     base = (
         record.arch,
         tuple(record.dtypes.get(t.name) for t in op.signature.tensors),

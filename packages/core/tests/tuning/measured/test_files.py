@@ -88,6 +88,18 @@ def test_rows_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert found.rows[0].where == "h200.measured:6"
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("out_dtype=bf16", {}), ("out_dtype=none", {}), ("out_dtype=f32", {"out_dtype": torch.float32})],
+)
+def test_the_dtype_that_a_result_has_anyway_is_no_option_of_a_row(tmp_path: Path, given: str, meant: dict) -> None:
+    path = tmp_path / "h200.measured"
+    write_measured(path, [replace(LINEAR, options={"out_dtype": torch.float32})])
+    path.write_text(path.read_text().replace("out_dtype=f32", given))
+    assert given in path.read_text()
+    assert [row.options for row in read_measured(path).rows] == [meant]
+
+
 def test_a_file_does_not_depend_on_the_order_of_its_rows(tmp_path: Path) -> None:
     rows = [LINEAR, PAGED, replace(LINEAR, dims={**LINEAR.dims, "tokens": 64}, time_us=20.0)]
     write_measured(tmp_path / "a.measured", rows)

@@ -46,7 +46,7 @@ class Heading:
         self.machine = machine
         self.implementation = check_implementation(op, "implementation", value.get("implementation"))
         self.dtypes = _dtypes(op, value.get("dtypes"))
-        self.options = _options(op, value.get("options", ""))
+        self.options = op.signature.settled(_options(op, value.get("options", "")), self.dtypes)
         self.dims = _names(op, "dims", value.get("dims"))
         self.sizes = size_options(op)
         expected = [*op.signature.binders, *self.sizes]
