@@ -7,6 +7,7 @@ from backends import plugin
 import opmux
 from opmux.dtypes import Real
 from opmux.plugin import define_op
+from opmux.plugins import loading
 from opmux.plugins.loading import temporary_plugin
 
 X = torch.randn(4, 8)
@@ -30,6 +31,22 @@ def test_a_plugin_defines_an_op_of_its_own():
         opmux.callpath.op.OPS.pop("planted_double", None)
     with pytest.raises(AttributeError, match=r"module 'opmux' has no attribute 'planted_double'; .*see `opmux ops`"):
         opmux.planted_double
+
+
+def test_tensors_made_while_plugins_load_are_no_part_of_a_traced_call(monkeypatch):
+    made = []
+    loading.ensure_loaded()
+    monkeypatch.setattr(loading._Progress, "done", False)
+    monkeypatch.setattr(loading, "_listeners", [lambda plugins: made.append(torch.empty(3))])
+
+    class Norm(torch.nn.Module):
+        def forward(self, x, weight):
+            return opmux.rms_norm(x, weight)
+
+    program = torch.export.export(Norm(), (X, torch.ones(8)), strict=False)
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called == ["opmux.rms_norm.default"]
+    assert [type(tensor) for tensor in made] == [torch.Tensor]
 
 
 def test_an_op_is_defined_once():

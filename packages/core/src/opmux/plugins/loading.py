@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+from torch.utils._python_dispatch import _disable_current_modes
+
 from opmux import policy
 from opmux.callpath.op import OPS, drop_all_plans
 from opmux.errors import PLUGIN_FAULTS
@@ -74,12 +76,13 @@ def ensure_loaded() -> bool:
     if _Progress.done or not _is_this_threads_turn():
         return False
     try:
-        for entry_point, distribution, version in discovery.entry_points():
-            tried = (entry_point.name, distribution, entry_point.value)
-            if tried not in _tried and _key(entry_point.name, distribution) not in _loaded:
-                load_plugin(entry_point.name, entry_point.load, distribution, version)
-                _tried.add(tried)
-        _tell_listeners()
+        with _disable_current_modes():  # the first call may be one that is traced: what loads is no part of its graph
+            for entry_point, distribution, version in discovery.entry_points():
+                tried = (entry_point.name, distribution, entry_point.value)
+                if tried not in _tried and _key(entry_point.name, distribution) not in _loaded:
+                    load_plugin(entry_point.name, entry_point.load, distribution, version)
+                    _tried.add(tried)
+            _tell_listeners()
         _Progress.done = True
     finally:
         with _turn:
