@@ -1,11 +1,20 @@
 """The garbage collector around the import."""
 
 import gc
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
 
 from opmux._collector import paused
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_frozen() -> Iterator[None]:
+    """The tests themselves are frozen for the others, once they are collected."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_what_is_made_in_the_block_is_not_searched_afterwards() -> None:
