@@ -12,7 +12,8 @@ from pathlib import Path
 from opmux import dtypes
 from opmux.callpath.op import OPS, Op
 from opmux.dtypes import name_of
-from opmux.signatures.signature import REFUSED, Accumulated, Chosen, Option, Output, TensorArgument, Widened
+from opmux.signatures.output_dtypes import Accumulated, Chosen, Widened
+from opmux.signatures.signature import REFUSED, Option, Output, TensorArgument
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/ops/index.md")

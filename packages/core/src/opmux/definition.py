@@ -20,16 +20,8 @@ from opmux.running import execution
 from opmux.running.attempt import FUNCTIONAL, FUNCTIONAL_BACKEND
 from opmux.running.modes import deterministic_mode
 from opmux.running.outputs import WRITER
-from opmux.signatures.signature import (
-    GENERATED,
-    REFUSED,
-    Accumulated,
-    Chosen,
-    OutputDtype,
-    Signature,
-    Widened,
-    read_signature,
-)
+from opmux.signatures.output_dtypes import Accumulated, Chosen, OutputDtype, Widened
+from opmux.signatures.signature import GENERATED, REFUSED, Signature, read_signature
 from opmux.torch_bridge import direct, generated_gradients, routing, torch_library
 
 Result = TypeVar("Result")

@@ -84,7 +84,7 @@ def test_what_generated_code_reads_is_in_the_table_and_bound(name):
     op = OPS[name]
     version = op._versions
     own = {names.into_name(version), *map(names.absent_name, op.absent)}
-    own |= {name for pair in op._front_names(version) for name in pair}
+    own |= {name for calls in op._guarded(version) for name in (calls.front, calls.other)}
     for code in of_the_namespace(op):
         read = globals_read(code) - names.BUILTINS
         assert read <= TABLE | own
@@ -116,7 +116,7 @@ def test_what_features_read_is_in_the_table():
             read |= globals_read(code)
         assert {"_prod", "_aligned", "_span", "_stride_order", "_has_blocks", "_deterministic", "max"} <= read
         version = opmux.rms_norm.op._versions
-        fronts = {name for pair in opmux.rms_norm.op._front_names(version) for name in pair}
+        fronts = {n for calls in opmux.rms_norm.op._guarded(version) for n in (calls.front, calls.other)}
         fronts.add(names.into_name(version))
     assert read - fronts <= TABLE | names.BUILTINS
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from opmux.callpath.op import OPS
 from opmux.dtypes import Int32, Real
 from opmux.signatures.dims import Affine, CeilQuotient, OptionValue, parse_dim, parse_shape
-from opmux.signatures.signature import Accumulated, Chosen, read_signature
+from opmux.signatures.output_dtypes import Accumulated, Chosen
+from opmux.signatures.signature import read_signature
 
 
 @pytest.mark.parametrize(

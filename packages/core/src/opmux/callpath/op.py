@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
@@ -190,19 +190,22 @@ class Op:
             else:
                 self.public.__code__ = made.__code__
                 # Old code may still be running: it finds no plans, and leaves through `_slow`.
-                for front, other in self._front_names(self._versions - 1):
-                    self.namespace[front] = (never, None, None)
-                    self.namespace[other] = _no_front
+                for calls in self._guarded(self._versions - 1):
+                    self.namespace[calls.front] = (never, None, None)
+                    self.namespace[calls.other] = _no_front
                 if self.signature.takes_out:
                     self.namespace[names.into_name(self._versions - 1)] = self.namespace[names.SLOW.text]
 
-    def _front_names(self, version: int) -> list[tuple[str, str]]:
-        """The globals with the first guard and with what finds others: of all calls, without scales, with ``out=``."""
-        found = [(names.front_name(version), names.other_front_name(version))]
-        if self.signature.scales:
-            found.append((names.brief_front_name(version), names.other_brief_front_name(version)))
-        if self.signature.takes_out:
-            found.append((names.into_front_name(version), names.other_into_front_name(version)))
+    def _guarded(self, version: int) -> list["Guarded"]:
+        """What this version's guards are of: all calls, those without scales, those with ``out=``."""
+        signature = self.signature
+        found = [Guarded(names.front_name(version), names.other_front_name(version), signature)]
+        if signature.scales:
+            front, other = names.brief_front_name(version), names.other_brief_front_name(version)
+            found.append(Guarded(front, other, codegen.without_scales(signature)))
+        if signature.takes_out:
+            front, other = names.into_front_name(version), names.other_into_front_name(version)
+            found.append(Guarded(front, other, signature, len(signature.outputs)))
         return found
 
     def _first_into(self, version: int, state: OpState, /, *tensors: Any, **options: Any) -> Any:
@@ -227,23 +230,16 @@ class Op:
         assert self.on_miss is not None
         self.table = PlanTable(self.state, self.on_miss)
         self._fronts: list[list[FrontEntry]] = []
-        for name, other in self._front_names(self._versions):
-            brief = name == names.brief_front_name(self._versions)
-            signature = codegen.without_scales(self.signature) if brief else self.signature
-            written = len(signature.outputs) if name == names.into_front_name(self._versions) else 0
+        for calls in self._guarded(self._versions):
             fronts: list[FrontEntry] = []
             self._fronts.append(fronts)
-            find = functools.partial(self._other_front, name, self.table, fronts, signature, written)
-            self.namespace[other] = find
-            self.namespace[name] = (never, None, None)
+            self.namespace[calls.other] = functools.partial(self._other_front, calls, self.table, fronts)
+            self.namespace[calls.front] = (never, None, None)
 
     def _other_front(
-        self, name: str, table: PlanTable, fronts: list["FrontEntry"], signature: Signature, written: int, /,
-        *tensors: Any,
-    ) -> "Front | Recording | None":  # fmt: skip
+        self, calls: "Guarded", table: PlanTable, fronts: list["FrontEntry"], /, *tensors: Any
+    ) -> "Front | Recording | None":
         """The plans for tensors that the first guard does not match: those behind another guard, or behind a new one.
-
-        The last ``written`` tensors are those given as ``out=``.
 
         Returns:
             None where the call is not plain: a subclass, a functorch level, a wrong argument, or a gradient due that is
@@ -253,19 +249,20 @@ class Op:
         entry = next((e for e in tuple(fronts) if e[0](*tensors) and e[1] in (None, enabled)), None)
         if entry is None:
             given = tuple(t for t in tensors if not any(t is absent for absent in self.absent.values()))
-            arguments, into = tensors[: len(tensors) - written], tensors[len(tensors) - written :]
-            if not is_plain(given) or not self._ranks_fit(signature, arguments):
+            last = len(tensors) - calls.written
+            arguments, into = tensors[:last], tensors[last:]
+            if not is_plain(given) or not self._ranks_fit(calls.signature, arguments):
                 return None
             if any(one is argument for one in into for argument in arguments):
                 return None  # a guard knows no tensor twice, and the result has to be copied anyway
             tracked = any(t.requires_grad for t in given)
             runs: Front | Recording = Front(table)
-            if written:
+            if calls.written:
                 if self.writer is None or (tracked and enabled):
                     return None
                 runs = Into(table, self.writer)
             elif tracked and enabled:
-                by_name = {**self.absent, **{t.name: x for t, x in zip(signature.tensors, tensors, strict=True)}}
+                by_name = {**self.absent, **{t.name: x for t, x in zip(calls.signature.tensors, tensors, strict=True)}}
                 every = tuple(by_name[t.name] for t in self.signature.tensors)
                 recorded = None if self.recorder is None else self.recorder(self, every)
                 if recorded is None:
@@ -276,7 +273,7 @@ class Op:
             if entry not in fronts:
                 fronts[:] = [*fronts[-self.FRONTS + 1 :], entry]
             if self.table is table:
-                self.namespace[name] = entry
+                self.namespace[calls.front] = entry
         return entry[2]
 
     def _ranks_fit(self, signature: Signature, tensors: tuple[Any, ...]) -> bool:
@@ -314,6 +311,22 @@ def _names_of(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_of(constant)
+
+
+class Guarded(NamedTuple):
+    """Calls of an op that have guards of their own.
+
+    Attributes:
+        front: the global with the first guard.
+        other: the global with what finds another one, or makes it.
+        signature: with the tensors of these calls.
+        written: how many of the guard's tensors, the last ones, are those given as ``out=``.
+    """
+
+    front: str
+    other: str
+    signature: Signature
+    written: int = 0
 
 
 FrontEntry = tuple[Guard, bool | None, Front | Recording | None]

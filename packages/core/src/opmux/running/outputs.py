@@ -14,7 +14,7 @@ from opmux.callpath.plans import PlanTable, Writer
 from opmux.errors import InvalidArgument, invalid
 from opmux.running.targets import Plan, bump_version
 from opmux.signatures import memory
-from opmux.signatures.outputs import copy_into, forms, shares_memory
+from opmux.signatures.outputs import copy_into, forms, several, shares_memory
 from opmux.signatures.validation import check_call, describe
 
 
@@ -27,9 +27,9 @@ def check_out(
         InvalidArgument: where it does not fit.
     """
     wanted = op.signature.outputs
-    several = isinstance(out, (tuple, list))
-    outs = out if several else (out,)
-    if len(wanted) == 1 and several:
+    listed = isinstance(out, (tuple, list))
+    outs = out if listed else (out,)
+    if len(wanted) == 1 and listed:
         raise invalid(op.name, "out", "a tensor", f"a {type(out).__name__} of {len(outs)}", "pass the tensor itself")
     if len(outs) != len(wanted):
         names = ", ".join(o.name for o in wanted)
@@ -100,7 +100,7 @@ WRITER = Writer(write_first, writing)
 
 def run_into(table: PlanTable, key: Any, tensors: Sequence[Any], options: Mapping[str, Any], out: Any) -> Any:
     """Write the results into the caller's tensors: by the target itself where it takes ``out``, else by a copy."""
-    outs = out if isinstance(out, (tuple, list)) else (out,)
+    outs = several(out)
     aliased = any(_aliases(o, t) for o in outs for t in tensors if t is not None)
     plan: Plan | None = table.plans.get(key)
     run = table.get(key)

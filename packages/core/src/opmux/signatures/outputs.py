@@ -129,10 +129,16 @@ def faults_of(expected: Sequence[Form], given: Sequence[Any], tensors: Mapping[s
             taken[form.name] = value
 
 
+def several(out: Any) -> tuple[Any, ...]:
+    """The tensors given as ``out=``, one by one; none where it is None."""
+    if out is None:
+        return ()
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
 def copy_into(out: Any, results: Any) -> None:
     """Copy what a target returned into the tensors that were given as ``out=``."""
-    outs = out if isinstance(out, (tuple, list)) else (out,)
-    for target, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
+    for target, result in zip(several(out), results if isinstance(results, tuple) else (results,), strict=True):
         target.copy_(result)
 
 

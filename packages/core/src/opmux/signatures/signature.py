@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from opmux.dtypes import accumulation_dtype
 from opmux.signatures.dims import Affine, CeilQuotient, OptionValue, Shape, parse_shape
 from opmux.signatures.expressions import evaluate
+from opmux.signatures.output_dtypes import Chosen, OutputDtype, output_dtype
 
 REFUSED = "refused"
 AHEAD = "_gradient"
@@ -23,42 +23,6 @@ UNREDUCED = "none"
 """The value of a reduction option that leaves an output as its annotation says."""
 
 GENERATED = "generated"
-
-
-@dataclass(frozen=True)
-class Accumulated:
-    """An output dtype: the accumulation dtype of the named argument (float32; float64 for float64)."""
-
-    argument: str
-
-
-@dataclass(frozen=True)
-class Widened:
-    """An output dtype: that of the named argument, or bfloat16 where that is an 8-bit one."""
-
-    argument: str
-
-    def of(self, dtype: torch.dtype) -> torch.dtype:
-        """The output's dtype for this dtype of the argument."""
-        return torch.bfloat16 if dtype.itemsize == 1 else dtype
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """An output dtype that an option chooses: that of the named argument, or the one its sums are accumulated in.
-
-    None and the argument's own dtype mean the same; validation and the call path make None of both.
-    """
-
-    option: str
-    argument: str
-
-    def of(self, asked: torch.dtype | None, dtype: torch.dtype) -> torch.dtype:
-        """The output's dtype for this value of the option and this dtype of the argument."""
-        return dtype if asked is None else asked
-
-
-OutputDtype = str | torch.dtype | Accumulated | Widened | Chosen
 
 
 @dataclass(frozen=True)
@@ -198,7 +162,8 @@ class Signature:
 
     def output_dtypes(self, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[torch.dtype, ...]:
         """The dtype of each output for these arguments."""
-        return tuple(_output_dtype(o.dtype, tensors, options) for o in self.outputs)
+        dtypes = {t.name: None if (x := tensors[t.name]) is None else x.dtype for t in self.tensors}
+        return tuple(output_dtype(o.dtype, dtypes, options) for o in self.outputs)
 
     def named(self, tensors: Sequence[Any]) -> dict[str, Any]:
         """Tensor arguments by name, given all of them in order."""
@@ -227,24 +192,6 @@ class Signature:
             else:
                 results.append(first.new_empty_strided(shape, output.strides(shape, options), dtype=dtype))
         return tuple(results)
-
-
-def _output_dtype(rule: OutputDtype, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> torch.dtype:
-    if isinstance(rule, torch.dtype):
-        return rule
-    if isinstance(rule, Accumulated):
-        return accumulation_dtype(tensors[rule.argument].dtype)
-    if isinstance(rule, Widened):
-        return rule.of(tensors[rule.argument].dtype)
-    if isinstance(rule, Chosen):
-        return rule.of(options[rule.option], tensors[rule.argument].dtype)
-    if rule in options:
-        dtype: torch.dtype = options[rule]
-        return dtype
-    if tensors[rule] is None:  # the masked gradient of an absent argument: empty, of the first tensor's dtype
-        rule = next(iter(tensors))
-    given: torch.dtype = tensors[rule].dtype
-    return given
 
 
 def _shaped(annotation: Any) -> tuple[Shape, frozenset[torch.dtype], str]:

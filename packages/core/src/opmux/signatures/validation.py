@@ -17,7 +17,8 @@ from opmux.errors import invalid
 from opmux.signatures import memory
 from opmux.signatures.dims import Affine
 from opmux.signatures.expressions import evaluate
-from opmux.signatures.signature import Chosen, Option, Signature, TensorArgument
+from opmux.signatures.output_dtypes import Chosen
+from opmux.signatures.signature import Option, Signature, TensorArgument
 
 _CODES = ("Fp8", "Quantized")
 """The dtype groups of tensors whose values mean nothing without scales."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from opmux.callpath.op import OPS, Op
 from opmux.errors import GradientRefused
-from opmux.signatures.signature import AHEAD, REFUSED, Chosen, Output
+from opmux.signatures.output_dtypes import Chosen
+from opmux.signatures.signature import AHEAD, REFUSED, Output
 from opmux.signatures.validation import bind_dims
 
 Form = tuple[tuple[Any, ...], torch.dtype]

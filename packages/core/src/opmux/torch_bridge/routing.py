@@ -11,6 +11,7 @@ from opmux.errors import invalid
 from opmux.planning.forced import unknown_backend
 from opmux.plugins import loading
 from opmux.running import execution, outputs
+from opmux.signatures.outputs import several
 from opmux.signatures.validation import check_call
 from opmux.torch_bridge import autograd, flops, torch_library
 
@@ -26,7 +27,7 @@ def call(op: Op, tensors: tuple[Any, ...], options: Mapping[str, Any], backend: 
     """
     loading.ensure_loaded()
     tensors = _without_negation(op, tensors)
-    registered = torch_library.is_needed((*tensors, *_several(out)))
+    registered = torch_library.is_needed((*tensors, *several(out)))
     if registered:
         flops.count_where_counted()
     elif profiler._is_profiler_enabled:  # the dispatcher itself shows registered ops
@@ -47,19 +48,12 @@ def _route(
         raise complaint
     if out is not None:
         outputs.check_out(op, out, named, dims, normal)
-        autograd.refuse_with_out(op, (*tensors, *_several(out)))
+        autograd.refuse_with_out(op, (*tensors, *several(out)))
     if registered:
         return torch_library.call(op, tensors, normal, backend, out)
     if out is not None:
         return execution.execute(op, tensors, normal, backend, out)
     return autograd.call(op, tensors, normal, backend, execution.execute)
-
-
-def _several(out: Any) -> tuple[Any, ...]:
-    """The tensors given as ``out=``, one by one."""
-    if out is None:
-        return ()
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def _without_negation(op: Op, tensors: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from opmux.callpath.op import PLAIN, Op
 from opmux.errors import UnsupportedCall
 from opmux.plugins import loading
 from opmux.running import execution, outputs
+from opmux.signatures.outputs import several
 from opmux.signatures.signature import Option, Signature
 from opmux.signatures.validation import check_call
 from opmux.torch_bridge import autograd, flops
@@ -127,13 +128,9 @@ def call(op: Op, tensors: Sequence[Any], options: Mapping[str, Any], backend: st
     if out is None:
         return packet.default(*tensors, **options, backend=backend)
     packet.out(
-        *tensors, **options, backend=backend, **dict(zip(names.results(op.signature), _several(out), strict=True))
+        *tensors, **options, backend=backend, **dict(zip(names.results(op.signature), several(out), strict=True))
     )
     return out
-
-
-def _several(out: Any) -> tuple[Any, ...]:
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def is_needed(tensors: Sequence[Any]) -> bool:
@@ -170,7 +167,7 @@ def _differentiable(op: Op) -> Handler:
             raise no_transform(op, "out=" if out is not None else "it writes into its arguments, which")
         if out is None:
             return autograd.call(op, tensors, options, backend, _call_below)
-        autograd.refuse_with_out(op, (*tensors, *_several(out)))
+        autograd.refuse_with_out(op, (*tensors, *several(out)))
         _call_below(op, tensors, options, backend, out)
         return None
 
@@ -193,7 +190,7 @@ def _batched_gradients(op: Op) -> Handler:
     """The kernel of the older vmap, which torch.autograd still uses to compute several gradients at once."""
 
     def batched(tensors: tuple[Any, ...], options: dict[str, Any], backend: str | None, out: Any) -> Any:
-        autograd.refuse_batched(op, (*tensors, *(_several(out) if out is not None else ())))
+        autograd.refuse_batched(op, (*tensors, *several(out)))
 
     return batched
 

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from opmux.callpath.op import Op
-from opmux.dtypes import accumulation_dtype
 from opmux.signatures.dims import Shape
 from opmux.signatures.expressions import evaluate
-from opmux.signatures.signature import Accumulated, Chosen, OutputDtype, Widened
+from opmux.signatures.output_dtypes import output_dtype
 from opmux.tuning.matching import attended, matching_of
 
 
@@ -59,30 +58,14 @@ def _bytes_terms(op: Op, dtypes: Mapping[str, torch.dtype | None], options: Mapp
         if dtype is not None:
             count = op.touched.get(argument.name) or _numel(argument.shape)
             terms.append(f"{dtype.itemsize * (2 if argument.name in signature.mutates else 1)} * ({count})")
-    first = dtypes[signature.tensors[0].name]
-    assert first is not None  # the first tensor of an op is always given
+    known = {argument.name: dtypes.get(argument.name) for argument in signature.tensors}
     mask = options.get("output_mask")
     for output in signature.outputs:
         if mask is None or output.mask_index is None or mask[output.mask_index]:
             count = "1" if output.is_reduced(options) else _numel(output.shape)
-            terms.append(f"{_result_dtype(output.dtype, dtypes, options, first).itemsize} * ({count})")
+            terms.append(f"{output_dtype(output.dtype, known, options).itemsize} * ({count})")
     return terms
 
 
 def _numel(shape: Shape) -> str:
     return " * ".join(([shape.star] if shape.star else []) + [f"({dim.source()})" for dim in shape.dims]) or "1"
-
-
-def _result_dtype(
-    rule: OutputDtype, dtypes: Mapping[str, torch.dtype | None], options: Mapping[str, Any], first: torch.dtype
-) -> torch.dtype:
-    if isinstance(rule, torch.dtype):
-        return rule
-    if isinstance(rule, Accumulated):
-        return accumulation_dtype(dtypes.get(rule.argument) or first)
-    if isinstance(rule, Widened):
-        return rule.of(dtypes.get(rule.argument) or first)
-    if isinstance(rule, Chosen):
-        return rule.of(options[rule.option], dtypes.get(rule.argument) or first)
-    found = options.get(rule) or dtypes.get(rule) or first
-    return found if isinstance(found, torch.dtype) else first
