@@ -1,5 +1,6 @@
 """What the core calls for a product."""
 
+from collections.abc import Callable
 from functools import cache, lru_cache
 
 import torch
@@ -18,18 +19,41 @@ def linear(
     x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None, config: LinearConfig
 ) -> Tensor:
     """The op `linear`, with a result in x's dtype."""
+    return multiply(x, w, bias, config, _kernel)
+
+
+def multiply(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    config: LinearConfig,
+    make: Callable[[LinearConfig, str, bool, bool], TileKernel],
+    form: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Multiply in as many launches as the sizes need.
+
+    Args:
+        x: rows.
+        w: the weight.
+        bias: of the columns, or None.
+        config: tiles of rows and columns, and how many blocks compute one.
+        make: the kernel, by config, dtype, whether there is a bias, and whether that fits vectors.
+        form: how the kernel has its matrices; as they are where it is None.
+    """
     n, k = w.shape
     y = x.new_empty((*x.shape[:-1], n))
     if not y.numel():
         return y
-    kernel = _kernel(config, str(x.dtype).removeprefix("torch."), bias is not None, bias_fits(bias))
+    kernel = make(config, str(x.dtype).removeprefix("torch."), bias is not None, bias_fits(bias))
     across = -(-n // config.block_n)
     most = max(units_of(y.get_device()) // config.ctas, 1)
     shift = y.view(-1)[:n] if bias is None else bias  # not read where there is none
     w = within(apart(w))
     for x_part, y_part in in_launches(apart(rows_of(x, k)), y.view(-1, n)):
         tiles = -(-len(x_part) // config.block_m) * across
-        launch(kernel, (min(tiles, most), 1, 1), x_part, w, shift, y_part)
+        matrices = x_part, w, y_part
+        given, weight, result = matrices if form is None else map(form, matrices)
+        launch(kernel, (min(tiles, most), 1, 1), given, weight, shift, result)
     return y
 
 

@@ -5,10 +5,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from opmux_cutile.launching import TileKernel, in_launches, launch, rows_of
+from opmux_cutile.launching import TileKernel
 from opmux_cutile.parameters import Array, Constant, Parameter
 from opmux_cutile.products.configs import LinearConfig
-from opmux_cutile.products.targets import apart, bias_fits, units_of, within
+from opmux_cutile.products.targets import multiply
 from opmux_cutile.replaying import kept
 
 MODULE = "opmux_cutile.products.gathered.kernels"
@@ -21,19 +21,7 @@ def linear(
     x: Tensor, w: Tensor, bias: Tensor | None, *, out_dtype: torch.dtype | None = None, config: LinearConfig
 ) -> Tensor:
     """The op `linear`, with a result in x's dtype."""
-    n, k = w.shape
-    y = x.new_empty((*x.shape[:-1], n))
-    if not y.numel():
-        return y
-    kernel = _kernel(config, str(x.dtype).removeprefix("torch."), bias is not None, bias_fits(bias))
-    across = -(-n // config.block_n)
-    shift = y.view(-1)[:n] if bias is None else bias  # not read where there is none
-    w = chunks_of(within(apart(w)))
-    for x_part, y_part in in_launches(apart(rows_of(x, k)), y.view(-1, n)):
-        tiles = -(-len(x_part) // config.block_m) * across
-        grid = min(tiles, units_of(y.get_device())), 1, 1
-        launch(kernel, grid, chunks_of(x_part), w, shift, chunks_of(y_part))
-    return y
+    return multiply(x, w, bias, config, _kernel, chunks_of)
 
 
 def chunks_of(matrix: Tensor) -> Tensor:
