@@ -74,6 +74,32 @@ def test_a_tensor_off_16_bytes_is_refused_on_a_gpu_and_taken_on_the_cpu():
     assert statuses(opmux.linear, x, w, arch="cpu")["vendor:blas"][0] == "chosen"
 
 
+@pytest.mark.parametrize(("odd", "op"), [("k", opmux.linear), ("n", opmux.linear_backward)])
+def test_odd_sums_in_bfloat16_are_left_out_on_a_cpu(odd, op):
+    def judged(arch, dtype, size):
+        n, k = (64, size) if odd == "k" else (size, 64)
+        x, w = torch.empty(33, k, dtype=dtype), torch.empty(n, k, dtype=dtype)
+        tensors = (x, w, None) if op is opmux.linear else (torch.empty(33, n, dtype=dtype), x, w)
+        return statuses(op, *tensors, arch=arch)["vendor:blas"]
+
+    status, reason = judged("cpu", torch.bfloat16, 5)
+    assert (status, reason) == (
+        "rejected",
+        f"this is cpu, and x is bfloat16, takes float16, float32, float64, and {odd} = 5 is not a multiple of 2",
+    )
+    assert judged("cpu", torch.bfloat16, 6)[0] == "chosen"
+    assert judged("cpu", torch.float32, 5)[0] == "chosen"
+    assert "multiple" not in judged("sm_90", torch.bfloat16, 5)[1]
+
+
+def test_a_row_without_a_nan_has_none_where_its_neighbours_have():
+    x = torch.randn(40, 5).bfloat16()
+    x[1::2, 0] = torch.nan
+    y = opmux.linear(x, torch.randn(96, 5).bfloat16())
+    assert not y[::2].isnan().any()
+    assert y[1::2].isnan().all()
+
+
 def test_a_float32_result_of_16_bit_matrices_is_a_gpus():
     x, w = torch.empty(4, 64, dtype=torch.bfloat16), torch.empty(32, 64, dtype=torch.bfloat16)
 

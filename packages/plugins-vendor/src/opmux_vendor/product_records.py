@@ -24,6 +24,17 @@ _EPILOGUE = (
 """What cuBLASLt asks for to add the bias before it rounds. Elsewhere torch takes a product that is split along k, whose
 parts are rounded to 16 bits: where they cancel, no digit of the result is right."""
 
+
+def _in_pairs(dim: str) -> AnyOf:
+    """A CPU's matrix units take bfloat16 in pairs along the summed dim.
+
+    Where its size is odd and there are rows enough, oneDNN pairs the last number of a row of the first matrix with the
+    number behind it, and multiplies that by zero: a NaN or an infinity there, in the next row or in a gap, makes the
+    whole row NaN (torch 2.13, AMX, from 24 rows on).
+    """
+    return AnyOf(OnArch(GPUS), Dtype("x", "float16", "float32", "float64"), MultipleOf(dim, 2))
+
+
 _BLAS = (
     Implementation(
         op="linear",
@@ -32,7 +43,7 @@ _BLAS = (
         archs=("cpu", *GPUS),
         priority=Priority.VENDOR,
         # Torch multiplies 16-bit matrices into float32 with CUDA alone.
-        when=(*_EPILOGUE, AnyOf(Dtype("out_dtype", "bfloat16", "float16"), OnArch(NVIDIA))),
+        when=(*_EPILOGUE, _in_pairs("k"), AnyOf(Dtype("out_dtype", "bfloat16", "float16"), OnArch(NVIDIA))),
         capturable=True,
         deterministic=True,
         takes_out=True,
@@ -43,6 +54,7 @@ _BLAS = (
         target="opmux_vendor.blas:linear_backward",
         archs=("cpu", *GPUS),
         priority=Priority.VENDOR,
+        when=(_in_pairs("n"),),
         capturable=True,
         deterministic=True,
     ),
