@@ -22,11 +22,11 @@ Report = Annotated[Path | None, typer.Option("--report", help="Also write the JS
 Profile = Annotated[str, typer.Option("--profile", help="The sizes and numbers of the cases.")]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", min=1, help="Run each op in a process of its own, this many at a time.", show_default=False),
+    typer.Option("--jobs", min=1, help="Run ops in processes of their own, this many at a time.", show_default=False),
 ]
 Limit = Annotated[
     float | None,
-    typer.Option("--limit", min=0, help="Seconds that an op may take; needs --jobs.", show_default=False),
+    typer.Option("--limit", min=0, help="Seconds that a process may take; needs --jobs.", show_default=False),
 ]
 Within = Annotated[
     str | None,

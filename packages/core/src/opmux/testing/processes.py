@@ -1,38 +1,48 @@
-"""Call a function on several ops, each in a process of its own: several run at a time, and each fails alone."""
+"""Call a function on several items, each in a process of its own: several run at a time, and each fails alone."""
 
 import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
+@dataclass
+class Lost:
+    """What is known of a process that returned no answer: the reason, and the parts that it had handed over."""
+
+    why: str
+    parts: list[Any] = field(default_factory=list)
+
+
 def call_apart(
-    function: Callable[[str], Answer],
-    ops: Iterable[str],
+    function: Callable[[Item], Answer],
+    items: Iterable[Item],
     jobs: int,
     limit_s: float | None,
-    ended: Callable[[str], None],
-) -> list[Answer | str]:
-    """The result of a picklable function for each op, or the reason why its process returned none.
+    ended: Callable[[Item], None],
+) -> list[Answer | Lost]:
+    """The result of a picklable function for each picklable item, or what its process left if it returned none.
 
-    ``ended`` is called after each op. Each process gets its share of this one's threads, and ``limit_s`` seconds.
+    ``ended`` is called after each item. Each process gets its share of this one's threads, and ``limit_s`` seconds.
     """
     threads = max(1, torch.get_num_threads() // jobs)
 
-    def one(op: str) -> Answer | str:
-        answer = _call(function, op, limit_s, threads)
-        ended(op)
+    def one(item: Item) -> Answer | Lost:
+        answer = _call(function, item, limit_s, threads)
+        ended(item)
         return answer
 
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, ops))
+        return list(pool.map(one, items))
 
 
 def note(text: str) -> None:
@@ -41,31 +51,40 @@ def note(text: str) -> None:
         _senders[-1].send((NOTE, text))
 
 
-NOTE, ANSWER = "note", "answer"
+def hand_over(part: Any) -> None:
+    """In a process that `call_apart` started, hand over a part of the answer, which is kept if the process dies."""
+    if _senders:
+        _senders[-1].send((PART, part))
+
+
+NOTE, PART, ANSWER = "note", "part", "answer"
 
 _senders: list[Connection] = []
 """In a process that `call_apart` started: the connection for its notes and its answer."""
 
 
-def _call(function: Callable[[str], Answer], op: str, limit_s: float | None, threads: int) -> Answer | str:
+def _call(function: Callable[[Item], Answer], item: Item, limit_s: float | None, threads: int) -> Answer | Lost:
     context = multiprocessing.get_context("spawn")  # a forked process could not use a GPU that this one has used
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(sender, function, op, threads), daemon=True)
+    process = context.Process(target=_child, args=(sender, function, item, threads), daemon=True)
     process.start()
     sender.close()  # so that the end of the process is the end of the pipe
     ends = None if limit_s is None else time.monotonic() + limit_s
-    last = ""
+    last, parts = "", []
     try:
         while receiver.poll(None if ends is None else max(0.0, ends - time.monotonic())):
             kind, given = receiver.recv()
             if kind == ANSWER:
                 answer: Answer = given
                 return answer
-            last = f", in {given}"
-        return f"its process was ended after {limit_s:g} s without an answer{last}"
+            if kind == PART:
+                parts.append(given)
+            else:
+                last = f", in {given}"
+        return Lost(f"its process was ended after {limit_s:g} s without an answer{last}", parts)
     except EOFError:
         process.join()
-        return f"its process ended without an answer, {_exit_text(process.exitcode)}{last}"
+        return Lost(f"its process ended without an answer, {_exit_text(process.exitcode)}{last}", parts)
     finally:
         process.kill()
         process.join()
@@ -79,7 +98,7 @@ def _exit_text(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _child(sender: Connection, function: Callable[[str], Answer], op: str, threads: int) -> None:
+def _child(sender: Connection, function: Callable[[Item], Answer], item: Item, threads: int) -> None:
     torch.set_num_threads(threads)
     _senders.append(sender)
-    sender.send((ANSWER, function(op)))
+    sender.send((ANSWER, function(item)))

@@ -1,11 +1,12 @@
 """`run_conformance`: run every case of every op that a backend implements, and report the results."""
 
 import functools
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from opmux.errors import InvalidArgument
 from opmux.plugins import loading
@@ -13,6 +14,7 @@ from opmux.testing import execution, processes, refusals
 from opmux.testing.case import op_named
 from opmux.testing.cases import gradient_case
 from opmux.testing.fitted import cases_for
+from opmux.testing.processes import Lost
 from opmux.testing.profiles import profile_named
 from opmux.testing.reports import environment, fail_empty, report_of, version_of
 from opmux.testing.single import FAILED, PASSED, SKIPPED, Outcome, repro, repro_of_op, run_one
@@ -23,33 +25,58 @@ from opmux.testing.watch import Watch
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass
-class Held:
-    """The result of checking a backend against one op's reference.
-
-    Attributes:
-        report: the op's part of the report.
-        counts: how many cases passed, failed and were skipped.
-        unbroken: constraints that no case breaks.
-    """
+class Of(NamedTuple):
+    """An op's part of the report, and how many of its cases passed, failed and were skipped."""
 
     report: dict[str, Any]
     counts: Counter[str]
+
+
+class Share(NamedTuple):
+    """Cases of an op that one process runs: every ``of``-th, from ``number`` on; the first share has the refusals."""
+
+    op: str
+    number: int = 0
+    of: int = 1
+
+
+@dataclass
+class Held:
+    """What came of a share.
+
+    Attributes:
+        outcomes: of its cases.
+        refused: of refusals and of the gradient, where they failed.
+        unbroken: constraints that no case breaks.
+    """
+
+    outcomes: list[Outcome]
+    refused: list[Outcome] = field(default_factory=list)
     unbroken: list[str] = field(default_factory=list)
 
 
+CASES_OF_A_SHARE = 32
+"""An op is shared out among processes where each has as many cases: the start of a process takes seconds."""
+
+
+def shares_of(op: str, cases: int, jobs: int) -> list[Share]:
+    """The shares of an op; a process of its own for each case would mostly start processes."""
+    parts = max(1, min(jobs, cases // CASES_OF_A_SHARE))
+    return [Share(op, number, parts) for number in range(parts)]
+
+
 def _hold(
-    op: str,
+    share: Share,
     backend: str,
     profile: str,
     begin: Callable[[str], None],
     step: Callable[[str], None] | None = None,
     within: str | None = None,
 ) -> Held:
-    """Run every case of one op in this process.
+    """Run every case of a share in this process.
 
     Args:
-        op: the op's name.
+        share: whose cases are run.
         backend: the backend's name.
         profile: the profile's name.
         begin: called before each case with a description of it.
@@ -58,24 +85,27 @@ def _hold(
     """
     loading.ensure_loaded()  # this process may not have loaded the plugins yet
     with surroundings(within):
-        return _hold_here(op, backend, profile, begin, step, within)
+        return _hold_here(share, backend, profile, begin, step, within)
 
 
 def _hold_here(
-    op: str,
+    share: Share,
     backend: str,
     profile: str,
     begin: Callable[[str], None],
     step: Callable[[str], None] | None,
     within: str | None,
 ) -> Held:
-    device = execution.device_for(backend)
+    op, device = share.op, execution.device_for(backend)
     outcomes = []
-    for case in cases_for(backend, op, profile, device):
+    for case in cases_for(backend, op, profile, device)[share.number :: share.of]:
         begin(f"case {case.id} of {op}: {repro(backend, op, case.id, within)}")
         outcomes.append(run_one(backend, case, device))
+        processes.hand_over(outcomes[-1])
         if step is not None:
             step(op)
+    if share.number:
+        return Held(outcomes)
     begin(f"the refusals of {op}")
     with one_thread(device):
         more, unbroken = refusals.check_constraints(backend, op_named(op), device)
@@ -83,14 +113,27 @@ def _hold_here(
     gradient = gradient_case(op)
     if gradient is not None:
         refused += [o for o in (run_one(backend, gradient, device),) if o.status == FAILED]
-    counts = Counter(o.status for o in (*outcomes, *refused))
-    return Held(report_of(backend, op, outcomes, refused, within), counts, unbroken)
+    return Held(outcomes, refused, unbroken)
 
 
-def _not_held(backend: str, op: str, profile: str, cases: int, why: str, within: str | None) -> Held:
-    """The result of an op whose process gave no answer."""
-    failure = {"case": "", "check": "process", "message": why, "repro": repro_of_op(backend, op, profile, within)}
-    return Held({**report_of(backend, op, [], []), "cases": cases, "failures": [failure]}, Counter({FAILED: 1}))
+def _report(backend: str, op: str, profile: str, cases: int, held: Sequence[Held | Lost], within: str | None) -> Of:
+    """An op's part of the report, of all its shares; of a process that was lost the cases that it had run count."""
+    # In the order of the cases, whichever process ran them.
+    rows = itertools.zip_longest(*(one.outcomes if isinstance(one, Held) else one.parts for one in held))
+    outcomes = [outcome for row in rows for outcome in row if outcome is not None]
+    refused = [outcome for one in held if isinstance(one, Held) for outcome in one.refused]
+    report = report_of(backend, op, outcomes, refused, within)
+    lost = [
+        {"case": "", "check": "process", "message": one.why, "repro": repro_of_op(backend, op, profile, within)}
+        for one in held
+        if isinstance(one, Lost)
+    ]
+    counts = Counter(outcome.status for outcome in (*outcomes, *refused))
+    counts[FAILED] += len(lost)
+    if lost:
+        report |= {"cases": cases, "coverage": report["claimed"] / cases}
+        report["failures"] += lost
+    return Of(report, counts)
 
 
 def run_conformance(
@@ -108,11 +151,12 @@ def run_conformance(
         backend: the backend's name, or an implementation's full name.
         ops: names of ops; None takes every op that the backend implements.
         profile: the name of a profile (`opmux.testing.PROFILES`): how large the cases are.
-        progress: called after each case (with ``jobs``, after each op) with the op, the number of cases done and the
-            total number.
-        jobs: run each op in a process of its own, this many at a time: one that dies fails its op, not the run. For
-            installed backends only. None runs everything in this process.
-        limit_s: seconds after which an op's process is ended and the op fails; needs ``jobs``.
+        progress: called after each case (with ``jobs``, after each process) with the op, the number of cases done and
+            the total number.
+        jobs: run the ops in processes of their own, this many at a time: one that dies fails its op, not the run. An
+            op with many cases is shared out among several. For installed backends only. None runs everything in this
+            process.
+        limit_s: seconds after which a process is ended and its op fails; needs ``jobs``.
         within: a context in which everything runs, in each process, as ``module:function`` or
             ``module:function(text)``: an emulator's lets the CPU pass for an arch and executes what is launched.
 
@@ -174,23 +218,29 @@ def _run_conformance(
 
     hold = functools.partial(_hold, backend=backend, profile=profile, within=within)
     if jobs is None:
+        shares = [Share(op) for op in todo]
         with Watch() as watch:
 
             def begin(what: str) -> None:
                 watch.about_to(f"conformance: the process died in {what}; give --jobs 1 to go on to the next op")
 
-            held = [hold(op, begin=begin, step=step) for op in todo]
+            answers: list[Held | Lost] = [hold(share, begin=begin, step=step) for share in shares]
     else:
+        shares = [share for op, cases in todo.items() for share in shares_of(op, cases, jobs)]
         apart = functools.partial(hold, begin=processes.note)
-        answers = processes.call_apart(apart, todo, jobs, limit_s, lambda op: step(op, todo[op]))
-        held = [
-            _not_held(backend, op, profile, todo[op], a, within) if isinstance(a, str) else a
-            for op, a in zip(todo, answers, strict=True)
-        ]
-    reports = [h.report for h in held]
-    unbroken = [constraint for h in held for constraint in h.unbroken]
+
+        def ended(share: Share) -> None:
+            step(share.op, len(range(todo[share.op])[share.number :: share.of]))
+
+        answers = processes.call_apart(apart, shares, jobs, limit_s, ended)
+    held: dict[str, list[Held | Lost]] = {op: [] for op in todo}
+    for share, answer in zip(shares, answers, strict=True):
+        held[share.op].append(answer)
+    found = [_report(backend, op, profile, todo[op], held[op], within) for op in todo]
+    reports = [one.report for one in found]
+    unbroken = [constraint for answer in answers if isinstance(answer, Held) for constraint in answer.unbroken]
     counts = Counter({PASSED: 0, FAILED: 0, SKIPPED: 0})
-    for one in held:
+    for one in found:
         counts.update(one.counts)
     if not counts[PASSED] and not counts[FAILED]:
         fail_empty(reports, backend, profile, within)
