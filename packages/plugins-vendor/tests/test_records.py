@@ -74,6 +74,19 @@ def test_a_tensor_off_16_bytes_is_refused_on_a_gpu_and_taken_on_the_cpu():
     assert statuses(opmux.linear, x, w, arch="cpu")["vendor:blas"][0] == "chosen"
 
 
+def test_gradients_of_16_bits_whose_rows_begin_off_16_bytes_are_left_out_on_a_gpu():
+    def judged(arch, dtype, n):
+        tensors = torch.empty(15, n, dtype=dtype), torch.empty(15, 160, dtype=dtype), torch.empty(n, 160, dtype=dtype)
+        return statuses(opmux.linear_backward, *tensors, arch=arch)["vendor:blas"]
+
+    assert judged("sm_90", torch.bfloat16, 130) == (
+        "rejected",
+        "this is sm_90, and x is bfloat16, takes float32, float64, and grad_out is not aligned to 16 bytes",
+    )
+    for taken in (("sm_90", torch.bfloat16, 136), ("sm_90", torch.float32, 130), ("cpu", torch.bfloat16, 130)):
+        assert judged(*taken)[0] == "chosen"
+
+
 @pytest.mark.parametrize(("odd", "op"), [("k", opmux.linear), ("n", opmux.linear_backward)])
 def test_odd_sums_in_bfloat16_are_left_out_on_a_cpu(odd, op):
     def judged(arch, dtype, size):

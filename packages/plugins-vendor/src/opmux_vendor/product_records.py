@@ -23,6 +23,11 @@ _EPILOGUE = (
 )
 """What cuBLASLt asks for to add the bias before it rounds. Elsewhere torch takes a product that is split along k, whose
 parts are rounded to 16 bits: where they cancel, no digit of the result is right."""
+_WHOLE_SUMS = tuple(
+    AnyOf(ON_CPU, Dtype("x", "float32", "float64"), Aligned(tensor, 16)) for tensor in ("grad_out", "x", "w")
+)
+"""Where rows of a gradient's operands do not begin at multiples of 16 bytes, cuBLAS splits its sum in the same way (15
+rows, n = 130, k = 160 in bfloat16 on an H200)."""
 
 
 def _in_pairs(dim: str) -> AnyOf:
@@ -54,7 +59,7 @@ _BLAS = (
         target="opmux_vendor.blas:linear_backward",
         archs=("cpu", *GPUS),
         priority=Priority.VENDOR,
-        when=(_in_pairs("n"),),
+        when=(*_WHOLE_SUMS, _in_pairs("n")),
         capturable=True,
         deterministic=True,
     ),
