@@ -71,11 +71,13 @@ class Work:
         return self.rates[name] / self.rates[base] if name in self.rates and base in self.rates else None
 
     def why_none(self, name: str) -> str:
-        """Why a row has no rate, or failed after it had one."""
+        """Why a row has no rate, or failed after it had one, or how many tokens it decoded if fewer than others."""
         row = self.rows.get(name, {})
         for key, words in (("left_out", "left out"), ("failed", "failed later" if name in self.rates else "failed")):
             if key in row:
                 return f"{words}: {code(row[key])}"
+        if "steps" in row:
+            return f"{row['steps']} tokens decoded"
         return "" if name in self.rates else "not measured"
 
     def verdicts(self) -> Iterator[tuple[str, str, float | None, float, bool]]:

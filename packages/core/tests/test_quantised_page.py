@@ -132,13 +132,15 @@ def test_quantised_models_are_compared_with_bfloat16_and_with_transformers_own(p
 def test_a_run_with_transformers_own_kernels_is_compared_in_itself(page: Callable[..., str]) -> None:
     """Its rows in fp8 are not divided by those in bfloat16 of another run, nor by rows that failed there."""
     before = {"compiled": 100.0, "hf fp8": {"failed": "no kernels"}, "opmux fp8": 130.0}
-    own = models(decode_8={"hf fp8": 50.0, "hf fp8 compiled": 100.0, "opmux fp8 graph": 115.0})
+    slow = {"tokens_per_second": 50.0, "peak_gib": 2.25, "steps": 30, "rounds": []}
+    own = models(decode_8={"hf fp8": slow, "hf fp8 compiled": 100.0, "opmux fp8 graph": 115.0})
     text = page(models_fp8=models(decode_8=before), models_fp8_own={**own, "versions": {"some-gemm": "2.5"}})
     section = text.partition("## Models\n")[2]
     assert "- a-model, decode 256, batch 8: fp8 over transformers' own, best rows: 1.15, **missed** 1.20: " in section
     assert section.count("- a-model") == 2
     assert "a GPU, some-gemm 2.5." in section
     assert "| - | a-model | decode 256, batch 8 | hf fp8 compiled | 100 | 2.2 |  |" in section
+    assert "| - | a-model | decode 256, batch 8 | hf fp8 | 50 | 2.2 | 30 tokens decoded |" in section
 
 
 def test_a_patched_mixture_is_compared_with_the_best_experts_function(page: Callable[..., str]) -> None:

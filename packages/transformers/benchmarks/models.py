@@ -14,9 +14,12 @@ every round has all kinds of work and all rows under the same clocks, and memory
 the models of the rows that wait are kept on the host. Before the first round every row warms up for all its work,
 at its own pace beside the others: compilation needs the host more than the device. What a row selects by timing it
 selects then, while the others run. A row that fails in it for want of memory has its turns nevertheless. Training,
-which fills the device, has no such pass. Weights are random, the same in all rows. A row that fails or passes its limit
-stays in the table with the reason. Results are written after each turn. Results in the file that are not measured again
-are kept; rows that are measured again are replaced. A file from another device or from other versions is refused.
+which fills the device, has no such pass. With --warm it ends after so many seconds from the start: what a row is not
+ready for by then is left out, the row's other work is not. With --turn a row that decodes slowly decodes no more tokens
+than take so many seconds, and the file says how many. Weights are random, the same in all rows. A row that fails or
+passes its limit stays in the table with the reason. Results are written after each turn. Results in the file that are
+not measured again are kept; rows that are measured again are replaced. A file from another device or from other
+versions is refused.
 
     python benchmarks/models.py --json results.json [--models llama-1b qwen3-4b] [--work prefill decode-8 ...]
     python benchmarks/models.py --json mixture.json --models qwen3-30b-a3b-6l --work prefill decode-1 decode-8 decode-64
@@ -29,7 +32,9 @@ import contextlib
 import gc
 import itertools
 import json
+import math
 import multiprocessing
+import signal
 import statistics
 import sys
 import time
@@ -55,6 +60,8 @@ PROMPT = 128
 WARM_UP = 16
 """Tokens decoded before timing starts, in every turn but the first, which decodes all of them: SDPA makes a plan once
 for each cache length."""
+PACED = 8
+"""Tokens decoded to see how many fit into a turn."""
 
 
 def llama_1b() -> Any:
@@ -142,6 +149,8 @@ SAME_GRADIENT = 0.05
 it."""
 UNTIMED = "untimed "
 """What precedes work whose warm-up alone is asked for."""
+LATE = "late"
+"""The answer of a row that was not ready in time."""
 PARK = "park"
 """Tells a row to free the device for the others; it sends no answer."""
 
@@ -149,8 +158,8 @@ PARK = "park"
 class Settings:
     """What is the same for all rows of a run."""
 
-    def __init__(self, tiny: bool, steps: int, model_name: str = "") -> None:
-        self.tiny, self.steps = tiny, steps
+    def __init__(self, tiny: bool, steps: int, model_name: str = "", turn: float = math.inf) -> None:
+        self.tiny, self.steps, self.turn = tiny, steps, turn
         self.prefill = 64 if tiny else PREFILL.get(model_name, 2048)
         self.new = 4 if tiny else steps
         self.training = (2, 32) if tiny else (4, 2048)
@@ -183,6 +192,8 @@ class Row:
         self.patch_model()
         self.decoded: set[int] = set()
         """Batch sizes that were decoded before."""
+        self.fitting: dict[int, int] = {}
+        """How many tokens are decoded at a batch size where not all fit into a turn."""
         self.gradient = 0.0
         """The norm of all gradients of the last warm-up in training."""
 
@@ -262,7 +273,7 @@ class Row:
             torch.cuda.reset_peak_memory_stats()
         make = {"prefill": self.prefill, "training": self.train}.get(work) or self.decode(int(work.rpartition("-")[2]))
         with contextlib.ExitStack() as stack:
-            warm_up, step, tokens, repeats = stack.enter_context(make())
+            warm_up, step, counted, repeats = stack.enter_context(make())
             warm_up()  # compiles, plans, captures
             self.wait()
             if work != asked:
@@ -274,7 +285,10 @@ class Row:
                 self.wait()
                 times.append(time.perf_counter() - started)
             peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
+            tokens, steps = counted()
         result = {"tokens_per_second": tokens / statistics.median(times), "peak_gib": peak}
+        if steps is not None and steps < self.settings.new:
+            result["steps"] = steps
         return {**result, "gradient": self.gradient} if work == "training" else result
 
     def leave(self, work: str) -> None:
@@ -313,7 +327,7 @@ class Row:
 
         captured = self.name.endswith("graph") and self.settings.device == "cuda"
         run = self.capture(step) if captured else step
-        yield run, run, ids.numel(), 2 if self.settings.tiny else 7
+        yield run, run, lambda: (ids.numel(), None), 2 if self.settings.tiny else 7
 
     @contextlib.contextmanager
     def train(self) -> Iterator[Any]:
@@ -336,7 +350,7 @@ class Row:
             optimiser.zero_grad(set_to_none=True)
 
         try:
-            yield warm_up, step, ids.numel(), 2 if self.settings.tiny else 3
+            yield warm_up, step, lambda: (ids.numel(), None), 2 if self.settings.tiny else 3
         finally:
             self.model.eval()
 
@@ -345,7 +359,7 @@ class Row:
 
         @contextlib.contextmanager
         def made() -> Iterator[Any]:
-            torch, new = self.torch, self.settings.new
+            torch, new, bounded = self.torch, self.settings.new, self.settings.turn < math.inf
             ids = self.tokens(batch, PROMPT)
             length = PROMPT + new + 16
             cache = self.cache(batch, length)
@@ -353,7 +367,7 @@ class Row:
                 first = self.model(ids, past_key_values=cache, logits_to_keep=1).logits.argmax(-1)
             run = self.stepper(batch, cache, first)
 
-            def step(new: int = new) -> None:
+            def step(new: int) -> None:
                 if hasattr(cache, "crop") and not self.static:
                     seen = cache.get_seq_length()
                     cache.crop(-(int(seen) - PROMPT))
@@ -366,11 +380,32 @@ class Row:
 
             # A static cache, or a paged one, has the same shapes at every step.
             known = batch in self.decoded or self.static or self.name.startswith("opmux")
-            warm_up = min(WARM_UP, new) if known else new
             self.decoded.add(batch)
-            yield lambda: step(warm_up), step, batch * new, 1
+
+            def warm_up() -> None:
+                step(min(WARM_UP, new) if known or bounded else new)
+                if bounded and batch not in self.fitting:
+                    self.fitting[batch] = self.fitted(step)
+                if bounded and not known:
+                    step(steps())
+
+            def steps() -> int:
+                return self.fitting.get(batch, new)
+
+            yield warm_up, lambda: step(steps()), lambda: (batch * steps(), steps()), 1
 
         return made
+
+    def fitted(self, step: Callable[[int], None]) -> int:
+        """How many tokens are decoded in a turn, by the time of the first ones."""
+        new = self.settings.new
+        first = min(PACED, new)
+        self.wait()
+        began = time.perf_counter()
+        step(first)
+        self.wait()
+        each = (time.perf_counter() - began) / first
+        return min(new, max(first, int(self.settings.turn / each)))
 
     def cache(self, batch: int, length: int) -> Any:
         """The cache of a row's decoding."""
@@ -437,21 +472,50 @@ def say(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def work_in_turns(name: str, model_name: str, tiny: bool, steps: int, pipe: Any, folders: Sequence[str] = ()) -> None:
-    """A row's process: make the model, then measure what is asked for. Folders come first in the path of imports."""
+def work_in_turns(
+    name: str, model_name: str, tiny: bool, steps: int, pipe: Any, folders: Sequence[str] = (),
+    turn: float = math.inf, ready: float = math.inf,
+) -> None:  # fmt: skip
+    """A row's process: make the model, then measure what is asked for.
+
+    Folders come first in the path of imports. ``turn`` bounds the seconds of decoding; ``ready`` is when the row must
+    be ready for its work, by the monotonic clock.
+    """
     sys.path[:0] = folders
     try:
-        row = Row(name, model_name, Settings(tiny, steps, model_name))
+        row = Row(name, model_name, Settings(tiny, steps, model_name, turn))
         pipe.send(("ready", None))
     except Exception as error:
         pipe.send(("left out", say(error)))
         return
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent's time is over
         while (work := pipe.recv()) is not None:
-            answer = None if work == PARK else attempt(row.run, work)
+            by = ready if work.startswith(UNTIMED) else math.inf
+            answer = None if work == PARK else in_time(row.run, work, by)
             left = attempt(row.leave, work)
             if answer is not None:
                 pipe.send(left if left[0] == "failed" and answer[0] != "failed" else answer)
+
+
+def in_time(do: Callable[[str], Any], work: str, by: float) -> tuple[str, Any]:
+    """A row's answer, which is `LATE` where the work was not done by that time; then it is broken off."""
+    if by == math.inf:
+        return attempt(do, work)
+    late = (LATE, "it was not ready when the turns began")
+    if (left := by - time.monotonic()) <= 0:
+        return late
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(late[1])
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, left, 1.0)  # again each second: what compiles may go on after an exception
+    try:
+        answer = attempt(do, work)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    return late if answer[0] == "failed" and time.monotonic() >= by else answer
 
 
 def attempt(do: Callable[[str], Any], work: str) -> tuple[str, Any]:
@@ -475,7 +539,8 @@ class Workers:
         for name in rows:
             here, there = context.Pipe()
             folders = arguments.hf_path if name.startswith("hf") else ()
-            given = (name, model_name, arguments.tiny, arguments.steps, there, folders)
+            within = (arguments.turn, asked + arguments.warm)
+            given = (name, model_name, arguments.tiny, arguments.steps, there, folders, *within)
             process = context.Process(target=work_in_turns, args=given, daemon=True)
             process.start()
             self.running[name] = (process, here)
@@ -627,6 +692,8 @@ def measure_model(
         work = before[what]
         if state != "measured":
             print(f"{model_name} {work}, before the rounds: {name}: {answer}", flush=True)
+        if state == LATE:
+            tables[work][name] = {"rounds": [], "failed": answer}
         if name in workers.left_out:  # a row that failed while others ran still gets its turn
             tables[work][name] = {"rounds": [], "failed": workers.left_out[name]}  # also what it did in time
     print(f"{model_name}: all ran after {time.monotonic() - began:.0f} s", flush=True)
@@ -661,7 +728,14 @@ def turn(workers: Workers, table: dict[str, Any], work: str, name: str) -> str:
     entry["rounds"].append(answer)
     entry["tokens_per_second"] = statistics.median(r["tokens_per_second"] for r in entry["rounds"])
     entry["peak_gib"] = max(r["peak_gib"] for r in entry["rounds"])
-    return f"{answer['tokens_per_second']:.0f} tokens/s"
+    if "steps" in answer:
+        entry["steps"] = min(r["steps"] for r in entry["rounds"])
+    return f"{answer['tokens_per_second']:.1f} tokens/s{few(answer)}"
+
+
+def few(entry: dict[str, Any]) -> str:
+    """A remark on a row that decoded fewer tokens than others."""
+    return f", {entry['steps']} tokens decoded" if "steps" in entry else ""
 
 
 def show(results: dict[str, Any]) -> None:
@@ -678,7 +752,8 @@ def show(results: dict[str, Any]) -> None:
                 to_eager = f"{rates[name] / rates['eager']:.2f} x eager" if "eager" in rates else ""
                 to_best = f"{rates[name] / max(others):.2f} x best other" if others else ""
                 print(
-                    f"  {name:<16} {rates[name]:>12.0f} tokens/s  {entry['peak_gib']:6.1f} GiB  {to_eager}  {to_best}"
+                    f"  {name:<16} {rates[name]:>12.1f} tokens/s  {entry['peak_gib']:6.1f} GiB  {to_eager}  {to_best}"
+                    f"{few(entry)}"
                 )
 
 
@@ -703,6 +778,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=256, help="tokens that are decoded")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one turn of one row may take")
+    parser.add_argument("--turn", type=float, default=math.inf, help="seconds of decoding in a turn")
+    parser.add_argument("--warm", type=float, default=math.inf, help="seconds after which the turns begin")
     parser.add_argument("--total", type=float, default=3600.0, help="seconds after which no further turn begins")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--join", type=Path, nargs="+", default=[], help="measure nothing: add these files to --json")

@@ -1,11 +1,14 @@
 """The program of end-to-end figures keeps what other runs wrote to its file."""
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import json
+import math
 import multiprocessing
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -214,6 +217,63 @@ def test_a_row_that_warms_up_measures_nothing(program: ModuleType) -> None:
     assert set(sent[2][1]) == {"tokens_per_second", "peak_gib"}
 
 
+def test_a_slow_row_decodes_as_many_tokens_as_fit_into_a_turn(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "PACED", 1)
+    few = program.Row("eager", "llama-1b", program.Settings(True, 4, turn=1e-9)).run("decode-8")
+    assert few["steps"] == 1
+    assert few["tokens_per_second"] > 0
+    table: dict[str, Any] = {}
+    workers = SimpleNamespace(ask=lambda work, names: {names[0]: ("measured", few)})
+    assert program.turn(workers, table, "decode-8", "eager").endswith("tokens/s, 1 tokens decoded")
+    assert table["eager"]["steps"] == 1
+    program.show({"models": {"llama-1b": {"decode-8": table}}})
+    assert ", 1 tokens decoded" in capsys.readouterr().out
+    row = program.Row("eager", "llama-1b", program.Settings(True, 4, turn=60.0))
+    assert [set(row.run(work)) for work in ("decode-8", "prefill")] == [{"tokens_per_second", "peak_gib"}] * 2
+
+
+def test_work_that_is_not_ready_in_time_is_broken_off(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where a compiler catches the first exception; work that is asked for later, or to be measured, runs."""
+    sent: list[Any] = []
+    asked = iter([f"{program.UNTIMED}prefill", f"{program.UNTIMED}decode-1", "decode-8", None])
+    ran: list[str] = []
+
+    def run(self: Any, work: str) -> dict[str, float]:
+        ran.append(work)
+        if work.startswith(program.UNTIMED):
+            with contextlib.suppress(TimeoutError):
+                time.sleep(30)
+            time.sleep(30)
+        return {}
+
+    monkeypatch.setattr(program.Row, "run", run)
+    pipe = SimpleNamespace(recv=lambda: next(asked), send=sent.append)
+    program.work_in_turns("eager", "llama-1b", True, 4, pipe, ready=time.monotonic() + 1.0)
+    late = (program.LATE, "it was not ready when the turns began")
+    assert sent == [("ready", None), late, late, ("measured", {})]
+    assert ran == [f"{program.UNTIMED}prefill", "decode-8"]
+
+
+def test_a_row_that_was_late_with_some_work_has_its_other_turns(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Rows):
+        def ask_all(self, asked: list[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, Any]]:
+            return {one: (program.LATE, "late") if one[1].endswith("prefill") else ("measured", {}) for one in asked}
+
+    monkeypatch.setattr(program, "Workers", Late)
+    arguments = argparse.Namespace(
+        models=["llama-1b"], rows=["liger"], work=["prefill", "decode-1"], rounds=2, total=60.0, limit=9.0
+    )
+    found = results({})
+    program.measure(arguments, found, lambda: None)
+    tables = found["models"]["llama-1b"]
+    assert tables["prefill"] == {"liger": {"rounds": [], "failed": "late"}}
+    assert len(tables["decode-1"]["liger"]["rounds"]) == 2
+
+
 @pytest.mark.parametrize("fails", [("run",), ("leave",), ("run", "leave")], ids="-".join)
 def test_the_first_failure_of_a_turn_is_told(
     program: ModuleType, monkeypatch: pytest.MonkeyPatch, fails: tuple[str, ...]
@@ -367,7 +427,8 @@ def test_only_rows_of_transformers_itself_import_from_the_given_folders(
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
     monkeypatch.setattr(program.multiprocessing, "get_context", lambda kind: context)
     rows = ["hf fp8", "hf fp8 compiled", "opmux fp8", "compiled"]
-    program.Workers("llama-1b", rows, argparse.Namespace(limit=9.0, tiny=True, steps=4, hf_path=["/there"]))
+    arguments = argparse.Namespace(limit=9.0, tiny=True, steps=4, hf_path=["/there"], turn=math.inf, warm=math.inf)
+    program.Workers("llama-1b", rows, arguments)
     assert given == {"hf fp8": ["/there"], "hf fp8 compiled": ["/there"], "opmux fp8": (), "compiled": ()}
 
 
