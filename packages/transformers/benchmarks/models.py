@@ -149,6 +149,8 @@ SAME_GRADIENT = 0.05
 it."""
 UNTIMED = "untimed "
 """What precedes work whose warm-up alone is asked for."""
+GRACE = 15.0
+"""Seconds that a row may take to break off what it is not ready for; then it is left out."""
 LATE = "late"
 """The answer of a row that was not ready in time."""
 PARK = "park"
@@ -536,25 +538,27 @@ class Workers:
         self.running: dict[str, tuple[Any, Any]] = {}
         self.left_out: dict[str, str] = {}
         asked = time.monotonic()
+        self.ready = asked + arguments.warm
+        """When the rows must be ready, by the monotonic clock."""
         for name in rows:
             here, there = context.Pipe()
             folders = arguments.hf_path if name.startswith("hf") else ()
-            within = (arguments.turn, asked + arguments.warm)
+            within = (arguments.turn, self.ready)
             given = (name, model_name, arguments.tiny, arguments.steps, there, folders, *within)
             process = context.Process(target=work_in_turns, args=given, daemon=True)
             process.start()
             self.running[name] = (process, here)
         for name in rows:  # they start at the same time
-            state, reason = self._answer(name, asked)
+            state, reason = self._answer(name, asked, self.limit)
             if state == "left out":
                 self.left_out[name] = reason
                 self.stop(name)
 
-    def _answer(self, name: str, asked: float) -> tuple[str, Any]:
+    def _answer(self, name: str, asked: float, limit: float) -> tuple[str, Any]:
         process, pipe = self.running[name]
-        reason = f"took longer than {self.limit:.0f} s"
+        reason = f"took longer than {limit:.0f} s"
         try:
-            if pipe.poll(max(0.0, asked + self.limit - time.monotonic())):
+            if pipe.poll(max(0.0, asked + limit - time.monotonic())):
                 answer: tuple[str, Any] = pipe.recv()
                 return answer
         except (EOFError, OSError):
@@ -580,8 +584,11 @@ class Workers:
         for name, work in asked:
             with contextlib.suppress(OSError):  # a process that has ended is noticed at its answer
                 self.running[name][1].send(work)
+        limit = self.limit
+        if any(work.startswith(UNTIMED) for _, work in asked):
+            limit = min(limit, max(0.0, self.ready + GRACE - began))
         return {
-            (name, work): self._answer(name, began) if name in self.running else ("failed", self.left_out[name])
+            (name, work): self._answer(name, began, limit) if name in self.running else ("failed", self.left_out[name])
             for name, work in asked
         }
 

@@ -135,7 +135,7 @@ def test_a_row_that_does_not_answer_is_left_out(program: ModuleType) -> None:
         def is_alive(self) -> bool:
             return False
 
-    workers = program.Workers("llama-1b", [], argparse.Namespace(limit=0.0))
+    workers = program.Workers("llama-1b", [], argparse.Namespace(limit=0.0, warm=math.inf))
     pipes = {name: multiprocessing.Pipe() for name in ("eager", "liger", "tilegym")}
     workers.running = {name: (Process(), here) for name, (here, _) in pipes.items()}
     pipes["eager"][1].send(("measured", {}))
@@ -148,6 +148,10 @@ def test_a_row_that_does_not_answer_is_left_out(program: ModuleType) -> None:
     }
     assert workers.left_out == {"liger": ended, "tilegym": late}
     assert workers.running.keys() == {"eager"}
+    workers.limit, workers.ready = 60.0, time.monotonic() - program.GRACE  # it did not break off what it was late with
+    assert workers.ask_all([("eager", f"{program.UNTIMED}prefill")]) == {
+        ("eager", f"{program.UNTIMED}prefill"): ("failed", late)
+    }
 
 
 def test_the_mixture_runs_with_both_experts_functions_and_patched(program: ModuleType) -> None:
