@@ -57,8 +57,10 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     made = ModuleType("opmux.testing.runner")
     made.answer, made.asked = result(GOOD_OP), []
 
-    def run_conformance(backend, ops=None, profile="default", progress=None, jobs=None, limit_s=None, within=None):
-        made.asked.append((backend, ops, profile, jobs, limit_s, within))
+    def run_conformance(
+        backend, ops=None, profile="default", progress=None, jobs=None, limit_s=None, within=None, total_s=None
+    ):
+        made.asked.append((backend, ops, profile, jobs, limit_s, within, total_s))
         if isinstance(made.answer, Exception):
             raise made.answer
         progress("rms_norm", 1, 2)

@@ -14,7 +14,7 @@ from opmux.errors import InvalidArgument, UnknownBackend
 def test_a_pass_exits_with_0(opmux_cli, runner) -> None:
     done = opmux_cli("conformance", "rows")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert runner.asked == [("rows", None, "default", None, None, None)]
+    assert runner.asked == [("rows", None, "default", None, None, None, None)]
     row = next(line for line in done.stdout.splitlines() if line.startswith("rms_norm "))
     assert row.split() == ["rms_norm", "6", "8", "75%", "0.25", "0.5", "-", "2", "passed"]
     assert "rms_norm: 2 skipped: not deterministic" in done.stdout
@@ -25,12 +25,12 @@ def test_a_pass_exits_with_0(opmux_cli, runner) -> None:
 
 def test_options_are_passed_on(opmux_cli, runner) -> None:
     opmux_cli("conformance", "rows", "--op", "linear", "--op", "rms_norm", "--profile", "small")
-    opmux_cli("conformance", "rows", "--jobs", "3", "--limit", "60")
+    opmux_cli("conformance", "rows", "--jobs", "3", "--limit", "60", "--total", "300")
     opmux_cli("conformance", "rows", "--within", "somewhere:on(gfx942)")
     assert runner.asked == [
-        ("rows", ["linear", "rms_norm"], "small", None, None, None),
-        ("rows", None, "default", 3, 60.0, None),
-        ("rows", None, "default", None, None, "somewhere:on(gfx942)"),
+        ("rows", ["linear", "rms_norm"], "small", None, None, None, None),
+        ("rows", None, "default", 3, 60.0, None, 300.0),
+        ("rows", None, "default", None, None, "somewhere:on(gfx942)", None),
     ]
 
 

@@ -137,7 +137,10 @@ def test_a_forced_backend_never_falls_back():
     )
 
 
-@pytest.mark.parametrize("error", [OOM, MemoryError("host")], ids=["device", "host"])
+DRIVERS = torch.AcceleratorError("CUDA error: out of memory")
+
+
+@pytest.mark.parametrize("error", [OOM, DRIVERS, MemoryError("host")], ids=["device", "driver", "host"])
 def test_out_of_memory_is_nobodys_fault(error):
     with backends(a=implementation(raising(error))):
         with pytest.raises(type(error), match=str(error)):

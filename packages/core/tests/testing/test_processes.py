@@ -28,6 +28,14 @@ def test_what_was_handed_over_outlives_its_process() -> None:
     assert answer == Lost("its process ended without an answer, exit code 7", [0, 1, 2])
 
 
+def test_the_time_of_the_whole_run_ends_what_runs_and_begins_nothing() -> None:
+    sleeps = "__import__('time').sleep(600)"
+    ended, not_begun = call_apart(eval, [sleeps, sleeps], 1, None, print, total_s=3.0)
+    assert isinstance(ended, Lost)
+    assert ended.why.startswith("its process was ended after ")
+    assert not_begun == Lost("its process was not begun: the 3 s of the whole run were over")
+
+
 def test_an_op_with_many_cases_is_shared_out() -> None:
     assert shares_of("linear", 2 * CASES_OF_A_SHARE - 1, 8) == [Share("linear")]
     assert shares_of("linear", 3 * CASES_OF_A_SHARE, 8) == [Share("linear", i, 3) for i in range(3)]
@@ -78,5 +86,7 @@ def test_a_lost_share_costs_what_it_had_not_run(monkeypatch: pytest.MonkeyPatch)
 def test_wrong_numbers_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="`jobs` expected a number of processes, at least 1, got 0"):
         run_conformance("reference", jobs=0)
-    with pytest.raises(InvalidArgument, match="`limit_s` ends processes of `jobs`, which is not given; give jobs=1"):
-        run_conformance("reference", limit_s=3.0)
+    for seconds in ("limit_s", "total_s"):
+        told = f"conformance: `{seconds}` ends processes of `jobs`, which is not given; give jobs=1 too"
+        with pytest.raises(InvalidArgument, match=f"^{told}$"):
+            run_conformance("reference", **{seconds: 3.0})

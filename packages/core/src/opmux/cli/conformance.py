@@ -28,6 +28,10 @@ Limit = Annotated[
     float | None,
     typer.Option("--limit", min=0, help="Seconds that a process may take; needs --jobs.", show_default=False),
 ]
+Total = Annotated[
+    float | None,
+    typer.Option("--total", min=0, help="Seconds that the whole run may take; needs --jobs.", show_default=False),
+]
 Within = Annotated[
     str | None,
     typer.Option(
@@ -45,6 +49,7 @@ def conformance(
     profile: Profile = "default",
     jobs: Jobs = None,
     limit: Limit = None,
+    total: Total = None,
     within: Within = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -62,7 +67,7 @@ def conformance(
         output.complain(f'conformance needs {error.name}, which is not installed: pip install "opmux[testing]"')
         raise typer.Exit(2) from None
     with _Bar() as advance:
-        result = runner.run_conformance(backend, ops or None, profile, advance, jobs, limit, within)
+        result = runner.run_conformance(backend, ops or None, profile, advance, jobs, limit, within, total)
     if report is not None:
         output.write("--report", report, output.to_json(result) + "\n")
     if as_json:

@@ -103,9 +103,18 @@ def is_callers(error: Exception) -> bool:
 
 def is_nobodys_fault(error: BaseException) -> bool:
     """Whether it is out of memory or a sticky device error: these are raised unchanged and never fallen back from."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error):
+    return is_out_of_memory(error) or _device_is_lost(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: on the host, in torch's allocator, or where the driver itself takes it, as for a module.
+
+    The last kind is a `torch.AcceleratorError`, of which a later call can recover as from the others.
+    """
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return _device_is_lost(error)
+    text = str(error)
+    return "DefaultCPUAllocator" in text or (isinstance(error, torch.AcceleratorError) and "out of memory" in text)
 
 
 def _device_is_lost(error: BaseException) -> bool:

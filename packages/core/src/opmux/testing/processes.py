@@ -1,5 +1,6 @@
 """Call a function on several items, each in a process of its own: several run at a time, and each fails alone."""
 
+import math
 import multiprocessing
 import signal
 import time
@@ -29,15 +30,22 @@ def call_apart(
     jobs: int,
     limit_s: float | None,
     ended: Callable[[Item], None],
+    total_s: float | None = None,
 ) -> list[Answer | Lost]:
     """The result of a picklable function for each picklable item, or what its process left if it returned none.
 
-    ``ended`` is called after each item. Each process gets its share of this one's threads, and ``limit_s`` seconds.
+    ``ended`` is called after each item. Each process gets its share of this one's threads, and ``limit_s`` seconds, or
+    what is left of ``total_s``.
     """
     threads = max(1, torch.get_num_threads() // jobs)
+    until = math.inf if total_s is None else time.monotonic() + total_s
 
     def one(item: Item) -> Answer | Lost:
-        answer = _call(function, item, limit_s, threads)
+        left = until - time.monotonic()
+        if left <= 0:
+            answer: Answer | Lost = Lost(f"its process was not begun: the {total_s:g} s of the whole run were over")
+        else:
+            answer = _call(function, item, min(math.inf if limit_s is None else limit_s, left), threads)
         ended(item)
         return answer
 
@@ -63,16 +71,16 @@ _senders: list[Connection] = []
 """In a process that `call_apart` started: the connection for its notes and its answer."""
 
 
-def _call(function: Callable[[Item], Answer], item: Item, limit_s: float | None, threads: int) -> Answer | Lost:
+def _call(function: Callable[[Item], Answer], item: Item, limit_s: float, threads: int) -> Answer | Lost:
     context = multiprocessing.get_context("spawn")  # a forked process could not use a GPU that this one has used
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(sender, function, item, threads), daemon=True)
     process.start()
     sender.close()  # so that the end of the process is the end of the pipe
-    ends = None if limit_s is None else time.monotonic() + limit_s
+    ends = time.monotonic() + limit_s
     last, parts = "", []
     try:
-        while receiver.poll(None if ends is None else max(0.0, ends - time.monotonic())):
+        while receiver.poll(None if limit_s == math.inf else max(0.0, ends - time.monotonic())):
             kind, given = receiver.recv()
             if kind == ANSWER:
                 answer: Answer = given
@@ -81,7 +89,7 @@ def _call(function: Callable[[Item], Answer], item: Item, limit_s: float | None,
                 parts.append(given)
             else:
                 last = f", in {given}"
-        return Lost(f"its process was ended after {limit_s:g} s without an answer{last}", parts)
+        return Lost(f"its process was ended after {limit_s:.4g} s without an answer{last}", parts)
     except EOFError:
         process.join()
         return Lost(f"its process ended without an answer, {_exit_text(process.exitcode)}{last}", parts)

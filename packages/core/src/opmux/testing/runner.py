@@ -144,6 +144,7 @@ def run_conformance(
     jobs: int | None = None,
     limit_s: float | None = None,
     within: str | None = None,
+    total_s: float | None = None,
 ) -> dict[str, Any]:
     """Check a backend against the references.
 
@@ -159,6 +160,8 @@ def run_conformance(
         limit_s: seconds after which a process is ended and its op fails; needs ``jobs``.
         within: a context in which everything runs, in each process, as ``module:function`` or
             ``module:function(text)``: an emulator's lets the CPU pass for an arch and executes what is launched.
+        total_s: seconds after which no process is begun and those that run are ended; needs ``jobs``. Their ops fail,
+            and the cases that had been run by then are in the report.
 
     Returns:
         The report as plain data::
@@ -178,14 +181,16 @@ def run_conformance(
     Raises:
         UnknownBackend: If no plugin registers the backend.
         InvalidArgument: If there is no such op, profile or context, the profile needs a GPU and there is none,
-            ``jobs`` is below 1, or ``limit_s`` is given without ``jobs``.
+            ``jobs`` is below 1, or ``limit_s`` or ``total_s`` is given without ``jobs``.
     """
     if jobs is not None and jobs < 1:
         raise InvalidArgument(f"conformance: `jobs` expected a number of processes, at least 1, got {jobs}")
-    if limit_s is not None and jobs is None:
-        raise InvalidArgument("conformance: `limit_s` ends processes of `jobs`, which is not given; give jobs=1 too")
+    for name, seconds in (("limit_s", limit_s), ("total_s", total_s)):
+        if seconds is not None and jobs is None:
+            message = f"conformance: `{name}` ends processes of `jobs`, which is not given; give jobs=1 too"
+            raise InvalidArgument(message)
     with surroundings(within):
-        return _run_conformance(backend, ops, profile, progress, jobs, limit_s, within)
+        return _run_conformance(backend, ops, profile, progress, jobs, limit_s, within, total_s)
 
 
 def _run_conformance(
@@ -196,6 +201,7 @@ def _run_conformance(
     jobs: int | None,
     limit_s: float | None,
     within: str | None,
+    total_s: float | None,
 ) -> dict[str, Any]:
     began = time.perf_counter()
     implemented = execution.ops_of(backend)
@@ -232,7 +238,7 @@ def _run_conformance(
         def ended(share: Share) -> None:
             step(share.op, len(range(todo[share.op])[share.number :: share.of]))
 
-        answers = processes.call_apart(apart, shares, jobs, limit_s, ended)
+        answers = processes.call_apart(apart, shares, jobs, limit_s, ended, total_s)
     held: dict[str, list[Held | Lost]] = {op: [] for op in todo}
     for share, answer in zip(shares, answers, strict=True):
         held[share.op].append(answer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from opmux.running.faults import is_out_of_memory
 from opmux.testing import execution, refusals
 from opmux.testing.case import Case, op_named, parse_case
 from opmux.testing.comparison import Errors, Finding
@@ -46,17 +47,17 @@ def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
     try:
         with one_thread(device):
             return _run(prepare(backend, case, device))
-    except torch.OutOfMemoryError as error:
-        return _out_of_memory(case, error)
     except Exception as error:  # an error of the kit or of the reference
+        if is_out_of_memory(error):
+            return _out_of_memory(case, error)
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the suite itself failed at {os.path.basename(where.filename)}:{where.lineno}: "
         return Outcome(case.id, FAILED, findings=[Finding("suite", f"{text}{type(error).__name__}: {error}")])
 
 
-def _out_of_memory(case: Case, error: torch.OutOfMemoryError) -> Outcome:
+def _out_of_memory(case: Case, error: BaseException) -> Outcome:
     """A case that does not fit in memory says nothing about the kernel, so it is reported as not run."""
-    held = str(error).partition(". GPU ")[0]
+    held = str(error).partition(". GPU ")[0].partition("\n")[0]
     return Outcome(case.id, SKIPPED, f"the case does not fit this device: {held}", claimed=False)
 
 
@@ -87,8 +88,9 @@ def _run(subject: Subject) -> Outcome:
     except NotClaimed as error:
         return Outcome(case.id, SKIPPED, str(error), claimed=False)
     except TargetRaised as error:
-        if case.probe == "large" and isinstance(error.__cause__, torch.OutOfMemoryError):
-            return _out_of_memory(case, error.__cause__)
+        cause = error.__cause__
+        if case.probe == "large" and cause is not None and is_out_of_memory(cause):
+            return _out_of_memory(case, cause)
         subject.report("runs", str(error), traceback_of(error))
     return Outcome(case.id, FAILED if subject.findings else PASSED, findings=subject.findings, errors=subject.errors)
 
