@@ -1,8 +1,10 @@
-"""What the tests of all packages share: tests for GPUs, and the counts that the sessions print."""
+"""What the tests of all packages share: tests for GPUs, parts of tests, and the counts that the sessions print."""
 
 import gc
+import itertools
 import json
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,14 @@ import pytest
 import torch
 
 LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option by which CI runs part of a file's tests."""
+    parser.addoption(
+        "--some", action="append", default=[], metavar="FILE=N",
+        help="run each test of this file with N of its sets of parameters; may be given several times",
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,8 +34,40 @@ def _gpus_of(item: pytest.Item) -> int:
     return max((mark.args[0] if mark.args else 1 for mark in marks), default=0)
 
 
+def spread(among: Sequence[pytest.Item], count: int) -> Iterator[pytest.Item]:
+    """So many of them at even distances, from the first one to the last."""
+    count = min(count, len(among))
+    yield from (among[round(place * (len(among) - 1) / max(1, count - 1))] for place in range(count))
+
+
+def leave_some(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each test in the files of ``--some``, keep so many sets of parameters.
+
+    Raises:
+        pytest.UsageError: If a file has no tests here, or the option no number.
+    """
+    kept: set[pytest.Item] = set(items)
+    for given in config.getoption("some"):
+        file, _, number = given.rpartition("=")
+        if not number.isdecimal() or int(number) < 1:
+            raise pytest.UsageError(f"--some expected FILE=N with a number of at least 1, got {given}")
+        place = config.rootpath / file
+        if not place.exists():
+            raise pytest.UsageError(f"--some expected a file of tests below {config.rootpath}, got {file}")
+        of_file = [item for item in items if item.path == place]
+        for _, same in itertools.groupby(of_file, key=lambda item: item.nodeid.partition("[")[0]):
+            among = [*same]
+            kept.difference_update(among)
+            kept.update(spread(among, int(number)))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+@pytest.hookimpl(trylast=True)  # so that marks have been looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs a GPU where there is none."""
+    """Keep what ``--some`` asks for, and leave out what needs a GPU where there is none."""
+    if config.getoption("some"):
+        leave_some(config, items)
     found = torch.cuda.device_count()
     left_out = [item for item in items if found < _gpus_of(item)]
     if not left_out:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK_OF = {
-    "ci": ("types", "docs"),
+    "ci": ("types", "docs", "ci-ck"),
     "ci-core": ("bench", "demo"),
 }
 """Session -> the sessions whose work it does. CI runs parts of tests, test-interpreter, test-gfx942 and test-sm90."""

@@ -65,4 +65,4 @@ def test_what_a_session_is_said_to_do_it_does(check_ci: ModuleType) -> None:
     source = (ROOT / "noxfile.py").read_text()
     for part in ("check_types", "build_docs", "interpret", "run_demo", "run_bench"):
         assert len(re.findall(rf"\b{part}\b", source)) >= 3, part
-    assert 'check_machine_code(session, "gfx942")' in source
+    assert 'check_machine_code(session, "gfx942", "--sample")' in source

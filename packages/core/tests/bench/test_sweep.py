@@ -40,6 +40,7 @@ def case(**variants) -> Case:
     return Case(v.scaled, v.SHAPE, variants, make=v.make, peers={"plain": v.scaled}, dtype=torch.float32)
 
 
+@pytest.mark.long
 def test_what_is_wrong_raises_hangs_or_dies_is_left_out_with_its_reason() -> None:
     tried = case(
         right=v.summed, wrong=v.wrong, nan=v.undefined, raising=v.raising, hanging=v.hanging, dying=v.dying

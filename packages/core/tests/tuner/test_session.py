@@ -41,6 +41,7 @@ def refusal(tmp_path: Path, *ops: str, kind: type[OpmuxError] = InvalidArgument,
     return str(refused.value)
 
 
+@pytest.mark.long
 def test_configs_that_are_wrong_hang_or_die_are_recorded_and_the_rest_is_measured(planted, tmp_path: Path) -> None:
     planted("hanging wrong dying right")
     tuned = tune(tmp_path)
