@@ -15,10 +15,10 @@ LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option by which CI runs part of a file's tests."""
+    """The option by which CI runs part of some tests."""
     parser.addoption(
-        "--some", action="append", default=[], metavar="FILE=N",
-        help="run each test of this file with N of its sets of parameters; may be given several times",
+        "--some", action="append", default=[], metavar="PATH=N",
+        help="run each test of this file or folder with N of its sets of parameters; may be given several times",
     )  # fmt: skip
 
 
@@ -41,21 +41,21 @@ def spread(among: Sequence[pytest.Item], count: int) -> Iterator[pytest.Item]:
 
 
 def leave_some(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each test in the files of ``--some``, keep so many sets of parameters.
+    """Of each test in the files and folders of ``--some``, keep so many sets of parameters.
 
     Raises:
-        pytest.UsageError: If a file has no tests here, or the option no number.
+        pytest.UsageError: If there is no such file or folder, or the option has no number.
     """
     kept: set[pytest.Item] = set(items)
     for given in config.getoption("some"):
         file, _, number = given.rpartition("=")
         if not number.isdecimal() or int(number) < 1:
-            raise pytest.UsageError(f"--some expected FILE=N with a number of at least 1, got {given}")
+            raise pytest.UsageError(f"--some expected PATH=N with a number of at least 1, got {given}")
         place = config.rootpath / file
         if not place.exists():
-            raise pytest.UsageError(f"--some expected a file of tests below {config.rootpath}, got {file}")
-        of_file = [item for item in items if item.path == place]
-        for _, same in itertools.groupby(of_file, key=lambda item: item.nodeid.partition("[")[0]):
+            raise pytest.UsageError(f"--some expected a file or folder of tests below {config.rootpath}, got {file}")
+        there = [item for item in items if item.path == place or place in item.path.parents]
+        for _, same in itertools.groupby(there, key=lambda item: item.nodeid.partition("[")[0]):
             among = [*same]
             kept.difference_update(among)
             kept.update(spread(among, int(number)))

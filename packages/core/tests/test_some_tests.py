@@ -51,15 +51,16 @@ def test_sets_of_parameters_at_even_distances_are_kept(shared: ModuleType) -> No
     assert kept(shared, [f"{first}=3"], items) == ["test_a[0]", "test_a[4]", "test_a[8]", *rest]
     assert kept(shared, [f"{first}=20"], items) == [item.name for item in items]
     assert kept(shared, [f"{first}=1", f"{second}=1"], items) == ["test_a[0]", "test_b", "test_c[0]", "test_a[0]"]
+    assert kept(shared, ["packages/core/tests=1"], items) == ["test_a[0]", "test_b", "test_c[0]", "test_a[0]"]
     assert kept(shared, [], items) == [item.name for item in items]
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("packages/core/tests/test_arch.py", "--some expected FILE=N with a number of at least 1, got packages/"),
-        ("packages/core/tests/test_arch.py=0", "--some expected FILE=N with a number of at least 1, got packages/"),
-        ("test_nowhere.py=2", "--some expected a file of tests below "),
+        ("packages/core/tests/test_arch.py", "--some expected PATH=N with a number of at least 1, got packages/"),
+        ("packages/core/tests/test_arch.py=0", "--some expected PATH=N with a number of at least 1, got packages/"),
+        ("test_nowhere.py=2", "--some expected a file or folder of tests below "),
     ],
 )
 def test_what_names_no_part_is_refused(shared: ModuleType, given: str, said: str) -> None:
