@@ -6,12 +6,13 @@ import io
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import transformers
 from torch import Tensor, nn
@@ -23,6 +24,14 @@ from opmux_transformers.configs import FAMILIES, SIZES, small_config
 __all__ = ["SIZES"]
 
 NAMES = tuple(FAMILIES)
+
+
+def first_of(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test that compiles a model for each: all but the first one are left to the whole session."""
+    first, *others = names
+    return [first, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
+
+
 HAS_GATE = tuple(name for name in NAMES if name != "gpt_oss")
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 TRAINING = "it computes something different in training"

@@ -11,6 +11,7 @@ from samples import (
     HAS_GATE,
     NAMES,
     children,
+    first_of,
     greedy_by_steps,
     ids,
     logits,
@@ -79,7 +80,7 @@ def test_greedy_tokens_are_equal_with_and_without_padding(name: str) -> None:
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_of(NAMES))
 def test_under_torch_compile_it_is_one_graph_of_opmuxs_ops(name: str, use_cache: bool) -> None:
     plain, patched = pair(name)
     opmux_transformers.patch(patched)
@@ -99,7 +100,7 @@ def test_under_torch_compile_it_is_one_graph_of_opmuxs_ops(name: str, use_cache:
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )  # torch, at a graph break
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_of(NAMES))
 def test_gradients_agree_under_torch_compile(name: str) -> None:
     plain, patched = pair(name)
     opmux_transformers.patch(patched)
@@ -111,7 +112,7 @@ def test_gradients_agree_under_torch_compile(name: str) -> None:
             torch.testing.assert_close(own.grad, theirs.grad, **CLOSE, msg=lambda m, path=path: f"{path}: {m}")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_of(NAMES))
 def test_compiled_steps_give_the_same_tokens(name: str) -> None:
     plain, patched = pair(name)
     opmux_transformers.patch(patched)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from quantised import WIDE, as_fp8, calls_of, dequantised
-from samples import generated, ids, logits, model
+from samples import first_of, generated, ids, logits, model
 from torch import Tensor
 
 import opmux
@@ -121,7 +121,7 @@ def test_a_backend_that_the_linears_ask_for_is_asked_for() -> None:
         patched(ids())
 
 
-@pytest.mark.parametrize("way", ["quantize_", "patch"])
+@pytest.mark.parametrize("way", first_of(["quantize_", "patch"]))
 def test_in_a_compiled_model_norms_feed_their_linears_too(way: str) -> None:
     patched = model("qwen3")
     if way == "quantize_":

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from quantised import WIDE, as_fp8, calls_of
-from samples import agree, deep_looks, ids, logits, model
+from samples import agree, deep_looks, first_of, ids, logits, model
 
 import opmux.nn
 import opmux_transformers
@@ -113,7 +113,7 @@ def test_codes_of_weights_that_change_are_made_again_alone() -> None:
     assert torch.equal(logits(patched, ids()), before)
 
 
-@pytest.mark.parametrize("way", ["quantize_", "fp8"])
+@pytest.mark.parametrize("way", first_of(["quantize_", "fp8"]))
 def test_in_a_compiled_model(way: str) -> None:
     patched = quantised(way)
     torch.compiler.reset()

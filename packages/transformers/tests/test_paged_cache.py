@@ -272,6 +272,7 @@ def test_configurations_that_are_no_pages() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_a_mask_under_torch_compile_is_a_whole_mask(name: str) -> None:
     plain, patched = pair(name)

@@ -6,7 +6,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from samples import CLOSE, GREEDY, agree, deep_looks, generated, ids, logits, ops_of, pair, reasons, train_alike
+from samples import (
+    CLOSE,
+    GREEDY,
+    agree,
+    deep_looks,
+    first_of,
+    generated,
+    ids,
+    logits,
+    ops_of,
+    pair,
+    reasons,
+    train_alike,
+)
 from torch import Tensor, nn
 
 import opmux
@@ -81,7 +94,7 @@ def test_models_check_covers_mixtures(name: str) -> None:
     assert all(c["passed"] for c in float32)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+@pytest.mark.parametrize("name", first_of(["mixtral", "gpt_oss"]))
 def test_under_torch_compile_it_is_one_graph(name: str) -> None:
     plain, patched = pair(name)
     opmux_transformers.patch(patched)

@@ -118,6 +118,7 @@ def test_a_model_that_was_made_in_inference_mode_is_patched_outside_of_it() -> N
     torch.testing.assert_close(logits(patched, ids()), logits(other, ids()))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, compiling an autograd function
 def test_compiled_codes_follow_the_weights_that_are_trained() -> None:
     """Weights that are not are quantised before: patching again updates their codes."""
