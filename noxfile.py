@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -229,19 +230,19 @@ def asm(session: nox.Session) -> None:
     emulate_assembly(session, "small")
 
 
-def emulate_assembly(session: nox.Session, profile: str) -> None:
+ASSEMBLY_ARCHS = ("gfx942", "gfx950")
+"""The archs that the assembly kernels are for."""
+
+
+def emulate_assembly(session: nox.Session, profile: str, archs: tuple[str, ...] = ASSEMBLY_ARCHS) -> None:
     """Launch the assembly kernels through the native launcher on the emulator's HIP library, zero judgements."""
     environment = {"OMP_NUM_THREADS": "1", "OPMUX_PLUGINS": "asm"}
-    for arch in ASSEMBLY_ARCHS:
+    for arch in archs:
         arguments = ["--profile", profile, *session.posargs]
         if profile != "emulator-some":  # of a few cases, most of the time would go into starting processes
             arguments += ["--jobs", str(os.cpu_count() or 1)]
         within = ["--within", f"opmux_emulator.jit_launches:on({arch})"]
         session.run("opmux", "conformance", "asm", *arguments, *within, env=environment)
-
-
-ASSEMBLY_ARCHS = ("gfx942", "gfx950")
-"""The archs that the assembly kernels are for."""
 
 
 @nox.session(name="test-ck")
@@ -452,8 +453,12 @@ def check_some_kernels(session: nox.Session) -> None:
     interpret_some(session)
     check_machine_code(session, "gfx942", "--sample")
     check_machine_code(session, "sm_90", "--sample")
-    emulate_kernels(session, "gfx942", "emulator-some")
-    emulate_assembly(session, "emulator-some")
+    parts: list[Callable[[], object]] = [lambda: emulate_kernels(session, "gfx942", "emulator-some")]
+    parts += [functools.partial(emulate_assembly, session, "emulator-some", (arch,)) for arch in ASSEMBLY_ARCHS]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each of them is one process
+        running = [pool.submit(part) for part in parts]
+    for part in running:
+        part.result()
 
 
 @nox.session(name="ci-oldest")
