@@ -439,8 +439,10 @@ SOME = {
     f"{DEEPGEMM}/tests/test_grouped_kernels.py": 3,
     f"{DEEPGEMM}/tests/test_kernels.py": 4,
     f"{DEEPGEMM}/tests/test_scaled_gradient_kernels.py": 3,
+    f"{VENDOR}/tests/test_conformance.py": 1000,
 }
-"""Files of tests that compile, emulate or play a kernel for each set of parameters, and how many sets CI takes."""
+"""Files of tests that compile, emulate or play a kernel for each set of parameters, or have thousands, and how many CI
+takes."""
 
 
 def run_most_tests(session: nox.Session) -> None:
