@@ -61,6 +61,13 @@ def test_groups_take_the_median_f(page: Any) -> None:
     assert "- fp8 of one row, the least: 0.57, **missed** 1.10" in text
 
 
+def test_groups_of_ragged_k_count_with_what_is_added(page: Any) -> None:
+    added, ragged = line("added", 4096, 4096, 7168, fast=1.0, l128=0.5), line("ragged k", 7104, 4096, 7168, 4, l128=1.5)
+    text = page(added, ragged)
+    assert "| ragged k 4 x 7104; 4096, 7168 | TFLOPS | 1027 | - | - | 771 | 667 | 0.87 | `l128` | 667 `l128` |" in text
+    assert "- added to float32, the least: 0.87, **missed** 1.00: Here is why." in text
+
+
 def test_a_miss_has_its_reason_and_what_was_not_measured_is_said(page: Any) -> None:
     text = page(line("added", 4096, 4096, 7168, fast=1.0, l128=2.0), line("bf16 1", 1, 576, 7168, cublas=2.0, s8=1.0))
     assert "- added to float32, the least: 0.68, **missed** 1.00: Here is why." in text

@@ -27,6 +27,7 @@ os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
 import gradients_on_gpu
 import grouped_on_gpu
+import scaled_gradients_on_gpu
 import torch
 from apart import Limits, measured
 from on_gpu import ADDED, LISTED, compile_kernels, milliseconds, operands, rivals, say, short
@@ -38,8 +39,9 @@ from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.gradient_model import scored_gradients
 from opmux_deepgemm.model import scored
+from opmux_deepgemm.scaled_gradient_model import scored_gradients as scored_scaled_gradients
 from opmux_deepgemm.space import Sizes
-from opmux_deepgemm.summing import add_gradients
+from opmux_deepgemm.summing import add_gradients, add_scaled_gradients
 
 FLUSHED = 1 << 30
 """Elements of 4 bytes that are read and written before each call."""
@@ -53,8 +55,8 @@ RIVALS = ("cublas", "fast", "blocks")
 MARKS = ("sin_kernel", "spin_kernel")
 """Names of the kernels between two calls."""
 PARTS = (
-    "fp8 4096", "added", "seeded", "fp8 128", "fp8 1", "contiguous", "masked", "bf16 4096", "bf16 128", "bf16 1",
-    "gradients",
+    "fp8 4096", "added", "ragged k", "seeded", "fp8 128", "fp8 1", "contiguous", "masked", "bf16 4096", "bf16 128",
+    "bf16 1", "gradients",
 )  # fmt: skip
 """The most important first: a run may end before the last."""
 
@@ -88,6 +90,8 @@ class Line(NamedTuple):
             return Product("float8_e4m3fn", "float32", self.n, self.k, accumulate=True)
         if self.part == "gradients":
             return gradients_on_gpu.product(self.n, self.k)
+        if self.part == "ragged k":
+            return scaled_gradients_on_gpu.product(self.n, self.k)
         if self.groups:
             return grouped_on_gpu.product_of(self.family, self.n, self.k)
         return Product("bfloat16" if self.dtype == "bf16" else "float8_e4m3fn", "bfloat16", self.n, self.k)
@@ -101,9 +105,11 @@ class Line(NamedTuple):
 
     def configs(self) -> list[Config]:
         """The model's choice first, then the best of each kind."""
+        together = self.groups * self.m, self.n, self.k, self.groups
         if self.part == "gradients":
-            rows = self.groups * self.m
-            return [one.config for one in scored_gradients(rows, self.n, self.k, self.groups)[:KEPT]]
+            return [one.config for one in scored_gradients(*together)[:KEPT]]
+        if self.part == "ragged k":
+            return [one.config for one in scored_scaled_gradients(*together)[:KEPT]]
         found: dict[object, Config] = {}
         for _, config in scored(self.sizes):
             kind = config.kernel, config.block_m, config.block_n, config.cluster, config.pieces
@@ -119,6 +125,9 @@ def lines(part: str) -> list[Line]:
         return [Line(part, *shape) for shape in ADDED]
     if part == "gradients":
         return [Line(part, 7100, 4096, 7168, 4), Line(part, 4096, 7168, 2048, 8)]
+    if part == "ragged k":
+        sizes, n, k = scaled_gradients_on_gpu.LISTED
+        return [Line(part, sum(sizes) // len(sizes), n, k, len(sizes))]
     if part in ("contiguous", "masked"):
         sizes = grouped_on_gpu.RAGGED if part == "contiguous" else grouped_on_gpu.MASKED
         return [Line(part, m, n, k, groups) for groups, m in sizes for n, k in grouped_on_gpu.WEIGHTS]
@@ -165,6 +174,8 @@ def ways(line: Line) -> tuple[dict[str, Callable[[], object]], int, int]:
     """Calls by name, of which torch's come first; the operations and the bytes of one."""
     if line.part == "gradients":
         return gradient_ways(line)
+    if line.part == "ragged k":
+        return ragged_ways(line)
     if line.groups:
         rows = grouped_on_gpu.varied(line.groups, line.m)
         given = grouped_on_gpu.operands(line.family, rows, line.n, line.k)
@@ -200,6 +211,17 @@ def gradient_ways(line: Line) -> tuple[dict[str, Callable[[], object]], int, int
             add_gradients, config, given.dy, given.x, given.offsets, None, out
         )  # fmt: skip
     moved = 2 * sum(rows) * (line.n + line.k) + 8 * out.numel()
+    return found, 2 * sum(rows) * line.n * line.k, moved
+
+
+def ragged_ways(line: Line) -> tuple[dict[str, Callable[[], object]], int, int]:
+    """As `ways`, of codes that lie along the rows that are summed; cuBLASLt has no such product."""
+    rows, out = scaled_gradients_on_gpu.LISTED[0], torch.zeros(line.groups, line.n, line.k, device="cuda")
+    given = scaled_gradients_on_gpu.operands(scaled_gradients_on_gpu.Case(rows, line.n, line.k, line.configs()[0]))
+    found: dict[str, Callable[[], object]] = {
+        short(config): partial(add_scaled_gradients, config, *given[:6], out) for config in line.configs()
+    }
+    moved = sum(rows) * (line.n + line.k) + 8 * out.numel()
     return found, 2 * sum(rows) * line.n * line.k, moved
 
 

@@ -14,6 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import apart
 import figures
 
+from opmux_deepgemm import scaled_gradient_model
+from opmux_deepgemm.generation.source import Product
+
 QUICK = apart.Limits(start=30, each=30)
 
 
@@ -89,5 +92,13 @@ def test_each_line_tries_the_models_choice_first(part) -> None:
     for line in figures.lines(part):
         configs = line.configs()
         assert len(configs) == len(set(configs))
-        if part != "gradients":
+        if part not in ("gradients", "ragged k"):
             assert configs[0] == figures.scored(line.sizes)[0].config
+
+
+def test_the_line_of_ragged_k_is_deepgemms() -> None:
+    (line,) = figures.lines("ragged k")
+    assert line == ("ragged k", 7104, 4096, 7168, 4)
+    assert line.product == Product("float8_e4m3fn", "float32", 4096, 7168, groups="ragged", accumulate=True)
+    together = 4 * 7104, 4096, 7168, 4
+    assert line.configs()[0] == scaled_gradient_model.scored_gradients(*together)[0].config
