@@ -18,7 +18,7 @@ COPIED = (
     "linear", "scaled_linear", "ragged", "masked", "dense", "decode", "product", "of_rows", "of_weights",
     "scaled_ragged", "scaled_masked", "keys_dense", "keys_ragged", "queries_dense", "queries_ragged",
 )  # fmt: skip
-GATHERED = ("gathered", "dense_gathered", "ragged_gathered", "attend")
+GATHERED = ("gathered", "gathered_product", "dense_gathered", "ragged_gathered", "attend")
 MULTIPLIED = (*COPIED, *GATHERED)
 """Names of kernels whose operands the copy engine reads, of those where threads do, and of those that multiply."""
 ATOMICS = ("ATOM.", "ATOMG", "RED.", "REDG", "UATOMG", "UREDG")

@@ -127,6 +127,29 @@ def test_heads_of_up_to_128_fit_where_both_operands_come_from_registers(arch, co
         assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("tokens", [8, 512], ids=["decode", "prefill"])
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (80, 96), (128, 32)], ids=str)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+def test_pages_of_heads_of_up_to_128_fit_where_both_operands_come_from_registers(arch, dims, tokens, tmp_path) -> None:
+    """Without a mask but the causal one, and with all that a call may ask for."""
+    q, sinks, table = meta(tokens, 8, dims[0]), meta(8), meta(8, 64, dtype=torch.int32)
+    caches = [meta(512, 16, 2, dim) for dim in dims]
+    starts, lengths = meta(9, dtype=torch.int32), meta(8, dtype=torch.int32)
+    bounds = {"max_seqlen_q": tokens // 8, "max_seqlen_k": 1024}
+    given = (q, *caches, starts, lengths, table)
+    for wanted in (
+        kernel("paged_attention", *given, None, None, None, None, arch=arch, **bounds),
+        kernel(
+            "paged_attention_lse", *given, sinks, None, None, None, arch=arch, **bounds, window=(128, 0), softcap=30.0
+        ),
+    ):
+        found = compiled(wanted, arch, tmp_path)
+        assert found.parameters == layout(wanted.letters)
+        assert found.count("HMMA.16816.F32.BF16") > 0
+        assert found.count("LDGSTS.E.BYPASS.128") > 0
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(("arch", "instruction"), [("sm_90", "HGMMA.64x128x16.F32.BF16"), ("sm_100", "UTCHMMA")])
 def test_attention_uses_the_matrix_units_and_the_copy_engine(arch, instruction, tmp_path) -> None:
     wanted = kernel(

@@ -98,6 +98,16 @@ def test_threads_copy_the_operands_where_there_is_no_copy_engine(arch) -> None:
     found = {candidate.name: (candidate.status, candidate.reason) for candidate in plan.candidates}
     assert found["cutile"] == ("rejected", f"archs: sm_90+, this is {arch}")
     assert found["cutile:gathered"][0] == "chosen"
+    gradients = opmux.explain(
+        opmux.linear_backward,
+        meta(4, 8),
+        meta(4, 16),
+        meta(8, 16),
+        arch=arch,
+        backend="cutile",
+        output_mask=(True,) * 3,
+    )
+    assert {c.name: c.status for c in gradients.candidates}["cutile:gathered"] == "chosen"
 
 
 @pytest.mark.parametrize(("arch", "name"), [("sm_80", "gathered"), ("sm_89", "gathered"), ("sm_120", "narrow_heads")])
@@ -115,6 +125,23 @@ def test_gradients_of_attention_need_matrix_units_that_leave_registers_free(arch
     lse = meta(1, 2, 4, dtype=FP32)
     found = judged(opmux.attention_backward, WIDE, WIDE, WIDE, WIDE, WIDE, lse, None, None, arch=arch)
     assert (found.status, found.reason) == ("rejected", f"archs: sm_90, sm_100, sm_103, this is {arch}")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_120"])
+@pytest.mark.parametrize(
+    ("dim", "stored", "reason"),
+    [(128, torch.bfloat16, None), (136, torch.bfloat16, "head_dim = 136 is more than 128"),
+     (128, torch.int8, "k_cache is int8, takes bfloat16, float16")],
+)  # fmt: skip
+def test_pages_of_numbers_are_read_where_both_operands_come_from_registers(arch, dim, stored, reason) -> None:
+    cache, number = meta(8, 16, 2, dim, dtype=stored), meta(2, dtype=torch.int32)
+    call = meta(2, 4, dim), cache, cache, meta(3, dtype=torch.int32), number, number[:, None], *(None,) * 4
+    plan = opmux.explain(
+        opmux.paged_attention, *call, arch=arch, backend="cutile", max_seqlen_q=1, max_seqlen_k=16
+    )  # fmt: skip
+    found = next(candidate for candidate in plan.candidates if candidate.name == "cutile:gathered")
+    assert found.status == ("rejected" if reason else "chosen")
+    assert reason in (None, found.reason)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "gfx942", "cpu"])

@@ -13,6 +13,12 @@ from opmux_cutile.products.backward_configs import (
     linear_backward_space,
 )
 from opmux_cutile.products.configs import LinearConfig, linear_config
+from opmux_cutile.products.gathered import targets
+from opmux_cutile.products.gathered.configs import (
+    gathered_backward_config,
+    gathered_backward_space,
+    gathered_config,
+)
 
 BF16 = torch.bfloat16
 CONFIG = LinearBackwardConfig(LinearConfig(64, 64, 64), LinearConfig(64, 128, 128))
@@ -58,6 +64,39 @@ def test_each_product_gets_the_tile_of_a_product_of_its_sizes() -> None:
         space = list(linear_backward_space(arch, features))
         assert space[0] == found
         assert len(set(space)) == len(space) > 20
+
+
+def test_where_threads_copy_them_operands_are_given_as_chunks_of_eight() -> None:
+    grad, x, w = torch.zeros(100, 24, dtype=BF16), torch.zeros(100, 16, dtype=BF16), torch.zeros(24, 16, dtype=BF16)
+    config = gathered_backward_config(parse_arch("sm_80"), {"bucket(tokens, 8)": 100, "n": 24, "k": 16})
+    with recording() as launches:
+        targets.linear_backward(grad, x, w, output_mask=(True, True, False), config=config)
+    (of_x, _, given_x), (of_w, _, given_w) = launches
+    assert [given_x[place : place + 3] for place in (1, 8, 15)] == [(100, 3, 8), (24, 2, 8), (100, 2, 8)]
+    assert [given_w[place : place + 3] for place in (1, 8, 15)] == [(100, 3, 8), (100, 2, 8), (24, 2, 8)]
+    assert [p.value for p in of_x.parameters[3:]] == [64, 128, 64, 8, False]
+    assert [p.value for p in of_w.parameters[3:]] == [32, 64, 64, 8, True]
+
+
+def test_where_threads_copy_operands_each_product_gets_the_tile_of_a_product_of_its_sizes() -> None:
+    arch, features = parse_arch("sm_80"), {"bucket(tokens, 8)": 64, "n": 8192, "k": 4096}
+    found = gathered_backward_config(arch, features)
+    assert found.of_x == gathered_config(arch, features | {"n": 4096})
+    assert found.of_w == gathered_config(arch, {"bucket(tokens, 8)": 8192, "n": 4096})
+    space = list(gathered_backward_space(arch, features))
+    assert space[0] == found
+    assert len(set(space)) == len(space) > 5
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
+@pytest.mark.parametrize("rows", [60, 8192])
+def test_products_use_the_matrix_units_where_threads_copy_operands(arch, rows, tmp_path) -> None:
+    for wanted in kernels("linear_backward", meta(rows, 1024), meta(rows, 4096), meta(1024, 4096), arch=arch):
+        found = compiled(wanted, arch, tmp_path)
+        assert found.parameters == layout(wanted.letters)
+        assert found.count("HMMA.16816.F32.BF16") > 0
+        assert found.count("LDGSTS.E.BYPASS.128") > 0
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

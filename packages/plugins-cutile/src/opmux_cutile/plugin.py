@@ -14,6 +14,7 @@ from opmux_cutile.grouped import implementations as grouped
 from opmux_cutile.grouped import scaled_implementations as scaled_groups
 from opmux_cutile.norms import implementations as norms
 from opmux_cutile.paged import implementations as paged
+from opmux_cutile.paged.gathered import implementations as gathered_pages
 from opmux_cutile.products import implementations as products
 from opmux_cutile.products.gathered import implementations as gathered_products
 from opmux_cutile.quantization import implementations as quantization
@@ -29,12 +30,13 @@ def opmux_implementations() -> Iterator[Implementation]:
     yield from norms.RECORDS
     yield from gates.RECORDS
     yield from products.RECORDS
-    yield gathered_products.RECORD
+    yield from gathered_products.RECORDS
     yield from rope.RECORDS
     yield from attention.RECORDS
     yield from gathered_attention.RECORDS
     yield from cache.RECORDS
     yield from paged.RECORDS
+    yield from gathered_pages.RECORDS
     yield from grouped.RECORDS
     yield from group_gradients.RECORDS
     yield from scaled_groups.RECORDS

@@ -1,8 +1,10 @@
 """The records of attention over a paged cache."""
 
-from opmux.plugin import AtMost, Dtype, Exact, Implementation, MultipleOf, UnitStride
+from typing import Any
+
+from opmux.plugin import AtMost, Constraint, Dtype, Exact, Implementation, MultipleOf, UnitStride
 from opmux_cutile.archs import PRIORITY
-from opmux_cutile.attention.implementations import ARCHS
+from opmux_cutile.attention.implementations import ARCHS, WIDEST
 from opmux_cutile.bounds import GridAtMost, ResultAtMost, StridesAtMost
 from opmux_cutile.quantization.implementations import CODES
 
@@ -10,30 +12,55 @@ MOST = 1 << 33
 """Elements of the result: the rows of its tiles, of 8 columns or more, are counted in 32 bits. Caches may have more."""
 
 
-def _record(op: str) -> Implementation:
+CACHES = ("k_cache", "v_cache")
+OPS = ("paged_attention", "paged_attention_lse")
+
+
+def record(
+    op: str,
+    archs: tuple[str, ...],
+    widest: int,
+    module: str,
+    config: str,
+    stored: tuple[Constraint, ...],
+    **more: Any,
+) -> Implementation:
+    """A record: for some archs, with heads of up to a size.
+
+    Args:
+        op: one of `OPS`.
+        archs: that it is for.
+        widest: the most of head_dim and value_dim.
+        module: the package of its targets and configs.
+        config: what the names of its config and space begin with.
+        stored: what is wanted of the caches besides.
+        **more: other fields.
+    """
     return Implementation(
         op=op,
-        target=f"opmux_cutile.paged.targets:{op}",
-        archs=ARCHS,
+        target=f"{module}.targets:{op}",
+        archs=archs,
         priority=PRIORITY,
         when=(
             Dtype("q", "bfloat16", "float16"),
-            *(Dtype(name, "bfloat16", "float16", *CODES) for name in ("k_cache", "v_cache")),
+            *stored,
             Dtype("sinks", "bfloat16", "float16", "float32"),
             *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
-            *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
+            *(AtMost(dim, widest) for dim in ("head_dim", "value_dim")),
             GridAtMost("kv_heads"),
             ResultAtMost(("tokens", "heads", "value_dim"), MOST),
-            *(StridesAtMost(name) for name in ("q", "k_cache", "v_cache")),
-            UnitStride("q", "k_cache", "v_cache"),
+            *(StridesAtMost(name) for name in ("q", *CACHES)),
+            UnitStride("q", *CACHES),
         ),
         features=(Exact("head_dim"), Exact("value_dim"), Exact("page_size")),
-        config="opmux_cutile.paged.configs:paged_config",
+        config=f"{module}.configs:{config}_config",
         config_schema="opmux_cutile.paged.configs:PagedConfig",
-        space="opmux_cutile.paged.configs:paged_space",
+        space=f"{module}.configs:{config}_space",
         capturable=True,
         deterministic=True,
+        **more,
     )
 
 
-RECORDS = tuple(_record(op) for op in ("paged_attention", "paged_attention_lse"))
+HELD = tuple(Dtype(name, "bfloat16", "float16", *CODES) for name in CACHES)
+RECORDS = tuple(record(op, ARCHS, WIDEST, "opmux_cutile.paged", "paged", HELD) for op in OPS)

@@ -1,5 +1,6 @@
 """What the core calls for attention over a paged cache."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -20,18 +21,20 @@ TYPICAL_UNITS = 132
 MOST_SPLITS = 64
 FEWEST_KEYS = 256
 """That are worth a split."""
+EVEN = 64
+"""The least width of tiles of keys and of values that are of one width."""
 
 
 def paged_attention(*tensors: Tensor | None, config: PagedConfig, **options: Any) -> Tensor:
     """The op `paged_attention`."""
-    return _run("paged_attention", tensors, False, options, config)[0]
+    return attend("paged_attention", tensors, False, options, config, kernel_of_keys)[0]
 
 
 def paged_attention_lse(
     *tensors: Tensor | None, config: PagedConfig, **options: Any
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `paged_attention_lse`."""
-    return _run("paged_attention_lse", tensors, True, options, config)
+    return attend("paged_attention_lse", tensors, True, options, config, kernel_of_keys)
 
 
 def splits_of(blocks: int, keys: int, units: int) -> int:
@@ -39,9 +42,24 @@ def splits_of(blocks: int, keys: int, units: int) -> int:
     return max(1, min(MOST_SPLITS, 2 * units // max(blocks, 1), -(-keys // FEWEST_KEYS)))
 
 
-def _run(
-    op: str, tensors: tuple[Any, ...], wants_lse: bool, options: dict[str, Any], config: PagedConfig
+def attend(
+    op: str,
+    tensors: tuple[Any, ...],
+    wants_lse: bool,
+    options: dict[str, Any],
+    config: PagedConfig,
+    make: Callable[..., TileKernel],
 ) -> tuple[Tensor, Tensor]:
+    """The mean and the lse of each query.
+
+    Args:
+        op: the op.
+        tensors: its tensors.
+        wants_lse: whether the lse is wanted.
+        options: the op's.
+        config: the tile.
+        make: the kernel that looks up each key, by what `kernel_of_keys` takes.
+    """
     q, k_cache, v_cache, starts, lengths, table, sinks, _, k_scale, v_scale = tensors
     tokens, heads, dim = q.shape
     kv_heads, width = v_cache.shape[2:]
@@ -68,7 +86,7 @@ def _run(
         caches, bounds = [slices.words(cache) for cache in caches], bounds[:1]
         table = table if table.stride(1) == 1 else table.contiguous()
     else:
-        kernel = _kernel(
+        kernel = make(
             op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, aligned(q, *caches),
             capped, left >= 0 or right >= 0, left >= 0, *of_call,
         )  # fmt: skip
@@ -100,12 +118,15 @@ def _name(x: Tensor) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _kernel(
+def kernel_of_keys(
     op: str, config: PagedConfig, block_m: int, dtype: str, stored: str, page: tuple[int, int, int], width: int,
     fits: bool, capped: bool, banded: bool, windowed: bool, sinks: str | None, wants_lse: bool, k_scaled: bool,
-    v_scaled: bool, split: bool,
+    v_scaled: bool, split: bool, even: bool = False,
 ) -> TileKernel:  # fmt: skip
-    """The kernel for heads and pages of a size. Results that are not wanted have tensors that are not written."""
+    """The kernel for heads and pages of a size. Results that are not wanted have tensors that are not written.
+
+    With `even`, tiles of keys and of values are of one width, as in `opmux_cutile.attention.gathered`.
+    """
     page_size, _, dim = page
     block_n = config.block_n
     hints = config.hints
@@ -128,8 +149,9 @@ def _kernel(
     out = sums if split else Array(dtype, (None, None, width), (None, None, 1), width % 8 == 0)
     lse, parts = Array("float32", (None, None), (None, 1), False), Array("float32", (None,) * 3, (None, None, 1), False)
     numbers = [Scalar("float32")] * 2 + [Scalar("int32")] * 4
+    columns = [max(widest, EVEN)] * 2 if even else [max(power_of_two(n), 16) for n in (dim, width)]
     sizes = (
-        block_m, block_n, max(power_of_two(dim), 16), max(power_of_two(width), 16), capped, banded, windowed,
+        block_m, block_n, *columns, capped, banded, windowed,
         sinks is not None, wants_lse, k_scaled, v_scaled, split,
     )  # fmt: skip
     parameters: tuple[Parameter, ...] = (

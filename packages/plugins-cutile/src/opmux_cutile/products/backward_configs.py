@@ -21,7 +21,7 @@ class LinearBackwardConfig:
     of_w: LinearConfig
 
 
-def _sizes(features: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+def sizes_of_products(features: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
     """What the choice for `linear` goes by, for each of the products."""
     tokens, n, k = features["bucket(tokens, 8)"], features["n"], features["k"]
     return {"bucket(tokens, 8)": tokens, "n": k, "k": n}, {"bucket(tokens, 8)": n, "n": k, "k": tokens}
@@ -29,7 +29,7 @@ def _sizes(features: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]
 
 def linear_backward_config(arch: Arch, features: Mapping[str, Any]) -> LinearBackwardConfig:
     """For each product what `linear` of its sizes gets."""
-    of_x, of_w = _sizes(features)
+    of_x, of_w = sizes_of_products(features)
     return LinearBackwardConfig(linear_config(arch, of_x), linear_config(arch, of_w))
 
 
@@ -37,7 +37,7 @@ def linear_backward_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[L
     """The choice, and the tiles of each product that `linear` of its sizes may get beside the choice for the other."""
     chosen = linear_backward_config(arch, features)
     yield chosen
-    of_x, of_w = _sizes(features)
+    of_x, of_w = sizes_of_products(features)
     for tile in linear_space(arch, of_x):
         if tile != chosen.of_x:
             yield LinearBackwardConfig(tile, chosen.of_w)

@@ -44,28 +44,27 @@ LINEAR = Implementation(
     deterministic=True,
 )
 
-RECORDS = (
-    LINEAR,
-    Implementation(
-        op="linear_backward",
-        target="opmux_cutile.products.backward:linear_backward",
-        archs=ARCHS,
-        priority=PRIORITY,
-        when=(
-            Dtype("x", "bfloat16", "float16"),
-            AtLeast("k", 8),
-            MultipleOf("k", 8),
-            MultipleOf("n", 8),
-            AtMost("tokens", 1 << 23),
-            *(MaxNumel(name, MOST) for name in ("grad_out", "x", "w")),
-            UnitStride("grad_out", "x", "w"),
-            *(Aligned(name) for name in ("grad_out", "x", "w")),
-        ),
-        features=(Bucket("tokens", per_octave=8), Exact("n"), Exact("k")),
-        config="opmux_cutile.products.backward_configs:linear_backward_config",
-        config_schema="opmux_cutile.products.backward_configs:LinearBackwardConfig",
-        space="opmux_cutile.products.backward_configs:linear_backward_space",
-        capturable=True,
-        deterministic=True,
+GRADIENTS = Implementation(
+    op="linear_backward",
+    target="opmux_cutile.products.backward:linear_backward",
+    archs=ARCHS,
+    priority=PRIORITY,
+    when=(
+        Dtype("x", "bfloat16", "float16"),
+        AtLeast("k", 8),
+        MultipleOf("k", 8),
+        MultipleOf("n", 8),
+        AtMost("tokens", 1 << 23),
+        *(MaxNumel(name, MOST) for name in ("grad_out", "x", "w")),
+        UnitStride("grad_out", "x", "w"),
+        *(Aligned(name) for name in ("grad_out", "x", "w")),
     ),
+    features=(Bucket("tokens", per_octave=8), Exact("n"), Exact("k")),
+    config="opmux_cutile.products.backward_configs:linear_backward_config",
+    config_schema="opmux_cutile.products.backward_configs:LinearBackwardConfig",
+    space="opmux_cutile.products.backward_configs:linear_backward_space",
+    capturable=True,
+    deterministic=True,
 )
+
+RECORDS = (LINEAR, GRADIENTS)

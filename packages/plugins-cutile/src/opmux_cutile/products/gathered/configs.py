@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opmux.plugin import Arch
+from opmux_cutile.products.backward_configs import LinearBackwardConfig, sizes_of_products
 from opmux_cutile.products.configs import FEW_TILES, LinearConfig
 
 FEW_ROWS = {
@@ -35,3 +36,18 @@ def gathered_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[LinearCo
     for config in (*FEW_ROWS.values(), LARGE):
         if config.block_m <= 16 or config.block_m < 2 * rows:
             yield config
+
+
+def gathered_backward_config(arch: Arch, features: Mapping[str, Any]) -> LinearBackwardConfig:
+    """For each product of the gradients what `linear` of its sizes gets."""
+    of_x, of_w = sizes_of_products(features)
+    return LinearBackwardConfig(gathered_config(arch, of_x), gathered_config(arch, of_w))
+
+
+def gathered_backward_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[LinearBackwardConfig]:
+    """The choice, and the tiles of each product beside the choice for the other."""
+    chosen = gathered_backward_config(arch, features)
+    yield chosen
+    of_x, of_w = sizes_of_products(features)
+    yield from (LinearBackwardConfig(t, chosen.of_w) for t in gathered_space(arch, of_x) if t != chosen.of_x)
+    yield from (LinearBackwardConfig(chosen.of_x, t) for t in gathered_space(arch, of_w) if t != chosen.of_w)
