@@ -1,6 +1,7 @@
 """Grouped products by the kernel's own text on the CPU; rows that belong to no group must stay as they were."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -91,6 +92,53 @@ def test_each_group_is_multiplied_by_its_own_weight(given, config, out, tmp_path
     program = build(product, config, given, tmp_path)
     for seed in (0, 1):
         assert wrong(run(program, product, config, given, seed), given) == 0
+
+
+def across(w: torch.Tensor, spare: int) -> torch.Tensor:
+    """The same weights, across k, with gaps of NaN between columns; the gaps lie behind the rows of each column."""
+    groups, n, k = w.shape
+    room = torch.full((groups, k, n + spare), float("nan"), dtype=w.dtype)
+    return room[:, :, :n].copy_(w.mT).mT
+
+
+@pytest.mark.parametrize(
+    ("given", "config"),
+    [
+        (ragged(integers(0, 70, 70, 199, 200), None, 136, 136), Config("large", 64, 64, 2, 1, 1, 8)),
+        (ragged(integers(0, 128, 384), integers(100, 130), 72, 200), Config("large", 128, 128, 2, 2, 2, 1)),
+        (ragged(integers(0, 1, 130), None, 24, 72), Config("large", 64, 64, 2, 1, 1, 8)),
+        (masked(integers(0, 130, 64, 5), 130, 136, 72), Config("large", 128, 192, 2, 2, 1, 8)),
+        (masked(integers(300, 0, 257), 300, 264, 136), Config("large", 256, 128, 2, 2, 2, 8)),
+        (ragged(integers(0, 90), None, 72, 72), Config("large", 64, 64, 2, 1, 1, 8)),
+    ],
+    ids=[
+        "ragged",
+        "ragged, padding, two blocks share w",
+        "narrow",
+        "masked",
+        "masked, two blocks share w",
+        "one group",
+    ],
+)
+@pytest.mark.parametrize("spare", [0, 8])
+def test_the_weights_of_groups_may_lie_across_k(given, config, spare, tmp_path) -> None:
+    if len(given.w) > 1:
+        given.w[-1] = float("nan")  # nothing of it may come into the groups before
+    turned = replace(given, w=across(given.w, spare))
+    product = turned.product(BF16)
+    assert product.groups_across
+    program = build(product, config, turned, tmp_path)
+    last = rows_of(given)[-1][1]
+    for seed in (0, 1):
+        found = run(program, product, config, turned, seed)
+        if len(given.w) > 1:
+            flat = found.flatten(0, -2)
+            assert bool(flat[last].isnan().all())
+            flat[last] = 0
+            alike = replace(given, w=torch.cat([given.w[:-1], torch.zeros_like(given.w[-1:])]))
+        else:
+            alike = given
+        assert wrong(found, alike) == 0
 
 
 def test_counts_that_are_too_large_do_not_reach_past_the_rows(tmp_path) -> None:

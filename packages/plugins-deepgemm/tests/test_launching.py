@@ -81,6 +81,30 @@ def test_the_persistent_kernel(launched) -> None:
     )  # fmt: skip
 
 
+def test_weights_of_groups_that_lie_across_k(launched) -> None:
+    x, w, offsets = (
+        torch.zeros(300, 512, dtype=BF16),
+        torch.zeros(3, 512, 208, dtype=BF16)[:, :, :200].mT,
+        torch.zeros(4, dtype=torch.int32),
+    )
+    config = Config("large", 128, 128, 4, 2, 2, 8)
+    targets.grouped_linear(x, w, offsets, None, config=config)
+    targets.masked_grouped_linear(
+        x.view(1, 300, 512), w[:1], torch.zeros(1, dtype=torch.int32), expected_m=9, config=config
+    )
+    targets.grouped_linear(x, w.contiguous(), offsets, None, config=config)
+    ragged, masked, along = launched
+    assert ragged[0] == Product("bfloat16", "bfloat16", 200, 512, groups="ragged", w_across=True)
+    assert ragged[2][4:6] == (
+        (300, 512, 512, 1, 128, 64, "BYTES_128"),
+        (3, 512, 200, 106496, 208, 1, 1, 64, 64, "BYTES_128"),
+    )
+    assert ragged[2][-1] == 3
+    assert masked[0] == Product("bfloat16", "bfloat16", 200, 512, groups="masked", w_across=True)
+    assert masked[2][5] == (1, 512, 200, 106496, 208, 1, 1, 64, 64, "BYTES_128")
+    assert along[0] == Product("bfloat16", "bfloat16", 200, 512, groups="ragged")
+
+
 def test_operands_that_lie_across_k(launched) -> None:
     x, w = torch.zeros(512, 304, dtype=BF16)[:, :300].T, torch.zeros(512, 200, dtype=BF16).T
     config = Config("large", 128, 128, 4, 2, 2, 8)

@@ -138,6 +138,18 @@ def test_operands_across_k_are_transposed_by_the_matrix_unit(config, x_across, w
     assert count(found, "LDL") == count(found, "STL") == 0
 
 
+@pytest.mark.parametrize("groups", ["ragged", "masked"])
+@pytest.mark.parametrize("config", [Config("large", 128, 256, 4, 2, 1, 8), Config("large", 256, 128, 4, 2, 2, 8)])
+def test_weights_of_groups_across_k_are_transposed_by_the_matrix_unit(config, groups, tmp_path) -> None:
+    given = Product(BF16, BF16, 2112, 7168, groups=groups, w_across=True)
+    found, parts = opcodes(given, config, tmp_path), config.block_m // 128
+    assert found[f"HGMMA.64x{config.block_n}x16.F32.BF16"] == 4 * parts == count(found, "HGMMA")
+    assert count(found, "WARPGROUP.DEPBAR") == 2
+    assert count(found, "UTMALDG") == 1 + config.block_n // config.cluster // 64
+    assert count(found, "UTMALDG.3D") == config.block_n // config.cluster // 64
+    assert count(found, "LDL") == count(found, "STL") == 0
+
+
 def test_a_stage_that_two_blocks_share_needs_no_fence_of_the_whole_gpu(tmp_path) -> None:
     alone, shared = (opcodes(product(FP8), Config("large", 128, 128, 6, 2, cluster, 8), tmp_path) for cluster in (1, 2))
     for opcode in ("MEMBAR.ALL.GPU", "ERRBAR"):

@@ -79,6 +79,24 @@ def test_operands_across_k_get_tiles_that_the_matrix_unit_can_transpose() -> Non
         assert given[1] is not w or plan.config["block_n"] // plan.config["cluster"] % 64 == 0
 
 
+@pytest.mark.parametrize("n", [8, 16, 24, 32, 40])
+def test_few_rows_of_w_may_lie_across_k(n) -> None:
+    for x in (meta(4096, 512), meta(1, 512), meta(512, 4096).T):
+        plan = opmux.explain(opmux.linear, x, meta(512, n).T, arch="sm_90", backend="deepgemm")
+        assert plan.config["block_n"] == 64
+
+
+def test_weights_of_groups_across_k_get_tiles_that_the_matrix_unit_can_transpose() -> None:
+    w, ends, counts = meta(4, 7168, 2112).mT, meta(5, dtype=torch.int32), meta(4, dtype=torch.int32)
+    ragged = opmux.explain(opmux.grouped_linear, meta(4096, 7168), w, ends, arch="sm_90", backend="deepgemm")
+    masked = opmux.explain(
+        opmux.masked_grouped_linear, meta(4, 256, 7168), w, counts, expected_m=20, arch="sm_90", backend="deepgemm"
+    )
+    for plan in (ragged, masked):
+        assert plan.chosen.name == "deepgemm:across"
+        assert plan.config["block_n"] // plan.config["cluster"] % 64 == 0
+
+
 def gradient(n: int = 64, k: int = 128, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, ...]:
     offsets = meta(4, dtype=torch.int32)
     return meta(3, n, k, dtype=torch.float32), meta(40, n, dtype=dtype), meta(40, k, dtype=dtype), offsets
@@ -121,6 +139,22 @@ def test_gradients_of_weights_have_a_config() -> None:
         ),
         (opmux.linear, (meta(16, 4).T, meta(8, 16)), {"name": "deepgemm:across"}, "x is not aligned to 16 bytes"),
         (opmux.linear, (meta(8, 16), meta(8, 16)), {"name": "deepgemm:across"}, "no operand lies across k"),
+        (
+            opmux.grouped_linear, (meta(8, 16), meta(2, 8, 16), meta(3, dtype=torch.int32)),
+            {"name": "deepgemm:across"}, "w does not lie across k",
+        ),
+        (
+            opmux.grouped_linear, (meta(8, 16), meta(1, 16, 8).expand(2, 16, 8).mT, meta(3, dtype=torch.int32)),
+            {"name": "deepgemm:across"}, "w has unit stride neither along k nor, as a matrix of each group, across it",
+        ),
+        (
+            opmux.grouped_linear, (meta(16, 8).T, meta(2, 16, 8).mT, meta(3, dtype=torch.int32)),
+            {"name": "deepgemm:across"}, "the last stride of x is not 1: strides [1, 8]",
+        ),
+        (
+            opmux.grouped_linear, (meta(8, 16), meta(2, 16, 12)[:, :, :8].mT, meta(3, dtype=torch.int32)),
+            {"name": "deepgemm:across"}, "w is not aligned to 16 bytes",
+        ),
         (opmux.linear, (meta(16, 8).T, meta(8, 16)), {}, "the last stride of x is not 1: strides [1, 8]"),
         (
             opmux.scaled_linear, (codes(4, 8, 32)[0], meta(32, 8, dtype=FP8).T, *codes(4, 8, 32)[2:]),

@@ -1,5 +1,7 @@
 """Sources: constants of the shape at hand, no headers, a name for each."""
 
+from dataclasses import replace
+
 import pytest
 
 from opmux_deepgemm.configs import Config
@@ -94,15 +96,28 @@ def test_operands_across_k_are_a_kernel_of_their_own() -> None:
     config = Config("large", 128, 128, 4, 2, 2, 8)
     assert (constants(across, config)["X_ACROSS"], constants(across, config)["W_ACROSS"]) == (1, 1)
     assert name(across, config) == "bf16_bfloat16_2112x7168_x_across_w_across_large_128x128_4_2_2"
-    for dtype, groups in (("float8_e4m3fn", ""), ("bfloat16", "ragged")):
-        with pytest.raises(ValueError, match=r"^operands that lie across k expected bfloat16 and no groups$"):
-            constants(Product(dtype, "bfloat16", 64, 64, groups=groups, w_across=True), config)
+    for given in (
+        Product("float8_e4m3fn", "bfloat16", 64, 64, w_across=True),
+        Product("bfloat16", "bfloat16", 64, 64, groups="ragged", x_across=True),
+    ):
+        with pytest.raises(ValueError, match=r"^operands that lie across k expected bfloat16, and no groups where x"):
+            constants(given, config)
     with pytest.raises(ValueError, match=r"block_n / cluster a multiple of 64, got 'large', 160 / 2$"):
         constants(across, LARGE)
     with pytest.raises(
         ValueError, match=r"^operands that lie across k expected the kernel 'large' without share_x, .* got 'small'"
     ):
         constants(across, SMALL)
+
+
+def test_weights_of_groups_across_k_are_copied_by_matrices() -> None:
+    ragged = Product("bfloat16", "bfloat16", 2112, 7168, groups="ragged", w_across=True)
+    config = Config("large", 128, 128, 4, 2, 2, 8)
+    assert name(ragged, config) == "bf16_bfloat16_2112x7168_ragged_w_across_large_128x128_4_2_2"
+    assert "cp.async.bulk.tensor.3d" in text(ragged, config)
+    for other in (replace(ragged, w_across=False), replace(ragged, groups="")):
+        assert "tensor.3d" not in text(other, config)
+        assert "load_of_w_map" not in text(other, config)
 
 
 def test_what_is_added_is_a_kernel_of_its_own() -> None:

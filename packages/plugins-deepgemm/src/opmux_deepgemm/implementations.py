@@ -66,7 +66,32 @@ def lie_otherwise(features: Mapping[str, Any]) -> str | None:
     return None if "across" in lie.values() else "no operand lies across k"
 
 
+@dataclass(frozen=True)
+class LieInGroups(FeatureRule):
+    """How the weights of groups lie: each ``along`` k, ``across`` it, its rows next to each other, or ``neither``."""
+
+    name: str
+
+    def feature(self, signature: Signature) -> Feature:
+        """The feature's text, over the weights."""
+        t = self.name
+        along = f"({t}.stride()[2] == 1 or {t}.size(2) <= 1)"
+        apart = f"({t}.stride()[0] > 0 or {t}.size(0) <= 1)"
+        across = f"({t}.stride()[1] == 1 and {t}.stride()[2] >= {t}.size(1) and {apart})"
+        return Feature(f"lies({t})", f"('along' if {along} else 'across' if {across} else 'neither')")
+
+
+def weights_lie_otherwise(features: Mapping[str, Any]) -> str | None:
+    """Why the weights of groups do not lie across k."""
+    how = features["lies(w)"]
+    if how == "neither":
+        return "w has unit stride neither along k nor, as a matrix of each group, across it"
+    return None if how == "across" else "w does not lie across k"
+
+
 _LIES = (Lies("x"), Lies("w"))
+_GROUPS_LIE = (LieInGroups("w"),)
+_GROUPS_ACROSS = (UnitStride("x"), Predicate(weights_lie_otherwise, _GROUPS_LIE))
 _ALONG = (UnitStride("x", "w"),)
 
 
@@ -203,8 +228,10 @@ RECORDS = (
         ),
     ),
     _record("grouped_linear", _OF_RAGGED, (*_BF16, *_RAGGED)),
+    _record("grouped_linear", (*_OF_RAGGED, *_GROUPS_LIE), (*_BF16, *_RAGGED), _GROUPS_ACROSS, "across"),
     _record("scaled_grouped_linear", _OF_RAGGED, (*_FP8, *_RAGGED)),
     _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
+    _record("masked_grouped_linear", (*_OF_MASKED, *_GROUPS_LIE), (*_BF16, *_MASKED), _GROUPS_ACROSS, "across"),
     _record("scaled_masked_grouped_linear", _OF_MASKED, (*_FP8, *_MASKED)),
     GRADIENTS,
     SCALED_GRADIENTS,

@@ -251,8 +251,8 @@ def _masked(features: Mapping[str, Any], scaled: bool) -> Sizes:
 
 
 def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
-    k_bytes = features["k"] * (1 if scaled else 2)
-    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, max(features["groups"], 1))
+    k_bytes, w_across = features["k"] * (1 if scaled else 2), features.get("lies(w)") == "across"
+    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, max(features["groups"], 1), w_across=w_across)
 
 
 _SIZES: dict[str, Callable[[Mapping[str, Any]], Sizes]] = {

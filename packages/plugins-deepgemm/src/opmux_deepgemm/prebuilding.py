@@ -11,7 +11,7 @@ from opmux.shapes import Point
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Layout, Product, name
 from opmux_deepgemm.implementations import BACKEND, RECORDS
-from opmux_deepgemm.launching import ARCH, lies_across, source
+from opmux_deepgemm.launching import ARCH, lies_across, source, weights_lie_across
 from opmux_jit import choose
 from opmux_jit.cache import bundles, entry, keys
 from opmux_jit.cache.layers import compile_entry
@@ -60,7 +60,7 @@ def product_of(call: Call) -> Product:
     layout: Layout = "masked" if "masked_m" in call.tensors else "ragged" if "group_offsets" in call.tensors else ""
     if "out" in call.tensors:
         return Product(dtype, "float32", n, k, accumulate=True)
-    across = lies_across(x), lies_across(w)
+    across = lies_across(x), weights_lie_across(w)
     return Product(dtype, result, n, k, call.tensors.get("bias") is not None, layout, False, *across)
 
 

@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
     Where the rows of x come in groups, ``groups`` is their number, and n the rows of each one's w; else it is 0.
     ``added`` says that the product is added to float32, with scales of each row of w. ``x_across`` and ``w_across`` say
-    that the operand lies across k.
+    that the operand lies across k, of groups ``w_across`` alone.
     """
 
     m: int
@@ -105,7 +105,7 @@ def _large(sizes: Sizes) -> Iterator[Config]:
             continue
         if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added):
             continue  # the scales of so many rows, and where their group lies, do not fit into the registers
-        if block_m >= 2 * max(sizes.together, 33) or block_n >= 2 * max(sizes.n, 17):
+        if block_m >= 2 * max(sizes.together, 33) or block_n >= 2 * max(sizes.n, 33 if sizes.w_across else 17):
             continue  # most of it would be empty
         base = Config("large", block_m, block_n, stages, consumers, group=8)
         for config in _in_pieces(base) if sizes.scaled else (base,):

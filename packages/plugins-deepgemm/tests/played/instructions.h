@@ -37,6 +37,7 @@ struct TensorMap {
   u8* data;
   long rows, columns, row_bytes;  // columns are elements
   int element_bytes, box_rows, box_columns, swizzle;
+  long matrices = 1, matrix_bytes = 0;
 };
 
 namespace model {
@@ -346,6 +347,22 @@ DEVICE void tma_load(u32 to, const TensorMap& map, u32 barrier, int column, int 
 DEVICE void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int column, int row, u16 mask) {
   for (auto& block : model::blocks)
     if (mask >> block->rank & 1) tma_load_to(block.get(), to, map, barrier, column, row);
+}
+
+// The map of one of several matrices; one that there is not has no rows.
+static TensorMap matrix_of(TensorMap map, int matrix) {
+  if (matrix < 0 || matrix >= map.matrices) map.rows = 0;
+  map.data += matrix * map.matrix_bytes;
+  return map;
+}
+
+DEVICE void tma_load_of(u32 to, const TensorMap& map, u32 barrier, int column, int row, int matrix) {
+  tma_load(to, matrix_of(map, matrix), barrier, column, row);
+}
+
+DEVICE void tma_load_multicast_of(u32 to, const TensorMap& map, u32 barrier, int column, int row, int matrix,
+                                  u16 mask) {
+  tma_load_multicast(to, matrix_of(map, matrix), barrier, column, row, mask);
 }
 
 DEVICE void tma_store(const TensorMap& map, u32 from, int column, int row) {

@@ -31,8 +31,8 @@ class Product:
         accumulate: whether it is added to the result, which is float32. Without groups, w then has scales of 1x128
             blocks. With ragged groups it is the gradient of weights, of n rows and k columns for each group: the rows
             of a group are summed.
-        x_across: whether x, of 16 bits, lies across k: its rows are next to each other.
-        w_across: whether w does.
+        x_across: whether x, of 16 bits, lies across k: its rows are next to each other. There are no groups then.
+        w_across: whether w does, or the w of each group.
     """
 
     dtype: str
@@ -54,6 +54,11 @@ class Product:
     def gradient(self) -> bool:
         """Whether the rows of each group are summed, to the gradient of its weights."""
         return self.accumulate and bool(self.groups)
+
+    @property
+    def groups_across(self) -> bool:
+        """Whether the w of each group lies across k."""
+        return self.w_across and bool(self.groups)
 
     @property
     def out_bytes(self) -> int:
@@ -134,8 +139,8 @@ def _of_gradient(product: Product, config: Config) -> dict[str, int]:
 
 
 def _check_across(product: Product, config: Config) -> None:
-    if product.dtype != "bfloat16" or product.groups:
-        raise ValueError("operands that lie across k expected bfloat16 and no groups")
+    if product.dtype != "bfloat16" or (product.groups and product.x_across):
+        raise ValueError("operands that lie across k expected bfloat16, and no groups where x does")
     if config.kernel != "large" or config.share_x or (product.w_across and config.block_n // config.cluster % 64):
         raise ValueError(
             "operands that lie across k expected the kernel 'large' without share_x, and where w does block_n / "
@@ -149,7 +154,8 @@ def body(product: Product, config: Config) -> str:
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
     if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
-    return "\n".join(["", *lines, "", read(f"{file}.cuh")])
+    before = [read("groups_across.cuh")] if product.groups_across else []
+    return "\n".join(["", *lines, "", *before, read(f"{file}.cuh")])
 
 
 def text(product: Product, config: Config) -> str:
@@ -160,6 +166,7 @@ def text(product: Product, config: Config) -> str:
     return "".join(
         [
             read("instructions.cuh"),
+            read("matrix_copies.cuh") if product.groups_across else "",
             read("layouts.cuh"),
             *(multiply(product.dtype, width, *across) for width in sorted(widths)),
             body(product, config),
