@@ -25,23 +25,14 @@ def test_calls_get_it_unasked_with_measured_rows_and_without(arch) -> None:
     assert judged(opmux.rms_norm, meta(4, 4096), meta(4096), arch=arch, backend=None).status == "chosen"
 
 
-UNPROVED = ["add_layer_norm", "add_layer_norm_backward"]
-
-
 def test_without_rows_it_stands_behind_portable_kernels() -> None:
-    assert {r.priority for r in opmux_implementations() if r.op not in UNPROVED} == {Priority.PORTABLE - 1}
+    assert {record.priority for record in opmux_implementations()} == {Priority.PORTABLE - 1}
 
 
-def test_what_was_not_compared_on_a_gpu_is_taken_only_when_asked_for() -> None:
-    assert [r.op for r in opmux_implementations() if r.priority == Priority.EXPERIMENTAL] == UNPROVED
+def test_sums_of_layers_are_taken_unasked() -> None:
     rows, weight = meta(4, 512), meta(512)
-    for op, tensors in (
-        (opmux.add_layer_norm, (rows, rows, weight, weight)),
-        (opmux.add_layer_norm_backward, (rows, rows, rows, weight)),
-    ):
-        unasked = judged(op, *tensors, backend=None)
-        assert (unasked.status, unasked.reason) == ("rejected", "experimental: only when asked for by name")
-        assert judged(op, *tensors).status == "chosen"
+    assert judged(opmux.add_layer_norm, rows, rows, weight, weight, backend=None).status == "chosen"
+    assert judged(opmux.add_layer_norm_backward, rows, rows, rows, weight, backend=None).status == "chosen"
 
 
 HEADS, TABLE, WIDE = meta(4, 4, 16), meta(32, 8, dtype=torch.float32), meta(1, 4, 2, 64)

@@ -9,7 +9,6 @@ from opmux.plugin import (
     Exact,
     Implementation,
     MaxNumel,
-    Priority,
     SameDtype,
     UnitStride,
 )
@@ -22,7 +21,7 @@ def _record(op: str, tensors: tuple[str, ...], config: str, *more: Constraint) -
         op=op,
         target=f"opmux_cutile.norms.{'backward' if op.endswith('backward') else 'targets'}:{op}",
         archs=ARCHS,
-        priority=Priority.EXPERIMENTAL if op in UNPROVED else PRIORITY,
+        priority=PRIORITY,
         when=(
             *(Dtype(tensor, *FLOATS) for tensor in tensors if tensor != "bias"),
             AtMost("hidden", LONGEST if config != "backward_config" else LONGEST_BACKWARD),
@@ -50,8 +49,6 @@ BACKWARD = {
     "layer_norm_backward": ("grad_y", "x", "weight"),
     "add_layer_norm_backward": ("grad_y", "grad_residual_out", "residual_out", "weight"),
 }
-UNPROVED = ("add_layer_norm", "add_layer_norm_backward")
-"""Launched on a GPU, but not yet held to the references there: only when asked for by name."""
 MOST = (1 << 29) - 1
 """Elements of a matrix: at four bytes, the most that 32 bits count."""
 ADDED = ("x", "residual", "weight")
