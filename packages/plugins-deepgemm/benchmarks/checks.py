@@ -30,6 +30,7 @@ os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
 import gradients_on_gpu
 import grouped_on_gpu
+import groups_across_on_gpu
 import on_gpu
 import scaled_gradients_on_gpu
 import torch
@@ -50,7 +51,7 @@ SANITIZERS = (
     "/usr/local/cuda-13.0/bin/compute-sanitizer",
 )
 TOOLS = ("memcheck", "racecheck")
-SCRIPTS = (on_gpu, grouped_on_gpu, gradients_on_gpu, scaled_gradients_on_gpu)
+SCRIPTS = (on_gpu, grouped_on_gpu, groups_across_on_gpu, gradients_on_gpu, scaled_gradients_on_gpu)
 
 
 def kernels_of(case: Case) -> Iterator[tuple[Product, Config]]:

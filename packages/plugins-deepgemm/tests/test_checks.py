@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import checks
 import gradients_on_gpu
 import grouped_on_gpu
+import groups_across_on_gpu
 import on_gpu
 import records
 import scaled_gradients_on_gpu
@@ -28,6 +29,7 @@ def test_every_family_is_a_part_under_each_tool() -> None:
         "added fp8",
         "across bf16",
         *grouped_on_gpu.FAMILIES,
+        *groups_across_on_gpu.FAMILIES,
         *gradients_on_gpu.FAMILIES,
         *scaled_gradients_on_gpu.FAMILIES,
     )
@@ -72,7 +74,7 @@ def on_cpu(monkeypatch) -> None:
     """Kernels are played, tensors stay where they are."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(on_gpu.launching, "multiply", multiplied)
-    for module in (on_gpu, grouped_on_gpu, gradients_on_gpu, scaled_gradients_on_gpu):
+    for module in (on_gpu, grouped_on_gpu, groups_across_on_gpu, gradients_on_gpu, scaled_gradients_on_gpu):
         monkeypatch.setattr(module, "on_card", lambda tensor: tensor)
 
 
@@ -95,6 +97,14 @@ def test_groups_under_a_sanitizer_are_compared(family, on_cpu, monkeypatch) -> N
     assert [grouped_on_gpu.check(family, case, "cpu") for case in cases] == [""] * len(cases)
     monkeypatch.setattr(on_gpu.launching, "multiply", lambda config, given, y: y.zero_())
     assert all(grouped_on_gpu.check(family, case, "cpu").startswith("group 0: ") for case in cases)
+
+
+@pytest.mark.parametrize("family", groups_across_on_gpu.FAMILIES)
+def test_groups_of_weights_across_k_are_compared(family, on_cpu, monkeypatch) -> None:
+    cases = list(groups_across_on_gpu.checked(family, few=True))
+    assert [groups_across_on_gpu.check(family, case, "cpu") for case in cases] == [""] * len(cases)
+    monkeypatch.setattr(on_gpu.launching, "multiply", lambda config, given, y: y.zero_())
+    assert all(groups_across_on_gpu.check(family, case, "cpu").startswith("group 0: ") for case in cases)
 
 
 def test_operands_across_k_under_a_sanitizer_are_compared(on_cpu, monkeypatch, capsys) -> None:
