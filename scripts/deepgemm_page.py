@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from beside_deepgemm import ITSELF, beside_deepgemm
 from page_parts import NO_REASON, number, ratio, table
 
 from opmux.bench.plots.summary import geometric_mean
@@ -72,7 +73,8 @@ def deepgemm_page(folder: Path) -> str:
     """The page in the folder of figures."""
     data = json.loads((folder / "data" / "deepgemm.json").read_text(encoding="utf-8"))
     about = tomllib.loads((folder / "data" / "about.toml").read_text(encoding="utf-8"))["deepgemm"]
-    return "\n".join(_page(data, about))
+    measured = (folder / "data" / ITSELF).exists()
+    return "\n".join([*_page(data, about), *(beside_deepgemm(folder) if measured else ())])
 
 
 def _page(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:

@@ -112,7 +112,7 @@ class Line(NamedTuple):
             return [one.config for one in scored_scaled_gradients(*together)[:KEPT]]
         found: dict[object, Config] = {}
         for _, config in scored(self.sizes):
-            kind = config.kernel, config.block_m, config.block_n, config.cluster, config.pieces
+            kind = config.kernel, config.block_m, config.block_n, config.cluster, config.pieces, config.staged
             found.setdefault(kind, config)
         return list(found.values())[:KEPT]
 

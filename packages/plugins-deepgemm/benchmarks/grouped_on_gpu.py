@@ -56,6 +56,8 @@ def checked(family: str) -> Iterator[Case]:
     if fp8:
         yield Case((300, 7, 129), 576, 1552, large(128, wide, 2, 2, alternate=3), spare=13)
         yield Case((1, 700, 0, 90), 344, 528, large(128, 128, 2, alternate=2))
+        yield Case((1, 700, 0, 2090), 2120, 528, Config("large", 128, 192, 3, 2, 2, 8, staged=True), spare=1)
+        yield Case((130, 700, 64), 2112, 528, Config("large", 128, 256, 3, 2, 1, 8, pieces=2, staged=True))
     if not fp8:
         yield Case((511, 600), 264, 1536, large(256, 192, 2, 2), spare=1)
 
@@ -68,6 +70,7 @@ def tiny(family: str) -> Iterator[Case]:
     if family.endswith("fp8"):
         yield Case((5, 0, 130), 264, k, Config("large", 128, 256, 2, 2, 1, 8, pieces=2), spare=3)
         yield Case((200, 20), 264, k, Config("large", 64, 64, 2, 1, 2, 8, pieces=2, share_x=True))
+        yield Case((700, 0, 200), 2112, k, Config("large", 128, 96, 2, 2, 2, 8, staged=True), spare=3)
 
 
 def timed(family: str) -> Iterator[tuple[int, int, int, int, list[Config]]]:

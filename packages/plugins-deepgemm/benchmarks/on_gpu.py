@@ -81,6 +81,8 @@ def checked(family: str) -> Iterator[Case]:
         yield Case(333, 576, 7168, large(128, 128, 2, 2), "float32", bias=True)
         yield Case(129, 4104, 512, large(64, 256 if dtype == "bf16" else 192, 1, 2))
         if dtype == "fp8":
+            for m, config in ((1000, (128, 256, 3, 2, 1, 8, 0, 2)), (4095, (256, 128, 3, 2, 2, 4, 0, 1, True))):
+                yield Case(m, 2120, 1536, Config("large", *config[:9], staged=True))
             for cluster in (1, 2):
                 yield Case(1000, 2112, 1536, large(128, 192, 2, cluster, alternate=3))
                 yield Case(300, 344, 528, large(128, 160, 2, cluster, stages=2, alternate=4), bias=True)
@@ -116,6 +118,8 @@ def tiny(family: str) -> Iterator[Case]:
             yield Case(300, 264, k, Config("large", 128, 256, 2, 2, 1, 8, pieces=2), by_columns=True)
             yield Case(600, 136, k, Config("large", 256, 128, 2, 2, 2, 8, pieces=1), "float32")
             yield Case(300, 136, k, Config("large", 64, 96, 2, 1, 4, 8))
+            yield Case(300, 264, k, Config("large", 256, 128, 2, 2, 2, 8, pieces=1, share_x=True, staged=True))
+            yield Case(1300, 2112, k, Config("large", 128, 128, 2, 2, 1, 8, pieces=2, staged=True), bias=True)
     else:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
@@ -259,6 +263,7 @@ def short(config: Config) -> str:
     c = config
     turns = f"a{c.alternate}" if c.alternate else ""
     turns += f"p{c.pieces}" if c.pieces else ""
+    turns += "r" * c.staged
     return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}{'x' * c.share_x}{turns}"
 
 

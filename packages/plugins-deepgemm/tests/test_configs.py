@@ -39,6 +39,7 @@ SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers
             "alternate expected two consumers of the kernel 'large'",
         ),
         *((given | {"share_x": True}, "share_x expected the kernel 'large' in clusters") for given in (LARGE, SMALL)),
+        (SMALL | {"staged": True}, "staged expected the kernel 'large'"),
         (LARGE | {"pieces": 5}, "pieces expected 0 or 1 or 2 or 3 or 4, got 5"),
         *(
             (given, "pieces expected the kernel 'large' without turns, and block_n a multiple of 8 in each piece")

@@ -81,10 +81,13 @@ def wrong(found: torch.Tensor, given: Operands) -> int:
         (ragged(integers(0, 3, 150), None, 200, 272, fp8=True), Config("large", 64, 48, 2, 1, 2, 8, 0, 1, True), BF16),
         (masked(integers(70, 130), 136, 328, 272, fp8=True), Config("large", 128, 64, 2, 2, 4, 8, 0, 2, True), BF16),
         (masked(integers(0, 0), 16, 72, 144, fp8=True), Config("large", 64, 32, 2, 1, 1, 8), BF16),
+        (ragged(integers(0, 3, 300), None, 200, 144, fp8=True), Config("large", 128, 96, 2, 2, 2, staged=True), BF16),
+        (masked(integers(70, 1, 130), 136, 136, 272, fp8=True), Config("large", 128, 64, 2, 2, staged=True), BF16),
     ],
     ids=[
         "ragged", "ragged, padding, two blocks share w", "ragged codes", "ragged codes, two blocks share w", "masked",
         "masked codes", "ragged codes, two blocks share x", "masked codes, four blocks share x", "no rows at all",
+        "whole results of ragged codes", "whole results of masked codes",
     ],
 )  # fmt: skip
 def test_each_group_is_multiplied_by_its_own_weight(given, config, out, tmp_path) -> None:

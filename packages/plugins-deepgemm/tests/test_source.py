@@ -32,7 +32,7 @@ def test_constants() -> None:
         "ACCUMULATE": 0, "W_SCALE_ROWS": 5,
         "BLOCK_M": 128, "BLOCK_N": 160, "STAGES": 4, "CONSUMERS": 2, "ALTERNATE": 0, "CLUSTER": 2,
         "GROUP": 8, "SLICE_WIDTH": 128, "W_SCALES": 2, "X_ACROSS": 0, "W_ACROSS": 0,
-        "PIECES": 0, "OVERLAP": 0, "SHARE_X": 0,
+        "PIECES": 0, "OVERLAP": 0, "SHARE_X": 0, "STAGED": 0,
     }  # fmt: skip
     assert constants(BF16, SMALL)["SPLIT"] == 4
 

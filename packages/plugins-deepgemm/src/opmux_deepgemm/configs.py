@@ -38,6 +38,8 @@ class Config:
             k, 1 to 4, one after the other, 64 rows at a time. Where it holds two pieces beside the sums, one is scaled
             while the next is made. Products without scales have no pieces.
         share_x: whether the tiles of a cluster of ``large`` lie next to each other, and share rows of x instead.
+        staged: whether shared memory has room for the whole results of a tile of ``large`` instead of two slices for
+            each consumer. Results of 4 bytes take slices all the same.
 
     Raises:
         ValueError: where there is no such kernel.
@@ -53,6 +55,7 @@ class Config:
     alternate: int = 0
     pieces: int = 0
     share_x: bool = False
+    staged: bool = False
 
     def __post_init__(self) -> None:
         if self.stages < 2:
@@ -83,10 +86,13 @@ class Config:
             )
         if self.share_x and (self.kernel == "small" or self.cluster == 1):
             raise ValueError("share_x expected the kernel 'large' in clusters")
+        if self.staged and self.kernel == "small":
+            raise ValueError("staged expected the kernel 'large'")
         if self.values > MOST_VALUES:
             raise ValueError(f"a thread would hold {self.values} values of the tile, more than {MOST_VALUES}")
-        if self.shared_bytes(4) > SHARED_BYTES:
-            raise ValueError(f"it takes {self.shared_bytes(4)} bytes of shared memory, a block has {SHARED_BYTES}")
+        most = max(self.shared_bytes(2), self.shared_bytes(4))
+        if most > SHARED_BYTES:
+            raise ValueError(f"it takes {most} bytes of shared memory, a block has {SHARED_BYTES}")
 
     @property
     def values(self) -> int:
@@ -134,7 +140,7 @@ class Config:
         return next(width for width in (128, 64, 32) if self.block_n * out_bytes % width == 0)
 
     def shared_bytes(self, out_bytes: int, row_scales: bool = False) -> int:
-        """Dynamic shared memory; a result of 4 bytes takes the most.
+        """Dynamic shared memory; a result of 4 bytes takes the most, but where results of 2 bytes are staged.
 
         Args:
             out_bytes: of an element of the result.
@@ -144,14 +150,19 @@ class Config:
         return ALIGNMENT_BYTES + self.stages * stage + self._result_bytes(out_bytes)
 
     def _result_bytes(self, out_bytes: int) -> int:
+        if self.staged and out_bytes == 2:
+            return self.block_m * self.block_n * out_bytes
         if self.kernel == "large":
             return 2 * self.consumers * 64 * self.slice_width(out_bytes)
         return 4 * self.block_m * self.block_n
 
 
-def most_stages(kernel: str, block_m: int, block_n: int, consumers: int, row_scales: bool = False) -> int:
+def most_stages(
+    kernel: str, block_m: int, block_n: int, consumers: int, row_scales: bool = False, staged: bool = False
+) -> int:
     """The stages that shared memory has room for; it may be fewer than a config must have."""
     result = 2 * consumers * 64 * 128 if kernel == "large" else 4 * block_m * block_n
+    result = max(result, 2 * block_m * block_n * staged)
     return (SHARED_BYTES - ALIGNMENT_BYTES - result) // (
         (block_m + block_n) * ROW_BYTES + BARRIER_BYTES + 4 * block_n * row_scales
     )

@@ -16,14 +16,13 @@ from opmux_deepgemm.model import (
     SHARED_RATE,
     START,
     TIMED,
-    UNITS,
     Scored,
     both,
     functions,
     memory_of,
     shared_traffic,
 )
-from opmux_deepgemm.space import MOST_STAGES
+from opmux_deepgemm.space import MOST_STAGES, UNITS
 
 BLOCK_ROWS = 64
 """Rows that are summed in a stage."""

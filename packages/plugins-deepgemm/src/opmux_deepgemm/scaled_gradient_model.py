@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
-from opmux_deepgemm.model import COPY_RATE, START, TIMED, UNITS, Scored, both, functions, memory_of
-from opmux_deepgemm.space import MOST_STAGES, TURN
+from opmux_deepgemm.model import COPY_RATE, START, TIMED, Scored, both, functions, memory_of
+from opmux_deepgemm.space import MOST_STAGES, TURN, UNITS
 
 BLOCK_ROWS = 128
 """Rows that are summed in a stage: those that share a scale."""

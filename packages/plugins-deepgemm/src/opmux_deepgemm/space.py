@@ -12,6 +12,10 @@ TURN = 3
 """Steps of a block of k after which a consumer's turn ends, where two alternate, which only gradients do by default."""
 MOST_STAGES = 16
 """Beyond so many blocks of k, more hide no more latency."""
+UNITS = 132
+"""Multiprocessors of an H100 or H200 (SXM)."""
+FEWEST_STAGED = 3
+"""Stages that are left where the whole results of a tile have room in shared memory."""
 MOST_PIECES = 4
 """Of narrower ones the matrix unit is slower."""
 SMALL_ROWS = {False: 128, True: 64}
@@ -110,6 +114,19 @@ def _large(sizes: Sizes) -> Iterator[Config]:
         base = Config("large", block_m, block_n, stages, consumers, group=8)
         for config in _in_pieces(base) if sizes.scaled else (base,):
             yield from _in_clusters(sizes, config)
+            if sizes.scaled and not sizes.added:
+                yield from _staged(sizes, config)
+
+
+def _staged(sizes: Sizes, config: Config) -> Iterator[Config]:
+    """The config with room for the whole results of a tile, which takes a stage or two, and in clusters.
+
+    The last results of a multiprocessor are waited for in either case, so that there must be more tiles than these.
+    """
+    fit = most_stages("large", config.block_m, config.block_n, config.consumers, staged=True)
+    tiles = -(-sizes.m // config.block_m) * -(-sizes.n // config.block_n)
+    if fit >= FEWEST_STAGED and tiles > UNITS:
+        yield from _in_clusters(sizes, replace(config, stages=min(fit, config.stages), staged=True))
 
 
 def _in_pieces(config: Config) -> Iterator[Config]:

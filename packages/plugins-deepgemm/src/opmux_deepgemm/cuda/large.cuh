@@ -28,6 +28,9 @@
 // stage holds it in chunks of 64 rows, of which k runs down, and the matrix unit transposes it as it reads it.
 //
 // ACCUMULATE: the result is added to y, which is float32, by the copy engine.
+//
+// STAGED: there is shared memory for the whole results of a tile, so that its consumers meet twice for all slices, and
+// wait for no store but those of the tile before.
 
 constexpr int BLOCK_K = 128 / OPERAND_BYTES;
 constexpr int K_BLOCKS = (K + BLOCK_K - 1) / BLOCK_K;
@@ -49,6 +52,7 @@ constexpr u32 CHUNK_BYTES = 8192;  // of 64 rows of an operand that lies across 
 constexpr u32 X_STEP = X_ACROSS ? 2048 : 32, W_STEP = W_ACROSS ? 2048 : 32;  // bytes to the next products' part of k
 constexpr int SLICE_COLUMNS = SLICE_WIDTH / OUT_BYTES, SLICES = BLOCK_N / SLICE_COLUMNS;
 constexpr u32 SLICE_BYTES = 64 * SLICE_WIDTH;
+constexpr u32 RESULT_SLICES = STAGED ? PARTS * SLICES : 2;  // of a consumer that shared memory holds
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
 // Arrivals that make a stage full, besides the bytes: of each thread that brings scales.
 constexpr u32 FILLERS = W_BY_ROW ? 33 : 1;
@@ -268,7 +272,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
   DYNAMIC_SHARED_MEMORY(memory);
   const u32 ring = (shared_address(memory) + 1023) & ~1023u;
   const u32 slices = ring + STAGES * STAGE_BYTES;
-  const u32 full = slices + 2 * CONSUMERS * SLICE_BYTES, empty = full + 8 * STAGES;
+  const u32 full = slices + RESULT_SLICES * CONSUMERS * SLICE_BYTES, empty = full + 8 * STAGES;
   const u32 row_scales = empty + 8 * STAGES;  // of the rows of w of each stage
   const u32 thread = threadIdx.x, group = uniform(thread / 128);
   const int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
@@ -564,6 +568,43 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
       }
 
       if constexpr (BIAS) add_bias(total, place.column, bias);
+      if constexpr (STAGED) {
+        const u32 results = slices + group * RESULT_SLICES * SLICE_BYTES;
+        if (leader) store_wait_read<0>();
+        sync_threads(1 + group, 128);
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) {
+#ifdef GROUPS
+          const int left = walk.rows - row - 64 * p;
+          if (left < 64) {
+            if (left > 0) store_rows(y, total[p], walk.start + row + 64 * p, left, place.column);
+            continue;
+          }
+#endif
+#pragma unroll
+          for (int i = 0; i < SLICES; ++i)
+            write_slice(results + (p * SLICES + i) * SLICE_BYTES, total[p], i * SLICE_COLUMNS / 8);
+        }
+        fence_async_shared();
+        sync_threads(1 + group, 128);
+        if (leader) {
+#pragma unroll
+          for (int p = 0; p < PARTS; ++p) {
+            const int left = walk.rows - row - 64 * p;
+#ifdef GROUPS
+            if (left < 64) continue;
+#endif
+#pragma unroll
+            for (int i = 0; i < SLICES; ++i) {
+              const int column = place.column + i * SLICE_COLUMNS;
+              const u32 at = results + (p * SLICES + i) * SLICE_BYTES;
+              if (column < N && left > 0) tma_store(y_map, at, column, walk.start + row + 64 * p);
+            }
+          }
+          store_commit();
+        }
+        continue;
+      }
 #pragma unroll
       for (int p = 0; p < PARTS; ++p) {
         const int y_row = walk.start + row + 64 * p, left = walk.rows - row - 64 * p;

@@ -115,6 +115,7 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "PIECES": config.pieces if product.scaled else 0,
         "OVERLAP": int(config.overlaps),
         "SHARE_X": int(config.share_x),
+        "STAGED": int(config.staged and product.out_bytes == 2),
         "W_SCALES": blocks_touched(config.block_n) if by_blocks else 1,
     }
 
@@ -182,6 +183,8 @@ def name(product: Product, config: Config) -> str:
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
     if config.share_x:
         tile += "_share_x"
+    if config.staged:
+        tile += "_staged"
     if config.alternate:
         tile += f"_{config.alternate}"
     if config.pieces:
