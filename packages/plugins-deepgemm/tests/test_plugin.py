@@ -26,6 +26,10 @@ def judged(op, *arguments, arch: str = "sm_90", backend: str | None = "deepgemm"
     return next(candidate for candidate in plan.candidates if candidate.name == name)
 
 
+NAMED = {"name": "deepgemm:across", "backend": "deepgemm:across"}
+"""What is experimental, asked for by name."""
+
+
 def test_it_is_a_candidate_like_others() -> None:
     found = judged(opmux.linear, meta(4096, 7168), meta(2112, 7168), backend=None)
     assert found.status != "rejected"
@@ -88,10 +92,19 @@ def test_few_rows_of_w_may_lie_across_k(n) -> None:
 
 def test_weights_of_groups_across_k_get_tiles_that_the_matrix_unit_can_transpose() -> None:
     w, ends, counts = meta(4, 7168, 2112).mT, meta(5, dtype=torch.int32), meta(4, dtype=torch.int32)
-    ragged = opmux.explain(opmux.grouped_linear, meta(4096, 7168), w, ends, arch="sm_90", backend="deepgemm")
+    ragged = opmux.explain(opmux.grouped_linear, meta(4096, 7168), w, ends, arch="sm_90", backend="deepgemm:across")
     masked = opmux.explain(
-        opmux.masked_grouped_linear, meta(4, 256, 7168), w, counts, expected_m=20, arch="sm_90", backend="deepgemm"
+        opmux.masked_grouped_linear,
+        meta(4, 256, 7168),
+        w,
+        counts,
+        expected_m=20,
+        arch="sm_90",
+        backend="deepgemm:across",
     )
+    unasked = opmux.explain(opmux.grouped_linear, meta(4096, 7168), w, ends, arch="sm_90")
+    judged = {one.name: (one.status, one.reason) for one in unasked.candidates}
+    assert judged["deepgemm:across"] == ("rejected", "experimental: only when asked for by name")
     for plan in (ragged, masked):
         assert plan.chosen.name == "deepgemm:across"
         assert plan.config["block_n"] // plan.config["cluster"] % 64 == 0
@@ -141,19 +154,19 @@ def test_gradients_of_weights_have_a_config() -> None:
         (opmux.linear, (meta(8, 16), meta(8, 16)), {"name": "deepgemm:across"}, "no operand lies across k"),
         (
             opmux.grouped_linear, (meta(8, 16), meta(2, 8, 16), meta(3, dtype=torch.int32)),
-            {"name": "deepgemm:across"}, "w does not lie across k",
+            NAMED, "w does not lie across k",
         ),
         (
             opmux.grouped_linear, (meta(8, 16), meta(1, 16, 8).expand(2, 16, 8).mT, meta(3, dtype=torch.int32)),
-            {"name": "deepgemm:across"}, "w has unit stride neither along k nor, as a matrix of each group, across it",
+            NAMED, "w has unit stride neither along k nor, as a matrix of each group, across it",
         ),
         (
             opmux.grouped_linear, (meta(16, 8).T, meta(2, 16, 8).mT, meta(3, dtype=torch.int32)),
-            {"name": "deepgemm:across"}, "the last stride of x is not 1: strides [1, 8]",
+            NAMED, "the last stride of x is not 1: strides [1, 8]",
         ),
         (
             opmux.grouped_linear, (meta(8, 16), meta(2, 16, 12)[:, :, :8].mT, meta(3, dtype=torch.int32)),
-            {"name": "deepgemm:across"}, "w is not aligned to 16 bytes",
+            NAMED, "w is not aligned to 16 bytes",
         ),
         (opmux.linear, (meta(16, 8).T, meta(8, 16)), {}, "the last stride of x is not 1: strides [1, 8]"),
         (

@@ -31,6 +31,8 @@ ARCHS = ("sm_90",)
 PRIORITY = Priority.PORTABLE + 2
 """Above other kernels that are no library's: on an H200 products of groups of codes were faster than those in all of 20
 calls."""
+UNPROVED = Priority.EXPERIMENTAL
+"""Of what has run on no GPU: taken only when asked for by name."""
 MOST_ROWS, MOST_N, MOST_K = 1 << 23, 1 << 19, 1 << 24
 """Tiles are counted in 32 bits."""
 MOST_MATRICES = 1 << 7
@@ -101,13 +103,14 @@ def _record(
     when: tuple[Constraint, ...],
     strides: tuple[Constraint, ...] = _ALONG,
     name: str = "",
+    priority: int = PRIORITY,
 ) -> Implementation:
     return Implementation(
         op=op,
         name=name,
         target=f"opmux_deepgemm.targets:{op}",
         archs=ARCHS,
-        priority=PRIORITY,
+        priority=priority,
         when=(
             *when,
             AtMost("k", MOST_K),
@@ -228,10 +231,12 @@ RECORDS = (
         ),
     ),
     _record("grouped_linear", _OF_RAGGED, (*_BF16, *_RAGGED)),
-    _record("grouped_linear", (*_OF_RAGGED, *_GROUPS_LIE), (*_BF16, *_RAGGED), _GROUPS_ACROSS, "across"),
+    _record("grouped_linear", (*_OF_RAGGED, *_GROUPS_LIE), (*_BF16, *_RAGGED), _GROUPS_ACROSS, "across", UNPROVED),
     _record("scaled_grouped_linear", _OF_RAGGED, (*_FP8, *_RAGGED)),
     _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
-    _record("masked_grouped_linear", (*_OF_MASKED, *_GROUPS_LIE), (*_BF16, *_MASKED), _GROUPS_ACROSS, "across"),
+    _record(
+        "masked_grouped_linear", (*_OF_MASKED, *_GROUPS_LIE), (*_BF16, *_MASKED), _GROUPS_ACROSS, "across", UNPROVED
+    ),
     _record("scaled_masked_grouped_linear", _OF_MASKED, (*_FP8, *_MASKED)),
     GRADIENTS,
     SCALED_GRADIENTS,

@@ -17,7 +17,6 @@ from opmux_deepgemm.compat.checking import (
 )
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 from opmux_deepgemm.implementations import BACKEND
-from opmux_deepgemm.launching import weights_lie_across
 
 
 def _fp8_contiguous(
@@ -60,10 +59,10 @@ def _bf16_contiguous(
     name: str, a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, compiled_dims: str = "nk",
     use_psum_layout: bool = False, ensure_zero_padding: bool = True, expected_m_for_psum_layout: int | None = None,
 ) -> None:  # fmt: skip
-    """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; the matrices of b may lie along k or across it."""
+    """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; a b that lies across k is copied first."""
     check(name, compiled_dims)
     groups = _groups(name, grouped_layout, a.shape[0], b.shape[0], use_psum_layout, expected_m_for_psum_layout)
-    opmux.grouped_linear(a, b if _reads_across(b) else b.contiguous(), *groups, backend=BACKEND, out=d)
+    opmux.grouped_linear(a, b.contiguous(), *groups, backend=BACKEND, out=d)
 
 
 def _fp8_masked(
@@ -123,12 +122,6 @@ m_grouped_bf16_gemm_nn_contiguous = published(
     _bf16_nn, "m_grouped_bf16_gemm_nn_contiguous", _TURNED.format("m_grouped_bf16_gemm_nt_contiguous")
 )
 m_grouped_bf16_gemm_nt_masked = published(_bf16_masked, "m_grouped_bf16_gemm_nt_masked")
-
-
-def _reads_across(b: Tensor) -> bool:
-    """Whether the kernels read the matrices of b where they are, and these lie across k."""
-    steps = b.stride(0) > 0 and not any(stride % 8 for stride in (b.stride(0), b.stride(2)))
-    return weights_lie_across(b) and b.stride(2) >= b.size(1) and steps and b.data_ptr() % 16 == 0
 
 
 def _groups(
