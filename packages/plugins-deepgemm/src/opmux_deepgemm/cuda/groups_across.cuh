@@ -24,4 +24,3 @@ DEVICE void load_multicast_of_w_map(u32 to, const TensorMap& map, u32 barrier, i
 
 #define tma_load(to, map, ...) load_of_##map(to, map, __VA_ARGS__)
 #define tma_load_multicast(to, map, ...) load_multicast_of_##map(to, map, __VA_ARGS__)
-
