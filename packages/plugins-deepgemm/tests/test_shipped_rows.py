@@ -1,5 +1,6 @@
 """The rows that this package ships: small, valid, of this backend and its rivals, and what calls are planned by."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_measured_config_replaces_the_models() -> None:
     row = next(row for row in rows() if row.op == "linear" and row.config is not None)
     x, w = (torch.empty(row.dims[name], row.dims["k"], dtype=torch.bfloat16, device="meta") for name in ("tokens", "n"))
     plan = opmux.explain(opmux.linear, x, w, arch="sm_90", backend="deepgemm")
-    assert plan.config == row.config
+    assert plan.config == asdict(Config(**row.config))  # a field that came after the row has its default
     assert plan.config_source != "heuristic"
 
 
