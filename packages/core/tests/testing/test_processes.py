@@ -28,6 +28,13 @@ def test_what_was_handed_over_outlives_its_process() -> None:
     assert answer == Lost("its process ended without an answer, exit code 7", [0, 1, 2])
 
 
+def test_a_process_that_dies_within_a_message_fails_alone() -> None:
+    sender = "__import__('opmux.testing.processes').testing.processes._senders[-1]"
+    breaks_off = f"__import__('os').write({sender}.fileno(), bytes([0, 0, 16, 0, 1, 2])) and __import__('os')._exit(3)"
+    answers = call_apart(eval, [breaks_off, "[1]"], 1, 60.0, print)
+    assert answers == [Lost("its process ended without an answer, exit code 3"), [1]]
+
+
 def test_the_time_of_the_whole_run_ends_what_runs_and_begins_nothing() -> None:
     sleeps = "__import__('time').sleep(600)"
     ended, not_begun = call_apart(eval, [sleeps, sleeps], 1, None, print, total_s=3.0)

@@ -89,8 +89,8 @@ def _call(function: Callable[[Item], Answer], item: Item, limit_s: float, thread
                 parts.append(given)
             else:
                 last = f", in {given}"
-        return Lost(f"its process was ended after {limit_s:.4g} s without an answer{last}", parts)
-    except EOFError:
+        return Lost(f"its process was ended after {round(limit_s, 2):g} s without an answer{last}", parts)
+    except (EOFError, OSError):  # the second where it died within a message
         process.join()
         return Lost(f"its process ended without an answer, {_exit_text(process.exitcode)}{last}", parts)
     finally:

@@ -131,7 +131,7 @@ def _report(backend: str, op: str, profile: str, cases: int, held: Sequence[Held
     counts = Counter(outcome.status for outcome in (*outcomes, *refused))
     counts[FAILED] += len(lost)
     if lost:
-        report |= {"cases": cases, "coverage": report["claimed"] / cases}
+        report |= {"cases": cases, "coverage": report["claimed"] / cases if cases else 0.0}
         report["failures"] += lost
     return Of(report, counts)
 
