@@ -1,46 +1,60 @@
 """Ops held to their references in processes of their own."""
 
+import contextlib
+import os
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from opmux.errors import InvalidArgument
-from opmux.testing import run_conformance
-from opmux.testing.processes import Lost, call_apart
+from opmux.testing import run_conformance, runner
+from opmux.testing.processes import Lost, Returned, call_apart
 from opmux.testing.runner import CASES_OF_A_SHARE, Share, shares_of
+
+HANDS_OVER = "[__import__('opmux.testing.processes').testing.processes.hand_over(i) for i in range(3)]"
+SENDER = "__import__('opmux.testing.processes').testing.processes._senders[-1]"
+HALF_A_MESSAGE = f"__import__('os').write({SENDER}.fileno(), bytes([0, 0, 16, 0, 1, 2]))"
+SLEEPS = "__import__('time').sleep(600)"
 
 
 def test_a_process_that_dies_or_takes_too_long_fails_alone() -> None:
-    told: list[str] = []
-    good, dies, sleeps = "['good']", "__import__('os')._exit(7)", "__import__('time').sleep(600)"
-    answers = call_apart(eval, [good, dies, sleeps], 3, 15.0, told.append)
+    good, dies = "['good']", "__import__('os')._exit(7)"
+    hangs_within_a_message = f"{HANDS_OVER} and {HALF_A_MESSAGE} and {SLEEPS}"
+    answers = call_apart(eval, [good, dies, SLEEPS, hangs_within_a_message], 4, 15.0, print)
     assert answers == [
-        ["good"],
+        Returned(["good"]),
         Lost("its process ended without an answer, exit code 7"),
         Lost("its process was ended after 15 s without an answer"),
+        Lost("its process was ended after 15 s without an answer", [0, 1, 2]),
     ]
-    assert sorted(told) == sorted([good, dies, sleeps])
 
 
-def test_what_was_handed_over_outlives_its_process() -> None:
-    hands_over = "[__import__('opmux.testing.processes').testing.processes.hand_over(i) for i in range(3)]"
-    (answer,) = call_apart(eval, [f"{hands_over} and __import__('os')._exit(7)"], 1, 60.0, print)
-    assert answer == Lost("its process ended without an answer, exit code 7", [0, 1, 2])
+def test_what_was_handed_over_outlives_its_process_and_is_told_of() -> None:
+    told: list[str] = []
+    dies, lives = f"{HANDS_OVER} and __import__('os')._exit(7)", f"{HANDS_OVER} and 'good'"
+    answers = call_apart(eval, [dies, lives, "1"], 1, 60.0, told.append)
+    assert answers == [
+        Lost("its process ended without an answer, exit code 7", [0, 1, 2]),
+        Returned("good", [0, 1, 2]),
+        Returned(1),
+    ]
+    assert told == 3 * [dies] + 3 * [lives]
 
 
 def test_a_process_that_dies_within_a_message_fails_alone() -> None:
-    sender = "__import__('opmux.testing.processes').testing.processes._senders[-1]"
-    breaks_off = f"__import__('os').write({sender}.fileno(), bytes([0, 0, 16, 0, 1, 2])) and __import__('os')._exit(3)"
-    answers = call_apart(eval, [breaks_off, "[1]"], 1, 60.0, print)
-    assert answers == [Lost("its process ended without an answer, exit code 3"), [1]]
+    answers = call_apart(eval, [f"{HALF_A_MESSAGE} and __import__('os')._exit(3)", "[1]"], 1, 60.0, print)
+    assert answers == [Lost("its process ended without an answer, exit code 3"), Returned([1])]
 
 
-def test_the_time_of_the_whole_run_ends_what_runs_and_begins_nothing() -> None:
-    sleeps = "__import__('time').sleep(600)"
-    ended, not_begun = call_apart(eval, [sleeps, sleeps], 1, None, print, total_s=3.0)
-    assert isinstance(ended, Lost)
-    assert ended.why.startswith("its process was ended after ")
-    assert not_begun == Lost("its process was not begun: the 3 s of the whole run were over")
+@pytest.mark.parametrize("limit_s", [None, 500.0])
+def test_the_time_of_the_whole_run_ends_what_runs_and_begins_nothing(limit_s: float | None) -> None:
+    answers = call_apart(eval, [SLEEPS, SLEEPS], 1, limit_s, print, total_s=3.0)
+    assert answers == [
+        Lost("its process was ended when the 3 s of the whole run were over without an answer"),
+        Lost("its process was not begun: the 3 s of the whole run were over"),
+    ]
 
 
 def test_an_op_with_many_cases_is_shared_out() -> None:
@@ -60,8 +74,8 @@ def test_the_report_is_that_of_one_process(monkeypatch: pytest.MonkeyPatch) -> N
         del report["environment"]["seconds"]
     assert apart == together
     cases = [o["cases"] for o in apart["ops"]]
-    assert sorted(done for _, done, _ in told)[-1] == sum(cases)
-    assert sorted({op for op, *_ in told}) == sorted(ops)
+    assert [step[1:] for step in told] == [(i + 1, sum(cases)) for i in range(sum(cases))]
+    assert [sum(op == name for op, *_ in told) for name in ops] == cases
 
 
 def test_an_op_without_an_answer_has_failed() -> None:
@@ -72,22 +86,42 @@ def test_an_op_without_an_answer_has_failed() -> None:
     assert (report["failed"], report["passed"], report["ops"][0]["claimed"]) == (1, 0, 0)
 
 
+@contextlib.contextmanager
+def dying() -> Iterator[None]:
+    """A context in which the process of a second share dies at its third case."""
+    run_one, hold, left = runner.run_one, runner._hold_here, [-1]
+
+    def run_some(*call: Any) -> Any:
+        if not left[0]:
+            os._exit(9)
+        left[0] -= 1
+        return run_one(*call)
+
+    def hold_some(share: Share, *rest: Any) -> Any:
+        left[0] = 2 if share.number else -1
+        return hold(share, *rest)
+
+    runner.run_one, runner._hold_here = run_some, hold_some
+    yield
+    runner.run_one, runner._hold_here = run_one, hold
+
+
 def test_a_lost_share_costs_what_it_had_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    good, bad = run_conformance("reference", ["linear"], "interpreter"), Lost("its process died", [])
-
-    def lose_one(function: Any, shares: list[Share], *rest: Any) -> list[Any]:
-        held = [function(share) for share in shares]
-        bad.parts = held[1].outcomes[:2]
-        return [held[0], bad]
-
     monkeypatch.setattr("opmux.testing.runner.CASES_OF_A_SHARE", 4)
-    monkeypatch.setattr("opmux.testing.processes.call_apart", lose_one)
-    report = run_conformance("reference", ["linear"], "interpreter", jobs=2)
-    op, whole = report["ops"][0], good["ops"][0]
-    assert [failure["message"] for failure in op["failures"]] == ["its process died"]
-    assert op["cases"] == whole["cases"]
-    assert report["failed"] == 1
-    assert report["passed"] + report["skipped"] == -(-whole["cases"] // 2) + 2
+    told: list[tuple[str, int, int]] = []
+    good = run_conformance("reference", ["linear"], "interpreter")
+    report = run_conformance(
+        "reference", ["linear"], "interpreter", lambda *step: told.append(step), jobs=2, within=f"{__name__}:dying"
+    )
+    op, cases = report["ops"][0], good["ops"][0]["cases"]
+    (failure,) = op["failures"]
+    assert re.match(
+        r"its process ended without an answer, exit code 9, in case .* of linear: python -c", failure["message"]
+    )
+    assert (op["cases"], report["failed"]) == (cases, 1)
+    ran = -(-cases // 2) + 2
+    assert report["passed"] == ran
+    assert told[-1] == ("linear", ran, cases)
 
 
 def test_wrong_numbers_are_refused() -> None:

@@ -109,12 +109,14 @@ def is_nobodys_fault(error: BaseException) -> bool:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: on the host, in torch's allocator, or where the driver itself takes it, as for a module.
 
-    The last kind is a `torch.AcceleratorError`, of which a later call can recover as from the others.
+    The last kind is a `torch.AcceleratorError`, or a `RuntimeError` of Triton's loader. A later call can recover of
+    it as of the others.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     text = str(error)
-    return "DefaultCPUAllocator" in text or (isinstance(error, torch.AcceleratorError) and "out of memory" in text)
+    of_driver = isinstance(error, torch.AcceleratorError) or text.startswith("Triton Error [")
+    return "DefaultCPUAllocator" in text or (of_driver and "out of memory" in text)
 
 
 def _device_is_lost(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from opmux.testing import execution, processes, refusals
 from opmux.testing.case import op_named
 from opmux.testing.cases import gradient_case
 from opmux.testing.fitted import cases_for
-from opmux.testing.processes import Lost
+from opmux.testing.processes import Lost, Returned
 from opmux.testing.profiles import profile_named
 from opmux.testing.reports import environment, fail_empty, report_of, version_of
 from opmux.testing.single import FAILED, PASSED, SKIPPED, Outcome, repro, repro_of_op, run_one
@@ -42,15 +42,13 @@ class Share(NamedTuple):
 
 @dataclass
 class Held:
-    """What came of a share.
+    """What came of a share, beside the outcomes of its cases.
 
     Attributes:
-        outcomes: of its cases.
         refused: of refusals and of the gradient, where they failed.
         unbroken: constraints that no case breaks.
     """
 
-    outcomes: list[Outcome]
     refused: list[Outcome] = field(default_factory=list)
     unbroken: list[str] = field(default_factory=list)
 
@@ -70,7 +68,7 @@ def _hold(
     backend: str,
     profile: str,
     begin: Callable[[str], None],
-    step: Callable[[str], None] | None = None,
+    keep: Callable[[Outcome], None],
     within: str | None = None,
 ) -> Held:
     """Run every case of a share in this process.
@@ -80,12 +78,12 @@ def _hold(
         backend: the backend's name.
         profile: the profile's name.
         begin: called before each case with a description of it.
-        step: called after each case with the op's name.
+        keep: called after each case with its outcome.
         within: the context of the cases, as `run_conformance` takes it.
     """
     loading.ensure_loaded()  # this process may not have loaded the plugins yet
     with surroundings(within):
-        return _hold_here(share, backend, profile, begin, step, within)
+        return _hold_here(share, backend, profile, begin, keep, within)
 
 
 def _hold_here(
@@ -93,19 +91,15 @@ def _hold_here(
     backend: str,
     profile: str,
     begin: Callable[[str], None],
-    step: Callable[[str], None] | None,
+    keep: Callable[[Outcome], None],
     within: str | None,
 ) -> Held:
     op, device = share.op, execution.device_for(backend)
-    outcomes = []
     for case in cases_for(backend, op, profile, device)[share.number :: share.of]:
         begin(f"case {case.id} of {op}: {repro(backend, op, case.id, within)}")
-        outcomes.append(run_one(backend, case, device))
-        processes.hand_over(outcomes[-1])
-        if step is not None:
-            step(op)
+        keep(run_one(backend, case, device))
     if share.number:
-        return Held(outcomes)
+        return Held()
     begin(f"the refusals of {op}")
     with one_thread(device):
         more, unbroken = refusals.check_constraints(backend, op_named(op), device)
@@ -113,19 +107,23 @@ def _hold_here(
     gradient = gradient_case(op)
     if gradient is not None:
         refused += [o for o in (run_one(backend, gradient, device),) if o.status == FAILED]
-    return Held(outcomes, refused, unbroken)
+    return Held(refused, unbroken)
 
 
-def _report(backend: str, op: str, profile: str, cases: int, held: Sequence[Held | Lost], within: str | None) -> Of:
+Answer = Returned[Held] | Lost
+"""Of a share: what came of it; its parts are the outcomes of its cases."""
+
+
+def _report(backend: str, op: str, profile: str, cases: int, answers: Sequence[Answer], within: str | None) -> Of:
     """An op's part of the report, of all its shares; of a process that was lost the cases that it had run count."""
     # In the order of the cases, whichever process ran them.
-    rows = itertools.zip_longest(*(one.outcomes if isinstance(one, Held) else one.parts for one in held))
+    rows = itertools.zip_longest(*(one.parts for one in answers))
     outcomes = [outcome for row in rows for outcome in row if outcome is not None]
-    refused = [outcome for one in held if isinstance(one, Held) for outcome in one.refused]
+    refused = [outcome for one in answers if isinstance(one, Returned) for outcome in one.answer.refused]
     report = report_of(backend, op, outcomes, refused, within)
     lost = [
         {"case": "", "check": "process", "message": one.why, "repro": repro_of_op(backend, op, profile, within)}
-        for one in held
+        for one in answers
         if isinstance(one, Lost)
     ]
     counts = Counter(outcome.status for outcome in (*outcomes, *refused))
@@ -152,8 +150,7 @@ def run_conformance(
         backend: the backend's name, or an implementation's full name.
         ops: names of ops; None takes every op that the backend implements.
         profile: the name of a profile (`opmux.testing.PROFILES`): how large the cases are.
-        progress: called after each case (with ``jobs``, after each process) with the op, the number of cases done and
-            the total number.
+        progress: called after each case with the op, the number of cases done and the total number.
         jobs: run the ops in processes of their own, this many at a time: one that dies fails its op, not the run. An
             op with many cases is shared out among several. For installed backends only. None runs everything in this
             process.
@@ -216,9 +213,9 @@ def _run_conformance(
     todo = {name: len(cases_for(backend, name, profile, device)) for name in chosen}
     total, done = sum(todo.values()), 0
 
-    def step(op: str, cases: int = 1) -> None:
+    def step(op: str) -> None:
         nonlocal done
-        done += cases
+        done += 1
         if progress is not None:
             progress(op, done, total)
 
@@ -230,21 +227,26 @@ def _run_conformance(
             def begin(what: str) -> None:
                 watch.about_to(f"conformance: the process died in {what}; give --jobs 1 to go on to the next op")
 
-            answers: list[Held | Lost] = [hold(share, begin=begin, step=step) for share in shares]
+            def run_here(share: Share) -> Answer:
+                outcomes: list[Outcome] = []
+
+                def keep(outcome: Outcome) -> None:
+                    outcomes.append(outcome)
+                    step(share.op)
+
+                return Returned(hold(share, begin=begin, keep=keep), outcomes)
+
+            answers = [run_here(share) for share in shares]
     else:
         shares = [share for op, cases in todo.items() for share in shares_of(op, cases, jobs)]
-        apart = functools.partial(hold, begin=processes.note)
-
-        def ended(share: Share) -> None:
-            step(share.op, len(range(todo[share.op])[share.number :: share.of]))
-
-        answers = processes.call_apart(apart, shares, jobs, limit_s, ended, total_s)
-    held: dict[str, list[Held | Lost]] = {op: [] for op in todo}
+        apart = functools.partial(hold, begin=processes.note, keep=processes.hand_over)
+        answers = processes.call_apart(apart, shares, jobs, limit_s, lambda share: step(share.op), total_s)
+    of: dict[str, list[Answer]] = {op: [] for op in todo}
     for share, answer in zip(shares, answers, strict=True):
-        held[share.op].append(answer)
-    found = [_report(backend, op, profile, todo[op], held[op], within) for op in todo]
+        of[share.op].append(answer)
+    found = [_report(backend, op, profile, todo[op], of[op], within) for op in todo]
     reports = [one.report for one in found]
-    unbroken = [constraint for answer in answers if isinstance(answer, Held) for constraint in answer.unbroken]
+    unbroken = [constraint for one in answers if isinstance(one, Returned) for constraint in one.answer.unbroken]
     counts = Counter({PASSED: 0, FAILED: 0, SKIPPED: 0})
     for one in found:
         counts.update(one.counts)
