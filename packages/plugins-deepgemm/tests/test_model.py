@@ -4,11 +4,12 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+import torch
 
 from opmux.plugin import parse_arch
 from opmux.tuning.measured import MeasuredRow, read_measured
 from opmux_deepgemm import gradient_model, model, plugin
-from opmux_deepgemm.configs import SHARED_BYTES, Config
+from opmux_deepgemm.configs import SHARED_BYTES, Config, most_stages
 from opmux_deepgemm.gradient_model import scored_gradients
 from opmux_deepgemm.grids import clusters, grid_of
 from opmux_deepgemm.model import predict, scored
@@ -234,6 +235,25 @@ def test_features_of_groups_become_sizes() -> None:
     wanted = scored(Sizes(4096, 2112, 7168, True, 8))[0].config
     assert model.scaled_grouped_linear(SM90, of_ragged) == wanted
     assert next(model.scaled_masked_grouped_linear_space(SM90, of_masked)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("op", "features"),
+    [
+        ("scaled_linear", {"bucket(m, 8)": 4096, "bucket(batch)": 0, "n": 2112, "k": 7168}),
+        ("scaled_grouped_linear", {"bucket(m, 8)": 32768, "groups": 4, "n": 7168, "k": 3072}),
+        ("scaled_masked_grouped_linear", {"bucket(expected_m, 8)": 1024, "groups": 6, "n": 4096, "k": 4096}),
+    ],
+)
+def test_a_float32_result_is_not_staged_and_keeps_all_stages(op, features) -> None:
+    space = getattr(model, f"{op}_space")
+    half, whole = (features | {"out_dtype": dtype} for dtype in (torch.bfloat16, torch.float32))
+    assert getattr(model, op)(SM90, half).staged
+    found = list(space(SM90, whole))
+    assert found == [config for config in space(SM90, half) if not config.staged]
+    assert getattr(model, op)(SM90, whole) == found[0]
+    assert not any(one.config.staged for one in getattr(model, f"{op}_scores")(SM90, whole))
+    assert found[0].stages == most_stages("large", found[0].block_m, found[0].block_n, found[0].consumers)
 
 
 def test_no_groups_and_no_rows_have_a_config() -> None:

@@ -13,7 +13,7 @@ from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
 from opmux_deepgemm.prebuilding import product_of
-from opmux_jit import CompileFailed, KernelMissing, machine_code, prebuild
+from opmux_jit import CompileFailed, KernelMissing, Source, machine_code, prebuild
 from opmux_jit.cache import layers
 from opmux_jit.compilers import nvrtc
 
@@ -52,6 +52,25 @@ def test_the_result_of_a_call_is_that_of_its_product() -> None:
     for out_dtype, result in ((None, "bfloat16"), (torch.float32, "float32")):
         (taker,) = takers(opmux.linear, x, w, arch="sm_90", backend="deepgemm", out_dtype=out_dtype)
         assert product_of(taker.call) == Product("bfloat16", result, 64, 256)
+
+
+@pytest.mark.parametrize(("out_dtype", "staged"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_a_staged_kernel_is_compiled_for_a_result_of_2_bytes_alone(
+    out_dtype: torch.dtype, staged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    def compiled(self: nvrtc.Nvrtc, source: Source, folder: Path) -> bytes:
+        names.append(source.name)
+        raise CompileFailed("not here")
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", compiled)
+    codes = {"x": torch.float8_e4m3fn, "w": torch.float8_e4m3fn, "x_scale": torch.float32, "w_scale": torch.float32}
+    blocks = {"m_blocks": 4096, "k_blocks": 12, "w_rows": 192, "w_blocks": 12}
+    dims = {"batch": 1, "m": 4096, "k": 1536, "n": 24568, **blocks}  # no row is of this n
+    point = Point("scaled_linear", codes, dims, {"out_dtype": out_dtype})
+    assert len(prebuild(["sm_90"], [point], tmp_path / "bundle", processes=1).failures) == 1
+    assert ["_staged" in name for name in names] == [staged]
 
 
 def test_another_arch_has_no_kernels(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The rows that this package ships: small, valid, of this backend and its rivals, and what calls are planned by."""
 
+import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,7 +10,10 @@ import torch
 
 import opmux
 import opmux_deepgemm
+from opmux.plugin import takers
 from opmux.plugins import loading
+from opmux.shapes import Point
+from opmux.tuning import store
 from opmux.tuning.measured import MeasuredRow, read_measured
 from opmux_deepgemm import plugin
 from opmux_deepgemm.configs import Config
@@ -69,6 +74,34 @@ def test_a_measured_config_replaces_the_models() -> None:
     plan = opmux.explain(opmux.linear, x, w, arch="sm_90", backend="deepgemm")
     assert plan.config == asdict(Config(**row.config))  # a field that came after the row has its default
     assert plan.config_source != "heuristic"
+
+
+@pytest.fixture
+def staged_rows() -> Iterator[Config]:
+    """The shipped rows with one config, which is staged, in place of every one of the persistent kernel."""
+    config = Config("large", 128, 128, 4, 2, group=8, staged=True)
+    texts = {}
+    for path in FILES:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if "config" in line and line.get("values", {}).get("kernel") == "large":
+                line["values"] = asdict(config)
+        texts[path.name] = "".join(f"{json.dumps(line)}\n" for line in lines)
+    store.adopt(texts)
+    yield config
+    store.adopt(None)
+
+
+@pytest.mark.parametrize("op", ["scaled_linear", "scaled_grouped_linear", "scaled_masked_grouped_linear"])
+def test_a_row_with_staged_results_is_of_bfloat16_ones_alone(op, staged_rows: Config) -> None:
+    found = [row for row in rows() if row.op == op and row.implementation == "deepgemm" and row.config is not None]
+    row = next(row for row in found if row.config is not None and row.config["kernel"] == "large")
+    for out_dtype, staged in ((torch.bfloat16, True), (torch.float32, False)):
+        point = Point(op, row.dtypes, row.dims, row.options | {"out_dtype": out_dtype})
+        tensors = point.tensors().values()
+        (taker,) = takers(point.definition.public, *tensors, arch="sm_90", backend="deepgemm", **point.all_options)
+        assert (taker.config() == staged_rows) == staged
+        assert taker.config().staged == staged
 
 
 def test_on_another_arch_they_have_no_effect() -> None:

@@ -53,6 +53,18 @@ def test_a_tile_over_three_blocks_of_scales_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "product", [FP8, Product("float8_e4m3fn", "float32", 64, 64, groups="ragged", accumulate=True)]
+)
+def test_results_of_4_bytes_are_not_staged(product) -> None:
+    staged = replace(LARGE, staged=True)
+    with pytest.raises(
+        ValueError, match=r"^staged expected a result of 2 bytes, got float32; take a config without it$"
+    ):
+        constants(product, staged)
+    assert constants(replace(product, out="bfloat16", groups="", accumulate=False), staged)["STAGED"] == 1
+
+
+@pytest.mark.parametrize(
     ("product", "config", "reason"),
     [
         (

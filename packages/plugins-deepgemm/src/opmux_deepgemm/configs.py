@@ -38,8 +38,8 @@ class Config:
             k, 1 to 4, one after the other, 64 rows at a time. Where it holds two pieces beside the sums, one is scaled
             while the next is made. Products without scales have no pieces.
         share_x: whether the tiles of a cluster of ``large`` lie next to each other, and share rows of x instead.
-        staged: whether shared memory has room for the whole results of a tile of ``large`` instead of two slices for
-            each consumer. Results of 4 bytes take slices all the same.
+        staged: whether shared memory has room for the whole results of a tile of ``large``, of 2 bytes each, instead of
+            two slices for each consumer. Results of 4 bytes are not staged.
 
     Raises:
         ValueError: where there is no such kernel.

@@ -149,6 +149,7 @@ _RAGGED = (AtMost("m", MOST_ROWS), AtMost("groups", MOST_GROUPS))
 _MASKED = (AtMost("max_m", MOST_GROUP_ROWS), AtMost("groups", MOST_GROUPS))
 _OF_RAGGED = (Bucket("m", per_octave=8), Exact("groups"))
 _OF_MASKED = (Bucket("expected_m", per_octave=8), Exact("groups"))
+_RESULT = (Exact("out_dtype"),)  # results of 4 bytes are not staged
 
 
 GRADIENTS = Implementation(
@@ -214,7 +215,7 @@ RECORDS = (
     ),
     _record(
         "scaled_linear",
-        (Bucket("batch"), Bucket("m", per_octave=8)),
+        (Bucket("batch"), Bucket("m", per_octave=8), *_RESULT),
         (*_FP8, Dtype("bias", "bfloat16"), UnitStride("bias"), AtMost("m", MOST_ROWS), AtMost("batch", MOST_MATRICES)),
     ),
     _record(
@@ -232,12 +233,12 @@ RECORDS = (
     ),
     _record("grouped_linear", _OF_RAGGED, (*_BF16, *_RAGGED)),
     _record("grouped_linear", (*_OF_RAGGED, *_GROUPS_LIE), (*_BF16, *_RAGGED), _GROUPS_ACROSS, "across", UNPROVED),
-    _record("scaled_grouped_linear", _OF_RAGGED, (*_FP8, *_RAGGED)),
+    _record("scaled_grouped_linear", (*_OF_RAGGED, *_RESULT), (*_FP8, *_RAGGED)),
     _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
     _record(
         "masked_grouped_linear", (*_OF_MASKED, *_GROUPS_LIE), (*_BF16, *_MASKED), _GROUPS_ACROSS, "across", UNPROVED
     ),
-    _record("scaled_masked_grouped_linear", _OF_MASKED, (*_FP8, *_MASKED)),
+    _record("scaled_masked_grouped_linear", (*_OF_MASKED, *_RESULT), (*_FP8, *_MASKED)),
     GRADIENTS,
     SCALED_GRADIENTS,
 )

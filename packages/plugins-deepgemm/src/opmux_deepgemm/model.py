@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+import torch
+
 from opmux.plugin import Arch
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.grids import clusters
@@ -238,7 +240,7 @@ def _linear(features: Mapping[str, Any]) -> Sizes:
 
 def _scaled(features: Mapping[str, Any]) -> Sizes:
     rows = int(features["bucket(m, 8)"]) << int(features["bucket(batch)"])
-    return Sizes(max(rows, 1), features["n"], features["k"], True)
+    return Sizes(max(rows, 1), features["n"], features["k"], True, float32=_float32(features))
 
 
 def _added(features: Mapping[str, Any]) -> Sizes:
@@ -255,7 +257,13 @@ def _masked(features: Mapping[str, Any], scaled: bool) -> Sizes:
 
 def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
     k_bytes, w_across = features["k"] * (1 if scaled else 2), features.get("lies(w)") == "across"
-    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, max(features["groups"], 1), w_across=w_across)
+    groups, float32 = max(features["groups"], 1), _float32(features)
+    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, groups, w_across=w_across, float32=float32)
+
+
+def _float32(features: Mapping[str, Any]) -> bool:
+    """Whether the call names a result in float32; only those of codes have the feature."""
+    return features.get("out_dtype") is torch.float32
 
 
 _SIZES: dict[str, Callable[[Mapping[str, Any]], Sizes]] = {

@@ -38,7 +38,8 @@ class Sizes(NamedTuple):
 
     Where the rows of x come in groups, ``groups`` is their number, and n the rows of each one's w; else it is 0.
     ``added`` says that the product is added to float32, with scales of each row of w. ``x_across`` and ``w_across`` say
-    that the operand lies across k, of groups ``w_across`` alone.
+    that the operand lies across k, of groups ``w_across`` alone. ``float32`` says that a result which is not added
+    has 4 bytes, so that it is not staged; its configs and times are otherwise those of 2 bytes.
     """
 
     m: int
@@ -49,6 +50,7 @@ class Sizes(NamedTuple):
     added: bool = False
     x_across: bool = False
     w_across: bool = False
+    float32: bool = False
 
     @property
     def together(self) -> float:
@@ -114,7 +116,7 @@ def _large(sizes: Sizes) -> Iterator[Config]:
         base = Config("large", block_m, block_n, stages, consumers, group=8)
         for config in _in_pieces(base) if sizes.scaled else (base,):
             yield from _in_clusters(sizes, config)
-            if sizes.scaled and not sizes.added:
+            if sizes.scaled and not sizes.added and not sizes.float32:
                 yield from _staged(sizes, config)
 
 

@@ -73,7 +73,13 @@ def blocks_touched(block_n: int) -> int:
 
 
 def constants(product: Product, config: Config) -> dict[str, int]:
-    """The constants that the kernel's file reads."""
+    """The constants that the kernel's file reads.
+
+    Raises:
+        ValueError: where the product cannot have the config.
+    """
+    if config.staged and product.out_bytes != 2:
+        raise ValueError(f"staged expected a result of 2 bytes, got {product.out}; take a config without it")
     found = {
         "N": product.n,
         "K": product.k,
@@ -115,7 +121,7 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "PIECES": config.pieces if product.scaled else 0,
         "OVERLAP": int(config.overlaps),
         "SHARE_X": int(config.share_x),
-        "STAGED": int(config.staged and product.out_bytes == 2),
+        "STAGED": int(config.staged),
         "W_SCALES": blocks_touched(config.block_n) if by_blocks else 1,
     }
 
