@@ -45,6 +45,18 @@ def test_a_group_that_the_average_hides_gets_the_tile_of_the_average() -> None:
     assert heuristics.rows_of({"bucket(m)": 1, "groups": 300}) == 1
 
 
+def test_wide_tiles_of_codes_where_their_rounds_read_the_weights_sooner() -> None:
+    def tile(groups: int, rows: int, n: int = 4096, k: int = 7168, arch: str = "sm_90") -> tuple[int, int, int]:
+        features = {"bucket(m)": (groups * rows - 1).bit_length(), "groups": groups, "n": n, "k": k}
+        config = heuristics.scaled(parse_arch(arch), features)
+        return config.block_m, config.block_n, config.per_unit
+
+    assert tile(32, 20) == (32, 128, 2), "1024 tiles are four rounds of 264, 2048 narrow ones six of 396"
+    assert tile(128, 8) == (16, 64, 3), "16 rounds of wide tiles, 21 of narrow ones"
+    assert tile(6, 20) == (32, 64, 3), "one round of either"
+    assert tile(32, 20, k=7184) == tile(32, 20, arch="sm_100") == (32, 64, 3)
+
+
 def test_tall_tiles_where_they_hold_fewer_rows_in_vain() -> None:
     def tile(rows: int, groups: int | None = None, k: int = 7168) -> tuple[int, int, bool]:
         size, name = (rows, "expected_m") if groups is None else (rows * groups, "m")

@@ -33,7 +33,16 @@ def test_shares_have_bytes_of_a_row_in_flight(head_dim: int, programs: int, keys
     assert (made.programs, made.block_n) == (programs, keys)
     coded = configs.codes_config(parse_arch("sm_90"), features).shares
     assert coded is not None
-    assert (coded.programs, coded.block_n) == (2, {64: 256, 128: 128, 256: 64}[head_dim])
+    assert (coded.programs, coded.block_n) == {64: (4, 64), 128: (2, 128), 256: (2, 64)}[head_dim]
+    elsewhere = configs.codes_config(parse_arch("sm_100"), features).shares
+    assert elsewhere is not None
+    assert (elsewhere.programs, elsewhere.block_n) == (2, {64: 256, 128: 128, 256: 64}[head_dim])
+
+
+@pytest.mark.parametrize(("head_dim", "codes"), [(64, 4), (128, 3), (256, 4)])
+def test_splits_of_codes_have_rings_that_leave_room_for_programs(head_dim: int, codes: int) -> None:
+    features = {"page_size": 16, "head_dim": head_dim, "value_dim": head_dim, "bucket(batch)": 3}
+    assert configs.codes_config(parse_arch("sm_90"), features).decode.num_stages == codes
 
 
 def test_tall_tiles_take_half_of_a_large_block_alone() -> None:

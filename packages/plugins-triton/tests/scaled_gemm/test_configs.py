@@ -51,6 +51,13 @@ def test_few_rows_are_the_columns_of_a_tile() -> None:
         assert config.block_n == 16
 
 
+def test_blocks_that_are_scaled_one_by_one_make_other_tiles_the_fastest() -> None:
+    """Measured on an H200: 128x128, cut along k, took 38 us with scales of blocks, and 128x64 45."""
+    blocks, once = gluon(375, 2560, 11008, k_blocks=86, w_rows=20), gluon(375, 2560, 11008, w_rows=2560)
+    assert (blocks.block_m, blocks.block_n, blocks.cut) == (128, 128, "all")
+    assert once.cut == "none"
+
+
 @pytest.mark.parametrize(
     ("m", "batch", "k_blocks", "refused"),
     [(8, 0, 20, True), (16, 0, 20, True), (17, 0, 20, False), (8, 2, 20, False), (8, 0, 1, False)],
