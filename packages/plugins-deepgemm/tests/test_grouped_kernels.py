@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from played.running import Operands, build, run
+from played.running import Operands, Stopped, build, run
 
 from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation import source
 
 BF16, F32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 
@@ -142,6 +143,98 @@ def test_the_weights_of_groups_may_lie_across_k(given, config, spare, tmp_path) 
         else:
             alike = given
         assert wrong(found, alike) == 0
+
+
+def turned_x(x: torch.Tensor, spare: int) -> torch.Tensor:
+    """The same rows, across k, with gaps of NaN behind the rows of each column, which begin at multiples of 8."""
+    whole = -(-x.shape[-2] // 8) * 8 + spare
+    room = torch.full((*x.shape[:-2], x.shape[-1], whole), float("nan"), dtype=x.dtype)
+    return room[..., : x.shape[-2]].copy_(x.mT).mT
+
+
+RESIDUES = integers(1, 66, 76, 83, 213, 214, 223, 288, 354, 354), integers(65, 2, 7, 129, 1, 8, 64, 65, 0)
+"""Where groups begin, one at each place modulo 8, and their rows."""
+EMPTY = integers(0, 0, 7, 7, 8, 137, 137), None
+
+
+def test_groups_begin_anywhere() -> None:
+    begins, sizes = RESIDUES
+    assert {int(begin) % 8 for begin, size in zip(begins, sizes, strict=False) if size} == set(range(8))
+
+
+@pytest.mark.parametrize("w_across", [False, True])
+@pytest.mark.parametrize(
+    ("given", "config", "poisoned"),
+    [
+        (ragged(*RESIDUES, 72, 72), Config("large", 64, 64, 2, 1, 1, 8), 3),
+        (ragged(*RESIDUES, 136, 136), Config("large", 128, 128, 2, 2, 2, 1), 0),
+        (ragged(*EMPTY, 72, 200), Config("large", 128, 64, 2, 2), 2),
+        (ragged(integers(5, 262), None, 72, 72), Config("large", 256, 64, 2, 2), None),
+        (masked(integers(0, 130, 64, 5), 130, 136, 72), Config("large", 128, 192, 2, 2, 1, 8), 1),
+        (masked(integers(300, 0, 257), 300, 264, 136), Config("large", 256, 128, 2, 2, 2, 8), 0),
+        (masked(integers(70), 75, 72, 72), Config("large", 64, 64, 2, 1, 1, 8), None),
+    ],
+    ids=[
+        "ragged", "ragged, two blocks share w", "ragged, groups without rows", "ragged, one group",
+        "masked", "masked, two blocks share w", "masked, one group",
+    ],
+)  # fmt: skip
+def test_the_rows_of_groups_may_lie_across_k(given, config, poisoned, w_across, tmp_path) -> None:
+    """Rows of no group are NaN, and so is one group; its neighbours' results are right."""
+    places = dict(rows_of(given))
+    given = replace(given, x=given.x.clone())
+    rows = given.x.view(-1, given.x.shape[-1])
+    of_groups = torch.zeros(len(rows), dtype=torch.bool)
+    for place in places.values():
+        of_groups[place] = True
+    rows[~of_groups] = float("nan")
+    if poisoned is not None:
+        rows[places[poisoned]] = float("nan")
+    w = across(given.w, 8) if w_across else given.w
+    turned = replace(given, x=turned_x(given.x, 8), w=w)
+    product = turned.product(BF16)
+    assert (product.x_across, product.w_across) == (True, w_across)
+    program = build(product, config, turned, tmp_path)
+    for seed in (0, 1):
+        found = run(program, product, config, turned, seed)
+        flat = found.flatten(0, -2)
+        assert bool((flat[~of_groups].view(torch.int16) == -1).all())  # not written
+        if poisoned is not None:
+            assert bool(flat[places[poisoned]].isnan().all())
+            flat[places[poisoned]] = rows[places[poisoned]] = 0
+        assert wrong(found, given) == 0
+        if poisoned is not None:
+            rows[places[poisoned]] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("given", "edit"),
+    [
+        (ragged(*RESIDUES, 72, 72), ("if (inside < first) continue;", "")),
+        (ragged(*RESIDUES, 72, 72), ("walk.rows += walk.lead;", "")),
+        (ragged(*RESIDUES, 72, 72), ("walk.start -= walk.lead;", "")),
+        (
+            masked(integers(70, 30), 72, 72, 72),
+            ("if constexpr (GROUPS == MASKED) tma_load_of(to, x_map, barrier, row, column, group);\n  else ", ""),
+        ),
+    ],
+    ids=["rows of the group before are stored", "the last rows are not", "a copy begins anywhere", "no matrices"],
+)
+def test_a_kernel_whose_x_lies_across_k_and_is_broken_fails(given, edit, tmp_path, monkeypatch) -> None:
+    whole = {file: source.read(file) for file in ("large.cuh", "layouts.cuh")}
+    assert edit[0] in whole["large.cuh"]
+    broken = whole | {"large.cuh": whole["large.cuh"].replace(*edit)}
+    monkeypatch.setattr(source, "read", broken.__getitem__)
+    turned, config = replace(given, x=turned_x(given.x, 0)), Config("large", 64, 64, 2, 1)
+    product = turned.product(BF16)
+    program = build(product, config, turned, tmp_path)
+    failed = []
+    for seed in (0, 1):
+        try:
+            failed.append(wrong(run(program, product, config, turned, seed), given))
+        except Stopped as error:
+            failed.append("not aligned to 16 bytes" in str(error))
+    assert any(failed)
 
 
 def test_counts_that_are_too_large_do_not_reach_past_the_rows(tmp_path) -> None:

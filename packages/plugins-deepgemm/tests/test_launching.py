@@ -1,5 +1,6 @@
 """Launches: what the kernel and the maps are asked for, with the driver left out."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,6 +104,48 @@ def test_weights_of_groups_that_lie_across_k(launched) -> None:
     assert masked[0] == Product("bfloat16", "bfloat16", 200, 512, groups="masked", w_across=True)
     assert masked[2][5] == (1, 512, 200, 106496, 208, 1, 1, 64, 64, "BYTES_128")
     assert along[0] == Product("bfloat16", "bfloat16", 200, 512, groups="ragged")
+
+
+def test_rows_of_groups_that_lie_across_k(launched) -> None:
+    x, w = torch.zeros(512, 304, dtype=BF16)[:, :300].T, torch.zeros(3, 200, 512, dtype=BF16)
+    room = torch.zeros(3, 512, 104, dtype=BF16)[:, :, :100].mT
+    offsets, counts = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    config = Config("large", 128, 128, 4, 2, 2, 8)
+    for _ in range(2):
+        targets.grouped_linear(x, w, offsets, None, config=config)
+        targets.masked_grouped_linear(room, w, counts, expected_m=9, config=config)
+    targets.masked_grouped_linear(room[:1], w.mT.contiguous().mT[:1], counts[:1], expected_m=9, config=config)
+    ragged, masked, again, also, lone = launched
+    assert ragged[0] == Product("bfloat16", "bfloat16", 200, 512, groups="ragged", x_across=True)
+    assert ragged[2][4:6] == ((512, 300, 304, 1, 64, 64, "BYTES_128"), (600, 512, 512, 1, 64, 64, "BYTES_128"))
+    assert (ragged[2][14], ragged[2][-1]) == (300, 3)  # rows, groups
+    assert masked[0] == Product("bfloat16", "bfloat16", 200, 512, groups="masked", x_across=True)
+    assert masked[2][4] == (3, 512, 100, 53248, 104, 1, 1, 64, 64, "BYTES_128")
+    assert masked[2][6] == (300, 200, 200, 1, 64, 64, "BYTES_128")
+    assert (masked[2][14], masked[2][-1]) == (100, 3)
+    assert lone[0] == Product("bfloat16", "bfloat16", 200, 512, groups="masked", x_across=True, w_across=True)
+    assert lone[2][4] == (1, 512, 100, 53248, 104, 1, 1, 64, 64, "BYTES_128")
+    assert [one[2][3] for one in (again, also)] == ["kept"] * 2
+
+
+def test_operands_of_gradients_that_are_turned(launched) -> None:
+    dy, x = (torch.zeros(columns, 304, dtype=BF16)[:, :300].T for columns in (200, 512))
+    offsets, out, config = torch.zeros(4, dtype=torch.int32), torch.zeros(3, 200, 512), Config("large", 128, 64, 4, 2)
+    for given in ((dy, x), (dy, x), (dy, x.contiguous()), (dy.contiguous(), x)):
+        targets.grouped_weight_grad(out, *given, offsets, None, config=config)
+    both, kept, of_dy, of_x = launched
+    plain = Product("bfloat16", "float32", 200, 512, groups="ragged", accumulate=True)
+    assert both[0] == replace(plain, dy_turned=True, x_turned=True)
+    assert both[2][:7] == (
+        48, 1, 1, 7, (200, 300, 304, 1, 128, 64, "BYTES_128"), (512, 300, 304, 1, 64, 64, "BYTES_128"),
+        (600, 512, 512, 1, 64, 32, "BYTES_128"),
+    )  # fmt: skip
+    assert both[2][-2:] == (300, 3)
+    assert kept[2][3] == "kept"
+    assert of_dy[0] == replace(plain, dy_turned=True)
+    assert of_dy[2][4:6] == ((200, 300, 304, 1, 128, 64, "BYTES_128"), (300, 512, 512, 1, 64, 64, "BYTES_128"))
+    assert of_x[0] == replace(plain, x_turned=True)
+    assert of_x[2][4:6] == ((300, 200, 200, 1, 64, 64, "BYTES_128"), (512, 300, 304, 1, 64, 64, "BYTES_128"))
 
 
 def test_operands_that_lie_across_k(launched) -> None:

@@ -150,6 +150,35 @@ def test_weights_of_groups_across_k_are_transposed_by_the_matrix_unit(config, gr
     assert count(found, "LDL") == count(found, "STL") == 0
 
 
+@pytest.mark.parametrize("w_across", [False, True])
+@pytest.mark.parametrize("groups", ["ragged", "masked"])
+@pytest.mark.parametrize("config", [Config("large", 128, 256, 4, 2, 1, 8), Config("large", 256, 128, 4, 2, 2, 8)])
+def test_rows_of_groups_across_k_are_transposed_by_the_matrix_unit(config, groups, w_across, tmp_path) -> None:
+    given = Product(BF16, BF16, 2112, 7168, groups=groups, x_across=True, w_across=w_across)
+    found, parts = opcodes(given, config, tmp_path), config.block_m // 128
+    assert found[f"HGMMA.64x{config.block_n}x16.F32.BF16"] == 4 * parts == count(found, "HGMMA")
+    assert count(found, "WARPGROUP.DEPBAR") == 2
+    x_chunks, w_chunks = config.block_m // 64, config.block_n // config.cluster // 64 if w_across else 1
+    assert count(found, "UTMALDG") == x_chunks + w_chunks
+    assert count(found, "UTMALDG.3D") == x_chunks * (groups == "masked") + w_chunks * w_across
+    assert count(found, "LDL") == count(found, "STL") == 0
+
+
+@pytest.mark.parametrize(("dy_turned", "x_turned"), [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("config", [Config("large", 128, 256, 4, 2), Config("large", 256, 128, 4, 2)])
+def test_turned_operands_of_gradients_are_multiplied_where_they_lie(config, dy_turned, x_turned, tmp_path) -> None:
+    given = Product(
+        BF16, "float32", 4096, 7168, groups="ragged", accumulate=True, dy_turned=dy_turned, x_turned=x_turned
+    )
+    found, parts = opcodes(given, config, tmp_path), config.block_m // 128
+    assert found[f"HGMMA.64x{config.block_n}x16.F32.BF16"] == 4 * parts == count(found, "HGMMA")
+    assert count(found, "WARPGROUP.DEPBAR") == 2
+    chunks = 1 if dy_turned else config.block_m // 64, 1 if x_turned else config.block_n // 64
+    assert count(found, "UTMALDG") == sum(chunks)
+    assert count(found, "UTMAREDG") > 0
+    assert count(found, "LDL") == count(found, "STL") == 0
+
+
 def test_a_stage_that_two_blocks_share_needs_no_fence_of_the_whole_gpu(tmp_path) -> None:
     alone, shared = (opcodes(product(FP8), Config("large", 128, 128, 6, 2, cluster, 8), tmp_path) for cluster in (1, 2))
     for opcode in ("MEMBAR.ALL.GPU", "ERRBAR"):

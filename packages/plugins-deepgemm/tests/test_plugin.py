@@ -115,6 +115,44 @@ def gradient(n: int = 64, k: int = 128, dtype: torch.dtype = BF16) -> tuple[torc
     return meta(3, n, k, dtype=torch.float32), meta(40, n, dtype=dtype), meta(40, k, dtype=dtype), offsets
 
 
+INDICES = meta(2, dtype=torch.int32)
+
+
+def turned(dy: torch.Tensor, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, ...]:
+    """The arguments of a gradient with this dy."""
+    out, _, x, offsets = gradient(dtype=dtype)
+    return out, dy, x, offsets
+
+
+def test_transposed_operands_of_gradients_are_taken_by_name() -> None:
+    out, dy, x, offsets = gradient(4096, 7168)
+    turned_dy, turned_x = meta(4096, 40).T, meta(7168, 48)[:, :40].T
+    for given in ((turned_dy, x), (dy, turned_x), (turned_dy, turned_x)):
+        plan = opmux.explain(
+            opmux.grouped_weight_grad, out, *given, offsets, arch="sm_90", backend="deepgemm:across"
+        )  # fmt: skip
+        assert plan.chosen.name == "deepgemm:across"
+        assert plan.config["block_n"] % 64 == 0
+        found = judged(opmux.grouped_weight_grad, out, *given, offsets, name="deepgemm:across", backend=None)
+        assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+
+
+def test_rows_of_groups_across_k_are_taken_by_name() -> None:
+    ends, counts, w = meta(5, dtype=torch.int32), meta(4, dtype=torch.int32), meta(4, 2112, 7168)
+    for weights in (w, meta(4, 7168, 2112).mT):
+        for op, x, indices, options in (
+            (opmux.grouped_linear, meta(7168, 4096).T, ends, {}),
+            (opmux.masked_grouped_linear, meta(4, 7168, 256).mT, counts, {"expected_m": 20}),
+        ):
+            given = (op, x, weights, indices)
+            plan = opmux.explain(*given, **options, arch="sm_90", backend="deepgemm:across")
+            assert plan.chosen.name == "deepgemm:across"
+            assert plan.config["kernel"] == "large"
+            assert not plan.config["share_x"]
+            found = judged(*given, **options, name="deepgemm:across", backend=None)
+            assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+
+
 def test_gradients_from_codes_have_a_config() -> None:
     out, dy, x, offsets = gradient(4096, 7168, FP8)
     scales = meta(1, 4096, dtype=torch.float32), meta(1, 7168, dtype=torch.float32)
@@ -154,15 +192,53 @@ def test_gradients_of_weights_have_a_config() -> None:
         (opmux.linear, (meta(8, 16), meta(8, 16)), {"name": "deepgemm:across"}, "no operand lies across k"),
         (
             opmux.grouped_linear, (meta(8, 16), meta(2, 8, 16), meta(3, dtype=torch.int32)),
-            NAMED, "w does not lie across k",
+            NAMED, "no operand lies across k",
         ),
         (
             opmux.grouped_linear, (meta(8, 16), meta(1, 16, 8).expand(2, 16, 8).mT, meta(3, dtype=torch.int32)),
             NAMED, "w has unit stride neither along k nor, as a matrix of each group, across it",
         ),
         (
-            opmux.grouped_linear, (meta(16, 8).T, meta(2, 16, 8).mT, meta(3, dtype=torch.int32)),
-            NAMED, "the last stride of x is not 1: strides [1, 8]",
+            opmux.grouped_linear, (meta(16, 16)[:, ::2].T, meta(2, 16, 16).mT, meta(3, dtype=torch.int32)),
+            NAMED, "x has unit stride neither along k nor, as a matrix, across it",
+        ),
+        (
+            opmux.grouped_linear, (meta(16, 12)[:, :8].T, meta(2, 8, 16), meta(3, dtype=torch.int32)),
+            NAMED, "x is not aligned to 16 bytes",
+        ),
+        (
+            opmux.grouped_linear, (meta(16, 8).T, meta(2, 8, 16), meta(3, dtype=torch.int32)),
+            {}, "the last stride of x is not 1: strides [1, 8]",
+        ),
+        (
+            opmux.masked_grouped_linear, (meta(1, 16, 8).expand(2, 16, 8).mT, meta(2, 8, 16), INDICES),
+            NAMED | {"expected_m": 4}, "x has unit stride neither along k nor, as a matrix of each group, across it",
+        ),
+        (
+            opmux.masked_grouped_linear, (meta(2, 16, 12)[:, :, :8].mT, meta(2, 8, 16), INDICES),
+            NAMED | {"expected_m": 4}, "x is not aligned to 16 bytes",
+        ),
+        (
+            opmux.masked_grouped_linear, (meta(2, 16, 8).mT, meta(2, 8, 16), INDICES), {"expected_m": 4},
+            "the last stride of x is not 1: strides [128, 1, 8]",
+        ),
+        (
+            opmux.masked_grouped_linear, (meta(2, 8, 16), meta(2, 8, 16), INDICES),
+            NAMED | {"expected_m": 4}, "no operand lies across k",
+        ),
+        (opmux.grouped_weight_grad, gradient(), NAMED, "neither dy nor x is transposed"),
+        (
+            opmux.grouped_weight_grad, turned(meta(64, 80)[:, ::2].T), NAMED,
+            "dy has unit stride neither in its rows nor, as a transposed matrix, in its columns",
+        ),
+        (opmux.grouped_weight_grad, turned(meta(64, 44)[:, :40].T), NAMED, "dy is not aligned to 16 bytes"),
+        (
+            opmux.grouped_weight_grad, turned(meta(64, 40).T), {},
+            "the last stride of dy is not 1: strides [1, 40]",
+        ),
+        (
+            opmux.grouped_weight_grad, turned(meta(64, 40, dtype=torch.float16).T, torch.float16), NAMED,
+            "x is float16, takes bfloat16",
         ),
         (
             opmux.grouped_linear, (meta(8, 16), meta(2, 16, 12)[:, :, :8].mT, meta(3, dtype=torch.int32)),

@@ -1,5 +1,6 @@
 """Kernels of recorded calls, compiled ahead into a bundle that a launch reads."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,30 @@ def test_the_result_of_a_call_is_that_of_its_product() -> None:
     for out_dtype, result in ((None, "bfloat16"), (torch.float32, "float32")):
         (taker,) = takers(opmux.linear, x, w, arch="sm_90", backend="deepgemm", out_dtype=out_dtype)
         assert product_of(taker.call) == Product("bfloat16", result, 64, 256)
+
+
+def test_the_product_of_a_call_says_how_its_operands_lie() -> None:
+    def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(*shape, dtype=dtype, device="meta")
+
+    offsets, counts = meta(4, dtype=torch.int32), meta(3, dtype=torch.int32)
+    ragged = Product("bfloat16", "bfloat16", 64, 256, groups="ragged", x_across=True)
+    masked = Product("bfloat16", "bfloat16", 64, 256, groups="masked", x_across=True, w_across=True)
+    added = Product("bfloat16", "float32", 64, 256, groups="ragged", accumulate=True)
+    out, dy, x = meta(3, 64, 256, dtype=torch.float32), meta(40, 64), meta(40, 256)
+    for name, op, given, options, wanted in (
+        ("across", opmux.grouped_linear, (meta(256, 40).T, meta(3, 64, 256), offsets), {}, ragged),
+        (
+            "across", opmux.masked_grouped_linear, (meta(3, 256, 40).mT, meta(3, 256, 64).mT, counts),
+            {"expected_m": 4}, masked,
+        ),
+        ("across", opmux.grouped_weight_grad, (out, meta(64, 40).T, x, offsets), {}, replace(added, dy_turned=True)),
+        ("across", opmux.grouped_weight_grad, (out, dy, meta(256, 40).T, offsets), {}, replace(added, x_turned=True)),
+        ("", opmux.grouped_weight_grad, (out, dy, x, offsets), {}, added),
+    ):  # fmt: skip
+        backend = f"deepgemm:{name}".removesuffix(":")
+        takers_found = takers(op, *given, arch="sm_90", backend=backend, **options)
+        assert [product_of(taker.call) for taker in takers_found] == [wanted]
 
 
 @pytest.mark.parametrize(("out_dtype", "staged"), [(torch.bfloat16, True), (torch.float32, False)])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from opmux_deepgemm.configs import Config
+from opmux_deepgemm.generation import source
 from opmux_deepgemm.generation.source import Product, blocks_touched, constants, name, text
 
 LARGE, SMALL = Config("large", 128, 160, 4, 2, 2, 8), Config("small", 8, 128, 4, 2, 4)
@@ -108,12 +109,8 @@ def test_operands_across_k_are_a_kernel_of_their_own() -> None:
     config = Config("large", 128, 128, 4, 2, 2, 8)
     assert (constants(across, config)["X_ACROSS"], constants(across, config)["W_ACROSS"]) == (1, 1)
     assert name(across, config) == "bf16_bfloat16_2112x7168_x_across_w_across_large_128x128_4_2_2"
-    for given in (
-        Product("float8_e4m3fn", "bfloat16", 64, 64, w_across=True),
-        Product("bfloat16", "bfloat16", 64, 64, groups="ragged", x_across=True),
-    ):
-        with pytest.raises(ValueError, match=r"^operands that lie across k expected bfloat16, and no groups where x"):
-            constants(given, config)
+    with pytest.raises(ValueError, match=r"^operands that lie across k expected bfloat16$"):
+        constants(Product("float8_e4m3fn", "bfloat16", 64, 64, w_across=True), config)
     with pytest.raises(ValueError, match=r"block_n / cluster a multiple of 64, got 'large', 160 / 2$"):
         constants(across, LARGE)
     with pytest.raises(
@@ -129,7 +126,77 @@ def test_weights_of_groups_across_k_are_copied_by_matrices() -> None:
     assert "cp.async.bulk.tensor.3d" in text(ragged, config)
     for other in (replace(ragged, w_across=False), replace(ragged, groups="")):
         assert "tensor.3d" not in text(other, config)
-        assert "load_of_w_map" not in text(other, config)
+        assert "tma_load_of(w_at" not in text(other, config)
+
+
+def test_rows_of_groups_across_k_are_a_kernel_of_their_own() -> None:
+    config = Config("large", 128, 128, 4, 2, 2, 8)
+    for layout in ("ragged", "masked"):
+        product = Product("bfloat16", "bfloat16", 2112, 7168, groups=layout, x_across=True)
+        found = text(product, config)
+        assert name(product, config) == f"bf16_bfloat16_2112x7168_{layout}_x_across_large_128x128_4_2_2"
+        assert "load_x(" in found
+        assert "cp.async.bulk.tensor.3d" in found
+        assert "tma_load_of(w_at" not in found
+        with pytest.raises(ValueError, match=r"^x of groups that lies across k expected no staged results$"):
+            constants(product, replace(config, staged=True))
+
+
+GRADIENT = Product("bfloat16", "float32", 2112, 7168, groups="ragged", accumulate=True)
+
+
+def test_turned_operands_of_gradients_are_a_kernel_of_their_own() -> None:
+    config = Config("large", 128, 128, 4, 2)
+    for dy, x in ((True, False), (False, True), (True, True)):
+        product = replace(GRADIENT, dy_turned=dy, x_turned=x)
+        found = text(product, config)
+        assert (constants(product, config)["DY_TURNED"], constants(product, config)["X_TURNED"]) == (dy, x)
+        assert "keep_rows" in found
+        assert f"p, 1, 1, {int(not dy)}, {int(not x)};" in found  # which operand the matrix unit transposes
+        suffix = "_dy_turned" * dy + "_x_turned" * x
+        assert name(product, config) == f"bf16_float32_2112x7168_ragged_added{suffix}_large_128x128_4_2_1"
+    assert "DY_TURNED" not in constants(GRADIENT, config)
+
+
+@pytest.mark.parametrize(
+    ("product", "reason"),
+    [
+        (replace(BF16, x_turned=True), "dy_turned and x_turned expected a gradient of weights"),
+        *(
+            (wrong, "the gradient of weights expected operands whose rows are next to each other as dy_turned or")
+            for wrong in (replace(GRADIENT, x_across=True), replace(GRADIENT, dtype="float8_e4m3fn", dy_turned=True))
+        ),
+    ],
+)
+def test_what_cannot_be_turned(product, reason) -> None:
+    with pytest.raises(ValueError, match=rf"^{reason}"):
+        constants(product, Config("large", 128, 128, 4, 2))
+
+
+@pytest.mark.parametrize("part", source.PARTS)
+@pytest.mark.parametrize(
+    "product",
+    [
+        BF16, FP8, Product("bfloat16", "bfloat16", 2112, 7168, groups="ragged"), GRADIENT,
+        Product("bfloat16", "bfloat16", 2112, 7168, groups="masked", w_across=True),
+        Product("bfloat16", "bfloat16", 2112, 7168, x_across=True, w_across=True),
+    ],
+)  # fmt: skip
+def test_other_kernels_have_no_trace_of_a_part(part, product) -> None:
+    found = text(product, Config("large", 128, 128, 4, 2))
+    assert part not in found
+    assert "walk.lead" not in found
+    assert "TURNED" not in found
+
+
+def test_a_part_is_taken_or_left_out() -> None:
+    given = "a\n#ifdef TURNED_OPERANDS\nb\n#else   // TURNED_OPERANDS\nc\n#endif  // TURNED_OPERANDS\nd\n"
+    assert source.with_parts(given, ["TURNED_OPERANDS"]) == "a\nb\nd\n"
+    assert source.with_parts(given, ["GROUPS_X_ACROSS"]) == "a\nc\nd\n"
+    assert source.with_parts("#ifdef GROUPS\na\n#endif\n", []) == "#ifdef GROUPS\na\n#endif\n"
+    for file in ("large.cuh", "gradients.cuh"):
+        for names in ((), source.PARTS):
+            assert not any(part in source.with_parts(source.read(file), names) for part in source.PARTS)
 
 
 def test_what_is_added_is_a_kernel_of_its_own() -> None:

@@ -59,23 +59,52 @@ class Lies(FeatureRule):
         return Feature(f"lies({t})", f"('along' if {along} else 'across' if {across} else 'neither')")
 
 
-def lie_otherwise(features: Mapping[str, Any]) -> str | None:
-    """Why no operand lies across k, or one cannot be read: it lies neither along k nor across it."""
-    lie = {name: features[f"lies({name})"] for name in "xw"}
+def _otherwise(features: Mapping[str, Any], what: Mapping[str, str]) -> str | None:
+    """Why no operand lies across k, or one cannot be read: it lies neither along k nor across it.
+
+    Args:
+        features: how each operand lies.
+        what: of each operand what lies across k: ``matrix``, or ``matrix of each group``.
+    """
+    lie = {name: features[f"lies({name})"] for name in what}
     for name, how in lie.items():
         if how == "neither":
-            return f"{name} has unit stride neither along k nor, as a matrix, across it"
+            return f"{name} has unit stride neither along k nor, as a {what[name]}, across it"
     return None if "across" in lie.values() else "no operand lies across k"
+
+
+def lie_otherwise(features: Mapping[str, Any]) -> str | None:
+    """Why the operands of one product cannot be read across k."""
+    return _otherwise(features, {"x": "matrix", "w": "matrix"})
+
+
+def lie_otherwise_in_ragged_groups(features: Mapping[str, Any]) -> str | None:
+    """Why x, whose rows are those of all groups, and the weights of groups cannot be read across k."""
+    return _otherwise(features, {"x": "matrix", "w": "matrix of each group"})
+
+
+def lie_otherwise_in_masked_groups(features: Mapping[str, Any]) -> str | None:
+    """Why x and w, each with a matrix for each group, cannot be read across k."""
+    return _otherwise(features, {"x": "matrix of each group", "w": "matrix of each group"})
+
+
+def lie_otherwise_in_sums(features: Mapping[str, Any]) -> str | None:
+    """Why no operand of a gradient of weights is turned, or one cannot be read."""
+    lie = {name: features[f"lies({name})"] for name in ("dy", "x")}
+    for name, how in lie.items():
+        if how == "neither":
+            return f"{name} has unit stride neither in its rows nor, as a transposed matrix, in its columns"
+    return None if "across" in lie.values() else "neither dy nor x is transposed"
 
 
 @dataclass(frozen=True)
 class LieInGroups(FeatureRule):
-    """How the weights of groups lie: each ``along`` k, ``across`` it, its rows next to each other, or ``neither``."""
+    """How the matrices of groups lie: each ``along`` k, ``across`` it, its rows next to each other, or ``neither``."""
 
     name: str
 
     def feature(self, signature: Signature) -> Feature:
-        """The feature's text, over the weights."""
+        """The feature's text, over the operand."""
         t = self.name
         along = f"({t}.stride()[2] == 1 or {t}.size(2) <= 1)"
         apart = f"({t}.stride()[0] > 0 or {t}.size(0) <= 1)"
@@ -83,17 +112,10 @@ class LieInGroups(FeatureRule):
         return Feature(f"lies({t})", f"('along' if {along} else 'across' if {across} else 'neither')")
 
 
-def weights_lie_otherwise(features: Mapping[str, Any]) -> str | None:
-    """Why the weights of groups do not lie across k."""
-    how = features["lies(w)"]
-    if how == "neither":
-        return "w has unit stride neither along k nor, as a matrix of each group, across it"
-    return None if how == "across" else "w does not lie across k"
-
-
 _LIES = (Lies("x"), Lies("w"))
-_GROUPS_LIE = (LieInGroups("w"),)
-_GROUPS_ACROSS = (UnitStride("x"), Predicate(weights_lie_otherwise, _GROUPS_LIE))
+_RAGGED_LIE = (Lies("x"), LieInGroups("w"))
+_MASKED_LIE = (LieInGroups("x"), LieInGroups("w"))
+_SUMS_LIE = (Lies("dy"), Lies("x"))
 _ALONG = (UnitStride("x", "w"),)
 
 
@@ -152,33 +174,41 @@ _OF_MASKED = (Bucket("expected_m", per_octave=8), Exact("groups"))
 _RESULT = (Exact("out_dtype"),)  # results of 4 bytes are not staged
 
 
-GRADIENTS = Implementation(
-    op="grouped_weight_grad",
-    target="opmux_deepgemm.targets:grouped_weight_grad",
-    archs=ARCHS,
-    priority=PRIORITY,
-    when=(
-        Dtype("x", "bfloat16"),
-        *_RAGGED,
-        AtMost("k", MOST_N),
-        AtMost("n", MOST_N),
-        MultipleOf("n", 8),
-        MultipleOf("k", 8),
-        UnitStride("dy", "x"),
-        Aligned("dy"),
-        Aligned("x"),
-        Contiguous("out"),
-        Aligned("out"),
-    ),
-    features=(*_OF_RAGGED, Exact("n"), Exact("k")),
-    config="opmux_deepgemm.gradient_model:grouped_weight_grad",
-    config_schema="opmux_deepgemm.configs:Config",
-    space="opmux_deepgemm.gradient_model:grouped_weight_grad_space",
-    scores="opmux_deepgemm.gradient_model:grouped_weight_grad_scores",
-    capturable=True,
-    deterministic=True,
+def _gradients(strides: Constraint, name: str = "", priority: int = PRIORITY) -> Implementation:
+    return Implementation(
+        op="grouped_weight_grad",
+        name=name,
+        target="opmux_deepgemm.targets:grouped_weight_grad",
+        archs=ARCHS,
+        priority=priority,
+        when=(
+            Dtype("x", "bfloat16"),
+            *_RAGGED,
+            AtMost("k", MOST_N),
+            AtMost("n", MOST_N),
+            MultipleOf("n", 8),
+            MultipleOf("k", 8),
+            strides,
+            Aligned("dy"),
+            Aligned("x"),
+            Contiguous("out"),
+            Aligned("out"),
+        ),
+        features=(*_OF_RAGGED, Exact("n"), Exact("k")),
+        config="opmux_deepgemm.gradient_model:grouped_weight_grad",
+        config_schema="opmux_deepgemm.configs:Config",
+        space="opmux_deepgemm.gradient_model:grouped_weight_grad_space",
+        scores="opmux_deepgemm.gradient_model:grouped_weight_grad_scores",
+        capturable=True,
+        deterministic=True,
+    )
+
+
+GRADIENTS = (
+    _gradients(UnitStride("dy", "x")),
+    _gradients(Predicate(lie_otherwise_in_sums, _SUMS_LIE), "across", UNPROVED),
 )
-"""Gradients of grouped weights in bfloat16."""
+"""Gradients of grouped weights in bfloat16: of operands that lie along their columns, and of transposed ones."""
 
 SCALED_GRADIENTS = Implementation(
     op="scaled_grouped_weight_grad",
@@ -232,13 +262,25 @@ RECORDS = (
         ),
     ),
     _record("grouped_linear", _OF_RAGGED, (*_BF16, *_RAGGED)),
-    _record("grouped_linear", (*_OF_RAGGED, *_GROUPS_LIE), (*_BF16, *_RAGGED), _GROUPS_ACROSS, "across", UNPROVED),
+    _record(
+        "grouped_linear",
+        (*_OF_RAGGED, *_RAGGED_LIE),
+        (*_BF16, *_RAGGED),
+        (Predicate(lie_otherwise_in_ragged_groups, _RAGGED_LIE),),
+        "across",
+        UNPROVED,
+    ),
     _record("scaled_grouped_linear", (*_OF_RAGGED, *_RESULT), (*_FP8, *_RAGGED)),
     _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
     _record(
-        "masked_grouped_linear", (*_OF_MASKED, *_GROUPS_LIE), (*_BF16, *_MASKED), _GROUPS_ACROSS, "across", UNPROVED
+        "masked_grouped_linear",
+        (*_OF_MASKED, *_MASKED_LIE),
+        (*_BF16, *_MASKED),
+        (Predicate(lie_otherwise_in_masked_groups, _MASKED_LIE),),
+        "across",
+        UNPROVED,
     ),
     _record("scaled_masked_grouped_linear", (*_OF_MASKED, *_RESULT), (*_FP8, *_MASKED)),
-    GRADIENTS,
+    *GRADIENTS,
     SCALED_GRADIENTS,
 )

@@ -6,6 +6,7 @@ prepared once and kept: a call like one before is a look-up, a native check that
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -155,26 +156,16 @@ def matrix(tensor: Tensor, columns: int) -> Tensor:
 
 
 def lies_across(tensor: Tensor) -> bool:
-    """Whether a matrix lies across k: its rows are next to each other, the columns far apart."""
-    return tensor.dim() == 2 and tensor.stride(1) != 1 and tensor.size(1) > 1 and tensor.stride(0) == 1
-
-
-def weights_lie_across(w: Tensor) -> bool:
-    """Whether w lies across k, or that of each group does."""
-    if w.dim() != 3:
-        return lies_across(w)
-    return w.stride(2) != 1 and w.size(2) > 1 and w.stride(1) == 1
-
-
-def across_map_of_groups(w: Tensor) -> bytes:
-    """The tensor map of weights of groups that lie across k, by which boxes of 64 columns of 64 rows are copied."""
-    turned = w.mT if len(w) > 1 else w[0].mT[None]  # a lone group may have any stride
-    return tensor_map(turned, (1, 64, 64), swizzle=Swizzle.BYTES_128, promotion=Promotion.BYTES_256)
+    """Whether a matrix lies across k, or that of each group: rows are next to each other, the columns far apart."""
+    return tensor.dim() in (2, 3) and tensor.stride(-1) != 1 and tensor.size(-1) > 1 and tensor.stride(-2) == 1
 
 
 def across_map(tensor: Tensor) -> bytes:
-    """The tensor map of a matrix that lies across k, by which boxes of 64 columns of 64 rows are copied."""
-    return map_of(tensor.mT, len(tensor), 64, 64)
+    """The tensor map of a matrix that lies across k, or of each group's, by which boxes of 64 x 64 are copied."""
+    if tensor.dim() == 2:
+        return map_of(tensor.mT, len(tensor), 64, 64)
+    turned = tensor.mT if len(tensor) > 1 else tensor[0].mT[None]  # a lone group may have any stride
+    return tensor_map(turned, (1, 64, 64), swizzle=Swizzle.BYTES_128, promotion=Promotion.BYTES_256)
 
 
 def map_of(tensor: Tensor, columns: int, box_rows: int, box_columns: int, width: int = 128) -> bytes:
@@ -309,7 +300,7 @@ def _ready(given: Operands) -> Operands:
     offsets, sizes = (None if tensor is None else tensor.contiguous() for tensor in (given.offsets, given.sizes))
     return given._replace(
         x=given.x if lies_across(given.x) else matrix(given.x, k),
-        w=given.w if weights_lie_across(given.w) else matrix(given.w, k),
+        w=given.w if lies_across(given.w) else matrix(given.w, k),
         x_scale=x_scale, offsets=offsets, sizes=sizes,
     )  # fmt: skip
 
@@ -318,11 +309,12 @@ def _prepared(
     config: Config, given: Operands, y: Tensor, accumulate: bool = False
 ) -> tuple[Product, tuple[int, int, int], Arguments]:
     """What a kernel computes, its grid and its arguments, of operands that are ready."""
-    rows, k = given.x.shape
+    *room, k = given.x.shape
+    rows = math.prod(room)  # of all groups where masked x lies across k
     n, out_bytes = y.shape[-1], y.element_size()
     layout, groups = given.layout, len(given.w) if given.w.dim() == 3 else len(given.w) // n
     dtype, out = (str(tensor.dtype).removeprefix("torch.") for tensor in (given.x, y))
-    across = lies_across(given.x), weights_lie_across(given.w)
+    across = lies_across(given.x), lies_across(given.w)
     product = Product(dtype, out, n, k, given.bias is not None, layout, accumulate, *across)
     m = rows // groups if layout == "masked" else rows
     places = itertools.count()
@@ -343,7 +335,7 @@ def _prepared(
     ]
     for place_of, lies in enumerate(across):
         if lies:
-            arguments[place_of] = MapOf(place_of, across_map_of_groups if product.groups_across else across_map)
+            arguments[place_of] = MapOf(place_of, across_map)
     if config.kernel == "large":
         width = config.slice_width(out_bytes)
         in_slices = functools.partial(map_of, columns=n, box_rows=64, box_columns=width // out_bytes, width=width)

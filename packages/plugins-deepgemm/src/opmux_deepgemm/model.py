@@ -256,9 +256,10 @@ def _masked(features: Mapping[str, Any], scaled: bool) -> Sizes:
 
 
 def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
-    k_bytes, w_across = features["k"] * (1 if scaled else 2), features.get("lies(w)") == "across"
+    k_bytes = features["k"] * (1 if scaled else 2)
+    x_across, w_across = (features.get(f"lies({name})") == "across" for name in "xw")
     groups, float32 = max(features["groups"], 1), _float32(features)
-    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, groups, w_across=w_across, float32=float32)
+    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, groups, False, x_across, w_across, float32)
 
 
 def _float32(features: Mapping[str, Any]) -> bool:

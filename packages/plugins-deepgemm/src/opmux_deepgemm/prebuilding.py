@@ -6,12 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from opmux.plugin import BuildFailed, Call, Prebuilt, registered_ops, takers
 from opmux.shapes import Point
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Layout, Product, name
 from opmux_deepgemm.implementations import BACKEND, RECORDS
-from opmux_deepgemm.launching import ARCH, lies_across, source, weights_lie_across
+from opmux_deepgemm.launching import ARCH, lies_across, source
+from opmux_deepgemm.summing import gradient
 from opmux_jit import choose
 from opmux_jit.cache import bundles, entry, keys
 from opmux_jit.cache.layers import compile_entry
@@ -51,8 +54,9 @@ def product_of(call: Call) -> Product:
     x = call.tensors["x"]
     if "dy" in call.tensors:
         n, k = call.tensors["out"].shape[-2:]
-        dtype = str(x.dtype).removeprefix("torch.")
-        return Product(dtype, "float32", n, k, groups="ragged", accumulate=True)
+        if x.dtype != torch.bfloat16:  # codes lie with rows next to each other, or are copied so
+            return Product("float8_e4m3fn", "float32", n, k, groups="ragged", accumulate=True)
+        return gradient(n, k, call.tensors["dy"], x)
     w = call.tensors["w"]
     out = call.options.get("out_dtype") or x.dtype
     dtype, result = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, out))
@@ -60,7 +64,7 @@ def product_of(call: Call) -> Product:
     layout: Layout = "masked" if "masked_m" in call.tensors else "ragged" if "group_offsets" in call.tensors else ""
     if "out" in call.tensors:
         return Product(dtype, "float32", n, k, accumulate=True)
-    across = lies_across(x), weights_lie_across(w)
+    across = lies_across(x), lies_across(w)
     return Product(dtype, result, n, k, call.tensors.get("bias") is not None, layout, False, *across)
 
 

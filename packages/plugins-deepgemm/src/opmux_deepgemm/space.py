@@ -38,8 +38,8 @@ class Sizes(NamedTuple):
 
     Where the rows of x come in groups, ``groups`` is their number, and n the rows of each one's w; else it is 0.
     ``added`` says that the product is added to float32, with scales of each row of w. ``x_across`` and ``w_across`` say
-    that the operand lies across k, of groups ``w_across`` alone. ``float32`` says that a result which is not added
-    has 4 bytes, so that it is not staged; its configs and times are otherwise those of 2 bytes.
+    that the operand lies across k. ``float32`` says that a result which is not added has 4 bytes, so that it is not
+    staged; its configs and times are otherwise those of 2 bytes.
     """
 
     m: int

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
-from opmux_deepgemm.launching import Arguments, launch_again, launch_first, map_of, matrix, most_units, repeated_into
+from opmux_deepgemm.launching import (
+    Arguments,
+    launch_again,
+    launch_first,
+    lies_across,
+    map_of,
+    matrix,
+    most_units,
+    repeated_into,
+)
 from opmux_jit import tensor_map
 from opmux_jit.launching import Address, MapOf, Promotion, Swizzle
 
@@ -21,7 +30,7 @@ def add_gradients(config: Config, dy: Tensor, x: Tensor, offsets: Tensor, sizes:
 
     Args:
         config: of the kernel.
-        dy: ``(m, n)`` bfloat16, columns of unit stride, at least one row.
+        dy: ``(m, n)`` bfloat16, at least one row; columns of unit stride, or rows of unit stride.
         x: ``(m, k)`` bfloat16, likewise.
         offsets: where each group begins and the last one ends, int32 on the device.
         sizes: how many rows a group has, or None.
@@ -35,15 +44,22 @@ def add_gradients(config: Config, dy: Tensor, x: Tensor, offsets: Tensor, sizes:
     if repeated_into(config, given, out, accumulate=True) or launch_again(config, given, out):
         return
     (m, n), k, groups = dy.shape, x.shape[1], len(out)
-    product = Product("bfloat16", "float32", n, k, groups="ragged", accumulate=True)
+    product = gradient(n, k, dy, x)
     tiles = -(-n // config.block_m) * -(-k // config.block_n) * min(groups, m)  # no more groups than rows have any
     maps = (
-        partial(map_of, columns=n, box_rows=64, box_columns=64),
-        partial(map_of, columns=k, box_rows=64, box_columns=64),
+        partial(_map_of_turned, box=config.block_m) if product.dy_turned else partial(_map_of_summed, columns=n),
+        partial(_map_of_turned, box=config.block_n) if product.x_turned else partial(_map_of_summed, columns=k),
     )
     arguments = _arguments(*maps, [], sizes is not None, len(given), out, (m, groups))
-    ready = _given(matrix(dy, n), matrix(x, k), offsets.contiguous(), None if sizes is None else sizes.contiguous())
+    operands = dy if product.dy_turned else matrix(dy, n), x if product.x_turned else matrix(x, k)
+    ready = _given(*operands, offsets.contiguous(), None if sizes is None else sizes.contiguous())
     launch_first(config, product, (min(tiles, most_units(x.get_device())), 1, 1), arguments, given, ready, out)
+
+
+def gradient(n: int, k: int, dy: Tensor, x: Tensor) -> Product:
+    """What the kernel for operands in bfloat16 computes, which it reads as they lie."""
+    turned = lies_across(dy), lies_across(x)
+    return Product("bfloat16", "float32", n, k, False, "ragged", True, False, False, *turned)
 
 
 def add_scaled_gradients(
@@ -92,6 +108,16 @@ def columns_of(codes: Tensor) -> Tensor:
     if row == 1 and column >= m and column % 16 == 0 and codes.data_ptr() % 16 == 0:
         return codes.as_strided((width, m), (column, 1))
     return codes.new_empty((width, pitch))[:, :m].copy_(codes.T)
+
+
+def _map_of_summed(rows: Tensor, columns: int) -> bytes:
+    """The tensor map of rows that are summed, by which boxes of 64 columns of 64 rows are copied."""
+    return map_of(rows, columns, 64, 64)
+
+
+def _map_of_turned(rows: Tensor, box: int) -> bytes:
+    """The tensor map of rows that are next to each other, by which boxes of 64 rows of so many columns are copied."""
+    return map_of(rows.mT, len(rows), box, 64)
 
 
 def _map_of_columns(codes: Tensor, box: int) -> bytes:

@@ -183,6 +183,7 @@ static void each_chunk(const TensorMap& map, u32 address, int column, int row, M
   if (width > map.swizzle) fail("tensor map: the box is wider than its swizzle");
   if (address % 128) fail("copy: shared memory not aligned to 128 bytes");
   if (column * map.element_bytes % 16) fail("copy: column not aligned to 16 bytes");
+  if (map.row_bytes % 16 || map.matrix_bytes % 16) fail("tensor map: rows or matrices not aligned to 16 bytes");
   for (int i = 0; i < map.box_rows; ++i)
     for (int j = 0; j < width; j += 16) {
       const long r = (long)row + i, c = (long)column * map.element_bytes + j;

@@ -67,7 +67,10 @@ def build(product: Product, config: Config, operands: Operands, folder: Path) ->
             read("layouts.cuh"),
             body(product, config),
             f"constexpr long X_PITCH = {pitch(operands.x)}, W_PITCH = {pitch(operands.w)};\n",
-            f"constexpr long W_MATRIX = {operands.w.stride(0) if operands.w.dim() == 3 else 0};\n",
+            *(
+                f"constexpr long {name}_MATRIX = {operand.stride(0) if operand.dim() == 3 else 0};\n"
+                for name, operand in (("X", operands.x), ("W", operands.w))
+            ),
             *(f"constexpr long {name} = {stride};\n" for name, stride in zip(names, strides, strict=True)),
             (HERE / "main.cpp.part").read_text(),
         ]

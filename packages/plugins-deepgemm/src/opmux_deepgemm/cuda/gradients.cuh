@@ -18,10 +18,21 @@ constexpr u32 STAGE_BYTES = (DY_CHUNKS + X_CHUNKS) * CHUNK_BYTES;
 constexpr int SLICE_COLUMNS = 32, SLICES = BLOCK_N / SLICE_COLUMNS;  // of float32, 128 bytes of each row
 constexpr u32 SLICE_BYTES = 64 * 128;
 constexpr u32 THREADS = 128 * (CONSUMERS + 1);
+#ifdef TURNED_OPERANDS
+// DY_TURNED, X_TURNED: the operand's rows are next to each other, instead of its columns. A stage holds it as rows of
+// 64 summed values, of one column each, and the matrix unit reads it as it lies.
+constexpr u32 DY_STEP = DY_TURNED ? 32 : 2048;  // bytes to the next 16 summed rows
+constexpr u32 X_STEP = X_TURNED ? 32 : 2048;
+#endif  // TURNED_OPERANDS
 
 // A tile, of those that are left, and the group that it is in: its first row, how many it has, blocks of them.
 struct Walk {
   int tile, group, start, rows, blocks;
+#ifdef TURNED_OPERANDS
+  // Copies begin at multiples of 8 rows: where a group begins elsewhere, its first block has so many rows of the group
+  // before, which are set to 0. `start` and `rows` count them.
+  int lead = 0;
+#endif  // TURNED_OPERANDS
 };
 
 // Goes on to the group that the tile is in; says whether there is one. `tile` counts from the group's first.
@@ -33,11 +44,51 @@ DEVICE bool find(Walk& walk, const int* offsets, const int* sizes, int groups, i
     if (walk.start < 0) walk.start = m;  // offsets and counts that break the op's rules must not break memory
     walk.rows = sizes ? sizes[walk.group] : offsets[walk.group + 1] - walk.start;
     walk.rows = walk.rows < m - walk.start ? walk.rows : m - walk.start;
+#ifdef TURNED_OPERANDS
+    if (walk.rows > 0) {
+      walk.lead = walk.start % 8;
+      walk.start -= walk.lead;
+      walk.rows += walk.lead;
+    }
+#endif  // TURNED_OPERANDS
     walk.blocks = (walk.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   }
   return true;
 }
 
+#ifdef TURNED_OPERANDS
+// Copies a block of rows of COUNT chunks of columns.
+template <bool TURNED, u32 COUNT>
+DEVICE void load(u32 to, const TensorMap& map, u32 barrier, int column, int summed) {
+  if constexpr (TURNED) {
+    tma_load(to, map, barrier, summed, column);
+  } else {
+#pragma unroll
+    for (u32 i = 0; i < COUNT; ++i) tma_load(to + i * CHUNK_BYTES, map, barrier, column + 64 * (int)i, summed);
+  }
+}
+
+// Sets the rows of a block below `from` and not below `to` to 0, in COUNT chunks of columns; so many threads share the
+// work.
+template <bool TURNED, u32 COUNT>
+DEVICE void keep_rows(u32 chunks, int from, int to, u32 thread, u32 threads) {
+  if constexpr (TURNED) {
+    for (u32 i = thread; i < COUNT * 64 * 32; i += threads) {
+      const int row = (int)(i % 32) * 2;  // the first of two, which a word of a column holds
+      if (row >= from && row + 2 <= to) continue;
+      const u32 kept = (row >= from && row < to ? 0xFFFFu : 0) | (row + 1 >= from && row + 1 < to ? 0xFFFF0000u : 0);
+      const u32 at = chunks + swizzled<128>(i / 32 * 128 + 2 * row);
+      store_shared_word(at, kept ? load_shared_word(at) & kept : 0);
+    }
+  } else {
+    for (u32 i = 8 * thread; i < COUNT * CHUNK_BYTES; i += 8 * threads) {
+      const int row = (int)(i / 128 % BLOCK_ROWS);
+      if (row < from || row >= to) store_shared_pair(chunks + i, 0.0f, 0.0f);
+    }
+  }
+}
+
+#else  // TURNED_OPERANDS
 // Sets the rows from `first` on to 0, in COUNT chunks; so many threads share the work.
 template <u32 COUNT>
 DEVICE void clear_rows(u32 chunks, u32 first, u32 thread, u32 threads) {
@@ -48,6 +99,7 @@ DEVICE void clear_rows(u32 chunks, u32 first, u32 thread, u32 threads) {
       store_shared_pair(chunks + chunk * CHUNK_BYTES + first * 128 + i, 0.0f, 0.0f);
 }
 
+#endif  // TURNED_OPERANDS
 // Adds the first rows of a part, where the next 64 are not all the group's.
 DEVICE void add_rows(float* y, const float (&values)[VALUES], int rows, int column) {
 #pragma unroll
@@ -111,12 +163,17 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const int* offsets, const in
           const int summed = walk.start + block * BLOCK_ROWS;
           barrier_wait(empty + 8 * stage, phase ^ 1);
           barrier_expect(full + 8 * stage, STAGE_BYTES);
+#ifdef TURNED_OPERANDS
+          load<DY_TURNED, DY_CHUNKS>(at, dy_map, full + 8 * stage, row, summed);
+          load<X_TURNED, X_CHUNKS>(at + DY_CHUNKS * CHUNK_BYTES, x_map, full + 8 * stage, column, summed);
+#else  // TURNED_OPERANDS
 #pragma unroll
           for (u32 i = 0; i < DY_CHUNKS; ++i)
             tma_load(at + i * CHUNK_BYTES, dy_map, full + 8 * stage, row + 64 * (int)i, summed);
 #pragma unroll
           for (u32 i = 0; i < X_CHUNKS; ++i)
             tma_load(at + (DY_CHUNKS + i) * CHUNK_BYTES, x_map, full + 8 * stage, column + 64 * (int)i, summed);
+#endif  // TURNED_OPERANDS
           if (++stage == STAGES) stage = 0, phase ^= 1;
         }
       }
@@ -135,6 +192,17 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const int* offsets, const in
         const u32 x_at = ring + stage * STAGE_BYTES + DY_CHUNKS * CHUNK_BYTES;
         const int left = walk.rows - block * BLOCK_ROWS;
         barrier_wait(full + 8 * stage, phase);
+#ifdef TURNED_OPERANDS
+        const int first = block == 0 ? walk.lead : 0;
+        if (first > 0 || left < BLOCK_ROWS) {
+          keep_rows<DY_TURNED, PARTS>(dy_at, first, left, thread % 128, 128);
+          keep_rows<X_TURNED, X_CHUNKS>(x_at, first, left, thread, 128 * CONSUMERS);
+          fence_async_shared();
+          sync_threads(1 + CONSUMERS, 128 * CONSUMERS);
+        }
+        const u64 dy_from = DY_TURNED ? descriptor(dy_at) : across_descriptor(dy_at, CHUNK_BYTES);
+        const u64 x_from = X_TURNED ? descriptor(x_at) : across_descriptor(x_at, CHUNK_BYTES);
+#else   // TURNED_OPERANDS
         if (left < BLOCK_ROWS) {
           clear_rows<PARTS>(dy_at, left, thread % 128, 128);
           clear_rows<X_CHUNKS>(x_at, left, thread, 128 * CONSUMERS);
@@ -142,13 +210,19 @@ product(MAP dy_map, MAP x_map, MAP y_map, float* y, const int* offsets, const in
           sync_threads(1 + CONSUMERS, 128 * CONSUMERS);
         }
         const u64 dy_from = across_descriptor(dy_at, CHUNK_BYTES), x_from = across_descriptor(x_at, CHUNK_BYTES);
+#endif  // TURNED_OPERANDS
         products_begin();
 #pragma unroll
         for (int i = 0; i < BLOCK_ROWS / 16; ++i)
 #pragma unroll
           for (int p = 0; p < PARTS; ++p)
+#ifdef TURNED_OPERANDS
+            multiply(total[p], advanced(dy_from, p * CHUNK_BYTES + DY_STEP * i), advanced(x_from, X_STEP * i),
+                     block + i != 0);
+#else   // TURNED_OPERANDS
             multiply(total[p], advanced(dy_from, p * CHUNK_BYTES + 2048 * i), advanced(x_from, 2048 * i),
                      block + i != 0);
+#endif  // TURNED_OPERANDS
         products_commit();
         products_wait<1>();
         if (block > 0 && lane == 0) barrier_arrive(empty + 8 * read);

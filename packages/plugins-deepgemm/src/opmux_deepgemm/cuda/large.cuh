@@ -86,6 +86,11 @@ struct Walk {
   int tile;                // of those that are left
   int start, rows, units;  // of the group that the tile is in: its first row of x, its number of rows
   int group;
+#ifdef GROUPS_X_ACROSS
+  // Copies begin at multiples of 8 rows of x: where a ragged group begins elsewhere, its tiles have so many rows of the
+  // group before, which are computed and not stored. `start` and `rows` count them.
+  int lead = 0;
+#endif  // GROUPS_X_ACROSS
 };
 
 #ifdef GROUPS
@@ -102,16 +107,39 @@ DEVICE bool find(Walk& walk, const int* offsets, const int* sizes, int groups, i
     walk.rows = sizes ? sizes[walk.group] : offsets[walk.group + 1] - walk.start;
     const int most = ragged ? m - walk.start : m;
     walk.rows = walk.rows < most ? walk.rows : most;
+#ifdef GROUPS_X_ACROSS
+    if (ragged && walk.rows > 0) {
+      walk.lead = walk.start % 8;
+      walk.start -= walk.lead;
+      walk.rows += walk.lead;
+    }
+#endif  // GROUPS_X_ACROSS
     walk.units = walk.rows > 0 ? units_of(walk.rows) : 0;
   }
   return true;
 }
 
+#ifdef GROUPS_X_ACROSS
+// Copies 64 rows of x. That of each masked group is a matrix of its own, as w of each group is where it lies across k:
+// the last block of k has zeros instead of the next group's values.
+DEVICE void load_x(u32 to, const TensorMap& x_map, u32 barrier, int row, int column, int group) {
+  if constexpr (GROUPS == MASKED) tma_load_of(to, x_map, barrier, row, column, group);
+  else tma_load(to, x_map, barrier, row, column);
+}
+
+#endif  // GROUPS_X_ACROSS
 // Writes the rows of a part that belong to its group, where the next 64 rows are not all of them.
+#ifdef GROUPS_X_ACROSS
+DEVICE void store_rows(u8* y, const float (&values)[VALUES], int row, int rows, int column, int first = 0) {
+#else   // GROUPS_X_ACROSS
 DEVICE void store_rows(u8* y, const float (&values)[VALUES], int row, int rows, int column) {
+#endif  // GROUPS_X_ACROSS
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int inside = (int)fragment_row(threadIdx.x) + 8 * half;
+#ifdef GROUPS_X_ACROSS
+    if (inside < first) continue;
+#endif  // GROUPS_X_ACROSS
     if (inside >= rows) continue;
     u8* to = y + ((long long)(row + inside) * N + column) * OUT_BYTES;
 #pragma unroll
@@ -314,7 +342,12 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           if constexpr (X_ACROSS) {
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 64; ++i)
+#ifdef GROUPS_X_ACROSS
+              load_x(x_at + i * CHUNK_BYTES, x_map, full + 8 * stage, (MASKED_ROWS ? place.row : x_row) + 64 * i,
+                     block * BLOCK_K, walk.group);
+#else   // GROUPS_X_ACROSS
               tma_load(x_at + i * CHUNK_BYTES, x_map, full + 8 * stage, x_row + 64 * i, block * BLOCK_K);
+#endif  // GROUPS_X_ACROSS
           } else if constexpr (SHARE_X) {
             const int share = rank * (BLOCK_M / CLUSTER);
             tma_load_multicast(x_at + share * 128, x_map, full + 8 * stage, block * BLOCK_K, x_row + share,
@@ -327,8 +360,13 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
             if constexpr (W_ACROSS) {
 #pragma unroll
               for (int i = share; i < share + BLOCK_N / CLUSTER; i += 64)
+#ifdef GROUPS_W_ACROSS
+                tma_load_multicast_of(w_at + i * 128, w_map, full + 8 * stage, place.column + i, block * BLOCK_K,
+                                      walk.group, (1 << CLUSTER) - 1);
+#else   // GROUPS_W_ACROSS
                 tma_load_multicast(w_at + i * 128, w_map, full + 8 * stage, w_row + i, block * BLOCK_K,
                                    (1 << CLUSTER) - 1);
+#endif  // GROUPS_W_ACROSS
             } else {
               tma_load_multicast(w_at + share * 128, w_map, full + 8 * stage, block * BLOCK_K, w_row + share,
                                  (1 << CLUSTER) - 1);
@@ -336,7 +374,11 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           } else if constexpr (W_ACROSS) {
 #pragma unroll
             for (int i = 0; i < BLOCK_N; i += 64)
+#ifdef GROUPS_W_ACROSS
+              tma_load_of(w_at + i * 128, w_map, full + 8 * stage, place.column + i, block * BLOCK_K, walk.group);
+#else   // GROUPS_W_ACROSS
               tma_load(w_at + i * 128, w_map, full + 8 * stage, w_row + i, block * BLOCK_K);
+#endif  // GROUPS_W_ACROSS
           } else {
             tma_load(w_at, w_map, full + 8 * stage, block * BLOCK_K, w_row);
           }
@@ -608,12 +650,20 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
 #pragma unroll
       for (int p = 0; p < PARTS; ++p) {
         const int y_row = walk.start + row + 64 * p, left = walk.rows - row - 64 * p;
+#ifdef GROUPS_X_ACROSS
+        const int before = walk.lead - row - 64 * p;  // rows of the part that are not its group's
+        if (left < 64 || before > 0) {
+          if (left > 0) store_rows(y, total[p], y_row, left, place.column, before);
+          continue;
+        }
+#else  // GROUPS_X_ACROSS
 #ifdef GROUPS
         if (left < 64) {
           if (left > 0) store_rows(y, total[p], y_row, left, place.column);
           continue;
         }
 #endif
+#endif  // GROUPS_X_ACROSS
 #pragma unroll
         for (int i = 0; i < SLICES; ++i) {
           const int column = place.column + i * SLICE_COLUMNS;

@@ -1,6 +1,8 @@
 """The source of a kernel: constants, the files of `cuda`, and the multiplication of one width."""
 
 import functools
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,6 +11,9 @@ from opmux_deepgemm.configs import MOST_VALUES, Config
 from opmux_deepgemm.generation.instructions import multiply
 
 FOLDER = Path(__file__).parents[1] / "cuda"
+PARTS = ("GROUPS_X_ACROSS", "GROUPS_W_ACROSS", "TURNED_OPERANDS")
+"""Parts of the files between ``#ifdef`` and ``#endif`` which are written for some products alone. The sources of other
+kernels have no trace of them, so that they stay as they were when they ran on a GPU."""
 BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
 
 
@@ -31,8 +36,10 @@ class Product:
         accumulate: whether it is added to the result, which is float32. Without groups, w then has scales of 1x128
             blocks. With ragged groups it is the gradient of weights, of n rows and k columns for each group: the rows
             of a group are summed.
-        x_across: whether x, of 16 bits, lies across k: its rows are next to each other. There are no groups then.
+        x_across: whether x, of 16 bits, lies across k: its rows are next to each other, of masked groups each one's.
         w_across: whether w does, or the w of each group.
+        dy_turned: of a gradient in bfloat16, whether the rows of dy are next to each other, instead of its columns.
+        x_turned: the same of x.
     """
 
     dtype: str
@@ -44,6 +51,8 @@ class Product:
     accumulate: bool = False
     x_across: bool = False
     w_across: bool = False
+    dy_turned: bool = False
+    x_turned: bool = False
 
     @property
     def scaled(self) -> bool:
@@ -56,9 +65,14 @@ class Product:
         return self.accumulate and bool(self.groups)
 
     @property
+    def turned(self) -> bool:
+        """Whether rows of an operand are next to each other, of a gradient."""
+        return self.dy_turned or self.x_turned
+
+    @property
     def groups_across(self) -> bool:
-        """Whether the w of each group lies across k."""
-        return self.w_across and bool(self.groups)
+        """Whether the x or the w of groups lies across k."""
+        return bool(self.groups) and (self.x_across or self.w_across)
 
     @property
     def out_bytes(self) -> int:
@@ -103,6 +117,8 @@ def constants(product: Product, config: Config) -> dict[str, int]:
             f"block_n = {config.block_n} expected one whose tiles touch two blocks of 128 rows at most, got "
             f"{blocks_touched(config.block_n)}"
         )
+    if product.turned:
+        raise ValueError("dy_turned and x_turned expected a gradient of weights")
     if product.accumulate and (config.kernel != "large" or product.groups or product.bias or product.out != "float32"):
         raise ValueError("a product that is added expected the kernel 'large', float32, no bias and no groups")
     if product.groups and (config.kernel != "large" or product.bias):
@@ -130,6 +146,11 @@ def _of_gradient(product: Product, config: Config) -> dict[str, int]:
     """Further constants of a gradient of weights."""
     if (product.out, product.groups) != ("float32", "ragged"):
         raise ValueError("the gradient of weights expected ragged groups, added to float32")
+    if product.x_across or product.w_across or (product.scaled and product.turned):
+        raise ValueError(
+            "the gradient of weights expected operands whose rows are next to each other as dy_turned or x_turned, in "
+            "bfloat16"
+        )
     if product.scaled:
         fits = config.block_n % 32 == 0 and 2 * config.values <= MOST_VALUES
         if config.kernel != "large" or config.pieces or config.share_x or not fits:
@@ -142,12 +163,14 @@ def _of_gradient(product: Product, config: Config) -> dict[str, int]:
         raise ValueError(
             "the gradient of weights expected the kernel 'large', no clusters, and block_n a multiple of 64"
         )
-    return {}
+    return {"DY_TURNED": int(product.dy_turned), "X_TURNED": int(product.x_turned)} if product.turned else {}
 
 
 def _check_across(product: Product, config: Config) -> None:
-    if product.dtype != "bfloat16" or (product.groups and product.x_across):
-        raise ValueError("operands that lie across k expected bfloat16, and no groups where x does")
+    if product.dtype != "bfloat16":
+        raise ValueError("operands that lie across k expected bfloat16")
+    if product.groups and product.x_across and config.staged:
+        raise ValueError("x of groups that lies across k expected no staged results")
     if config.kernel != "large" or config.share_x or (product.w_across and config.block_n // config.cluster % 64):
         raise ValueError(
             "operands that lie across k expected the kernel 'large' without share_x, and where w does block_n / "
@@ -161,15 +184,27 @@ def body(product: Product, config: Config) -> str:
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
     if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
-    before = [read("groups_across.cuh")] if product.groups_across else []
-    return "\n".join(["", *lines, "", *before, read(f"{file}.cuh")])
+    wanted = bool(product.groups) and product.x_across, bool(product.groups) and product.w_across, product.turned
+    names = [name for name, taken in zip(PARTS, wanted, strict=True) if taken]
+    return "\n".join(["", *lines, "", with_parts(read(f"{file}.cuh"), names)])
+
+
+def with_parts(text: str, names: Sequence[str]) -> str:
+    """The text of a file with the parts of these names, and without the other `PARTS`."""
+    for name in PARTS:
+        part = re.compile(rf"^#ifdef {name}\n(.*?)(?:^#else +// {name}\n(.*?))?^#endif  // {name}\n", re.M | re.S)
+        text = part.sub(r"\1" if name in names else r"\2", text)
+    return text
 
 
 def text(product: Product, config: Config) -> str:
     """The whole source, which declares one kernel, ``product``."""
     columns = config.block_m if config.kernel == "small" else config.block_n
     widths = {columns, columns // max(config.pieces, 1)}
-    across = product.gradient or product.x_across, product.gradient or product.w_across
+    # In a gradient rows are summed, so that the matrix unit transposes what is not turned.
+    across = product.x_across, product.w_across
+    if product.gradient:
+        across = not product.dy_turned, not product.x_turned
     return "".join(
         [
             read("instructions.cuh"),
@@ -186,6 +221,7 @@ def name(product: Product, config: Config) -> str:
     kind = {"bfloat16": "bf16", "float8_e4m3fn": "fp8"}[product.dtype]
     groups = f"_{product.groups}" * bool(product.groups) + "_added" * product.accumulate
     groups += "_x_across" * product.x_across + "_w_across" * product.w_across
+    groups += "_dy_turned" * product.dy_turned + "_x_turned" * product.x_turned
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
     if config.share_x:
         tile += "_share_x"
