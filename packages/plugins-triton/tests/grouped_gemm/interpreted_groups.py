@@ -5,10 +5,12 @@ import sys
 from dataclasses import replace
 
 import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import opmux
 from opmux_triton.grouped_gemm import targets
 from opmux_triton.grouped_gemm.configs import GroupedBackwardConfig, GroupedConfig, ScaledGroupedConfig
+from opmux_triton.launch import recording
 
 torch.manual_seed(0)
 SMALL = GroupedConfig(block_m=16, block_n=16, block_k=32, group=2, num_warps=1, num_stages=1)
@@ -67,4 +69,25 @@ for sizes, padding in itertools.product(SIZES, (0, 3)):
         exact = room[group, :size].double() @ w[group].double().T
         torch.testing.assert_close(result[group, :size].double(), exact, rtol=1e-5, atol=1e-5)
         assert (result[group, size:] == 7).all()
+# By descriptors, which take sizes that are multiples of 16 bytes: weights along n, sums over whole blocks of rows.
+for sizes, padding in itertools.product(SIZES[2:], (0, 3)):
+    starts, counts = offsets(sizes, padding), torch.tensor(sizes, dtype=torch.int32) if padding else None
+    m, described = int(starts[-1]) + 2, replace(SMALL, tma=True, along=True)
+    grad, x, w = torch.randn(m, 64), torch.randn(m, 40), torch.randn(len(sizes), 64, 40)
+    rows = [row for start, size in zip(starts.tolist(), sizes, strict=False) for row in range(start, start + size)]
+    unused = [row for row in range(m) if row not in rows]
+    grad[unused], x[unused] = float("nan"), float("nan")
+    given = (grad, x, w, starts, counts)
+    config = GroupedBackwardConfig(described, described)
+    with recording("sm_90") as noted:
+        targets.grouped_linear_backward(*given, output_mask=(True, True), config=config)
+    product, sums = (one for one in noted.launches if one.kernel.__name__ != "zero_unused")
+    assert product.meta["DESCRIPTORS"]
+    assert product.meta["ALONG_N"]
+    assert isinstance(sums.arguments[2], TensorDescriptor)
+    found = targets.grouped_linear_backward(*given, output_mask=(True, True), config=config)
+    doubles = [t.double() if t is not None and t.is_floating_point() else t for t in given]
+    exact = opmux.grouped_linear_backward.reference(*doubles)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
 sys.stdout.write("all equal")

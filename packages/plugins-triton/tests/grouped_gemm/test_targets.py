@@ -2,15 +2,19 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import opmux
 from opmux.arch import parse_arch
-from opmux_triton.grouped_gemm import heuristics, targets
+from opmux_triton.aot import checks
+from opmux_triton.aot.build import build
+from opmux_triton.grouped_gemm import heuristics, spaces, targets
 from opmux_triton.launch import recording
 
 ARCHS = ("sm_80", "sm_89", "sm_90", "gfx942", "gfx1100")
@@ -34,6 +38,25 @@ def test_the_grid_depends_on_shapes_alone_and_covers_the_largest_groups(arch: st
     assert launch.meta["GROUPS"] >= groups
     tiles = -(-n // launch.meta["BLOCK_N"]) * (-(-m // launch.meta["BLOCK_M"]) + groups - 1)
     assert 1 <= launch.grid[0] <= tiles
+
+
+def test_gradients_by_descriptors_multiply_from_shared_memory_and_spill_nothing() -> None:
+    groups, m, n, k = 8, 32768, 4096, 7168
+    grad, x, w = (torch.empty(*s, dtype=torch.bfloat16, device="meta") for s in ((m, n), (m, k), (groups, n, k)))
+    offsets = torch.empty(groups + 1, dtype=torch.int32, device="meta")
+    features = {"bucket(m)": 15, "groups": groups, "n": n, "k": k}
+    config = next(spaces.backward(parse_arch("sm_90"), features))
+    assert config.grad_x.along
+    config = replace(config, grad_w=next(spaces.weight_grad(parse_arch("sm_90"), features)))
+    with recording("sm_90") as recorded:
+        targets.grouped_linear_backward(grad, x, w, offsets, None, output_mask=(True, True), config=config)
+    product, sums = recorded.launches[1:]
+    assert isinstance(product.arguments[1], TensorDescriptor)
+    assert isinstance(sums.arguments[2], TensorDescriptor)
+    for launch in (product, sums):
+        facts = checks.read(build(launch, "sm_90"))
+        assert (facts.spills, facts.scratch) == (0, 0)
+        assert set(facts.matrix) == {"HGMMA.64"}
 
 
 def test_a_group_that_the_average_hides_gets_the_tile_of_the_average() -> None:

@@ -16,6 +16,8 @@ class GroupedConfig(CompilerOptions):
         group: rows of tiles that are walked together.
         per_unit: programs on a multiprocessor.
         tma: whether operands come by descriptors where they can; else by pointers, in the same tiles.
+        along: whether the weights of a product come by descriptors too where neighbours in them are neighbours in n,
+            as the gradient of x needs them, and k is a multiple of ``block_k``.
         uneven: columns of the operands at a time, for pointers where k is no multiple of ``block_k``; the tile is then
             half as wide, with three stages at most: addresses and masks take registers. 0 where nothing changes.
         early: for sums that are added to: whether what is there is loaded before the products.
@@ -27,6 +29,7 @@ class GroupedConfig(CompilerOptions):
     group: int = 8
     per_unit: int = 2
     tma: bool = False
+    along: bool = False
     uneven: int = 0
     early: bool = False
 

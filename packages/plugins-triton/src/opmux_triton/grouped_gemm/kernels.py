@@ -61,7 +61,8 @@ def products(
     operands are 0. SCALED is ``once`` where rows and columns have one scale, ``blocks`` where they have one for
     every 128 of k, and empty without scales; WEIGHT_ROWS rows of a weight share a scale. FORMAT is that of the codes,
     of which a and b are the bytes; empty for real numbers. With DESCRIPTORS, a and b are descriptors of all rows one
-    below the other, of what the arch multiplies, and groups of a are ``a_group`` rows apart.
+    below the other, of what the arch multiplies, and groups of a are ``a_group`` rows apart. With ALONG_N too, the rows
+    of b are those of k, of which a group has whole blocks: behind them lie the next group's.
     """
     await_predecessor(DEPENDENT)
     if FORMAT != "" and not DESCRIPTORS:
@@ -87,7 +88,10 @@ def products(
         at_k = tl.arange(0, BLOCK_K).to(tl.int64)
         if DESCRIPTORS:
             from_m = (start + wide_group * a_group).to(tl.int32) + tile_m * BLOCK_M
-            from_n = group * n + tile_n * BLOCK_N
+            if ALONG_N:
+                from_n = group * k
+            else:
+                from_n = group * n + tile_n * BLOCK_N
         else:
             a_here = a + wide_group * a_group + (at_m * a_row)[:, None] + (at_k * a_col)[None, :]
             of_n = in_n if ALONG_N else at_n
@@ -99,7 +103,10 @@ def products(
         for block in range(tl.cdiv(k, BLOCK_K)):
             if DESCRIPTORS:
                 a_tile = a.load([from_m, block * BLOCK_K])
-                b_tile = b.load([from_n, block * BLOCK_K]).T
+                if ALONG_N:
+                    b_tile = b.load([from_n + block * BLOCK_K, tile_n * BLOCK_N])
+                else:
+                    b_tile = b.load([from_n, block * BLOCK_K]).T
             else:
                 inside = tl.arange(0, BLOCK_K) < k - block * BLOCK_K
                 if EVEN_K:
@@ -152,14 +159,16 @@ def _sums_at(out, group, in_m, in_n, n, k, out_group, out_row, out_col):
 
 @triton.jit
 def weight_sums(
-    dy, x, out, offsets, sizes, n, k, dy_row, dy_col, x_row, x_col, out_group, out_row, out_col,
+    dy, x, dy_rows, x_rows, out, offsets, sizes, n, k, dy_row, dy_col, x_row, x_col, out_group, out_row, out_col,
     PADDED: tl.constexpr, ACCUMULATE: tl.constexpr, EARLY: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, GROUP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``out[g] = dy[rows of g].T @ x[rows of g]``, a tile of BLOCK_M of n by BLOCK_N of k in each program.
 
     With ACCUMULATE it is added to ``out``, which is then not touched for a group without rows. EARLY loads what is
-    there first, so that it comes together with the operands; it takes as many registers as the sums.
+    there first, so that it comes together with the operands; it takes as many registers as the sums. Where there are
+    descriptors ``dy_rows`` and ``x_rows``, whole blocks of rows come by these; the last one, behind whose rows the next
+    group's lie, by pointers.
     """
     await_predecessor(DEPENDENT)
     tiles_m, tiles_n = tl.cdiv(n, BLOCK_M), tl.cdiv(k, BLOCK_N)
@@ -173,6 +182,10 @@ def weight_sums(
     in_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     in_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     at_row = start.to(tl.int64) + tl.arange(0, BLOCK_K)
+    whole = 0
+    if dy_rows is not None:
+        whole = rows // BLOCK_K
+        at_row += whole.to(tl.int64) * BLOCK_K
     dy_here = dy + (at_row * dy_row)[None, :] + (in_m.to(tl.int64) * dy_col)[:, None]
     x_here = x + (at_row * x_row)[:, None] + (in_n.to(tl.int64) * x_col)[None, :]
     stored = n
@@ -182,7 +195,16 @@ def weight_sums(
         where, live = _sums_at(out, group, in_m, in_n, stored, k, out_group, out_row, out_col)
         before = tl.load(where, mask=live, other=0.0)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for block in range(tl.cdiv(rows, BLOCK_K)):
+    if dy_rows is not None:
+        for block in range(whole):
+            dy_tile = dy_rows.load([start + block * BLOCK_K, tile_m * BLOCK_M]).T
+            x_tile = x_rows.load([start + block * BLOCK_K, tile_n * BLOCK_N])
+            if INTERPRETED:
+                dy_tile = dy_tile.to(tl.float32)
+                x_tile = x_tile.to(tl.float32)
+            total = tl.dot(dy_tile, x_tile, total, input_precision="ieee")
+    # Of the last block alone a pipeline hides nothing, and would take shared memory.
+    for block in tl.range(whole, tl.cdiv(rows, BLOCK_K), num_stages=None if dy_rows is None else 1):
         inside = tl.arange(0, BLOCK_K) < rows - block * BLOCK_K
         dy_tile = tl.load(dy_here, mask=(in_m < n)[:, None] & inside[None, :], other=0.0)
         x_tile = tl.load(x_here, mask=inside[:, None] & (in_n < k)[None, :], other=0.0)

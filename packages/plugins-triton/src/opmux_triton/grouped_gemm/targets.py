@@ -136,12 +136,16 @@ def _product(
         of_x = (x_scale.stride(0) if masked else 0, step(x_scale, -2), x_scale.stride(-1))
         scales = (*of_x, w_scale.stride(0), step(w_scale, 1), w_scale.stride(2))
     rows = x.shape[-2]
-    described = c.tma and have_descriptors(x, w)
+    along_n = w.stride(1) == 1 and w.stride(2) > 1
+    if along_n:
+        described = c.tma and c.along and k % c.block_k == 0 and have_descriptors(x, w.mT)
+    else:
+        described = c.tma and have_descriptors(x, w)
     if not described and k % c.block_k:
         c = c.for_uneven()
     even = k % c.block_k == 0
     # In float32 a mask of columns beside one of rows takes more registers than wide loads save.
-    along_n = not described and w.stride(1) == 1 and w.stride(2) > 1 and (even or w.element_size() < 4)
+    along_n = along_n and (described or even or w.element_size() < 4)
     meta = {
         "MASKED": masked,
         "PADDED": sizes is not None,
@@ -162,7 +166,10 @@ def _product(
     b: Any = w
     if described:
         a = TensorDescriptor(x, [x.numel() // k, k], [x.stride(-2), 1], [c.block_m, c.block_k])
-        b = TensorDescriptor(w, [count * n, k], [w.stride(1), 1], [c.block_n, c.block_k])
+        if along_n:
+            b = TensorDescriptor(w, [count * k, n], [w.stride(2), 1], [c.block_k, c.block_n])
+        else:
+            b = TensorDescriptor(w, [count * n, k], [w.stride(1), 1], [c.block_n, c.block_k])
     elif x.element_size() == 1:
         a, b = as_bytes(x), as_bytes(w)
     group_step = (rows if described else x.stride(0)) if masked else 0
@@ -218,7 +225,13 @@ def _weight_sums(
         "GROUP": c.group,
     }
     tiles = groups * -(-n // c.block_m) * -(-k // c.block_n)
-    arguments = (dy, x, out, offsets, sizes, n, k, *dy.stride(), *x.stride(), *out.stride())
+    described: list[Any] = [None, None]
+    if c.tma and have_descriptors(dy, x):
+        described = [
+            TensorDescriptor(t, list(t.shape), [t.stride(0), 1], [c.block_k, width])
+            for t, width in ((dy, c.block_m), (x, c.block_n))
+        ]
+    arguments = (dy, x, *described, out, offsets, sizes, n, k, *dy.stride(), *x.stride(), *out.stride())
     launch(kernels.weight_sums, (tiles,), arguments, meta | c.compiler_options())
 
 
