@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 
 import opmux
-from opmux.plugin import takers
 from opmux_cutile.cubin import read
 from opmux_cutile.launching import TileKernel
-from opmux_cutile.prebuilding import kernels_of
+from opmux_cutile.prebuilding import kernels_of, takers_of
 from opmux_jit import machine_code
 
 OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.x]+)", re.MULTILINE)
@@ -53,7 +52,7 @@ def kernel(op: str, *tensors: torch.Tensor | None, arch: str = "sm_90", **option
 
 def kernels(op: str, *tensors: torch.Tensor | None, arch: str = "sm_90", **options: object) -> list[TileKernel]:
     """The kernels of a call, in the config of the heuristic."""
-    (taker,) = takers(getattr(opmux, op), *tensors, arch=arch, backend="cutile", **options)
+    (taker,) = takers_of(getattr(opmux, op), *tensors, arch=arch, **options)
     return kernels_of(taker)
 
 

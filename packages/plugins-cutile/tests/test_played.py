@@ -28,10 +28,10 @@ def small(example: Example) -> bool:
     return sum(tensor.numel() for tensor in example.make("meta") if tensor is not None) <= MOST_ELEMENTS
 
 
-def compare(example: Example, arch: str = "sm_90") -> None:
+def compare(example: Example, arch: str = "sm_90", backend: str = "cutile") -> None:
     """Play a call, and hold its results to the reference."""
     with torch.no_grad(), on(arch):
-        found = outputs(example, "cutile", "cpu")
+        found = outputs(example, backend, "cpu")
     wanted = outputs(example, "reference", "cpu")
     wrong = [difference(example, f, w) for f, w in zip(found, wanted, strict=True)]
     assert not any(wrong), (example.text, wrong)
@@ -52,13 +52,13 @@ def test_products_are_right_where_threads_copy_operands() -> None:
     played = [example for example in CALLS["linear"] if small(example)][::3]
     assert len(played) > 5
     for example in played:
-        compare(example, "sm_80")
+        compare(example, "sm_80", "cutile:gathered")
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 7], ids=["one row", "edges", "few columns", "float16"])
 def test_gradients_of_products_are_right_where_threads_copy_operands(place: int) -> None:
     played = [example for example in CALLS["linear_backward"] if small(example)]
-    compare(played[place], "sm_80")
+    compare(played[place], "sm_80", "cutile:gathered")
 
 
 @pytest.mark.parametrize("op", ["attention", "attention_lse", "attention_varlen", "attention_varlen_lse"])
@@ -71,17 +71,17 @@ def test_gradients_of_products_are_right_where_threads_copy_operands(place: int)
 def test_heads_are_right_where_threads_copy_them(op: str, sizes, options, sinks) -> None:
     lengths = {"max_seqlen_q": sizes[0], "max_seqlen_k": sizes[1]} if "varlen" in op else {}
     example = Example(op, str(sizes), lambda d: heads_of(d, op, torch.bfloat16, sizes, sinks), options | lengths)
-    compare(example, "sm_80")
+    compare(example, "sm_80", "cutile:gathered")
 
 
 @pytest.mark.parametrize("op", ["paged_attention", "paged_attention_lse"])
 def test_pages_are_right_where_both_operands_come_from_registers(op: str) -> None:
     played = [example for example in CALLS[op] if takers(getattr(opmux, op), *example.make("meta"), arch="sm_80",
-                                                         backend="cutile", **example.options)]  # fmt: skip
+                                                         backend="cutile:gathered", **example.options)]  # fmt: skip
     few = [example for example in played if example.options["max_seqlen_q"] <= 3]
     assert len(few) > 2
     for example in few:
-        compare(example, "sm_80")
+        compare(example, "sm_80", "cutile:gathered")
 
 
 def test_keys_of_paged_caches_are_split_where_blocks_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

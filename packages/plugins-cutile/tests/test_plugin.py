@@ -8,7 +8,7 @@ import torch
 from cubins import meta
 
 import opmux
-from opmux.plugin import Priority
+from opmux.plugin import Implementation, Priority, parse_arch
 from opmux_cutile.plugin import opmux_implementations
 
 FP32, FP64 = torch.float32, torch.float64
@@ -26,7 +26,26 @@ def test_calls_get_it_unasked_with_measured_rows_and_without(arch) -> None:
 
 
 def test_without_rows_it_stands_behind_portable_kernels() -> None:
-    assert {record.priority for record in opmux_implementations()} == {Priority.PORTABLE - 1}
+    taken = {record.priority for record in opmux_implementations() if run_on_a_gpu(record)}
+    assert taken == {Priority.PORTABLE - 1}
+
+
+def run_on_a_gpu(record: Implementation) -> bool:
+    """Whether a record is for an arch of which there was a GPU."""
+    return any(parse_arch("sm_90").matches(pattern) for pattern in record.archs)
+
+
+def test_records_for_archs_of_which_no_gpu_has_run_them_are_taken_only_by_name() -> None:
+    others = {(r.op, r.name): r.priority for r in opmux_implementations() if not run_on_a_gpu(r)}
+    assert set(others.values()) == {Priority.EXPERIMENTAL}
+    assert {name for _, name in others} == {"gathered", "narrow_heads"}
+
+
+@pytest.mark.parametrize(("arch", "name"), [("sm_80", "gathered"), ("sm_89", "gathered"), ("sm_120", "narrow_heads")])
+def test_attention_is_left_to_others_on_archs_of_which_no_gpu_has_run_it(arch, name) -> None:
+    plan = opmux.explain(opmux.attention, WIDE, WIDE, WIDE, None, arch=arch)
+    found = next(candidate for candidate in plan.candidates if candidate.name == f"cutile:{name}")
+    assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
 
 
 def test_sums_of_layers_are_taken_unasked() -> None:
@@ -78,24 +97,24 @@ def test_what_it_refuses_has_a_reason(op, tensors, reason) -> None:
 @pytest.mark.parametrize(("arch", "name"), [("sm_90", "cutile"), ("sm_80", "cutile:gathered")])
 def test_products_have_results_in_the_dtype_of_their_operands(arch, name) -> None:
     call = meta(4, 16), meta(8, 16)
-    plan = opmux.explain(opmux.linear, *call, arch=arch, backend="cutile", out_dtype=torch.float32)
+    plan = opmux.explain(opmux.linear, *call, arch=arch, backend=name, out_dtype=torch.float32)
     found = next(candidate for candidate in plan.candidates if candidate.name == name)
     assert (found.status, found.reason) == ("rejected", "out_dtype is float32, takes bfloat16, float16")
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
 def test_threads_copy_the_operands_where_there_is_no_copy_engine(arch) -> None:
-    plan = opmux.explain(opmux.linear, meta(4, 16), meta(8, 16), arch=arch, backend="cutile")
-    found = {candidate.name: (candidate.status, candidate.reason) for candidate in plan.candidates}
-    assert found["cutile"] == ("rejected", f"archs: sm_90+, this is {arch}")
-    assert found["cutile:gathered"][0] == "chosen"
+    found = judged(opmux.linear, meta(4, 16), meta(8, 16), arch=arch)
+    assert (found.status, found.reason) == ("rejected", f"archs: sm_90+, this is {arch}")
+    plan = opmux.explain(opmux.linear, meta(4, 16), meta(8, 16), arch=arch, backend="cutile:gathered")
+    assert {c.name: c.status for c in plan.candidates}["cutile:gathered"] == "chosen"
     gradients = opmux.explain(
         opmux.linear_backward,
         meta(4, 8),
         meta(4, 16),
         meta(8, 16),
         arch=arch,
-        backend="cutile",
+        backend="cutile:gathered",
         output_mask=(True,) * 3,
     )
     assert {c.name: c.status for c in gradients.candidates}["cutile:gathered"] == "chosen"
@@ -105,7 +124,7 @@ def test_threads_copy_the_operands_where_there_is_no_copy_engine(arch) -> None:
 def test_wide_heads_are_refused_where_both_operands_come_from_registers(arch, name) -> None:
     for dim, status in ((128, "chosen"), (136, "rejected")):
         heads = meta(1, 4, 2, dim)
-        plan = opmux.explain(opmux.attention, heads, heads, heads, None, arch=arch, backend="cutile")
+        plan = opmux.explain(opmux.attention, heads, heads, heads, None, arch=arch, backend=f"cutile:{name}")
         found = next(candidate for candidate in plan.candidates if candidate.name == f"cutile:{name}")
         assert found.status == status
     assert found.reason == "head_dim = 136 is more than 128"
@@ -128,7 +147,7 @@ def test_pages_of_numbers_are_read_where_both_operands_come_from_registers(arch,
     cache, number = meta(8, 16, 2, dim, dtype=stored), meta(2, dtype=torch.int32)
     call = meta(2, 4, dim), cache, cache, meta(3, dtype=torch.int32), number, number[:, None], *(None,) * 4
     plan = opmux.explain(
-        opmux.paged_attention, *call, arch=arch, backend="cutile", max_seqlen_q=1, max_seqlen_k=16
+        opmux.paged_attention, *call, arch=arch, backend="cutile:gathered", max_seqlen_q=1, max_seqlen_k=16
     )  # fmt: skip
     found = next(candidate for candidate in plan.candidates if candidate.name == "cutile:gathered")
     assert found.status == ("rejected" if reason else "chosen")

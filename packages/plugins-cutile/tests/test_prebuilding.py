@@ -6,8 +6,10 @@ import pytest
 import torch
 from cubins import kernel, meta
 
+import opmux
 from opmux.shapes import Point
 from opmux_cutile.norms import configs
+from opmux_cutile.prebuilding import takers_of
 from opmux_jit import CompileFailed, CompilerMissing, KernelMissing, machine_code, prebuild
 from opmux_jit.cache import layers
 from opmux_jit.compilers import tile
@@ -71,3 +73,9 @@ def test_a_config_that_cannot_be_chosen_is_said(tmp_path: Path, monkeypatch: pyt
 def test_an_arch_that_the_compiler_does_not_know_is_its_error(tmp_path: Path) -> None:
     with pytest.raises(CompileFailed, match="could not compile it for sm_999"):
         machine_code(kernel("rms_norm", meta(9, 256), meta(256)).source("sm_999"))
+
+
+@pytest.mark.parametrize(("arch", "name"), [("sm_80", "cutile:gathered"), ("sm_90", "cutile")])
+def test_kernels_of_records_that_are_taken_by_their_own_name_alone_are_built_too(arch, name) -> None:
+    found = takers_of(opmux.linear, meta(4, 16), meta(8, 16), None, arch=arch)
+    assert [taker.implementation.full_name for taker in found] == [name]

@@ -9,3 +9,5 @@ WITHOUT_COPY_ENGINE = ("sm_80", "sm_86", "sm_87", "sm_88", "sm_89")
 FLOATS = ("bfloat16", "float16", "float32")
 PRIORITY = Priority.PORTABLE - 1
 """Behind the Triton backend's where no times are known: where rows were measured, the times decide."""
+UNPROVED = Priority.EXPERIMENTAL
+"""Of records for archs on none of which a GPU has run them: taken only when asked for by their own name."""

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from opmux.plugin import BuildFailed, Prebuilt, Taker, registered_ops, takers
 from opmux.shapes import Point
-from opmux_cutile.archs import BACKEND
+from opmux_cutile.archs import BACKEND, UNPROVED
 from opmux_cutile.cubin import checked
 from opmux_cutile.launching import TileKernel, recording
 from opmux_jit import Source, choose
@@ -55,10 +56,18 @@ def kernels_of(taker: Taker) -> list[TileKernel]:
     return [kernel for kernel, *_ in launches]
 
 
+def takers_of(op: Any, *tensors: Any, arch: str, **options: Any) -> Iterator[Taker]:
+    """Every implementation of this backend that takes a call; last those that are taken by their own name alone."""
+    yield from takers(op, *tensors, arch=arch, backend=BACKEND, **options)
+    for record in op.op.implementations:
+        if record.backend == BACKEND and record.priority == UNPROVED:
+            yield from takers(op, *tensors, arch=arch, backend=record.full_name, **options)
+
+
 def _kernels(arch: str, points: Sequence[Point], failures: list[str]) -> Iterator[TileKernel]:
     ops = registered_ops()
     for point in points:
-        for taker in takers(ops[point.op], *point.tensors().values(), arch=arch, backend=BACKEND, **point.options):
+        for taker in takers_of(ops[point.op], *point.tensors().values(), arch=arch, **point.options):
             try:
                 yield from kernels_of(taker)
             except Exception as error:  # one call's failure must not hide the others

@@ -13,7 +13,7 @@ from opmux.plugin import (
     MultipleOf,
     UnitStride,
 )
-from opmux_cutile.archs import PRIORITY
+from opmux_cutile.archs import PRIORITY, UNPROVED
 from opmux_cutile.bounds import MOST_HALVES, GridAtMost, ResultAtMost
 
 ARCHS = ("sm_90", "sm_100", "sm_103")
@@ -105,6 +105,6 @@ RECORDS = (
         forward(op, FORWARD_ARCHS, WIDEST, priority=PRIORITY, tiles=TILES if "varlen" not in op else ())
         for op in FORWARD
     ),
-    *(forward(op, REGISTER_ARCHS, WIDEST_IN_REGISTERS, name="narrow_heads", priority=PRIORITY) for op in FORWARD),
+    *(forward(op, REGISTER_ARCHS, WIDEST_IN_REGISTERS, name="narrow_heads", priority=UNPROVED) for op in FORWARD),
     *map(_backward_record, ("attention_backward", "attention_varlen_backward")),
 )

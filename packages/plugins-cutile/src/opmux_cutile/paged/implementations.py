@@ -23,6 +23,7 @@ def record(
     module: str,
     config: str,
     stored: tuple[Constraint, ...],
+    priority: int = PRIORITY,
     **more: Any,
 ) -> Implementation:
     """A record: for some archs, with heads of up to a size.
@@ -34,13 +35,14 @@ def record(
         module: the package of its targets and configs.
         config: what the names of its config and space begin with.
         stored: what is wanted of the caches besides.
+        priority: the band.
         **more: other fields.
     """
     return Implementation(
         op=op,
         target=f"{module}.targets:{op}",
         archs=archs,
-        priority=PRIORITY,
+        priority=priority,
         when=(
             Dtype("q", "bfloat16", "float16"),
             *stored,

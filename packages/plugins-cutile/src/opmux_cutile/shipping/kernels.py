@@ -5,10 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
 from pathlib import Path
 
-from opmux.plugin import registered_ops, takers
-from opmux_cutile.archs import BACKEND
+from opmux.plugin import registered_ops
 from opmux_cutile.launching import TileKernel
-from opmux_cutile.prebuilding import kernels_of
+from opmux_cutile.prebuilding import kernels_of, takers_of
 from opmux_cutile.shipping.calls import Call, calls
 from opmux_jit.cache import shipped
 from opmux_jit.cache.keys import source_key
@@ -22,7 +21,7 @@ def kernels(arch: str, more: Iterable[Call] = ()) -> dict[str, TileKernel]:
     ops = registered_ops()
     found: dict[str, TileKernel] = {}
     for op, tensors, options in chain(calls(), more):
-        for taker in takers(ops[op], *tensors, arch=arch, backend=BACKEND, **options):
+        for taker in takers_of(ops[op], *tensors, arch=arch, **options):
             for kernel in kernels_of(taker):
                 found.setdefault(source_key(kernel.source(arch)), kernel)
     return found

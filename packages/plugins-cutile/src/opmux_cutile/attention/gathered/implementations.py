@@ -1,6 +1,6 @@
 """The records of attention for archs without a copy engine."""
 
-from opmux_cutile.archs import PRIORITY, WITHOUT_COPY_ENGINE
+from opmux_cutile.archs import UNPROVED, WITHOUT_COPY_ENGINE
 from opmux_cutile.attention.gathered.configs import WIDEST
 from opmux_cutile.attention.implementations import FORWARD, forward
 
@@ -12,7 +12,7 @@ RECORDS = tuple(
         "opmux_cutile.attention.gathered",
         "gathered",
         name="gathered",
-        priority=PRIORITY,
+        priority=UNPROVED,
     )
     for op in FORWARD
 )

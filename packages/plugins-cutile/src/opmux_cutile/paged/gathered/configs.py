@@ -1,7 +1,7 @@
 """The tiles of attention over a paged cache where both operands of the matrix units come from registers.
 
-With these, the compiler's code for `sm_80` and `sm_120` spills no registers; with 64 keys in a step that for `sm_80`
-does.
+With these, the compiler's code for `sm_80` and `sm_120` spills no registers; with 64 rows and 64 keys in a step that
+for `sm_80` does. Where a call has fewer rows than a tile, `kernel_of_keys` gives a step 64 keys.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ CHOSEN = PagedConfig(64, 32, 4)
 
 
 def gathered_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
-    """64 rows and a group of warps; 32 keys in a step."""
+    """64 rows and a group of warps; 32 keys in a step, 64 where rows are fewer, as in decoding."""
     return CHOSEN
 
 

@@ -1,7 +1,7 @@
 """The records of attention over a paged cache where both operands of the matrix units come from registers."""
 
 from opmux.plugin import Aligned, AtLeast, Dtype
-from opmux_cutile.archs import WITHOUT_COPY_ENGINE
+from opmux_cutile.archs import UNPROVED, WITHOUT_COPY_ENGINE
 from opmux_cutile.attention.implementations import REGISTER_ARCHS, WIDEST_IN_REGISTERS
 from opmux_cutile.paged.implementations import CACHES, OPS, record
 
@@ -20,6 +20,7 @@ RECORDS = tuple(
         "opmux_cutile.paged.gathered",
         "gathered",
         HELD,
+        UNPROVED,
         name="gathered",
     )
     for op in OPS

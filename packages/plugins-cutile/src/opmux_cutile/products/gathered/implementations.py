@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from opmux_cutile.archs import WITHOUT_COPY_ENGINE
+from opmux_cutile.archs import UNPROVED, WITHOUT_COPY_ENGINE
 from opmux_cutile.products.implementations import GRADIENTS, LINEAR
 
 RECORDS = (
@@ -11,6 +11,7 @@ RECORDS = (
         name="gathered",
         target="opmux_cutile.products.gathered.targets:linear",
         archs=WITHOUT_COPY_ENGINE,
+        priority=UNPROVED,
         config="opmux_cutile.products.gathered.configs:gathered_config",
         space="opmux_cutile.products.gathered.configs:gathered_space",
     ),
@@ -19,6 +20,7 @@ RECORDS = (
         name="gathered",
         target="opmux_cutile.products.gathered.targets:linear_backward",
         archs=WITHOUT_COPY_ENGINE,
+        priority=UNPROVED,
         config="opmux_cutile.products.gathered.configs:gathered_backward_config",
         space="opmux_cutile.products.gathered.configs:gathered_backward_space",
     ),
