@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -58,6 +59,11 @@ def checked(family: str) -> Iterator[Case]:
         yield Case((1, 700, 0, 90), 344, 528, large(128, 128, 2, alternate=2))
         yield Case((1, 700, 0, 2090), 2120, 528, Config("large", 128, 192, 3, 2, 2, 8, staged=True), spare=1)
         yield Case((130, 700, 64), 2112, 528, Config("large", 128, 256, 3, 2, 1, 8, pieces=2, staged=True))
+        halves = Config("large", 128, 256, 4, 2, 1, 8, pieces=2, early=True)
+        yield Case((130, 700, 64, 0, 2500), 4104, 528, halves, spare=1)
+        yield Case((1, 700, 0, 2090), 4104, 1552, replace(halves, stages=3, staged=True))
+        yield Case((300, 7, 3000), 2120, 1552, Config("large", 128, 192, 4, 2, 2, 8, early=True), "float32", spare=13)
+        yield Case((0, 0, 0), 136, 512, Config("large", 128, 96, 4, 2, 1, 8, early=True), spare=5)
     if not fp8:
         yield Case((511, 600), 264, 1536, large(256, 192, 2, 2), spare=1)
 
@@ -71,6 +77,7 @@ def tiny(family: str) -> Iterator[Case]:
         yield Case((5, 0, 130), 264, k, Config("large", 128, 256, 2, 2, 1, 8, pieces=2), spare=3)
         yield Case((200, 20), 264, k, Config("large", 64, 64, 2, 1, 2, 8, pieces=2, share_x=True))
         yield Case((700, 0, 200), 2112, k, Config("large", 128, 96, 2, 2, 2, 8, staged=True), spare=3)
+        yield Case((700, 0, 1200), 2112, k, Config("large", 128, 128, 2, 2, 1, 8, early=True), spare=3)
 
 
 def timed(family: str) -> Iterator[tuple[int, int, int, int, list[Config]]]:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -83,6 +84,7 @@ def checked(family: str) -> Iterator[Case]:
         if dtype == "fp8":
             for m, config in ((1000, (128, 256, 3, 2, 1, 8, 0, 2)), (4095, (256, 128, 3, 2, 2, 4, 0, 1, True))):
                 yield Case(m, 2120, 1536, Config("large", *config[:9], staged=True))
+            yield from checked_early()
             for cluster in (1, 2):
                 yield Case(1000, 2112, 1536, large(128, 192, 2, cluster, alternate=3))
                 yield Case(300, 344, 528, large(128, 160, 2, cluster, stages=2, alternate=4), bias=True)
@@ -104,6 +106,22 @@ def checked(family: str) -> Iterator[Case]:
         yield Case(128, 576, 7168, small(64, 128, 8), "float32")
 
 
+def checked_early() -> Iterator[Case]:
+    """Products that begin before the last tile's results are written."""
+    for staged in (False, True):
+        halves = Config("large", 128, 256, 4 - staged, 2, 1, 8, pieces=2, staged=staged, early=True)
+        tall = Config("large", 256, 128, 4 - staged, 2, 1, 8, pieces=1, staged=staged, early=True)
+        yield Case(1000, 5128, 1536, halves, bias=True)
+        yield Case(4095, 2120, 528, tall)
+        yield Case(2049, 4096, 7168, replace(halves, cluster=2))
+        yield Case(2049, 4096, 128, replace(tall, cluster=2, share_x=True))
+        yield Case(1500, 4104, 512, Config("large", 128, 192, 4, 2, 1, 4, staged=staged, early=True), by_columns=True)
+        yield Case(700, 5000, 1040, Config("large", 128, 160, 5, 2, 2, 8, staged=staged, early=True))
+    yield Case(1500, 4104, 1536, replace(halves, stages=3, staged=False), "float32", bias=True)
+    yield Case(100, 72, 400, Config("large", 128, 64, 3, 2, 1, 8, early=True))  # one tile
+    yield Case(2049, 2112, 7168, Config("large", 128, 128, 2, 2, 1, 8, early=True), "float32", bias=True)
+
+
 def tiny(family: str) -> Iterator[Case]:
     """A few small products, for tools that make each take seconds: every branch of a kernel, no more."""
     kind, dtype = family.split()
@@ -120,6 +138,8 @@ def tiny(family: str) -> Iterator[Case]:
             yield Case(300, 136, k, Config("large", 64, 96, 2, 1, 4, 8))
             yield Case(300, 264, k, Config("large", 256, 128, 2, 2, 2, 8, pieces=1, share_x=True, staged=True))
             yield Case(1300, 2112, k, Config("large", 128, 128, 2, 2, 1, 8, pieces=2, staged=True), bias=True)
+            yield Case(1300, 2112, k, Config("large", 128, 128, 2, 2, 1, 8, early=True), bias=True)
+            yield Case(2100, 2112, k, Config("large", 128, 256, 2, 2, 2, 8, pieces=2, staged=True, early=True))
     else:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
@@ -263,7 +283,7 @@ def short(config: Config) -> str:
     c = config
     turns = f"a{c.alternate}" if c.alternate else ""
     turns += f"p{c.pieces}" if c.pieces else ""
-    turns += "r" * c.staged
+    turns += "r" * c.staged + "e" * c.early
     return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}{'x' * c.share_x}{turns}"
 
 

@@ -40,6 +40,23 @@ SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers
         ),
         *((given | {"share_x": True}, "share_x expected the kernel 'large' in clusters") for given in (LARGE, SMALL)),
         (SMALL | {"staged": True}, "staged expected the kernel 'large'"),
+        *(
+            (
+                given | {"early": True},
+                "early expected the kernel 'large' without turns, in runs that do not overlap and are whole slices, "
+                f"got {got}",
+            )
+            for given, got in (
+                (SMALL, "'small', 8x64 in pieces = 0, alternate = 0"),
+                (LARGE | {"alternate": 3}, "'large', 128x128 in pieces = 0, alternate = 3"),
+                (LARGE | {"pieces": 2}, "'large', 128x128 in pieces = 2, alternate = 0"),
+                (LARGE | {"block_m": 256, "stages": 3}, "'large', 256x128 in pieces = 0, alternate = 0"),
+                (
+                    LARGE | {"block_m": 64, "consumers": 1, "block_n": 224, "pieces": 4},
+                    "'large', 64x224 in pieces = 4, alternate = 0",
+                ),
+            )
+        ),
         (LARGE | {"pieces": 5}, "pieces expected 0 or 1 or 2 or 3 or 4, got 5"),
         *(
             (given, "pieces expected the kernel 'large' without turns, and block_n a multiple of 8 in each piece")

@@ -84,11 +84,26 @@ def wrong(found: torch.Tensor, given: Operands) -> int:
         (masked(integers(0, 0), 16, 72, 144, fp8=True), Config("large", 64, 32, 2, 1, 1, 8), BF16),
         (ragged(integers(0, 3, 300), None, 200, 144, fp8=True), Config("large", 128, 96, 2, 2, 2, staged=True), BF16),
         (masked(integers(70, 1, 130), 136, 136, 272, fp8=True), Config("large", 128, 64, 2, 2, staged=True), BF16),
+        (
+            ragged(integers(0, 3, 300, 300, 440), None, 520, 272, fp8=True),
+            Config("large", 128, 256, 2, 2, 1, 8, 0, 2, early=True), BF16,
+        ),
+        (
+            ragged(integers(0, 128, 384), integers(100, 130), 392, 144, fp8=True),
+            Config("large", 128, 192, 3, 2, 2, 8, share_x=True, early=True), F32,
+        ),
+        (
+            masked(integers(70, 0, 1, 130), 136, 264, 400, fp8=True),
+            Config("large", 128, 256, 3, 2, 1, 8, 0, 2, staged=True, early=True), BF16,
+        ),
+        (masked(integers(0, 0), 16, 72, 144, fp8=True), Config("large", 64, 32, 2, 1, 1, 8, early=True), BF16),
     ],
     ids=[
         "ragged", "ragged, padding, two blocks share w", "ragged codes", "ragged codes, two blocks share w", "masked",
         "masked codes", "ragged codes, two blocks share x", "masked codes, four blocks share x", "no rows at all",
         "whole results of ragged codes", "whole results of masked codes",
+        "early, ragged codes", "early, ragged codes, padding, two blocks share x", "early, masked codes",
+        "early, no rows at all",
     ],
 )  # fmt: skip
 def test_each_group_is_multiplied_by_its_own_weight(given, config, out, tmp_path) -> None:
@@ -221,9 +236,9 @@ def test_the_rows_of_groups_may_lie_across_k(given, config, poisoned, w_across, 
     ids=["rows of the group before are stored", "the last rows are not", "a copy begins anywhere", "no matrices"],
 )
 def test_a_kernel_whose_x_lies_across_k_and_is_broken_fails(given, edit, tmp_path, monkeypatch) -> None:
-    whole = {file: source.read(file) for file in ("large.cuh", "layouts.cuh")}
-    assert edit[0] in whole["large.cuh"]
-    broken = whole | {"large.cuh": whole["large.cuh"].replace(*edit)}
+    whole = {file: source.read(file) for file in ("tiles.cuh", "large.cuh", "layouts.cuh")}
+    assert edit[0] in whole["tiles.cuh"]
+    broken = whole | {"tiles.cuh": whole["tiles.cuh"].replace(*edit)}
     monkeypatch.setattr(source, "read", broken.__getitem__)
     turned, config = replace(given, x=turned_x(given.x, 0)), Config("large", 64, 64, 2, 1)
     product = turned.product(BF16)

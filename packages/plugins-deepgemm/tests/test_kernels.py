@@ -1,6 +1,5 @@
 """The kernels' own text, run on the CPU with the instructions played; broken ones must fail."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,6 +95,34 @@ def test_a_kernel_computes_its_product(given, config, out, tmp_path) -> None:
         assert wrong(run(program, product, config, given, seed), given) == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "config", "out"),
+    [
+        (operands(300, 520, 656, fp8=True, bias=True), Config("large", 128, 256, 2, 2, 1, 8, 0, 2, early=True), BF16),
+        (operands(300, 520, 528, fp8=True), Config("large", 128, 256, 3, 2, 1, 1, 0, 2, False, True, True), BF16),
+        (operands(520, 264, 272, fp8=True), Config("large", 256, 128, 2, 2, 1, 8, 0, 1, early=True), BF16),
+        (operands(520, 392, 400, fp8=True), Config("large", 256, 128, 3, 2, 2, 8, 0, 1, True, True, True), BF16),
+        (operands(300, 392, 272, fp8=True, by_columns=True), Config("large", 128, 192, 2, 2, 2, 8, early=True), F32),
+        (operands(300, 392, 144, fp8=True), Config("large", 128, 192, 4, 2, 1, 8, staged=True, early=True), BF16),
+        (operands(300, 392, 112, fp8=True), Config("large", 128, 160, 3, 2, 1, 8, early=True), BF16),
+        (operands(200, 328, 912, fp8=True), Config("large", 64, 96, 2, 1, 4, 8, share_x=True, early=True), BF16),
+        (operands(70, 264, 272, fp8=True, bias=True), Config("large", 64, 256, 4, 1, 1, 8, 0, 2, early=True), F32),
+        (operands(1, 72, 128, fp8=True), Config("large", 128, 64, 7, 2, 1, 8, early=True), BF16),
+        (operands(130, 72, 272, fp8=True), Config("large", 128, 32, 3, 2, 1, 8, early=True), BF16),
+    ],
+    ids=[
+        "halves of columns, k longer than the ring", "whole results", "halves of rows",
+        "whole results, two blocks share x", "float32, two blocks share w", "whole results, one run",
+        "one block of k", "four blocks share x", "one consumer", "one tile", "fewer slices than places",
+    ],
+)  # fmt: skip
+def test_products_of_the_next_tile_begin_before_results_are_written(given, config, out, tmp_path) -> None:
+    product = given.product(out)
+    program = build(product, config, given, tmp_path)
+    for units, seed in ((4, 0), (4, 1), (16, 0)):  # tiles after each other, and fewer than multiprocessors
+        assert wrong(run(program, product, config, given, seed, units), given) == 0
+
+
 def across(matrix: torch.Tensor, spare: int) -> torch.Tensor:
     """The same matrix, its rows next to each other, with NaN between its columns."""
     rows, columns = matrix.shape
@@ -142,39 +169,60 @@ def outcomes(program: Path, given: Operands, config: Config) -> list[str]:
     return found
 
 
-def replaced(old: str, new: str) -> Callable[[str], str]:
-    """An edit of a file of the kernels, in its first place."""
-
-    def edit(text: str) -> str:
-        assert old in text
-        return text.replace(old, new, 1)
-
-    return edit
+def edit_kernel(monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str) -> None:
+    """Have kernels made of edited files: the kernel's own, or the one with what all of its kind share."""
+    texts = {name: source.read(name) for name in ("tiles.cuh", file, "layouts.cuh")}
+    edited = file if old in texts[file] else "tiles.cuh"
+    assert old in texts[edited]
+    monkeypatch.setattr(source, "read", (texts | {edited: texts[edited].replace(old, new, 1)}).__getitem__)
 
 
 @pytest.mark.parametrize(
-    ("edit", "reason"),
+    ("old", "new", "reason"),
     [
-        (replaced("barrier_wait(empty + 8 * stage, phase ^ 1)", "(void)0"), "barrier"),
-        (replaced("phase ^ 1", "phase"), "deadlock"),
-        (replaced("products_wait<1>();\n          if", "products_wait<2>();\n          if"), "wrong"),
-        (replaced("          fence_async_shared();\n", ""), "named barrier"),
-        (replaced("slice + swizzled<SLICE_WIDTH>(offset), pairs", "slice + offset, pairs"), "wrong"),
-        (replaced("if (leader) store_wait_all();", ""), "stores"),
-        (replaced("STAGE_BYTES);\n", "STAGE_BYTES - 16);\n"), "deadlock"),
+        ("barrier_wait(empty + 8 * stage, phase ^ 1)", "(void)0", "barrier"),
+        ("phase ^ 1", "phase", "deadlock"),
+        ("products_wait<1>();\n          if", "products_wait<2>();\n          if", "wrong"),
+        ("          fence_async_shared();\n", "", "named barrier"),
+        ("slice + swizzled<SLICE_WIDTH>(offset), pairs", "slice + offset, pairs", "wrong"),
+        ("if (leader) store_wait_all();", "", "stores"),
+        ("STAGE_BYTES);\n", "STAGE_BYTES - 16);\n", "deadlock"),
     ],
     ids=[
         "a stage is filled before it is free", "the wrong phase", "a stage is freed before it is read", "no fence",
         "no swizzle", "stores left behind", "too few bytes announced",
     ],
 )  # fmt: skip
-def test_a_broken_kernel_fails(edit, reason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {file: source.read(file) for file in ("large.cuh", "layouts.cuh")}
-    broken = whole | {"large.cuh": edit(whole["large.cuh"])}
-    monkeypatch.setattr(source, "read", broken.__getitem__)
+def test_a_broken_kernel_fails(old, new, reason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, config = operands(130, 72, 320), Config("large", 128, 64, 2, 2, 1, 8)
-    product = given.product(BF16)
-    program = build(product, config, given, tmp_path)
+    edit_kernel(monkeypatch, "large.cuh", old, new)
+    program = build(given.product(BF16), config, given, tmp_path)
+    assert outcomes(program, given, config).count(reason)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("barrier_wait(empty + 8 * stage, phase ^ 1)", "(void)0", "barrier"),
+        ("      barrier_wait(full + 8 * stage, phase);\n      begin(0);", "      begin(0);", "wrong"),
+        ("          products_wait<0>();\n", "", "products"),
+        ("row = next_row, column = place.column", "row = next_row", "wrong"),
+        ("store_wait_read<PLACES - 1>()", "store_wait_read<PLACES>()", "wrong"),
+        ("        fence_async_shared();\n", "", "named barrier"),
+        ("if (leader) store_wait_all();", "", "stores"),
+        ("release(empty + 8 * stage, lane);", "if (!first) release(empty + 8 * stage, lane);", "deadlock"),
+    ],
+    ids=[
+        "a stage is filled before it is free", "products begin before their bytes have come",
+        "products are used before they are done", "results of another tile",
+        "results are written over those that are not stored", "no fence", "stores left behind",
+        "the first block is not released",
+    ],
+)  # fmt: skip
+def test_a_broken_early_kernel_fails(old, new, reason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, config = operands(130, 264, 320, fp8=True), Config("large", 128, 64, 2, 2, 1, 8, early=True)
+    edit_kernel(monkeypatch, "early.cuh", old, new)
+    program = build(given.product(BF16), config, given, tmp_path)
     assert outcomes(program, given, config).count(reason)
 
 

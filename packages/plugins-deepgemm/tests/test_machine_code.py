@@ -25,10 +25,15 @@ def disassembler() -> Path:
 
 def opcodes(product: Product, config: Config, folder: Path) -> Counter[str]:
     """How often the kernel has each instruction."""
+    return Counter(listing(product, config, folder))
+
+
+def listing(product: Product, config: Config, folder: Path) -> list[str]:
+    """The kernel's instructions in order."""
     cubin = folder / "kernel.cubin"
     cubin.write_bytes(machine_code(source(product, config)).code)
     done = subprocess.run([disassembler(), "-c", cubin], capture_output=True, text=True, check=True)
-    return Counter(OPCODE.findall(done.stdout))
+    return OPCODE.findall(done.stdout)
 
 
 def count(found: Counter[str], begin: str) -> int:
@@ -103,6 +108,36 @@ def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp
     assert count(found, "STSM") == (config.values // 8 if config.kernel == "large" and given.out_bytes == 2 else 0)
     assert count(found, "LDL") == count(found, "STL") == 0
     assert count(found, "HMMA") == 0
+
+
+EARLY = [
+    (Config("large", 128, 256, 4, 2, 1, 8, 0, 2, early=True), "QGMMA.64x128x32.F32.E4M3.E4M3"),
+    (Config("large", 128, 256, 3, 2, 1, 8, 0, 2, False, True, True), "QGMMA.64x128x32.F32.E4M3.E4M3"),
+    (Config("large", 128, 192, 4, 2, 2, 8, staged=True, early=True), "QGMMA.64x192x32.F32.E4M3.E4M3"),
+    (Config("large", 128, 128, 6, 2, 2, 8, share_x=True, early=True), "QGMMA.64x128x32.F32.E4M3.E4M3"),
+]
+TALL = Config("large", 256, 128, 3, 2, 1, 8, 0, 1, False, True, True), "QGMMA.64x128x32.F32.E4M3.E4M3"
+
+
+@pytest.mark.parametrize(
+    ("groups", "config", "matrix"),
+    [("", *TALL), *((groups, *one) for groups in ("", "ragged", "masked") for one in EARLY)],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_early_products_are_waited_for_after_results_are_written(groups, config, matrix, tmp_path) -> None:
+    given = product(FP8, groups=groups)
+    found = opcodes(given, config, tmp_path)
+    blocks = 1 + 4  # a tile's first one, and those of a round of the loop
+    assert found[matrix] == 4 * config.runs * blocks == count(found, "QGMMA")
+    assert count(found, "WARPGROUP.DEPBAR") == count(found, "WARPGROUP.ARRIVE") == config.runs * blocks
+    assert count(found, "STSM") == 2 * config.values // 8  # of the last tile too
+    assert count(found, "UTMALDG") == 2
+    assert count(found, "USETMAXREG") == 2
+    assert count(found, "LDL") == count(found, "STL") == 0
+    order = [one for one in listing(given, config, tmp_path) if one.startswith(("QGMMA", "STSM", "WARPGROUP.DEPBAR"))]
+    first = order.index("STSM.16.M88.4")
+    assert order[first - 1] == matrix  # products are under way
+    assert "WARPGROUP.DEPBAR.LE" in order[first + 1 : first + 1 + config.values // 8]
 
 
 def test_gradients_of_weights_are_multiplied_where_they_lie(tmp_path) -> None:

@@ -1,5 +1,6 @@
 """The cost model: every config is legal, the choice follows the shape, and times are those that were measured."""
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -166,6 +167,21 @@ def test_tuning_also_tries_the_persistent_kernel_for_17_to_32_rows_of_codes() ->
         assert len(found) == len(set(found)) == len({*extra, *taken})
         times = [predict(wanted, config) for config in found[1:]]
         assert times == sorted(times)
+
+
+def test_tuning_alone_tries_early_products_of_codes() -> None:
+    for wanted, more in (
+        (Sizes(4096, 7168, 2048, True), True), (Sizes(32768, 4096, 2048, True, 8), True),
+        (Sizes(4096, 7168, 4096, False), False), (Sizes(4096, 4096, 7168, True, added=True), False),
+        (Sizes(128, 2112, 7168, True), False),
+    ):  # fmt: skip
+        extra = list(untimed(wanted))
+        assert any(config.early for config in extra) == more
+        assert len(set(extra)) == len(extra)
+        assert not any(one.config.early for one in scored(wanted))
+        assert set(extra) <= set(model.tried(wanted))
+        for config in extra:
+            assert replace(config, early=False) in [one.config for one in scored(wanted)]
 
 
 @pytest.mark.parametrize("scaled", [False, True])

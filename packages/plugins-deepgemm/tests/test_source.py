@@ -194,9 +194,22 @@ def test_a_part_is_taken_or_left_out() -> None:
     assert source.with_parts(given, ["TURNED_OPERANDS"]) == "a\nb\nd\n"
     assert source.with_parts(given, ["GROUPS_X_ACROSS"]) == "a\nc\nd\n"
     assert source.with_parts("#ifdef GROUPS\na\n#endif\n", []) == "#ifdef GROUPS\na\n#endif\n"
-    for file in ("large.cuh", "gradients.cuh"):
+    for file in ("tiles.cuh", "large.cuh", "gradients.cuh"):
         for names in ((), source.PARTS):
             assert not any(part in source.with_parts(source.read(file), names) for part in source.PARTS)
+
+
+def test_early_products_are_a_kernel_of_their_own() -> None:
+    config = replace(LARGE, early=True)
+    assert name(FP8, config) == "fp8_float32_576x512_bias_large_128x160_4_2_2_early"
+    assert constants(FP8, config) == constants(FP8, LARGE)
+    assert text(FP8, config) != text(FP8, LARGE)
+    added = Product("float8_e4m3fn", "float32", 576, 512, accumulate=True)
+    for product in (BF16, added, replace(added, groups="ragged")):
+        with pytest.raises(
+            ValueError, match=r"^early expected codes with scales of 128 rows of w, whose product is not"
+        ):
+            constants(product, config)
 
 
 def test_what_is_added_is_a_kernel_of_its_own() -> None:

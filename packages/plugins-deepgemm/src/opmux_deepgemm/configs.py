@@ -40,6 +40,8 @@ class Config:
         share_x: whether the tiles of a cluster of ``large`` lie next to each other, and share rows of x instead.
         staged: whether shared memory has room for the whole results of a tile of ``large``, of 2 bytes each, instead of
             two slices for each consumer. Results of 4 bytes are not staged.
+        early: whether a consumer of ``large`` that scales begins the products of its next tile before it writes the
+            results of the last one, in runs that do not overlap.
 
     Raises:
         ValueError: where there is no such kernel.
@@ -56,6 +58,7 @@ class Config:
     pieces: int = 0
     share_x: bool = False
     staged: bool = False
+    early: bool = False
 
     def __post_init__(self) -> None:
         if self.stages < 2:
@@ -88,6 +91,12 @@ class Config:
             raise ValueError("share_x expected the kernel 'large' in clusters")
         if self.staged and self.kernel == "small":
             raise ValueError("staged expected the kernel 'large'")
+        if self.early and not self.one_by_one:
+            raise ValueError(
+                "early expected the kernel 'large' without turns, in runs that do not overlap and are whole slices, "
+                f"got {self.kernel!r}, {self.block_m}x{self.block_n} in pieces = {self.pieces}, "
+                f"alternate = {self.alternate}"
+            )
         if self.values > MOST_VALUES:
             raise ValueError(f"a thread would hold {self.values} values of the tile, more than {MOST_VALUES}")
         most = max(self.shared_bytes(2), self.shared_bytes(4))
@@ -114,6 +123,13 @@ class Config:
         """Whether a consumer scales one piece while the next is made."""
         even = self.runs == 1 or self.runs % 2 == 0
         return self.pieces > 0 and even and self.values + 2 * self.piece_values <= MOST_VALUES
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a consumer of ``large`` scales one run after the other, each of whole slices of the result."""
+        if self.kernel == "small" or self.alternate or self.overlaps or (self.runs > 1 and not self.pieces):
+            return False
+        return all(2 * self.piece_values * size % self.slice_width(size) == 0 for size in (2, 4))
 
     @property
     def runs(self) -> int:

@@ -78,10 +78,12 @@ def configs(sizes: Sizes) -> Iterator[Config]:
 
 
 def untimed(sizes: Sizes) -> Iterator[Config]:
-    """Further configs that are legal, for tuning alone: the persistent kernel for 17 to 32 rows of codes.
+    """Further configs that are legal, for tuning alone: early ones, and the persistent kernel for few rows of codes.
 
-    No GPU has timed their like, so the model does not take them.
+    The latter is for 17 to 32 rows. No GPU has timed their like, so the model does not take them.
     """
+    if sizes.scaled and not sizes.added:
+        yield from _early(sizes)
     if _takes_small(sizes) and FEWEST_TRIED_ROWS < sizes.m <= FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
 
@@ -129,6 +131,14 @@ def _staged(sizes: Sizes, config: Config) -> Iterator[Config]:
     tiles = -(-sizes.m // config.block_m) * -(-sizes.n // config.block_n)
     if fit >= FEWEST_STAGED and tiles > UNITS:
         yield from _in_clusters(sizes, replace(config, stages=min(fit, config.stages), staged=True))
+
+
+def _early(sizes: Sizes) -> Iterator[Config]:
+    """Configs that begin a tile's products early, where multiprocessors compute one tile after the other."""
+    for config in _large(sizes):
+        tiles = -(-sizes.m // config.block_m) * -(-sizes.n // config.block_n)
+        if config.one_by_one and config.consumers == 2 and config.cluster <= 2 and tiles > UNITS:
+            yield replace(config, early=True)
 
 
 def _in_pieces(config: Config) -> Iterator[Config]:

@@ -109,6 +109,8 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "STAGES": config.stages,
         "CONSUMERS": config.consumers,
     }
+    if config.early and (not product.scaled or product.accumulate):
+        raise ValueError("early expected codes with scales of 128 rows of w, whose product is not added")
     if product.gradient:
         return found | _of_gradient(product, config)
     by_blocks = product.scaled and not product.accumulate
@@ -180,13 +182,18 @@ def _check_across(product: Product, config: Config) -> None:
 
 def body(product: Product, config: Config) -> str:
     """Constants and the kernel, on top of the instructions and the function ``multiply``."""
-    file = "scaled_" * product.scaled + "gradients" if product.gradient else config.kernel
+    if product.gradient:
+        files = ["scaled_" * product.scaled + "gradients"]
+    elif config.kernel == "large":
+        files = ["tiles", "early" if config.early else "large"]
+    else:
+        files = ["small"]
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
     if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
     wanted = bool(product.groups) and product.x_across, bool(product.groups) and product.w_across, product.turned
     names = [name for name, taken in zip(PARTS, wanted, strict=True) if taken]
-    return "\n".join(["", *lines, "", with_parts(read(f"{file}.cuh"), names)])
+    return "\n".join(["", *lines, "", with_parts("\n".join(read(f"{file}.cuh") for file in files), names)])
 
 
 def with_parts(text: str, names: Sequence[str]) -> str:
@@ -231,6 +238,8 @@ def name(product: Product, config: Config) -> str:
         tile += f"_{config.alternate}"
     if config.pieces:
         tile += f"_in_{config.pieces}"
+    if config.early:
+        tile += "_early"
     return f"{kind}_{product.out}_{product.n}x{product.k}{'_bias' * product.bias}{groups}_{tile}"
 
 
