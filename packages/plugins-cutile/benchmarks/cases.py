@@ -310,14 +310,15 @@ def _paged() -> Iterator[Example]:
             for sinks in (False, True) if op.endswith("lse") else (False,):
                 yield Example(
                     op, f"{sizes} {new} of {PAGED_LENGTHS} {dtype} {stored} {options} sinks {sinks}",
-                    lambda d, t=dtype, c=stored, s=sizes, n=new, w=sinks: _paged_of(d, t, c, s, n, w),  # type: ignore[misc]
+                    lambda d, t=dtype, c=stored, s=sizes, n=new, w=sinks: paged_of(d, t, c, s, n, w),  # type: ignore[misc]
                     options | {"max_seqlen_q": max(new), "max_seqlen_k": max(PAGED_LENGTHS)},
                 )  # fmt: skip
 
 
-def _paged_of(
+def paged_of(
     device: str, dtype: torch.dtype, stored: torch.dtype, sizes: tuple[int, ...], new: tuple[int, ...], sinks: bool
 ) -> list[Tensor | None]:
+    """The tensors of an op of paged attention."""
     size, heads, kv_heads, dim, width = sizes
     most = -(-max(PAGED_LENGTHS) // size)
     pages = most * len(new) + 1  # the last one belongs to nobody

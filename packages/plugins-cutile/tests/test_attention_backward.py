@@ -6,7 +6,12 @@ from cubins import compiled, kernels, layout, meta
 
 from opmux.plugin import parse_arch
 from opmux_cutile.attention import backward
-from opmux_cutile.attention.backward_configs import attention_backward_config, attention_backward_space
+from opmux_cutile.attention.backward_configs import (
+    AttentionBackwardConfig,
+    attention_backward_config,
+    attention_backward_space,
+)
+from opmux_cutile.attention.configs import AttentionConfig
 from opmux_cutile.launching import recording
 
 FP32 = torch.float32
@@ -50,15 +55,22 @@ def test_without_keys_gradients_of_queries_are_zero() -> None:
     assert [tuple(t.shape) for t in found[1:]] == [(1, 0, 2, 16), (1, 0, 2, 16), (0,)]
 
 
+def test_tiles_have_a_width_of_some_columns() -> None:
+    tile = AttentionConfig(32, 32, 4)
+    with pytest.raises(ValueError, match=r"^columns expected 0, 16, 32, 64, 128 or 256, got 48$"):
+        AttentionBackwardConfig(tile, tile, tile, columns=48)
+
+
+@pytest.mark.parametrize("name", ["sm_90", "sm_120"])
 @pytest.mark.parametrize("dim", [40, 64, 128, 256])
-def test_the_space_has_the_choice(dim) -> None:
-    features, arch = {"head_dim": dim, "value_dim": dim}, parse_arch("sm_90")
+def test_the_space_has_the_choice(dim, name) -> None:
+    features, arch = {"head_dim": dim, "value_dim": dim}, parse_arch(name)
     found = list(attention_backward_space(arch, features))
     assert found[0] == attention_backward_config(arch, features)
     assert len(set(found)) == len(found) > 3
 
 
-@pytest.mark.parametrize(("arch", "instruction"), [("sm_90", "HGMMA"), ("sm_100", "UTCHMMA")])
+@pytest.mark.parametrize(("arch", "instruction"), [("sm_90", "HGMMA"), ("sm_100", "UTCHMMA"), ("sm_120", "HMMA")])
 @pytest.mark.parametrize("options", [{"causal": True}, {"softcap": 5.0, "window": (9, 9)}], ids=["causal", "capped"])
 @pytest.mark.parametrize("dim", [64, 128, 256])
 def test_gradients_use_the_matrix_units_and_no_local_memory(arch, instruction, options, dim, tmp_path) -> None:

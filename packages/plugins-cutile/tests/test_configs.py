@@ -7,6 +7,7 @@ from opmux_cutile.attention.configs import AttentionConfig, attention_config, at
 from opmux_cutile.attention.gathered.configs import gathered_config as gathered_heads_config
 from opmux_cutile.attention.gathered.configs import gathered_space as gathered_heads_space
 from opmux_cutile.attention.implementations import TILES
+from opmux_cutile.attention.registers.configs import registers_config, registers_space
 from opmux_cutile.gates.configs import GatedConfig, gated_config, gated_space
 from opmux_cutile.norms.configs import (
     LONGEST,
@@ -20,6 +21,10 @@ from opmux_cutile.norms.configs import (
     norm_space,
     tile_columns,
 )
+from opmux_cutile.paged.configs import PagedConfig
+from opmux_cutile.paged.gathered.configs import gathered_codes_config, gathered_codes_space
+from opmux_cutile.paged.gathered.configs import gathered_config as gathered_pages_config
+from opmux_cutile.paged.gathered.configs import gathered_space as gathered_space_of_pages
 from opmux_cutile.products.configs import LinearConfig, linear_config, linear_space
 from opmux_cutile.products.gathered.configs import gathered_config, gathered_space
 from opmux_cutile.quantization.configs import groups_config, groups_space
@@ -90,19 +95,55 @@ def test_wide_heads_get_fewer_queries(dims, config) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_120", "sm_121"])
 def test_one_group_of_warps_where_both_operands_come_from_registers(arch) -> None:
-    for dim, config in ((64, AttentionConfig(128, 128, 8)), (128, AttentionConfig(64, 64, 4))):
+    for dim, config in (
+        (64, AttentionConfig(128, 128, 8)), (128, AttentionConfig(64, 64, 4)), ):  # fmt: skip
         features = {"head_dim": dim, "value_dim": 64}
         assert attention_config(parse_arch(arch), features) == config
         assert config in list(attention_space(parse_arch(arch), features))
 
 
-@pytest.mark.parametrize(("dims", "keys"), [((64, 64), 32), ((32, 128), 64), ((128, 128), 64)])
-def test_narrow_heads_get_fewer_keys_where_threads_copy_them(dims, keys) -> None:
+@pytest.mark.parametrize(("dims", "queries", "keys"), [((64, 64), 64, 32), ((32, 128), 64, 64), ((128, 128), 64, 64)])
+def test_narrow_heads_get_fewer_keys_where_threads_copy_them(dims, queries, keys) -> None:
     features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
     found = gathered_heads_config(parse_arch("sm_80"), features)
-    assert found == AttentionConfig(64, keys, 4)
+    assert found == AttentionConfig(queries, keys, 4)
     tried = list(gathered_heads_space(parse_arch("sm_80"), features))
-    assert tried.count(found) == 1 == len(tried) - 3
+    assert tried.count(found) == 1
+    assert len(set(tried)) == len(tried) > 3
+
+
+def test_codes_of_narrow_heads_have_fewer_keys_of_a_step_where_more_spill() -> None:
+    features = {"head_dim": 64, "value_dim": 64, "page_size": 16}
+    assert gathered_codes_config(parse_arch("sm_89"), features) == PagedConfig(32, 16, 4)
+    assert gathered_codes_config(parse_arch("sm_120"), features) == PagedConfig(32, 32, 4)
+
+
+def test_wide_heads_that_threads_copy_have_two_groups_of_warps() -> None:
+    features = {"head_dim": 192, "value_dim": 128}
+    assert registers_config(parse_arch("sm_120"), features) == AttentionConfig(32, 32, 8)
+    assert next(registers_space(parse_arch("sm_120"), features)) == AttentionConfig(32, 32, 8)
+    for dim in (64, 128):
+        features = {"head_dim": dim, "value_dim": 64}
+        assert registers_config(parse_arch("sm_120"), features) == attention_config(parse_arch("sm_120"), features)
+        assert registers_config(parse_arch("sm_120"), features) in list(registers_space(parse_arch("sm_120"), features))
+
+
+@pytest.mark.parametrize(
+    ("dims", "numbers", "codes"),
+    [((16, 64), (16, 16), (32, 32)), ((64, 64), (64, 32), (32, 32)), ((128, 128), (64, 32), (64, 32)),
+     ((192, 128), (32, 32), (16, 32)), ((16, 128), (64, 32), (64, 32))],
+)  # fmt: skip
+def test_tiles_of_pages_where_both_operands_come_from_registers(dims, numbers, codes) -> None:
+    features = {"head_dim": dims[0], "value_dim": dims[1], "page_size": 16}
+    for choice, space, sizes in (
+        (gathered_pages_config, gathered_space_of_pages, numbers),
+        (gathered_codes_config, gathered_codes_space, codes),
+    ):
+        found = choice(parse_arch("sm_80"), features)
+        assert found == PagedConfig(*sizes, 4)
+        tried = list(space(parse_arch("sm_80"), features))
+        assert tried[0] == found
+        assert len(set(tried)) == len(tried) > 3
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from opmux.plugin import takers
 from opmux_cutile.paged import targets as paged
 from opmux_cutile.prebuilding import kernels_of
 
-FP32 = torch.float32
+BF16, FP32 = torch.bfloat16, torch.float32
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
 
 
@@ -109,9 +109,15 @@ def test_threads_copy_operands_past_the_registers_where_there_is_no_copy_engine(
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (80, 96), (128, 16)], ids=str)
-@pytest.mark.parametrize(("arch", "copy"), [("sm_80", "LDGSTS.E.BYPASS.128"), ("sm_120", "UTMALDG")])
-def test_heads_of_up_to_128_fit_where_both_operands_come_from_registers(arch, copy, dims, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("arch", "copy", "dims"),
+    [
+        *(("sm_80", "LDGSTS.E.BYPASS.128", dims) for dims in ((64, 64), (128, 128), (80, 96), (128, 16))),
+        *(("sm_120", "UTMALDG", dims) for dims in ((64, 64), (128, 128), (80, 96), (128, 16))),
+        *(("sm_120", "LDGSTS.E.BYPASS.128", dims) for dims in ((256, 256), (192, 128))),
+    ],
+)
+def test_heads_fit_where_both_operands_come_from_registers(arch, copy, dims, tmp_path) -> None:
     """Without a mask but the causal one, and with all that a call may ask for."""
     q, k, v, sinks = meta(512, 8, dims[0]), meta(512, 2, dims[0]), meta(512, 2, dims[1]), meta(8)
     starts, bounds = meta(9, dtype=torch.int32), {"max_seqlen_q": 512, "max_seqlen_k": 512}
@@ -128,19 +134,25 @@ def test_heads_of_up_to_128_fit_where_both_operands_come_from_registers(arch, co
 
 
 @pytest.mark.parametrize("tokens", [8, 512], ids=["decode", "prefill"])
-@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (80, 96), (128, 32)], ids=str)
+@pytest.mark.parametrize(
+    ("dims", "stored"),
+    [((64, 64), BF16), ((128, 128), BF16), ((80, 96), BF16), ((128, 32), BF16), ((16, 16), BF16), ((256, 256), BF16),
+     ((64, 64), torch.int8), ((128, 128), torch.int8)],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
-def test_pages_of_heads_of_up_to_128_fit_where_both_operands_come_from_registers(arch, dims, tokens, tmp_path) -> None:
+def test_pages_fit_where_both_operands_come_from_registers(arch, dims, stored, tokens, tmp_path) -> None:
     """Without a mask but the causal one, and with all that a call may ask for."""
     q, sinks, table = meta(tokens, 8, dims[0]), meta(8), meta(8, 64, dtype=torch.int32)
-    caches = [meta(512, 16, 2, dim) for dim in dims]
+    caches = [meta(512, 16, 2, dim, dtype=stored) for dim in dims]
     starts, lengths = meta(9, dtype=torch.int32), meta(8, dtype=torch.int32)
+    scale = None if stored == BF16 else meta(2, dtype=FP32)
     bounds = {"max_seqlen_q": tokens // 8, "max_seqlen_k": 1024}
     given = (q, *caches, starts, lengths, table)
     for wanted in (
         kernel("paged_attention", *given, None, None, None, None, arch=arch, **bounds),
         kernel(
-            "paged_attention_lse", *given, sinks, None, None, None, arch=arch, **bounds, window=(128, 0), softcap=30.0
+            "paged_attention_lse", *given, sinks, None, scale, scale, arch=arch, **bounds, window=(128, 0), softcap=30.0
         ),
     ):
         found = compiled(wanted, arch, tmp_path)

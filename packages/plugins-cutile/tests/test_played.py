@@ -10,11 +10,13 @@ from played.launches import on
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from cases import Example, checked, heads_of
+from cases import PAGED_LENGTHS, Example, checked, heads_of, paged_of
+from gradient_cases import checked as gradient_cases
 from on_gpu import difference, outputs
 
 import opmux
 from opmux.plugin import takers
+from opmux_cutile.attention.gathered.configs import WIDEST
 from opmux_cutile.paged import targets as paged
 from opmux_cutile.paged.targets import splits_of
 from opmux_cutile.scaled.configs import TURNED
@@ -65,23 +67,47 @@ def test_gradients_of_products_are_right_where_threads_copy_operands(place: int)
 @pytest.mark.parametrize(
     ("sizes", "options", "sinks"),
     [((70, 75, 2, 1, 40, 24), {"causal": True, "window": (33, 0), "softcap": 20.0}, torch.float32),
-     ((30, 45, 2, 2, 8, 72), {}, None)],
-    ids=["all", "none"],
+     ((30, 45, 2, 2, 8, 72), {}, None), ((37, 45, 2, 1, 192, 256), {"causal": True}, None)],
+    ids=["all", "none", "wide"],
 )  # fmt: skip
-def test_heads_are_right_where_threads_copy_them(op: str, sizes, options, sinks) -> None:
+@pytest.mark.parametrize(("arch", "name"), [("sm_80", "gathered"), ("sm_120", "registers")])
+def test_heads_are_right_where_both_operands_come_from_registers(op: str, sizes, options, sinks, arch, name) -> None:
     lengths = {"max_seqlen_q": sizes[0], "max_seqlen_k": sizes[1]} if "varlen" in op else {}
+    if arch == "sm_80" and max(sizes[4:]) > WIDEST:
+        sizes = (*sizes[:4], WIDEST, WIDEST)
     example = Example(op, str(sizes), lambda d: heads_of(d, op, torch.bfloat16, sizes, sinks), options | lengths)
-    compare(example, "sm_80", "cutile:gathered")
+    compare(example, arch, f"cutile:{name}")
 
 
+OF_HEADS = [e for e in gradient_cases() if e.op.startswith("attention")]
+
+
+@pytest.mark.parametrize("place", range(0, len(OF_HEADS), 3))
+def test_gradients_of_heads_are_right_where_both_operands_come_from_registers(place: int) -> None:
+    compare(OF_HEADS[place], "sm_120", "cutile:registers")
+
+
+@pytest.mark.parametrize("name", ["gathered", "gathered_codes"])
 @pytest.mark.parametrize("op", ["paged_attention", "paged_attention_lse"])
-def test_pages_are_right_where_both_operands_come_from_registers(op: str) -> None:
-    played = [example for example in CALLS[op] if takers(getattr(opmux, op), *example.make("meta"), arch="sm_80",
-                                                         backend="cutile:gathered", **example.options)]  # fmt: skip
-    few = [example for example in played if example.options["max_seqlen_q"] <= 3]
+def test_pages_are_right_where_both_operands_come_from_registers(op: str, name: str) -> None:
+    played = [example for example in CALLS[op] if takers(getattr(opmux, op), *example.make("meta"), arch="sm_120",
+                                                         backend=f"cutile:{name}", **example.options)]  # fmt: skip
+    few = [example for example in played if example.options["max_seqlen_q"] <= 5]
     assert len(few) > 2
     for example in few:
-        compare(example, "sm_80", "cutile:gathered")
+        compare(example, "sm_120", f"cutile:{name}")
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("dims", [(16, 16), (192, 256)], ids=str)
+def test_pages_of_narrow_and_wide_heads_are_right_where_both_operands_come_from_registers(dims, stored) -> None:
+    new = (1, 7, 1)
+    example = Example(
+        "paged_attention_lse", f"{dims} {stored}",
+        lambda d: paged_of(d, torch.bfloat16, stored, (16, 4, 2, *dims), new, True),
+        {"window": (40, 0), "max_seqlen_q": max(new), "max_seqlen_k": max(PAGED_LENGTHS)},
+    )  # fmt: skip
+    compare(example, "sm_80", "cutile:gathered" if stored == torch.bfloat16 else "cutile:gathered_codes")
 
 
 def test_keys_of_paged_caches_are_split_where_blocks_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,10 +38,10 @@ def run_on_a_gpu(record: Implementation) -> bool:
 def test_records_for_archs_of_which_no_gpu_has_run_them_are_taken_only_by_name() -> None:
     others = {(r.op, r.name): r.priority for r in opmux_implementations() if not run_on_a_gpu(r)}
     assert set(others.values()) == {Priority.EXPERIMENTAL}
-    assert {name for _, name in others} == {"gathered", "narrow_heads"}
+    assert {name for _, name in others} == {"gathered", "gathered_codes", "registers"}
 
 
-@pytest.mark.parametrize(("arch", "name"), [("sm_80", "gathered"), ("sm_89", "gathered"), ("sm_120", "narrow_heads")])
+@pytest.mark.parametrize(("arch", "name"), [("sm_80", "gathered"), ("sm_89", "gathered"), ("sm_120", "registers")])
 def test_attention_is_left_to_others_on_archs_of_which_no_gpu_has_run_it(arch, name) -> None:
     plan = opmux.explain(opmux.attention, WIDE, WIDE, WIDE, None, arch=arch)
     found = next(candidate for candidate in plan.candidates if candidate.name == f"cutile:{name}")
@@ -120,38 +120,59 @@ def test_threads_copy_the_operands_where_there_is_no_copy_engine(arch) -> None:
     assert {c.name: c.status for c in gradients.candidates}["cutile:gathered"] == "chosen"
 
 
-@pytest.mark.parametrize(("arch", "name"), [("sm_80", "gathered"), ("sm_89", "gathered"), ("sm_120", "narrow_heads")])
-def test_wide_heads_are_refused_where_both_operands_come_from_registers(arch, name) -> None:
-    for dim, status in ((128, "chosen"), (136, "rejected")):
+@pytest.mark.parametrize(
+    ("arch", "name", "widest"),
+    [
+        ("sm_80", "gathered", 128),
+        ("sm_89", "gathered", 128),
+        ("sm_120", "registers", 256),
+    ],
+)
+def test_wide_heads_are_refused_where_both_operands_come_from_registers(arch, name, widest) -> None:
+    for dim, status in ((widest, "chosen"), (widest + 8, "rejected")):
         heads = meta(1, 4, 2, dim)
         plan = opmux.explain(opmux.attention, heads, heads, heads, None, arch=arch, backend=f"cutile:{name}")
         found = next(candidate for candidate in plan.candidates if candidate.name == f"cutile:{name}")
         assert found.status == status
-    assert found.reason == "head_dim = 136 is more than 128"
+    assert found.reason == f"head_dim = {widest + 8} is more than {widest}"
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
-def test_gradients_of_attention_need_matrix_units_that_leave_registers_free(arch) -> None:
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+def test_gradients_of_attention_need_a_copy_engine(arch) -> None:
     lse = meta(1, 2, 4, dtype=FP32)
-    found = judged(opmux.attention_backward, WIDE, WIDE, WIDE, WIDE, WIDE, lse, None, None, arch=arch)
-    assert (found.status, found.reason) == ("rejected", f"archs: sm_90, sm_100, sm_103, this is {arch}")
+    call = (opmux.attention_backward, WIDE, WIDE, WIDE, WIDE, WIDE, lse, None, None)
+    for name, archs in (("cutile", "sm_90, sm_100, sm_103"), ("cutile:registers", "sm_120, sm_121")):
+        plan = opmux.explain(*call, arch=arch, backend=name)
+        found = next(candidate for candidate in plan.candidates if candidate.name == name)
+        assert (found.status, found.reason) == ("rejected", f"archs: {archs}, this is {arch}")
+    plan = opmux.explain(*call, arch="sm_120", backend="cutile:registers")
+    assert {c.name: c.status for c in plan.candidates}["cutile:registers"] == "chosen"
+
+
+def pages_judged(arch: str, dim: int, stored: torch.dtype, name: str):
+    """The candidate of that name, for decoding from caches of a kind."""
+    cache, number = meta(8, 16, 2, dim, dtype=stored), meta(2, dtype=torch.int32)
+    call = meta(2, 4, dim), cache, cache, meta(3, dtype=torch.int32), number, number[:, None], *(None,) * 4
+    plan = opmux.explain(opmux.paged_attention, *call, arch=arch, backend=name, max_seqlen_q=1, max_seqlen_k=16)
+    return next(candidate for candidate in plan.candidates if candidate.name == name)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_120"])
-@pytest.mark.parametrize(
-    ("dim", "stored", "reason"),
-    [(128, torch.bfloat16, None), (136, torch.bfloat16, "head_dim = 136 is more than 128"),
-     (128, torch.int8, "k_cache is int8, takes bfloat16, float16")],
-)  # fmt: skip
-def test_pages_of_numbers_are_read_where_both_operands_come_from_registers(arch, dim, stored, reason) -> None:
-    cache, number = meta(8, 16, 2, dim, dtype=stored), meta(2, dtype=torch.int32)
-    call = meta(2, 4, dim), cache, cache, meta(3, dtype=torch.int32), number, number[:, None], *(None,) * 4
-    plan = opmux.explain(
-        opmux.paged_attention, *call, arch=arch, backend="cutile:gathered", max_seqlen_q=1, max_seqlen_k=16
-    )  # fmt: skip
-    found = next(candidate for candidate in plan.candidates if candidate.name == "cutile:gathered")
-    assert found.status == ("rejected" if reason else "chosen")
-    assert reason in (None, found.reason)
+@pytest.mark.parametrize("dim", [16, 128, 256])
+def test_pages_are_read_where_both_operands_come_from_registers(arch, dim) -> None:
+    assert pages_judged(arch, dim, torch.bfloat16, "cutile:gathered").status == "chosen"
+    assert pages_judged(arch, dim, torch.int8, "cutile:gathered_codes").status == "chosen"
+    found = pages_judged(arch, dim, torch.int8, "cutile:gathered")
+    assert (found.status, found.reason) == ("rejected", "k_cache is int8, takes bfloat16, float16")
+    found = pages_judged(arch, dim, FP8, "cutile:gathered_codes")
+    assert found.status == ("chosen" if arch == "sm_120" else "rejected")
+    assert arch == "sm_120" or found.reason == "k_cache is float8_e4m3fn, which CUDA Tile has from sm_90 on"
+
+
+def test_pages_of_heads_over_256_are_refused() -> None:
+    for name, stored in (("gathered", torch.bfloat16), ("gathered_codes", torch.int8)):
+        found = pages_judged("sm_80", 272, stored, f"cutile:{name}")
+        assert (found.status, found.reason) == ("rejected", "head_dim = 272 is more than 256")
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "gfx942", "cpu"])
@@ -223,9 +244,13 @@ def test_neither_planning_nor_recording_imports_the_compiler() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_codes_of_a_cache_need_an_arch_that_converts_them() -> None:
+def test_float_codes_need_an_arch_for_which_cuda_tile_has_them() -> None:
     new, caches = meta(4, 2, 64), [meta(3, 16, 2, 64, dtype=FP8) for _ in range(2)]
     slots = meta(4, dtype=torch.int64)
-    found = judged(opmux.write_kv_cache, new, new, *caches, slots, arch="sm_80")
-    assert (found.status, found.reason) == ("rejected", "k_cache is float8_e4m3fn, which sm_80 does not convert")
-    assert judged(opmux.write_kv_cache, new, new, *caches, slots, arch="sm_89").status == "chosen"
+    found = judged(opmux.write_kv_cache, new, new, *caches, slots, arch="sm_89")
+    assert (found.status, found.reason) == ("rejected", "k_cache is float8_e4m3fn, which CUDA Tile has from sm_90 on")
+    assert judged(opmux.write_kv_cache, new, new, *caches, slots, arch="sm_90").status == "chosen"
+    for op, tensors in ((opmux.quantize, (meta(4, 256),)), (opmux.rms_norm_quantize, (meta(4, 256), meta(256)))):
+        found = judged(op, *tensors, arch="sm_89", dtype=FP8)
+        assert (found.status, found.reason) == ("rejected", "dtype is float8_e4m3fn, which CUDA Tile has from sm_90 on")
+        assert judged(op, *tensors, arch="sm_89", dtype=torch.int8).status == "chosen"

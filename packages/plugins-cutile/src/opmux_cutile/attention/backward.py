@@ -148,6 +148,7 @@ def _run(
     numbers = scale, cap or 1.0, *bounds, heads // kv_heads
     kind = "ragged" if part.starts else "dense"
     tiles = tile_of(q), tile_of(v)
+    tiles = (max(*tiles, config.columns),) * 2 if config.columns else tiles
     # Where registers are scarce, with wide heads or capped scores, tiles of two widths need local memory, of one none.
     of_both = (max(tiles),) * 2 if config.apart or cap > 0.0 else tiles
     of_keys = config.of_keys_capped if cap > 0.0 else config.of_keys

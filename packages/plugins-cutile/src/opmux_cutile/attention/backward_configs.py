@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from opmux.plugin import Arch
-from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.attention.configs import IN_REGISTERS, AttentionConfig
 from opmux_cutile.tiles import power_of_two
 
 
@@ -23,6 +23,10 @@ class AttentionBackwardConfig:
             loop of its own, without a mask, for blocks of which every query sees every key.
         masked: whether the gradients of keys and values are masked even if every query sees every key: the compiler
             then needs fewer registers.
+        columns: if not 0, tiles of keys and of values are of one width, and at least so wide.
+
+    Raises:
+        ValueError: where ``columns`` is no power of two up to 256.
     """
 
     of_keys: AttentionConfig
@@ -32,11 +36,26 @@ class AttentionBackwardConfig:
     whole_keys: bool = False
     whole_queries: bool = False
     masked: bool = False
+    columns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.columns not in (0, 16, 32, 64, 128, 256):
+            raise ValueError(f"columns expected 0, 16, 32, 64, 128 or 256, got {self.columns}")
+
+
+SMALL = AttentionConfig(32, 32, 4)
+"""The tile where both operands of the matrix units come from registers; larger ones spill, or do with some masks."""
 
 
 def attention_backward_config(arch: Arch, features: Mapping[str, Any]) -> AttentionBackwardConfig:
-    """Two groups of warps with 64 keys or queries each, or one where heads are wide."""
+    """Two groups of warps with 64 keys or queries each, or one where heads are wide.
+
+    Where both operands of the matrix units come from registers, tiles have at least 128 columns: with fewer the
+    compiler reads more steps ahead, and spills.
+    """
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    if arch.name in IN_REGISTERS:
+        return AttentionBackwardConfig(SMALL, SMALL, SMALL, apart=widest > 128, columns=128)
     # Elsewhere than on sm_90, tileiras 13.4.92 needs local memory for three loops of keys, and fails to compile three
     # loops of ragged queries.
     hopper = arch.name == "sm_90"
@@ -55,6 +74,11 @@ def attention_backward_space(arch: Arch, features: Mapping[str, Any]) -> Iterato
     """The choice, and other tiles of each kernel beside the choice for the others."""
     chosen = attention_backward_config(arch, features)
     yield chosen
+    if chosen.columns:
+        for tile in (AttentionConfig(64, 64, 8), AttentionConfig(64, 32, 4)):
+            yield replace(chosen, of_queries=tile)
+            yield replace(chosen, of_keys=tile, of_keys_capped=tile)
+        return
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
     for block_m in (32, 64, 128):
         for block_n in (32, 64, 128):

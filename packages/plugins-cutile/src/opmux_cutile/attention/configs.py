@@ -40,6 +40,10 @@ class AttentionConfig:
         return found | ({"occupancy": self.occupancy} if self.occupancy else {})
 
 
+IN_REGISTERS = ("sm_120", "sm_121")
+"""Archs whose matrix units take both operands from registers, and that have a copy engine."""
+
+
 def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
     """Two blocks with 64 queries each on a Hopper multiprocessor; elsewhere one with two groups of warps of as many.
 
@@ -50,7 +54,7 @@ def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
     if widest > 128:
         return AttentionConfig(128 if arch.name == "sm_90" else 64, 64, 8)
-    if arch.name in ("sm_120", "sm_121") and widest > 64:
+    if arch.name in IN_REGISTERS and widest > 64:
         return AttentionConfig(64, 64, 4)
     return AttentionConfig(64, 128, 4, 2) if arch.name == "sm_90" else AttentionConfig(128, 128, 8)
 

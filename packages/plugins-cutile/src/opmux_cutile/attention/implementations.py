@@ -14,15 +14,14 @@ from opmux.plugin import (
     UnitStride,
 )
 from opmux_cutile.archs import PRIORITY, UNPROVED
+from opmux_cutile.attention.configs import IN_REGISTERS
 from opmux_cutile.bounds import MOST_HALVES, GridAtMost, ResultAtMost
 
 ARCHS = ("sm_90", "sm_100", "sm_103")
-"""That tiles are chosen for. Where the matrix units take both operands from registers, kernels for wide heads spill."""
+"""With matrix units that leave registers free: they take operands from shared memory."""
 FORWARD_ARCHS = (*ARCHS, "sm_110")
-"""Where heads of up to `WIDEST` are taken."""
-REGISTER_ARCHS = ("sm_120", "sm_121")
-"""Where heads of up to `WIDEST_IN_REGISTERS` are taken: there is a copy engine, but wider ones spill."""
-WIDEST, WIDEST_IN_REGISTERS = 256, 128
+WIDEST = 256
+"""Heads."""
 FORWARD = ("attention", "attention_lse", "attention_varlen", "attention_varlen_lse")
 TILES = (("seq_q", 64), ("batch", 1), ("heads", 1))
 """What a block computes on Hopper where heads are not wide: times are predicted by whole ones."""
@@ -31,19 +30,19 @@ TILES = (("seq_q", 64), ("batch", 1), ("heads", 1))
 def forward(
     op: str,
     archs: tuple[str, ...],
-    widest: int,
     module: str = "opmux_cutile.attention",
     config: str = "attention",
+    widest: int = WIDEST,
     **more: Any,
 ) -> Implementation:
-    """A record of a forward op: for some archs, with heads of up to a size.
+    """A record of a forward op for some archs.
 
     Args:
         op: one of `FORWARD`.
         archs: that it is for.
-        widest: the most of head_dim and value_dim.
         module: the package of its targets and configs.
         config: what the names of its config and space begin with.
+        widest: the most of head_dim and value_dim.
         **more: other fields.
     """
     queries = ("tokens_q",) if "varlen" in op else ("batch", "seq_q")
@@ -73,18 +72,19 @@ def forward(
     )
 
 
-def _backward_record(op: str) -> Implementation:
+def _backward_record(op: str, archs: tuple[str, ...], priority: int, name: str = "") -> Implementation:
     given = ("grad_out", "q", "k", "v", "out")
     return Implementation(
         op=op,
         target=f"opmux_cutile.attention.backward:{op}",
-        archs=ARCHS,
-        priority=PRIORITY,
+        name=name,
+        archs=archs,
+        priority=priority,
         when=(
             Dtype("q", "bfloat16", "float16"),
             Dtype("sinks", "bfloat16", "float16", "float32"),
             *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
-            *(AtMost(dim, 256) for dim in ("head_dim", "value_dim")),
+            *(AtMost(dim, WIDEST) for dim in ("head_dim", "value_dim")),
             UnitStride(*given, "sinks"),
             *(Aligned(name) for name in given),
             GridAtMost("heads"),
@@ -100,11 +100,13 @@ def _backward_record(op: str) -> Implementation:
     )
 
 
+BACKWARD = ("attention_backward", "attention_varlen_backward")
 RECORDS = (
+    *(forward(op, FORWARD_ARCHS, priority=PRIORITY, tiles=TILES if "varlen" not in op else ()) for op in FORWARD),
     *(
-        forward(op, FORWARD_ARCHS, WIDEST, priority=PRIORITY, tiles=TILES if "varlen" not in op else ())
+        forward(op, IN_REGISTERS, "opmux_cutile.attention.registers", "registers", name="registers", priority=UNPROVED)
         for op in FORWARD
     ),
-    *(forward(op, REGISTER_ARCHS, WIDEST_IN_REGISTERS, name="narrow_heads", priority=UNPROVED) for op in FORWARD),
-    *map(_backward_record, ("attention_backward", "attention_varlen_backward")),
+    *(_backward_record(op, ARCHS, PRIORITY) for op in BACKWARD),
+    *(_backward_record(op, IN_REGISTERS, UNPROVED, "registers") for op in BACKWARD),
 )

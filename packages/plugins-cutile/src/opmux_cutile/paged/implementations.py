@@ -19,19 +19,17 @@ OPS = ("paged_attention", "paged_attention_lse")
 def record(
     op: str,
     archs: tuple[str, ...],
-    widest: int,
     module: str,
     config: str,
     stored: tuple[Constraint, ...],
     priority: int = PRIORITY,
     **more: Any,
 ) -> Implementation:
-    """A record: for some archs, with heads of up to a size.
+    """A record for some archs.
 
     Args:
         op: one of `OPS`.
         archs: that it is for.
-        widest: the most of head_dim and value_dim.
         module: the package of its targets and configs.
         config: what the names of its config and space begin with.
         stored: what is wanted of the caches besides.
@@ -48,7 +46,7 @@ def record(
             *stored,
             Dtype("sinks", "bfloat16", "float16", "float32"),
             *(MultipleOf(dim, 8) for dim in ("head_dim", "value_dim")),
-            *(AtMost(dim, widest) for dim in ("head_dim", "value_dim")),
+            *(AtMost(dim, WIDEST) for dim in ("head_dim", "value_dim")),
             GridAtMost("kv_heads"),
             ResultAtMost(("tokens", "heads", "value_dim"), MOST),
             *(StridesAtMost(name) for name in ("q", *CACHES)),
@@ -65,4 +63,4 @@ def record(
 
 
 HELD = tuple(Dtype(name, "bfloat16", "float16", *CODES) for name in CACHES)
-RECORDS = tuple(record(op, ARCHS, WIDEST, "opmux_cutile.paged", "paged", HELD) for op in OPS)
+RECORDS = tuple(record(op, ARCHS, "opmux_cutile.paged", "paged", HELD) for op in OPS)

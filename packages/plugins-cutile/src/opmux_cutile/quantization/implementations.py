@@ -1,8 +1,11 @@
 """The records of quantisation."""
 
+from dataclasses import dataclass
+
 from opmux.plugin import (
     AnyOf,
     AtMost,
+    Call,
     Constraint,
     Dtype,
     Exact,
@@ -24,6 +27,20 @@ MOST_ROWS = (1 << 31) - 4
 """Of a matrix: how far apart columns of transposed scales are is a number of 32 bits."""
 
 
+@dataclass(frozen=True)
+class FloatCodesByArch(Constraint):
+    """CUDA Tile has 8-bit floats from sm_90 on: a tensor's, or those that an option names."""
+
+    argument: str
+
+    def check(self, call: Call) -> str | None:
+        given = call.tensors.get(self.argument)
+        dtype = call.options.get(self.argument) if given is None else given.dtype
+        if dtype is None or not dtype.is_floating_point or dtype.itemsize > 1 or call.arch.number >= (9, 0):
+            return None
+        return f"{self.argument} is {str(dtype).removeprefix('torch.')}, which CUDA Tile has from sm_90 on"
+
+
 def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], *wide: Constraint) -> Implementation:
     schema = "norms.configs:NormConfig" if kind == "rows" else "gates.configs:GatedConfig"
     return Implementation(
@@ -34,6 +51,7 @@ def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], *wide: Con
         when=(
             *(Dtype(tensor, *FLOATS) for tensor in tensors),
             Dtype("dtype", *CODES),
+            FloatCodesByArch("dtype"),
             OneOf("block", *BLOCKS),
             *wide,
             AtMost("m", MOST_ROWS),
@@ -56,6 +74,7 @@ QUANTIZE = Implementation(
     when=(
         Dtype("x", *FLOATS),
         Dtype("dtype", *CODES),
+        FloatCodesByArch("dtype"),
         OneOf("block", *BLOCKS, *SQUARES),
         AnyOf(OneOf("block", *BLOCKS[:2], *SQUARES), AtMost("k", PARTS)),
         AnyOf(OneOf("block", *BLOCKS), AtMost("m", 1 << 22)),  # the grid's second dim has up to 65535 blocks

@@ -5,7 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
 from pathlib import Path
 
+from torch import Tensor
+
 from opmux.plugin import registered_ops
+from opmux_cutile.archs import UNPROVED
 from opmux_cutile.launching import TileKernel
 from opmux_cutile.prebuilding import kernels_of, takers_of
 from opmux_cutile.shipping.calls import Call, calls
@@ -14,17 +17,29 @@ from opmux_jit.cache.keys import source_key
 
 ARCHS = ("sm_90", "sm_100", "sm_120")
 """That the wheel has cubins for."""
+MOST_COLUMNS = 128
+"""Of heads, in kernels of records that are taken by their own names alone."""
 
 
-def kernels(arch: str, more: Iterable[Call] = ()) -> dict[str, TileKernel]:
-    """By the key of its source, each kernel that calls of models launch, and more calls, in the heuristics' configs."""
+def kernels(arch: str, more: Iterable[Call] | None = None) -> dict[str, TileKernel]:
+    """By the key of its source, each kernel that calls of models launch and a wheel has, in the heuristics' configs.
+
+    With more calls, of all calls of models and of these.
+    """
     ops = registered_ops()
     found: dict[str, TileKernel] = {}
-    for op, tensors, options in chain(calls(), more):
+    for op, tensors, options in chain(calls(), more or ()):
         for taker in takers_of(ops[op], *tensors, arch=arch, **options):
+            if more is None and taker.implementation.priority == UNPROVED and not _fits_a_wheel(tensors):
+                continue
             for kernel in kernels_of(taker):
                 found.setdefault(source_key(kernel.source(arch)), kernel)
     return found
+
+
+def _fits_a_wheel(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Of records that are taken by their own names alone: neither wide heads nor codes, for which there is no room."""
+    return all(x is None or (x.dtype.itemsize > 1 and x.shape[-1] <= MOST_COLUMNS) for x in tensors[:3])
 
 
 def build(folder: Path, archs: Iterable[str], workers: int) -> Iterator[str]:

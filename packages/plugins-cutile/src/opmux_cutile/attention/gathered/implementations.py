@@ -8,9 +8,9 @@ RECORDS = tuple(
     forward(
         op,
         WITHOUT_COPY_ENGINE,
-        WIDEST,
         "opmux_cutile.attention.gathered",
         "gathered",
+        WIDEST,
         name="gathered",
         priority=UNPROVED,
     )

@@ -1,26 +1,57 @@
 """The tiles of attention over a paged cache where both operands of the matrix units come from registers.
 
-With these, the compiler's code for `sm_80` and `sm_120` spills no registers; with 64 rows and 64 keys in a step that
-for `sm_80` does. Where a call has fewer rows than a tile, `kernel_of_keys` gives a step 64 keys.
+With these, the compiler's code for `sm_80` to `sm_89` and `sm_120` spills no registers; with 64 rows and 64 keys in a
+step that for `sm_80` does. Where a call has fewer rows than a tile, `kernel_of_keys` gives a step up to 64 keys.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opmux.plugin import Arch
+from opmux_cutile.archs import WITHOUT_COPY_ENGINE
 from opmux_cutile.paged.configs import PagedConfig
+from opmux_cutile.tiles import power_of_two
 
-CHOSEN = PagedConfig(64, 32, 4)
+USUAL = PagedConfig(64, 32, 4)
+FEW_ROWS = PagedConfig(32, 32, 4)
+FEW_KEYS = PagedConfig(32, 16, 4)
+NARROW = PagedConfig(16, 16, 4)
+WIDE_CODES = PagedConfig(16, 32, 4)
+TILES = (USUAL, FEW_ROWS, FEW_KEYS, NARROW, WIDE_CODES, PagedConfig(64, 16, 4), PagedConfig(64, 64, 4))
+"""That the tuner tries."""
 
 
 def gathered_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
-    """64 rows and a group of warps; 32 keys in a step, 64 where rows are fewer, as in decoding."""
-    return CHOSEN
+    """64 rows and 32 keys in a step, 64 where rows are fewer, as in decoding; fewer where heads are wide or narrow."""
+    widest, narrowest = (power_of_two(f(features["head_dim"], features["value_dim"])) for f in (max, min))
+    if widest > 128:
+        return FEW_ROWS
+    return NARROW if narrowest < 32 and widest <= 64 else USUAL
+
+
+def gathered_codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
+    """64 rows for heads of 128, 32 for narrower ones, whose codes are read further ahead, 16 for wider ones.
+
+    Narrow ones have 32 keys in a step, in decoding 64, which on `sm_86` to `sm_89` spills: half as many there.
+    """
+    widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    if widest > 128:
+        return WIDE_CODES
+    if widest == 128:
+        return USUAL
+    return FEW_KEYS if arch.name in WITHOUT_COPY_ENGINE[1:] else FEW_ROWS
 
 
 def gathered_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[PagedConfig]:
-    """The choice, fewer rows, and steps of other sizes."""
-    yield CHOSEN
-    yield PagedConfig(16, 32, 4)
-    yield PagedConfig(64, 16, 4)
-    yield PagedConfig(64, 64, 4)
+    """The choice, and other tiles."""
+    yield from _first(gathered_config(arch, features))
+
+
+def gathered_codes_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[PagedConfig]:
+    """The choice, and other tiles."""
+    yield from _first(gathered_codes_config(arch, features))
+
+
+def _first(chosen: PagedConfig) -> Iterator[PagedConfig]:
+    yield chosen
+    yield from (tile for tile in TILES if tile != chosen)
