@@ -92,13 +92,19 @@ def check(case: Case, device: str = "cuda") -> str:
     torch.cuda.synchronize()
     out = out.to(device)
     for group, place in enumerate(given.places):
-        dy, x = given.dy[place].double(), given.x[place].double()
-        wanted, size = before[group].double() + dy.mT @ x, dy.abs().mT @ x.abs()
-        bound = wanted.abs() * 2.0**-22 + size * 2.0**-20 + 1e-6
-        wrong = int(((out[group].double() - wanted).abs() <= bound).logical_not().sum())
-        if wrong:
-            return f"group {group}: {wrong} of {wanted.numel()} wrong"
+        problem = compare(out[group], before[group], given.dy[place], given.x[place])
+        if problem:
+            return f"group {group}: {problem}"
     return "" if torch.equal(out[-1], before[-1]) else "wrote behind the result"
+
+
+def compare(found: Tensor, before: Tensor, dy: Tensor, x: Tensor) -> str:
+    """Compare what was added to for one group with float64; NaN is wrong."""
+    left, right = dy.double(), x.double()
+    wanted, size = before.double() + left.mT @ right, left.abs().mT @ right.abs()
+    bound = wanted.abs() * 2.0**-22 + size * 2.0**-20 + 1e-6
+    wrong = int(((found.double() - wanted).abs() <= bound).logical_not().sum())
+    return f"{wrong} of {wanted.numel()} wrong" if wrong else ""
 
 
 def run_checks(family: str, few: bool = False) -> None:

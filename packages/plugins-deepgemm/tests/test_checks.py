@@ -65,8 +65,16 @@ def multiplied(config, given, y, accumulate=False) -> None:
     for group, place in enumerate(grouped_on_gpu.places(family, rows, spare)):
         scales = None if given.x_scale is None else given.x_scale.flatten(0, -2)[place]
         of_w = None if given.w_scale is None else given.w_scale[group]
-        one = on_gpu.Operands(given.x.view(-1, k)[place], given.w[group], None, scales, of_w)
+        one = on_gpu.Operands(given.x.reshape(-1, k)[place], given.w[group], None, scales, of_w)
         y.view(-1, n)[place] = on_gpu.exact(one)[0].to(y.dtype)
+
+
+def added_gradients(config, dy, x, offsets, sizes, out) -> None:
+    """Adds what the kernels add, on the CPU."""
+    sizes = offsets.diff() if sizes is None else sizes
+    for group, (begin, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=False)):
+        place = slice(begin, begin + size)
+        out[group] += dy[place].double().mT @ x[place].double()
 
 
 @pytest.fixture
@@ -100,11 +108,55 @@ def test_groups_under_a_sanitizer_are_compared(family, on_cpu, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("family", groups_across_on_gpu.FAMILIES)
-def test_groups_of_weights_across_k_are_compared(family, on_cpu, monkeypatch) -> None:
+def test_operands_that_lie_otherwise_are_compared(family, on_cpu, monkeypatch) -> None:
+    monkeypatch.setattr(groups_across_on_gpu, "add_gradients", added_gradients)
     cases = list(groups_across_on_gpu.checked(family, few=True))
     assert [groups_across_on_gpu.check(family, case, "cpu") for case in cases] == [""] * len(cases)
+    monkeypatch.setattr(groups_across_on_gpu, "add_gradients", lambda *_: None)
     monkeypatch.setattr(on_gpu.launching, "multiply", lambda config, given, y: y.zero_())
-    assert all(groups_across_on_gpu.check(family, case, "cpu").startswith("group 0: ") for case in cases)
+    assert all(groups_across_on_gpu.check(family, case, "cpu").endswith(" wrong") for case in cases)
+
+
+@pytest.mark.parametrize("family", groups_across_on_gpu.FAMILIES[:3])
+def test_nan_of_a_group_is_its_own(family, on_cpu, monkeypatch) -> None:
+    """A result that is right but for the group of NaN, or for a neighbour that has its NaN, is wrong."""
+    across = groups_across_on_gpu
+    cases = [case for case in across.checked(family, few=True) if getattr(case, "poisoned", -1) >= 0]
+    assert {case.lie for case in cases} == set(across.FORMS)
+    case, value = cases[0], 0.0
+
+    def edited(y: torch.Tensor) -> None:
+        if family == across.SUMS:
+            y[case.poisoned + (value != 0)] = value
+            return
+        layout = across.along(family)
+        place = across.places(layout, case.rows, case.spare)[case.poisoned + (value != 0)]
+        y.view(-1, case.n)[place.start] = value
+
+    def multiply(config, given, y, accumulate=False) -> None:
+        multiplied(config, given, y)
+        edited(y)
+
+    def add(config, dy, x, offsets, sizes, out) -> None:
+        added_gradients(config, dy, x, offsets, sizes, out)
+        edited(out)
+
+    monkeypatch.setattr(on_gpu.launching, "multiply", multiply)
+    monkeypatch.setattr(across, "add_gradients", add)
+    assert across.check(family, case, "cpu") == f"group {case.poisoned}: not all NaN"
+    value = float("nan")
+    found = across.check(family, case, "cpu")
+    assert found.startswith(f"group {case.poisoned + 1}: ")
+    assert found.endswith(" wrong")
+
+
+def test_every_form_has_groups_that_begin_anywhere() -> None:
+    across = groups_across_on_gpu
+    for family in across.FAMILIES[:3]:
+        lie = {case.lie for case in across.checked(family, few=False) if case.rows == across.ANYWHERE}
+        assert lie == set(across.FORMS)
+    begins = across.places("ragged bf16", across.ANYWHERE, 1)
+    assert {place.start % 8 for place in begins if place.stop > place.start} == set(range(8))
 
 
 def test_operands_across_k_under_a_sanitizer_are_compared(on_cpu, monkeypatch, capsys) -> None:
@@ -134,13 +186,7 @@ def test_added_products_under_a_sanitizer_are_compared(on_cpu, monkeypatch, caps
 
 
 def test_gradients_under_a_sanitizer_are_compared(on_cpu, monkeypatch) -> None:
-    def added(config, dy, x, offsets, sizes, out) -> None:
-        sizes = offsets.diff() if sizes is None else sizes
-        for group, (begin, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=False)):
-            place = slice(begin, begin + size)
-            out[group] += dy[place].double().mT @ x[place].double()
-
-    monkeypatch.setattr(gradients_on_gpu, "add_gradients", added)
+    monkeypatch.setattr(gradients_on_gpu, "add_gradients", added_gradients)
     cases = list(gradients_on_gpu.checked(few=True))
     assert [gradients_on_gpu.check(case, "cpu") for case in cases] == [""] * len(cases)
     monkeypatch.setattr(gradients_on_gpu, "add_gradients", lambda *_: None)
