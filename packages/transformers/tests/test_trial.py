@@ -230,15 +230,19 @@ def test_a_patched_model_in_quantisation_aware_training_observes_as_before() -> 
 
 PLACES = ("model.norm", "model.layers.0", "model.layers.0.mlp", "model.layers.0.mlp.gate_proj", "model.rotary_emb",
           "model.layers.0.self_attn", "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.act_fn")  # fmt: skip
+WHOLE = ("", "model")
+"""Modules whose result is no tensor, as hooks of a backward need one."""
 
 
 def test_no_hook_fires_on_random_data() -> None:
     patched = model()
     seen: list[str] = []
-    for path in PLACES:
+    for path in (*WHOLE, *PLACES):
         module = patched.get_submodule(path)
         module.register_forward_pre_hook(lambda *_: seen.append("before"))
         module.register_forward_hook(lambda *_: seen.append("after"), always_call=True)
+        if path in WHOLE:
+            continue
         module.register_full_backward_pre_hook(lambda *_: seen.append("before the backward"))
         module.register_full_backward_hook(lambda *_: seen.append("after the backward"))
     everywhere = nn.modules.module.register_module_forward_hook(lambda *_: seen.append("everywhere"))
@@ -255,6 +259,23 @@ def test_no_hook_fires_on_random_data() -> None:
     finally:
         everywhere.remove()
         before_all.remove()
+
+
+def test_a_hook_that_removes_itself_is_left_for_the_first_call() -> None:
+    """As of compressed-tensors, whose hook restores the weights."""
+    patched = model()
+    seen: list[str] = []
+
+    def once(*_: object) -> None:
+        seen.append("called")
+        handle.remove()
+
+    handle = patched.register_forward_pre_hook(once)
+    opmux_transformers.patch(patched)
+    assert seen == []
+    logits(patched, ids())
+    logits(patched, ids())
+    assert seen == ["called"]
 
 
 def test_a_hook_that_changes_what_it_sees_still_does() -> None:

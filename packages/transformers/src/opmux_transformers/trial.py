@@ -22,10 +22,11 @@ from torch.nn.modules import module as torch_module
 from opmux_transformers import agreement
 from opmux_transformers.undo import NOT_COPIED
 
-_HOOKS = (
+HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
 )  # fmt: skip
+"""Attributes of a module that hold hooks, which a copy must not share: a hook may remove itself when it is called."""
 _GLOBAL_HOOKS: tuple[Any, ...] = (
     torch_module._global_forward_hooks,
     torch_module._global_forward_pre_hooks,
@@ -167,7 +168,7 @@ def _copy_module(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Module:
     for child in inner:
         own = vars(memo[id(child)])
         for name, value in vars(child).items():
-            if name in _HOOKS:
+            if name in HOOKS:
                 own[name] = type(value)((key, hook) for key, hook in value.items() if _computes_a_weight(hook))
             elif name not in NOT_COPIED:
                 own[name] = _copied(value, memo)
@@ -231,7 +232,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
 def _state(module: nn.Module) -> dict[str, Any]:
     """A snapshot of a module's own tensors and attributes."""
     held = {**module._parameters, **module._buffers}
-    others = {k: v for k, v in vars(module).items() if k not in ("_parameters", "_buffers", "_modules", *_HOOKS)}
+    others = {k: v for k, v in vars(module).items() if k not in ("_parameters", "_buffers", "_modules", *HOOKS)}
     return {name: _kept(value) for name, value in {**others, **held}.items()}
 
 

@@ -8,6 +8,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from opmux_transformers import agreement
 from opmux_transformers.kinds.head_loss import Head, changes
+from opmux_transformers.trial import HOOKS
 
 _BATCH, _SEQ, _WIDTH = 2, 7, 16
 
@@ -71,6 +72,7 @@ def _computed(model: Any, head: nn.Linear, name: str, found: Head | None, count:
     small.weight = nn.Parameter(weight)
     made: Any = object.__new__(type(model))
     vars(made).update(vars(model), _modules=dict(model._modules))
+    vars(made).update((name, type(vars(model)[name])()) for name in HOOKS if name in vars(model))
     vars(made).pop("forward", None)
     layers = next(name for name in (model.base_model_prefix, "model") if name in model._modules)  # Llama 4: model
     setattr(made, layers, _Given(hidden))
