@@ -107,6 +107,11 @@ def test_a_cache_in_8_bits(block: Block, dtype: Any) -> None:
 
 
 @torch.no_grad()
+def test_a_cache_in_8_bits_by_name() -> None:
+    assert nn.PagedCache(1, 1, 16, 1, 8, dtype="int8").data.dtype == torch.int8
+    assert nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").data.dtype == torch.float8_e4m3fn
+
+
 def test_calibrating_fits_the_largest_of_each_head() -> None:
     cache = nn.PagedCache(2, 4, 16, 2, 8, dtype="fp8")
     k, v = torch.ones(3, 2, 8), torch.ones(3, 2, 8)
@@ -155,7 +160,8 @@ def test_values_of_another_size() -> None:
         ),
         (
             lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp4"),  # type: ignore[arg-type]
-            'PagedCache: `dtype` expected a torch.dtype, "fp8" or None, got \'fp4\'; pass torch.int8, or "fp8"',
+            'PagedCache: `dtype` expected a torch.dtype, "fp8", "int8" or None, got \'fp4\'; '
+            'pass the dtype of the model\'s activations, as torch.bfloat16, or "fp8"',
         ),
         (
             lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype=torch.int32),

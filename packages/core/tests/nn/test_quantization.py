@@ -112,6 +112,53 @@ def test_forms_of_a_calibration(calibration: Any) -> None:
     assert report.output_error == nn.quantize_(randomise(Tied()), calibration=IDS).output_error
 
 
+@pytest.mark.parametrize("activations", ["token", "static"])
+def test_a_calibration_that_draws_a_new_batch_each_time_is_refused(activations: str) -> None:
+    model, batches = randomise(Tied()), iter(torch.randint(11, (4, 2, 3)))
+    before = state(model)
+    said = (
+        "quantize_: `calibration` expected a function that calls the model with the same inputs each time, got other "
+        "inputs in a later call; draw the batch before, outside of the function"
+    )
+    with pytest.raises(InvalidArgument) as caught:
+        nn.quantize_(
+            model, activations=activations, weights="channel" if activations == "token" else "tensor",
+            calibration=lambda of: of(next(batches)),
+        )  # fmt: skip
+    assert str(caught.value) == said
+    assert state(model) == before
+    odd = torch.tensor([[1.0, float("nan")]])
+    report = nn.quantize_(torch.nn.Sequential(torch.nn.Linear(2, 2)), calibration=lambda of: of(odd))
+    assert report.output_error is not None, "NaN is equal to NaN here"
+
+
+def test_an_empty_batch_is_refused_and_changes_nothing() -> None:
+    model = randomise(Tied())
+    before = state(model)
+    with pytest.raises(InvalidArgument) as caught:
+        nn.quantize_(model, calibration=IDS[:0])
+    assert str(caught.value) == (
+        f"quantize_: `calibration` expected a call whose result holds numbers, got shape {[0, *IDS.shape[1:], 11]}; "
+        "pass a batch with at least one row"
+    )
+    assert state(model) == before
+
+
+def test_weights_of_other_modules_are_named() -> None:
+    class Experts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = torch.nn.Parameter(torch.zeros(4, 1024, 128))
+            self.down = torch.nn.Parameter(torch.zeros(4, 128, 1024))
+            self.scale = torch.nn.Parameter(torch.zeros(128))
+
+    model = torch.nn.Sequential(torch.nn.Embedding(8, 16), torch.nn.Linear(16, 16), Experts(), torch.nn.Conv1d(4, 4, 1))
+    assert nn.quantize_(model).notes == [
+        "2 weights of Experts (4.0 MiB) stay as they are: only torch's linear layers are converted",
+        "1 weight of Conv1d (0.0 MiB) stays as it is: only torch's linear layers are converted",
+    ]
+
+
 def test_undo_puts_the_very_layers_back() -> None:
     model = randomise(Tied())
     before, result = state(model), model(IDS)

@@ -47,6 +47,20 @@ def test_unpatch_restores_the_model() -> None:
     assert torch.equal(logits(patched, ids()), result)
 
 
+def test_weights_that_are_in_no_linear_are_named() -> None:
+    class Conv1D(nn.Module):  # as GPT-2's
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(256, 1024))
+
+    patched = model()
+    patched.model.extra = Conv1D()
+    notes = opmux_transformers.patch(patched, quantize="fp8").notes
+    assert "1 weight of Conv1D (1.0 MiB) stays as it is: only torch's linear layers are converted" in notes
+    mixture = opmux_transformers.patch(model("mixtral"), quantize="fp8").notes
+    assert [note for note in mixture if "Experts" in note] == [], "experts are quantised as such"
+
+
 def test_what_is_left_and_what_it_takes() -> None:
     patched = model()
     patched.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: None)

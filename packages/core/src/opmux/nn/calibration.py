@@ -51,6 +51,44 @@ def called_with(calibration: Any) -> Callable[[nn.Module], Any]:
     raise invalid("quantize_", "calibration", expected, type(calibration).__name__, remedy)
 
 
+def repeated(run: Callable[[nn.Module], Any]) -> Callable[[nn.Module], Any]:
+    """A calibration that is run several times, with a check that the model gets the same tensors each time.
+
+    Raises:
+        InvalidArgument: In a later run, if it gets others.
+    """
+    runs: list[list[Tensor]] = []
+
+    def again(model: nn.Module) -> Any:
+        given: list[Tensor] = []
+
+        def before(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            given.extend(one.clone() for one in (*arguments, *named.values()) if isinstance(one, Tensor))
+
+        hook = model.register_forward_pre_hook(before, with_kwargs=True)
+        try:
+            result = run(model)
+        finally:
+            hook.remove()
+        runs.append(given)
+        if len(given) != len(runs[0]) or not all(map(_same, given, runs[0])):
+            raise invalid(
+                "quantize_", "calibration", "a function that calls the model with the same inputs each time",
+                "other inputs in a later call", "draw the batch before, outside of the function",
+            )  # fmt: skip
+        del runs[1:]
+        return result
+
+    return again
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal, NaN to NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124  # of NaN
+
+
 def observe(
     model: nn.Module, run: Callable[[nn.Module], Any], twins: Mapping[nn.Module, nn.Module | None]
 ) -> tuple[Tensor, dict[nn.Module, Observed]]:

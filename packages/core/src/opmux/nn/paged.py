@@ -142,8 +142,8 @@ class PagedCache:
         kv_heads: Key and value heads.
         head_dim: The size of a head.
         value_dim: The size of a value head; None means head_dim.
-        dtype: The dtype of the model's activations, ``"fp8"`` (the device's own e4m3: see `opmux.fp8_dtype`), or an
-            8-bit dtype of torch's.
+        dtype: The dtype of the model's activations, ``"fp8"`` (the device's own e4m3: see `opmux.fp8_dtype`),
+            ``"int8"``, or an 8-bit dtype of torch's.
         device: The device of the pages.
 
     Raises:
@@ -165,7 +165,7 @@ class PagedCache:
         head_dim: int,
         *,
         value_dim: int | None = None,
-        dtype: torch.dtype | Literal["fp8"] | None = None,
+        dtype: torch.dtype | Literal["fp8", "int8"] | None = None,
         device: Any = None,
     ) -> None:
         value_dim = head_dim if value_dim is None else value_dim
@@ -176,11 +176,12 @@ class PagedCache:
         if page_size > 1 and page_size % 16:
             raise invalid("PagedCache", "page_size", "1 or a multiple of 16", f"{page_size}", "round it up")
         if isinstance(dtype, str):
-            if dtype != "fp8":
+            if dtype not in ("fp8", "int8"):
                 raise invalid(
-                    "PagedCache", "dtype", 'a torch.dtype, "fp8" or None', repr(dtype), 'pass torch.int8, or "fp8"'
-                )
-            dtype = opmux.fp8_dtype(torch.empty(0, device=device).device)
+                    "PagedCache", "dtype", 'a torch.dtype, "fp8", "int8" or None', repr(dtype),
+                    "pass the dtype of the model's activations, as torch.bfloat16, or \"fp8\"",
+                )  # fmt: skip
+            dtype = torch.int8 if dtype == "int8" else opmux.fp8_dtype(torch.empty(0, device=device).device)
         if dtype is not None and dtype not in _STORED:
             raise invalid(
                 "PagedCache", "dtype", f"one of {', '.join(sorted(map(name_of, _STORED)))}", name_of(dtype),

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import opmux
 from opmux.errors import UnsupportedCall, invalid
-from opmux.nn.calibration import Observed, called_with, observe, relative_error
+from opmux.nn.calibration import Observed, called_with, observe, relative_error, repeated
 from opmux.nn.quantizable import check_blocks, codes_dtype
-from opmux.nn.quantization_choice import DEFAULT_SKIP, Found, judged
+from opmux.nn.quantization_choice import DEFAULT_SKIP, Found, judged, other_weights
 from opmux.nn.quantization_report import CONVERTED, LEFT, QuantizationReport, QuantizedRow
 from opmux.nn.quantized import QuantizedLinear
 from opmux.nn.quantized_product import quantize_rows
@@ -51,7 +51,8 @@ def quantize_(
             "*.down_proj": "too coarse"}``. ``()`` skips nothing.
         calibration: What the model is called with to estimate errors, in evaluation mode and without gradients: a
             tensor, a tuple of positional or a mapping of keyword arguments; or a function that is called with the model
-            and returns a result of it. None estimates nothing.
+            and returns a result of it, two or three times: it calls the model with the same inputs each time. None
+            estimates nothing.
         keep: Whether the report keeps the original layers for its ``undo``; they stay in memory then. Without it and
             without a calibration, each is freed as soon as it is converted, and what is converted stays so if memory
             runs out; else all are put back if anything raises.
@@ -63,8 +64,8 @@ def quantize_(
     Raises:
         InvalidArgument: If the model is no module or a linear layer itself, codes, activations or weights are none of
             those of `QuantizedLinear`, skip holds anything but strings, static activations have no calibration or one
-            that brings a layer nothing or no finite numbers, or a tensor of the model is sharded. The model is
-            unchanged then.
+            that brings a layer nothing or no finite numbers, a calibration gives an empty result or calls the model
+            with other inputs the second time, or a tensor of the model is sharded. The model is unchanged then.
         UnknownBackend: If no implementation of `opmux.quantize` has the backend's name. The model is unchanged then.
     """
     if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
@@ -83,7 +84,7 @@ def quantize_(
     found = judged(model, skip)
     chosen = [one for one in found if one.reason is None]
     report = QuantizationReport(bytes_before=_bytes(model))
-    run = None if calibration is None else called_with(calibration)
+    run = None if calibration is None else repeated(called_with(calibration))
     how: dict[str, Any] = {"codes": codes, "activations": activations, "weights": weights, "backend": backend}
     observed: dict[nn.Module, Observed] = {}
     try:
@@ -92,6 +93,9 @@ def quantize_(
         _convert(chosen, how, scales, free=freed)
         if run is not None:
             result, observed = observe(model, run, {one.linear: one.made for one in chosen})
+            if not result.numel():
+                got, remedy = f"shape {list(result.shape)}", "pass a batch with at least one row"
+                raise invalid("quantize_", "calibration", "a call whose result holds numbers", got, remedy)
             _swap(chosen)
             report.output_error = relative_error(observe(model, run, {})[0], result)
         elif keep:
@@ -101,7 +105,7 @@ def quantize_(
         raise
     report.rows = [_row(one, observed) for one in found]
     report.bytes_after = _bytes(model)
-    report.notes += _unused(skip, found)
+    report.notes += [*other_weights(model), *_unused(skip, found)]
     if keep:
         report._put_back = lambda: _put_back(chosen)
     return report

@@ -3,7 +3,7 @@
 import dis
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -77,6 +77,32 @@ def judged(model: nn.Module, skip: Mapping[str, str] | Sequence[str]) -> list[Fo
         if one.reason is None and other is not None:
             one.reason = f"its weight is shared with {other}, which is not converted"
     return [*found.values()]
+
+
+def other_weights(model: nn.Module, taken: Collection[nn.Module] = ()) -> list[str]:
+    """Notes on matrices of modules that are no linear layers of torch's, as GPT-2's Conv1D or the experts of a mixture.
+
+    Embeddings are looked up in and not multiplied by, so they are not named.
+
+    Args:
+        model: The model.
+        taken: Modules whose weights are quantised in another way.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, QuantizedLinear, nn.Embedding)) or module in taken:
+            continue
+        for parameter in module._parameters.values():
+            if parameter is None or parameter.ndim < 2 or not parameter.is_floating_point():
+                continue
+            if parameter.element_size() > 1:  # others have codes already
+                count, size = found.get(type(module).__name__, (0, 0))
+                found[type(module).__name__] = count + 1, size + parameter.numel() * parameter.element_size()
+    return [
+        f"{count} weight{'s' * (count > 1)} of {name} ({size / 2**20:.1f} MiB) "
+        f"stay{'s' * (count == 1)} as {'they are' if count > 1 else 'it is'}: only torch's linear layers are converted"
+        for name, (count, size) in found.items()
+    ]
 
 
 def reason_to_leave(linear: nn.Linear, paths: Sequence[str], skip: Mapping[str, str]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from opmux.nn.quantizable import codes_dtype, flaw_of
-from opmux.nn.quantization_choice import DEFAULT_SKIP, reason_to_leave
+from opmux.nn.quantization_choice import DEFAULT_SKIP, other_weights, reason_to_leave
 from opmux_transformers import experts
 from opmux_transformers.coded import Kept, MadeCodes, forward_of
 from opmux_transformers.kinds.experts import EXPERTS
@@ -91,6 +91,8 @@ class QuantizeKind(Kind[MadeCodes | MadeExperts]):
         )
         weights = (survey.modules[path]._parameters[name] for path, names in found for name in names)
         held = {id(p): p for p in weights}
+        experts_of = [survey.modules[path] for path, f in survey.found(self).items() if isinstance(f, MadeExperts)]
+        patch.report.notes += other_weights(survey.model, experts_of)
         if size := sum(weight.numel() for weight in held.values() if weight is not None):
             patch.report.notes.append(
                 f"the codes take {size / 2**30:.2f} GiB beside the weights, which stay as they are for unpatch;"
