@@ -133,6 +133,21 @@ def test_the_small_configurations_have_the_sizes_that_are_said() -> None:
         )
 
 
+@pytest.mark.parametrize("name", ["llama4", "gemma3n"])
+def test_a_configuration_of_text_and_images_stands_for_its_text_model(name: str) -> None:
+    config = configs.small_config(name)
+    assert config.model_type == f"{name}_text"
+    assert (config.hidden_size, config.num_hidden_layers) == (SIZES["hidden_size"], SIZES["num_hidden_layers"])
+
+
+def test_an_encoder_that_was_made_no_decoder_fills_masks() -> None:
+    config = configs.small_config("roberta")
+    assert check.fills_masks(config)
+    config.is_decoder = True
+    assert not check.fills_masks(config)
+    assert not check.fills_masks(configs.small_config("llama"))
+
+
 def test_a_model_that_only_fills_masks_generates_no_tokens() -> None:
     done = opmux_cli("models", "check", "modernbert", "--device", "cpu", "--quantize", "fp8", "--json")
     assert done.exit_code == 0, done.stderr

@@ -21,7 +21,7 @@ CACHE = "generate keeps its ordinary cache: "
 NOT_ALL = CACHE + "not all of its attention is opmux's"
 
 FAMILIES: dict[str, dict[str, set[str]]] = {
-    "bert": {"loss": {"its head belongs to a module inside it"}},
+    "bert": {"cache": {CACHE + "the model does not generate"}},
     "bloom": {"attention": {f"{ITS_OWN_CODE}; {ADDS.format('alibi')}"}, "cache": {NOT_ALL}},
     "cohere": {"residual": {PARALLEL}},
     "cohere2": {"residual": {PARALLEL}},

@@ -83,9 +83,13 @@ def build(config: Any, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
 
 
 def fills_masks(config: Any) -> bool:
-    """Whether transformers has a model of a configuration that fills masks, and none that generates text."""
+    """Whether transformers has a model of a configuration that fills masks, and none that generates text.
+
+    Some encoders have a class that generates too (RoBERTa), which is for those that were made a decoder.
+    """
     kind = type(config)
-    return kind in transformers.MODEL_FOR_MASKED_LM_MAPPING and kind not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    generates = kind in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and getattr(config, "is_decoder", True)
+    return kind in transformers.MODEL_FOR_MASKED_LM_MAPPING and not generates
 
 
 def prompts(config: Any, number: int = 0) -> Tensor:

@@ -83,7 +83,7 @@ def canonical(name: str) -> str:
 
 
 def small_config(name: str) -> Any:
-    """The small configuration of a family, or of a configuration in a file.
+    """The small configuration of a family, or of a configuration in a file; of text and images, of its text model.
 
     Args:
         name: a family's name, a model_type of transformers, or the path of a config.json or of a folder with one.
@@ -99,9 +99,9 @@ def small_config(name: str) -> Any:
         return family()
     try:
         if Path(name).exists():
-            return shrunk(transformers.AutoConfig.from_pretrained(name))
+            return shrunk(_of_text(transformers.AutoConfig.from_pretrained(name)))
         if canonical(name) in CONFIG_MAPPING:
-            return shrunk(CONFIG_MAPPING[canonical(name)]())
+            return shrunk(_of_text(CONFIG_MAPPING[canonical(name)]()))
     except Exception as error:  # a configuration of transformers may raise anything
         raise InvalidArgument(
             f"opmux models: `name` expected a configuration that can be read and made small, got {name!r}:"
@@ -111,6 +111,12 @@ def small_config(name: str) -> Any:
         f"opmux models: `name` expected a family, a model_type of transformers or a config.json, got {name!r};"
         f" tested are {', '.join(FAMILIES)}"
     )
+
+
+def _of_text(config: Any) -> Any:
+    """The configuration of the text model that a configuration of text and images holds; else the same one."""
+    inner = getattr(config, "text_config", None)
+    return config if inner is None else inner
 
 
 def first_line(error: Exception) -> str:
