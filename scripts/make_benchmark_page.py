@@ -5,7 +5,8 @@ and attention.md, its linear layers and its attention on shapes that tuning neve
 what opmux chooses on such calls, and ``paged_page`` has paged.md, paged decode with few kv heads, each once a run was
 measured; ``host_page`` has host.md, host times, likewise; ``quantised_page`` has quantised.md, 8-bit codes, groups and
 losses; ``deepgemm_page`` has deepgemm.md, the products for Hopper GPUs, and ``cutile_page`` cutile.md, the CUDA Tile
-backend, likewise; ``models_page`` has models.md, whole Hugging Face models.
+backend, likewise; ``models_page`` has models.md, whole Hugging Face models. ``choice_plot`` and ``strips_plot`` draw the
+pictures of some.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
@@ -19,7 +20,7 @@ from pathlib import Path
 from attention_page import attention_page
 from choice_page import choice_page
 from choice_plot import choice_plot
-from cutile_page import cutile_page
+from cutile_page import cutile_page, cutile_plot
 from deepgemm_page import deepgemm_page
 from host_page import host_page
 from models_page import models_page, models_plot
@@ -27,7 +28,7 @@ from ops_page import ops_page, ops_pictures
 from page_parts import NO_REASON
 from paged_page import paged_page
 from products_page import products_page
-from quantised_page import quantised_page
+from quantised_page import quantised_page, quantised_plot
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 
@@ -37,6 +38,7 @@ MADE = {
     "products.md": products_page,
     "attention.md": attention_page,
     "quantised.md": quantised_page,
+    "quantised.svg": quantised_plot,
     "models.md": models_page,
     "models.svg": models_plot,
 }
@@ -47,7 +49,7 @@ if (FOLDER / "data" / "choice.json").exists():
 if (FOLDER / "data" / "deepgemm.json").exists():
     MADE |= {"deepgemm.md": deepgemm_page}
 if (FOLDER / "data" / "cutile.json").exists():
-    MADE |= {"cutile.md": cutile_page}
+    MADE |= {"cutile.md": cutile_page, "cutile.svg": cutile_plot}
 if (FOLDER / "data" / "paged.json").exists():
     MADE |= {"paged.md": paged_page}
 if (FOLDER / "data" / "host_times.json").exists():
