@@ -5,8 +5,8 @@ and attention.md, its linear layers and its attention on shapes that tuning neve
 what opmux chooses on such calls, and ``paged_page`` has paged.md, paged decode with few kv heads, each once a run was
 measured; ``host_page`` has host.md, host times, likewise; ``quantised_page`` has quantised.md, 8-bit codes, groups and
 losses; ``deepgemm_page`` has deepgemm.md, the products for Hopper GPUs, and ``cutile_page`` cutile.md, the CUDA Tile
-backend, likewise; ``models_page`` has models.md, whole Hugging Face models. ``choice_plot`` and ``strips_plot`` draw the
-pictures of some.
+backend, likewise; ``models_page`` has models.md, whole Hugging Face models. ``choice_plot`` and ``strips_plot`` draw
+pictures.
 
 `python scripts/make_benchmark_page.py` writes the pages; with `--check` it writes nothing and exits 1 where a page is
 not what it would write. Both exit 1 where a miss has no reason. The pictures are the same text each time under the
