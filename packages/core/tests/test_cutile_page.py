@@ -42,6 +42,7 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         text: str = cutile_page.cutile_page(tmp_path)
         return text
 
+    made.plot = lambda: cutile_page.cutile_plot(tmp_path)  # type: ignore[attr-defined]
     yield made
     sys.modules.pop("cutile_page", None)
 
@@ -56,6 +57,21 @@ def test_speeds_are_shares_of_their_peers(page: Any) -> None:
     assert "- norms, gates and their gradients, of a copy, the least: 0.95, wanted 0.92" in text
     assert "- large linear layers, of cuBLASLt, the least: 0.80, **missed** 0.97: reason not found yet" in text
     assert "- quantisation, of a copy: not measured" in text
+
+
+def test_the_picture_has_a_row_for_each_peer(page: Any) -> None:
+    page(
+        line("memory", "rms_norm", "a", 4e8, cutile=100.0, copy=95.0),
+        line("attention", "attention", "b", 1e12, cutile=1250.0, cudnn=1000.0, tilegym=2600.0),
+    )
+    drawn = page.plot()
+    for kind in (
+        "calls that move data: over a copy  (1)",
+        "attention: over cuDNN  (1)",
+        "attention: over TileGym  (1)",
+    ):
+        assert f">{kind}</text>" in drawn
+    assert "decoding" not in drawn
 
 
 def test_each_kind_of_call_has_its_target(page: Any) -> None:
