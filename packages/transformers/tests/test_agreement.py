@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 from samples import LLAMA, agree, model, reasons
+from torch import nn
 
 import opmux_transformers
+from opmux_transformers import agreement
 
 
 class GainNorm(LLAMA.LlamaRMSNorm):
@@ -101,3 +103,18 @@ def test_a_module_that_clamps_large_values_is_left_alone(path: str, cls) -> None
     (left,) = (row for row in opmux_transformers.patch(patched).left() if row.kind in ("norm", "gate"))
     assert left.module == f"model.{path}"
     assert left.reason.startswith("on random input it differs from the replacement by ")
+
+
+def test_forwards_that_are_made_again_for_each_module_are_one() -> None:
+    def make(module: nn.Module) -> None:
+        def forward(self, x):
+            return nn.Linear.forward(self, x)
+
+        module.forward = forward.__get__(module)
+
+    one, other, closed = (nn.Linear(4, 4) for _ in range(3))
+    make(one)
+    make(other)
+    assert agreement.signature_of(one) == agreement.signature_of(other)
+    closed.forward = (lambda self, x: other(x)).__get__(closed)
+    assert agreement.signature_of(closed) != agreement.signature_of(one)

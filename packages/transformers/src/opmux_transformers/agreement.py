@@ -204,7 +204,9 @@ def signature_of(module: nn.Module) -> tuple[Any, ...]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, types.MethodType):
-            return id(value.__func__)
+            function = value.__func__
+            alone = isinstance(function, types.FunctionType) and not (function.__closure__ or function.__defaults__)
+            return id(function.__code__ if alone else function)  # one may be made again for each module
         return value if isinstance(value, (bool, int, float, str, type(None))) else id(value)
 
     def own(child: nn.Module) -> tuple[Any, ...]:

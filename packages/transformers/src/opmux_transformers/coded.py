@@ -18,8 +18,11 @@ import opmux
 from opmux.nn import Linear, QuantizedLinear, autocast_dtype
 from opmux.nn.quantized_product import StraightThrough, quantize_rows, quantized_product
 from opmux_transformers.carried import carried
+from opmux_transformers.compressed import is_decompressed
 from opmux_transformers.foreign import mark
 
+OWN = "_opmux_own_forward"
+"""Attribute of a linear that another library may take back: the forward that this library gave it."""
 PLACE = "_opmux_place"
 """Attribute of a linear with a part of a joint weight: which of them it is."""
 CODES = "_opmux_codes"
@@ -75,6 +78,22 @@ class Codes:
         """The module's result for rows that are quantised already."""
         weight, weight_scale, bias = self.of_weight(module)
         return quantized_product(q, scale, weight, weight_scale, bias, out_dtype, backend_of(module))
+
+    def of_numbers(self, module: nn.Module, input: Tensor) -> Tensor:
+        """The module's result while its weight holds numbers, and no codes."""
+        return functional.linear(input, tensor_of(module, "weight"), _bias_of(module))
+
+
+@dataclass(frozen=True)
+class CompressedCodes(Codes):
+    """Codes of compressed-tensors, which the library may replace by numbers."""
+
+    def of_numbers(self, module: nn.Module, input: Tensor) -> Tensor:
+        """An ordinary product in a check; what the library computes, once it has decompressed the module."""
+        if not is_decompressed(module):
+            return super().of_numbers(module, input)
+        found: Tensor = module.__dict__[OWN](input)
+        return found
 
 
 class Kept:
@@ -207,7 +226,7 @@ def forward_of(codes: Codes) -> Callable[..., Tensor]:
     def forward(self: nn.Module, input: Tensor) -> Tensor:
         weight, scale, bias = codes.of_weight(self)
         if weight.element_size() > 1:  # in a check, or dequantised since
-            return functional.linear(input, weight, bias)
+            return codes.of_numbers(self, input)
         ready = carried(input)
         if ready is not None and ready.parts is not None:
             part: Tensor = ready.parts[self.__dict__[PLACE]]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from opmux_transformers import agreement
+from opmux_transformers import agreement, compressed
 from opmux_transformers.undo import NOT_COPIED
 
 HOOKS = (
@@ -173,6 +173,8 @@ def _copy_module(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Module:
             elif name not in NOT_COPIED:
                 own[name] = _copied(value, memo)
         own["_compiled_call_impl"] = None
+        if compressed.scheme_of(child) is not None:
+            own["quantization_enabled"] = False  # rounding would turn the last bits into visible differences
         if own.get("gradient_checkpointing"):
             own["gradient_checkpointing"] = False
     made: nn.Module = memo[id(module)]

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
 
-from opmux_transformers import agreement, attention, masks
+from opmux_transformers import agreement, attention, compressed, masks
 from opmux_transformers.foreign import whose_class, whose_forward
 from opmux_transformers.kinds.kind import Kind
 from opmux_transformers.kinds.rope import ROPE, rotating_function
@@ -40,6 +40,8 @@ RECORDING = "opmux_recording"
 _UNREGISTERED = "it mixes tokens in its own code, not through transformers' attention registry"
 
 _TORCHS = "it calls torch's scaled_dot_product_attention by name, which cannot be replaced for one model alone"
+
+_ROUNDED = "compressed-tensors rounds its keys and values (kv_cache_scheme), between its projections and its cache"
 
 _BIASES = frozenset({"alibi", "position_bias"})
 """Names of the parameters that take what an attention adds to its scores."""
@@ -109,6 +111,8 @@ class AttentionKind(Kind[Attention]):
 
     def _alone(self, survey: Survey, path: str) -> Attention | str:
         foreign = whose_class(path, survey.modules)
+        if compressed.quantizes_attention(survey.modules[path]):
+            return _ROUNDED
         return foreign or survey.once(("attention", key_of(survey, path)), lambda: _judge(survey, path))
 
     def _cause(self, survey: Survey, config: Any) -> str | None:

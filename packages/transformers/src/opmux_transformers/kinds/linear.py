@@ -4,12 +4,13 @@ A candidate states its numbers of features, and holds 8-bit codes of that shape 
 input is read from what quantisers state: transformers' fine-grained fp8, compressed-tensors, and `opmux.nn`. Then its
 own forward is called with random codes and scales, on input that can be quantised without rounding, so that only what
 it computes matters and not how it rounds. A kernel that transformers would fetch from its hub is replaced by its
-definition in torch for that call: what its forward hands over is what is compared.
+definition in torch for that call: what its forward hands over is what is compared. Linears of compressed-tensors
+compute nothing before the library has decompressed them: its own function decompresses the copy that is called.
 """
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 import opmux
 from opmux.nn import QuantizedLinear
 from opmux.nn.quantized_product import WEIGHTS, scale_shape
-from opmux_transformers import agreement
-from opmux_transformers.coded import Codes, forward_of, matrix
+from opmux_transformers import agreement, compressed
+from opmux_transformers.coded import OWN, Codes, CompressedCodes, forward_of, matrix
 from opmux_transformers.finegrained import fp8_linear, with_definition
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.gate import is_linear
@@ -46,8 +47,12 @@ _ROWS = 5
 
 
 def is_quantised(module: nn.Module) -> bool:
-    """Whether a linear stores its weight in anything but floating-point numbers of 16 bits or more."""
-    if not is_linear(module) or type(module) is nn.Linear:
+    """Whether a linear stores its weight in anything but floating-point numbers of 16 bits or more, or has a scheme."""
+    if not is_linear(module):
+        return False
+    if compressed.scheme_of(module) is not None:
+        return True
+    if type(module) is nn.Linear:
         return False
     held = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     return any(not t.is_floating_point() or t.element_size() < 2 for t in held)
@@ -62,7 +67,7 @@ def find_codes(module: Any) -> Codes | str:
     stated = _stated(module)
     if isinstance(stated, str):
         return stated
-    if (foreign := whose_forward(module)) is not None:
+    if not isinstance(stated, CompressedCodes) and (foreign := whose_forward(module)) is not None:
         return foreign
     if agreement.on_meta(module):
         return "it is on the meta device, where nothing can be checked: load the weights first"
@@ -78,6 +83,9 @@ def find_codes(module: Any) -> Codes | str:
 
 def _stated(module: Any) -> Codes | str:
     """What a module says of its codes; or why they are none that opmux multiplies."""
+    compressing = compressed.scheme_of(module) is not None
+    if compressing and (flaw := compressed.flaw_of(module)) is not None:
+        return f"{STAYS}: {flaw}"
     weight = module._parameters.get("weight")
     known = (torch.int8, torch.float8_e4m3fn, torch.float8_e4m3fnuz)
     if weight is None or weight.dtype not in known or weight.shape != (module.out_features, module.in_features):
@@ -96,6 +104,8 @@ def _stated(module: Any) -> Codes | str:
         return f"quantised: its scales {list(held[scale].shape)} are not those of a tensor, channels, or 128x128 blocks"
     if input_scale and held[input_scale].numel() != 1:
         return "quantised: the scale of its input is not a single number"
+    if compressing:
+        return CompressedCodes(scale, input_scale, activations)
     return Codes(scale, input_scale, activations, isinstance(module, QuantizedLinear))
 
 
@@ -123,14 +133,14 @@ def _difference(module: Any, codes: Codes) -> str | None:
     """How a module with random codes differs from its replacement, on input that is quantised without rounding."""
     values = _random_values(module, codes)
     x = _exact_input(module, codes)
-    own = with_definition(type(module).forward, fp8_linear)
+    step = _step(module, codes)
     allowed = _allowed(values["weight"], matrix(values[codes.scale]), x)
     for training in (False, True):
-        found = []
-        for forward in (own, forward_of(codes)):
-            trial = Trial.own(module, **values).where(functools.partial(_give, forward))
+        found = []  # compressed-tensors finds the scales of tokens in three dims, and one scale for all rows in two
+        for prepare, given in ((_own_way(module, codes), x), (functools.partial(_give, forward_of(codes)), x * step)):
+            trial = Trial.own(module, **values).where(prepare)
             trial.shared.training = training
-            found.append(trial(x))
+            found.append(trial(given[None])[0] if isinstance(codes, CompressedCodes) else trial(given))
         far = agreement.distance(found[1], found[0])
         if isinstance(far, str):
             return far
@@ -152,6 +162,19 @@ def _allowed(weight: Tensor, scale: Tensor, x: Tensor) -> Tensor:
     return found
 
 
+def _own_way(module: Any, codes: Codes) -> Callable[[Any], None]:
+    """What has a copy compute as the module does."""
+    if isinstance(codes, CompressedCodes):
+        return compressed.decompress
+    return functools.partial(_give, with_definition(type(module).forward, fp8_linear))
+
+
+def _step(module: Any, codes: Codes) -> float:
+    """The step of its dynamic activations over that of opmux's."""
+    rounds = isinstance(codes, CompressedCodes) and codes.activations != "static"
+    return compressed.INT8_STEP if rounds and module._parameters["weight"].dtype == torch.int8 else 1.0
+
+
 def _give(forward: Any, made: Any) -> None:
     made.forward = forward.__get__(made)
 
@@ -166,9 +189,11 @@ def _random_values(module: Any, codes: Codes) -> dict[str, Tensor]:
     factors = agreement.random(*scale.shape, like=weight, dtype=torch.float32, seed=2).abs() / 64 + 1 / 64
     if scale.dtype == torch.float8_e8m0fnu:
         factors = torch.exp2(factors.log2().round())
-    made[codes.scale] = factors.to(scale.dtype)
+    whole = isinstance(codes, CompressedCodes)  # its numbers have the dtype of its scales: all are float32 in a check
+    made[codes.scale] = factors if whole else factors.to(scale.dtype)
     if codes.input_scale:
-        made[codes.input_scale] = torch.full_like(held[codes.input_scale], 2.0**-5)
+        own = held[codes.input_scale]
+        made[codes.input_scale] = torch.full_like(own, 2.0**-5, dtype=torch.float32 if whole else own.dtype)
     bias = held.get("bias")
     if bias is not None:
         made["bias"] = agreement.random(*bias.shape, like=weight, dtype=torch.float32, seed=3)
@@ -183,6 +208,8 @@ def _exact_input(module: Any, codes: Codes) -> Tensor:
     q, _ = opmux.quantize(numbers, dtype=weight.dtype, block=(1, -1), backend="reference")
     largest = q.float().abs().max()
     q = q.float()
+    if _step(module, codes) != 1:
+        q = q.clamp_min(1 - largest)  # -127.5 steps would be rounded to -128
     q[:, torch.arange(0, k, 128, device=q.device)] = largest
     if codes.activations == "static":
         return q * 2.0**-5
@@ -204,15 +231,56 @@ class LinearKind(Kind[Codes]):
         return (path for path, module in survey.modules.items() if is_quantised(module))
 
     def judge(self, survey: Survey, path: str) -> Codes | str:
-        """Judge one of all linears that differ only in the values of their tensors."""
+        """Judge one of all linears that differ only in the values of their tensors.
+
+        The hook of compressed-tensors decompresses all of a model, so all of its linears are replaced or none is.
+        """
+        alone = self._alone(survey, path)
+        if not isinstance(alone, CompressedCodes):
+            return alone
+        cause = survey.once("cause of linears", lambda: self._cause(survey))
+        return f"{STAYS}: the model's first call decompresses it together with {cause}" if cause else alone
+
+    def _alone(self, survey: Survey, path: str) -> Codes | str:
         module = survey.modules[path]
         return survey.once(("linear", agreement.signature_of(module)), lambda: find_codes(module))
+
+    def _cause(self, survey: Survey) -> str | None:
+        """A compressed module of compressed-tensors that is left, and why; None if there is none."""
+        for path, module in survey.modules.items():
+            scheme = compressed.scheme_of(module)
+            if scheme is None or scheme.weights is None or not compressed.is_compressed(module):
+                continue
+            alone = self._alone(survey, path) if is_linear(module) else f"{STAYS}: it is no linear"
+            if isinstance(alone, str):
+                return f"{path} ({alone.removeprefix(f'{STAYS}: ')})"
+        return None
 
     def replace(self, survey: Survey, patch: Patch) -> None:
         """Give each a forward that calls `opmux.scaled_linear`."""
         for path, codes in survey.found(self).items():
             module = survey.modules[path]
+            if isinstance(codes, CompressedCodes):
+                patch.set(module, OWN, vars(module)["forward"], self.name)
             patch.set(module, "forward", forward_of(codes).__get__(module), self.name)
+        if any(isinstance(codes, CompressedCodes) for codes in survey.found(self).values()):
+            self._suspend_hooks(survey, patch)
+
+    def _suspend_hooks(self, survey: Survey, patch: Patch) -> None:
+        """Keep the library from decompressing the model at its first call."""
+        for module in survey.modules.values():
+            if (taken := compressed.suspend(module)) is not None:
+                patch.set(module, compressed.SUSPENDED, taken, self.name)
+                patch.report.notes.append(
+                    "compressed-tensors would decompress the model at its first call: its hook waits until unpatch"
+                )
+
+    def undo(self, patch: Patch) -> None:
+        """Put back the forwards, and the hooks that were taken."""
+        owners = [change.owner for change in patch.changes if change.name == compressed.SUSPENDED]
+        for owner in owners:
+            vars(owner)[compressed.SUSPENDED].put_back(owner)
+        super().undo(patch)
 
     def op(self, finding: Codes) -> str:
         """The ops, with what shares a scale."""
@@ -228,6 +296,11 @@ class LinearKind(Kind[Codes]):
             others = "its linear layers are called as they are"
             some = "those of its linear layers that are left are called as they are"
             patch.report.notes.append(f"the model is quantised: {some if found else others}")
+        if any(compressed.has_hook(module) for module in survey.modules.values()):
+            patch.report.notes.append(
+                "compressed-tensors decompresses the model at its first call, and wraps all of its modules then: load"
+                " it with CompressedTensorsConfig(dequantize=True) to have the others replaced"
+            )
 
 
 LINEAR = LinearKind()
