@@ -5,7 +5,7 @@ measure_paged.py in packages/plugins-triton/benchmarks wrote; ``grouped_gradient
 alone, for shapes that ``grouped`` lacks. ``choice``, if there, is what measure_choice.py found on drawn products
 (``choice_grouped`` a later run of some groups), and ``paged_fp8_unseen`` what measure_paged.py found with a seed that
 tuning did not use; ``quantised_models`` has the section on models. Table ``quantised`` of ``about.toml`` has the date,
-the commands, and a reason for each target that was missed, by the name of the target.
+the commands, and a reason for each target that was missed, by the name of the target or by what it begins with.
 """
 
 import json
@@ -24,11 +24,15 @@ from opmux.bench.plots.summary import geometric_mean
 _GRADIENTS = ("grouped_linear_backward", "grouped_weight_grad")
 _BLOCKS = {"square": "1x128 with 128x128", "token": "tokens with channels"}
 _WANTED = {"square": 1.0, "token": 0.95}
+_CALLED, _ALONE = "opmux", "opmux triton"
+"""Calls of the op with every backend, and with triton's alone."""
 _PAGED = {"paged_fp8": "", "paged_fp8_unseen": ", a seed that tuning did not use"}
 _FEW = 20
 """Rows of a group up to which a grouped product of codes has a target in bytes."""
 _LOW = 0.92
 """No drawn product is to be slower than the best of torch by more."""
+_ONE_KEY = "one key"
+"""The call with one key in each sequence."""
 _LARGE = 200e6
 """Bytes of keys and values from which paged decode has a target."""
 
@@ -50,17 +54,18 @@ def quantised_plot(folder: Path) -> str:
     rows = data["scaled"]["rows"]
     strips += [
         Strip(
-            f"scaled_linear, {name}: over _scaled_mm",
-            [_over(row["times"], row["chosen"], "_scaled_mm") for row in rows if row["blocks"] == blocks],
-            _WANTED[blocks],
+            f"scaled_linear{who}, {name}: over _scaled_mm",
+            [_over_mm(row, took(row)) for row in rows if row["blocks"] == blocks and took(row)],
+            wanted,
         )
         for blocks, name in _BLOCKS.items()
+        for who, took, wanted in (("", _alone, _WANTED[blocks]), (" as chosen", _chosen, 1.0))
     ]
     grouped = _grouped_rows(data)
-    strips += [
-        Strip(f"{op}: over torch", [_of_groups(row) for row in grouped if row["op"] == op], 1.0)
-        for op in dict.fromkeys(row["op"] for row in grouped)
-    ]
+    for op in dict.fromkeys(row["op"] for row in grouped):
+        some = [row for row in grouped if row["op"] == op]
+        for who, took in (("", _took_triton), (" as chosen", _chosen)):
+            strips.append(Strip(f"{op}{who}: over torch", [_torch(row) / took(row) for row in some if took(row)], 1.0))
     cases = [case for name in _PAGED if name in data for case in data[name]["cases"]]
     large = [_share(case) for case in cases if case["kv_bytes"] >= _LARGE]
     strips.append(Strip("paged decode on fp8 caches from 200 MB: of a copy", large, 0.85))
@@ -108,8 +113,13 @@ def _target(name: str, found: float, wanted: float, about: Mapping[str, Any]) ->
     if found >= wanted:
         yield f"- {name}: {ratio(found, wanted)}, wanted {wanted:.2f}"
     else:
-        reason = about.get("reasons", {}).get(name, NO_REASON)
-        yield f"- {name}: {ratio(found, wanted)}, **missed** {wanted:.2f}: {reason}"
+        yield f"- {name}: {ratio(found, wanted)}, **missed** {wanted:.2f}: {_reason(name, about)}"
+
+
+def _reason(name: str, about: Mapping[str, Any]) -> str:
+    """The reason for a miss: that of the longest known name which its own begins with. So one may be for several."""
+    reasons: Mapping[str, str] = about.get("reasons", {})
+    return reasons.get(max((known for known in reasons if name.startswith(known)), key=len, default=""), NO_REASON)
 
 
 def _quantisation(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
@@ -126,13 +136,56 @@ def _quantisation(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator
     yield from table(head, rows, left=(1,))
 
 
+def _single(name: str, found: float, wanted: float, about: Mapping[str, Any]) -> Iterator[str]:
+    """A line for a listed shape that does not reach the target, as two decimal places say it."""
+    if round(found, 2) < wanted:
+        yield f"- {name}: {ratio(found, wanted)}, below {wanted:.2f}: {_reason(name, about)}"
+
+
+def _compared(
+    name: str, shares: Sequence[float], wanted: float, about: Mapping[str, Any], least: float | None = None
+) -> Iterator[str]:
+    """Lines for the mean of some shares, and for the least if that is bounded; none where there is no share."""
+    if not shares:
+        return
+    yield from _target(f"{name}, geomean of {len(shares)} shapes", geometric_mean(shares), wanted, about)
+    if least is not None:
+        yield from _target(f"{name}, least of {len(shares)} shapes", min(shares), least, about)
+
+
+def _alone(row: Mapping[str, Any]) -> float:
+    """Microseconds of a scaled product by triton alone; in older files by the Gluon kernel."""
+    found: float = row["times"].get(_ALONE, row["times"].get(row["chosen"], 0.0))
+    return found
+
+
+def _chosen(row: Mapping[str, Any]) -> float:
+    """Microseconds of what the core chooses; 0 where that was not measured."""
+    found: float = row["times"].get(_CALLED, 0.0)
+    return found
+
+
+def _over_mm(row: Mapping[str, Any], took: float) -> float:
+    """The time of torch's scaled product over some other one."""
+    found: float = row["times"].get("_scaled_mm", math.nan) / took
+    return found
+
+
 def _scaled(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
-    rows = data["scaled"]["rows"]
+    rows = [row for row in data["scaled"]["rows"] if _alone(row)]
+    both = any(_chosen(row) for row in rows)
     for blocks, name in _BLOCKS.items():
-        found = [_over(row["times"], row["chosen"], "_scaled_mm") for row in rows if row["blocks"] == blocks]
-        shares = [share for share in found if not math.isnan(share)]
-        title = f"scaled_linear, {name}, geomean of {len(shares)} shapes"
-        yield from _target(title, geometric_mean(shares), _WANTED[blocks], about)
+        some = [row for row in rows if row["blocks"] == blocks and "_scaled_mm" in row["times"]]
+        shares = [_over_mm(row, _alone(row)) for row in some]
+        yield from _compared(f"scaled_linear, {name}", shares, _WANTED[blocks], about)
+        shares = [_over_mm(row, _chosen(row)) for row in some if _chosen(row)]
+        yield from _compared(f"chosen: scaled_linear, {name}", shares, 1.0, about, _LOW)
+        for row in some:
+            shape = f"scaled_linear, {name}, m {row['m']}, n {row['n']}, k {row['k']}"
+            if row.get("figure"):
+                yield from _single(shape, _over_mm(row, _alone(row)), _WANTED[blocks], about)
+                if _chosen(row):
+                    yield from _single(f"chosen: {shape}", _over_mm(row, _chosen(row)), 1.0, about)
     yield ""
     head = [
         "`_scaled_mm`'s time over ours",
@@ -142,12 +195,14 @@ def _scaled(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         "TFLOPS",
         "`_scaled_mm` us",
         "portable kernel us",
+        *(["chosen", "chosen us", "`_scaled_mm`'s time over the chosen one's"] if both else []),
     ]
-    yield from details("Every shape", table(head, map(_scaled_row, rows), left=(1, 2)))
+    cells = (_scaled_row(row) + (_choice_cells(row, row["times"].get("_scaled_mm")) if both else []) for row in rows)
+    yield from details("Every shape", table(head, cells, left=(1, 2, 7)))
 
 
 def _scaled_row(row: Mapping[str, Any]) -> list[str]:
-    times, took = row["times"], row["times"][row["chosen"]]
+    times, took = row["times"], _alone(row)
     m, n, k = row["m"], row["n"], row["k"]
     peer = times.get("_scaled_mm")
     share = "refused" if peer is None else ratio(peer / took)
@@ -158,27 +213,52 @@ def _scaled_row(row: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
+def _choice_cells(row: Mapping[str, Any], peer: float | None) -> list[str]:
+    """What the core chose, its time, and the peer's time over it."""
+    took = _chosen(row)
+    if not took:
+        return ["-", "-", "-"]
+    return [f"`{row['ran'][_CALLED]}`", number(took, 4), "refused" if peer is None else ratio(peer / took)]
+
+
 def _grouped(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
     rows = _grouped_rows(data)
+    both = any(_chosen(row) for row in rows)
     for op in dict.fromkeys(row["op"] for row in rows):
-        shares = [_of_groups(row) for row in rows if row["op"] == op]
-        yield from _target(f"{op}, geomean of {len(shares)} shapes", geometric_mean(shares), 1.0, about)
+        some = [row for row in rows if row["op"] == op]
+        yield from _compared(op, [_of_groups(row) for row in some], 1.0, about)
+        shares = [_torch(row) / _chosen(row) for row in some if _chosen(row)]
+        yield from _compared(f"chosen: {op}", shares, 1.0, about, _LOW)
+        for row in some:
+            shape = f"{op}, {_sizes_of_groups(row)}"
+            if row["figure"]:
+                yield from _single(shape, _of_groups(row), 1.0, about)
+                if _chosen(row):
+                    yield from _single(f"chosen: {shape}", _torch(row) / _chosen(row), 1.0, about)
     copy = data["grouped"]["copy_tbps"]
     small = [_terabytes(row) / copy for row in rows if row["figure"] and row["rows"] <= _FEW and _coded(row)]
     if small:
         title = f"8-bit codes in groups of up to {_FEW} rows, least of {len(small)} shapes: over a copy's speed"
         yield from _target(title, min(small), 0.85, about)
     yield ""
-    head = ["torch's time over ours", "op", "groups x rows, n, k", "us", "kernel", "TFLOPS", "portable us", "torch us"]
+    head = [
+        "torch's time over ours", "op", "groups x rows, n, k", "us", "kernel", "TFLOPS", "portable us", "torch us",
+        *(["chosen", "chosen us", "torch's time over the chosen one's"] if both else []),
+    ]  # fmt: skip
     cells = (
         [
-            ratio(_of_groups(row)), f"`{row['op']}`", f"{row['groups']} x {row['rows']}, {row['n']}, {row['k']}",
+            ratio(_of_groups(row)), f"`{row['op']}`", _sizes_of_groups(row),
             number(_ours(row)[1], 4), _ours(row)[0], number(_tflops(row)),
             number(row["times"]["portable chosen"], 4), number(_torch(row), 4),
+            *(_choice_cells(row, _torch(row)) if both else []),
         ]
         for row in rows
     )  # fmt: skip
-    yield from details("Every shape", table(head, cells, left=(1, 2, 4)))
+    yield from details("Every shape", table(head, cells, left=(1, 2, 4, 8)))
+
+
+def _sizes_of_groups(row: Mapping[str, Any]) -> str:
+    return f"{row['groups']} x {row['rows']}, {row['n']}, {row['k']}"
 
 
 def _grouped_rows(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -195,12 +275,22 @@ def _coded(row: Mapping[str, Any]) -> bool:
 
 
 def _ours(row: Mapping[str, Any]) -> tuple[str, float]:
-    """The faster kernel, each in the config that its own function gives, and its time."""
+    """The kernel that triton alone runs, and its time.
+
+    In files without that call it is the faster one, each in the config that its own function gives.
+    """
     names = {"portable chosen": "portable", "hopper chosen": "Gluon"}
-    if row.get("configs", {}).get("hopper chosen", {}).get("config", {}).get("few"):
+    few = row.get("configs", {}).get("hopper chosen", {}).get("config", {}).get("few")
+    if _ALONE in row["times"]:
+        return "portable" if few or row["ran"][_ALONE] != "triton:hopper" else "Gluon", row["times"][_ALONE]
+    if few:
         del names["hopper chosen"]  # it launches the portable kernel
     times = {words: row["times"][name] for name, words in names.items() if name in row["times"]}
     return min(times.items(), key=lambda found: found[1])
+
+
+def _took_triton(row: Mapping[str, Any]) -> float:
+    return _ours(row)[1]
 
 
 def _torch(row: Mapping[str, Any]) -> float:
@@ -280,16 +370,33 @@ def _paged(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         if large:
             title = f"paged decode on fp8 caches from 200 MB, least of {len(large)} shapes{words}"
             yield from _target(title, min(large), 0.85, about)
-    head = ["over a copy's speed", "batch x lengths, heads", "us", "TB/s"]
+        small = [_share(case) for case in data.get(name, {"cases": []})["cases"] if case["kv_bytes"] < _LARGE]
+        if small:
+            title = f"paged decode on fp8 caches below 200 MB, least of {len(small)} shapes{words}"
+            yield from _target(title, min(small), 0.85, about)
     for name in _PAGED:
-        if name in data:
+        cases = data.get(name, {"cases": []})["cases"]
+        if cases:
+            apart = all(_ONE_KEY in case["times_us"] for case in cases)
+            head = ["over a copy's speed", "batch x lengths, heads", "us", "TB/s"]
+            more = [
+                "with one key a sequence, us", "each kernel, us", "over a copy's speed, both without their beginnings"
+            ] * apart  # fmt: skip
             yield ""
-            yield from table(head, map(_paged_row, data[name]["cases"]), left=(1,))
+            cells = (_paged_row(case) + (_beginning(case) if apart else []) for case in cases)
+            yield from table(head + more, cells, left=(1,))
 
 
 def _paged_row(case: Mapping[str, Any]) -> list[str]:
     took = _median(case["times_us"]["triton"])
     return [ratio(_share(case)), case["title"], number(took, 4), number(case["kv_bytes"] / took / 1e6)]
+
+
+def _beginning(case: Mapping[str, Any]) -> list[str]:
+    """What a call takes with next to no keys, its kernels, and its share of a copy's speed beyond such beginnings."""
+    took, copy, begun, small = (_median(case["times_us"][name]) for name in ("triton", "copy", _ONE_KEY, "small copy"))
+    kernels = " + ".join(number(one["us"]) for one in case.get("kernels", [])) or "-"
+    return [number(begun), kernels, ratio((copy - small) / (took - begun))]
 
 
 def _share(case: Mapping[str, Any]) -> float:
@@ -326,10 +433,6 @@ def _models(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         yield from _target(name, found, wanted, about)
     yield ""
     yield from quantised_models.tables(data)
-
-
-def _over(times: Mapping[str, float], ours: str, theirs: str) -> float:
-    return times.get(theirs, math.nan) / times[ours]
 
 
 def _median(times: Sequence[float]) -> float:

@@ -101,6 +101,79 @@ def test_grouped_products_have_the_faster_kernel_and_gradients_the_later_run(pag
     assert section.count("grouped_weight_grad`") == 2
 
 
+def scaled(m: int, *, figure: bool = True, **times: float) -> dict[str, Any]:
+    named = {name.replace("_", " "): took for name, took in times.items()}
+    named = {name.replace("mm", "_scaled_mm"): took for name, took in named.items()}
+    ran = {"opmux": "some:kernel", "opmux triton": "triton"}
+    return {
+        "blocks": "square",
+        "m": m,
+        "n": 1000,
+        "k": 1000,
+        "figure": figure,
+        "chosen": "64x64",
+        "times": named,
+        "ran": ran,
+    }
+
+
+def section_of(text: str, title: str) -> str:
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_scaled_products_have_what_is_chosen_and_what_triton_alone_runs(page: Callable[..., str]) -> None:
+    rows = [
+        scaled(4, opmux=4.0, opmux_triton=5.0, mm=5.0, portable=9.0, **{"64x64": 1.0}),
+        scaled(8, opmux=8.0, opmux_triton=10.0, mm=7.0, portable=10.0, **{"64x64": 1.0}),
+        scaled(2, figure=False, opmux=2.0, opmux_triton=5.0, mm=1.8, portable=9.0, **{"64x64": 1.0}),
+        scaled(1, opmux=2.0, opmux_triton=4.0, portable=9.0, **{"64x64": 1.0}),
+    ]
+    section = section_of(page(scaled={"rows": rows}), "Scaled products")
+    name = "scaled_linear, 1x128 with 128x128"
+    assert f"- {name}, geomean of 3 shapes: 0.63, **missed** 1.00: " in section
+    assert f"- chosen: {name}, geomean of 3 shapes: 0.99, **missed** 1.00: " in section, "1.25, 0.875 and 0.9"
+    assert f"- chosen: {name}, least of 3 shapes: 0.88, **missed** 0.92: " in section
+    assert f"- {name}, m 8, n 1000, k 1000: 0.70, below 1.00: " in section
+    assert f"- chosen: {name}, m 8, n 1000, k 1000: 0.88, below 1.00: " in section
+    assert section.count("below 1.00") == 2, "none for shapes that reach it, or were drawn, or that torch refuses"
+    assert "| 1.00 | 1x128 with 128x128 | 4, 1000, 1000 | 5 | 1.6 | 5 | 9 | `some:kernel` | 4 | 1.25 |" in section
+    assert "| refused | 1x128 with 128x128 | 1, 1000, 1000 | 4 | 0.5 | - | 9 | `some:kernel` | 2 | refused |" in section
+
+
+def test_grouped_products_have_what_is_chosen_beside_what_triton_alone_runs(page: Callable[..., str]) -> None:
+    op = "scaled_masked_grouped_linear"
+    called = grouped(op, 1000, portable_chosen=8.0, hopper_chosen=4.0, torch_rows=6.0, opmux=5.0, opmux_triton=7.5)
+    called["ran"] = {"opmux": "deepgemm", "opmux triton": "triton:hopper"}
+    before = grouped(op, 900, portable_chosen=8.0, hopper_chosen=4.0, torch_rows=6.0)
+    data = {"copy_tbps": 4.0, "rows": [called, before]}
+    section = section_of(page(grouped=data, grouped_gradients={"rows": []}), "Grouped products")
+    assert f"- {op}, geomean of 2 shapes: 1.10, wanted 1.00" in section
+    assert f"- chosen: {op}, geomean of 1 shapes: 1.20, wanted 1.00" in section
+    assert f"- {op}, 2 x 1000, 1000, 1000: 0.80, below 1.00: reason not found yet" in section
+    assert f"| 0.80 | `{op}` | 2 x 1000, 1000, 1000 | 7.5 | Gluon | 533 | 8 | 6 | `deepgemm` | 5 | 1.20 |" in section
+    assert f"| 1.50 | `{op}` | 2 x 900, 1000, 1000 | 4 | Gluon | 900 | 8 | 6 | - | - | - |" in section
+
+
+def test_a_reason_may_be_for_all_names_that_begin_as_its_own(program: ModuleType) -> None:
+    about = {"reasons": {"a product": "of many", "a product, 3 x 5": "of one", "another": "of none"}}
+    assert [*program._single("a product, 3 x 5, of rows", 0.994, 1.0, about)] == [
+        "- a product, 3 x 5, of rows: 0.99, below 1.00: of one"
+    ]
+    assert [*program._single("a product, 3 x 7", 0.9, 1.0, about)] == ["- a product, 3 x 7: 0.90, below 1.00: of many"]
+    assert [*program._single("a product, 3 x 7", 0.996, 1.0, about)] == []
+    (line,) = program._target("a produce", 0.5, 1.0, about)
+    assert line.endswith("reason not found yet")
+
+
+def test_caches_show_what_a_call_takes_before_it_reads_much(page: Callable[..., str]) -> None:
+    medians = {"triton": 30.0, "copy": 16.0, "one key": 20.0, "small copy": 9.0}
+    times = {name: [0.0, took, 99.0] for name, took in medians.items()}
+    case = {"title": "a shape", "kv_bytes": 3e7, "times_us": times, "kernels": [{"us": 14.25}, {"us": 3.0}]}
+    section = section_of(page(paged_fp8={"cases": [case]}), "Paged decode on fp8 caches")
+    assert "- paged decode on fp8 caches below 200 MB, least of 1 shapes: 0.53, **missed** 0.85: " in section
+    assert "| 0.53 | a shape | 30 | 1 | 20 | 14.2 + 3 | 0.70 |" in section
+
+
 def test_the_picture_has_a_row_for_each_kind_of_call(program: ModuleType) -> None:
     drawn = program.quantised_plot(FIGURES)
     kinds = (

@@ -1,7 +1,9 @@
 """Kernel times of grouped products: every config worth trying, and torch's own, on the figures' shapes and seeded ones.
 
 ``python benchmarks/measure_grouped.py --out FILE.json [--limit 300] [--seed 0] [--drawn 6] [--configs 6]`` checks each
-config against float64 on sizes that nothing divides, then times it with a cold cache, interleaved with torch's peers.
+config against float64 on sizes that nothing divides, then times it with a cold cache, interleaved with torch's peers
+and with calls of the op: with every backend that is installed (``OPMUX_PLUGINS``), where the file names the
+implementation that ran, and with ``backend="triton"``.
 Without a GPU it runs the same steps on small shapes under Triton's interpreter: the times then mean nothing.
 """
 
@@ -30,7 +32,9 @@ if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
 import opmux  # noqa: E402
+from opmux.callpath.op import OPS as DEFINED  # noqa: E402
 from opmux.plugin import device_arch, parse_arch  # noqa: E402
+from opmux.plugins import loading  # noqa: E402
 from opmux_triton import families, repeats  # noqa: E402
 
 OPS = {name: getattr(opmux, name) for name in (
@@ -40,6 +44,13 @@ OPS = {name: getattr(opmux, name) for name in (
 DEVICE = "cuda" if GPU else "cpu"
 FLUSH_BYTES = 512 * 2**20 if GPU else 2**10
 FP8 = torch.float8_e4m3fn
+CALLS: dict[str, dict[str, Any]] = {"opmux": {}, "opmux triton": {"backend": "triton"}}
+"""Calls of the op, by name, and what they are given beside a call's tensors and options."""
+CALLERS = 3
+"""Processes that call the op on whole shapes, so that what it launches is compiled: weights take up to 8 GB in each."""
+WRONG = 6e-3
+ROWS = 16384
+"""Rows that are compared at a time: all of them in float32 may be too many."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +140,18 @@ def resolved(path: str) -> Any:
     return getattr(__import__(module, fromlist=[name]), name)
 
 
+def _behind(config: Any, chosen: Any, rows: int) -> tuple[int, int, int]:
+    """How far behind others a config is tried."""
+    height, width = (getattr(config, name, 1) for name in ("block_m", "block_n"))
+    changed = sum(value != asdict(chosen).get(name) for name, value in asdict(config).items())
+    return -(-rows // height) * height, -height * width, changed
+
+
 def contenders(op: str, shape: Shape, most: int) -> Iterator[tuple[str, Any, Any]]:
-    """(name, target, config): the heuristic of each implementation first, then others of its space."""
+    """(name, target, config): the heuristic of each implementation first, then others of its space.
+
+    Of these, tiles come first that compute few rows in vain, then large ones, then those most like the heuristic's.
+    """
     arch = device_arch("cuda", 0) if GPU else parse_arch("cpu")
     features = features_of(op, shape)
     for record in families.records():
@@ -141,6 +162,7 @@ def contenders(op: str, shape: Shape, most: int) -> Iterator[tuple[str, Any, Any
         chosen = resolved(str(record.config))(arch, features)
         others = [c for c in resolved(str(record.space))(arch, features) if c != chosen]
         random.Random(str(shape)).shuffle(others)
+        others.sort(key=lambda config: _behind(config, chosen, shape.rows))
         for number, config in enumerate([chosen, *others[:most]]):
             yield f"{record.name or 'portable'} {'chosen' if number == 0 else number}", target, config
 
@@ -191,18 +213,50 @@ def wrong(op: str, target: Any, config: Any, shape: Shape) -> str:
                 expected, found = ([torch.cat([r[0][g, :c] for g, c in enumerate(counts)])] for r in (expected, found))
             for right, got in zip(expected, found, strict=True):
                 error = float((got.double() - right.double()).norm() / right.double().norm())
-                if not error < 6e-3:
+                if not error < WRONG:
                     return f"differs by {error:.3g} at {asdict(one)}"
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return ""
 
 
+def results(op: str, shape: Shape, tensors: tuple[Any, ...], call: Callable[[], Any]) -> list[torch.Tensor]:
+    """What a call computes, of the rows that groups have."""
+    if op == "grouped_weight_grad":
+        tensors[0].zero_()
+        call()
+        return [tensors[0].clone()]
+    found = call()
+    every = [found] if isinstance(found, torch.Tensor) else [*found]
+    return [result[:, : shape.rows] for result in every] if shape.room else every
+
+
+def called(op: str, shape: Shape) -> str:
+    """Call the op, so that what it launches is compiled; returns what went wrong."""
+    try:
+        tensors, options = arguments(op, shape, even=True)
+        for more in CALLS.values():
+            OPS[op](*tensors, **options, **more)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finally:
+        tensors = ()
+        torch.cuda.empty_cache()
+    return ""
+
+
 def checked(todo: list[tuple[str, Shape]], most: int, seconds: float) -> dict[tuple[str, Shape, str], str]:
-    """What is wrong with each config, found by several processes, which leave what they compiled to this one."""
+    """What is wrong with each config, and with calls of the op, by its own name.
+
+    Several processes find it, which leave what they compiled to this one.
+    """
     found: dict[tuple[str, Shape, str], str] = {}
-    pool = ProcessPoolExecutor(min(14, os.cpu_count() or 2), mp_context=multiprocessing.get_context("spawn"))
-    running = {
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(14, os.cpu_count() or 2), mp_context=context)
+    few = ProcessPoolExecutor(CALLERS, mp_context=context)
+    running = {few.submit(called, op, shape): (op, shape, next(iter(CALLS))) for op, shape in todo}
+    running |= {
         pool.submit(wrong, op, target, config, shape): (op, shape, name)
         for op, shape in todo
         for name, target, config in contenders(op, shape, most if shape.figure else 0)
@@ -210,13 +264,47 @@ def checked(todo: list[tuple[str, Shape]], most: int, seconds: float) -> dict[tu
     try:
         for done in as_completed(running, timeout=seconds):
             found[running[done]] = done.result()
-        pool.shutdown()
+        for each in (pool, few):
+            each.shutdown()
     except (TimeoutError, BrokenProcessPool) as error:
         print(f"checks ended early: {error!r}", flush=True)
-        for process in list((pool._processes or {}).values()):
-            process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        for each in (pool, few):
+            for process in list((each._processes or {}).values()):
+                process.kill()
+            each.shutdown(wait=False, cancel_futures=True)
     return found
+
+
+def unlike(
+    op: str, shape: Shape, tensors: tuple[Any, ...], call: Callable[[], Any], right: Callable[[], Any] | None
+) -> str:
+    """How a call's results differ from a checked config's, on the whole shape; empty where they agree."""
+    try:
+        found = results(op, shape, tensors, call)
+        expected = found if right is None else results(op, shape, tensors, right)
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    for got, other in zip(found, expected, strict=True):
+        squares = torch.zeros(2, dtype=torch.float64, device=DEVICE)
+        for one, two in zip(*(t.flatten(0, -2).split(ROWS) for t in (got, other)), strict=True):
+            squares += torch.stack([(one.float() - two.float()).square().sum(), two.float().square().sum()])
+        error = float((squares[0] / squares[1]).sqrt())
+        if not error < WRONG:
+            return f"differs by {error:.3g}"
+    return ""
+
+
+def ran_by(op: str, tensors: tuple[Any, ...], options: dict[str, Any], **more: Any) -> str:
+    """The name of what a call of the op runs, after it has run."""
+    why = opmux.explain(OPS[op], *tensors, **options, **more)
+    assert why.chosen is not None
+    return why.chosen.name
+
+
+def backends(op: str) -> list[str]:
+    """The backends that the op is chosen from."""
+    loading.ensure_loaded()
+    return sorted({record.backend for record in DEFINED[op].implementations})
 
 
 class Clock:
@@ -281,7 +369,7 @@ def main() -> int:
     began, clock, rows, faults = time.perf_counter(), Clock(), [], []
     data: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if GPU else "cpu", "torch": torch.__version__, "seed": given.seed,
-        "copy_tbps": copy_speed(clock),
+        "copy_tbps": copy_speed(clock), "backends": backends("grouped_linear"),
     }  # fmt: skip
     print(f"{data['device']}, torch {data['torch']}, copy {data['copy_tbps']:.2f} TB/s", flush=True)
     jobs = [(op, s) for op in given.op or OPS for s in shapes_of(op, given.seed, given.drawn)]
@@ -305,6 +393,16 @@ def main() -> int:
                 continue
             found[name] = {"config": asdict(config)}
             calls[name] = functools.partial(target, *tensors, **options, config=config)
+        first = next(iter(calls.values()), None)
+        for name, more in CALLS.items():
+            call = functools.partial(OPS[op], *tensors, **options, **more)
+            said = unlike(op, shape, tensors, call, first)
+            if said:
+                faults.append({"op": op, "name": name, "shape": asdict(shape), "said": said})
+                print(f"WRONG {op} {name} {shape}: {said}", flush=True)
+            else:
+                calls[name] = call
+        ran = {name: ran_by(op, tensors, options, **more) for name, more in CALLS.items() if name in calls}
         for name, call in peers(op, shape, tensors).items():
             try:
                 call()
@@ -321,10 +419,10 @@ def main() -> int:
             for name, took in zip(names, clock.round([calls[name] for name in names]), strict=True):
                 samples[name].append(took)
         times = {name: round(statistics.median(taken), 2) for name, taken in samples.items()}
-        rows.append({"op": op, **asdict(shape), "times": times, "configs": found})
+        rows.append({"op": op, **asdict(shape), "times": times, "ran": ran, "configs": found})
         given.out.write_text(json.dumps({**data, "wrong": faults, "rows": rows}) + "\n")
         if times:
-            print(line_of(op, shape, times, data["copy_tbps"]), flush=True)
+            print(line_of(op, shape, times, data["copy_tbps"]) + f" | {ran}", flush=True)
     given.out.write_text(json.dumps({**data, "wrong": faults, "rows": rows}) + "\n")
     print(f"{len(rows)} shapes in {time.perf_counter() - began:.0f} s, {len(faults)} wrong", flush=True)
     return int(bool(faults))
@@ -333,7 +431,7 @@ def main() -> int:
 def line_of(op: str, shape: Shape, times: dict[str, float], copy: float) -> str:
     """One shape in a line: what the heuristics choose, the best of all configs, torch, and the rates of the best."""
     flops, moved = work_of(op, shape)
-    ours = {name: t for name, t in times.items() if not name.startswith("torch")}
+    ours = {name: t for name, t in times.items() if not name.startswith(("torch", "opmux"))}
     theirs = {name: t for name, t in times.items() if name.startswith("torch")}
     chosen = " ".join(f"{name.partition(' ')[0]} {t}" for name, t in ours.items() if name.endswith("chosen"))
     best = min(ours, key=lambda name: ours[name], default="")
@@ -341,6 +439,7 @@ def line_of(op: str, shape: Shape, times: dict[str, float], copy: float) -> str:
     if best:
         rate = moved / ours[best] / 1e6
         said += f" | best {ours[best]} ({best}) {flops / ours[best] / 1e6:.0f} TFLOPS {rate:.2f} TB/s {rate / copy:.2f}"
+    said += " | " + " ".join(f"{name} {t}" for name, t in times.items() if name in CALLS)
     if theirs:
         said += " | " + " ".join(f"{name} {t}" for name, t in theirs.items())
         if best:

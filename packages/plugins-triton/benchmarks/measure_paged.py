@@ -1,10 +1,12 @@
 """Paged decode with few kv heads on sm_90, on shapes drawn by a seed, against a copy of as many bytes.
 
 ``python benchmarks/measure_paged.py --seed N --out FILE.json [--each 4] [--fp8] [--heads 1 2] [--limit SECONDS]
-[--dry]``. The lengths of a batch differ by up to three times. With ``--fp8`` the caches of the same shapes hold fp8 in
-the arch's own flavour, with a scale for each kv head, beside bfloat16 queries. Each shape is checked against the
-reference on its own tensors, then timed with a cold cache; a copy that reads and writes as many bytes in all as the
-call reads of keys and values is timed in the same rounds. ``scripts/paged_page.py`` makes a page from the result.
+[--apart] [--dry]``. The lengths of a batch differ by up to three times. With ``--fp8`` the caches of the same shapes
+hold fp8 in the arch's own flavour, with a scale for each kv head, beside bfloat16 queries. Each shape is checked
+against the reference on its own tensors, then timed with a cold cache; a copy that reads and writes as many bytes in
+all as the call reads of keys and values is timed in the same rounds. With ``--apart`` also what a call takes before it
+reads much: the same call with one key in each sequence, a copy of 4 KiB, and each kernel by itself, as a profiler sees
+it. ``scripts/paged_page.py`` makes a page from the result, ``scripts/quantised_page.py`` a section.
 """
 
 import argparse
@@ -12,12 +14,13 @@ import json
 import math
 import random
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -37,6 +40,13 @@ GROUPS = (4, 8, 16)
 SPREAD = 3
 CODES = 32.0
 """The standard deviation of the codes in fp8 caches."""
+FLUSH_BYTES = 512 * 2**20
+FLUSHES = 4
+"""So that no kernel waits for the host, which a profiler slows down."""
+PROFILED = 7
+"""Calls that a profiler sees."""
+FILLS = "elementwise_kernel"
+"""Part of the names of kernels that flush the cache."""
 AGREES = 0.01
 """The largest relative distance of a result from the reference's: the weights are rounded to 16 bits."""
 
@@ -102,28 +112,85 @@ def tensors_of(shape: Drawn, data: Data) -> tuple[tuple[Tensor | None, ...], dic
     return (q, *caches, *rows, None, None, *scales), {"max_seqlen_q": 1, "max_seqlen_k": longest}
 
 
-def measured(shape: Drawn, rounds: int) -> dict[str, Any]:
-    """The times of a shape in microseconds, and how far the result is from the reference's."""
+def kernels_in(trace: Mapping[str, Any], calls: int) -> Iterator[dict[str, Any]]:
+    """The kernels of a call, in their order, from a profiler's trace of some calls: each with its median time.
+
+    Kernels that flush the cache are left out. ``from_us`` is when a kernel begins, from the beginning of the first one.
+    """
+    found = [one for one in trace["traceEvents"] if one.get("cat") == "kernel" and FILLS not in one["name"]]
+    found.sort(key=lambda one: one["ts"])
+    each = len(found) // calls
+    if not each or len(found) % calls:
+        raise RuntimeError(f"expected the same kernels in each of {calls} calls, got {len(found)} kernels in all")
+    for place in range(each):
+        same = found[place::each]
+        begun = (one["ts"] - first["ts"] for one, first in zip(same, found[::each], strict=True))
+        more = {name: same[0]["args"].get(name) for name in ("grid", "registers per thread", "shared memory")}
+        yield {
+            "name": same[0]["name"],
+            "us": round(median(one["dur"] for one in same), 2),
+            "from_us": round(median(begun), 2),
+            **more,
+        }
+
+
+def kernels_of(call: Callable[[], Any]) -> list[dict[str, Any]]:
+    """The kernels of a call on a cold cache; none where a profiler cannot tell."""
+    try:
+        return profiled(call)
+    except Exception as error:  # the times of a shape must not be lost with it
+        print(f"no kernels: {type(error).__name__}: {error}", flush=True)
+        return []
+
+
+def profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
+    """The kernels of a call on a cold cache."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(PROFILED):
+            for _ in range(FLUSHES):
+                flush.zero_()
+            call()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        return list(kernels_in(json.loads(path.read_text(encoding="utf-8")), PROFILED))
+
+
+def measured(shape: Drawn, rounds: int, apart: bool) -> dict[str, Any]:
+    """The times of a shape in microseconds, and how far the result is from the reference's.
+
+    With ``apart`` also those of a call with one key in each sequence, of a small copy, and of each kernel.
+    """
     device = torch.device("cuda")
     data = Data.seeded(device, torch.bfloat16)
     tensors, options = tensors_of(shape, data)
     call = partial(opmux.paged_attention, *tensors, **options, backend="triton")
     wide = [t.float() if t is not None and t.dtype == torch.bfloat16 else t for t in tensors]
     expected = opmux.paged_attention(*wide, **options, backend="reference")
-    apart = float(((call().float() - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
+    differs = float(((call().float() - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
     del wide, expected
     source = torch.empty(shape.kv_bytes // 2, dtype=torch.int8, device=device)
     contenders = {"triton": Timed(call), "copy": Timed(partial(torch.empty_like(source).copy_, source))}
+    if apart:
+        ones = Data.seeded(device, torch.bfloat16).ints([1] * len(shape.lengths))
+        empty = partial(opmux.paged_attention, *tensors[:4], ones, *tensors[5:], **options, backend="triton")
+        small = torch.empty(2048, dtype=torch.int8, device=device)
+        contenders["one key"] = Timed(empty)
+        contenders["small copy"] = Timed(partial(torch.empty_like(small).copy_, small))
     clock = clock_for(device)
     for name, timed in contenders.items():
         clock.warm_up(name, timed)
     times = interleave(clock, contenders, rounds, 2.0, shuffled=random.Random(0))
+    more = {"kernels": kernels_of(call), "kernels of one key": kernels_of(empty)} if apart else {}
     return {
         "shape": asdict(shape) | {"lengths": [len(shape.lengths), min(shape.lengths), max(shape.lengths)]},
         "title": shape.title,
         "kv_bytes": shape.kv_bytes,
-        "apart": apart,
+        "apart": differs,
         "times_us": {name: quantiles(taken, n=4) for name, taken in times.items()},
+        **more,
     }
 
 
@@ -144,6 +211,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--fp8", action="store_true", help="caches in fp8, the shapes of 16-bit ones")
+    parser.add_argument("--apart", action="store_true", help="also what a call takes before it reads much")
     parser.add_argument("--heads", type=int, nargs="+", default=HEADS, help="numbers of kv heads")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further shape is begun")
     parser.add_argument("--dry", action="store_true", help="list the shapes; needs no GPU")
@@ -161,10 +229,15 @@ def main() -> int:
         if time.monotonic() - begun > given.limit:
             print(f"{len(shapes) - len(cases)} of {len(shapes)} shapes were left out: the limit is over")
             break
-        cases.append(measured(shape, given.rounds))
+        cases.append(measured(shape, given.rounds, given.apart))
         took, copy = (cases[-1]["times_us"][name][1] for name in ("triton", "copy"))
         rate, wrong = shape.kv_bytes / took, cases[-1]["apart"]
-        print(f"{shape.title}: {took:.1f} us, {rate / 1e6:.2f} TB/s, {copy / took:.3f} of copy, apart {wrong:.4f}")
+        said = f"{shape.title}: {took:.1f} us, {rate / 1e6:.2f} TB/s, {copy / took:.3f} of copy, apart {wrong:.4f}"
+        if given.apart:
+            ones, small = (cases[-1]["times_us"][name][1] for name in ("one key", "small copy"))
+            kernels = " + ".join(f"{one['us']:.1f} of {one['grid']}" for one in cases[-1]["kernels"])
+            said += f"; one key {ones:.1f}, small copy {small:.1f}, kernels {kernels}"
+        print(said, flush=True)
         if given.out is not None:
             given.out.write_text(json.dumps({**found, "seed": given.seed, "cases": cases}, indent=1) + "\n")
     return int(not all(case["apart"] <= AGREES for case in cases))

@@ -1,9 +1,11 @@
-"""Kernel times of scaled products on sm_90: tiles of the Gluon kernel, the portable kernel, and `torch._scaled_mm`.
+"""Kernel times of scaled products on sm_90: the op as it is called, tiles of the Gluon kernel, and `torch._scaled_mm`.
 
 ``python benchmarks/measure_scaled.py --out FILE.json [--limit 240] [--seed 0] [--drawn 40] [--ranks 8]``. The shapes
 of the figures come first, then drawn ones. What they need is compiled and checked in several processes, on sizes that
 divide nothing; then each shape's contenders are compared with the reference, and timed in interleaved rounds with a
-cold cache. ``--dry`` runs without a GPU: nothing is launched, and times are 0.
+cold cache. Two of them are calls of the op: with every backend that is installed (``OPMUX_PLUGINS``), where the file
+names the implementation that ran, and with ``backend="triton"``. ``--dry`` runs without a GPU: nothing is launched, and
+times are 0.
 """
 
 import argparse
@@ -27,6 +29,9 @@ from measure_products import SM_90, WIDTHS, Timer, stepped
 from torch import Tensor
 
 import opmux
+from opmux.callpath.op import OPS
+from opmux.plugin import takers
+from opmux.plugins import loading
 from opmux_triton import repeats
 from opmux_triton.launch import recording
 from opmux_triton.scaled_gemm import heuristics, hopper_heuristics, hopper_targets, targets
@@ -36,12 +41,14 @@ from opmux_triton.scaled_gemm.hopper_configs import HopperScaledConfig
 FIGURES = (
     *(("square", m, n, k) for m in (4096, 128, 64, 16, 1) for n, k in ((7168, 16384), (24576, 1536), (4096, 7168))),
     ("token", 8192, 8192, 8192),
-    *(("token", m, n, k) for m in (4096, 128, 16, 1) for n, k in ((7168, 16384), (24576, 1536), (4096, 7168))),
+    *(("token", m, n, k) for m in (4096, 128, 64, 16, 1) for n, k in ((7168, 16384), (24576, 1536), (4096, 7168))),
 )
 ODD = ((333, 1032, 2192), (72, 1544, 4112), (1032, 8200, 144))
 """Products that no tile divides."""
 MOST_FLOPS = 2e12
 FP8 = torch.float8_e4m3fn
+CALLS: dict[str, dict[str, Any]] = {"opmux": {}, "opmux triton": {"backend": "triton"}}
+"""Calls of the op, by name, and what they are given beside the tensors."""
 WRONG = 4e-3
 """Part of the results' norm that a difference from the reference may have: bfloat16 alone gives 1.7e-3."""
 
@@ -127,18 +134,49 @@ def peers(given: tuple[Tensor, Tensor, Tensor, Tensor], shape: Shape) -> Iterato
     yield "_scaled_mm", lambda: torch._scaled_mm(x, w.t(), turned, padded.t(), out_dtype=torch.bfloat16)
 
 
+def backends(op: str) -> list[str]:
+    """The backends that the op is chosen from."""
+    loading.ensure_loaded()
+    return sorted({record.backend for record in OPS[op].implementations})
+
+
+def implementation(arguments: tuple[Tensor, ...], dry: bool, **more: Any) -> str:
+    """The name of what a call runs, after it has run: a failure before would have changed it."""
+    options = {"out_dtype": torch.bfloat16, **more}
+    if dry:
+        return next(iter(takers(opmux.scaled_linear, *arguments, arch="sm_90", **options))).implementation.full_name
+    why = opmux.explain(opmux.scaled_linear, *arguments, **options)
+    assert why.chosen is not None
+    return why.chosen.name
+
+
+def called(shape: Shape) -> tuple[str, str, str]:
+    """Call the op, so that what it launches is compiled; a name for it, the blocks, and what went wrong."""
+    name = f"opmux {shape.m}x{shape.n}x{shape.k}"
+    try:
+        arguments = made(shape, "cuda")
+        for more in CALLS.values():
+            opmux.scaled_linear(*arguments, out_dtype=torch.bfloat16, **more)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return name, shape.blocks, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    del arguments
+    torch.cuda.empty_cache()
+    return name, shape.blocks, ""
+
+
 def difference(found: Tensor, expected: Tensor) -> float:
     """The norm of the difference over the norm of what was expected."""
     return float((found.float() - expected).norm() / expected.norm())
 
 
-def checked(job: tuple[Contender, str]) -> tuple[Contender, str, str]:
+def checked(job: tuple[Contender, str]) -> tuple[str, str, str]:
     """Compile what a config launches and compare its results, with partial sums in memory full of garbage."""
     contender, blocks = job
     try:
-        return contender, blocks, _complaint(contender, blocks)
+        return contender.name, blocks, _complaint(contender, blocks)
     except Exception as error:
-        return contender, blocks, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return contender.name, blocks, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _complaint(contender: Contender, blocks: str) -> str:
@@ -162,20 +200,20 @@ def _complaint(contender: Contender, blocks: str) -> str:
 
 
 def built(shapes: list[Shape], given: argparse.Namespace) -> dict[tuple[str, str], str]:
-    """What is wrong with the contenders, by name and blocks; nothing where they are right."""
+    """What is wrong with the contenders and with calls of the op, by name and blocks; nothing where they are right."""
     jobs = {(one.name, s.blocks): (one, s.blocks) for s in shapes for one in contenders(s, given.ranks)}
     found = dict.fromkeys(jobs, "did not finish")
     workers = min(14, max(2, (os.cpu_count() or 2) - 2))
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    running = [pool.submit(checked, job) for job in jobs.values()]
+    running = [pool.submit(checked, job) for job in jobs.values()] + [pool.submit(called, shape) for shape in shapes]
     try:
         for done in as_completed(running, timeout=given.limit / 2):
-            contender, blocks, said = done.result()
+            name, blocks, said = done.result()
             if said:
-                found[contender.name, blocks] = said
-                print("WRONG", blocks, contender.name, said, flush=True)
+                found[name, blocks] = said
+                print("WRONG", blocks, name, said, flush=True)
             else:
-                found.pop((contender.name, blocks), None)
+                found.pop((name, blocks), None)
         pool.shutdown()
     except (TimeoutError, BrokenProcessPool) as error:
         print(f"checks ended early: {error!r}", flush=True)
@@ -197,6 +235,8 @@ def timed(shape: Shape, given: argparse.Namespace, wrong: dict[tuple[str, str], 
                 *arguments, None, out_dtype=torch.bfloat16, config=one.config
             )
     chosen, failed, apart = next(iter(calls), ""), {}, {}
+    for name, more in CALLS.items() if timer is not None else ():
+        calls[name] = lambda more=more: opmux.scaled_linear(*arguments, out_dtype=torch.bfloat16, **more)
     calls |= dict(peers(arguments, shape))
     expected = None
     if timer is not None and shape.m * shape.n * shape.k < MOST_FLOPS / 2:
@@ -212,9 +252,10 @@ def timed(shape: Shape, given: argparse.Namespace, wrong: dict[tuple[str, str], 
             failed[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             del calls[name]
     expected = None
+    ran = {name: implementation(arguments, timer is None, **more) for name, more in CALLS.items() if name not in failed}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     if timer is None:
-        return {"chosen": chosen, "times": dict.fromkeys(samples, 0.0), "failed": failed, "apart": apart}
+        return {"chosen": chosen, "ran": ran, "times": dict.fromkeys(samples, 0.0), "failed": failed, "apart": apart}
     drawn, names = random.Random(0), list(calls)
     repeats.forget()
     timer.round([*calls.values()])
@@ -224,22 +265,25 @@ def timed(shape: Shape, given: argparse.Namespace, wrong: dict[tuple[str, str], 
         for name, took in zip(names, timer.round([calls[n] for n in names], 2 if number < 2 else 1), strict=True):
             samples[name].append(took)
     times = {name: round(statistics.median(taken), 3) for name, taken in samples.items()}
-    return {"chosen": chosen, "times": times, "failed": failed, "apart": apart}
+    return {"chosen": chosen, "ran": ran, "times": times, "failed": failed, "apart": apart}
 
 
 def line_of(shape: Shape, row: Any) -> str:
-    """A line: the model's choice, the best of ours, the portable kernel, the peer."""
+    """A line: the call of the op, the Gluon kernel's own config, the best of ours, the portable kernel, the peer."""
     times = row["times"]
-    ours = {n: t for n, t in times.items() if not n.startswith("_") and "fast" not in n and n != "portable"}
+    others = ("portable", *CALLS)
+    ours = {n: t for n, t in times.items() if not n.startswith("_") and "fast" not in n and n not in others}
     best = min(ours, key=lambda name: ours[name], default="-")
     peer = times.get("_scaled_mm", math.nan)
     chosen = times.get(row["chosen"], math.nan)
     fast = min((t for n, t in times.items() if n.endswith(" fast") and not n.startswith("_")), default=math.nan)
-    ratio = peer / chosen if chosen else math.nan
+    called = times.get("opmux", math.nan)
+    ratios = ", ".join(f"{peer / t:.2f}" if t else "nan" for t in (called, times.get("opmux triton", math.nan), chosen))
+    by_op = " ".join(f"{row['ran'].get(name, '-')} {times.get(name, math.nan):.1f}" for name in CALLS)
     return (
-        f"{shape.blocks} {shape.m} {shape.n} {shape.k}: chosen {row['chosen']} {chosen:.1f}, best {best} "
-        f"{ours.get(best, math.nan):.1f}, portable {times.get('portable', math.nan):.1f}, fast {fast:.1f}, "
-        f"_scaled_mm {peer:.1f}, its fast {times.get('_scaled_mm fast', math.nan):.1f}, ratio {ratio:.2f}"
+        f"{shape.blocks} {shape.m} {shape.n} {shape.k}: called {by_op}, config {row['chosen']} {chosen:.1f}, "
+        f"best {best} {ours.get(best, math.nan):.1f}, portable {times.get('portable', math.nan):.1f}, fast {fast:.1f}, "
+        f"_scaled_mm {peer:.1f}, its fast {times.get('_scaled_mm fast', math.nan):.1f}, ratios {ratios}"
     )
 
 
@@ -261,14 +305,15 @@ def main() -> int:
     timer, rows = None if given.dry else Timer(), []
     data = {
         "device": "none" if given.dry else torch.cuda.get_device_name(), "torch": torch.__version__,
-        "seed": given.seed, "wrong": [[*key, said] for key, said in wrong.items()],
+        "seed": given.seed, "backends": backends("scaled_linear"),
+        "wrong": [[*key, said] for key, said in wrong.items()],
     }  # fmt: skip
     for shape in shapes:
         if given.dry and shape.m * shape.n * shape.k > 1 << 32:
             continue
         with recording("sm_90") if given.dry else nullcontext():
             row = timed(shape, given, wrong, timer)
-        rows.append({**shape._asdict(), **row})
+        rows.append({**shape._asdict(), "figure": shape in FIGURES, **row})
         given.out.write_text(json.dumps({**data, "rows": rows}) + "\n")
         print(line_of(shape, row), flush=True)
         if time.perf_counter() - began > given.limit:
