@@ -4,10 +4,10 @@ Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for
 where they are installed and patch the family, patched by opmux (eager; for training also with recompute=True), and
 patched under torch.compile or captured as a CUDA graph. Mixtures of experts decode with the first two once more with
 the experts function that transformers' ``generate`` takes for decoding (batched), where the others have the one it
-takes by default (grouped). Rows with fp8 in their name are quantised models, for inference; they run where --rows names
-them. Those of transformers itself need the
-kernels that it gets from a hub. Where there is none, --hf-path names folders that these rows alone import from, and the
-variable LOCAL_KERNELS of the package ``kernels`` the folders of the kernels.
+takes by default (grouped); with DeepGEMM's they run where --rows names them, for inference. Rows with fp8 in their name
+are quantised models, for inference; they too run where --rows names them. Those of transformers itself, and rows with
+DeepGEMM, need the kernels that it gets from a hub. Where there is none, --hf-path names folders that these rows alone
+import from, and the variable LOCAL_KERNELS of the package ``kernels`` the folders of the kernels.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
 every round has all kinds of work and all rows under the same clocks, and memory is freed after each turn: in training,
@@ -47,13 +47,17 @@ PLAIN_ROWS = (
     "eager", "compiled", "eager batched", "compiled batched", "liger", "tilegym", "opmux", "opmux recompute",
     "opmux compiled", "opmux graph",
 )  # fmt: skip
+EXPERTS = {"batched": "batched_mm", "deepgemm": "deepgemm"}
+"""transformers' experts function of rows that end so."""
+HUB_ROWS = ("eager deepgemm", "compiled deepgemm")
+"""Mixtures in 16 bits with kernels that transformers gets from a hub."""
 FP8_ROWS = (
     "hf fp8", "hf fp8 compiled", "opmux fp8", "opmux fp8 compiled", "opmux fp8 graph", "opmux fp8 token",
     "opmux fp8 token compiled", "opmux fp8 token graph",
 )  # fmt: skip
 """Models quantised as transformers' fine-grained fp8 (blocks of 128x128), called by transformers (``hf``) or patched;
 and by `opmux.nn.quantize_`, per token and channel."""
-ROWS = (*PLAIN_ROWS, *FP8_ROWS)
+ROWS = (*PLAIN_ROWS, *HUB_ROWS, *FP8_ROWS)
 WORK = ("prefill", "decode-1", "decode-8", "decode-64", "training")
 PROMPT = 128
 """Tokens that are in the cache before decoding starts."""
@@ -139,6 +143,8 @@ def fits_work(name: str, model_name: str, work: str) -> bool:
     that could be computed again."""
     if name.endswith("batched"):
         return model_name == MIXTURE and work.startswith("decode")
+    if name in HUB_ROWS:  # no gradients
+        return model_name == MIXTURE and work != "training"
     if name.endswith("recompute"):
         return work == "training"
     return work != "training" or not ("graph" in name or "fp8" in name)
@@ -178,8 +184,9 @@ class Row:
         self.torch, self.transformers, self.name, self.settings = torch, transformers, name, settings
         config = MODELS[model_name]()
         config = shrink(config) if settings.tiny else config
-        if name.endswith("batched"):
-            config._experts_implementation = "batched_mm"
+        experts = EXPERTS.get(name.rpartition(" ")[2])
+        if experts is not None:
+            config._experts_implementation = experts
         dtype = torch.float32 if settings.tiny else torch.bfloat16
         self.patch_classes(config.model_type)
         torch.manual_seed(0)
@@ -188,7 +195,7 @@ class Row:
                 config, dtype=dtype, attn_implementation="sdpa"
             )
         self.model.eval()
-        self.static = name in ("compiled", "compiled batched", "hf fp8 compiled")
+        self.static = name in ("compiled", "compiled batched", "compiled deepgemm", "hf fp8 compiled")
         """Whether it decodes with transformers' static cache."""
         self.quantise()
         self.patch_model()
@@ -542,7 +549,7 @@ class Workers:
         """When the rows must be ready, by the monotonic clock."""
         for name in rows:
             here, there = context.Pipe()
-            folders = arguments.hf_path if name.startswith("hf") else ()
+            folders = arguments.hf_path if name.startswith("hf") or name in HUB_ROWS else ()
             within = (arguments.turn, self.ready)
             given = (name, model_name, arguments.tiny, arguments.steps, there, folders, *within)
             process = context.Process(target=work_in_turns, args=given, daemon=True)
@@ -792,7 +799,10 @@ def main() -> None:
     parser.add_argument("--join", type=Path, nargs="+", default=[], help="measure nothing: add these files to --json")
     parser.add_argument("--tiny", action="store_true", help="small models on the CPU")
     parser.add_argument(
-        "--hf-path", nargs="+", default=[], help="folders that only rows of transformers' fp8 import from"
+        "--hf-path",
+        nargs="+",
+        default=[],
+        help="folders that only rows with a hub's kernels import from",
     )
     arguments = parser.parse_args()
     if arguments.join:

@@ -167,20 +167,26 @@ def test_the_mixture_runs_with_both_experts_functions_and_patched(program: Modul
         for work in ("prefill", "decode-1"):
             assert row.run(work)["tokens_per_second"] > 0
     assert experts == {"eager": "grouped_mm", "eager batched": "batched_mm", "opmux": "opmux"}
+    compiled = program.Row("compiled deepgemm", program.MIXTURE, settings)
+    assert (compiled.static, compiled.model.config._experts_implementation) == (True, "deepgemm")
 
 
 def test_only_mixtures_have_rows_of_experts_functions(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "Workers", Rows)
     arguments = argparse.Namespace(
-        models=["llama-1b", program.MIXTURE], rows=["compiled", "compiled batched"], work=["prefill", "decode-1"],
-        rounds=1, total=60.0, limit=9.0,
+        models=["llama-1b", program.MIXTURE], rows=["compiled", "compiled batched", "compiled deepgemm"],
+        work=["prefill", "decode-1", "training"], rounds=1, total=60.0, limit=9.0,
     )  # fmt: skip
     found = results({})
     program.measure(arguments, found, lambda: None)
     rows = {model: {work: [*table] for work, table in tables.items()} for model, tables in found["models"].items()}
     assert rows == {
-        "llama-1b": {"prefill": ["compiled"], "decode-1": ["compiled"]},
-        program.MIXTURE: {"prefill": ["compiled"], "decode-1": ["compiled", "compiled batched"]},
+        "llama-1b": {"prefill": ["compiled"], "decode-1": ["compiled"], "training": ["compiled"]},
+        program.MIXTURE: {
+            "prefill": ["compiled", "compiled deepgemm"],
+            "decode-1": ["compiled", "compiled batched", "compiled deepgemm"],
+            "training": ["compiled"],
+        },
     }
 
 
@@ -416,7 +422,7 @@ def test_the_row_that_recomputes_trains_only(program: ModuleType) -> None:
     assert calls["silu_mul"] == 2 * calls["silu_mul_backward"]
 
 
-def test_only_rows_of_transformers_itself_import_from_the_given_folders(
+def test_only_rows_with_kernels_of_a_hub_import_from_the_given_folders(
     program: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {}
@@ -430,10 +436,11 @@ def test_only_rows_of_transformers_itself_import_from_the_given_folders(
 
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
     monkeypatch.setattr(program.multiprocessing, "get_context", lambda kind: context)
-    rows = ["hf fp8", "hf fp8 compiled", "opmux fp8", "compiled"]
+    rows = ["hf fp8", "hf fp8 compiled", "compiled deepgemm", "opmux fp8", "compiled"]
     arguments = argparse.Namespace(limit=9.0, tiny=True, steps=4, hf_path=["/there"], turn=math.inf, warm=math.inf)
     program.Workers("llama-1b", rows, arguments)
-    assert given == {"hf fp8": ["/there"], "hf fp8 compiled": ["/there"], "opmux fp8": (), "compiled": ()}
+    there = {name: ["/there"] for name in rows[:3]}
+    assert given == {**there, "opmux fp8": (), "compiled": ()}
 
 
 def test_a_row_imports_from_its_folders_first(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
