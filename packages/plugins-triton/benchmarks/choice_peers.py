@@ -20,6 +20,9 @@ def quantised(op: str, tensors: Mapping[str, Tensor | None], options: Mapping[st
         return {}
     x, w, x_scale, w_scale = (_given(tensors, name) for name in ("x", "w", "x_scale", "w_scale"))
     rows = x_scale.shape[-1] == 1 and w_scale.shape[-2] == w.shape[-2]
+    if x.dtype == torch.int8:
+        whole = x_scale.shape[-1] == 1 and w_scale.shape[-1] == 1
+        return {"torch._int_mm": _of_int8(x, w, x_scale, w_scale, options["out_dtype"])} if whole else {}
     if op == "scaled_linear":
         return {"torch._scaled_mm": (_by_rows if rows else _by_blocks)(x, w, x_scale, w_scale, options["out_dtype"])}
     if not rows:
@@ -38,6 +41,11 @@ def _given(tensors: Mapping[str, Tensor | None], name: str) -> Tensor:
 def _by_rows(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Call:
     codes, scales, turned = x.flatten(0, -2), x_scale.flatten(0, -2).contiguous(), w_scale.contiguous().t()
     return lambda: torch._scaled_mm(codes, w.t(), scales, turned, out_dtype=dtype)
+
+
+def _of_int8(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Call:
+    codes, rows, columns = x.flatten(0, -2), x_scale.flatten(0, -2), w_scale[:, 0]
+    return lambda: (torch._int_mm(codes, w.t()) * rows * columns).to(dtype)
 
 
 def _by_blocks(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Call:

@@ -6,6 +6,7 @@ Groups are those of the table on ``docs/benchmarks/choice.md``. ``measure_choice
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import measure_attention
@@ -71,6 +72,9 @@ def groups(small: bool) -> tuple[Group, ...]:
         made.append(Group(op, _grouped(op, "", small), named_only=True))
     masked = _grouped("scaled_masked_grouped_linear", "square", small)
     made.append(Group("scaled_masked", masked, named_only=True))
+    for blocks in ("token", "tensor"):
+        int8 = _scaled("scaled_linear", blocks, small, torch.int8)
+        made.append(Group(f"scaled_int8-{blocks}", int8, named_only=True))
     return tuple(made)
 
 
@@ -91,11 +95,17 @@ def drawn(seed: int, per_group: int, small: bool, only: Sequence[str] = ()) -> I
     for _ in range(per_group):
         for group, source in found:
             while True:
-                point = point_of(*group.draw(source), dtype)
+                op, sizes = group.draw(source)
+                point = _of_codes(point_of(op, sizes, dtype), sizes.get("codes"))
                 if point.key not in seen and _fits(point):
                     break
             seen.add(point.key)
             yield group.key, point
+
+
+def _of_codes(point: Point, codes: torch.dtype | None) -> Point:
+    """The same call with codes of this dtype; None for the usual one."""
+    return point if codes is None else replace(point, dtypes={**point.dtypes, "x": codes, "w": codes})
 
 
 def _fits(point: Point) -> bool:
@@ -120,18 +130,21 @@ def _product(op: str, band: tuple[int, int], small: bool) -> Draw:
 
 
 def _scales(blocks: str, m: int, n: int, k: int) -> Sizes:
-    """The sizes of scales: of tokens and channels, or of blocks of 1x128 and 128x128."""
+    """The sizes of scales: of tokens and channels, of whole tensors, or of blocks of 1x128 and 128x128."""
+    if blocks == "tensor":
+        return {"m_blocks": 1, "k_blocks": 1, "w_rows": 1, "w_blocks": 1}
     if blocks == "token":
         return {"m_blocks": m, "k_blocks": 1, "w_rows": n, "w_blocks": 1}
     columns = -(-k // 128)
     return {"m_blocks": m, "k_blocks": columns, "w_rows": -(-n // 128), "w_blocks": columns}
 
 
-def _scaled(op: str, blocks: str, small: bool) -> Draw:
+def _scaled(op: str, blocks: str, small: bool, codes: torch.dtype | None = None) -> Draw:
     def draw(source: random.Random) -> tuple[str, Sizes]:
         _, sizes = _product(op, (1, 16384), small)(source)
         m, n, k = sizes["tokens"], sizes["n"], sizes["k"]
-        return op, {"batch": 1, "m": m, "n": n, "k": k, **_scales(blocks, m, n, k), "out_dtype": torch.bfloat16}
+        scales = {**_scales(blocks, m, n, k), "codes": codes}
+        return op, {"batch": 1, "m": m, "n": n, "k": k, **scales, "out_dtype": torch.bfloat16}
 
     return draw
 
