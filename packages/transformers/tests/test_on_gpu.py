@@ -89,9 +89,27 @@ def test_quantised_steps_captured_in_a_graph(name: str, codes: str) -> None:
     assert others(trace) == []
 
 
-def replayed(patched: Any, tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_steps_of_a_cache_of_codes_captured_in_a_graph(name: str, codes: Any) -> None:
+    """Replays give what the same steps give in eager mode, on kernels."""
+    patched = check.build(small_config(name), torch.bfloat16, "cuda")
+    opmux_transformers.patch(patched)
+    tokens = ids(20).cuda()
+    cache = PagedCache(patched, max_length=64, dtype=codes)
+    with opmux.trace() as trace:
+        logits(patched, tokens[:, :12], past_key_values=cache)
+        expected = [logits(patched, tokens[:, i : i + 1], past_key_values=cache) for i in range(12, 20)]
+    assert {layer.keys.element_size() for layer in cache.layers} == {1}
+    for i, out in replayed(patched, tokens, codes):
+        torch.testing.assert_close(out, expected[i - 12], rtol=2e-2, atol=2e-2)
+    assert others(trace) == []
+    assert {"paged_attention", "write_kv_cache"} <= {row.op for row in trace.rows}
+
+
+def replayed(patched: Any, tokens: Tensor, codes: Any = None) -> Iterator[tuple[int, Tensor]]:
     """The logits at each place from 12 on, by replays of one captured step."""
-    cache = PagedCache(patched, max_length=64)
+    cache = PagedCache(patched, max_length=64, dtype=codes)
     first = logits(patched, tokens[:, :12], past_key_values=cache)
     token = tokens[:, 12:13].clone()
     out = torch.empty_like(first[:, :1])

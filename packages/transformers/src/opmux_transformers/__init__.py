@@ -29,7 +29,7 @@ def patch(
     rope: bool = True,
     attention: bool = True,
     residual: bool = True,
-    cache: bool = True,
+    cache: bool | str = True,
     loss: bool = True,
     experts: bool = True,
     linear: bool = True,
@@ -52,7 +52,7 @@ def patch(
         rope: Whether rotary embedding is replaced.
         attention: Whether attention is replaced.
         residual: Whether a residual sum and the norm after it become one op.
-        cache: Whether ``generate`` makes a `PagedCache`.
+        cache: Whether ``generate`` makes a `PagedCache`; ``"fp8"`` or ``"int8"`` has it keep codes of 8 bits.
         loss: Whether a causal language model computes its loss in training without logits. Called with labels in
             training mode, it then returns no logits.
         experts: Whether the experts of mixtures are computed by grouped products.
@@ -81,7 +81,12 @@ def patch(
         "loss": loss, "experts": experts, "linear": linear, "recompute": recompute,
     }  # fmt: skip
     for name, value in options.items():
-        if not isinstance(value, bool):
+        if name == "cache" and not isinstance(value, bool) and value not in ("fp8", "int8"):
+            raise InvalidArgument(
+                f"opmux_transformers.patch: `cache` expected True, False, 'fp8' or 'int8', got {value!r}; pass a"
+                " PagedCache to generate for other dtypes"
+            )
+        if name != "cache" and not isinstance(value, bool):
             raise InvalidArgument(
                 f"opmux_transformers.patch: `{name}` expected True or False, got {value!r}; pass False to skip it"
             )

@@ -5,16 +5,19 @@ concatenation or a copy per token. A patched model's ``generate`` makes one; pas
 to use your own.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from opmux.dtypes import name_of
 from opmux.errors import InvalidArgument
+from opmux.nn.quantizable import CODES
 from opmux_transformers.attention import NAME
 from opmux_transformers.paged_layer import PagedLayer, Shared
-from opmux_transformers.paged_states import PagedStates, PageTable, unreadable
+from opmux_transformers.paged_states import PageTable, unreadable
 
 PAGE_SIZE = 16
 _KEYS_AND_VALUES = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -41,6 +44,35 @@ def not_keys_and_values(config: Any) -> str | None:
     return None
 
 
+def _check_codes(dtype: Any, scales: Any, config: Any) -> None:
+    """Reject a dtype that has not 8 bits, and scales that are not those of a model's layers."""
+    if dtype is not None and (not isinstance(dtype, (str, torch.dtype)) or dtype not in ("fp8", "int8", *CODES)):
+        got = name_of(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)
+        raise InvalidArgument(
+            f"PagedCache: `dtype` expected 'fp8', 'int8', one of {', '.join(map(name_of, CODES))}, or None, got {got};"
+            " None stores keys and values in the dtype in which the model computes them"
+        )
+    if scales is None:
+        return
+    if dtype is None:
+        raise InvalidArgument(
+            "PagedCache: `scales` expected None for a cache that is not 8-bit, got scales; pass dtype='fp8' too"
+        )
+    layers = config.num_hidden_layers
+    flaw = f"{len(scales)} pairs" if len(scales) != layers else None
+    for index, pair in enumerate(scales if flaw is None else ()):
+        for scale in pair:
+            if not isinstance(scale, Tensor):
+                flaw = f"{scale!r} for layer {index}"
+            elif scale.dtype != torch.float32 or scale.ndim != 1:
+                flaw = f"{name_of(scale.dtype)}{list(scale.shape)} for layer {index}"
+    if flaw is not None:
+        raise InvalidArgument(
+            f"PagedCache: `scales` expected float32[kv_heads] or float32[1] for the keys and for the values of each of"
+            f" {layers} layers, got {flaw}; leave it out to find them from the first keys and values"
+        )
+
+
 def _is_size(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
@@ -56,12 +88,27 @@ class PagedCache(Cache):  # type: ignore[misc]
         max_length: The most tokens that a sequence may have; memory is allocated immediately and addresses never
             change, as compiled decoding and CUDA graphs require. None starts small and grows by doubling.
         page_size: Tokens in a page: 1, or a multiple of 16.
+        dtype: ``"fp8"`` (the device's own e4m3: see `opmux.fp8_dtype`), ``"int8"``, or an 8-bit dtype of torch's
+            stores keys and values as codes, in half the memory of 16 bits. None stores them as the model computes them.
+        scales: For each layer what one unit of the codes of its keys and of its values is worth, float32
+            ``(kv_heads,)``, or ``(1,)`` for all heads. None finds them head by head from the first keys and values that
+            are written, with room for larger ones: twice as large in fp8, 1.5 times in int8. What exceeds the range
+            saturates. All tokens have the same scales; `reset` keeps them.
 
     Raises:
-        InvalidArgument: if the model is not patched or keeps other states, or a number is out of range.
+        InvalidArgument: if the model is not patched or keeps other states, a number is out of range, the dtype has not
+            8 bits, or the scales are not those of its layers.
     """
 
-    def __init__(self, model: nn.Module, max_length: int | None = None, page_size: int = PAGE_SIZE) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        max_length: int | None = None,
+        page_size: int = PAGE_SIZE,
+        *,
+        dtype: torch.dtype | Literal["fp8", "int8"] | None = None,
+        scales: Sequence[tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
         config: Any = getattr(model, "config", None)
         config = config.get_text_config(decoder=True) if config is not None else None
         if getattr(config, "_attn_implementation", None) != NAME:
@@ -82,7 +129,8 @@ class PagedCache(Cache):  # type: ignore[misc]
             raise InvalidArgument(
                 f"PagedCache: `max_length` expected a whole number, 1 or more, got {max_length!r}; None grows as needed"
             )
-        self.shared = shared = Shared(max_length, page_size)
+        _check_codes(dtype, scales, config)
+        self.shared = shared = Shared(max_length, page_size, dtype, scales)
         super().__init__(layers=[PagedLayer(shared, index) for index in range(config.num_hidden_layers)])
 
     @property
@@ -135,6 +183,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         """
         for layer in self.layers:
             if layer.is_initialized:
-                yield PagedStates(layer.keys, layer.table).dense(), PagedStates(layer.values, layer.table).dense(), None
+                keys, values = layer.states(layer.table)
+                yield keys.dense(), values.dense(), None
             else:
                 yield None, None, None

@@ -1,5 +1,6 @@
 """The pages of one layer, behind the interface of transformers' cache layers, and what all layers of a cache share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,15 @@ from transformers.cache_utils import CacheLayerMixin
 
 import opmux
 from opmux.errors import InvalidArgument
+from opmux.nn.quantizable import codes_dtype
 from opmux_transformers.paged_states import PagedStates, PageTable, in_tokens, unreadable
+
+_HEADROOM = {True: 2.0, False: 1.5}
+"""By how much later keys and values may exceed the largest of the first ones; by whether codes are floating-point.
+
+It costs a floating-point code one of its powers of two, and an integer half a bit. A rotation may enlarge a component
+by the root of two.
+"""
 
 _FIRST_ROOM = 256
 """Tokens beyond the prompt that a cache without a maximum starts with; it doubles when it is full."""
@@ -22,12 +31,16 @@ class Shared:
     Attributes:
         max_length: The most tokens that a sequence may have; None grows.
         page_size: Tokens in a page.
+        codes: The dtype of 8-bit pages, or ``"fp8"`` or ``"int8"``; None stores keys and values as they are.
+        scales: The scales of every layer's keys and values; None finds them from the first ones.
         table: The table of all layers, made for the first of them; replaced when it grows.
         first: The layer that counts new tokens.
     """
 
     max_length: int | None
     page_size: int
+    codes: torch.dtype | str | None = None
+    scales: Sequence[tuple[Tensor, Tensor]] | None = None
     table: PageTable | None = None
     first: int = 0
 
@@ -68,6 +81,19 @@ def _fix_addresses(*tensors: Tensor) -> None:
             torch._dynamo.mark_static_address(tensor)
 
 
+def scale_for(states: Tensor, codes: torch.dtype) -> Tensor:
+    """The scales of 8-bit pages, one for each head, with which states like these, and larger ones, are not cut off.
+
+    Args:
+        states: ``(batch, kv_heads, tokens, dim)``.
+        codes: The dtype of the codes.
+    """
+    real = codes.is_floating_point
+    largest = torch.finfo(codes).max if real else torch.iinfo(codes).max
+    found = states.detach().abs().amax((0, 2, 3)).to(torch.float32) * (_HEADROOM[real] / largest)
+    return torch.where(found.isfinite() & (found > 0), found, 1.0)
+
+
 class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
     """The pages of one layer."""
 
@@ -80,6 +106,10 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.shared, self.index = shared, index
         self.table: PageTable | None = None
         """The table whose pages hold the keys and values."""
+        self.k_scale: Tensor | None = None
+        """What one unit of the keys' codes is worth, ``(kv_heads,)`` or ``(1,)`` float32; None for pages of numbers."""
+        self.v_scale: Tensor | None = None
+        """The same for the values."""
 
     @property
     def counts(self) -> bool:
@@ -92,7 +122,17 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.table = table = self.shared.table_for(key_states)
         pages = table.batch * table.pages_each
         shapes = [(pages, table.page_size, states.shape[1], states.shape[3]) for states in (key_states, value_states)]
-        self.keys, self.values = (torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes)
+        stored = self.dtype
+        if self.shared.codes is not None:
+            stored = codes_dtype("PagedCache", self.shared.codes, self.device)
+            scales: Any = self.shared.scales
+            self.k_scale, self.v_scale = (
+                [scale.to(self.device) for scale in scales[self.index]]
+                if scales is not None
+                else [scale_for(states, stored) for states in (key_states, value_states)]
+            )
+            _fix_addresses(self.k_scale, self.v_scale)
+        self.keys, self.values = (torch.zeros(shape, dtype=stored, device=self.device) for shape in shapes)
         _fix_addresses(self.keys, self.values)
         self.is_initialized = True
 
@@ -102,7 +142,12 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         new = key_states.shape[2]
         table = self.write(in_tokens(key_states, new), in_tokens(value_states, new), new)
-        return PagedStates(self.keys, table), PagedStates(self.values, table)
+        return self.states(table)
+
+    def states(self, table: PageTable) -> tuple[PagedStates, PagedStates]:
+        """What attention reads of a table's pages."""
+        keys = PagedStates(self.keys, table, self.k_scale, self.dtype)
+        return keys, PagedStates(self.values, table, self.v_scale, self.dtype)
 
     def write(self, keys: Tensor, values: Tensor, new: int) -> PageTable:
         """Write the keys and values of as many new tokens of every sequence, ``(batch * new, kv_heads, dim)``."""
@@ -116,7 +161,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         if counts:  # only now, so that a call that ran out of memory can be retried
             table.advance(new)
         assert table.slots is not None
-        opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots)
+        opmux.write_kv_cache(keys, values, self.keys, self.values, table.slots, self.k_scale, self.v_scale)
         return table
 
     def move(self, rows: Tensor | None = None) -> None:
@@ -125,13 +170,15 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         assert old is not None
         assert table is not None
         moved = []
-        for tensor in (self.keys, self.values):
+        for stored in (self.keys, self.values):
+            # torch indexes no 8-bit floats on a CPU
+            tensor = stored.view(torch.uint8) if stored.element_size() == 1 else stored
             source = tensor.view(old.batch, old.capacity, *tensor.shape[2:])
             source = source if rows is None else source.index_select(0, rows)
             target = tensor.new_zeros(table.batch, table.capacity, *tensor.shape[2:])
             kept = min(old.capacity, table.capacity)
             target[:, :kept] = source[:, :kept]
-            moved.append(target.view(-1, table.page_size, *tensor.shape[2:]))
+            moved.append(target.view(-1, table.page_size, *tensor.shape[2:]).view(stored.dtype))
         self.keys, self.values = moved
         self.table = table
         _fix_addresses(self.keys, self.values)

@@ -126,10 +126,19 @@ class PageTable:
 
 @dataclass
 class PagedStates:
-    """The keys, or the values, of one layer: ``(pages, page_size, kv_heads, dim)``, and the table of all layers."""
+    """The keys, or the values, of one layer: ``(pages, page_size, kv_heads, dim)``, and the table of all layers.
+
+    Attributes:
+        pages: The pages; codes where they have 8 bits.
+        table: The table.
+        scale: What one unit of a code is worth, ``(kv_heads,)`` or ``(1,)`` float32; None for pages of numbers.
+        dtype: The dtype of the states that were written.
+    """
 
     pages: Tensor
     table: PageTable
+    scale: Tensor | None = None
+    dtype: torch.dtype | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -141,12 +150,24 @@ class PagedStates:
         return self.table.length()
 
     def in_rows(self) -> Tensor:
-        """The pages as rows, ``(batch, capacity, kv_heads, dim)``; no copy."""
-        return self.pages.view(self.table.batch, self.table.capacity, *self.pages.shape[2:])
+        """The states as rows, ``(batch, capacity, kv_heads, dim)``: a view. Of codes a copy of those that are there."""
+        rows = self.pages.view(self.table.batch, self.table.capacity, *self.pages.shape[2:])
+        return rows if self.scale is None else self._restored(rows[:, : self.length()])
 
     def dense(self, keys: int | None = None) -> Tensor:
-        """The states as transformers has them, ``(batch, kv_heads, keys, dim)``; a view. None: as many as there are."""
-        return self.in_rows()[:, : self.length() if keys is None else keys].transpose(1, 2)
+        """The states as transformers has them, ``(batch, kv_heads, keys, dim)``. None: as many as there are.
+
+        It is a view; of codes, it is a copy in the dtype of the states that were written.
+        """
+        rows = self.pages.view(self.table.batch, self.table.capacity, *self.pages.shape[2:])
+        rows = rows[:, : self.length() if keys is None else keys]
+        return (rows if self.scale is None else self._restored(rows)).transpose(1, 2)
+
+    def _restored(self, codes: Tensor) -> Tensor:
+        """What codes stand for."""
+        assert self.scale is not None
+        numbers = codes.to(torch.float32) * self.scale.unsqueeze(1)
+        return numbers if self.dtype is None else numbers.to(self.dtype)
 
     def attend(self, query: Tensor, values: "PagedStates", sinks: Tensor | None, options: dict[str, Any]) -> Tensor:
         """Attend from the newest tokens, ``(batch, heads, new, head_dim)``, to all; ``(batch, new, heads, dim)``."""
@@ -161,6 +182,9 @@ class PagedStates:
             table.seq_lens,
             table.block_table,
             sinks,
+            None,
+            self.scale,
+            values.scale,
             max_seqlen_q=table.new,
             max_seqlen_k=table.reach,
             **options,

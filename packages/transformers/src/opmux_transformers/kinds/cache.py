@@ -1,7 +1,9 @@
 """The KV cache of ``generate``: a patched model uses opmux's pages in place of its ordinary cache."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import nn
@@ -21,7 +23,18 @@ METHOD = "_prepare_cache_for_generation"
 _ARGUMENTS = ("generation_config", "model_kwargs")
 
 
-class CacheKind(Kind[bool]):
+@dataclass(frozen=True)
+class Pages:
+    """A cache of pages.
+
+    Attributes:
+        codes: ``"fp8"`` or ``"int8"``; None stores keys and values as they are.
+    """
+
+    codes: Any = None
+
+
+class CacheKind(Kind[Pages]):
     """The KV cache of ``generate``."""
 
     name = option = "cache"
@@ -32,25 +45,28 @@ class CacheKind(Kind[bool]):
         inner = [p for p in makers if any(p != o and p.startswith(f"{o}." if o else "") for o in makers)]
         return [path for path in makers if path not in inner] or [""]
 
-    def judge(self, survey: Survey, path: str) -> bool | str:
+    def judge(self, survey: Survey, path: str) -> Pages | str:
         """Whether its ``generate`` can use pages."""
         module = survey.modules[path]
         reason = _no_generate(module) or _why_not_paged(survey, module) or _why_not_its_own(module)
-        return True if reason is None else f"generate keeps its ordinary cache: {reason}"
+        if reason is not None:
+            return f"generate keeps its ordinary cache: {reason}"
+        named = survey.options[self.name]
+        return Pages(named if isinstance(named, str) else None)
 
     def replace(self, survey: Survey, patch: Patch) -> None:
         """Give each a method that makes a `PagedCache`."""
-        for path in survey.found(self):
+        for path, pages in survey.found(self).items():
             module = survey.modules[path]
-            patch.set(module, METHOD, mark(prepare_cache).__get__(module), self.name)
+            patch.set(module, METHOD, preparing(pages.codes).__get__(module), self.name)
 
-    def op(self, finding: bool) -> str:
+    def op(self, finding: Pages) -> str:
         """The two ops of a paged cache."""
         return "paged_attention, write_kv_cache"
 
-    def note(self, finding: bool) -> str:
-        """Where the pages come from."""
-        return "PagedCache in generate"
+    def note(self, finding: Pages) -> str:
+        """Where the pages come from, and what they hold."""
+        return "PagedCache in generate" + (f", of {finding.codes} codes" if finding.codes else "")
 
 
 def _no_generate(module: nn.Module) -> str | None:
@@ -91,22 +107,28 @@ def _text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def prepare_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the cache, unless the caller passed or named one: then transformers proceeds as usual."""
-    own: Callable[..., Any] = getattr(type(self), METHOD)
-    bound = inspect.signature(own).bind(self, *args, **kwargs).arguments
-    config, given = bound["generation_config"], bound["model_kwargs"]
-    ordinary = (
-        given.get("past_key_values") is not None
-        or config.use_cache is False
-        or config.cache_implementation is not None
-        or getattr(config, "is_assistant", False)
-        or _text_config(self)._attn_implementation != NAME  # set_attn_implementation has chosen another attention
-    )
-    if ordinary:
-        return own(self, *args, **kwargs)
-    given["past_key_values"] = PagedCache(self)
-    return None
+@functools.cache
+def preparing(codes: Any) -> Callable[..., Any]:
+    """The method that makes a cache, of these codes; None stores keys and values as they are."""
+
+    def prepare_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make the cache, unless the caller passed or named one: then transformers proceeds as usual."""
+        own: Callable[..., Any] = getattr(type(self), METHOD)
+        bound = inspect.signature(own).bind(self, *args, **kwargs).arguments
+        config, given = bound["generation_config"], bound["model_kwargs"]
+        ordinary = (
+            given.get("past_key_values") is not None
+            or config.use_cache is False
+            or config.cache_implementation is not None
+            or getattr(config, "is_assistant", False)
+            or _text_config(self)._attn_implementation != NAME  # set_attn_implementation has chosen another attention
+        )
+        if ordinary:
+            return own(self, *args, **kwargs)
+        given["past_key_values"] = PagedCache(self, dtype=codes)
+        return None
+
+    return mark(prepare_cache)
 
 
 CACHE = CacheKind()
