@@ -12,11 +12,14 @@ it. ``scripts/paged_page.py`` makes a page from the result, ``scripts/quantised_
 import argparse
 import json
 import math
+import multiprocessing
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +46,10 @@ CODES = 32.0
 FLUSH_BYTES = 512 * 2**20
 FLUSHES = 4
 """So that no kernel waits for the host, which a profiler slows down."""
+COMPILING = 6
+"""Processes that call a shape each, so that what it launches is compiled before anything is timed."""
+COMPILED_S = 60.0
+"""Seconds after which what is left is compiled where it is timed."""
 PROFILED = 7
 """Calls that a profiler sees."""
 FILLS = "elementwise_kernel"
@@ -158,6 +165,30 @@ def profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
         return list(kernels_in(json.loads(path.read_text(encoding="utf-8")), PROFILED))
 
 
+def called(shape: Drawn) -> None:
+    """Call a shape, in a process of its own: what it launches is compiled then."""
+    tensors, options = tensors_of(shape, Data.seeded(torch.device("cuda"), torch.bfloat16))
+    opmux.paged_attention(*tensors, **options, backend="triton")
+    torch.cuda.synchronize()
+    del tensors
+    torch.cuda.empty_cache()
+
+
+def compile_for(shapes: Sequence[Drawn]) -> None:
+    """Compile what the shapes launch."""
+    pool = ProcessPoolExecutor(COMPILING, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        for done in as_completed([pool.submit(called, shape) for shape in shapes], timeout=COMPILED_S):
+            if (error := done.exception()) is not None:
+                print(f"not compiled: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
+        pool.shutdown()
+    except (TimeoutError, BrokenProcessPool) as error:
+        print(f"compiling ended early: {error!r}", flush=True)
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 def measured(shape: Drawn, rounds: int, apart: bool) -> dict[str, Any]:
     """The times of a shape in microseconds, and how far the result is from the reference's.
 
@@ -225,6 +256,8 @@ def main() -> int:
         parser.error("measuring needs a GPU and there is none; --dry lists the shapes")
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_bytes_per_us": ceiling()}
     cases: list[dict[str, Any]] = []
+    compile_for(shapes)
+    print(f"compiled after {time.monotonic() - begun:.0f} s", flush=True)
     for shape in shapes:
         if time.monotonic() - begun > given.limit:
             print(f"{len(shapes) - len(cases)} of {len(shapes)} shapes were left out: the limit is over")
