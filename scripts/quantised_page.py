@@ -165,6 +165,21 @@ def _chosen(row: Mapping[str, Any]) -> float:
     return found
 
 
+def _same(row: Mapping[str, Any]) -> bool:
+    """Whether the core chooses what triton alone runs, of which nothing more is to be said then."""
+    found: bool = row["ran"][_CALLED] == row["ran"].get(_ALONE)
+    return found
+
+
+def _chosen_from(run: Mapping[str, Any]) -> Iterator[str]:
+    """What the core chose from, where a run says it."""
+    yield ""
+    if "backends" in run:
+        among = ", ".join(run["backends"])
+        yield f"Lines that begin with *chosen* are of calls without a backend, with {among} installed."
+        yield ""
+
+
 def _over_mm(row: Mapping[str, Any], took: float) -> float:
     """The time of torch's scaled product over some other one."""
     found: float = row["times"].get("_scaled_mm", math.nan) / took
@@ -183,10 +198,11 @@ def _scaled(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         for row in some:
             shape = f"scaled_linear, {name}, m {row['m']}, n {row['n']}, k {row['k']}"
             if row.get("figure"):
-                yield from _single(shape, _over_mm(row, _alone(row)), _WANTED[blocks], about)
-                if _chosen(row):
+                lines = [*_single(shape, _over_mm(row, _alone(row)), _WANTED[blocks], about)]
+                yield from lines
+                if _chosen(row) and not (lines and _same(row)):
                     yield from _single(f"chosen: {shape}", _over_mm(row, _chosen(row)), 1.0, about)
-    yield ""
+    yield from _chosen_from(data["scaled"])
     head = [
         "`_scaled_mm`'s time over ours",
         "scales",
@@ -232,15 +248,16 @@ def _grouped(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]
         for row in some:
             shape = f"{op}, {_sizes_of_groups(row)}"
             if row["figure"]:
-                yield from _single(shape, _of_groups(row), 1.0, about)
-                if _chosen(row):
+                lines = [*_single(shape, _of_groups(row), 1.0, about)]
+                yield from lines
+                if _chosen(row) and not (lines and _same(row)):
                     yield from _single(f"chosen: {shape}", _torch(row) / _chosen(row), 1.0, about)
     copy = data["grouped"]["copy_tbps"]
     small = [_terabytes(row) / copy for row in rows if row["figure"] and row["rows"] <= _FEW and _coded(row)]
     if small:
         title = f"8-bit codes in groups of up to {_FEW} rows, least of {len(small)} shapes: over a copy's speed"
         yield from _target(title, min(small), 0.85, about)
-    yield ""
+    yield from _chosen_from(data["grouped"])
     head = [
         "torch's time over ours", "op", "groups x rows, n, k", "us", "kernel", "TFLOPS", "portable us", "torch us",
         *(["chosen", "chosen us", "torch's time over the chosen one's"] if both else []),

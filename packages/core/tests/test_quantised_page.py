@@ -144,11 +144,16 @@ def test_grouped_products_have_what_is_chosen_beside_what_triton_alone_runs(page
     op = "scaled_masked_grouped_linear"
     called = grouped(op, 1000, portable_chosen=8.0, hopper_chosen=4.0, torch_rows=6.0, opmux=5.0, opmux_triton=7.5)
     called["ran"] = {"opmux": "deepgemm", "opmux triton": "triton:hopper"}
+    same = grouped(op, 800, portable_chosen=8.0, torch_rows=6.0, opmux=8.2, opmux_triton=8.0)
+    same["ran"] = dict.fromkeys(("opmux", "opmux triton"), "triton")
     before = grouped(op, 900, portable_chosen=8.0, hopper_chosen=4.0, torch_rows=6.0)
-    data = {"copy_tbps": 4.0, "rows": [called, before]}
+    data = {"copy_tbps": 4.0, "backends": ["deepgemm", "triton"], "rows": [called, before, same]}
     section = section_of(page(grouped=data, grouped_gradients={"rows": []}), "Grouped products")
-    assert f"- {op}, geomean of 2 shapes: 1.10, wanted 1.00" in section
-    assert f"- chosen: {op}, geomean of 1 shapes: 1.20, wanted 1.00" in section
+    assert f"- {op}, geomean of 3 shapes: 0.97, **missed** 1.00: " in section
+    assert f"- chosen: {op}, geomean of 2 shapes: 0.94, **missed** 1.00: " in section
+    assert f"- {op}, 2 x 800, 1000, 1000: 0.75, below 1.00: " in section
+    assert f"chosen: {op}, 2 x" not in section, "one reaches it, the other is triton's, of which there is a line"
+    assert "with deepgemm, triton installed." in section
     assert f"- {op}, 2 x 1000, 1000, 1000: 0.80, below 1.00: reason not found yet" in section
     assert f"| 0.80 | `{op}` | 2 x 1000, 1000, 1000 | 7.5 | Gluon | 533 | 8 | 6 | `deepgemm` | 5 | 1.20 |" in section
     assert f"| 1.50 | `{op}` | 2 x 900, 1000, 1000 | 4 | Gluon | 900 | 8 | 6 | - | - | - |" in section

@@ -302,9 +302,9 @@ def ran_by(op: str, tensors: tuple[Any, ...], options: dict[str, Any], **more: A
 
 
 def backends(op: str) -> list[str]:
-    """The backends that the op is chosen from."""
+    """The backends that the op is chosen from, beside the reference."""
     loading.ensure_loaded()
-    return sorted({record.backend for record in DEFINED[op].implementations})
+    return sorted({record.backend for record in DEFINED[op].implementations} - {"reference"})
 
 
 class Clock:

@@ -135,9 +135,9 @@ def peers(given: tuple[Tensor, Tensor, Tensor, Tensor], shape: Shape) -> Iterato
 
 
 def backends(op: str) -> list[str]:
-    """The backends that the op is chosen from."""
+    """The backends that the op is chosen from, beside the reference."""
     loading.ensure_loaded()
-    return sorted({record.backend for record in OPS[op].implementations})
+    return sorted({record.backend for record in OPS[op].implementations} - {"reference"})
 
 
 def implementation(arguments: tuple[Tensor, ...], dry: bool, **more: Any) -> str:
