@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,25 @@ def test_the_time_of_the_whole_run_ends_what_runs_and_begins_nothing(limit_s: fl
         Lost("its process was ended when the 3 s of the whole run were over without an answer"),
         Lost("its process was not begun: the 3 s of the whole run were over"),
     ]
+
+
+def test_the_time_of_the_whole_run_counts_from_where_it_began() -> None:
+    answers = call_apart(eval, ["1"], 1, None, print, total_s=3.0, since=time.monotonic() - 4)
+    assert answers == [Lost("its process was not begun: the 3 s of the whole run were over")]
+
+
+def test_what_a_run_prepares_counts_as_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases_for = runner.cases_for
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(0.2)
+        return cases_for(*given)
+
+    monkeypatch.setattr(runner, "cases_for", slowly)
+    report = run_conformance("reference", ["linear"], "interpreter", jobs=1, total_s=0.1)
+    assert report["ops"][0]["failures"][0]["message"] == (
+        "its process was not begun: the 0.1 s of the whole run were over"
+    )
 
 
 def test_an_op_with_many_cases_is_shared_out() -> None:

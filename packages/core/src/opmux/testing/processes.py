@@ -40,17 +40,22 @@ def call_apart(
     limit_s: float | None,
     handed: Callable[[Item], None],
     total_s: float | None = None,
+    since: float | None = None,
 ) -> list[Returned[Answer] | Lost]:
     """The result of a picklable function for each picklable item, or what its process left if it returned none.
 
     ``handed`` is called after each part that a process hands over, one call at a time. Each process gets its share of
-    this one's threads, and ``limit_s`` seconds, or what is left of ``total_s``.
+    this one's threads, and ``limit_s`` seconds, or what is left of ``total_s``, which began at ``since`` (of
+    `time.monotonic`), or now.
     """
     threads = max(1, torch.get_num_threads() // jobs)
     own = math.inf if limit_s is None else limit_s
     until, over = math.inf, ""
     if total_s is not None:
-        until, over = time.monotonic() + total_s, f"the {total_s:g} s of the whole run were over"
+        until, over = (
+            (time.monotonic() if since is None else since) + total_s,
+            f"the {total_s:g} s of the whole run were over",
+        )
     one_at_a_time = threading.Lock()
 
     def one(item: Item) -> Returned[Answer] | Lost:

@@ -200,7 +200,7 @@ def _run_conformance(
     within: str | None,
     total_s: float | None,
 ) -> dict[str, Any]:
-    began = time.perf_counter()
+    began = time.monotonic()
     implemented = execution.ops_of(backend)
     chosen = [op_named(name).name for name in (implemented if ops is None else dict.fromkeys(ops))]
     settings = profile_named(profile)
@@ -240,7 +240,7 @@ def _run_conformance(
     else:
         shares = [share for op, cases in todo.items() for share in shares_of(op, cases, jobs)]
         apart = functools.partial(hold, begin=processes.note, keep=processes.hand_over)
-        answers = processes.call_apart(apart, shares, jobs, limit_s, lambda share: step(share.op), total_s)
+        answers = processes.call_apart(apart, shares, jobs, limit_s, lambda share: step(share.op), total_s, began)
     of: dict[str, list[Answer]] = {op: [] for op in todo}
     for share, answer in zip(shares, answers, strict=True):
         of[share.op].append(answer)
@@ -261,5 +261,5 @@ def _run_conformance(
         **counts,
         "ops": reports,
         "not_loaded": unloaded,
-        "environment": environment(device, profile, unbroken, time.perf_counter() - began, within),
+        "environment": environment(device, profile, unbroken, time.monotonic() - began, within),
     }
