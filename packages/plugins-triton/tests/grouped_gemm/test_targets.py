@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import opmux
 from opmux.arch import parse_arch
 from opmux_triton.aot import checks
 from opmux_triton.aot.build import build
-from opmux_triton.grouped_gemm import heuristics, spaces, targets
+from opmux_triton.grouped_gemm import heuristics, targets
 from opmux_triton.launch import recording
 
 ARCHS = ("sm_80", "sm_89", "sm_90", "gfx942", "gfx1100")
@@ -45,18 +44,45 @@ def test_gradients_by_descriptors_multiply_from_shared_memory_and_spill_nothing(
     grad, x, w = (torch.empty(*s, dtype=torch.bfloat16, device="meta") for s in ((m, n), (m, k), (groups, n, k)))
     offsets = torch.empty(groups + 1, dtype=torch.int32, device="meta")
     features = {"bucket(m)": 15, "groups": groups, "n": n, "k": k}
-    config = next(spaces.backward(parse_arch("sm_90"), features))
-    assert config.grad_x.along
-    config = replace(config, grad_w=next(spaces.weight_grad(parse_arch("sm_90"), features)))
+    config = heuristics.backward(parse_arch("sm_90"), features)
     with recording("sm_90") as recorded:
         targets.grouped_linear_backward(grad, x, w, offsets, None, output_mask=(True, True), config=config)
     product, sums = recorded.launches[1:]
     assert isinstance(product.arguments[1], TensorDescriptor)
     assert isinstance(sums.arguments[2], TensorDescriptor)
     for launch in (product, sums):
-        facts = checks.read(build(launch, "sm_90"))
-        assert (facts.spills, facts.scratch) == (0, 0)
-        assert set(facts.matrix) == {"HGMMA.64"}
+        _spills_nothing(launch)
+
+
+def test_gradients_whose_operands_have_no_descriptors_take_narrow_tiles_that_spill_nothing() -> None:
+    groups, m, n, k = 8, 32768, 4096, 7170
+    grad, x, w = (torch.empty(*s, dtype=torch.bfloat16, device="meta") for s in ((m, n), (m, k), (groups, n, k)))
+    offsets = torch.empty(groups + 1, dtype=torch.int32, device="meta")
+    config = heuristics.backward(parse_arch("sm_90"), {"bucket(m)": 15, "groups": groups, "n": n, "k": k})
+    with recording("sm_90") as recorded:
+        targets.grouped_linear_backward(grad, x, w, offsets, None, output_mask=(True, True), config=config)
+    for launch in recorded.launches[1:]:
+        assert (launch.meta["BLOCK_N"], launch.meta["num_warps"]) == (128, 8)
+        _spills_nothing(launch)
+
+
+def test_descriptors_for_gradients_where_they_were_faster() -> None:
+    def choice(groups: int, rows: int, n: int = 4096, arch: str = "sm_90") -> tuple[bool, bool]:
+        features = {"bucket(m)": (groups * rows - 1).bit_length(), "groups": groups, "n": n, "k": 7168}
+        config = heuristics.backward(parse_arch(arch), features)
+        assert not heuristics.weight_grad(parse_arch(arch), features).tma
+        return config.grad_x.along, config.grad_w.tma
+
+    assert choice(8, 4096) == choice(16, 3763) == (True, True)
+    assert choice(128, 65) == choice(64, 8) == choice(32, 475) == (True, False)
+    assert choice(8, 4096, n=4104) == (False, True), "no whole blocks of n"
+    assert choice(8, 4096, arch="sm_100") == choice(8, 4096, arch="gfx942") == (False, False)
+
+
+def _spills_nothing(launch: Any) -> None:
+    facts = checks.read(build(launch, "sm_90"))
+    assert (facts.spills, facts.scratch) == (0, 0)
+    assert set(facts.matrix) == {"HGMMA.64"}
 
 
 def test_a_group_that_the_average_hides_gets_the_tile_of_the_average() -> None:

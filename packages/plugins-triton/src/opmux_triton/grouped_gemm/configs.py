@@ -15,7 +15,8 @@ class GroupedConfig(CompilerOptions):
             the gradient of weights: rows and columns of a weight, and rows of the operands at a time.
         group: rows of tiles that are walked together.
         per_unit: programs on a multiprocessor.
-        tma: whether operands come by descriptors where they can; else by pointers, in the same tiles.
+        tma: whether operands come by descriptors where they can; else by pointers, in the same tiles, or `for_pointers`
+            where ``along`` or the gradient of weights is meant.
         along: whether the weights of a product come by descriptors too where neighbours in them are neighbours in n,
             as the gradient of x needs them, and k is a multiple of ``block_k``.
         uneven: columns of the operands at a time, for pointers where k is no multiple of ``block_k``; the tile is then
@@ -38,6 +39,10 @@ class GroupedConfig(CompilerOptions):
         require_powers_of_two(self, "block_m", "block_n", "block_k")
         require_at_least(16, self, "block_m", "block_n", "block_k")
         require_at_least(1, self, "group", "per_unit")
+
+    def for_pointers(self) -> "GroupedConfig":
+        """At most 128 columns: pointers take registers that wider tiles of descriptors need."""
+        return replace(self, block_n=min(128, self.block_n))
 
     def for_uneven(self) -> "GroupedConfig":
         """With what changes where k is no multiple of ``block_k``."""

@@ -74,13 +74,26 @@ def hopper_scaled(arch: Arch, features: Mapping[str, Any]) -> HopperGroupedConfi
     return HopperGroupedConfig(128, 128, 6, 2, scaled(arch, features), few=few)
 
 
+_MANY = 4096
+"""The rows of a group, on average, from which the sums of `backward` come by descriptors: with 8 groups of 4096 rows an
+H200 took 5.85 ms for 6.31 in all, with 16 groups of 3763 rows 5.55 for 5.65. Where they are added to something, tiles
+as wide spill.
+"""
+
+
 def backward(arch: Arch, features: Mapping[str, Any]) -> GroupedBackwardConfig:
-    """16-bit `grouped_linear_backward`; grad_x reads the weights along n, which descriptors of k do not."""
-    grad_x = replace(grouped(arch, features), tma=False)
-    if grad_x.block_n > 128:
-        # Masks of rows that no block divides take the registers of half as many threads.
-        even = features["n"] % grad_x.block_k == 0
-        grad_x = replace(grad_x, block_m=64, num_warps=4) if even else replace(grad_x, block_n=128)
+    """16-bit `grouped_linear_backward`; grad_x reads the weights along n, of which descriptors take whole blocks.
+
+    On an H200 with 8 groups of 4096 rows, n = 4096, k = 7168, 5.9 ms for 6.6 of pointers.
+    """
+    grad_x = grouped(arch, features)
+    if grad_x.tma and features["n"] % grad_x.block_k == 0:
+        grad_x = replace(grad_x, along=True)
+    else:
+        # Masks of rows that no block divides take registers.
+        grad_x = replace(grad_x, tma=False, block_n=min(128, grad_x.block_n))
+    if arch.name == "sm_90" and rows_of(features) >= _MANY:
+        return GroupedBackwardConfig(grad_x=grad_x, grad_w=_tiles(128, 256, 64, 8, 3, tma=True))
     return GroupedBackwardConfig(grad_x=grad_x, grad_w=weight_grad(arch, features))
 
 

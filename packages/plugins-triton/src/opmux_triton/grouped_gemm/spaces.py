@@ -25,8 +25,10 @@ def _tiles(base: Config) -> Iterator[Config]:
     )
 
 
-def _described_sums(base: GroupedConfig) -> Iterator[GroupedConfig]:
-    """Sums whose operands come by descriptors, for groups of many rows: tiles that leave registers for the results."""
+def _other_sums(base: GroupedConfig) -> Iterator[GroupedConfig]:
+    """For groups of many rows: operands by descriptors, in tiles that leave registers for the results; by pointers."""
+    if base.tma:
+        yield replace(base, tma=False, num_warps=4).for_pointers()
     if base.block_m == 128:
         described = replace(base, block_k=64, num_warps=8, tma=True, early=False)
         for block_n, stages in ((128, 3), (128, 4), (256, 3)):
@@ -49,13 +51,12 @@ def _of_both(
     function: Callable[[Arch, Mapping[str, Any]], GroupedBackwardConfig],
 ) -> Callable[[Arch, Mapping[str, Any]], Iterator[GroupedBackwardConfig]]:
     def space(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedBackwardConfig]:
-        """Operands by descriptors, other tiles of either product, beside the heuristic's for the other."""
+        """Operands otherwise, other tiles of either product, beside the heuristic's for the other."""
         base = function(arch, features)
         if arch.name == "sm_90" and function is heuristics.backward:
-            along = replace(heuristics.grouped(arch, features), along=True)
-            sums = list(_described_sums(base.grad_w))
-            yield from (replace(base, grad_x=along, grad_w=one) for one in (base.grad_w, *sums))
-            yield from (replace(base, grad_w=one) for one in sums)
+            yield from (replace(base, grad_w=one) for one in _other_sums(base.grad_w))
+            if base.grad_x.along:
+                yield replace(base, grad_x=replace(base.grad_x, tma=False, along=False).for_pointers())
         yield from (replace(base, grad_x=tiles) for tiles in _few(_tiles(base.grad_x)))
         yield from (replace(base, grad_w=tiles) for tiles in _few(_tiles(base.grad_w)))
 
@@ -80,7 +81,7 @@ def weight_grad(arch: Arch, features: Mapping[str, Any]) -> Iterator[GroupedConf
     """The tiles around those of the heuristic; some of them load what they are added to before the products."""
     base = heuristics.weight_grad(arch, features)
     if arch.name == "sm_90":
-        yield from _described_sums(base)
+        yield from _other_sums(base)
     yield from _tiles(base)
     early = replace(base, early=True)
     yield from variations(early, block_m=(32, 64, 128), block_n=(64, 128, 256), block_k=(16, 32), num_warps=(4, 8))

@@ -139,6 +139,8 @@ def _product(
     along_n = w.stride(1) == 1 and w.stride(2) > 1
     if along_n:
         described = c.tma and c.along and k % c.block_k == 0 and have_descriptors(x, w.mT)
+        if c.along and not described:
+            c = c.for_pointers()
     else:
         described = c.tma and have_descriptors(x, w)
     if not described and k % c.block_k:
@@ -215,6 +217,9 @@ def _weight_sums(
 ) -> None:
     groups, n, k = out.shape
     offsets, sizes = dense(offsets, sizes)
+    by_descriptors = c.tma and have_descriptors(dy, x)
+    if c.tma and not by_descriptors:
+        c = c.for_pointers()
     meta: dict[str, Any] = {
         "PADDED": sizes is not None,
         "ACCUMULATE": accumulate,
@@ -226,7 +231,7 @@ def _weight_sums(
     }
     tiles = groups * -(-n // c.block_m) * -(-k // c.block_n)
     described: list[Any] = [None, None]
-    if c.tma and have_descriptors(dy, x):
+    if by_descriptors:
         described = [
             TensorDescriptor(t, list(t.shape), [t.stride(0), 1], [c.block_k, width])
             for t, width in ((dy, c.block_m), (x, c.block_n))
