@@ -410,7 +410,7 @@ def test_rows_in_fp8_are_quantised_and_patched(program: ModuleType) -> None:
             found = rows[name].run("decode-8")
         assert found["tokens_per_second"] > 0
         assert {"quantize", "scaled_linear", "paged_attention"} <= {row.op for row in traced.rows}
-    assert set(program.PLAIN_ROWS) | set(program.FP8_ROWS) == set(program.ROWS)
+    assert {*program.PLAIN_ROWS, *program.HUB_ROWS, *program.FP8_ROWS} == set(program.ROWS)
 
 
 def test_the_row_that_recomputes_trains_only(program: ModuleType) -> None:
