@@ -9,7 +9,7 @@ import torch
 import transformers
 from samples import NAMES, SIZES, opmux_cli
 
-from opmux_transformers import check, configs
+from opmux_transformers import check, configs, model_check, prompted
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "users" / "transformers.md"
 
@@ -98,18 +98,78 @@ def test_models_of_other_families_stay_correct(name: str) -> None:
             "error: opmux models check: `device` expected cpu, or cuda where torch sees a GPU, got tpu; pass cpu\n",
         ),
         (
-            ("check", "t5"),
-            "error: opmux models check: `name` expected a model for text that runs at a small size, got 't5':"
-            " ValueError: Unrecognized configuration class <class 'transformers.models.t5.configuration_t5.T5Config'>"
-            " for this kind of AutoModel: AutoModelForCausalLM.; name another, or pass your model to"
-            " opmux_transformers.patch\n",
+            ("check", "vit"),
+            "error: opmux models check: `name` expected a model for text that runs at a small size, got 'vit':"
+            " ValueError: Unrecognized configuration class"
+            " <class 'transformers.models.vit.configuration_vit.ViTConfig'> for this kind of AutoModel:"
+            " AutoModelForCausalLM.; name another, or pass your model to opmux_transformers.patch\n",
+        ),
+        (
+            ("check", "moonshine"),
+            "error: opmux models check: `name` expected a model for text that runs at a small size, got 'moonshine':"
+            " ValueError: its encoder reads neither tokens nor a spectrum of sound, which a check could make; name"
+            " another, or pass your model to opmux_transformers.patch\n",
         ),
     ],
-    ids=["unknown", "device", "no-text"],
+    ids=["unknown", "device", "no-text", "no-tokens"],
 )
 def test_wrong_use_exits_with_2(words: tuple[str, ...], message: str) -> None:
     done = opmux_cli("models", *words)
     assert (done.exit_code, done.stderr) == (2, message)
+
+
+def test_a_model_that_does_not_become_small_exits_with_2(monkeypatch) -> None:
+    monkeypatch.setattr(model_check, "LARGEST", 1000)
+    done = opmux_cli("models", "check", "llama")
+    size = sum(p.numel() for p in check.build(configs.small_config("llama"), torch.float32).parameters())
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: opmux models check: `name` expected a model for text that runs at a small size, got 'llama':"
+        f" ValueError: it has {size} parameters when it is made small, more than 1000; name another, or pass your model"
+        " to opmux_transformers.patch\n",
+    )
+
+
+ENCODING = ("bart", "t5", "marian", "whisper", "t5gemma", "pegasus", "m2m_100")
+
+
+@pytest.mark.parametrize("name", ENCODING)
+@pytest.mark.filterwarnings("ignore")  # what transformers says of tokens that the small models do not have
+def test_encoders_with_decoders(name: str) -> None:
+    comparisons, report = check.compare(configs.small_config(name), torch.float32)
+    assert [(c.what, c.passed) for c in comparisons] == [("logits", True), ("gradients", True), ("tokens", True)]
+    assert report.replaced("norm") >= 8
+    assert all(row.reason for row in report.left())
+
+
+def test_the_decoder_of_a_check_depends_on_what_its_encoder_reads() -> None:
+    for name in ("bart", "t5", "whisper"):
+        model, ids = check.build(configs.small_config(name), torch.float32), check.prompts(configs.small_config(name))
+        other = prompted.source(model.config, check.prompts(model.config, 1))
+        with torch.no_grad():
+            own, theirs = prompted.call(model, ids).logits, model(**other, decoder_input_ids=ids).logits
+        assert float((own - theirs).abs().max()) > 0.1
+        tokens = prompted.generated(model, ids)
+        assert tokens.shape == (2, 1 + prompted.NEW_TOKENS)
+        chosen = prompted.logits_after(model, ids, tokens)
+        chosen[..., 2] = -torch.inf  # the end, which a check keeps out
+        assert torch.equal(chosen.argmax(-1), tokens[:, 1:])
+
+
+@pytest.mark.parametrize(("name", "codes"), [("bart", "fp8"), ("t5", "int8")])
+def test_the_command_on_an_encoder_with_a_decoder(name: str, codes: str) -> None:
+    done = opmux_cli("models", "check", name, "--device", "cpu", "--quantize", codes, "--json")
+    assert done.exit_code == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    last = [c["what"] for c in result["comparisons"] if c["dtype"] == f"{codes} codes"]
+    assert last == ["modules", "logits", "tokens"]
+    assert (
+        "its decoder's logits and tokens are compared, after an encoder that reads the same prompts"
+        in result["report"]["notes"]
+    )
+    left = [row for row in result["report"]["rows"] if row["status"] == "left"]
+    assert {row["kind"] for row in left} >= {"attention", "cache"}
+    assert all(row["reason"] for row in left)
 
 
 def test_a_file_that_is_no_configuration_exits_with_2(tmp_path) -> None:

@@ -8,7 +8,8 @@ of some versions ignores a softcap.
 Where experts are chosen, gradients are compared on prompts that all models route alike: rounding may send a token to
 another expert. Elsewhere those of bfloat16 are compared over several batches, as one flipped ReLU decides those of one.
 
-A model that only fills masks, such as ModernBERT, has no tokens to generate: its logits and gradients are compared.
+A model that only fills masks, such as ModernBERT, has no tokens to generate: its logits and gradients are compared. Of
+an encoder with a decoder, such as BART, the decoder's are compared; `prompted` says what the encoder reads.
 """
 
 import copy
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from opmux_transformers.patching import patch_model
+from opmux_transformers.prompted import begin_of_new, call, class_for, fills_masks, generated, logits_after
 from opmux_transformers.registries import asks_registry
 from opmux_transformers.reporting import Report
 from opmux_transformers.routes import routed_alike
@@ -29,7 +30,6 @@ from opmux_transformers.routes import routed_alike
 SEED = 0
 PROMPT = 12
 """Tokens of the prompts; longer than the window of the small configurations."""
-NEW_TOKENS = 8
 BATCHES = 4
 """Batches of prompts over which gradients in bfloat16 are compared, where no experts are chosen."""
 FACTORS = {torch.float32: 1.0, torch.bfloat16: 2.0}
@@ -73,8 +73,7 @@ def build(config: Any, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
     """A random text model in evaluation mode, with weights large enough that every part of it matters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        made = transformers.AutoModelForMaskedLM if fills_masks(config) else transformers.AutoModelForCausalLM
-        model: nn.Module = made.from_config(config, attn_implementation="eager")
+        model: nn.Module = class_for(config).from_config(config, attn_implementation="eager")
         with torch.no_grad():
             for parameter in model.parameters():
                 spread = 1.5 / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 0.2
@@ -82,14 +81,10 @@ def build(config: Any, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
     return model.to(device, dtype).eval()
 
 
-def fills_masks(config: Any) -> bool:
-    """Whether transformers has a model of a configuration that fills masks, and none that generates text.
-
-    Some encoders have a class that generates too (RoBERTa), which is for those that were made a decoder.
-    """
-    kind = type(config)
-    generates = kind in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and getattr(config, "is_decoder", True)
-    return kind in transformers.MODEL_FOR_MASKED_LM_MAPPING and not generates
+def size_of(config: Any) -> int:
+    """The number of parameters of a configuration's model, which is made without memory for them."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in class_for(config).from_config(config, attn_implementation="eager").parameters())
 
 
 def prompts(config: Any, number: int = 0) -> Tensor:
@@ -131,7 +126,7 @@ def _far(got: Tensor, exact: Tensor) -> float:
 
 def _logits(plain: Any, patched: Any, exact: Any, ids: Tensor, dtype: torch.dtype) -> Comparison:
     with torch.no_grad():
-        own, theirs, right = (model(ids).logits for model in (patched, plain, exact))
+        own, theirs, right = (call(model, ids).logits for model in (patched, plain, exact))
     return Comparison("logits", _name(dtype), _far(own, right), _bound(_far(theirs, right), dtype))
 
 
@@ -184,7 +179,7 @@ class _Squares:
 def _gradients_of(model: Any, ids: Tensor) -> dict[str, Tensor]:
     """The gradient of each parameter that has one; what dropout drops is random, so none is dropped."""
     model.zero_grad(set_to_none=True)
-    model.train(not _drops(model.config))(ids, labels=ids).loss.backward()
+    call(model.train(not _drops(model.config)), ids, labels=ids).loss.backward()
     model.eval()
     return {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
 
@@ -195,22 +190,14 @@ def _drops(config: Any) -> bool:
     return any("drop" in name and isinstance(rate, float) and rate > 0 for name, rate in values)
 
 
-def generated(model: Any, ids: Tensor) -> Tensor:
-    """Prompts and the greedy tokens after them."""
-    settings = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
-    with torch.no_grad():
-        tokens: Tensor = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-    return tokens
-
-
 def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: float) -> Comparison:
     """Compare greedy tokens; if two logits differ by no more than rounding, either token is right."""
     own, theirs = (generated(model, ids) for model in (patched, plain))
     if torch.equal(own, theirs):
         return Comparison("tokens", _name(dtype), 0, 0)
     with torch.no_grad():
-        logits = plain(own).logits[:, ids.shape[1] - 1 : -1].float()
-    chosen = logits.gather(-1, own[:, ids.shape[1] :, None]).squeeze(-1)
+        logits = logits_after(plain, ids, own).float()
+    chosen = logits.gather(-1, own[:, begin_of_new(plain, ids) :, None]).squeeze(-1)
     allowed = 2 * bound * float(logits.abs().max())
     behind = int((logits.max(-1).values - chosen > allowed).sum())
     return Comparison(

@@ -35,6 +35,16 @@ _RARE: dict[str, Any] = {
 }  # fmt: skip
 """Sizes that only some configurations have, and the values that replace them if they are set."""
 
+_WITH_ENCODER: dict[str, Any] = {
+    "encoder_layers": 2, "decoder_layers": 2, "num_layers": 2, "num_decoder_layers": 2, "num_encoder_layers": 2,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_heads": 4,
+    "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "d_ff": 96, "d_kv": 16, "decoder_vocab_size": 128,
+    "num_mel_bins": 16, "max_source_positions": 16, "max_target_positions": 64,  # Whisper
+    "forced_bos_token_id": None, "forced_eos_token_id": None, "begin_suppress_tokens": None, "suppress_tokens": None,
+}  # fmt: skip
+"""The same for an encoder with a decoder. Tokens that would be forced or suppressed are none."""
+
 WINDOW = 6
 _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -143,6 +153,13 @@ def shrunk(config: Any) -> Any:
     if isinstance(kinds := values.get("layer_types"), list):
         changed["layer_types"] = (sorted(set(kinds), key=kinds.index) * 2)[: SIZES["num_hidden_layers"]]
     changed |= {key: value for key, value in _RARE.items() if values.get(key)}
+    if values.get("is_encoder_decoder"):
+        for part in ("encoder", "decoder"):  # T5 Gemma: one configuration for each
+            if isinstance(inner := getattr(config, part, None), transformers.PreTrainedConfig):
+                changed[part] = shrunk(_of_text(inner))
+        changed |= {key: value for key, value in _WITH_ENCODER.items() if values.get(key) is not None}
+        changed |= {key: SIZES[key] for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        changed["decoder_start_token_id"] = SIZES["bos_token_id"]
     for experts in ("num_local_experts", "num_experts"):
         if isinstance(values.get(experts), int):
             changed |= {experts: 4, "num_experts_per_tok": 2}

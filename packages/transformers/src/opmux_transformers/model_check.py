@@ -6,9 +6,13 @@ from typing import Any
 import torch
 
 from opmux.errors import InvalidArgument
-from opmux_transformers.check import Comparison, build, compare, fills_masks, prompts
+from opmux_transformers.check import Comparison, build, compare, prompts, size_of
 from opmux_transformers.configs import first_line, small_config
+from opmux_transformers.prompted import call, encodes, fills_masks
 from opmux_transformers.quantised_check import compare_quantised
+
+LARGEST = 50_000_000
+"""The most parameters of a model that is checked: one whose sizes have names of their own does not become small."""
 
 
 def run(name: str, device: str | None = None, quantize: str | None = None) -> dict[str, Any]:
@@ -33,8 +37,10 @@ def run(name: str, device: str | None = None, quantize: str | None = None) -> di
             f"opmux models check: `quantize` expected fp8 or int8, got {quantize}; leave it out for none"
         )
     try:
+        if (size := size_of(config)) > LARGEST:
+            raise ValueError(f"it has {size} parameters when it is made small, more than {LARGEST}")
         with torch.no_grad():
-            build(config, torch.float32)(prompts(config))
+            call(build(config, torch.float32), prompts(config))
     except Exception as error:  # transformers may raise anything, before anything is patched
         raise InvalidArgument(
             f"opmux models check: `name` expected a model for text that runs at a small size, got {name!r}:"
@@ -49,6 +55,10 @@ def run(name: str, device: str | None = None, quantize: str | None = None) -> di
         comparisons += quantised
     if fills_masks(config):
         report.notes.append("it fills masks and generates no text: logits and gradients are compared, no tokens")
+    if encodes(config):
+        report.notes.append(
+            "its decoder's logits and tokens are compared, after an encoder that reads the same prompts"
+        )
     failures = [
         f"{c.what} in {c.dtype}: {c.error:.3g}, at most {c.bound:.3g} {c.detail}".rstrip()
         for c in comparisons

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux_transformers.check import ALL, ROUNDING, Comparison, build, fills_masks, generated, prompts
+from opmux_transformers.check import ALL, ROUNDING, Comparison, build, prompts
 from opmux_transformers.patching import patch_model
+from opmux_transformers.prompted import begin_of_new, call, fills_masks, generated, logits_after
 from opmux_transformers.quantised_reference import calls, quantise, size
 from opmux_transformers.reporting import Report
 from opmux_transformers.routes import noted, routed, routes
@@ -74,23 +75,23 @@ def _routed_logits(models: tuple[Any, ...], ids: Tensor) -> list[Tensor]:
     """The logits of several models, whose tokens go to the experts of the first one."""
     with torch.no_grad():
         with noted(models[0]) as found:
-            logits = [models[0](ids).logits]
+            logits = [call(models[0], ids).logits]
         for model in models[1:]:
             with routed(model, found):
-                logits.append(model(ids).logits)
+                logits.append(call(model, ids).logits)
     return logits
 
 
 def _quantised_tokens(plain: Any, patched: Any, ids: Tensor, allowed: float, name: str) -> Comparison:
     """Compare greedy tokens; a sequence counts up to its first token that the models send to different experts."""
-    theirs, start = generated(plain, ids), ids.shape[1] - 1
+    theirs, start = generated(plain, ids), begin_of_new(plain, ids) - 1
     own, ways = _generated_on_ways(patched, ids)
     alike = torch.ones_like(own[:, start:-1], dtype=torch.bool)
     for one, other in zip(ways, routes(plain, own[:, :-1]), strict=True):
         same = (one == other.view_as(one)).all(-1)
         alike &= same.cumprod(1).bool()[:, start:]
     with torch.no_grad():
-        logits = plain(own).logits[:, start:-1]
+        logits = logits_after(plain, ids, own)
     chosen = logits.gather(-1, own[:, start + 1 :, None]).squeeze(-1)
     behind = int(((logits.amax(-1) - chosen > allowed) & alike).sum())
     others = int((own != theirs)[:, start + 1 :].sum())
@@ -105,7 +106,7 @@ def _generated_on_ways(model: Any, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
     """
     with noted(model) as found:
         tokens = generated(model, ids)
-    calls = tokens.shape[1] - ids.shape[1]  # the prompt's, and one for each token but the last
+    calls = tokens.shape[1] - begin_of_new(model, ids)  # the prompt's, and one for each token but the last
     mixtures = len(found) // calls
     chosen = [experts.sort(-1).values.view(len(ids), -1, experts.shape[-1]) for experts, _ in found]
     return tokens, [torch.cat(chosen[place::mixtures], 1) for place in range(mixtures)]

@@ -12,6 +12,7 @@ import opmux
 import opmux.nn
 from opmux.nn.quantizable import codes_dtype
 from opmux_transformers.experts import up_name
+from opmux_transformers.prompted import call
 from opmux_transformers.registries import asks_registry
 
 
@@ -29,6 +30,11 @@ def quantise(model: nn.Module, codes: str, taken: Collection[str]) -> None:
         if asks_registry(module):
             vars(module)["forward"] = _Experts(module, codes)
     opmux.nn.quantize_(model, codes, skip=[path for path in linears if path not in taken], backend="reference")
+    for path in taken:
+        module = model.get_submodule(path)
+        if type(module) is nn.Linear:  # it has to keep its weight, which another module's forward reads
+            made = opmux.nn.QuantizedLinear.from_linear(module, codes=codes, backend="reference")
+            vars(module)["forward"] = made.forward
 
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any], Tensor]
@@ -53,7 +59,7 @@ def calls(model: nn.Module, paths: Collection[str], ids: Tensor) -> list[Call]:
     ]
     try:
         with torch.no_grad():
-            model(ids)
+            call(model, ids)
     finally:
         for hook in hooks:
             hook.remove()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from opmux_transformers.prompted import call
 from opmux_transformers.registries import asks_registry
 
 TRIES = 16
@@ -24,7 +25,7 @@ Route = tuple[Tensor, Tensor]
 def routes(model: Any, ids: Tensor) -> list[Tensor]:
     """The experts of each token, in ascending order, one tensor for each mixture that the model calls."""
     with noted(model) as found, torch.no_grad():
-        model(ids)
+        call(model, ids)
     return [chosen.sort(-1).values for chosen, _ in found]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from quantised import dequantised
 from samples import deep_looks, generated, ids, logits, model, ops_of, reasons, train_alike
 from torch import nn
@@ -175,6 +176,13 @@ def test_nothing_is_quantised_unless_asked_for() -> None:
     report = opmux_transformers.patch(patched)
     assert "quantize" not in report.counts()
     train_alike(patched, plain)
+
+
+def test_what_stays_is_noted_only_where_it_was_asked_for() -> None:
+    config = transformers.GPT2Config(vocab_size=128, n_embd=64, n_layer=1, n_head=4, n_positions=64)
+    for codes, noted in ((None, False), ("fp8", True)):
+        report = opmux_transformers.patch(transformers.GPT2LMHeadModel(config).eval(), quantize=codes)
+        assert any("weights of Conv1D" in note for note in report.notes) == noted
 
 
 def test_it_compiles() -> None:

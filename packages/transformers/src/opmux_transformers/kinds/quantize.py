@@ -92,7 +92,8 @@ class QuantizeKind(Kind[MadeCodes | MadeExperts]):
         weights = (survey.modules[path]._parameters[name] for path, names in found for name in names)
         held = {id(p): p for p in weights}
         experts_of = [survey.modules[path] for path, f in survey.found(self).items() if isinstance(f, MadeExperts)]
-        patch.report.notes += other_weights(survey.model, experts_of)
+        if survey.wants(self):
+            patch.report.notes += other_weights(survey.model, experts_of)
         if size := sum(weight.numel() for weight in held.values() if weight is not None):
             patch.report.notes.append(
                 f"the codes take {size / 2**30:.2f} GiB beside the weights, which stay as they are for unpatch;"
