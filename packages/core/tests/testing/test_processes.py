@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from opmux.errors import InvalidArgument
-from opmux.testing import run_conformance, runner
+from opmux.testing import run_conformance, runner, single
+from opmux.testing.fitted import cases_for
 from opmux.testing.processes import Lost, Returned, call_apart
 from opmux.testing.runner import CASES_OF_A_SHARE, Share, shares_of
 
@@ -75,6 +77,19 @@ def test_what_a_run_prepares_counts_as_its_time(monkeypatch: pytest.MonkeyPatch)
     assert report["ops"][0]["failures"][0]["message"] == (
         "its process was not begun: the 0.1 s of the whole run were over"
     )
+
+
+@pytest.mark.parametrize(("held", "freed"), [(single.KEPT, 0), (single.KEPT + 1, 1)])
+def test_a_case_on_a_gpu_leaves_its_memory_to_the_others(
+    held: int, freed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[None] = []
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: held)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: told.append(None))
+    monkeypatch.setattr(single, "prepare", lambda *given: 1 / 0)  # a case that fails as well
+    case = cases_for("reference", "silu_mul", "small", torch.device("cpu"))[0]
+    assert single.run_one("reference", case, torch.device("cuda")).status == "failed"
+    assert len(told) == freed
 
 
 def test_an_op_with_many_cases_is_shared_out() -> None:

@@ -53,6 +53,15 @@ def run_one(backend: str, case: Case, device: torch.device) -> Outcome:
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the suite itself failed at {os.path.basename(where.filename)}:{where.lineno}: "
         return Outcome(case.id, FAILED, findings=[Finding("suite", f"{text}{type(error).__name__}: {error}")])
+    finally:
+        if device.type == "cuda" and torch.cuda.memory_reserved(device) > KEPT:
+            torch.cuda.empty_cache()
+
+
+KEPT = 2**28
+"""Bytes of a GPU that a process keeps for its next case: with several processes there, what they all keep may be what
+one of them lacks, which then fails or leaves a case out.
+"""
 
 
 def _out_of_memory(case: Case, error: BaseException) -> Outcome:
