@@ -8,7 +8,7 @@ import pytest
 import torch
 from compressed import args, compressed, hooks, loaded, rounded, scheme, token
 from compressed_tensors.compressors import ModelCompressor
-from quantised import WIDE
+from quantised import WIDE, calls_of
 from samples import deep_looks, generated, ids, logits, model, ops_of, reasons
 from torch import nn
 
@@ -96,6 +96,35 @@ def test_a_loaded_checkpoint(tmp_path: Path, dtype: torch.dtype) -> None:
     opmux_transformers.unpatch(made)
     expected = logits(made, ids())
     assert apart(found, exact) < 1.1 * apart(expected, exact)
+
+
+def test_scales_of_16_bits_are_kept_in_float32_and_follow_their_own() -> None:
+    plain = model(dtype=torch.bfloat16, **WIDE)
+    made, unrounded = (
+        compressed(plain, scheme(args("float"), token("float"))),
+        rounded(plain, scheme(args("float"), None)),
+    )
+    before = deep_looks(made)
+    opmux_transformers.patch(made)
+    ran = calls_of(made, lambda of: logits(of, ids()))
+    assert ran["scaled_linear"] == 2 * 4  # queries, keys and values have one product; gate and up have another
+    first = logits(made, ids())
+    state = {name: t * 2 if name.endswith("up_proj.weight_scale") else t for name, t in made.state_dict().items()}
+    other = copy.deepcopy(made)
+    for of in (made, other):
+        of.load_state_dict(state)
+    changed = logits(made, ids())
+    assert torch.equal(changed, logits(other, ids()))
+    rounding = apart(first, logits(unrounded, ids()))
+    assert apart(changed, first) > 2 * rounding
+    made.load_state_dict({name: t / 2 if name.endswith("up_proj.weight_scale") else t for name, t in state.items()})
+    assert apart(logits(made, ids()), first) < 0.5 * rounding  # gate and up have a product each by now
+    opmux_transformers.patch(made)
+    compiled = torch.compile(made, backend="eager", fullgraph=True)
+    assert apart(logits(compiled, ids()), first) < 0.5 * rounding
+    opmux_transformers.unpatch(made)
+    layers = made.model.layers
+    assert all(vars(m).keys() == before[f"model.layers.{path}"][1].keys() for path, m in layers.named_modules() if path)
 
 
 def without_hooks(of: Any) -> None:

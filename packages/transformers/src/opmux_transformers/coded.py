@@ -23,6 +23,8 @@ from opmux_transformers.foreign import mark
 
 OWN = "_opmux_own_forward"
 """Attribute of a linear that another library may take back: the forward that this library gave it."""
+SCALE = "_opmux_scale"
+"""Attribute of a linear whose scales have 16 bits: they in float32, as `KeptScale`."""
 PLACE = "_opmux_place"
 """Attribute of a linear with a part of a joint weight: which of them it is."""
 CODES = "_opmux_codes"
@@ -82,18 +84,6 @@ class Codes:
     def of_numbers(self, module: nn.Module, input: Tensor) -> Tensor:
         """The module's result while its weight holds numbers, and no codes."""
         return functional.linear(input, tensor_of(module, "weight"), _bias_of(module))
-
-
-@dataclass(frozen=True)
-class CompressedCodes(Codes):
-    """Codes of compressed-tensors, which the library may replace by numbers."""
-
-    def of_numbers(self, module: nn.Module, input: Tensor) -> Tensor:
-        """An ordinary product in a check; what the library computes, once it has decompressed the module."""
-        if not is_decompressed(module):
-            return super().of_numbers(module, input)
-        found: Tensor = module.__dict__[OWN](input)
-        return found
 
 
 class Kept:
@@ -187,6 +177,59 @@ class MadeCodes(Codes):
     def original(self, module: nn.Module) -> Tensor | None:
         """The weight itself."""
         return tensor_of(module, "weight")
+
+
+class KeptScale(Kept):
+    """A weight's scales in float32, kept beside those of 16 bits and made again when they have changed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(torch.float32, name)
+
+    def for_replica(self) -> "KeptScale":
+        """One for a replica of the module."""
+        return KeptScale(self.name)
+
+    def _quantized(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        scale = matrix(weight.detach())
+        return scale, scale
+
+
+@dataclass(frozen=True)
+class CompressedCodes(Codes):
+    """Codes of compressed-tensors, which the library may replace by numbers.
+
+    Attributes:
+        kept: Whether scales in float32 are kept beside the module's own, in the attribute `SCALE`.
+    """
+
+    kept: bool = False
+
+    def of_weight(self, module: nn.Module) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The codes, their scales, and the bias."""
+        return *self._both(module), _bias_of(module)
+
+    def stored(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """The codes as the module holds them, and the scales that are multiplied."""
+        return self._both(module) if self.kept else super().stored(module)
+
+    def take(self, module: nn.Module, weight: Tensor, scale: Tensor) -> None:
+        """Hold equal codes and scales that lie elsewhere."""
+        if not self.kept:
+            super().take(module, weight, scale)
+            return
+        tensor_of(module, "weight").data = weight
+        module.__dict__[SCALE].codes = scale, scale
+
+    def _both(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        scale = tensor_of(module, self.scale)
+        return tensor_of(module, "weight"), module.__dict__[SCALE].of(scale)[1] if self.kept else matrix(scale)
+
+    def of_numbers(self, module: nn.Module, input: Tensor) -> Tensor:
+        """An ordinary product in a check; what the library computes, once it has decompressed the module."""
+        if not is_decompressed(module):
+            return super().of_numbers(module, input)
+        found: Tensor = module.__dict__[OWN](input)
+        return found
 
 
 def tensor_of(module: nn.Module, name: str) -> Tensor:

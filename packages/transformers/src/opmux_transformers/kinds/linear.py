@@ -20,7 +20,7 @@ import opmux
 from opmux.nn import QuantizedLinear
 from opmux.nn.quantized_product import WEIGHTS, scale_shape
 from opmux_transformers import agreement, compressed
-from opmux_transformers.coded import OWN, Codes, CompressedCodes, forward_of, matrix
+from opmux_transformers.coded import CODES, OWN, SCALE, Codes, CompressedCodes, KeptScale, forward_of, matrix
 from opmux_transformers.finegrained import fp8_linear, with_definition
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.gate import is_linear
@@ -105,7 +105,7 @@ def _stated(module: Any) -> Codes | str:
     if input_scale and held[input_scale].numel() != 1:
         return "quantised: the scale of its input is not a single number"
     if compressing:
-        return CompressedCodes(scale, input_scale, activations)
+        return CompressedCodes(scale, input_scale, activations, kept=held[scale].dtype != torch.float32)
     return Codes(scale, input_scale, activations, isinstance(module, QuantizedLinear))
 
 
@@ -176,6 +176,9 @@ def _step(module: Any, codes: Codes) -> float:
 
 
 def _give(forward: Any, made: Any) -> None:
+    codes = getattr(forward, CODES, None)
+    if isinstance(codes, CompressedCodes) and codes.kept:
+        vars(made)[SCALE] = KeptScale(codes.scale)
     made.forward = forward.__get__(made)
 
 
@@ -262,6 +265,10 @@ class LinearKind(Kind[Codes]):
             module = survey.modules[path]
             if isinstance(codes, CompressedCodes):
                 patch.set(module, OWN, vars(module)["forward"], self.name)
+                if codes.kept:
+                    kept = KeptScale(codes.scale)
+                    kept.of(module._parameters[codes.scale])  # type: ignore[arg-type]  # judged: there is one
+                    patch.set(module, SCALE, kept, self.name)
             patch.set(module, "forward", forward_of(codes).__get__(module), self.name)
         if any(isinstance(codes, CompressedCodes) for codes in survey.found(self).values()):
             self._suspend_hooks(survey, patch)
