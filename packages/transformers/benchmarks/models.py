@@ -57,7 +57,9 @@ FP8_ROWS = (
 )  # fmt: skip
 """Models quantised as transformers' fine-grained fp8 (blocks of 128x128), called by transformers (``hf``) or patched;
 and by `opmux.nn.quantize_`, per token and channel."""
-ROWS = (*PLAIN_ROWS, *HUB_ROWS, *FP8_ROWS)
+CACHE_ROWS = ("opmux codes graph", "opmux fp8 codes graph")
+"""Patched models, in 16 bits and as ``opmux fp8``, whose cache keeps codes of fp8."""
+ROWS = (*PLAIN_ROWS, *HUB_ROWS, *FP8_ROWS, *CACHE_ROWS)
 WORK = ("prefill", "decode-1", "decode-8", "decode-64", "training")
 PROMPT = 128
 """Tokens that are in the cache before decoding starts."""
@@ -140,7 +142,9 @@ def shrink(config: Any) -> Any:
 def fits_work(name: str, model_name: str, work: str) -> bool:
     """Whether a row does such work: transformers' batched experts copy a weight for every token, which is for decoding
     and needs a mixture; training is not captured, and models in fp8 are for inference; only training keeps anything
-    that could be computed again."""
+    that could be computed again; and only decoding reads a cache."""
+    if name in CACHE_ROWS:
+        return work.startswith("decode")
     if name.endswith("batched"):
         return model_name == MIXTURE and work.startswith("decode")
     if name in HUB_ROWS:  # no gradients
@@ -423,7 +427,8 @@ class Row:
         if self.name.startswith("opmux"):
             import opmux_transformers
 
-            return opmux_transformers.PagedCache(self.model, max_length=length)
+            codes = "fp8" if self.name in CACHE_ROWS else None
+            return opmux_transformers.PagedCache(self.model, max_length=length, dtype=codes)
         return self.transformers.DynamicCache(config=self.model.config)
 
     def stepper(self, batch: int, cache: Any, first: Any) -> Callable[[Any], Any]:

@@ -410,7 +410,19 @@ def test_rows_in_fp8_are_quantised_and_patched(program: ModuleType) -> None:
             found = rows[name].run("decode-8")
         assert found["tokens_per_second"] > 0
         assert {"quantize", "scaled_linear", "paged_attention"} <= {row.op for row in traced.rows}
-    assert {*program.PLAIN_ROWS, *program.HUB_ROWS, *program.FP8_ROWS} == set(program.ROWS)
+    assert {*program.PLAIN_ROWS, *program.HUB_ROWS, *program.FP8_ROWS, *program.CACHE_ROWS} == set(program.ROWS)
+
+
+def test_rows_whose_cache_keeps_codes_decode_only(program: ModuleType) -> None:
+    for name in program.CACHE_ROWS:
+        works = [work for work in program.WORK if program.fits_work(name, "llama-8b", work)]
+        assert works == ["decode-1", "decode-8", "decode-64"]
+    row = program.Row(program.CACHE_ROWS[0], "llama-8b", program.Settings(tiny=True, steps=4))
+    assert row.cache(8, 64).shared.codes == "fp8"
+    with opmux.trace() as traced:
+        found = row.run("decode-8")
+    assert found["tokens_per_second"] > 0
+    assert {"write_kv_cache", "paged_attention"} <= {ran.op for ran in traced.rows}
 
 
 def test_the_row_that_recomputes_trains_only(program: ModuleType) -> None:
