@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from compressed import args, compressed, hooks, loaded, rounded, scheme, token
 from compressed_tensors.compressors import ModelCompressor
 from quantised import WIDE, calls_of
+from safetensors.torch import load_file
 from samples import deep_looks, generated, ids, logits, model, ops_of, reasons
 from torch import nn
 
@@ -96,6 +98,34 @@ def test_a_loaded_checkpoint(tmp_path: Path, dtype: torch.dtype) -> None:
     opmux_transformers.unpatch(made)
     expected = logits(made, ids())
     assert apart(found, exact) < 1.1 * apart(expected, exact)
+
+
+def test_what_is_saved_is_what_was_loaded(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    made = loaded(model(**WIDE), first, scheme(args("float"), token("float")), dtype=torch.float32)
+    opmux_transformers.patch(made)
+    expected = logits(made, ids())
+    made.save_pretrained(second)
+    stored, again = (load_file(folder / "model.safetensors") for folder in (first, second))
+    assert stored.keys() == again.keys()
+    assert all(torch.equal(t.view(torch.uint8), again[name].view(torch.uint8)) for name, t in stored.items())
+    opmux_transformers.patch("llama")
+    try:
+        other = transformers.AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
+    finally:
+        opmux_transformers.unpatch("llama")
+    assert opmux_transformers.report(other).counts()["linear"] == {"replaced": 14, "left": 0}
+    assert torch.equal(logits(other, ids()), expected)
+
+
+def test_a_part_of_a_model_whose_hook_runs_computes_what_the_library_does() -> None:
+    made = compressed(model(**WIDE), scheme(args("float"), token("float")))
+    expected = logits(copy.deepcopy(made), ids())
+    report = opmux_transformers.patch(made.model)
+    assert report.counts()["linear"] == {"replaced": 14, "left": 0}
+    assert hooks(made) == ["ct_decompress_hook"]  # not the patch's to take: the model around it has it
+    assert apart(logits(made, ids()), expected) < FLIPS
+    assert made.model.layers[0].mlp.gate_proj.weight.dtype == torch.float32
 
 
 def test_scales_of_16_bits_are_kept_in_float32_and_follow_their_own() -> None:
