@@ -29,7 +29,7 @@ import scaled_gradients_on_gpu
 import torch
 from apart import Limits, measured
 from figures import Line, device_times, warm
-from on_gpu import compile_kernels, operands, rivals, say, short
+from on_gpu import compile_kernels, lying, operands, rivals, say, short
 from torch import Tensor
 
 from opmux_deepgemm import launching
@@ -76,7 +76,7 @@ def kernel(line: Line) -> tuple[Product, Config]:
     """What this backend compiles for a line: the model's choice."""
     if line.part == "ragged k":
         return scaled_gradients_on_gpu.product(line.n, line.k), _of_ragged(line)
-    return line.product, line.configs()[0]
+    return lying(line.product, line.configs()[0], -(-line.m // 4) * 4 * max(line.groups, 1), by_columns=True)
 
 
 def _of_ragged(line: Line) -> Config:

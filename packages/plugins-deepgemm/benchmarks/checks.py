@@ -42,7 +42,7 @@ from opmux.testing.case import Case, all_options
 from opmux.testing.memory import PLAIN, view_strides
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
-from opmux_deepgemm.prebuilding import product_of
+from opmux_deepgemm.prebuilding import kernel_of
 
 ARCH = "sm_90"
 SANITIZERS = (
@@ -68,7 +68,7 @@ def kernels_of(case: Case) -> Iterator[tuple[Product, Config]]:
         tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
     options = {o.name: 16 for o in op.signature.options if o.kind == "int"} | all_options(op.signature, case)
     for taker in takers(registered_ops()[op.name], *tensors, arch=ARCH, backend="deepgemm", **options):
-        yield product_of(taker.call), taker.config()
+        yield kernel_of(taker.call, taker.config())
 
 
 def compile_all(profile: str) -> list[str]:

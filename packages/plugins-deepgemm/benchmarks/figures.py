@@ -30,7 +30,7 @@ import grouped_on_gpu
 import scaled_gradients_on_gpu
 import torch
 from apart import Limits, measured
-from on_gpu import ADDED, LISTED, compile_kernels, milliseconds, operands, rivals, say, short
+from on_gpu import ADDED, LISTED, compile_kernels, lying, milliseconds, operands, rivals, say, short
 
 from opmux.plugin import registered_ops, takers
 from opmux.shapes import Point, write_shapes
@@ -95,6 +95,10 @@ class Line(NamedTuple):
         if self.groups:
             return grouped_on_gpu.product_of(self.family, self.n, self.k)
         return Product("bfloat16" if self.dtype == "bf16" else "float8_e4m3fn", "bfloat16", self.n, self.k)
+
+    def kernel(self, config: Config) -> tuple[Product, Config]:
+        """What is compiled for a config."""
+        return lying(self.product, config, self.m * max(self.groups, 1))
 
     @property
     def family(self) -> str:
@@ -359,7 +363,7 @@ def main() -> int:
     kernels: dict[tuple[Product, Config], None] = {}
     for part in given.parts:
         for line in lines(part):
-            kernels.update(dict.fromkeys((line.product, config) for config in line.configs()))
+            kernels.update(dict.fromkeys(map(line.kernel, line.configs())))
     failed = not compile_kernels(list(kernels))
     if given.compile:
         return int(failed)

@@ -16,7 +16,19 @@ from typing import NamedTuple
 os.environ.setdefault("OPMUX_PLUGINS", "deepgemm")
 
 import torch
-from on_gpu import CUT, FLUSHED, all_on_card, compile_kernels, large, milliseconds, on_card, run_apart, say, short
+from on_gpu import (
+    CUT,
+    FLUSHED,
+    all_on_card,
+    compile_kernels,
+    large,
+    lying,
+    milliseconds,
+    on_card,
+    run_apart,
+    say,
+    short,
+)
 from torch import Tensor
 
 from opmux_deepgemm import launching
@@ -43,6 +55,8 @@ class Case(NamedTuple):
     config: Config
     out: str = "bfloat16"
     spare: int = 0
+    by_columns: bool = False
+    """Whether the scales of x lie with a column's neighbours next to each other."""
 
 
 def checked(family: str) -> Iterator[Case]:
@@ -59,13 +73,30 @@ def checked(family: str) -> Iterator[Case]:
         yield Case((1, 700, 0, 90), 344, 528, large(128, 128, 2, alternate=2))
         yield Case((1, 700, 0, 2090), 2120, 528, Config("large", 128, 192, 3, 2, 2, 8, staged=True), spare=1)
         yield Case((130, 700, 64), 2112, 528, Config("large", 128, 256, 3, 2, 1, 8, pieces=2, staged=True))
-        halves = Config("large", 128, 256, 4, 2, 1, 8, pieces=2, early=True)
-        yield Case((130, 700, 64, 0, 2500), 4104, 528, halves, spare=1)
-        yield Case((1, 700, 0, 2090), 4104, 1552, replace(halves, stages=3, staged=True))
-        yield Case((300, 7, 3000), 2120, 1552, Config("large", 128, 192, 4, 2, 2, 8, early=True), "float32", spare=13)
-        yield Case((0, 0, 0), 136, 512, Config("large", 128, 96, 4, 2, 1, 8, early=True), spare=5)
+        yield from checked_copied()
     if not fp8:
         yield Case((511, 600), 264, 1536, large(256, 192, 2, 2), spare=1)
+
+
+def checked_copied() -> Iterator[Case]:
+    """Products whose scales of x are copied by the copy engine: in rows those of multiples of 4 blocks of k."""
+    halves = Config("large", 128, 256, 3, 2, 1, 8, pieces=2, staged=True, copied_scales=True)
+    wide = Config("large", 128, 192, 4, 2, 2, 8, copied_scales=True)
+    tall = Config("large", 256, 128, 3, 2, 1, 8, pieces=1, staged=True, copied_scales=True)
+    for by_columns in (False, True):
+        yield Case((130, 700, 64, 0, 2500), 4104, 1040, halves, "bfloat16", 1, by_columns)
+        yield Case((1, 700, 0, 2091, 30), 4104, 1536, halves, by_columns=by_columns)
+        yield Case((257, 0, 2001, 3, 1100), 2120, 1536, tall, by_columns=by_columns)
+        yield Case(
+            (300, 7, 129), 2120, 2048, replace(tall, cluster=2, share_x=True, staged=False), "float32", 2, by_columns
+        )
+        yield Case((300, 7, 3001), 2120, 2048, wide, "float32", 13, by_columns)
+        yield Case(
+            (5, 0, 130, 64, 1), 136, 512, Config("large", 64, 64, 8, 1, copied_scales=True), "bfloat16", 0, by_columns
+        )
+        yield Case(
+            (0, 0, 0), 136, 512, Config("large", 128, 96, 4, 2, 1, 8, copied_scales=True), "bfloat16", 5, by_columns
+        )
 
 
 def tiny(family: str) -> Iterator[Case]:
@@ -77,7 +108,9 @@ def tiny(family: str) -> Iterator[Case]:
         yield Case((5, 0, 130), 264, k, Config("large", 128, 256, 2, 2, 1, 8, pieces=2), spare=3)
         yield Case((200, 20), 264, k, Config("large", 64, 64, 2, 1, 2, 8, pieces=2, share_x=True))
         yield Case((700, 0, 200), 2112, k, Config("large", 128, 96, 2, 2, 2, 8, staged=True), spare=3)
-        yield Case((700, 0, 1200), 2112, k, Config("large", 128, 128, 2, 2, 1, 8, early=True), spare=3)
+        copied = Config("large", 128, 128, 2, 2, 1, 8, copied_scales=True)
+        yield Case((700, 0, 1200), 2112, k, copied, spare=3, by_columns=True)
+        yield Case((301, 7, 130), 1032, 512, replace(copied, cluster=2, staged=True))
 
 
 def timed(family: str) -> Iterator[tuple[int, int, int, int, list[Config]]]:
@@ -100,7 +133,16 @@ def product_of(family: str, n: int, k: int, out: str = "bfloat16") -> Product:
     return Product("bfloat16" if dtype == "bf16" else "float8_e4m3fn", out, n, k, groups=layout)  # type: ignore[arg-type]
 
 
-def operands(family: str, rows: tuple[int, ...], n: int, k: int, spare: int = 0, device: str = "cuda") -> Operands:
+def of_case(family: str, case: Case) -> list[tuple[Product, Config]]:
+    """The kernels of a product that is compared: one with copied scales must have the bits of one that loads them."""
+    product, config = product_of(family, case.n, case.k, case.out), case.config
+    kernels = [lying(product, config, 4096, case.by_columns)]
+    return kernels + [(product, replace(config, copied_scales=False))] * config.copied_scales
+
+
+def operands(
+    family: str, rows: tuple[int, ...], n: int, k: int, spare: int = 0, device: str = "cuda", by_columns: bool = False
+) -> Operands:
     """Random operands; what belongs to no group is NaN."""
     layout, dtype = family.split()
     groups, blocks, fp8 = len(rows), -(-k // 128), dtype == "fp8"
@@ -118,6 +160,9 @@ def operands(family: str, rows: tuple[int, ...], n: int, k: int, spare: int = 0,
         x.view(-1, k)[place] = torch.randn(place.stop - place.start, k, device=device).bfloat16()
     x_scale = torch.rand(*room, blocks, device=device) + 0.5 if fp8 else None
     w_scale = torch.rand(groups, -(-n // 128), blocks, device=device) + 0.5 if fp8 else None
+    if x_scale is not None and by_columns:
+        *matrices, m, _ = x_scale.shape
+        x_scale = x_scale.new_zeros(*matrices, blocks, -(-m // 4) * 4)[..., :m].copy_(x_scale.mT).mT
     if layout == "masked":
         return Operands(x.to(kind), w, None, x_scale, w_scale, sizes=sizes)
     return Operands(x.to(kind), w, None, x_scale, w_scale, offsets, sizes if spare else None)
@@ -134,12 +179,17 @@ def places(family: str, rows: tuple[int, ...], spare: int) -> list[slice]:
 
 def check(family: str, case: Case, device: str = "cuda") -> str:
     """Compare one product with float64, which `device` computes; returns what is wrong, or nothing."""
-    rows, n, k, config, out, spare = case
-    given = operands(family, rows, n, k, spare, device)
+    rows, n, k, config, out, spare, by_columns = case
+    given = operands(family, rows, n, k, spare, device, by_columns)
     dtype = torch.bfloat16 if out == "bfloat16" else torch.float32
     found = on_card(torch.full((*given.x.shape[:-1], n), 7.0, dtype=dtype, device=device))
     launching.multiply(config, all_on_card(given), found)
     torch.cuda.synchronize()
+    if config.copied_scales and device == "cuda":
+        loaded = torch.full_like(found, 7.0)
+        launching.multiply(replace(config, copied_scales=False), given, loaded)
+        if not torch.equal(loaded, found):
+            return f"{int((loaded != found).sum())} of {loaded.numel()} other bits than with scales that are loaded"
     flat, x = found.to(device).view(-1, n), given.x.view(-1, k)
     untouched = torch.ones(len(flat), dtype=torch.bool, device=device)
     for group, place in enumerate(places(family, rows, spare)):
@@ -238,7 +288,7 @@ def run_calls(_: str) -> None:
 
 def sanitized() -> list[tuple[Product, Config]]:
     """What is launched under a sanitizer."""
-    return [(product_of(family, c.n, c.k, c.out), c.config) for family in FAMILIES for c in tiny(family)]
+    return [of_case(family, case)[0] for family in FAMILIES for case in tiny(family)]
 
 
 def main() -> int:
@@ -257,9 +307,9 @@ def main() -> int:
     kernels = dict.fromkeys(sanitized())
     for family in FAMILIES:
         for case in checked(family):
-            kernels[product_of(family, case.n, case.k, case.out), case.config] = None
-        for _, _, n, k, configs in () if given.no_times else timed(family):
-            kernels.update(dict.fromkeys((product_of(family, n, k), config) for config in configs))
+            kernels.update(dict.fromkeys(of_case(family, case)))
+        for groups, m, n, k, configs in () if given.no_times else timed(family):
+            kernels.update(dict.fromkeys(lying(product_of(family, n, k), config, groups * m) for config in configs))
     failed = not compile_kernels(list(kernels))
     say(f"# compiled after {time.perf_counter() - began:.1f} s")
     if given.compile:

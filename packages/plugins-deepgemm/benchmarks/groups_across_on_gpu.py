@@ -99,7 +99,7 @@ def _groups(lie: tuple[bool, bool], few: bool) -> Iterator[Case]:
     yield Case((1, 0, 300, 64, 128), 576, 1544, large(64, 256, 1), lie, 7)
     yield Case((700, 129), 2112, 1536, large(128, 256, 2, 2), lie)
     yield Case((511, 513, 3), 264, 1536, large(256, 128, 2, 2), lie, 5, 1)
-    yield Case((0, 0, 0), 72, 72, large(64, 64, 1), lie)
+    yield Case((0, 0, 0), 72, 72, large(64, 64, 1), lie, 2)
     for sizes in (Sizes(3000, 1032, 2 * 1032, False, 5), Sizes(90, 576, 1152, False, 5)):
         across = sizes._replace(x_across=lie[0], w_across=lie[1])
         for one in scored(across)[:6]:
@@ -246,7 +246,7 @@ def run_calls(_: str) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         made = call("deepgemm:across")
-    for sizes, begins in (([96, 0, 40, 1], [0, 96, 96, 137, 200]), ([3, 70, 96, 0], [1, 2, 67, 68, 195])):
+    for sizes, begins in (([96, 0, 40, 1], [0, 96, 96, 137, 200]), ([3, 70, 96, 0], [0, 2, 67, 68, 195])):
         counts.copy_(torch.tensor(sizes, dtype=torch.int32))
         offsets.copy_(torch.tensor(begins, dtype=torch.int32))
         graph.replay()

@@ -84,7 +84,7 @@ def checked(family: str) -> Iterator[Case]:
         if dtype == "fp8":
             for m, config in ((1000, (128, 256, 3, 2, 1, 8, 0, 2)), (4095, (256, 128, 3, 2, 2, 4, 0, 1, True))):
                 yield Case(m, 2120, 1536, Config("large", *config[:9], staged=True))
-            yield from checked_early()
+            yield from checked_copied()
             for cluster in (1, 2):
                 yield Case(1000, 2112, 1536, large(128, 192, 2, cluster, alternate=3))
                 yield Case(300, 344, 528, large(128, 160, 2, cluster, stages=2, alternate=4), bias=True)
@@ -106,20 +106,46 @@ def checked(family: str) -> Iterator[Case]:
         yield Case(128, 576, 7168, small(64, 128, 8), "float32")
 
 
-def checked_early() -> Iterator[Case]:
-    """Products that begin before the last tile's results are written."""
-    for staged in (False, True):
-        halves = Config("large", 128, 256, 4 - staged, 2, 1, 8, pieces=2, staged=staged, early=True)
-        tall = Config("large", 256, 128, 4 - staged, 2, 1, 8, pieces=1, staged=staged, early=True)
-        yield Case(1000, 5128, 1536, halves, bias=True)
-        yield Case(4095, 2120, 528, tall)
-        yield Case(2049, 4096, 7168, replace(halves, cluster=2))
-        yield Case(2049, 4096, 128, replace(tall, cluster=2, share_x=True))
-        yield Case(1500, 4104, 512, Config("large", 128, 192, 4, 2, 1, 4, staged=staged, early=True), by_columns=True)
-        yield Case(700, 5000, 1040, Config("large", 128, 160, 5, 2, 2, 8, staged=staged, early=True))
-    yield Case(1500, 4104, 1536, replace(halves, stages=3, staged=False), "float32", bias=True)
-    yield Case(100, 72, 400, Config("large", 128, 64, 3, 2, 1, 8, early=True))  # one tile
-    yield Case(2049, 2112, 7168, Config("large", 128, 128, 2, 2, 1, 8, early=True), "float32", bias=True)
+def checked_copied() -> Iterator[Case]:
+    """Products whose scales of x the copy engine brings, in rows and in columns, or threads where they do not fit.
+
+    Those of 12 and 56 blocks of k can be copied in rows, those of 5 and 11 in columns of multiples of 4 rows.
+    """
+    halves = Config("large", 128, 256, 3, 2, 1, 8, pieces=2, staged=True, copied_scales=True)
+    tall = Config("large", 256, 128, 3, 2, 1, 8, pieces=1, staged=True, copied_scales=True)
+    for by_columns in (False, True):
+        yield Case(1000, 5128, 1536, halves, "bfloat16", True, by_columns)
+        yield Case(4092, 2120, 640, tall, by_columns=by_columns)
+        yield Case(4095, 2120, 1536, tall, by_columns=by_columns)
+        yield Case(2048, 4096, 7168, replace(halves, cluster=2), by_columns=by_columns)
+        yield Case(2052, 4096, 128, replace(tall, cluster=2, share_x=True), by_columns=by_columns)
+        wide = Config("large", 128, 192, 4, 2, 1, 4, staged=True, copied_scales=True)
+        yield Case(1500, 4104, 1408, wide, by_columns=by_columns)
+        yield Case(1500, 4104, 512, replace(wide, cluster=2), by_columns=by_columns)
+        yield Case(1500, 4104, 1536, replace(halves, staged=False), "float32", True, by_columns)
+        for cluster in (1, 2):
+            yield Case(
+                700,
+                5000,
+                1040,
+                Config("large", 128, 160, 5, 2, cluster, 8, copied_scales=True),
+                "bfloat16",
+                False,
+                by_columns,
+            )
+            yield Case(
+                3000,
+                1032,
+                2048,
+                Config("large", 64, 96, 8, 1, cluster, 8, copied_scales=True),
+                "bfloat16",
+                False,
+                by_columns,
+            )
+        yield Case(1, 72, 2048, Config("large", 64, 64, 8, 1, 1, 8, copied_scales=True), "bfloat16", True, by_columns)
+        yield Case(
+            129, 576, 7168, Config("large", 128, 32, 8, 2, 1, 8, copied_scales=True), "float32", False, by_columns
+        )
 
 
 def tiny(family: str) -> Iterator[Case]:
@@ -138,8 +164,11 @@ def tiny(family: str) -> Iterator[Case]:
             yield Case(300, 136, k, Config("large", 64, 96, 2, 1, 4, 8))
             yield Case(300, 264, k, Config("large", 256, 128, 2, 2, 2, 8, pieces=1, share_x=True, staged=True))
             yield Case(1300, 2112, k, Config("large", 128, 128, 2, 2, 1, 8, pieces=2, staged=True), bias=True)
-            yield Case(1300, 2112, k, Config("large", 128, 128, 2, 2, 1, 8, early=True), bias=True)
-            yield Case(2100, 2112, k, Config("large", 128, 256, 2, 2, 2, 8, pieces=2, staged=True, early=True))
+            yield Case(
+                1300, 2112, k, Config("large", 128, 128, 2, 2, 1, 8, copied_scales=True), bias=True, by_columns=True
+            )
+            rows = Config("large", 128, 256, 2, 2, 2, 8, pieces=2, staged=True, copied_scales=True)
+            yield Case(2100, 2112, 1024, rows)
     else:
         yield Case(9, 136, k, small(16, 64, 2, stages=2), bias=True)
         yield Case(3, 136, k, small(8, 128, 1, stages=3), "float32")
@@ -176,6 +205,24 @@ def timed(family: str) -> Iterator[tuple[int, int, int, list[Config]]]:
 def product_of(family: str, n: int, k: int, out: str = "bfloat16", bias: bool = False) -> Product:
     """The product of a family."""
     return Product("bfloat16" if family.endswith("bf16") else "float8_e4m3fn", out, n, k, bias)
+
+
+def lying(product: Product, config: Config, m: int, by_columns: bool = False) -> tuple[Product, Config]:
+    """The kernel for operands of m rows whose scales lie so, as the launch finds it."""
+    if not product.scaled or product.accumulate:
+        return product, config
+    blocks, matrices = -(-product.k // 128), (1,) * (product.groups == "masked")
+    shape = (*matrices, blocks, m) if by_columns else (*matrices, m, blocks)
+    x_scale = torch.empty(shape, device="meta")
+    w_scale = torch.empty((*(1,) * bool(product.groups), -(-product.n // 128), blocks), device="meta")
+    return launching.with_scales(product, config, x_scale.mT if by_columns else x_scale, w_scale), config
+
+
+def of_case(family: str, case: Case) -> list[tuple[Product, Config]]:
+    """The kernels of a product that is compared: one with copied scales must have the bits of one that loads them."""
+    product = product_of(family, case.n, case.k, case.out, case.bias)
+    kernels = [lying(product, case.config, case.m, case.by_columns)]
+    return kernels + [(product, replace(case.config, copied_scales=False))] * case.config.copied_scales
 
 
 Operands = launching.Operands
@@ -231,6 +278,11 @@ def check(family: str, case: Case, device: str = "cuda") -> str:
     room = on_card(room)
     launching.multiply(config, all_on_card(given), room[:m])
     torch.cuda.synchronize()
+    if config.copied_scales and device == "cuda":
+        loaded = torch.empty_like(room[:m])
+        launching.multiply(replace(config, copied_scales=False), given, loaded)
+        if not torch.equal(loaded, room[:m]):
+            return f"{int((loaded != room[:m]).sum())} of {loaded.numel()} other bits than with scales that are loaded"
     room = room.to(device)
     found, (wanted, size) = room[:m].double(), exact(given)
     rounding = 2.0**-8 if out == "bfloat16" else 2.0**-22
@@ -283,7 +335,7 @@ def short(config: Config) -> str:
     c = config
     turns = f"a{c.alternate}" if c.alternate else ""
     turns += f"p{c.pieces}" if c.pieces else ""
-    turns += "r" * c.staged + "e" * c.early
+    turns += "r" * c.staged + "q" * c.copied_scales
     return f"{c.kernel[0]}{c.block_m}x{c.block_n}s{c.stages}w{c.consumers}c{c.cluster}{'x' * c.share_x}{turns}"
 
 
@@ -520,7 +572,7 @@ def sanitized() -> list[tuple[Product, Config]]:
     added = Product("float8_e4m3fn", "float32", n, k, accumulate=True)
     found = [(added, config) for config in tiny_added()]
     for family in FAMILIES:
-        found += [(product_of(family, c.n, c.k, c.out, c.bias), c.config) for c in tiny(family)]
+        found += [kernel for case in tiny(family) for kernel in of_case(family, case)[:1]]
     return found + [(case.product, case.config) for case in across(few=True)]
 
 
@@ -537,9 +589,9 @@ def kernels(no_times: bool = False) -> list[tuple[Product, Config]]:
         found[case.product, case.config] = None
     for family in FAMILIES:
         for case in checked(family):
-            found[product_of(family, case.n, case.k, case.out, case.bias), case.config] = None
-        for _, n, k, configs in () if no_times else timed(family):
-            found.update(dict.fromkeys((product_of(family, n, k), config) for config in configs))
+            found.update(dict.fromkeys(of_case(family, case)))
+        for m, n, k, configs in () if no_times else timed(family):
+            found.update(dict.fromkeys(lying(product_of(family, n, k), config, m) for config in configs))
     return list(found)
 
 

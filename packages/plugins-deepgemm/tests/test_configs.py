@@ -42,19 +42,13 @@ SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers
         (SMALL | {"staged": True}, "staged expected the kernel 'large'"),
         *(
             (
-                given | {"early": True},
-                "early expected the kernel 'large' without turns, in runs that do not overlap and are whole slices, "
-                f"got {got}",
+                given | {"copied_scales": True},
+                f"copied_scales expected the kernel 'large' without turns, in pieces that do not overlap, got {got}",
             )
             for given, got in (
                 (SMALL, "'small', 8x64 in pieces = 0, alternate = 0"),
                 (LARGE | {"alternate": 3}, "'large', 128x128 in pieces = 0, alternate = 3"),
                 (LARGE | {"pieces": 2}, "'large', 128x128 in pieces = 2, alternate = 0"),
-                (LARGE | {"block_m": 256, "stages": 3}, "'large', 256x128 in pieces = 0, alternate = 0"),
-                (
-                    LARGE | {"block_m": 64, "consumers": 1, "block_n": 224, "pieces": 4},
-                    "'large', 64x224 in pieces = 4, alternate = 0",
-                ),
             )
         ),
         (LARGE | {"pieces": 5}, "pieces expected 0 or 1 or 2 or 3 or 4, got 5"),
@@ -92,6 +86,15 @@ def test_scales_of_each_row_take_room_in_every_stage() -> None:
     assert config.shared_bytes(4, row_scales=True) - config.shared_bytes(4) == config.stages * 4 * config.block_n
     most = most_stages("large", config.block_m, config.block_n, config.consumers, row_scales=True)
     assert Config(**LARGE | {"stages": most}).shared_bytes(4, row_scales=True) <= SHARED_BYTES
+
+
+def test_copied_scales_take_room_in_every_stage() -> None:
+    config, copied = Config(**LARGE), Config(**LARGE | {"copied_scales": True})
+    assert copied.shared_bytes(4) - config.shared_bytes(4) == config.stages * 16 * (config.block_m + 16)
+    most = most_stages("large", config.block_m, config.block_n, config.consumers, copied_scales=True)
+    assert Config(**LARGE | {"stages": most, "copied_scales": True}).shared_bytes(4) <= SHARED_BYTES
+    with pytest.raises(ValueError, match=r"bytes of shared memory"):
+        Config(**LARGE | {"stages": most + 1, "copied_scales": True})
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from played.running import Operands, Stopped, build, run
 
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation import source
+from opmux_deepgemm.launching import with_scales
 
 BF16, F32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 
@@ -84,26 +85,11 @@ def wrong(found: torch.Tensor, given: Operands) -> int:
         (masked(integers(0, 0), 16, 72, 144, fp8=True), Config("large", 64, 32, 2, 1, 1, 8), BF16),
         (ragged(integers(0, 3, 300), None, 200, 144, fp8=True), Config("large", 128, 96, 2, 2, 2, staged=True), BF16),
         (masked(integers(70, 1, 130), 136, 136, 272, fp8=True), Config("large", 128, 64, 2, 2, staged=True), BF16),
-        (
-            ragged(integers(0, 3, 300, 300, 440), None, 520, 272, fp8=True),
-            Config("large", 128, 256, 2, 2, 1, 8, 0, 2, early=True), BF16,
-        ),
-        (
-            ragged(integers(0, 128, 384), integers(100, 130), 392, 144, fp8=True),
-            Config("large", 128, 192, 3, 2, 2, 8, share_x=True, early=True), F32,
-        ),
-        (
-            masked(integers(70, 0, 1, 130), 136, 264, 400, fp8=True),
-            Config("large", 128, 256, 3, 2, 1, 8, 0, 2, staged=True, early=True), BF16,
-        ),
-        (masked(integers(0, 0), 16, 72, 144, fp8=True), Config("large", 64, 32, 2, 1, 1, 8, early=True), BF16),
     ],
     ids=[
         "ragged", "ragged, padding, two blocks share w", "ragged codes", "ragged codes, two blocks share w", "masked",
         "masked codes", "ragged codes, two blocks share x", "masked codes, four blocks share x", "no rows at all",
         "whole results of ragged codes", "whole results of masked codes",
-        "early, ragged codes", "early, ragged codes, padding, two blocks share x", "early, masked codes",
-        "early, no rows at all",
     ],
 )  # fmt: skip
 def test_each_group_is_multiplied_by_its_own_weight(given, config, out, tmp_path) -> None:
@@ -111,6 +97,54 @@ def test_each_group_is_multiplied_by_its_own_weight(given, config, out, tmp_path
     program = build(product, config, given, tmp_path)
     for seed in (0, 1):
         assert wrong(run(program, product, config, given, seed), given) == 0
+
+
+def lying(given: Operands, lie: str) -> Operands:
+    """The same product, its scales of x in rows or in columns of multiples of four rows."""
+    scales = given.x_scale
+    if lie == "rows":
+        return replace(given, x_scale=scales.contiguous())
+    *matrices, m, blocks = scales.shape
+    return replace(given, x_scale=scales.new_zeros(*matrices, blocks, -(-m // 4) * 4)[..., :m].copy_(scales.mT).mT)
+
+
+@pytest.mark.parametrize("lie", ["rows", "columns"])
+@pytest.mark.parametrize(
+    ("given", "config", "out"),
+    [
+        (ragged(integers(0, 3, 300), None, 264, 512, fp8=True), Config("large", 128, 256, 2, 2, 1, 8, 0, 2), BF16),
+        (
+            ragged(integers(0, 129, 131, 384), integers(100, 0, 130), 200, 1024, fp8=True),
+            Config("large", 128, 192, 3, 2, 2, 8, staged=True), BF16,
+        ),
+        (masked(integers(70, 0, 130), 137, 264, 512, fp8=True), Config("large", 128, 96, 2, 2, 2, 8, 0, 0, True), F32),
+        (masked(integers(0, 0), 16, 72, 512, fp8=True), Config("large", 64, 32, 2, 1, 1, 8), BF16),
+        (
+            ragged(integers(0, 201, 203, 539), None, 136, 512, fp8=True),
+            Config("large", 256, 128, 2, 2, 1, 8, 0, 1, staged=True), BF16,
+        ),
+    ],
+    ids=["ragged", "ragged, padding, two blocks share w", "masked, two blocks share x", "no rows at all", "256 rows"],
+)  # fmt: skip
+def test_scales_of_groups_may_be_copied(given, config, out, lie, tmp_path) -> None:
+    given, config = lying(given, lie), replace(config, copied_scales=True)
+    product = with_scales(given.product(out), config, given.x_scale, given.w_scale)
+    assert (product.x_scales, product.w_together) == (lie, True)
+    program = build(product, config, given, tmp_path)
+    for seed in (0, 1):
+        assert wrong(run(program, product, config, given, seed), given) == 0
+
+
+def test_copies_of_scales_of_a_group_begin_at_four_rows(tmp_path, monkeypatch) -> None:
+    text = {file: source.read(file) for file in ("large.cuh", "layouts.cuh")}
+    edited = text["large.cuh"].replace("SPARE ? row - row % 4 : row", "row")
+    assert edited != text["large.cuh"]
+    monkeypatch.setattr(source, "read", (text | {"large.cuh": edited}).__getitem__)
+    given = lying(ragged(integers(0, 3, 150), None, 72, 512, fp8=True), "columns")
+    config = Config("large", 64, 64, 2, 1, copied_scales=True)
+    product = with_scales(given.product(BF16), config, given.x_scale, given.w_scale)
+    with pytest.raises(Stopped, match="column not aligned to 16 bytes"):
+        run(build(product, config, given, tmp_path), product, config, given, 0)
 
 
 def across(w: torch.Tensor, spare: int) -> torch.Tensor:
@@ -236,9 +270,9 @@ def test_the_rows_of_groups_may_lie_across_k(given, config, poisoned, w_across, 
     ids=["rows of the group before are stored", "the last rows are not", "a copy begins anywhere", "no matrices"],
 )
 def test_a_kernel_whose_x_lies_across_k_and_is_broken_fails(given, edit, tmp_path, monkeypatch) -> None:
-    whole = {file: source.read(file) for file in ("tiles.cuh", "large.cuh", "layouts.cuh")}
-    assert edit[0] in whole["tiles.cuh"]
-    broken = whole | {"tiles.cuh": whole["tiles.cuh"].replace(*edit)}
+    whole = {file: source.read(file) for file in ("large.cuh", "layouts.cuh")}
+    assert edit[0] in whole["large.cuh"]
+    broken = whole | {"large.cuh": whole["large.cuh"].replace(*edit)}
     monkeypatch.setattr(source, "read", broken.__getitem__)
     turned, config = replace(given, x=turned_x(given.x, 0)), Config("large", 64, 64, 2, 1)
     product = turned.product(BF16)

@@ -1,5 +1,6 @@
 """The kernels' own text, run on the CPU with the instructions played; broken ones must fail."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from played.running import Operands, Stopped, build, run
 
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation import source
+from opmux_deepgemm.launching import with_scales
 
 SEEDS = (0, 1)
 """As late as possible, and at once."""
@@ -98,29 +100,39 @@ def test_a_kernel_computes_its_product(given, config, out, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("given", "config", "out"),
     [
-        (operands(300, 520, 656, fp8=True, bias=True), Config("large", 128, 256, 2, 2, 1, 8, 0, 2, early=True), BF16),
-        (operands(300, 520, 528, fp8=True), Config("large", 128, 256, 3, 2, 1, 1, 0, 2, False, True, True), BF16),
-        (operands(520, 264, 272, fp8=True), Config("large", 256, 128, 2, 2, 1, 8, 0, 1, early=True), BF16),
-        (operands(520, 392, 400, fp8=True), Config("large", 256, 128, 3, 2, 2, 8, 0, 1, True, True, True), BF16),
-        (operands(300, 392, 272, fp8=True, by_columns=True), Config("large", 128, 192, 2, 2, 2, 8, early=True), F32),
-        (operands(300, 392, 144, fp8=True), Config("large", 128, 192, 4, 2, 1, 8, staged=True, early=True), BF16),
-        (operands(300, 392, 112, fp8=True), Config("large", 128, 160, 3, 2, 1, 8, early=True), BF16),
-        (operands(200, 328, 912, fp8=True), Config("large", 64, 96, 2, 1, 4, 8, share_x=True, early=True), BF16),
-        (operands(70, 264, 272, fp8=True, bias=True), Config("large", 64, 256, 4, 1, 1, 8, 0, 2, early=True), F32),
-        (operands(1, 72, 128, fp8=True), Config("large", 128, 64, 7, 2, 1, 8, early=True), BF16),
-        (operands(130, 72, 272, fp8=True), Config("large", 128, 32, 3, 2, 1, 8, early=True), BF16),
+        (operands(130, 264, 512, fp8=True, bias=True), Config("large", 128, 256, 2, 2, 1, 8, 0, 2), BF16),
+        (operands(132, 264, 656, fp8=True, by_columns=True), Config("large", 128, 256, 3, 2, 1, 8, 0, 2), F32),
+        (operands(300, 136, 1024, fp8=True), Config("large", 256, 128, 3, 2, 2, 8, 0, 1, True, True), BF16),
+        (operands(300, 136, 1168, fp8=True, by_columns=True), Config("large", 256, 128, 2, 2, 2, 8, 0, 1), BF16),
+        (operands(200, 200, 1536, fp8=True), Config("large", 128, 192, 3, 2, 2, 8, staged=True), BF16),
+        (operands(200, 168, 144, fp8=True, by_columns=True), Config("large", 128, 160, 2, 2, 1, 8), BF16),
+        (operands(300, 104, 512, fp8=True), Config("large", 256, 96, 2, 2, 1, 8), F32),
+        (operands(200, 136, 1024, fp8=True, bias=True), Config("large", 64, 96, 2, 1, 4, 8), BF16),
+        (operands(1, 72, 512, fp8=True), Config("large", 64, 64, 7, 1, 1, 8), BF16),
     ],
     ids=[
-        "halves of columns, k longer than the ring", "whole results", "halves of rows",
-        "whole results, two blocks share x", "float32, two blocks share w", "whole results, one run",
-        "one block of k", "four blocks share x", "one consumer", "one tile", "fewer slices than places",
+        "in halves", "columns, in halves, the last blocks of k are not four", "two blocks share x",
+        "columns, two blocks share w", "two blocks share w", "columns, two blocks of k", "256 rows",
+        "four blocks share w", "one row",
     ],
 )  # fmt: skip
-def test_products_of_the_next_tile_begin_before_results_are_written(given, config, out, tmp_path) -> None:
-    product = given.product(out)
-    program = build(product, config, given, tmp_path)
-    for units, seed in ((4, 0), (4, 1), (16, 0)):  # tiles after each other, and fewer than multiprocessors
-        assert wrong(run(program, product, config, given, seed, units), given) == 0
+def test_scales_of_x_may_be_copied(given, config, out, tmp_path) -> None:
+    config = replace(config, copied_scales=True)
+    product = with_scales(given.product(out), config, given.x_scale, given.w_scale)
+    assert product.x_scales == ("rows" if given.x_scale.stride(1) == 1 else "columns")
+    assert product.w_together == (given.w_scale.shape[1] % 4 == 0)
+    program, loads = (build(one, config, given, folder(tmp_path)) for one in (product, given.product(out)))
+    for seed in SEEDS:
+        found = run(program, product, config, given, seed)
+        assert wrong(found, given) == 0
+        assert torch.equal(found, run(loads, given.product(out), config, given, seed))  # bit by bit
+
+
+def folder(parent: Path) -> Path:
+    """A new folder."""
+    made = parent / str(len(list(parent.iterdir())))
+    made.mkdir()
+    return made
 
 
 def across(matrix: torch.Tensor, spare: int) -> torch.Tensor:
@@ -156,12 +168,12 @@ def test_operands_may_lie_across_k(m, n, k, x_across, w_across, config, tmp_path
         assert wrong(run(program, product, config, given, seed), given) == 0
 
 
-def outcomes(program: Path, given: Operands, config: Config) -> list[str]:
+def outcomes(program: Path, given: Operands, config: Config, product: source.Product | None = None) -> list[str]:
     """For each seed what the kernel was stopped with, or whether its results are wrong."""
     found = []
     for seed in SEEDS:
         try:
-            number = wrong(run(program, given.product(BF16), config, given, seed), given)
+            number = wrong(run(program, product or given.product(BF16), config, given, seed), given)
         except Stopped as stopped:
             found.append(str(stopped).split(":")[0])
         else:
@@ -170,11 +182,10 @@ def outcomes(program: Path, given: Operands, config: Config) -> list[str]:
 
 
 def edit_kernel(monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str) -> None:
-    """Have kernels made of edited files: the kernel's own, or the one with what all of its kind share."""
-    texts = {name: source.read(name) for name in ("tiles.cuh", file, "layouts.cuh")}
-    edited = file if old in texts[file] else "tiles.cuh"
-    assert old in texts[edited]
-    monkeypatch.setattr(source, "read", (texts | {edited: texts[edited].replace(old, new, 1)}).__getitem__)
+    """Have kernels made of an edited file."""
+    texts = {name: source.read(name) for name in (file, "layouts.cuh")}
+    assert old in texts[file]
+    monkeypatch.setattr(source, "read", (texts | {file: texts[file].replace(old, new, 1)}).__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -203,27 +214,20 @@ def test_a_broken_kernel_fails(old, new, reason, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("barrier_wait(empty + 8 * stage, phase ^ 1)", "(void)0", "barrier"),
-        ("      barrier_wait(full + 8 * stage, phase);\n      begin(0);", "      begin(0);", "wrong"),
-        ("          products_wait<0>();\n", "", "products"),
-        ("row = next_row, column = place.column", "row = next_row", "wrong"),
-        ("store_wait_read<PLACES - 1>()", "store_wait_read<PLACES>()", "wrong"),
-        ("        fence_async_shared();\n", "", "named barrier"),
-        ("if (leader) store_wait_all();", "", "stores"),
-        ("release(empty + 8 * stage, lane);", "if (!first) release(empty + 8 * stage, lane);", "deadlock"),
+        ("STAGE_BYTES + (brings ? BOXES * BOX_BYTES : 0)", "STAGE_BYTES", "deadlock"),
+        ("const bool brings = block % QUAD == 0;", "const bool brings = block == 0;", "wrong"),
+        ("scales + stage * SCALES_BYTES, scales_map", "scales, scales_map", "wrong"),
+        ("if (place == QUAD - 1) load_w(block + 1);", "", "wrong"),
+        ("first_row + 64 * (i / 2) + 8 * (i % 2)", "first_row + 64 * (i / 2)", "wrong"),
     ],
-    ids=[
-        "a stage is filled before it is free", "products begin before their bytes have come",
-        "products are used before they are done", "results of another tile",
-        "results are written over those that are not stored", "no fence", "stores left behind",
-        "the first block is not released",
-    ],
-)  # fmt: skip
-def test_a_broken_early_kernel_fails(old, new, reason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, config = operands(130, 264, 320, fp8=True), Config("large", 128, 64, 2, 2, 1, 8, early=True)
-    edit_kernel(monkeypatch, "early.cuh", old, new)
-    program = build(given.product(BF16), config, given, tmp_path)
-    assert outcomes(program, given, config).count(reason)
+    ids=["bytes that are not announced", "only the first scales", "one place", "the first scales of w", "other rows"],
+)
+def test_a_broken_kernel_with_copied_scales_fails(old, new, reason, tmp_path: Path, monkeypatch) -> None:
+    given, config = operands(300, 264, 1024, fp8=True), Config("large", 128, 64, 3, 2, 1, 8, copied_scales=True)
+    edit_kernel(monkeypatch, "large.cuh", old, new)
+    product = with_scales(given.product(BF16), config, given.x_scale, given.w_scale)
+    program = build(product, config, given, tmp_path)
+    assert outcomes(program, given, config, product).count(reason)
 
 
 @pytest.mark.parametrize(

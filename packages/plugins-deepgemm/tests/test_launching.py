@@ -43,7 +43,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return SimpleNamespace(on=on, repeating=repeating)
 
     def tensor_map(matrix: torch.Tensor, box: tuple[int, int], **options: Any) -> tuple[Any, ...]:
-        return (*matrix.shape, *matrix.stride(), *box, options["swizzle"].name)
+        return (*matrix.shape, *matrix.stride(), *box, options["swizzle"].name if options else "NONE")
 
     monkeypatch.setattr(launching, "kernel_of", kernel_of)
     for module in (launching, summing):
@@ -278,6 +278,85 @@ def test_masked_groups_of_codes(launched) -> None:
     assert given[16] is None
     assert given[17].data_ptr() == counts.data_ptr()
     assert given[18:] == (160, 8, 3)
+
+
+COPIED = replace(LARGE, copied_scales=True)
+
+
+def codes(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=FP8)
+
+
+def test_scales_that_lie_so_are_copied_by_the_copy_engine(launched) -> None:
+    x, w, w_scale = codes(150, 512), codes(200, 512), torch.zeros(2, 4)
+    in_rows, in_columns = torch.zeros(150, 4), torch.zeros(4, 152)[:, :150].T
+    for x_scale in (in_rows, in_columns, in_rows):
+        targets.scaled_linear(x, w, x_scale, w_scale, None, out_dtype=BF16, config=COPIED)
+    targets.scaled_linear(x.view(3, 50, 512), w, in_rows.view(3, 50, 4), w_scale, None, out_dtype=BF16, config=COPIED)
+    rows, columns, again, batch = launched
+    plain = Product("float8_e4m3fn", "bfloat16", 200, 512)
+    assert rows[0] == replace(plain, x_scales="rows", w_together=True) == again[0] == batch[0]
+    assert columns[0] == replace(plain, x_scales="columns", w_together=True)
+    assert rows[2][7] == again[2][7] == batch[2][7] == (150, 4, 4, 1, 128, 4, "NONE")
+    assert columns[2][7] == (4, 150, 152, 1, 4, 128, "NONE")
+    assert rows[2][8] is in_rows
+    assert again[2][3] == "kept"
+
+
+def test_scales_of_groups_are_copied_too(launched) -> None:
+    offsets, counts = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    w, w_scale, tall = codes(3, 200, 512), torch.zeros(3, 2, 4), Config("large", 256, 64, 2, 2, copied_scales=True)
+    for config, x_scale in (
+        (COPIED, torch.zeros(150, 4)), (COPIED, torch.zeros(4, 152)[:, :150].T), (tall, torch.zeros(4, 152)[:, :150].T),
+    ):  # fmt: skip
+        targets.scaled_grouped_linear(
+            codes(150, 512), w, offsets, x_scale, w_scale, None, out_dtype=BF16, config=config
+        )
+    for x_scale in (torch.zeros(3, 50, 4), torch.zeros(3, 4, 52)[..., :50].mT):
+        targets.scaled_masked_grouped_linear(
+            codes(3, 50, 512), w, counts, x_scale, w_scale, expected_m=9, out_dtype=BF16, config=COPIED
+        )
+    assert [product.x_scales for product, *_ in launched] == ["rows", "columns", "columns", "rows", "columns"]
+    assert [given[7] for *_, given in launched] == [
+        (150, 4, 4, 1, 128, 4, "NONE"),
+        (4, 150, 152, 1, 4, 132, "NONE"),  # a group begins anywhere, and copies at multiples of four rows
+        (4, 150, 152, 1, 4, 132, "NONE"),  # in two boxes
+        (3, 50, 4, 200, 4, 1, 1, 128, 4, "NONE"),
+        (3, 4, 50, 208, 52, 1, 1, 4, 128, "NONE"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("x_scale", "w_scale", "wanted"),
+    [
+        (torch.zeros(150, 4), torch.zeros(2, 5)[:, :4], ("rows", False)),
+        (torch.zeros(150, 4), torch.zeros(4, 2).T, ("rows", False)),
+        (torch.zeros(150, 4), torch.zeros(9)[1:].view(2, 4), ("rows", False)),
+        (torch.zeros(150, 5)[:, :4], torch.zeros(2, 4), ("", False)),
+        (torch.zeros(4, 150).T, torch.zeros(2, 4), ("", False)),
+        (torch.zeros(601)[1:].view(150, 4), torch.zeros(2, 4), ("", False)),
+        (torch.zeros(1, 4).expand(150, 4), torch.zeros(2, 4), ("", False)),
+        (torch.zeros(150, 8)[:, ::2], torch.zeros(2, 4), ("", False)),
+        (torch.zeros(150, 8)[:, :3], torch.zeros(2, 3), ("rows", False)),
+    ],
+    ids=[
+        "rows of w of five", "columns of w", "w not aligned", "rows of five", "columns of 150", "not aligned",
+        "one row", "every other one", "three blocks of k",
+    ],
+)  # fmt: skip
+def test_other_scales_are_loaded_by_threads(x_scale, w_scale, wanted) -> None:
+    product = Product("float8_e4m3fn", "bfloat16", 200, 512)
+    found = launching.with_scales(product, COPIED, x_scale, w_scale)
+    assert found == replace(product, x_scales=wanted[0], w_together=wanted[1])
+    assert launching.with_scales(product, LARGE, x_scale, w_scale) == product
+    assert launching.with_scales(product, COPIED, None, None) == product
+
+
+def test_a_kept_launch_does_not_copy_scales_that_are_not_aligned(launched) -> None:
+    x, w, w_scale = codes(150, 512), codes(200, 512), torch.zeros(2, 4)
+    for x_scale in (torch.zeros(150, 4), torch.zeros(601)[1:].view(150, 4)):
+        targets.scaled_linear(x, w, x_scale, w_scale, None, out_dtype=BF16, config=COPIED)
+    assert [(product.x_scales, given[3]) for product, _, given in launched] == [("rows", 7), ("", 7)]
 
 
 def test_a_call_like_one_before_is_launched_as_it_was(launched) -> None:

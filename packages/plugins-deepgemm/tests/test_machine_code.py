@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
@@ -110,34 +111,36 @@ def test_a_family_has_the_instructions_it_is_made_for(given, config, matrix, tmp
     assert count(found, "HMMA") == 0
 
 
-EARLY = [
-    (Config("large", 128, 256, 4, 2, 1, 8, 0, 2, early=True), "QGMMA.64x128x32.F32.E4M3.E4M3"),
-    (Config("large", 128, 256, 3, 2, 1, 8, 0, 2, False, True, True), "QGMMA.64x128x32.F32.E4M3.E4M3"),
-    (Config("large", 128, 192, 4, 2, 2, 8, staged=True, early=True), "QGMMA.64x192x32.F32.E4M3.E4M3"),
-    (Config("large", 128, 128, 6, 2, 2, 8, share_x=True, early=True), "QGMMA.64x128x32.F32.E4M3.E4M3"),
-]
-TALL = Config("large", 256, 128, 3, 2, 1, 8, 0, 1, False, True, True), "QGMMA.64x128x32.F32.E4M3.E4M3"
+HALVES = Config("large", 128, 256, 3, 2, 1, 8, 0, 2, staged=True, copied_scales=True)
+TALL = Config("large", 256, 128, 3, 2, 1, 8, 0, 1, staged=True, copied_scales=True)
+WIDE = Config("large", 128, 192, 4, 2, 2, 8, staged=True, copied_scales=True)
+NARROW = Config("large", 128, 160, 5, 2, 1, 8, copied_scales=True)
 
 
 @pytest.mark.parametrize(
-    ("groups", "config", "matrix"),
-    [("", *TALL), *((groups, *one) for groups in ("", "ragged", "masked") for one in EARLY)],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_early_products_are_waited_for_after_results_are_written(groups, config, matrix, tmp_path) -> None:
-    given = product(FP8, groups=groups)
-    found = opcodes(given, config, tmp_path)
-    blocks = 1 + 4  # a tile's first one, and those of a round of the loop
-    assert found[matrix] == 4 * config.runs * blocks == count(found, "QGMMA")
-    assert count(found, "WARPGROUP.DEPBAR") == count(found, "WARPGROUP.ARRIVE") == config.runs * blocks
-    assert count(found, "STSM") == 2 * config.values // 8  # of the last tile too
-    assert count(found, "UTMALDG") == 2
-    assert count(found, "USETMAXREG") == 2
+    ("groups", "lie", "together", "config"),
+    [
+        ("", "rows", True, HALVES), ("", "rows", True, TALL), ("", "columns", True, TALL), ("", "columns", False, WIDE),
+        ("", "rows", False, NARROW), ("ragged", "rows", True, HALVES), ("ragged", "columns", True, WIDE),
+        ("ragged", "columns", False, HALVES), ("masked", "rows", True, WIDE), ("masked", "columns", True, HALVES),
+        ("ragged", "rows", True, TALL), ("masked", "columns", True, TALL),
+    ],
+)  # fmt: skip
+def test_scales_that_are_copied_are_read_from_shared_memory(groups, lie, together, config, tmp_path) -> None:
+    given = replace(product(FP8, groups=groups), x_scales=lie, w_together=together)
+    found, loaded = opcodes(given, config, tmp_path), opcodes(product(FP8, groups=groups), config, tmp_path)
+    rows = 2 * config.block_m // config.consumers // 64  # of x, of a thread
+    assert count(found, "QGMMA") == 4 * config.runs * 4 == count(loaded, "QGMMA")
+    assert (
+        count(found, "WARPGROUP.DEPBAR") == count(loaded, "WARPGROUP.DEPBAR") == 4 * max(config.pieces * rows // 2, 1)
+    )
+    assert count(found, "UTMALDG") == 3
+    assert count(found, "UTMALDG.3D") == (groups == "masked")
+    assert count(found, "LDS.128") == (rows if lie == "rows" else 0)
+    assert count(found, "SHFL") < count(loaded, "SHFL") - 8
+    assert count(found, "STSM") == config.values // 8
     assert count(found, "LDL") == count(found, "STL") == 0
-    order = [one for one in listing(given, config, tmp_path) if one.startswith(("QGMMA", "STSM", "WARPGROUP.DEPBAR"))]
-    first = order.index("STSM.16.M88.4")
-    assert order[first - 1] == matrix  # products are under way
-    assert "WARPGROUP.DEPBAR.LE" in order[first + 1 : first + 1 + config.values // 8]
+    assert sum(found.values()) < sum(loaded.values()) or not together
 
 
 def test_gradients_of_weights_are_multiplied_where_they_lie(tmp_path) -> None:

@@ -1,6 +1,5 @@
 """The cost model: every config is legal, the choice follows the shape, and times are those that were measured."""
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -160,7 +159,7 @@ def test_tuning_also_tries_the_persistent_kernel_for_17_to_32_rows_of_codes() ->
     ):
         wanted = sizes(m, 2112, 7168, scaled)
         extra, taken = list(untimed(wanted)), [one.config for one in scored(wanted)]
-        assert bool(extra) == more
+        assert bool([config for config in extra if not config.copied_scales]) == more
         assert {config.kernel for config in extra} <= {"large"}
         found = list(model.tried(wanted))
         assert found[0] == taken[0]
@@ -169,19 +168,17 @@ def test_tuning_also_tries_the_persistent_kernel_for_17_to_32_rows_of_codes() ->
         assert times == sorted(times)
 
 
-def test_tuning_alone_tries_early_products_of_codes() -> None:
+def test_tuning_alone_copies_scales() -> None:
     for wanted, more in (
         (Sizes(4096, 7168, 2048, True), True), (Sizes(32768, 4096, 2048, True, 8), True),
-        (Sizes(4096, 7168, 4096, False), False), (Sizes(4096, 4096, 7168, True, added=True), False),
-        (Sizes(128, 2112, 7168, True), False),
+        (Sizes(128, 2112, 7168, True), True), (Sizes(4096, 7168, 4096, False), False),
+        (Sizes(4096, 4096, 7168, True, added=True), False), (Sizes(4, 4096, 7168, True), False),
     ):  # fmt: skip
-        extra = list(untimed(wanted))
-        assert any(config.early for config in extra) == more
+        extra = [config for config in untimed(wanted) if config.copied_scales]
+        assert bool(extra) == more
         assert len(set(extra)) == len(extra)
-        assert not any(one.config.early for one in scored(wanted))
+        assert not any(one.config.copied_scales for one in scored(wanted))
         assert set(extra) <= set(model.tried(wanted))
-        for config in extra:
-            assert replace(config, early=False) in [one.config for one in scored(wanted)]
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -13,7 +13,7 @@ from opmux_deepgemm import model
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
-from opmux_deepgemm.prebuilding import product_of
+from opmux_deepgemm.prebuilding import kernel_of, product_of
 from opmux_jit import CompileFailed, KernelMissing, Source, machine_code, prebuild
 from opmux_jit.cache import layers
 from opmux_jit.compilers import nvrtc
@@ -53,6 +53,18 @@ def test_the_result_of_a_call_is_that_of_its_product() -> None:
     for out_dtype, result in ((None, "bfloat16"), (torch.float32, "float32")):
         (taker,) = takers(opmux.linear, x, w, arch="sm_90", backend="deepgemm", out_dtype=out_dtype)
         assert product_of(taker.call) == Product("bfloat16", result, 64, 256)
+
+
+def test_the_kernel_of_a_call_says_how_its_scales_lie() -> None:
+    x, w = (torch.empty(shape, dtype=torch.float8_e4m3fn, device="meta") for shape in ((100, 512), (64, 512)))
+    x_scale, w_scale = torch.empty(100, 4, device="meta"), torch.empty(1, 4, device="meta")
+    config = Config("large", 64, 64, 4, 1, copied_scales=True)
+    for scales, lie in ((x_scale, "rows"), (torch.empty(4, 100, device="meta").T, "columns")):
+        given = x, w, scales, w_scale
+        (taker,) = takers(opmux.scaled_linear, *given, arch="sm_90", backend="deepgemm", out_dtype=torch.bfloat16)
+        product, taken = kernel_of(taker.call, config)
+        assert (product.x_scales, product.w_together, taken) == (lie, True, config)
+        assert kernel_of(taker.call, replace(config, copied_scales=False))[0] == product_of(taker.call)
 
 
 def test_the_product_of_a_call_says_how_its_operands_lie() -> None:

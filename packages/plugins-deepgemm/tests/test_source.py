@@ -194,20 +194,34 @@ def test_a_part_is_taken_or_left_out() -> None:
     assert source.with_parts(given, ["TURNED_OPERANDS"]) == "a\nb\nd\n"
     assert source.with_parts(given, ["GROUPS_X_ACROSS"]) == "a\nc\nd\n"
     assert source.with_parts("#ifdef GROUPS\na\n#endif\n", []) == "#ifdef GROUPS\na\n#endif\n"
-    for file in ("tiles.cuh", "large.cuh", "gradients.cuh"):
+    for file in ("large.cuh", "gradients.cuh"):
         for names in ((), source.PARTS):
             assert not any(part in source.with_parts(source.read(file), names) for part in source.PARTS)
 
 
-def test_early_products_are_a_kernel_of_their_own() -> None:
-    config = replace(LARGE, early=True)
-    assert name(FP8, config) == "fp8_float32_576x512_bias_large_128x160_4_2_2_early"
-    assert constants(FP8, config) == constants(FP8, LARGE)
-    assert text(FP8, config) != text(FP8, LARGE)
+def test_products_whose_scales_are_copied_are_kernels_of_their_own() -> None:
+    config = replace(LARGE, copied_scales=True)
+    assert (name(FP8, config), text(FP8, config)) == (name(FP8, LARGE), text(FP8, LARGE))  # threads load them
+    copied = [replace(FP8, x_scales=lie, w_together=w) for lie in ("rows", "columns") for w in (False, True)]
+    assert name(copied[0], config) == "fp8_float32_576x512_bias_scales_in_rows_large_128x160_4_2_2"
+    assert name(copied[3], config) == "fp8_float32_576x512_bias_scales_in_columns_together_large_128x160_4_2_2"
+    assert len({text(one, config) for one in (FP8, *copied)}) == 5
+    for one in copied:
+        assert (constants(one, config)["X_IN_ROWS"], constants(one, config)["W_TOGETHER"]) == (
+            one.x_scales == "rows", one.w_together,
+        )  # fmt: skip
+    assert "tma_load_of" in text(replace(copied[0], bias=False, groups="masked"), config)
+    assert "tma_load_of" not in text(copied[0], config).partition("KERNEL(")[0].partition("#ifdef GROUPS")[0]
+
+
+def test_scales_that_cannot_be_copied() -> None:
+    config = replace(LARGE, copied_scales=True)
+    with pytest.raises(ValueError, match=r"^x_scales expected a config with copied_scales, got 'rows' without$"):
+        constants(replace(FP8, x_scales="rows"), LARGE)
     added = Product("float8_e4m3fn", "float32", 576, 512, accumulate=True)
     for product in (BF16, added, replace(added, groups="ragged")):
         with pytest.raises(
-            ValueError, match=r"^early expected codes with scales of 128 rows of w, whose product is not"
+            ValueError, match=r"^copied_scales expected codes with scales of 128 rows of w, whose product is not added$"
         ):
             constants(product, config)
 

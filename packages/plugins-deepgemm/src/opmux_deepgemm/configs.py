@@ -11,6 +11,8 @@ BARRIER_BYTES = 16
 """Of a stage: the barrier of its bytes and that of its readers."""
 ALIGNMENT_BYTES = 1024
 """Left free so that the ring can begin at a multiple of it, as the 128-byte swizzle asks."""
+COPIED_BLOCKS = 4
+"""Blocks of k whose scales of x come in one copy."""
 MOST_VALUES = 192
 """Values of sums that a thread of a consumer holds at most. It has 232 registers."""
 
@@ -40,8 +42,9 @@ class Config:
         share_x: whether the tiles of a cluster of ``large`` lie next to each other, and share rows of x instead.
         staged: whether shared memory has room for the whole results of a tile of ``large``, of 2 bytes each, instead of
             two slices for each consumer. Results of 4 bytes are not staged.
-        early: whether a consumer of ``large`` that scales begins the products of its next tile before it writes the
-            results of the last one, in runs that do not overlap.
+        copied_scales: whether shared memory has room for the scales of x of each stage of ``large``, of four blocks of
+            k, so that the copy engine brings them, for products of codes that are not added, whose pieces do not
+            overlap. Scales that it cannot copy as they lie are loaded by the threads as without it.
 
     Raises:
         ValueError: where there is no such kernel.
@@ -58,7 +61,7 @@ class Config:
     pieces: int = 0
     share_x: bool = False
     staged: bool = False
-    early: bool = False
+    copied_scales: bool = False
 
     def __post_init__(self) -> None:
         if self.stages < 2:
@@ -91,10 +94,10 @@ class Config:
             raise ValueError("share_x expected the kernel 'large' in clusters")
         if self.staged and self.kernel == "small":
             raise ValueError("staged expected the kernel 'large'")
-        if self.early and not self.one_by_one:
+        if self.copied_scales and not self.takes_copied_scales:
             raise ValueError(
-                "early expected the kernel 'large' without turns, in runs that do not overlap and are whole slices, "
-                f"got {self.kernel!r}, {self.block_m}x{self.block_n} in pieces = {self.pieces}, "
+                "copied_scales expected the kernel 'large' without turns, in pieces that do not overlap, got "
+                f"{self.kernel!r}, {self.block_m}x{self.block_n} in pieces = {self.pieces}, "
                 f"alternate = {self.alternate}"
             )
         if self.values > MOST_VALUES:
@@ -125,11 +128,9 @@ class Config:
         return self.pieces > 0 and even and self.values + 2 * self.piece_values <= MOST_VALUES
 
     @property
-    def one_by_one(self) -> bool:
-        """Whether a consumer of ``large`` scales one run after the other, each of whole slices of the result."""
-        if self.kernel == "small" or self.alternate or self.overlaps or (self.runs > 1 and not self.pieces):
-            return False
-        return all(2 * self.piece_values * size % self.slice_width(size) == 0 for size in (2, 4))
+    def takes_copied_scales(self) -> bool:
+        """Whether the copy engine can bring the scales of x: each consumer scales one block of k after the other."""
+        return self.kernel == "large" and not self.alternate and not self.overlaps
 
     @property
     def runs(self) -> int:
@@ -163,6 +164,7 @@ class Config:
             row_scales: whether a stage has scales of each row of w.
         """
         stage = self.stage_bytes + BARRIER_BYTES + 4 * self.block_n * row_scales
+        stage += scales_bytes(self.block_m) * self.copied_scales
         return ALIGNMENT_BYTES + self.stages * stage + self._result_bytes(out_bytes)
 
     def _result_bytes(self, out_bytes: int) -> int:
@@ -173,14 +175,23 @@ class Config:
         return 4 * self.block_m * self.block_n
 
 
+def scales_bytes(block_m: int) -> int:
+    """Shared memory of a stage for the scales of x that the copy engine brings, and of the rows beside a group's."""
+    return 4 * COPIED_BLOCKS * (block_m + 16)
+
+
 def most_stages(
-    kernel: str, block_m: int, block_n: int, consumers: int, row_scales: bool = False, staged: bool = False
-) -> int:
+    kernel: str, block_m: int, block_n: int, consumers: int, row_scales: bool = False, staged: bool = False,
+    copied_scales: bool = False,
+) -> int:  # fmt: skip
     """The stages that shared memory has room for; it may be fewer than a config must have."""
     result = 2 * consumers * 64 * 128 if kernel == "large" else 4 * block_m * block_n
     result = max(result, 2 * block_m * block_n * staged)
     return (SHARED_BYTES - ALIGNMENT_BYTES - result) // (
-        (block_m + block_n) * ROW_BYTES + BARRIER_BYTES + 4 * block_n * row_scales
+        (block_m + block_n) * ROW_BYTES
+        + BARRIER_BYTES
+        + 4 * block_n * row_scales
+        + scales_bytes(block_m) * copied_scales
     )
 
 

@@ -8,6 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from opmux.plugin import make_guard
 from opmux_deepgemm.allocation import maker
-from opmux_deepgemm.configs import Config
-from opmux_deepgemm.generation.source import Layout, Product, name, text
+from opmux_deepgemm.configs import COPIED_BLOCKS, Config
+from opmux_deepgemm.generation.source import Layout, Product, Scales, name, text
 from opmux_deepgemm.grids import grid_of
 from opmux_deepgemm.implementations import BACKEND
 from opmux_jit import Kernel, Source, load, tensor_map
@@ -119,7 +120,8 @@ def kernel_of(product: Product, config: Config) -> Kernel:
             block=config.threads, cluster=config.cluster, dependent=True,
             shared=config.shared_bytes(product.out_bytes, product.scaled),
         )  # fmt: skip
-    signature = ("mmp" if config.kernel == "small" else "mmm") + ARGUMENTS + OF_GROUPS * bool(product.groups)
+    maps = "mmp" if config.kernel == "small" else "mmm" + "m" * bool(product.x_scales)
+    signature = maps + ARGUMENTS + OF_GROUPS * bool(product.groups)
     return load(
         source(product, config), entry(product), signature, block=config.threads, cluster=config.cluster,
         dependent=True, shared=config.shared_bytes(product.out_bytes, product.accumulate),
@@ -166,6 +168,49 @@ def across_map(tensor: Tensor) -> bytes:
         return map_of(tensor.mT, len(tensor), 64, 64)
     turned = tensor.mT if len(tensor) > 1 else tensor[0].mT[None]  # a lone group may have any stride
     return tensor_map(turned, (1, 64, 64), swizzle=Swizzle.BYTES_128, promotion=Promotion.BYTES_256)
+
+
+def with_scales(product: Product, config: Config, x_scale: Tensor | None, w_scale: Tensor | None) -> Product:
+    """What is compiled for scales that lie so: the copy engine brings those of x where it can and the config says so.
+
+    Args:
+        product: without scales.
+        config: of the kernel.
+        x_scale: as in `Operands`; rows of several batches may also have a dim for each.
+        w_scale: likewise.
+    """
+    if not config.copied_scales or x_scale is None or w_scale is None:
+        return product
+    rows = _rows_of_scales(x_scale, product.groups)
+    lie: Scales = "rows" if _is_copied(rows) else "columns" if _is_copied(rows.mT) else ""
+    if not lie:
+        return product
+    together = w_scale.shape[-1] % COPIED_BLOCKS == 0 and _is_copied(w_scale)
+    return replace(product, x_scales=lie, w_together=together)
+
+
+def _rows_of_scales(scales: Tensor, groups: Layout) -> Tensor:
+    """The scales of x as a matrix, or as one for each group where these are masked."""
+    return scales if scales.dim() == 2 or groups == "masked" else scales.reshape(-1, scales.shape[-1])
+
+
+def _is_copied(scales: Tensor) -> bool:
+    """Whether the rows of a matrix of scales, or of several, can be copied four columns at a time."""
+    *strides, column = scales.stride()
+    aligned = scales.data_ptr() % 16 == 0 and all(stride > 0 and stride % COPIED_BLOCKS == 0 for stride in strides)
+    return aligned and column == 1 and strides[-1] >= scales.shape[-1]
+
+
+def scales_map(scales: Tensor, product: Product, config: Config) -> bytes:
+    """The tensor map of the scales of x, by which boxes of four blocks of k of a tile's rows are copied."""
+    rows = _rows_of_scales(scales, product.groups)
+    matrices = [1] * (rows.dim() - 2)
+    if product.x_scales == "rows":
+        return tensor_map(rows, (*matrices, config.block_m, COPIED_BLOCKS))
+    box_rows = config.block_m
+    if product.groups == "ragged":  # groups begin anywhere, copies at multiples of four rows; a box has 256 at most
+        box_rows = (box_rows if box_rows < 256 else box_rows // 2) + COPIED_BLOCKS
+    return tensor_map(rows.mT, (*matrices, COPIED_BLOCKS, box_rows))
 
 
 def map_of(tensor: Tensor, columns: int, box_rows: int, box_columns: int, width: int = 128) -> bytes:
@@ -316,6 +361,7 @@ def _prepared(
     dtype, out = (str(tensor.dtype).removeprefix("torch.") for tensor in (given.x, y))
     across = lies_across(given.x), lies_across(given.w)
     product = Product(dtype, out, n, k, given.bias is not None, layout, accumulate, *across)
+    product = with_scales(product, config, given.x_scale, given.w_scale)
     m = rows // groups if layout == "masked" else rows
     places = itertools.count()
     place = {field: next(places) for field, tensor in given._asdict().items() if tensor is not None}
@@ -340,6 +386,8 @@ def _prepared(
         width = config.slice_width(out_bytes)
         in_slices = functools.partial(map_of, columns=n, box_rows=64, box_columns=width // out_bytes, width=width)
         arguments[2] = MapOf(result, in_slices)
+    if product.x_scales:
+        arguments.append(MapOf(place["x_scale"], functools.partial(scales_map, product=product, config=config)))
     (x_group, *of_x), (w_group, *of_w) = strides(given.x_scale), strides(given.w_scale)
     arguments += [address("x_scale"), address("w_scale"), address("bias"), *of_x, *of_w, m]
     if layout:

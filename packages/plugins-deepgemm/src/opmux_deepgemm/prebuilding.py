@@ -13,7 +13,7 @@ from opmux.shapes import Point
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Layout, Product, name
 from opmux_deepgemm.implementations import BACKEND, RECORDS
-from opmux_deepgemm.launching import ARCH, lies_across, source
+from opmux_deepgemm.launching import ARCH, lies_across, source, with_scales
 from opmux_deepgemm.summing import gradient
 from opmux_jit import choose
 from opmux_jit.cache import bundles, entry, keys
@@ -68,6 +68,12 @@ def product_of(call: Call) -> Product:
     return Product(dtype, result, n, k, call.tensors.get("bias") is not None, layout, False, *across)
 
 
+def kernel_of(call: Call, config: Config) -> tuple[Product, Config]:
+    """The kernel of a call with a config, of which it also depends how scales lie."""
+    given = call.tensors
+    return with_scales(product_of(call), config, given.get("x_scale"), given.get("w_scale")), config
+
+
 def _kernels(arch: str, points: Sequence[Point], failures: list[str]) -> Iterator[tuple[Product, Config]]:
     ops = registered_ops()
     for point in points:
@@ -75,7 +81,7 @@ def _kernels(arch: str, points: Sequence[Point], failures: list[str]) -> Iterato
             continue
         for taker in takers(ops[point.op], *point.tensors().values(), arch=arch, backend=BACKEND, **point.options):
             try:
-                yield product_of(taker.call), taker.config()
+                yield kernel_of(taker.call, taker.config())
             except Exception as error:  # one call's failure must not hide the others
                 failures.append(f"{point.key} {BACKEND}: {type(error).__name__}: {error}")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from opmux_deepgemm.configs import MOST_VALUES, Config, most_stages
+from opmux_deepgemm.configs import COPIED_BLOCKS, MOST_VALUES, Config, most_stages
 from opmux_deepgemm.generation.source import blocks_touched
 
 TURN = 3
@@ -78,12 +78,12 @@ def configs(sizes: Sizes) -> Iterator[Config]:
 
 
 def untimed(sizes: Sizes) -> Iterator[Config]:
-    """Further configs that are legal, for tuning alone: early ones, and the persistent kernel for few rows of codes.
+    """Further configs that are legal, for tuning alone: the persistent kernel for few rows of codes, and copied scales.
 
-    The latter is for 17 to 32 rows. No GPU has timed their like, so the model does not take them.
+    The former is for 17 to 32 rows. No GPU has timed their like, so the model does not take them.
     """
     if sizes.scaled and not sizes.added:
-        yield from _early(sizes)
+        yield from _copied_scales(sizes)
     if _takes_small(sizes) and FEWEST_TRIED_ROWS < sizes.m <= FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
 
@@ -102,7 +102,7 @@ def _in_tiles(sizes: Sizes) -> Iterator[Config]:
             yield from _small(sizes, block_m)
 
 
-def _large(sizes: Sizes) -> Iterator[Config]:
+def _large(sizes: Sizes, copied_scales: bool = False) -> Iterator[Config]:
     for (block_m, consumers), block_n in itertools.product(TILES, range(16, 257, 16)):
         stages = min(most_stages("large", block_m, block_n, consumers, sizes.added), MOST_STAGES)
         if stages < 2 or block_m * block_n // consumers // 128 > MOST_VALUES:
@@ -111,7 +111,7 @@ def _large(sizes: Sizes) -> Iterator[Config]:
             continue  # it comes in chunks of 64 rows
         if sizes.scaled and ((block_n % 32 and block_n > 96) or (not sizes.added and blocks_touched(block_n) > 2)):
             continue
-        if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added):
+        if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added) and not copied_scales:
             continue  # the scales of so many rows, and where their group lies, do not fit into the registers
         if block_m >= 2 * max(sizes.together, 33) or block_n >= 2 * max(sizes.n, 33 if sizes.w_across else 17):
             continue  # most of it would be empty
@@ -133,12 +133,15 @@ def _staged(sizes: Sizes, config: Config) -> Iterator[Config]:
         yield from _in_clusters(sizes, replace(config, stages=min(fit, config.stages), staged=True))
 
 
-def _early(sizes: Sizes) -> Iterator[Config]:
-    """Configs that begin a tile's products early, where multiprocessors compute one tile after the other."""
-    for config in _large(sizes):
-        tiles = -(-sizes.m // config.block_m) * -(-sizes.n // config.block_n)
-        if config.one_by_one and config.consumers == 2 and config.cluster <= 2 and tiles > UNITS:
-            yield replace(config, early=True)
+def _copied_scales(sizes: Sizes) -> Iterator[Config]:
+    """Configs whose scales of x the copy engine brings, in rows where they are of multiples of four blocks of k."""
+    if sizes.blocks % COPIED_BLOCKS or (_takes_small(sizes) and sizes.m <= FEWEST_ROWS[True]):
+        return
+    for config in _large(sizes, copied_scales=True):
+        shape = config.block_m, config.block_n, config.consumers
+        fit = most_stages("large", *shape, staged=config.staged, copied_scales=True)
+        if config.takes_copied_scales and fit >= FEWEST_STAGED:
+            yield replace(config, stages=min(fit, config.stages), copied_scales=True)
 
 
 def _in_pieces(config: Config) -> Iterator[Config]:

@@ -173,6 +173,7 @@ static u32 swizzled(u32 address, int width) {
     case 128: return address ^ (row & 7) << 4;
     case 64: return address ^ (row & 3) << 4;
     case 32: return address ^ (row & 1) << 4;
+    case 0: return address;
   }
   fail("tensor map: unknown swizzle");
 }
@@ -180,7 +181,7 @@ static u32 swizzled(u32 address, int width) {
 template <typename Move>
 static void each_chunk(const TensorMap& map, u32 address, int column, int row, Move move) {
   const int width = map.box_columns * map.element_bytes;
-  if (width > map.swizzle) fail("tensor map: the box is wider than its swizzle");
+  if (map.swizzle && width > map.swizzle) fail("tensor map: the box is wider than its swizzle");
   if (address % 128) fail("copy: shared memory not aligned to 128 bytes");
   if (column * map.element_bytes % 16) fail("copy: column not aligned to 16 bytes");
   if (map.row_bytes % 16 || map.matrix_bytes % 16) fail("tensor map: rows or matrices not aligned to 16 bytes");
@@ -552,6 +553,24 @@ DEVICE float bfloat16_value(u16 half) {
   float value;
   std::memcpy(&value, &bits, 4);
   return value;
+}
+
+struct Four {
+  float of[4];
+};
+
+DEVICE Four load_shared_four(u32 address) {
+  if (address % 16) model::fail("ld.shared.v4: not aligned to 16 bytes");
+  Four found;
+  std::memcpy(found.of, model::at(model::now->block, address, 16), 16);
+  return found;
+}
+
+DEVICE Four load_constant_four(const float* pointer) {
+  Four found;
+  if ((u64)pointer % 16) model::fail("ld.global.v4: not aligned to 16 bytes");
+  std::memcpy(found.of, pointer, 16);
+  return found;
 }
 
 DEVICE float load_constant(const float* pointer) { return *pointer; }

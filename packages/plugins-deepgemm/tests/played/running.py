@@ -64,6 +64,7 @@ def build(product: Product, config: Config, operands: Operands, folder: Path) ->
             (HERE / "instructions.h").read_text(),
             "#define SMALL\n" if config.kernel == "small" else "",
             f"#define {'SCALED_' * product.scaled}GRADIENTS\n" * product.gradient,
+            "#define SCALES_COPIED\n" * bool(product.x_scales),
             read("layouts.cuh"),
             body(product, config),
             f"constexpr long X_PITCH = {pitch(operands.x)}, W_PITCH = {pitch(operands.w)};\n",

@@ -11,7 +11,7 @@ from opmux_deepgemm.configs import MOST_VALUES, Config
 from opmux_deepgemm.generation.instructions import multiply
 
 FOLDER = Path(__file__).parents[1] / "cuda"
-PARTS = ("GROUPS_X_ACROSS", "GROUPS_W_ACROSS", "TURNED_OPERANDS")
+PARTS = ("GROUPS_X_ACROSS", "GROUPS_W_ACROSS", "TURNED_OPERANDS", "SCALES_COPIED", "SCALES_LOADED")
 """Parts of the files between ``#ifdef`` and ``#endif`` which are written for some products alone. The sources of other
 kernels have no trace of them, so that they stay as they were when they ran on a GPU."""
 BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
@@ -19,6 +19,8 @@ BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
 
 Layout = Literal["", "ragged", "masked"]
 """How groups of rows lie, or that there is one matrix w."""
+Scales = Literal["", "rows", "columns"]
+"""What is next to each other of the scales of x that the copy engine brings; empty where threads load them."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Product:
         w_across: whether w does, or the w of each group.
         dy_turned: of a gradient in bfloat16, whether the rows of dy are next to each other, instead of its columns.
         x_turned: the same of x.
+        x_scales: how the scales of x lie which the copy engine brings: those of a row of x next to each other,
+            ``rows``, or those of a block of k, ``columns``; empty where threads load them, however they lie.
+        w_together: whether the scales of w of four blocks of k can then be loaded at once.
     """
 
     dtype: str
@@ -53,6 +58,8 @@ class Product:
     w_across: bool = False
     dy_turned: bool = False
     x_turned: bool = False
+    x_scales: Scales = ""
+    w_together: bool = False
 
     @property
     def scaled(self) -> bool:
@@ -109,8 +116,10 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "STAGES": config.stages,
         "CONSUMERS": config.consumers,
     }
-    if config.early and (not product.scaled or product.accumulate):
-        raise ValueError("early expected codes with scales of 128 rows of w, whose product is not added")
+    if config.copied_scales and (not product.scaled or product.accumulate):
+        raise ValueError("copied_scales expected codes with scales of 128 rows of w, whose product is not added")
+    if product.x_scales and not config.copied_scales:
+        raise ValueError(f"x_scales expected a config with copied_scales, got {product.x_scales!r} without")
     if product.gradient:
         return found | _of_gradient(product, config)
     by_blocks = product.scaled and not product.accumulate
@@ -129,6 +138,8 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         _check_across(product, config)
     if config.kernel == "small":
         return found | {"SPLIT": config.cluster}
+    if product.x_scales:
+        found |= {"X_IN_ROWS": int(product.x_scales == "rows"), "W_TOGETHER": int(product.w_together)}
     return found | {
         "CLUSTER": config.cluster,
         "GROUP": config.group,
@@ -182,18 +193,14 @@ def _check_across(product: Product, config: Config) -> None:
 
 def body(product: Product, config: Config) -> str:
     """Constants and the kernel, on top of the instructions and the function ``multiply``."""
-    if product.gradient:
-        files = ["scaled_" * product.scaled + "gradients"]
-    elif config.kernel == "large":
-        files = ["tiles", "early" if config.early else "large"]
-    else:
-        files = ["small"]
+    file = "scaled_" * product.scaled + "gradients" if product.gradient else config.kernel
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
     if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
-    wanted = bool(product.groups) and product.x_across, bool(product.groups) and product.w_across, product.turned
+    of_groups, copied = bool(product.groups), bool(product.x_scales)
+    wanted = of_groups and product.x_across, of_groups and product.w_across, product.turned, copied, not copied
     names = [name for name, taken in zip(PARTS, wanted, strict=True) if taken]
-    return "\n".join(["", *lines, "", with_parts("\n".join(read(f"{file}.cuh") for file in files), names)])
+    return "\n".join(["", *lines, "", with_parts(read(f"{file}.cuh"), names)])
 
 
 def with_parts(text: str, names: Sequence[str]) -> str:
@@ -215,7 +222,8 @@ def text(product: Product, config: Config) -> str:
     return "".join(
         [
             read("instructions.cuh"),
-            read("matrix_copies.cuh") if product.groups_across else "",
+            read("matrix_copies.cuh") if product.groups_across or (product.x_scales and product.groups) else "",
+            read("scale_copies.cuh") if product.x_scales else "",
             read("layouts.cuh"),
             *(multiply(product.dtype, width, *across) for width in sorted(widths)),
             body(product, config),
@@ -228,6 +236,7 @@ def name(product: Product, config: Config) -> str:
     kind = {"bfloat16": "bf16", "float8_e4m3fn": "fp8"}[product.dtype]
     groups = f"_{product.groups}" * bool(product.groups) + "_added" * product.accumulate
     groups += "_x_across" * product.x_across + "_w_across" * product.w_across
+    groups += f"_scales_in_{product.x_scales}" * bool(product.x_scales) + "_together" * product.w_together
     groups += "_dy_turned" * product.dy_turned + "_x_turned" * product.x_turned
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
     if config.share_x:
@@ -238,8 +247,6 @@ def name(product: Product, config: Config) -> str:
         tile += f"_{config.alternate}"
     if config.pieces:
         tile += f"_in_{config.pieces}"
-    if config.early:
-        tile += "_early"
     return f"{kind}_{product.out}_{product.n}x{product.k}{'_bias' * product.bias}{groups}_{tile}"
 
 
