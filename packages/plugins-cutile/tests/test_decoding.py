@@ -5,6 +5,9 @@ import torch
 from cubins import kernels, meta
 from torch import Tensor
 
+from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.decoding.slices import parts_of
+
 FP8 = torch.float8_e4m3fn
 
 
@@ -48,3 +51,24 @@ def test_so_are_keys_and_values_of_two_widths_and_overlapping_or_unaligned_ones(
     assert name(q, one_head, one_head) == "attend"
     gapped = meta(100, 64, 2, 132)[..., :128]
     assert name(q, gapped, gapped) == "attend"
+
+
+@pytest.mark.parametrize(
+    ("room", "coded", "dim", "masked", "blocks", "keys", "expected"),
+    [
+        (4, False, 128, False, 512, 8192, (4, 1)),  # all run at once
+        (4, False, 128, False, 64, 32768, (3, 6)),  # 384 of 396 places
+        (4, False, 128, True, 512, 8192, (3, 3)),
+        (3, False, 128, False, 512, 8192, (3, 3)),  # 1536 blocks in four rounds, not 512 in two
+        (4, False, 64, True, 64, 32768, (4, 8)),
+        (2, True, 128, False, 512, 8192, (2, 1)),
+        (2, True, 128, False, 64, 32768, (2, 4)),
+        (0, True, 128, False, 64, 32768, (0, 2)),  # what is left to the compiler counts as one
+        (4, False, 128, False, 1, 255, (4, 1)),
+    ],
+)
+def test_keys_are_split_so_that_few_places_of_the_last_round_are_empty(
+    room, coded, dim, masked, blocks, keys, expected
+) -> None:
+    found, parts = parts_of(AttentionConfig(16, 32, occupancy=room), coded, dim, masked, blocks, keys, 132)
+    assert (found.occupancy, parts) == expected

@@ -358,6 +358,26 @@ def test_paged_attention_uses_the_matrix_units_and_no_local_memory(
             assert found.opcodes["LDGSTS.E.BYPASS.128"] > 0
 
 
+@pytest.mark.parametrize("arch", ["sm_90"])
+@pytest.mark.parametrize(
+    ("dims", "queries"),
+    [((8, 8), 1), ((8, 40), 3), ((32, 8), 8), ((32, 32), 8), ((128, 128), 8), ((72, 72), 512), ((256, 8), 1),
+     ((256, 8), 8)],
+    ids=str,
+)  # fmt: skip
+def test_codes_of_heads_of_any_sizes_use_no_local_memory(dims, queries, arch, tmp_path) -> None:
+    """Looked up key by key: where rows are no whole vectors, their addresses take registers."""
+    int32, scale = torch.int32, meta(2, dtype=FP32)
+    caches = [meta(100, 1, 2, dim, dtype=torch.float8_e4m3fn) for dim in dims]
+    ints = meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
+    tensors = meta(8 * queries, 8, dims[0]), *caches, *ints, meta(8), None, scale, scale
+    bounds = {"max_seqlen_q": queries, "max_seqlen_k": 64, "causal": True}
+    (wanted,) = kernels("paged_attention_lse", *tensors, arch=arch, **bounds)
+    assert wanted.name == "attend"
+    found = compiled(wanted, arch, tmp_path)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("rows", [256, 4096])
 @pytest.mark.parametrize(
     ("arch", "instruction"), [("sm_90", "HGMMA"), ("sm_100", "UTCHMMA"), ("sm_120", "HMMA.16816.F32.BF16")]

@@ -1,5 +1,6 @@
 """Which decoding copies pages as slices, and the kernel for it."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -15,6 +16,12 @@ MODULE = "opmux_cutile.decoding.kernels"
 ROWS = 16
 """Of a tile: heads that share keys."""
 SMALLEST_PAGE = 16
+MOST_SPLITS = 64
+FEWEST_KEYS = 256
+"""That are worth a split."""
+MOST_BLOCKS = 3
+"""On a multiprocessor, of wide heads of 16-bit floats where keys are split, scores capped or keys left out: with more,
+registers spill."""
 CODES = {"int8": 1, "float8_e4m3fn": 2, "float8_e5m2": 3}
 """As the kernel takes them."""
 LATE_PAGE = 64
@@ -50,6 +57,36 @@ def tile_of(config: PagedConfig, q: Tensor, caches: list[Tensor], longest: int, 
         and all(step or size == 1 for cache in caches for size, step in zip(cache.shape, cache.stride(), strict=True))
     )
     return tile if fits else None
+
+
+@lru_cache(maxsize=1024)
+def parts_of(
+    tile: AttentionConfig, coded: bool, dim: int, masked: bool, blocks: int, keys: int, units: int
+) -> tuple[AttentionConfig, int]:
+    """The tile with room for as many blocks as spill nothing, and into how many parts the keys of a block are split.
+
+    Of the last round of blocks most places may be empty. A part takes about as long as `FEWEST_KEYS` keys more than it
+    has: so this orders one to eight parts of each of five calls as an H200 did.
+
+    Args:
+        tile: of the config.
+        coded: whether caches have codes.
+        dim: of a head.
+        masked: whether scores are capped, or keys before a window are left out.
+        blocks: how many there are without parts.
+        keys: of each, the most.
+        units: multiprocessors.
+    """
+    narrow = coded or dim <= 64 or tile.occupancy <= MOST_BLOCKS
+    few = tile if narrow else replace(tile, occupancy=MOST_BLOCKS)
+
+    def rounds(some: AttentionConfig, n: int) -> float:
+        return -(-blocks * n // (units * max(some.occupancy, 1))) * (keys / n + FEWEST_KEYS)
+
+    most = max(1, min(MOST_SPLITS, -(-keys // FEWEST_KEYS)))
+    best = min(range(1, most + 1), key=lambda n: rounds(few, n))
+    whole = not masked and rounds(tile, 1) <= rounds(few, best)
+    return (tile, 1) if whole else (few, best)
 
 
 def words(cache: Tensor) -> Tensor:

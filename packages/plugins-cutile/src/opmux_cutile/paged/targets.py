@@ -1,6 +1,6 @@
 """What the core calls for attention over a paged cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from opmux_cutile.attention.targets import MOST_GRID, OPEN, packed_where_single
 from opmux_cutile.decoding import slices
+from opmux_cutile.decoding.slices import FEWEST_KEYS, MOST_SPLITS
 from opmux_cutile.launching import TileKernel, aligned, launch
 from opmux_cutile.paged.configs import PagedConfig
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
@@ -18,9 +19,6 @@ from opmux_cutile.tiles import power_of_two
 MODULE = "opmux_cutile.paged.kernels"
 TYPICAL_UNITS = 132
 """Multiprocessors that are taken for granted where kernels are built ahead, without a GPU."""
-MOST_SPLITS = 64
-FEWEST_KEYS = 256
-"""That are worth a split."""
 EVEN = 64
 """The least width of tiles of keys and of values that are of one width."""
 
@@ -76,11 +74,16 @@ def attend(
     tiles, batch = -(-longest * groups // block_m), len(lengths)
     index = q.get_device()
     units = TYPICAL_UNITS if index < 0 else units_of(index)
-    splits = splits_of(tiles * kv_heads * batch, reach, units)
     caches = [packed_where_single(x) for x in (k_cache, v_cache)]
-    capped, bounds = options["softcap"] > 0.0, [OPEN if bound < 0 else min(bound, OPEN) for bound in (left, right)]
-    of_call = None if sinks is None else _name(sinks), wants_lse, k_scale is not None, v_scale is not None, splits > 1
     tile = slices.tile_of(config, q, caches, longest, groups)
+    blocks, capped = tiles * kv_heads * batch, options["softcap"] > 0.0
+    if tile:
+        masked = capped or left >= 0
+        tile, splits = slices.parts_of(tile, k_cache.dtype.itemsize == 1, dim, masked, blocks, reach, units)
+    else:
+        splits = splits_of(blocks, reach, units)
+    bounds = [OPEN if bound < 0 else min(bound, OPEN) for bound in (left, right)]
+    of_call = None if sinks is None else _name(sinks), wants_lse, k_scale is not None, v_scale is not None, splits > 1
     if tile:
         kernel = slices.kernel(op, tile, _name(q), _name(k_cache), k_cache.shape[1], dim, capped, left >= 0, *of_call)
         caches, bounds = [slices.words(cache) for cache in caches], bounds[:1]
@@ -125,17 +128,21 @@ def kernel_of_keys(
 ) -> TileKernel:  # fmt: skip
     """The kernel for heads and pages of a size. Results that are not wanted have tensors that are not written.
 
-    With `even`, tiles of keys and of values are of one width, as in `opmux_cutile.attention.gathered`.
+    With `even`, tiles of keys and of values are of one width, as in `opmux_cutile.attention.gathered`; for codes they
+    always are.
     """
     page_size, _, dim = page
-    block_n = config.block_n
-    hints = config.hints
+    coded = stored not in ("bfloat16", "float16")
     widest, narrowest = power_of_two(max(dim, width)), power_of_two(min(dim, width))
+    columns = [max(widest, EVEN)] * 2 if even or coded else [max(power_of_two(n), 16) for n in (dim, width)]
+    hints: Mapping[str, int] = config.hints
+    block_n = config.block_n
     if block_m < config.block_m:
         # Few queries leave registers for more keys of a step, or for more blocks; rows of 16 or fewer spill them.
         hints, block_n = {}, 32 if narrowest <= 16 else min(2 * block_n, max(block_n, 16384 // widest))
-    if block_m < 64 and stored not in ("bfloat16", "float16"):
-        # Products of 16 rows take operands from registers, and codes are there as bytes and in 16 bits.
+    if coded and not even:
+        hints, block_n = _for_codes(hints, block_m, block_n, dim, width, fits)
+    elif coded and block_m < 64:
         # Narrow heads with sinks have registers for 32 keys of a step, not for 64.
         most = 32 if sinks is not None and narrowest <= 32 else 64
         hints, block_n = (
@@ -149,7 +156,6 @@ def kernel_of_keys(
     out = sums if split else Array(dtype, (None, None, width), (None, None, 1), width % 8 == 0)
     lse, parts = Array("float32", (None, None), (None, 1), False), Array("float32", (None,) * 3, (None, None, 1), False)
     numbers = [Scalar("float32")] * 2 + [Scalar("int32")] * 4
-    columns = [max(widest, EVEN)] * 2 if even else [max(power_of_two(n), 16) for n in (dim, width)]
     sizes = (
         block_m, block_n, *columns, capped, banded, windowed,
         sinks is not None, wants_lse, k_scaled, v_scaled, split,
@@ -159,6 +165,28 @@ def kernel_of_keys(
         *map(Constant, sizes),
     )  # fmt: skip
     return TileKernel(op, MODULE, "attend", parameters, hints)
+
+
+def _for_codes(
+    hints: Mapping[str, int], block_m: int, block_n: int, dim: int, width: int, fits: bool
+) -> tuple[Mapping[str, int], int]:
+    """The hints and the keys of a step for codes, which are in registers as bytes and in 16 bits.
+
+    Products of fewer rows than 64 take operands from registers. Where rows of heads are not whole vectors, addresses
+    are in registers too.
+    """
+    widest, narrowest = power_of_two(max(dim, width)), power_of_two(min(dim, width))
+    wide = widest > 128
+    if not fits or dim % 16 or width % 16:
+        if wide:
+            return {"num_worker_warps": 8} if block_m > 16 else {}, min(block_n, 32)
+        return hints if block_m >= 64 else {"occupancy": 2}, min(block_n, 32)
+    if block_m >= 64:
+        return hints, block_n
+    if block_m > 16 or wide:
+        return {"occupancy": 2}, min(block_n, 32)
+    most = 32 if narrowest < 64 else 4096 // max(widest, EVEN)
+    return {"occupancy": 4}, min(block_n, most)
 
 
 @lru_cache(maxsize=1024)
