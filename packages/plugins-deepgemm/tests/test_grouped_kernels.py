@@ -222,10 +222,12 @@ def test_groups_begin_anywhere() -> None:
         (masked(integers(0, 130, 64, 5), 130, 136, 72), Config("large", 128, 192, 2, 2, 1, 8), 1),
         (masked(integers(300, 0, 257), 300, 264, 136), Config("large", 256, 128, 2, 2, 2, 8), 0),
         (masked(integers(70), 75, 72, 72), Config("large", 64, 64, 2, 1, 1, 8), None),
+        (ragged(integers(0, 0, 0), None, 72, 72), Config("large", 64, 64, 2, 1, 1, 8), None),
+        (masked(integers(0, 0), 16, 72, 72), Config("large", 64, 64, 2, 1, 1, 8), None),
     ],
     ids=[
         "ragged", "ragged, two blocks share w", "ragged, groups without rows", "ragged, one group",
-        "masked", "masked, two blocks share w", "masked, one group",
+        "masked", "masked, two blocks share w", "masked, one group", "ragged, no rows at all", "masked, no rows at all",
     ],
 )  # fmt: skip
 def test_the_rows_of_groups_may_lie_across_k(given, config, poisoned, w_across, tmp_path) -> None:

@@ -128,6 +128,20 @@ def test_rows_of_groups_that_lie_across_k(launched) -> None:
     assert [one[2][3] for one in (again, also)] == ["kept"] * 2
 
 
+def test_without_rows_nothing_is_launched_however_operands_lie(launched) -> None:
+    offsets, counts = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    config, across = Config("large", 128, 128, 4, 2), torch.zeros(3, 512, 200, dtype=BF16).mT
+    for w in (across, across.contiguous()):
+        for x in (torch.zeros(0, 512, dtype=BF16), torch.zeros(512, 0, dtype=BF16).T):
+            assert targets.grouped_linear(x, w, offsets, None, config=config).shape == (0, 200)
+        room = torch.zeros(3, 512, 0, dtype=BF16).mT
+        assert targets.masked_grouped_linear(room, w, counts, expected_m=9, config=config).shape == (3, 0, 200)
+    none, out = torch.zeros(512, 0, dtype=BF16).T, torch.ones(3, 512, 512)
+    targets.grouped_weight_grad(out, none, none, offsets, None, config=config)
+    assert bool((out == 1).all())
+    assert launched == []
+
+
 def test_operands_of_gradients_that_are_turned(launched) -> None:
     dy, x = (torch.zeros(columns, 304, dtype=BF16)[:, :300].T for columns in (200, 512))
     offsets, out, config = torch.zeros(4, dtype=torch.int32), torch.zeros(3, 200, 512), Config("large", 128, 64, 4, 2)
