@@ -1,6 +1,7 @@
 """Models of the real compressed-tensors: its linears, its hook, and what it keeps for itself."""
 
 import copy
+import io
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,41 @@ def test_a_model_that_is_decompressed_while_it_is_patched() -> None:
     opmux_transformers.unpatch(made)
     assert hooks(made) == []  # it would decompress numbers
     assert apart(logits(made, ids()), expected) < FLIPS
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("type", ["int", "float"])
+def test_a_cast_of_the_model_casts_codes_and_they_are_taken_back(type: str, dtype: torch.dtype) -> None:
+    plain = model(**WIDE)
+    made = compressed(plain, scheme(args(type), token(type)))
+    library, unrounded = copy.deepcopy(made), rounded(plain, scheme(args(type), None))
+    opmux_transformers.patch(made)
+    for of in (made, library):
+        of.to(dtype)
+    assert made.model.layers[0].mlp.gate_proj.weight.dtype == (torch.int8 if type == "int" else dtype)
+    found, expected, exact = (logits(of, ids()).double() for of in (made, library, unrounded))
+    assert apart(found, exact) < 1.1 * apart(expected, exact)
+    if type == "float" and dtype.itemsize > 2:
+        assert apart(found, expected) < 2e-2  # the library computes scales in float64 there
+    opmux_transformers.unpatch(made)
+    assert torch.equal(logits(made, ids()).double(), expected)
+
+
+def test_a_whole_model_is_no_more_pickled_than_without_the_patch() -> None:
+    made = compressed(model(**WIDE), scheme(args("float"), token("float")))
+    library = copy.deepcopy(made)
+    opmux_transformers.patch(made)
+    made.register_forward_pre_hook(named("later"))
+    for of in (library, made):
+        with pytest.raises(AttributeError, match="ct_decompress_hook"):
+            torch.save(of, io.BytesIO())
+    assert hooks(made) == ["later"]  # saving has changed nothing
+    without_hooks(made)
+    del made._forward_pre_hooks[next(iter(made._forward_pre_hooks))]
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    assert hooks(torch.load(file, weights_only=False)) == []
 
 
 def named(name: str) -> Any:

@@ -18,13 +18,13 @@ import opmux
 from opmux.nn import Linear, QuantizedLinear, autocast_dtype
 from opmux.nn.quantized_product import StraightThrough, quantize_rows, quantized_product
 from opmux_transformers.carried import carried
-from opmux_transformers.compressed import is_decompressed
+from opmux_transformers.compressed import FLOAT8, is_decompressed, is_exact
 from opmux_transformers.foreign import mark
 
 OWN = "_opmux_own_forward"
 """Attribute of a linear that another library may take back: the forward that this library gave it."""
 SCALE = "_opmux_scale"
-"""Attribute of a linear whose scales have 16 bits: they in float32, as `KeptScale`."""
+"""Attribute of a linear whose scales have 16 bits: its `KeptScale`, which holds them in float32."""
 PLACE = "_opmux_place"
 """Attribute of a linear with a part of a joint weight: which of them it is."""
 CODES = "_opmux_codes"
@@ -206,7 +206,10 @@ class CompressedCodes(Codes):
 
     def of_weight(self, module: nn.Module) -> tuple[Tensor, Tensor, Tensor | None]:
         """The codes, their scales, and the bias."""
-        return *self._both(module), _bias_of(module)
+        weight, scale = self._both(module)
+        if weight.element_size() > 1 and not is_exact(module) and not is_decompressed(module):
+            weight = weight.to(FLOAT8)  # `model.half()` and the like have cast them; 16 bits hold every code
+        return weight, scale, _bias_of(module)
 
     def stored(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """The codes as the module holds them, and the scales that are multiplied."""

@@ -8,9 +8,11 @@ keep the hook from running. Only the library's own objects are read; it is impor
 """
 
 import importlib
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 LIBRARY = "compressed_tensors"
@@ -24,6 +26,8 @@ INT8_STEP = 254 / 255
 It divides the largest magnitude of a row by 127.5 and cuts codes off at 127; opmux divides it by 127. Values that are
 whole multiples of the latter get the same codes from both.
 """
+FLOAT8 = torch.float8_e4m3fn
+"""The library's only 8-bit float."""
 _DECOMPRESSED = "decompressed"
 _COMPRESSED = "compressed"
 
@@ -47,6 +51,11 @@ def is_compressed(module: nn.Module) -> bool:
 def is_decompressed(module: nn.Module) -> bool:
     """Whether the library has replaced a module's codes by floating-point numbers."""
     return _text(vars(module).get("quantization_status")) == _DECOMPRESSED
+
+
+def is_exact(module: nn.Module) -> bool:
+    """Whether a module rounds nothing, as in a check."""
+    return vars(module).get("quantization_enabled", True) is not True
 
 
 def has_own_forward(module: nn.Module) -> bool:
@@ -91,7 +100,7 @@ def _flaw_of_input(weights: Any, inputs: Any, outputs: Any) -> str | None:
 
 def _flaw_of_state(module: nn.Module) -> str | None:
     """Why the state of a linear hinders a product of its codes."""
-    if vars(module).get("quantization_enabled", True) is not True:
+    if is_exact(module):
         return "its quantisation is switched off (quantization_enabled)"
     if is_decompressed(module):
         return "its weight was decompressed by the model's first call; patch a model before it is called"
@@ -133,13 +142,16 @@ class Suspended:
     hook: Any
     place: int
 
+    def with_it(self, model: nn.Module) -> OrderedDict[int, Any]:
+        """A model's hooks, with this one again, unless the library has removed it since or has set another one."""
+        handle, held = vars(model).get(HOOK), list(model._forward_pre_hooks.items())
+        if handle is not None and handle.id == self.key and self.key not in model._forward_pre_hooks:
+            held.insert(min(self.place, len(held)), (self.key, self.hook))
+        return OrderedDict(held)
+
     def put_back(self, model: nn.Module) -> None:
-        """Put the hook back, unless the library has removed it since or has set another one."""
-        handle, hooks = vars(model).get(HOOK), model._forward_pre_hooks
-        if handle is None or handle.id != self.key or self.key in hooks:
-            return
-        held = list(hooks.items())
-        held.insert(min(self.place, len(held)), (self.key, self.hook))
+        """Put the hook back in place: handles of other hooks refer to the model's own dictionary."""
+        held, hooks = self.with_it(model), model._forward_pre_hooks
         hooks.clear()
         hooks.update(held)
 
@@ -148,6 +160,12 @@ def has_hook(model: nn.Module) -> bool:
     """Whether the library's hook will run at a model's next call."""
     handle = vars(model).get(HOOK)
     return handle is not None and handle.id in model._forward_pre_hooks
+
+
+def unsuspended(module: nn.Module) -> dict[str, Any]:
+    """What to change in a module's attributes to have its suspended hook again; nothing if it has none."""
+    taken = vars(module).get(SUSPENDED)
+    return {} if taken is None else {"_forward_pre_hooks": taken.with_it(module)}
 
 
 def suspend(model: nn.Module) -> Suspended | None:

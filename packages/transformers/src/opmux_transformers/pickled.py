@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from opmux_transformers.compressed import unsuspended
 from opmux_transformers.undo import ABSENT, DEEPCOPY, REDUCE, STATE, Patch, StandIn, write_all
 
 
@@ -50,7 +51,7 @@ class _Unpatched:
         """What ``pickle`` asks for: the class's own result, computed while the module is in its unpatched state."""
         if self.config is not None:
             self.config.hand_back()
-        with self._changed({**self.before, REDUCE: ABSENT, DEEPCOPY: ABSENT}):
+        with self._changed({**self.before, **unsuspended(self.module), REDUCE: ABSENT, DEEPCOPY: ABSENT}):
             result = self.module.__reduce_ex__(protocol)
             if isinstance(result, tuple) and len(result) > 2 and result[2] is vars(self.module):
                 result = (*result[:2], dict(result[2]), *result[3:])
