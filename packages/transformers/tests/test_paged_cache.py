@@ -202,6 +202,56 @@ def test_compiled_steps_are_one_graph_that_is_not_compiled_anew() -> None:
     torch.testing.assert_close(logits(patched, tokens[:, :1], past_key_values=cache).shape, (2, 1, 128))
 
 
+ELSEWHERE = (
+    "PagedCache: `past_key_values` expected to be passed to a model whose attention opmux has replaced, got a call of"
+    " another attention; patch the model, or pass transformers' own cache"
+)
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+@pytest.mark.parametrize("codes", [None, "fp8"])
+def test_a_cache_that_outlives_the_patch_says_so(name: str, kv_heads: int, codes: str | None) -> None:
+    patched = model(num_key_value_heads=kv_heads)
+    patched.set_attn_implementation(name)
+    opmux_transformers.patch(patched)
+    cache = PagedCache(patched, dtype=codes)
+    logits(patched, ids(), past_key_values=cache)
+    opmux_transformers.unpatch(patched)
+    with pytest.raises((InvalidArgument, AttributeError)) as caught:
+        logits(patched, ids(1), past_key_values=cache)
+    assert str(caught.value) == ELSEWHERE
+
+
+@pytest.mark.parametrize("new", [1, 12])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_cache_of_another_batch_says_so_and_counts_nothing(batch: int, new: int) -> None:
+    patched = model()
+    opmux_transformers.patch(patched)
+    cache = PagedCache(patched)
+    logits(patched, ids(12, 2), past_key_values=cache)
+    with pytest.raises(InvalidArgument) as caught:
+        logits(patched, ids(new, batch), past_key_values=cache)
+    assert str(caught.value) == (
+        f"PagedCache: `past_key_values` expected a cache of {batch} sequences, as the call has, got one of 2; make a"
+        " cache for each batch, or use batch_select_indices or batch_repeat_interleave"
+    )
+    assert cache.get_seq_length() == 12
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss"])  # with and without the shorter path of decoding
+def test_a_cache_of_a_model_with_fewer_layers_says_so(name: str) -> None:
+    small, large = model(name, num_hidden_layers=1, layer_types=["full_attention"]), model(name)
+    for each in (small, large):
+        opmux_transformers.patch(each)
+    with pytest.raises(InvalidArgument) as caught:
+        logits(large, ids(), past_key_values=PagedCache(small))
+    assert str(caught.value) == (
+        "PagedCache: `past_key_values` expected a cache with a layer 1, got one of 1 layers, counted from 0; make the"
+        " cache from the model that it is passed to"
+    )
+
+
 def test_a_full_cache_of_fixed_length_says_so() -> None:
     patched = model()
     opmux_transformers.patch(patched)

@@ -283,17 +283,17 @@ def test_the_short_path_reads_codes() -> None:
         (
             {"dtype": "fp8", "scales": [(torch.ones(2), torch.ones(2))]},
             "PagedCache: `scales` expected float32[kv_heads] or float32[1] for the keys and for the values of each of 2"
-            " layers, got 1 pairs; leave it out to find them from the first keys and values",
+            " layers, got 1 pairs; leave scales out to find them from the first keys and values",
         ),
         (
             {"dtype": "fp8", "scales": [(torch.ones(2), torch.ones(2)), (torch.ones(2, 1), torch.ones(2))]},
             "PagedCache: `scales` expected float32[kv_heads] or float32[1] for the keys and for the values of each of 2"
-            " layers, got float32[2, 1] for layer 1; leave it out to find them from the first keys and values",
+            " layers, got float32[2, 1] for layer 1; leave scales out to find them from the first keys and values",
         ),
         (
             {"dtype": "fp8", "scales": [(0.5, torch.ones(2))] * 2},
             "PagedCache: `scales` expected float32[kv_heads] or float32[1] for the keys and for the values of each of 2"
-            " layers, got 0.5 for layer 1; leave it out to find them from the first keys and values",
+            " layers, got 0.5 for layer 0; leave scales out to find them from the first keys and values",
         ),
     ],
     ids=["name", "bits", "no codes", "layers", "dims", "number"],
@@ -303,6 +303,57 @@ def test_wrong_use_is_said(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         PagedCache(patched, **given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("scales", "got"),
+    [
+        (0.5, "0.5"),
+        (torch.ones(2, 2, 2), "float32[2, 2, 2]"),
+        ({0: 1, 1: 2}, "a dict"),
+        ([0.5, 0.5], "0.5 for layer 0"),
+        ([torch.ones(2), torch.ones(2)], "float32[2] for layer 0"),
+        ([(torch.ones(2),)] * 2, "a tuple of 1 for layer 0"),
+        ([(torch.ones(2), torch.ones(2)), [torch.ones(2)] * 3], "a list of 3 for layer 1"),
+        ([(None, None)] * 2, "None for layer 0"),
+        ([(torch.ones(2).bfloat16(), torch.ones(2))] * 2, "bfloat16[2] for layer 0"),
+        ([(torch.ones(2), torch.tensor([1.0, 0.0]))] * 2, "scales for layer 0 that are not all positive and finite"),
+        ([(torch.tensor([torch.nan]), torch.ones(2))] * 2, "scales for layer 0 that are not all positive and finite"),
+    ],
+)
+def test_scales_that_are_none_are_refused_before_the_model_runs(scales: Any, got: str) -> None:
+    _, patched = patched_pair()
+    with pytest.raises(InvalidArgument) as caught:
+        PagedCache(patched, dtype="fp8", scales=scales)
+    assert str(caught.value) == (
+        "PagedCache: `scales` expected float32[kv_heads] or float32[1] for the keys and for the values of each of 2"
+        f" layers, got {got}; leave scales out to find them from the first keys and values"
+    )
+
+
+def test_scales_of_other_heads_are_refused_and_nothing_is_counted() -> None:
+    _, patched = patched_pair()
+    cache = PagedCache(patched, dtype="int8", scales=[(torch.ones(2), torch.ones(3))] * 2)
+    with pytest.raises(InvalidArgument) as caught:
+        logits(patched, ids(), past_key_values=cache)
+    assert str(caught.value) == (
+        "PagedCache: `scales` expected float32[2] or float32[1] for the 2 kv heads of layer 0, got float32[3]; leave"
+        " scales out to find them from the first keys and values"
+    )
+    assert cache.get_seq_length() == 0
+
+
+def test_the_devices_own_floats_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The AMD GPUs of gfx942 have e4m3 of another range."""
+    plain, patched = patched_pair()
+    monkeypatch.setattr(opmux, "fp8_dtype", lambda device: torch.float8_e4m3fnuz)
+    cache = PagedCache(patched, dtype="fp8")
+    found = logits(patched, ids(), past_key_values=cache)
+    assert {layer.keys.dtype for layer in cache.layers} == {torch.float8_e4m3fnuz}
+    keys = next(iter(cache))[0]
+    torch.testing.assert_close(cache.layers[0].k_scale, keys.abs().amax((0, 2, 3)) * 2 / 240, rtol=0.07, atol=0)
+    exact = logits(plain, ids())
+    assert 1e-3 < (found - exact).norm() / exact.norm() < 0.2
 
 
 def test_a_wrong_name_of_codes_is_said() -> None:

@@ -57,6 +57,17 @@ def test_another_flavour_than_the_archs_is_refused_with_the_remedy() -> None:
     assert reasons["triton:codes"] == expected
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "gfx90a", "gfx1100"])
+def test_archs_without_8_bit_floats_take_caches_of_all_of_them(arch: str) -> None:
+    for codes in (getattr(torch, name) for name in CODES):
+        for step in ("decode", "prefill"):
+            tensors, bounds = coded_call(codes, torch.bfloat16, step, "cpu")
+            assert opmux.explain(opmux.paged_attention, *tensors, **bounds, arch=arch).chosen.name == "triton:codes"
+        keys, cache = torch.randn(3, 2, 32, dtype=torch.bfloat16), torch.zeros(4, 16, 2, 32, dtype=codes)
+        written = (keys, keys, cache, cache.clone(), torch.arange(3), torch.ones(2), torch.ones(2))
+        assert opmux.explain(opmux.write_kv_cache, *written, arch=arch).chosen.name == "triton:codes"
+
+
 def test_tiles_of_values_are_as_wide_as_those_of_keys_up_to_128_bytes() -> None:
     """One assembler gets tiles of values that are narrower wrong, where warpgroups multiply them."""
     tensors, bounds = coded_call(torch.float8_e4m3fn, torch.bfloat16, "prefill", "cpu", dim=40, value_dim=24)

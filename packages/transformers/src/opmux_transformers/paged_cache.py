@@ -59,18 +59,37 @@ def _check_codes(dtype: Any, scales: Any, config: Any) -> None:
             "PagedCache: `scales` expected None for a cache that is not 8-bit, got scales; pass dtype='fp8' too"
         )
     layers = config.num_hidden_layers
-    flaw = f"{len(scales)} pairs" if len(scales) != layers else None
-    for index, pair in enumerate(scales if flaw is None else ()):
-        for scale in pair:
-            if not isinstance(scale, Tensor):
-                flaw = f"{scale!r} for layer {index}"
-            elif scale.dtype != torch.float32 or scale.ndim != 1:
-                flaw = f"{name_of(scale.dtype)}{list(scale.shape)} for layer {index}"
-    if flaw is not None:
+    if (flaw := _flaw_of_scales(scales, layers)) is not None:
         raise InvalidArgument(
             f"PagedCache: `scales` expected float32[kv_heads] or float32[1] for the keys and for the values of each of"
-            f" {layers} layers, got {flaw}; leave it out to find them from the first keys and values"
+            f" {layers} layers, got {flaw}; leave scales out to find them from the first keys and values"
         )
+
+
+def _flaw_of_scales(scales: Any, layers: int) -> str | None:
+    """What is wrong with the scales of so many layers; None if nothing is. Their heads are checked when keys come."""
+    if not isinstance(scales, Sequence):
+        return _what(scales)
+    if len(scales) != layers:
+        return f"{len(scales)} pairs"
+    for index, pair in enumerate(scales):
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            return f"{_what(pair)} for layer {index}"
+        for scale in pair:
+            if not isinstance(scale, Tensor) or scale.dtype != torch.float32 or scale.ndim != 1:
+                return f"{_what(scale)} for layer {index}"
+            if not bool((scale.isfinite() & (scale > 0)).all()):
+                return f"scales for layer {index} that are not all positive and finite"
+    return None
+
+
+def _what(found: Any) -> str:
+    """A value in the words of messages: a tensor by dtype and shape, a sequence by its length."""
+    if isinstance(found, Tensor):
+        return f"{name_of(found.dtype)}{list(found.shape)}"
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return f"a {type(found).__name__} of {len(found)}"
+    return repr(found) if isinstance(found, (int, float, str, type(None))) else f"a {type(found).__name__}"
 
 
 def _is_size(number: Any) -> bool:
@@ -147,6 +166,24 @@ class PagedCache(Cache):  # type: ignore[misc]
     def page_size(self) -> int:
         """Tokens in a page."""
         return self.shared.page_size
+
+    def layer_of(self, index: int) -> PagedLayer:
+        """The pages of one layer of a model.
+
+        Raises:
+            InvalidArgument: if the cache was made for a model with fewer layers.
+        """
+        layers: list[PagedLayer] = self.layers
+        if index >= len(layers):
+            raise InvalidArgument(
+                f"PagedCache: `past_key_values` expected a cache with a layer {index}, got one of {len(layers)} layers,"
+                " counted from 0; make the cache from the model that it is passed to"
+            )
+        return layers[index]
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        """Write a layer's new keys and values; returns what attention reads."""
+        return self.layer_of(layer_idx).update(key_states, value_states, *args, **kwargs)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Position of the next query; in a graph 0, which `PagedLayer.get_mask_sizes` is counted from too."""

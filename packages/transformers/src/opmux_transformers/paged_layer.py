@@ -59,10 +59,19 @@ class Shared:
         self.table = table
         _fix_addresses(table.block_table, table.seq_lens)
 
-    def make_room(self, new: int) -> None:
-        """Double the number of pages if new tokens do not fit and the cache may grow."""
+    def make_room(self, new: int, batch: int) -> None:
+        """Double the number of pages if new tokens of so many sequences do not fit and the cache may grow.
+
+        Raises:
+            InvalidArgument: if it has another number of sequences, or is full and may not grow.
+        """
         table = self.table
         assert table is not None
+        if batch != table.batch:
+            raise InvalidArgument(
+                f"PagedCache: `past_key_values` expected a cache of {batch} sequences, as the call has, got one of"
+                f" {table.batch}; make a cache for each batch, or use batch_select_indices or batch_repeat_interleave"
+            )
         if unreadable():
             return
         needed = table.length() + new
@@ -125,16 +134,29 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         stored = self.dtype
         if self.shared.codes is not None:
             stored = codes_dtype("PagedCache", self.shared.codes, self.device)
-            scales: Any = self.shared.scales
             self.k_scale, self.v_scale = (
-                [scale.to(self.device) for scale in scales[self.index]]
-                if scales is not None
-                else [scale_for(states, stored) for states in (key_states, value_states)]
+                [scale_for(states, stored) for states in (key_states, value_states)]
+                if self.shared.scales is None
+                else [self._given(scale, key_states.shape[1]) for scale in self.shared.scales[self.index]]
             )
             _fix_addresses(self.k_scale, self.v_scale)
         self.keys, self.values = (torch.zeros(shape, dtype=stored, device=self.device) for shape in shapes)
         _fix_addresses(self.keys, self.values)
         self.is_initialized = True
+
+    def _given(self, scale: Tensor, heads: int) -> Tensor:
+        """A scale of the user's, on the device of the pages.
+
+        Raises:
+            InvalidArgument: if it is of another number of heads.
+        """
+        if len(scale) not in (1, heads):
+            raise InvalidArgument(
+                f"PagedCache: `scales` expected float32[{heads}] or float32[1] for the {heads} kv heads of layer"
+                f" {self.index}, got float32[{len(scale)}]; leave scales out to find them from the first keys and"
+                " values"
+            )
+        return scale.to(self.device)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Write new keys and values, ``(batch, kv_heads, new, dim)``; returns what attention reads."""
@@ -153,7 +175,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         """Write the keys and values of as many new tokens of every sequence, ``(batch * new, kv_heads, dim)``."""
         shared, counts = self.shared, self.index == self.shared.first  # not properties: each step pays
         if counts:
-            shared.make_room(new)
+            shared.make_room(new, len(keys) // new)
         table = shared.table
         assert table is not None
         if table is not self.table:

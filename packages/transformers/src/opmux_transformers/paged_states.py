@@ -1,12 +1,13 @@
 """What a paged cache passes to attention instead of keys and values: its pages, and where each sequence is stored."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 import opmux
+from opmux.errors import InvalidArgument
 
 
 def unreadable() -> bool:
@@ -124,6 +125,14 @@ class PageTable:
         self.host = length
 
 
+def _misplaced() -> InvalidArgument:
+    """What to say where pages are taken for a tensor."""
+    return InvalidArgument(
+        "PagedCache: `past_key_values` expected to be passed to a model whose attention opmux has replaced, got a call"
+        " of another attention; patch the model, or pass transformers' own cache"
+    )
+
+
 @dataclass
 class PagedStates:
     """The keys, or the values, of one layer: ``(pages, page_size, kv_heads, dim)``, and the table of all layers.
@@ -140,6 +149,19 @@ class PagedStates:
     scale: Tensor | None = None
     dtype: torch.dtype | None = None
 
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> NoReturn:
+        """Called where an attention that is not opmux's computes with it."""
+        raise _misplaced()
+
+    def __getitem__(self, _: Any) -> NoReturn:
+        """The same."""
+        raise _misplaced()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """The same, for an attribute of a tensor; ``hasattr`` is False."""
+        raise AttributeError(str(_misplaced()), name=name, obj=self)
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """As a tensor of keys would have it: (batch, kv_heads, keys, dim)."""
@@ -151,7 +173,7 @@ class PagedStates:
 
     def in_rows(self) -> Tensor:
         """The states as rows, ``(batch, capacity, kv_heads, dim)``: a view. Of codes a copy of those that are there."""
-        rows = self.pages.view(self.table.batch, self.table.capacity, *self.pages.shape[2:])
+        rows = self._rows()
         return rows if self.scale is None else self._restored(rows[:, : self.length()])
 
     def dense(self, keys: int | None = None) -> Tensor:
@@ -159,9 +181,12 @@ class PagedStates:
 
         It is a view; of codes, it is a copy in the dtype of the states that were written.
         """
-        rows = self.pages.view(self.table.batch, self.table.capacity, *self.pages.shape[2:])
-        rows = rows[:, : self.length() if keys is None else keys]
+        rows = self._rows()[:, : self.length() if keys is None else keys]
         return (rows if self.scale is None else self._restored(rows)).transpose(1, 2)
+
+    def _rows(self) -> Tensor:
+        """The pages, ``(batch, capacity, kv_heads, dim)``."""
+        return self.pages.view(self.table.batch, self.table.capacity, *self.pages.shape[2:])
 
     def _restored(self, codes: Tensor) -> Tensor:
         """What codes stand for."""

@@ -71,7 +71,7 @@ class Decoding:
     def step(self, module: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedCache) -> Tensor | None:
         """The module's result for ``x``, ``(batch, 1, hidden)``; None if its forward has to compute it."""
         held: Any = module
-        layer = cache.layers[held.layer_idx]
+        layer: Any = cache.layer_of(held.layer_idx)
         batch, new, _ = x.shape
         if new != 1 or not layer.is_initialized:
             return None
