@@ -156,17 +156,22 @@ def test_the_decoder_of_a_check_depends_on_what_its_encoder_reads() -> None:
         assert torch.equal(chosen.argmax(-1), tokens[:, 1:])
 
 
-@pytest.mark.parametrize(("name", "codes"), [("bart", "fp8"), ("t5", "int8")])
-def test_the_command_on_an_encoder_with_a_decoder(name: str, codes: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "codes", "read"),
+    [
+        ("bart", "fp8", "the same prompts"),
+        ("t5", "int8", "the same prompts"),
+        ("whisper", "fp8", "random numbers in the place of sound"),
+    ],
+)
+def test_the_command_on_an_encoder_with_a_decoder(name: str, codes: str, read: str) -> None:
     done = opmux_cli("models", "check", name, "--device", "cpu", "--quantize", codes, "--json")
     assert done.exit_code == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
     last = [c["what"] for c in result["comparisons"] if c["dtype"] == f"{codes} codes"]
     assert last == ["modules", "logits", "tokens"]
-    assert (
-        "its decoder's logits and tokens are compared, after an encoder that reads the same prompts"
-        in result["report"]["notes"]
-    )
+    note = f"its decoder's logits and tokens are compared, after an encoder that reads {read}"
+    assert note in result["report"]["notes"]
     left = [row for row in result["report"]["rows"] if row["status"] == "left"]
     assert {row["kind"] for row in left} >= {"attention", "cache"}
     assert all(row["reason"] for row in left)

@@ -91,6 +91,18 @@ def test_tokens_against_caches_of_torch(name: str, codes: str) -> None:
 
 
 @pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
+def test_scales_of_one_token_leave_room_for_those_that_follow(name: str, codes: str) -> None:
+    plain, patched = patched_pair(name)
+    tokens, off = ids(40), []
+    for prompt in (1, 12):
+        exact = steps(plain, DynamicCache(config=plain.config), tokens, prompt)
+        found = steps(patched, PagedCache(patched, dtype=codes), tokens, prompt)
+        off.append((found - exact).norm() / exact.norm())
+    assert off[0] < {"fp8": 1.2, "int8": 2.5}[codes] * off[1]
+
+
+@pytest.mark.parametrize("codes", CODES)
 def test_what_rounding_may_change_in_attention(codes: str) -> None:
     """A bound for each value of the result, from the error of each key and value.
 

@@ -8,7 +8,7 @@ import torch
 from opmux.errors import InvalidArgument
 from opmux_transformers.check import Comparison, build, compare, prompts, size_of
 from opmux_transformers.configs import first_line, small_config
-from opmux_transformers.prompted import call, encodes, fills_masks
+from opmux_transformers.prompted import call, encodes, fills_masks, reads_text
 from opmux_transformers.quantised_check import compare_quantised
 
 LARGEST = 50_000_000
@@ -56,9 +56,8 @@ def run(name: str, device: str | None = None, quantize: str | None = None) -> di
     if fills_masks(config):
         report.notes.append("it fills masks and generates no text: logits and gradients are compared, no tokens")
     if encodes(config):
-        report.notes.append(
-            "its decoder's logits and tokens are compared, after an encoder that reads the same prompts"
-        )
+        read = "the same prompts" if reads_text(config) else "random numbers in the place of sound"
+        report.notes.append(f"its decoder's logits and tokens are compared, after an encoder that reads {read}")
     failures = [
         f"{c.what} in {c.dtype}: {c.error:.3g}, at most {c.bound:.3g} {c.detail}".rstrip()
         for c in comparisons

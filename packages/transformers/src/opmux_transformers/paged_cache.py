@@ -111,8 +111,8 @@ class PagedCache(Cache):  # type: ignore[misc]
             stores keys and values as codes, in half the memory of 16 bits. None stores them as the model computes them.
         scales: For each layer what one unit of the codes of its keys and of its values is worth, float32
             ``(kv_heads,)``, or ``(1,)`` for all heads. None finds them head by head from the first keys and values that
-            are written, with room for larger ones: twice as large in fp8, 1.5 times in int8. What exceeds the range
-            saturates. All tokens have the same scales; `reset` keeps them.
+            are written, with room for larger ones: twice as large in fp8, 1.5 times in int8; 8 and 3 times if the first
+            call has one token. What exceeds the range saturates. All tokens have the same scales; `reset` keeps them.
 
     Raises:
         InvalidArgument: if the model is not patched or keeps other states, a number is out of range, the dtype has not
