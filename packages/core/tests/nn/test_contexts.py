@@ -185,6 +185,26 @@ def test_values_of_another_size() -> None:
             "PagedCache: `v` expected no infinities, got some; leave out the tokens whose projections have them",
         ),
         (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype=["fp8"]),  # type: ignore[arg-type]
+            "PagedCache: `dtype` expected one of bfloat16, float16, float32, float64, float8_e4m3fn, float8_e4m3fnuz, "
+            "float8_e5m2, float8_e5m2fnuz, int8, got ['fp8']; pass the dtype of the model's activations, or \"fp8\"",
+        ),
+        (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").calibrate(0, [1.0], torch.ones(1, 1, 8)),  # type: ignore[arg-type]
+            "PagedCache: `k` expected shape [tokens, 1, dim] with at least one token, got a list; "
+            "pass what the layer's projection gives, heads apart",
+        ),
+        (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").calibrate("0", *torch.ones(2, 1, 1, 8)),  # type: ignore[arg-type]
+            "PagedCache: `index` expected a layer from 0 to below 1, got '0'; "
+            "give the cache one layer for each layer that caches keys and values",
+        ),
+        (
+            lambda: nn.PagedCache(1, 2, 16, 1, 8).step({3: 1.5}),  # type: ignore[dict-item]
+            "PagedCache: `counts` expected a mapping with at least one new token per sequence, got {3: 1.5}; "
+            "leave out sequences that do not grow",
+        ),
+        (
             lambda: nn.PagedCache(1, 0, 16, 1, 8),
             "PagedCache: `pages` expected a whole number, 1 or more, got 0; check the model's sizes",
         ),
@@ -265,6 +285,10 @@ def test_values_of_another_size() -> None:
         "not in 8 bits",
         "no tokens to calibrate by",
         "infinities to calibrate by",
+        "dtypes",
+        "numbers to calibrate by",
+        "the name of a layer",
+        "half a token of a step",
         "no pages",
         "layer",
         "too few pages",

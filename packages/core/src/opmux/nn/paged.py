@@ -1,5 +1,6 @@
 """The paged KV cache that `Attention` uses: the pages, and where the tokens of a step lie in them."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -124,6 +125,14 @@ class PagedLayer:
         )  # fmt: skip
 
 
+def _is_count(number: Any) -> bool:
+    """Whether it is a whole number, 1 or more."""
+    try:
+        return operator.index(number) >= 1
+    except TypeError:
+        return False
+
+
 class PagedCache:
     """The pages of all layers, and the pages that each sequence owns.
 
@@ -132,8 +141,8 @@ class PagedCache:
 
     A cache in 8 bits takes half the memory of one in 16, and decoding reads half as much. What is stored is divided by
     the scales, ``k_scale`` and ``v_scale``, and saturates at the dtype's largest value. They are 1 at first, which
-    suits many models in fp8; `calibrate` sets them from keys and values that the model has computed. Set them before
-    the first step: tokens that are cached already keep their codes.
+    suits many models in fp8, and none in int8, whose codes are whole numbers; `calibrate` sets them from keys and
+    values that the model has computed. Set them before the first step: tokens that are cached already keep their codes.
 
     Args:
         layers: The number of layers that cache keys and values.
@@ -182,7 +191,7 @@ class PagedCache:
                     "pass the dtype of the model's activations, as torch.bfloat16, or \"fp8\"",
                 )  # fmt: skip
             dtype = torch.int8 if dtype == "int8" else opmux.fp8_dtype(torch.empty(0, device=device).device)
-        if dtype is not None and dtype not in _STORED:
+        if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in _STORED):
             raise invalid(
                 "PagedCache", "dtype", f"one of {', '.join(sorted(map(name_of, _STORED)))}", name_of(dtype),
                 "pass the dtype of the model's activations, or \"fp8\"",
@@ -240,10 +249,12 @@ class PagedCache:
                 'make the cache with dtype="fp8"',
             )  # fmt: skip
         for name, scales, values in (("k", self.k_scale, k), ("v", self.v_scale, v)):
-            if values.dim() != 3 or not values.shape[0] or values.shape[1] != scales.shape[1]:
+            shape = list(values.shape) if isinstance(values, Tensor) else None
+            if shape is None or len(shape) != 3 or not shape[0] or shape[1] != scales.shape[1]:
                 raise invalid(
                     "PagedCache", name, f"shape [tokens, {scales.shape[1]}, dim] with at least one token",
-                    f"shape {list(values.shape)}", "pass what the layer's projection gives, heads apart",
+                    f"shape {shape}" if shape is not None else f"a {type(values).__name__}",
+                    "pass what the layer's projection gives, heads apart",
                 )  # fmt: skip
             if values.isinf().any():
                 raise invalid(
@@ -254,9 +265,9 @@ class PagedCache:
             scales[index] = opmux.quantize(heads, dtype=self.data.dtype, block=(-1, -1))[1].flatten()
 
     def _check_layer(self, index: int) -> None:
-        if not 0 <= index < len(self._layers):
+        if not isinstance(index, int) or not 0 <= index < len(self._layers):
             raise invalid(
-                "PagedCache", "index", f"a layer from 0 to below {len(self._layers)}", f"{index}",
+                "PagedCache", "index", f"a layer from 0 to below {len(self._layers)}", repr(index),
                 "give the cache one layer for each layer that caches keys and values",
             )  # fmt: skip
 
@@ -270,7 +281,7 @@ class PagedCache:
         Raises:
             InvalidArgument: If there are no tokens or too few pages; the cache is then unchanged.
         """
-        if not isinstance(counts, Mapping) or not counts or min(counts.values()) < 1:
+        if not isinstance(counts, Mapping) or not counts or not all(map(_is_count, counts.values())):
             raise invalid(
                 "PagedCache", "counts", "a mapping with at least one new token per sequence", repr(counts),
                 "leave out sequences that do not grow",
