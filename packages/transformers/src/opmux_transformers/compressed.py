@@ -111,6 +111,19 @@ def _flaw_of_state(module: nn.Module) -> str | None:
     return None
 
 
+def activations_of(module: nn.Module, static: bool) -> str | None:
+    """Which values of the input of a linear without flaws share a scale: a name of `opmux.nn.QuantizedLinear`.
+
+    Args:
+        module: The linear.
+        static: Whether it has a scale for its input. None is returned where its scheme names one that is not there.
+    """
+    inputs = scheme_of(module).input_activations
+    if inputs.dynamic is False:
+        return "static" if static else None
+    return "block" if _text(inputs.strategy) == "group" else "token"
+
+
 def _names(args: Any) -> str:
     shared = _text(args.strategy)
     return f"groups of {args.group_size}" if shared == "group" else f"the strategy {shared!r}"

@@ -1,7 +1,6 @@
 """Quantised linears: those whose codes opmux multiplies, and those that are called as they are."""
 
 import copy
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,66 +191,6 @@ def test_it_can_be_switched_off() -> None:
     report = opmux_transformers.patch(holder, linear=False)
     assert reasons(report, "linear") == {"linear": "not asked for: linear=False"}
     assert "forward" not in vars(holder["linear"])
-
-
-class Scheme(SimpleNamespace):
-    """What compressed-tensors hangs on a linear, in as far as it is read."""
-
-
-def compressed(int8: bool, **activations: Any) -> Any:
-    """A linear as compressed-tensors leaves it: codes, scales of channels, a scheme, and a forward of its own."""
-    plain = linear()
-    codes = torch.int8 if int8 else torch.float8_e4m3fn
-    static = activations.get("dynamic") is False
-
-    class Compressed(nn.Linear):
-        def forward(self, input):
-            rows = input.reshape(-1, self.in_features).float()
-            block = (1, 128) if "group_size" in activations else (1, -1)
-            if static:
-                q = opmux.static_quantize(rows, self.input_scale.view(1, 1), dtype=codes)
-                scale = self.input_scale.view(1, 1)
-            else:
-                q, scale = opmux.quantize(rows, dtype=codes, block=block)
-            values = opmux.dequantize(q, scale, out_dtype=torch.float32)
-            weight = self.weight.float() * self.weight_scale
-            return functional.linear(values, weight, self.bias).view(*input.shape[:-1], -1)
-
-    made = Compressed(200, 136)
-    q, scale = opmux.quantize(plain.weight.detach(), dtype=codes, block=(1, -1))
-    made.weight, made.weight_scale = (nn.Parameter(t, requires_grad=False) for t in (q, scale))
-    if static:
-        made.input_scale = nn.Parameter(torch.tensor([0.02]), requires_grad=False)
-    made.bias.data.copy_(plain.bias.detach())
-    made.quantization_scheme = Scheme(input_activations=Scheme(num_bits=8, symmetric=True, **activations))
-    return plain, made
-
-
-@pytest.mark.parametrize("int8", [True, False])
-@pytest.mark.parametrize(
-    ("activations", "found"),
-    [
-        ({"strategy": "token", "dynamic": True}, "token"),
-        ({"strategy": SimpleNamespace(value="token"), "dynamic": True}, "token"),
-        ({"strategy": "group", "group_size": 128, "dynamic": True}, "block"),
-        ({"strategy": "tensor", "dynamic": False}, "static"),
-    ],
-)
-def test_compressed_tensors(int8: bool, activations: dict[str, Any], found: str) -> None:
-    plain, made = compressed(int8, **activations)
-    holder, report = patched_alone(made)
-    (row,) = (row for row in report.rows if row.kind == "linear")
-    assert row.op.endswith(f"({found})"), row.reason
-    x = torch.randn(3, 200)
-    with torch.no_grad():
-        assert (holder["linear"](x) - plain(x)).norm() / plain(x).norm() < 0.06
-
-
-def test_weights_alone_in_eight_bits_are_left() -> None:
-    _, made = compressed(True, strategy="token", dynamic=True)
-    made.quantization_scheme.input_activations = None
-    _, report = patched_alone(made)
-    assert reasons(report, "linear") == {"linear": "quantised: it computes as before"}
 
 
 def test_models_that_opmux_has_quantised() -> None:

@@ -117,16 +117,7 @@ def _activations(module: Any, static: bool) -> str | None:
         if static or scheme == "static":
             return "static" if static and scheme == "static" else None
         return "token" if module.block_size is None else "block" if tuple(module.block_size)[1] == 128 else None
-    given = getattr(getattr(module, "quantization_scheme", None), "input_activations", None)
-    if given is None or getattr(given, "num_bits", None) != 8 or getattr(given, "symmetric", None) is not True:
-        return None
-    if getattr(given, "dynamic", None) is False:
-        return "static" if static else None
-    strategy = getattr(given, "strategy", None)
-    name = str(getattr(strategy, "value", strategy))  # an enumeration of strings
-    if name == "group" and getattr(given, "group_size", None) == 128:
-        return "block"
-    return name if name == "token" else None
+    return compressed.activations_of(module, static) if compressed.scheme_of(module) is not None else None
 
 
 def _difference(module: Any, codes: Codes) -> str | None:
