@@ -200,11 +200,37 @@ def test_schemes_that_opmux_does_not_have(name: str) -> None:
     report = opmux_transformers.patch(made)
     assert set(reasons(report, "linear").values()) == {f"{STAYS}: {reason}"}
     assert report.counts()["linear"] == {"replaced": 0, "left": 14}
+    waiting = "it calls linears that are compressed, which compute nothing before the model's first call"
+    for kind in ("rope", "attention", "residual"):
+        assert set(reasons(report, kind).values()) == {waiting}
     assert hooks(made) == ["ct_decompress_hook"]
     assert (
         "compressed-tensors decompresses the model at its first call, and wraps all of its modules then: load it"
         " with CompressedTensorsConfig(dequantize=True) to have the others replaced"
     ) in report.notes
+    assert apart(logits(made, ids()), logits(library, ids())) < FLIPS
+
+
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+def test_a_model_of_a_refused_scheme_is_replaced_once_it_is_loaded_as_numbers(tmp_path: Path) -> None:
+    made = loaded(model(**WIDE), tmp_path, scheme(W4, None), dtype=torch.float32)
+    expected = logits(made, ids())
+    as_numbers = transformers.CompressedTensorsConfig(dequantize=True)
+    other = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, quantization_config=as_numbers
+    )
+    report = opmux_transformers.patch(other.eval())
+    assert report.counts().keys() == {"norm", "gate", "rope", "rope tables", "attention", "residual", "cache", "loss"}
+    assert not report.left()
+    torch.testing.assert_close(logits(other, ids()), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_quantised_head() -> None:
+    made = compressed(model(**WIDE), scheme(args("float"), token("float")), ignore=[])
+    library = copy.deepcopy(made)
+    report = opmux_transformers.patch(made)
+    assert report.counts()["linear"] == {"replaced": 15, "left": 0}
+    assert reasons(report, "loss") == {"": "its head is quantised"}
     assert apart(logits(made, ids()), logits(library, ids())) < FLIPS
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from opmux_transformers import compressed
 from opmux_transformers.coded import codes_of
 from opmux_transformers.registries import asks_fp8_registry
 
@@ -164,6 +165,8 @@ def raised(module: nn.Module, given: Collection[str], error: Exception) -> str:
     absent = [p.name for p in _not_given(module, given) if p.default is None]
     if absent and "NoneType" in str(error):  # the error mentions None: probably an argument that the forward requires
         return f"its forward may need `{'`, `'.join(absent)}`, which a check cannot provide"
+    if any(compressed.waits(child) for child in module.modules()):
+        return "it calls linears that are compressed, which compute nothing before the model's first call"
     return f"its forward raises {type(error).__name__} on the input of a check"
 
 

@@ -65,6 +65,11 @@ def has_own_forward(module: nn.Module) -> bool:
     return scheme_of(module) is not None and home.startswith(f"{LIBRARY}.quantization.")
 
 
+def waits(module: nn.Module) -> bool:
+    """Whether a module computes nothing before the library has decompressed it."""
+    return is_compressed(module) and has_own_forward(module)
+
+
 def flaw_of(module: nn.Module) -> str | None:
     """Why opmux has no product for a linear that the library has quantised; None if it may have one."""
     scheme = scheme_of(module)

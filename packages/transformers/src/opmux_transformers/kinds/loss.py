@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from opmux_transformers import agreement
+from opmux_transformers import agreement, compressed
 from opmux_transformers.foreign import whose_forward
 from opmux_transformers.kinds.head_loss import Head, changes
 from opmux_transformers.kinds.kind import Kind
@@ -38,6 +38,8 @@ class LossKind(Kind[Head]):
             return "its head belongs to a module inside it"
         if type(head) is not nn.Linear or head.bias is not None or head._forward_hooks or head._forward_pre_hooks:
             return "its head is not a plain linear layer without a bias"
+        if compressed.scheme_of(head) is not None:
+            return "its head is quantised"
         foreign = whose_forward(model) or whose_forward(head)
         if foreign is not None:
             return foreign
