@@ -110,6 +110,31 @@ def test_pages_of_narrow_and_wide_heads_are_right_where_both_operands_come_from_
     compare(example, "sm_80", "cutile:gathered" if stored == torch.bfloat16 else "cutile:gathered_codes")
 
 
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("options", [{}, {"softcap": 20.0}, {"window": (40, 0)}], ids=str)
+def test_decoding_from_pages_of_codes_is_right_where_scores_are_found_ahead(stored, options) -> None:
+    """Of one sequence without a query, one shorter than a block of keys, and one of several."""
+    lengths = {"max_seqlen_q": 1, "max_seqlen_k": max(PAGED_LENGTHS)}
+    compare(Example("paged_attention_lse", f"{stored} {options}",
+                    lambda d: paged_of(d, torch.bfloat16, stored, (64, 4, 2, 128, 128), (1, 1, 0), True),
+                    options | lengths))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("first", [0.0, 300.0])
+@pytest.mark.parametrize("width", [512, 1000])
+def test_gradients_around_a_mean_are_right_far_from_zero(width: int, first: float, dtype: torch.dtype) -> None:
+    """Sums are those of numbers less the row's first one, which may be far from all others."""
+
+    def make(device: str) -> list[torch.Tensor | None]:
+        x, grad, w = (torch.randn(*size, generator=torch.Generator().manual_seed(7)).to(device) for size in
+                      ((9, width), (9, width), (width,)))  # fmt: skip
+        x[:, 0] += first
+        return [grad.flip(1).to(dtype), (x + 40.0).to(dtype), w.to(dtype)]
+
+    compare(Example("layer_norm_backward", f"{width} {first} {dtype}", make))
+
+
 def test_keys_of_paged_caches_are_split_where_blocks_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
     monkeypatch.setattr(paged, "units_of", lambda index: 132)

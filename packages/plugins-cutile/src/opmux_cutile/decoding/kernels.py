@@ -50,26 +50,41 @@ def halves(words, CODES: ct.Constant[int]):
     return first.astype(ct.float16), second.astype(ct.float16)
 
 
-def step(
-    a, aa, k_cache, v_cache, table, sequence, length, kv_head, n, factor, cap, left, top, total, mean, other,
-    BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int], PAGE: ct.Constant[int],
-    CODES: ct.Constant[int], CAPPED: ct.Constant[bool], WINDOWED: ct.Constant[bool], MASKED: ct.Constant[bool],
+def first_of(n, BLOCK_N: ct.Constant[int], PAGE: ct.Constant[int]):
+    """Where in its page a block of keys begins."""
+    return n * BLOCK_N % PAGE if PAGE > BLOCK_N else 0
+
+
+def score(
+    a, aa, k_cache, pages, kv_head, n, factor, cap,
+    BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], PAGE: ct.Constant[int], CODES: ct.Constant[int],
+    CAPPED: ct.Constant[bool],
 ):  # fmt: skip
-    """Take a block of keys into the softmax so far; MASKED where the query does not see all of them."""
-    pages = pages_of(table, sequence, n, length, BLOCK_N, PAGE)
-    first = n * BLOCK_N % PAGE if PAGE > BLOCK_N else 0
-    none = ct.zeros((a.shape[0], BLOCK_N), dtype=ct.float32)
+    """The scores of a block of keys, times log2(e)."""
+    none, first = ct.zeros((a.shape[0], BLOCK_N), dtype=ct.float32), first_of(n, BLOCK_N, PAGE)
     if CODES:
         b, bb = halves(slices(k_cache, pages, first, kv_head, BLOCK_N, PAGE, DIM // 2), CODES)
         found = ct.mma(aa, ct.permute(bb, (1, 0)), ct.mma(a, ct.permute(b, (1, 0)), none))
-        c, cc = halves(slices(v_cache, pages, first, kv_head, BLOCK_N, PAGE, WIDTH // 2), CODES)
     else:
         b = slices(k_cache, pages, first, kv_head, BLOCK_N, PAGE, DIM)
         found = ct.mma(a, ct.permute(b, (1, 0)), none)
-        c = slices(v_cache, pages, first, kv_head, BLOCK_N, PAGE, WIDTH)
     found = found * factor
     if CAPPED:
         found = ct.tanh(found) * (cap * LOG2E)
+    return found
+
+
+def absorb(
+    found, v_cache, pages, length, kv_head, n, left, top, total, mean, other,
+    BLOCK_N: ct.Constant[int], WIDTH: ct.Constant[int], PAGE: ct.Constant[int], CODES: ct.Constant[int],
+    WINDOWED: ct.Constant[bool], MASKED: ct.Constant[bool],
+):  # fmt: skip
+    """Take a block of scores, with its values, into the softmax so far; MASKED where the query does not see all."""
+    first = first_of(n, BLOCK_N, PAGE)
+    if CODES:
+        c, cc = halves(slices(v_cache, pages, first, kv_head, BLOCK_N, PAGE, WIDTH // 2), CODES)
+    else:
+        c = slices(v_cache, pages, first, kv_head, BLOCK_N, PAGE, WIDTH)
     if MASKED:
         keys = n * BLOCK_N + ct.arange(BLOCK_N, dtype=ct.int32)
         seen = keys < length
@@ -91,9 +106,9 @@ def decode(
     q, k_cache, v_cache, starts, lengths, table, sinks, k_scale, v_scale, out, lse, tops, totals,
     scale: float, cap: float, left: int, groups: int, splits: int,
     BLOCK_M: ct.Constant[int], BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int],
-    PAGE: ct.Constant[int], CODES: ct.Constant[int], LATE: ct.Constant[bool], CAPPED: ct.Constant[bool],
-    WINDOWED: ct.Constant[bool], SINKS: ct.Constant[bool], LSE: ct.Constant[bool], K_SCALED: ct.Constant[bool],
-    V_SCALED: ct.Constant[bool], SPLIT: ct.Constant[bool],
+    PAGE: ct.Constant[int], CODES: ct.Constant[int], LATE: ct.Constant[bool], AHEAD: ct.Constant[bool],
+    CAPPED: ct.Constant[bool], WINDOWED: ct.Constant[bool], SINKS: ct.Constant[bool], LSE: ct.Constant[bool],
+    K_SCALED: ct.Constant[bool], V_SCALED: ct.Constant[bool], SPLIT: ct.Constant[bool],
 ):  # fmt: skip
     """Compute the query of a sequence, if it has one. CODES: 0 none, 1 int8, 2 float8_e4m3fn, 3 float8_e5m2.
 
@@ -145,15 +160,32 @@ def decode(
         if WINDOWED:
             whole_end = begin
         else:
+            if AHEAD:
+                # The scores of the next block are found before the softmax of this one, those of the last one twice.
+                last = max(whole_end - 1, 0)
+                m = min(begin, last)
+                pages = pages_of(table, sequence, m, length, BLOCK_N, PAGE)
+                following = score(a, aa, k_cache, pages, kv_head, m, factor, cap, BLOCK_N, DIM, PAGE, CODES, CAPPED)
             for n in range(begin, whole_end):
-                top, total, mean, other = step(
-                    a, aa, k_cache, v_cache, table, sequence, length, kv_head, n, factor, cap, left, top, total, mean,
-                    other, BLOCK_N, DIM, WIDTH, PAGE, CODES, CAPPED, WINDOWED, False,
+                if AHEAD:
+                    found = following
+                    m = min(n + 1, last)
+                    pages = pages_of(table, sequence, m, length, BLOCK_N, PAGE)
+                    following = score(a, aa, k_cache, pages, kv_head, m, factor, cap, BLOCK_N, DIM, PAGE, CODES, CAPPED)
+                    pages = pages_of(table, sequence, n, length, BLOCK_N, PAGE)
+                else:
+                    pages = pages_of(table, sequence, n, length, BLOCK_N, PAGE)
+                    found = score(a, aa, k_cache, pages, kv_head, n, factor, cap, BLOCK_N, DIM, PAGE, CODES, CAPPED)
+                top, total, mean, other = absorb(
+                    found, v_cache, pages, length, kv_head, n, left, top, total, mean, other,
+                    BLOCK_N, WIDTH, PAGE, CODES, WINDOWED, False,
                 )  # fmt: skip
         for n in range(whole_end, end):
-            top, total, mean, other = step(
-                a, aa, k_cache, v_cache, table, sequence, length, kv_head, n, factor, cap, left, top, total, mean,
-                other, BLOCK_N, DIM, WIDTH, PAGE, CODES, CAPPED, WINDOWED, True,
+            pages = pages_of(table, sequence, n, length, BLOCK_N, PAGE)
+            found = score(a, aa, k_cache, pages, kv_head, n, factor, cap, BLOCK_N, DIM, PAGE, CODES, CAPPED)
+            top, total, mean, other = absorb(
+                found, v_cache, pages, length, kv_head, n, left, top, total, mean, other,
+                BLOCK_N, WIDTH, PAGE, CODES, WINDOWED, True,
             )  # fmt: skip
 
         if LATE:

@@ -109,8 +109,9 @@ def kernel(
     out = sums if split else Array(dtype, (None, None, dim), (None, None, 1), True)
     lse, parts = Array("float32", (None, None), (None, 1), False), Array("float32", (None,) * 3, (None, None, 1), False)
     late = not codes or page_size >= LATE_PAGE
+    ahead = bool(codes) and page_size >= LATE_PAGE
     sizes = (
-        ROWS, tile.block_n, dim, dim, page_size, codes, late, capped, windowed, sinks is not None, wants_lse,
+        ROWS, tile.block_n, dim, dim, page_size, codes, late, ahead, capped, windowed, sinks is not None, wants_lse,
         k_scaled, v_scaled, split,
     )  # fmt: skip
     parameters: tuple[Parameter, ...] = (

@@ -73,7 +73,7 @@ def _run(
     fits = whole_vectors(n) and aligned(*matrices)
     kernel = _kernel(op, config, str(grad.dtype).removeprefix("torch."), n if fits else None, fits, wanted)
     for parts in in_launches(*matrices):
-        launch(kernel, (-(-len(parts[0]) // config.rows), -(-n // config.columns), 1), *parts)
+        launch(kernel, (-(-len(parts[0]) // config.rows) * -(-n // config.columns), 1, 1), *parts)
 
 
 @lru_cache(maxsize=1024)

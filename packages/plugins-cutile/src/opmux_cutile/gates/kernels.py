@@ -6,10 +6,11 @@
 import cuda.tile as ct
 
 
-def indices(ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
-    """The block's rows as a column, and its columns as a row."""
-    rows = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32)
-    columns = ct.bid(1) * COLUMNS + ct.arange(COLUMNS, dtype=ct.int32)
+def indices(x, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
+    """The block's rows of x as a column, and its columns as a row. Blocks of a row follow each other."""
+    parts = ct.cdiv(x.shape[1], COLUMNS)
+    rows = ct.bid(0) // parts * ROWS + ct.arange(ROWS, dtype=ct.int32)
+    columns = ct.bid(0) % parts * COLUMNS + ct.arange(COLUMNS, dtype=ct.int32)
     return rows[:, None], columns[None, :]
 
 
@@ -29,7 +30,7 @@ def sigmoid(x, EXACT: ct.Constant[bool]):
 @ct.kernel
 def silu_mul(gate, up, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
     """y = gate * sigmoid(gate) * up."""
-    place = indices(ROWS, COLUMNS)
+    place = indices(y, ROWS, COLUMNS)
     x = ct.gather(gate, place).astype(ct.float32)
     ct.scatter(
         y, place, (x * sigmoid(x, y.dtype == ct.float32) * ct.gather(up, place).astype(ct.float32)).astype(y.dtype)
@@ -39,7 +40,7 @@ def silu_mul(gate, up, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
 @ct.kernel
 def gelu_tanh_mul(gate, up, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
     """y = gate * sigmoid(2 z) * up with z = sqrt(2 / pi) * (gate + 0.044715 * gate**3)."""
-    place = indices(ROWS, COLUMNS)
+    place = indices(y, ROWS, COLUMNS)
     x = ct.gather(gate, place).astype(ct.float32)
     share = sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x), y.dtype == ct.float32)
     ct.scatter(y, place, (x * share * ct.gather(up, place).astype(ct.float32)).astype(y.dtype))
@@ -65,7 +66,7 @@ def gate_backward(
     GELU: ct.Constant[bool], GATE: ct.Constant[bool], UP: ct.Constant[bool],
 ):  # fmt: skip
     """grad_gate = grad * up * slope(gate) and grad_up = grad * activation(gate), each where it is wanted."""
-    place = indices(ROWS, COLUMNS)
+    place = indices(grad, ROWS, COLUMNS)
     x = ct.gather(gate, place).astype(ct.float32)
     g = ct.gather(grad, place).astype(ct.float32)
     if GELU:

@@ -52,7 +52,7 @@ def _run(name: str, op: str, gate: Tensor, up: Tensor, config: GatedConfig) -> T
     fits = whole_vectors(n) and aligned(*matrices)
     kernel = _kernel(name, op, config, str(y.dtype).removeprefix("torch."), n if fits else None, fits)
     for parts in in_launches(*matrices):
-        launch(kernel, (-(-len(parts[0]) // config.rows), -(-n // config.columns), 1), *parts)
+        launch(kernel, (-(-len(parts[0]) // config.rows) * -(-n // config.columns), 1, 1), *parts)
     return y
 
 

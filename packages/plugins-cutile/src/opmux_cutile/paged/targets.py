@@ -21,6 +21,8 @@ TYPICAL_UNITS = 132
 """Multiprocessors that are taken for granted where kernels are built ahead, without a GPU."""
 EVEN = 64
 """The least width of tiles of keys and of values that are of one width."""
+FEW_ROWS = 32
+"""Of a tile, the most where rows of codes are no whole vectors: addresses take the registers."""
 
 
 def paged_attention(*tensors: Tensor | None, config: PagedConfig, **options: Any) -> Tensor:
@@ -67,19 +69,22 @@ def attend(
     if not out.numel() or longest < 1:
         return out, lse
     groups = heads // kv_heads
-    block_m = min(config.block_m, max(16, power_of_two(longest * groups)))
+    caches = [packed_where_single(x) for x in (k_cache, v_cache)]
+    coded, fits = k_cache.dtype.itemsize == 1, aligned(q, *caches)
+    scattered = coded and not _whole_rows(dim, width, fits)
+    most = min(config.block_m, FEW_ROWS) if scattered else config.block_m
+    block_m = min(most, max(16, power_of_two(longest * groups)))
     left, right = options["window"]
     right = 0 if options["causal"] else right
     reach = min(reach, left + longest + max(right, 0)) if left >= 0 and right >= 0 else reach
     tiles, batch = -(-longest * groups // block_m), len(lengths)
     index = q.get_device()
     units = TYPICAL_UNITS if index < 0 else units_of(index)
-    caches = [packed_where_single(x) for x in (k_cache, v_cache)]
     tile = slices.tile_of(config, q, caches, longest, groups)
     blocks, capped = tiles * kv_heads * batch, options["softcap"] > 0.0
     if tile:
         masked = capped or left >= 0
-        tile, splits = slices.parts_of(tile, k_cache.dtype.itemsize == 1, dim, masked, blocks, reach, units)
+        tile, splits = slices.parts_of(tile, coded, dim, masked, blocks, reach, units)
     else:
         splits = splits_of(blocks, reach, units)
     bounds = [OPEN if bound < 0 else min(bound, OPEN) for bound in (left, right)]
@@ -90,7 +95,7 @@ def attend(
         table = table if table.stride(1) == 1 else table.contiguous()
     else:
         kernel = make(
-            op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, aligned(q, *caches),
+            op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, fits,
             capped, left >= 0 or right >= 0, left >= 0, *of_call,
         )  # fmt: skip
     sums, tops, totals = out, lse[None], lse[None]
@@ -114,6 +119,11 @@ def attend(
         joined = _combine(op, _name(out), power_of_two(splits), some, width, wants_lse)
         launch(joined, (tokens, -(-heads // some), 1), sums, tops, totals, starts, out, lse, splits, batch)
     return out, lse
+
+
+def _whole_rows(dim: int, width: int, fits: bool) -> bool:
+    """Whether rows of codes are whole vectors of 16 bytes."""
+    return fits and dim % 16 == 0 and width % 16 == 0
 
 
 def _name(x: Tensor) -> str:
@@ -142,12 +152,10 @@ def kernel_of_keys(
         hints, block_n = {}, 32 if narrowest <= 16 else min(2 * block_n, max(block_n, 16384 // widest))
     if coded and not even:
         hints, block_n = _for_codes(hints, block_m, block_n, dim, width, fits)
+    elif coded and config.block_n < 32 <= block_m:
+        hints, block_n = config.hints, config.block_n
     elif coded and block_m < 64:
-        # Narrow heads with sinks have registers for 32 keys of a step, not for 64.
-        most = 32 if sinks is not None and narrowest <= 32 else 64
-        hints, block_n = (
-            ({"occupancy": 2}, 32) if widest > 128 else ({"occupancy": 4}, min(block_n, most, 4096 // widest))
-        )
+        hints, block_n = ({"occupancy": 2}, 32) if widest > 128 else ({"occupancy": 4}, 4096 // columns[0])
     queries = Array(dtype, (None, None, dim), (None, None, 1), fits)
     caches = [Array(stored, (None, page_size, None, n), (None, None, None, 1), fits) for n in (dim, width)]
     offsets, table = Array("int32", (None,), (1,), False), Array("int32", (None, None), (None, None), False)
@@ -177,12 +185,12 @@ def _for_codes(
     """
     widest, narrowest = power_of_two(max(dim, width)), power_of_two(min(dim, width))
     wide = widest > 128
-    if not fits or dim % 16 or width % 16:
+    if not _whole_rows(dim, width, fits):
         if wide:
             return {"num_worker_warps": 8} if block_m > 16 else {}, min(block_n, 32)
-        return hints if block_m >= 64 else {"occupancy": 2}, min(block_n, 32)
+        return {"occupancy": 2}, min(block_n, 32)
     if block_m >= 64:
-        return hints, block_n
+        return {"num_worker_warps": 4, "occupancy": 2} if widest <= 64 else hints, block_n
     if block_m > 16 or wide:
         return {"occupancy": 2}, min(block_n, 32)
     most = 32 if narrowest < 64 else 4096 // max(widest, EVEN)

@@ -16,6 +16,8 @@ FP16, E5M2, INT8, INT32 = torch.float16, torch.float8_e5m2, torch.int8, torch.in
 SIDE = 4096
 """Of a weight: what other sizes get is in the heuristics' choice of a tile, which goes by the rows."""
 TANH = {"approximate": "tanh"}
+HEADS = ((8, 8), (8, 64), (32, 8), (32, 32), (24, 40), (72, 72), (128, 16), (16, 128), (256, 8), (136, 200), (64, 64))
+"""Sizes of heads of keys and of values that models do not have: narrow ones, of two widths, and no whole vectors."""
 WIDTHS = (77, 8192)
 """Of rows: read number by number, and the widest that gradients of norms take."""
 
@@ -36,6 +38,7 @@ def more_calls() -> Iterator[Call]:
     for shape in _heads():
         yield from _gradients_of_attention(shape)
         yield from _paged(shape)
+    yield from _codes_of_other_heads()
 
 
 def _rows(width: int, dtype: torch.dtype) -> Iterator[Call]:
@@ -173,3 +176,19 @@ def _paged(shape: ModelShape) -> Iterator[Call]:
         new_keys = meta(512, kv_heads, dim)
         slots = meta(512, dtype=torch.int64)
         yield "write_kv_cache", (new_keys, new_keys, cache, cache.clone(), slots, scale, scale), {}
+
+
+def _codes_of_other_heads() -> Iterator[Call]:
+    """Caches of codes whose keys are looked up one by one, with all that a call may ask for and with little."""
+    heads, kv_heads, size = 32, 8, 1
+    for dims in HEADS:
+        for stored in (FP8, INT8) if dims == HEADS[0] else (FP8,):
+            scale = meta(kv_heads, dtype=FP32)
+            caches = [meta(100, size, kv_heads, dim, dtype=stored) for dim in dims]
+            for batch, new in ((1, 1), (64, 1), (8, 8), (8, 512)):
+                ends, lengths = (meta(batch + more, dtype=INT32) for more in (1, 0))
+                q, table = meta(batch * new, heads, dims[0]), meta(batch, 64, dtype=INT32)
+                tensors = q, *caches, ends, lengths, table, meta(heads), None, scale, scale
+                bounds = {"max_seqlen_q": new, "max_seqlen_k": 4096, "causal": True}
+                yield "paged_attention_lse", tensors, bounds
+                yield "paged_attention_lse", tensors, {**bounds, "softcap": 30.0, "window": (128, 0)}

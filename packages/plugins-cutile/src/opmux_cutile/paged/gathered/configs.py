@@ -32,14 +32,15 @@ def gathered_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
 def gathered_codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     """64 rows for heads of 128, 32 for narrower ones, whose codes are read further ahead, 16 for wider ones.
 
-    Narrow ones have 32 keys in a step, in decoding 64, which on `sm_86` to `sm_89` spills: half as many there.
+    They have 32 keys in a step, narrow ones in decoding 64. On `sm_80` to `sm_89` those spill with sinks under a mask:
+    32 rows have 16 keys there, and fewer rows 32.
     """
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
     if widest > 128:
         return WIDE_CODES
-    if widest == 128:
-        return USUAL
-    return FEW_KEYS if arch.name in WITHOUT_COPY_ENGINE[1:] else FEW_ROWS
+    if arch.name in WITHOUT_COPY_ENGINE:
+        return FEW_KEYS
+    return USUAL if widest == 128 else FEW_ROWS
 
 
 def gathered_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[PagedConfig]:
