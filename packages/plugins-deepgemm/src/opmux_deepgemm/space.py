@@ -16,6 +16,9 @@ UNITS = 132
 """Multiprocessors of an H100 or H200 (SXM)."""
 FEWEST_STAGED = 3
 """Stages that are left where the whole results of a tile have room in shared memory."""
+FEWEST_COPIED = 128
+"""Rows of x that one w is multiplied by, above which copied scales are scored: of fewer they were no faster than
+those that threads load, and sometimes slower."""
 MOST_PIECES = 4
 """Of narrower ones the matrix unit is slower."""
 SMALL_ROWS = {False: 128, True: 64}
@@ -73,17 +76,16 @@ def configs(sizes: Sizes) -> Iterator[Config]:
     small = _takes_small(sizes)
     if not small or sizes.m > FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
+        yield from _copied_scales(sizes)
     if small:
         yield from _in_tiles(sizes)
 
 
 def untimed(sizes: Sizes) -> Iterator[Config]:
-    """Further configs that are legal, for tuning alone: the persistent kernel for few rows of codes, and copied scales.
+    """Further configs that are legal, for tuning alone: of 17 to 32 rows of codes the persistent kernel.
 
-    The former is for 17 to 32 rows. No GPU has timed their like, so the model does not take them.
+    No GPU has timed their like, so the model does not take them.
     """
-    if sizes.scaled and not sizes.added:
-        yield from _copied_scales(sizes)
     if _takes_small(sizes) and FEWEST_TRIED_ROWS < sizes.m <= FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
 
@@ -134,14 +136,20 @@ def _staged(sizes: Sizes, config: Config) -> Iterator[Config]:
 
 
 def _copied_scales(sizes: Sizes) -> Iterator[Config]:
-    """Configs whose scales of x the copy engine brings, in rows where they are of multiples of four blocks of k."""
-    if sizes.blocks % COPIED_BLOCKS or (_takes_small(sizes) and sizes.m <= FEWEST_ROWS[True]):
+    """Configs of many rows whose scales of x the copy engine brings: in rows those of multiples of four blocks of k.
+
+    Tiles that are twice as wide as high are walked in groups of 16 rows of tiles, so that what all multiprocessors read
+    at a time is about square; where rows come in groups that was no faster.
+    """
+    many = sizes.scaled and not sizes.added and sizes.m > MOST_CUT_ROWS and sizes.together > FEWEST_COPIED
+    if not many or sizes.blocks % COPIED_BLOCKS:
         return
     for config in _large(sizes, copied_scales=True):
         shape = config.block_m, config.block_n, config.consumers
         fit = most_stages("large", *shape, staged=config.staged, copied_scales=True)
         if config.takes_copied_scales and fit >= FEWEST_STAGED:
-            yield replace(config, stages=min(fit, config.stages), copied_scales=True)
+            group = 16 if config.block_n == 2 * config.block_m and not sizes.groups else config.group
+            yield replace(config, stages=min(fit, config.stages), group=group, copied_scales=True)
 
 
 def _in_pieces(config: Config) -> Iterator[Config]:
