@@ -164,17 +164,21 @@ def test_groups_that_are_given_by_their_ends(called) -> None:
         assert (offsets.tolist(), sizes.tolist()) == ([0, 128, 200], [5, 72])
 
 
-def test_weights_of_groups_that_lie_across_k_are_copied(called) -> None:
+def test_weights_of_groups_that_lie_across_k_are_copied_where_they_cannot_be_read(called) -> None:
     a, b = torch.zeros(8, 64, dtype=BF16), torch.rand(2, 64, 16).to(BF16)
     compat.m_grouped_bf16_gemm_nn_contiguous(a, b, torch.zeros(8, 16, dtype=BF16), torch.zeros(8, dtype=I32))
-    ((_, tensors, _),) = called
-    assert torch.equal(tensors[1], b.mT)
-    assert tensors[1].is_contiguous()
+    narrow = torch.rand(2, 64, 20).to(BF16)[:, :, :16]  # columns begin at multiples of 40 bytes
+    compat.m_grouped_bf16_gemm_nn_contiguous(a, narrow, torch.zeros(8, 16, dtype=BF16), torch.zeros(8, dtype=I32))
+    (_, read, _), (_, copied, _) = called
+    assert torch.equal(read[1], b.mT)
+    assert read[1].data_ptr() == b.data_ptr()
+    assert torch.equal(copied[1], narrow.mT)
+    assert copied[1].is_contiguous()
     codes_of_b = tuple(t.mT for t in codes(2, 256, 128, rows=128))
     compat.m_grouped_fp8_gemm_nn_contiguous(
         codes(8, 128), codes_of_b, torch.zeros(8, 256, dtype=BF16), torch.zeros(8, dtype=I32)
     )
-    assert called[1][1][1].data_ptr() == codes_of_b[0].data_ptr()
+    assert called[2][1][1].data_ptr() == codes_of_b[0].data_ptr()
 
 
 def test_what_is_given_is_added(called) -> None:

@@ -27,7 +27,7 @@ def judged(op, *arguments, arch: str = "sm_90", backend: str | None = "deepgemm"
 
 
 NAMED = {"name": "deepgemm:across", "backend": "deepgemm:across"}
-"""What is experimental, asked for by name."""
+"""What reads operands that lie across k, asked for by name."""
 
 
 def test_it_is_a_candidate_like_others() -> None:
@@ -104,7 +104,7 @@ def test_weights_of_groups_across_k_get_tiles_that_the_matrix_unit_can_transpose
     )
     unasked = opmux.explain(opmux.grouped_linear, meta(4096, 7168), w, ends, arch="sm_90")
     judged = {one.name: (one.status, one.reason) for one in unasked.candidates}
-    assert judged["deepgemm:across"] == ("rejected", "experimental: only when asked for by name")
+    assert judged["deepgemm:across"][0] == "chosen"
     for plan in (ragged, masked):
         assert plan.chosen.name == "deepgemm:across"
         assert plan.config["block_n"] // plan.config["cluster"] % 64 == 0
@@ -124,7 +124,7 @@ def turned(dy: torch.Tensor, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, .
     return out, dy, x, offsets
 
 
-def test_transposed_operands_of_gradients_are_taken_by_name() -> None:
+def test_transposed_operands_of_gradients_are_taken() -> None:
     out, dy, x, offsets = gradient(4096, 7168)
     turned_dy, turned_x = meta(4096, 40).T, meta(7168, 48)[:, :40].T
     for given in ((turned_dy, x), (dy, turned_x), (turned_dy, turned_x)):
@@ -134,10 +134,10 @@ def test_transposed_operands_of_gradients_are_taken_by_name() -> None:
         assert plan.chosen.name == "deepgemm:across"
         assert plan.config["block_n"] % 64 == 0
         found = judged(opmux.grouped_weight_grad, out, *given, offsets, name="deepgemm:across", backend=None)
-        assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+        assert found.status == "chosen"
 
 
-def test_rows_of_groups_across_k_are_taken_by_name() -> None:
+def test_rows_of_groups_across_k_are_taken() -> None:
     ends, counts, w = meta(5, dtype=torch.int32), meta(4, dtype=torch.int32), meta(4, 2112, 7168)
     for weights in (w, meta(4, 7168, 2112).mT):
         for op, x, indices, options in (
@@ -150,7 +150,7 @@ def test_rows_of_groups_across_k_are_taken_by_name() -> None:
             assert plan.config["kernel"] == "large"
             assert not plan.config["share_x"]
             found = judged(*given, **options, name="deepgemm:across", backend=None)
-            assert (found.status, found.reason) == ("rejected", "experimental: only when asked for by name")
+            assert found.status == "chosen"
 
 
 def test_gradients_from_codes_have_a_config() -> None:

@@ -31,8 +31,6 @@ ARCHS = ("sm_90",)
 PRIORITY = Priority.PORTABLE + 2
 """Above other kernels that are no library's: on an H200 products of groups of codes were faster than those in all of 20
 calls."""
-UNPROVED = Priority.EXPERIMENTAL
-"""Of what has run on no GPU: taken only when asked for by name."""
 MOST_ROWS, MOST_N, MOST_K = 1 << 23, 1 << 19, 1 << 24
 """Tiles are counted in 32 bits."""
 MOST_MATRICES = 1 << 7
@@ -125,14 +123,13 @@ def _record(
     when: tuple[Constraint, ...],
     strides: tuple[Constraint, ...] = _ALONG,
     name: str = "",
-    priority: int = PRIORITY,
 ) -> Implementation:
     return Implementation(
         op=op,
         name=name,
         target=f"opmux_deepgemm.targets:{op}",
         archs=ARCHS,
-        priority=priority,
+        priority=PRIORITY,
         when=(
             *when,
             AtMost("k", MOST_K),
@@ -174,13 +171,13 @@ _OF_MASKED = (Bucket("expected_m", per_octave=8), Exact("groups"))
 _RESULT = (Exact("out_dtype"),)  # results of 4 bytes are not staged
 
 
-def _gradients(strides: Constraint, name: str = "", priority: int = PRIORITY) -> Implementation:
+def _gradients(strides: Constraint, name: str = "") -> Implementation:
     return Implementation(
         op="grouped_weight_grad",
         name=name,
         target="opmux_deepgemm.targets:grouped_weight_grad",
         archs=ARCHS,
-        priority=priority,
+        priority=PRIORITY,
         when=(
             Dtype("x", "bfloat16"),
             *_RAGGED,
@@ -206,7 +203,7 @@ def _gradients(strides: Constraint, name: str = "", priority: int = PRIORITY) ->
 
 GRADIENTS = (
     _gradients(UnitStride("dy", "x")),
-    _gradients(Predicate(lie_otherwise_in_sums, _SUMS_LIE), "across", UNPROVED),
+    _gradients(Predicate(lie_otherwise_in_sums, _SUMS_LIE), "across"),
 )
 """Gradients of grouped weights in bfloat16: of operands that lie along their columns, and of transposed ones."""
 
@@ -268,7 +265,6 @@ RECORDS = (
         (*_BF16, *_RAGGED),
         (Predicate(lie_otherwise_in_ragged_groups, _RAGGED_LIE),),
         "across",
-        UNPROVED,
     ),
     _record("scaled_grouped_linear", (*_OF_RAGGED, *_RESULT), (*_FP8, *_RAGGED)),
     _record("masked_grouped_linear", _OF_MASKED, (*_BF16, *_MASKED)),
@@ -278,7 +274,6 @@ RECORDS = (
         (*_BF16, *_MASKED),
         (Predicate(lie_otherwise_in_masked_groups, _MASKED_LIE),),
         "across",
-        UNPROVED,
     ),
     _record("scaled_masked_grouped_linear", (*_OF_MASKED, *_RESULT), (*_FP8, *_MASKED)),
     *GRADIENTS,

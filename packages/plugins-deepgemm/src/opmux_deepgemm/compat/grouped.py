@@ -17,6 +17,7 @@ from opmux_deepgemm.compat.checking import (
 )
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 from opmux_deepgemm.implementations import BACKEND
+from opmux_deepgemm.launching import lies_across
 
 
 def _fp8_contiguous(
@@ -59,10 +60,16 @@ def _bf16_contiguous(
     name: str, a: Tensor, b: Tensor, d: Tensor, grouped_layout: Tensor, compiled_dims: str = "nk",
     use_psum_layout: bool = False, ensure_zero_padding: bool = True, expected_m_for_psum_layout: int | None = None,
 ) -> None:  # fmt: skip
-    """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; a b that lies across k is copied first."""
+    """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; b may lie across k."""
     check(name, compiled_dims)
     groups = _groups(name, grouped_layout, a.shape[0], b.shape[0], use_psum_layout, expected_m_for_psum_layout)
-    opmux.grouped_linear(a, b.contiguous(), *groups, backend=BACKEND, out=d)
+    opmux.grouped_linear(a, _as_read(b), *groups, backend=BACKEND, out=d)
+
+
+def _as_read(b: Tensor) -> Tensor:
+    """The b of all groups as the kernels read it: along k or across it, and copied where it lies otherwise."""
+    across = lies_across(b) and b.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in b.stride()[::2])
+    return b if across else b.contiguous()
 
 
 def _fp8_masked(
