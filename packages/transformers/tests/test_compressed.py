@@ -10,6 +10,7 @@ import torch
 import transformers
 from compressed import args, compressed, hooks, loaded, rounded, scheme, token
 from compressed_tensors.compressors import ModelCompressor
+from packaging.version import Version
 from quantised import WIDE, calls_of
 from safetensors.torch import load_file
 from samples import deep_looks, generated, ids, logits, model, ops_of, reasons
@@ -167,6 +168,11 @@ def switched_off(of: Any) -> None:
     of.model.layers[0].mlp.up_proj.quantization_enabled = False
 
 
+LOADS_NUMBERS = Version(transformers.__version__) >= Version("5.23")
+REMEDIES = {
+    True: "load it with CompressedTensorsConfig(dequantize=True) to have the others replaced",
+    False: "transformers 5.23 can load it with CompressedTensorsConfig(dequantize=True) to have the others replaced",
+}
 W4 = args(bits=4, strategy="group", group_size=128)
 REFUSED: dict[str, tuple[Any, Any, str]] = {
     "4 bits": (W4, None, "its weight has 4 bits"),
@@ -205,14 +211,14 @@ def test_schemes_that_opmux_does_not_have(name: str) -> None:
         assert set(reasons(report, kind).values()) == {waiting}
     assert hooks(made) == ["ct_decompress_hook"]
     assert (
-        "compressed-tensors decompresses the model at its first call, and wraps all of its modules then: load it"
-        " with CompressedTensorsConfig(dequantize=True) to have the others replaced"
+        "compressed-tensors decompresses the model at its first call, and wraps all of its modules then:"
+        f" {REMEDIES[LOADS_NUMBERS]}"
     ) in report.notes
     assert apart(logits(made, ids()), logits(library, ids())) < FLIPS
 
 
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
-def test_a_model_of_a_refused_scheme_is_replaced_once_it_is_loaded_as_numbers(tmp_path: Path) -> None:
+def test_a_model_of_a_refused_scheme_is_replaced_where_it_is_loaded_as_numbers(tmp_path: Path) -> None:
     made = loaded(model(**WIDE), tmp_path, scheme(W4, None), dtype=torch.float32)
     expected = logits(made, ids())
     as_numbers = transformers.CompressedTensorsConfig(dequantize=True)
@@ -220,9 +226,11 @@ def test_a_model_of_a_refused_scheme_is_replaced_once_it_is_loaded_as_numbers(tm
         tmp_path, dtype=torch.float32, quantization_config=as_numbers
     )
     report = opmux_transformers.patch(other.eval())
-    assert report.counts().keys() == {"norm", "gate", "rope", "rope tables", "attention", "residual", "cache", "loss"}
-    assert not report.left()
-    torch.testing.assert_close(logits(other, ids()), expected, rtol=1e-4, atol=1e-4)
+    assert bool(report.left("norm")) != LOADS_NUMBERS
+    if LOADS_NUMBERS:
+        assert "linear" not in report.counts()
+        assert not report.left()
+    assert (logits(other, ids()) - expected).norm() < 1e-5 * expected.norm()
 
 
 def test_a_quantised_head() -> None:

@@ -146,6 +146,17 @@ def decompress(module: Any) -> None:
     library.decompress_module(module)
 
 
+def remedy() -> str:
+    """How a model whose scheme opmux lacks is loaded so that the rest of it can be replaced.
+
+    Older versions of transformers have the library decompress it after loading, which wraps all of its modules.
+    """
+    home = importlib.import_module("transformers.quantizers.quantizer_compressed_tensors")
+    if "get_load_operations" in vars(home.CompressedTensorsHfQuantizer):
+        return "load it with CompressedTensorsConfig(dequantize=True) to have the others replaced"
+    return "transformers 5.23 can load it with CompressedTensorsConfig(dequantize=True) to have the others replaced"
+
+
 @dataclass(eq=False)
 class Suspended:
     """The library's hook, which a patch has taken from a model.

@@ -296,8 +296,8 @@ class LinearKind(Kind[Codes]):
             patch.report.notes.append(f"the model is quantised: {some if found else others}")
         if any(compressed.has_hook(module) for module in survey.modules.values()):
             patch.report.notes.append(
-                "compressed-tensors decompresses the model at its first call, and wraps all of its modules then: load"
-                " it with CompressedTensorsConfig(dequantize=True) to have the others replaced"
+                "compressed-tensors decompresses the model at its first call, and wraps all of its modules then:"
+                f" {compressed.remedy()}"
             )
 
 
