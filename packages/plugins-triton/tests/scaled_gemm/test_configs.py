@@ -18,7 +18,7 @@ FORMATS = (heuristics.scaled_linear, heuristics.scaled_linear_fnuz, heuristics.s
 @pytest.mark.parametrize("arch", ARCHS, ids=lambda arch: arch.name)
 def test_a_program_keeps_to_what_an_arch_has(arch: Any) -> None:
     found = [
-        config(arch, {"bucket(batch)": batch, "bucket(m)": m, "n": n, "k": k})
+        config(arch, {"bucket(batch)": batch, "bucket(m)": m, "n": n, "k": k, "k_blocks": 1})
         for config in FORMATS
         for batch, m in ((0, 0), (2, 3), *((0, bucket) for bucket in TOKENS))
         for n, k in zip(WIDTHS, reversed(WIDTHS), strict=True)
@@ -93,3 +93,20 @@ def test_a_product_that_is_added_is_computed_whole() -> None:
 
 def test_no_rows_have_a_config() -> None:
     assert gluon(0, 4096, 7168).block_m
+
+
+def test_int8_products_on_hopper_take_the_tiles_that_were_fastest_there() -> None:
+    def tile(m: int, n: int, k: int, arch: str = "sm_90", k_blocks: int = 1) -> tuple[int, ...]:
+        config = heuristics.scaled_linear_int8(
+            parse_arch(arch), {"bucket(m)": (m - 1).bit_length(), "n": n, "k": k, "k_blocks": k_blocks}
+        )
+        return config.block_m, config.block_n, config.num_warps, config.num_stages, config.parts
+
+    assert tile(2393, 3584, 2560) == tile(12326, 7168, 896) == (128, 128, 4, 3, 1)
+    assert tile(667, 1536, 6144) == tile(101, 8192, 1536) == (64, 128, 4, 4, 1)
+    assert tile(244, 3072, 6144) == (64, 64, 4, 4, 1)
+    assert tile(182, 896, 16384) == (64, 32, 4, 4, 1), "84 tiles for 132 multiprocessors"
+    assert tile(8, 9216, 11008) == (16, 64, 4, 4, 2), "144 programs would be one round and a tenth"
+    assert tile(8, 9216, 2304) == (16, 64, 4, 4, 1), "short parts cost more than they fill"
+    assert tile(2393, 3584, 2560, arch="sm_100") == (128, 128, 8, 4, 1)
+    assert tile(2393, 3584, 2560, k_blocks=20) == tile(2393, 3584, 2570) == (128, 128, 8, 4, 1), "no registers for more"

@@ -1,6 +1,7 @@
 """Which launch parameters a scaled product gets on an arch. Functions of the declared features; loads no Triton."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from opmux.plugin import Arch
@@ -25,7 +26,10 @@ def scaled_linear_fnuz(arch: Arch, features: Mapping[str, Any]) -> ScaledConfig:
 
 def scaled_linear_int8(arch: Arch, features: Mapping[str, Any]) -> ScaledConfig:
     """`scaled_linear` of int8."""
-    return tiles(arch, *sizes(features), native=True)
+    m, n, k = sizes(features)
+    if arch.name == "sm_90":
+        return _int8_on_hopper(arch, m, n, k, blockwise=features["k_blocks"] > 1)
+    return tiles(arch, m, n, k, native=True)
 
 
 def sizes(features: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -54,6 +58,33 @@ def tiles(arch: Arch, m: int, n: int, k: int, *, native: bool) -> ScaledConfig:
     if side == 128:
         options["num_warps"] = 8
     return ScaledConfig(block_m=side, block_n=side, block_k=depth, **options)
+
+
+_LONG = 4096
+"""The k from which parts of int8 products are worth an uneven last round of programs."""
+
+
+def _int8_on_hopper(arch: Arch, m: int, n: int, k: int, *, blockwise: bool) -> ScaledConfig:
+    """By tuning of 32 drawn products on an H200: 1.29 and 1.30 times as fast at 2393 and 8809 rows as one tile for all.
+
+    Two programs of 128x128 with four warps share a multiprocessor; scales of blocks, and rows that do not lie in
+    vectors of 16, take registers that these do not have. Between 64 and 1024 rows tiles of 64 rows are the faster
+    ones, as wide as still gives each multiprocessor one. In parts of k programs are as many as two on each.
+    """
+    units = usual_units(arch.name)
+    few = tiles(arch, m, n, k, native=True)
+    if m <= 64:
+        if few.block_n == 64 and k >= _LONG:
+            return replace(few, parts=min(-(-2 * units // -(-n // 64)), -(-k // 128) // _LEAST_BLOCKS, _MOST_PARTS))
+        return few
+    for height, width in ((128, 128), (64, 128), (64, 64), (64, 32)):
+        enough = -(-m // height) * -(-n // width) >= 0.9 * units
+        if (enough and (height == 64 or m > 1024)) or width == 32:
+            break
+    if height == 64:
+        return replace(few, block_m=64, block_n=width, num_warps=4, num_stages=4)
+    tight = blockwise or k % 16 != 0
+    return replace(few, block_m=128, block_n=128, num_warps=8 if tight else 4, num_stages=4 if tight else 3)
 
 
 def _few(arch: Arch, height: int, n: int, k: int, depth: int, options: dict[str, Any]) -> ScaledConfig:

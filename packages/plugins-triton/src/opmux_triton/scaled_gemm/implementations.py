@@ -37,7 +37,7 @@ def _portable(op: str, name: str, config: str, dtypes: tuple[str, ...]) -> Imple
         target=f"opmux_triton.scaled_gemm.targets:{op}",
         archs=PORTABLE,
         when=(Dtype("x", *dtypes), UnitStride("x", "w"), *_WHEN[op]),
-        features=(*_BATCH[op], Bucket("m"), *_WEIGHT),
+        features=(*_BATCH[op], Bucket("m"), *_WEIGHT, *((Exact("k_blocks"),) if name == "int8" else ())),
         config=f"opmux_triton.scaled_gemm.heuristics:{config}",
         space=f"opmux_triton.scaled_gemm.spaces:{config}",
         config_schema="opmux_triton.scaled_gemm.configs:ScaledConfig",
