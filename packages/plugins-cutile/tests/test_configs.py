@@ -112,10 +112,10 @@ def test_narrow_heads_get_fewer_keys_where_threads_copy_them(dims, queries, keys
     assert len(set(tried)) == len(tried) > 3
 
 
-def test_codes_of_narrow_heads_have_fewer_keys_of_a_step_where_more_spill() -> None:
+def test_codes_have_fewer_queries_of_a_block_where_more_spill() -> None:
     features = {"head_dim": 64, "value_dim": 64, "page_size": 16}
     for arch in ("sm_80", "sm_89"):
-        assert gathered_codes_config(parse_arch(arch), features) == PagedConfig(32, 16, 4)
+        assert gathered_codes_config(parse_arch(arch), features) == PagedConfig(16, 32, 4)
     assert gathered_codes_config(parse_arch("sm_120"), features) == PagedConfig(32, 32, 4)
 
 
@@ -131,8 +131,8 @@ def test_wide_heads_that_threads_copy_have_two_groups_of_warps() -> None:
 
 @pytest.mark.parametrize(
     ("dims", "numbers", "codes"),
-    [((16, 64), (16, 16), (32, 16)), ((64, 64), (64, 32), (32, 16)), ((128, 128), (64, 32), (32, 16)),
-     ((192, 128), (32, 32), (16, 32)), ((16, 128), (64, 32), (32, 16))],
+    [((16, 64), (16, 16), (16, 32)), ((64, 64), (64, 32), (16, 32)), ((128, 128), (64, 32), (16, 32)),
+     ((192, 128), (32, 32), (16, 32)), ((16, 128), (64, 32), (16, 32))],
 )  # fmt: skip
 def test_tiles_of_pages_where_both_operands_come_from_registers(dims, numbers, codes) -> None:
     features = {"head_dim": dims[0], "value_dim": dims[1], "page_size": 16}

@@ -152,8 +152,6 @@ def kernel_of_keys(
         hints, block_n = {}, 32 if narrowest <= 16 else min(2 * block_n, max(block_n, 16384 // widest))
     if coded and not even:
         hints, block_n = _for_codes(hints, block_m, block_n, dim, width, fits)
-    elif coded and config.block_n < 32 <= block_m:
-        hints, block_n = config.hints, config.block_n
     elif coded and block_m < 64:
         hints, block_n = ({"occupancy": 2}, 32) if widest > 128 else ({"occupancy": 4}, 4096 // columns[0])
     queries = Array(dtype, (None, None, dim), (None, None, 1), fits)

@@ -16,8 +16,8 @@ USUAL = PagedConfig(64, 32, 4)
 FEW_ROWS = PagedConfig(32, 32, 4)
 FEW_KEYS = PagedConfig(32, 16, 4)
 NARROW = PagedConfig(16, 16, 4)
-WIDE_CODES = PagedConfig(16, 32, 4)
-TILES = (USUAL, FEW_ROWS, FEW_KEYS, NARROW, WIDE_CODES, PagedConfig(64, 16, 4), PagedConfig(64, 64, 4))
+FEW_CODES = PagedConfig(16, 32, 4)
+TILES = (USUAL, FEW_ROWS, FEW_KEYS, NARROW, FEW_CODES, PagedConfig(64, 16, 4), PagedConfig(64, 64, 4))
 """That the tuner tries."""
 
 
@@ -32,14 +32,11 @@ def gathered_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
 def gathered_codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     """64 rows for heads of 128, 32 for narrower ones, whose codes are read further ahead, 16 for wider ones.
 
-    They have 32 keys in a step, narrow ones in decoding 64. On `sm_80` to `sm_89` those spill with sinks under a mask:
-    32 rows have 16 keys there, and fewer rows 32.
+    On `sm_80` to `sm_89` all have 16, as more rows spill with sinks under a mask or a window.
     """
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
-    if widest > 128:
-        return WIDE_CODES
-    if arch.name in WITHOUT_COPY_ENGINE:
-        return FEW_KEYS
+    if widest > 128 or arch.name in WITHOUT_COPY_ENGINE:
+        return FEW_CODES
     return USUAL if widest == 128 else FEW_ROWS
 
 
