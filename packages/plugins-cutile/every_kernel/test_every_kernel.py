@@ -8,7 +8,7 @@ from cubins import Cubin, compiled, kernel, layout, meta
 
 from opmux.errors import BuildFailed
 from opmux_cutile.launching import TileKernel
-from opmux_cutile.parameters import Constant
+from opmux_cutile.parameters import Array, Constant
 from opmux_cutile.shipping.kernels import ARCHS, kernels
 from opmux_cutile.shipping.more_calls import more_calls
 
@@ -23,6 +23,7 @@ MULTIPLIED = (*COPIED, *GATHERED)
 """Names of kernels whose operands the copy engine reads, of those where threads do, and of those that multiply."""
 ATOMICS = ("ATOM.", "ATOMG", "RED.", "REDG", "UATOMG", "UREDG")
 """How instructions begin that change global memory atomically."""
+CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
 WRITE_DESCRIPTOR = "ATOMG.E.EXCH.STRONG.GPU"
 PRODUCTS = ("HGMMA", "QGMMA", "UTCHMMA", "UTCQMMA", "HMMA", "QMMA")
 
@@ -39,13 +40,19 @@ def faults(kernel: TileKernel, found: Cubin) -> Iterator[str]:
         yield "no instruction of the matrix units"
     if kernel.name in COPIED and not found.count("UTMALDG"):
         yield "no instruction of the copy engine"
-    if kernel.name in GATHERED and not found.count("LDGSTS.E.BYPASS.128"):
+    if kernel.name in GATHERED and not scattered(kernel) and not found.count("LDGSTS.E.BYPASS.128"):
         yield "no copy of 16 bytes past the registers"
     # The one use of atomics on global memory is the compiler's: a part of a tensor gets a copy descriptor of its own,
     # which it writes to memory that the driver provides, and then invalidates in the descriptors' cache.
     atomics = sum(found.count(begin) for begin in ATOMICS)
     if atomics != found.opcodes[WRITE_DESCRIPTOR] or atomics != found.count("UTMACCTL.IV"):
         yield f"{atomics} atomics on global memory, of which {found.count('UTMACCTL.IV')} write copy descriptors"
+
+
+def scattered(kernel: TileKernel) -> bool:
+    """Whether rows of codes are no whole vectors of 16 bytes: such heads have what their rows allow."""
+    arrays = [parameter for parameter in kernel.parameters if isinstance(parameter, Array)]
+    return kernel.name == "attend" and any((array.shape[-1] or 0) % 16 for array in arrays if array.dtype in CODES)
 
 
 def title(kernel: TileKernel) -> str:
