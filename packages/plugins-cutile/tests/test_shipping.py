@@ -10,6 +10,7 @@ from cubins import kernel, meta
 import opmux
 import opmux_cutile.launching
 from opmux.plugin import registered_ops, takers
+from opmux_cutile.launching import aligned
 from opmux_cutile.norms import backward as norms_backward
 from opmux_cutile.plugin import opmux_implementations
 from opmux_cutile.prebuilding import kernels_of, takers_of
@@ -100,7 +101,9 @@ def test_every_call_that_is_compiled_is_taken(arch) -> None:
     ops = registered_ops()
     for op, tensors, options in more_calls():
         taken = list(takers_of(ops[op], *tensors, arch=arch, **options))
-        assert taken, (op, options)
+        # Where both operands come from registers, rows of caches begin at multiples of 16 bytes.
+        refused = arch == "sm_120" and op == "paged_attention_lse" and not aligned(*tensors[1:3])
+        assert bool(taken) != refused, (op, options)
 
 
 def test_a_wheel_has_no_room_for_what_is_taken_by_name_alone_with_wide_heads_or_codes() -> None:
