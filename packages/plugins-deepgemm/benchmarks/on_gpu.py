@@ -27,6 +27,7 @@ from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
 from opmux_deepgemm.model import scored
+from opmux_deepgemm.operand_maps import with_scales
 from opmux_deepgemm.space import Sizes
 from opmux_jit import machine_code
 
@@ -112,6 +113,8 @@ def checked_copied() -> Iterator[Case]:
     Those of 12 and 56 blocks of k can be copied in rows, those of 5 and 11 in columns of multiples of 4 rows.
     """
     halves = Config("large", 128, 256, 3, 2, 1, 8, pieces=2, staged=True, copied_scales=True)
+    whole = Config("large", 128, 160, 5, 2, 1, 8, copied_scales=True)
+    low = Config("large", 64, 96, 8, 1, 1, 8, copied_scales=True)
     tall = Config("large", 256, 128, 3, 2, 1, 8, pieces=1, staged=True, copied_scales=True)
     for by_columns in (False, True):
         yield Case(1000, 5128, 1536, halves, "bfloat16", True, by_columns)
@@ -124,28 +127,10 @@ def checked_copied() -> Iterator[Case]:
         yield Case(1500, 4104, 512, replace(wide, cluster=2), by_columns=by_columns)
         yield Case(1500, 4104, 1536, replace(halves, staged=False), "float32", True, by_columns)
         for cluster in (1, 2):
-            yield Case(
-                700,
-                5000,
-                1040,
-                Config("large", 128, 160, 5, 2, cluster, 8, copied_scales=True),
-                "bfloat16",
-                False,
-                by_columns,
-            )
-            yield Case(
-                3000,
-                1032,
-                2048,
-                Config("large", 64, 96, 8, 1, cluster, 8, copied_scales=True),
-                "bfloat16",
-                False,
-                by_columns,
-            )
-        yield Case(1, 72, 2048, Config("large", 64, 64, 8, 1, 1, 8, copied_scales=True), "bfloat16", True, by_columns)
-        yield Case(
-            129, 576, 7168, Config("large", 128, 32, 8, 2, 1, 8, copied_scales=True), "float32", False, by_columns
-        )
+            yield Case(700, 5000, 1040, replace(whole, cluster=cluster), by_columns=by_columns)
+            yield Case(3000, 1032, 2048, replace(low, cluster=cluster), by_columns=by_columns)
+        yield Case(1, 72, 2048, replace(low, block_n=64), bias=True, by_columns=by_columns)
+        yield Case(129, 576, 7168, replace(whole, block_n=32, stages=8), "float32", by_columns=by_columns)
 
 
 def tiny(family: str) -> Iterator[Case]:
@@ -215,7 +200,7 @@ def lying(product: Product, config: Config, m: int, by_columns: bool = False) ->
     shape = (*matrices, blocks, m) if by_columns else (*matrices, m, blocks)
     x_scale = torch.empty(shape, device="meta")
     w_scale = torch.empty((*(1,) * bool(product.groups), -(-product.n // 128), blocks), device="meta")
-    return launching.with_scales(product, config, x_scale.mT if by_columns else x_scale, w_scale), config
+    return with_scales(product, config, x_scale.mT if by_columns else x_scale, w_scale), config
 
 
 def of_case(family: str, case: Case) -> list[tuple[Product, Config]]:

@@ -9,7 +9,7 @@ from played.running import Operands, Stopped, build, run
 
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation import source
-from opmux_deepgemm.launching import with_scales
+from opmux_deepgemm.operand_maps import with_scales
 
 BF16, F32, FP8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 

@@ -9,7 +9,7 @@ from played.running import Operands, Stopped, build, run
 
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation import source
-from opmux_deepgemm.launching import with_scales
+from opmux_deepgemm.operand_maps import with_scales
 
 SEEDS = (0, 1)
 """As late as possible, and at once."""

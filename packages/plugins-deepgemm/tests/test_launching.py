@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from opmux.plugin import BuildFailed
-from opmux_deepgemm import allocation, launching, summing, targets
+from opmux_deepgemm import allocation, launching, operand_maps, summing, targets
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
 from opmux_jit import CompileFailed
@@ -46,7 +46,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return (*matrix.shape, *matrix.stride(), *box, options["swizzle"].name if options else "NONE")
 
     monkeypatch.setattr(launching, "kernel_of", kernel_of)
-    for module in (launching, summing):
+    for module in (operand_maps, summing):
         monkeypatch.setattr(module, "tensor_map", tensor_map)
     monkeypatch.setattr(launching, "units_of", lambda index: 132)
     monkeypatch.setattr(launching, "current_stream", lambda index: 7)
@@ -193,7 +193,7 @@ def test_the_kernel_for_few_rows(launched) -> None:
 
 
 def test_copies_of_both_operands_live_until_the_launch(launched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "tensor_map", lambda matrix, *_, **__: matrix.data_ptr())
+    monkeypatch.setattr(operand_maps, "tensor_map", lambda matrix, *_, **__: matrix.data_ptr())
     dy, x = torch.zeros(1, 512, dtype=BF16).expand(300, 512), torch.zeros(1, 512, dtype=BF16).expand(300, 512)
     offsets = torch.zeros(4, dtype=torch.int32)
     targets.grouped_weight_grad(torch.zeros(3, 512, 512), dy, x, offsets, None, config=Config("large", 128, 64, 4, 2))
@@ -360,10 +360,10 @@ def test_scales_of_groups_are_copied_too(launched) -> None:
 )  # fmt: skip
 def test_other_scales_are_loaded_by_threads(x_scale, w_scale, wanted) -> None:
     product = Product("float8_e4m3fn", "bfloat16", 200, 512)
-    found = launching.with_scales(product, COPIED, x_scale, w_scale)
+    found = operand_maps.with_scales(product, COPIED, x_scale, w_scale)
     assert found == replace(product, x_scales=wanted[0], w_together=wanted[1])
-    assert launching.with_scales(product, LARGE, x_scale, w_scale) == product
-    assert launching.with_scales(product, COPIED, None, None) == product
+    assert operand_maps.with_scales(product, LARGE, x_scale, w_scale) == product
+    assert operand_maps.with_scales(product, COPIED, None, None) == product
 
 
 def test_a_kept_launch_does_not_copy_scales_that_are_not_aligned(launched) -> None:

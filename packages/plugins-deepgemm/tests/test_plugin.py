@@ -5,7 +5,7 @@ import torch
 
 import opmux
 from opmux_deepgemm.configs import Config
-from opmux_deepgemm.launching import matrix
+from opmux_deepgemm.operand_maps import matrix
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 

@@ -13,7 +13,8 @@ from opmux.shapes import Point
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Layout, Product, name
 from opmux_deepgemm.implementations import BACKEND, RECORDS
-from opmux_deepgemm.launching import ARCH, lies_across, source, with_scales
+from opmux_deepgemm.launching import ARCH, source
+from opmux_deepgemm.operand_maps import lies_across, with_scales
 from opmux_deepgemm.summing import gradient
 from opmux_jit import choose
 from opmux_jit.cache import bundles, entry, keys

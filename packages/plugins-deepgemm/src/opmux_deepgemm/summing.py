@@ -15,12 +15,10 @@ from opmux_deepgemm.launching import (
     Arguments,
     launch_again,
     launch_first,
-    lies_across,
-    map_of,
-    matrix,
     most_units,
     repeated_into,
 )
+from opmux_deepgemm.operand_maps import lies_across, map_of, matrix
 from opmux_jit import tensor_map
 from opmux_jit.launching import Address, MapOf, Promotion, Swizzle
 

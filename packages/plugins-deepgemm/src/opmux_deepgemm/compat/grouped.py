@@ -17,7 +17,7 @@ from opmux_deepgemm.compat.checking import (
 )
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 from opmux_deepgemm.implementations import BACKEND
-from opmux_deepgemm.launching import lies_across
+from opmux_deepgemm.operand_maps import lies_across
 
 
 def _fp8_contiguous(
