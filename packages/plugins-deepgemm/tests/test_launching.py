@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from opmux.plugin import BuildFailed
+from opmux.testing.poison import poisoned
 from opmux_deepgemm import allocation, launching, operand_maps, summing, targets
 from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Product
@@ -455,6 +456,10 @@ def test_groups_take_the_shortest_way_too(launched, monkeypatch, sizes) -> None:
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (0, 8), (1, 8)])
 def test_results_are_made_like_the_first_one(shape, fast, monkeypatch) -> None:
+    calls, plain = [], torch._C._dynamo.guards._empty_strided_cpu
+    monkeypatch.setattr(
+        torch._C._dynamo.guards, "_empty_strided_cpu", lambda *given: calls.append(given) or plain(*given)
+    )
     if not fast:
         monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cpu")
     like = torch.zeros(shape, dtype=BF16)
@@ -463,7 +468,10 @@ def test_results_are_made_like_the_first_one(shape, fast, monkeypatch) -> None:
     assert (made.shape, made.stride(), made.dtype, made.device) == (like.shape, like.stride(), BF16, like.device)
     assert not made.requires_grad
     assert made.numel() == 0 or made.data_ptr() != other.data_ptr()
-    assert (make.func is torch.empty_strided) is not fast  # type: ignore[attr-defined]
+    assert len(calls) == (2 if fast else 0)
+    with poisoned() as allocated:
+        assert make().isnan().all()
+    assert len(allocated) == (made.numel() > 0)
 
 
 def test_what_has_to_be_copied_or_is_not_aligned_is_not_kept(launched) -> None:

@@ -91,6 +91,7 @@ MAKERS = [
     lambda: torch.empty_strided((3, 4), (1, 3)),
     lambda: torch.ones(2).new_empty((3, 4)),
     lambda: torch.ones(2).new_empty_strided((3, 4), (4, 1)),
+    lambda: torch._C._dynamo.guards._empty_strided_cpu((3, 4), (4, 1), torch.float32),
 ]
 
 
@@ -133,6 +134,15 @@ def test_everything_is_put_back() -> None:
     after = (torch.empty, torch.zeros, torch.Tensor.new_empty, torch.get_deterministic_debug_mode())
     assert after == before
     assert "new_empty" not in torch.Tensor.__dict__
+
+
+def test_functions_that_were_kept_allocate_as_before_afterwards() -> None:
+    with poisoned() as allocated:
+        kept = torch._C._dynamo.guards._empty_strided_cpu
+        kept((3,), (1,), torch.float32)
+    assert kept((3,), (1,), torch.float32).untyped_storage().nbytes() == 12
+    assert len(allocated) == 1
+    assert torch._C._dynamo.guards._empty_strided_cpu is not kept
 
 
 def test_other_threads_are_left_alone() -> None:

@@ -46,6 +46,8 @@ def poison_freed(forms: Sequence[tuple[tuple[int, ...], torch.dtype]], device: t
 
 _FUNCTIONS = ("empty", "empty_like", "empty_strided", "zeros", "zeros_like")
 _METHODS = ("new_empty", "new_empty_strided", "new_zeros")
+_COMPILED = ("_empty_strided_cpu", "_empty_strided_cuda")
+"""By these allocates code that torch has compiled, and backends that save the host time; they heed no deterministic mode."""
 _lock = threading.RLock()
 
 
@@ -53,12 +55,14 @@ _lock = threading.RLock()
 def _guarded_allocation(allocated: list[Guarded]) -> Iterator[None]:
     """Make Python's allocations inside larger buffers."""
     thread = threading.get_ident()
+    ended = False  # code that is compiled in the block keeps the functions it found there
 
     def guarding(original: Callable[..., Any], zeros: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def allocate(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
-            if torch.compiler.is_dynamo_compiling() or threading.get_ident() != thread or not _may_be_guarded(made):
+            elsewhere = ended or torch.compiler.is_dynamo_compiling() or threading.get_ident() != thread
+            if elsewhere or not _may_be_guarded(made):
                 return made
             # Allocate once here and again in a larger buffer: torch itself interprets size, dtype and device.
             strides = made.stride()
@@ -74,11 +78,14 @@ def _guarded_allocation(allocated: list[Guarded]) -> Iterator[None]:
     with _lock:
         originals: list[tuple[Any, str, Any]] = [(torch, name, getattr(torch, name)) for name in _FUNCTIONS]
         originals += [(Tensor, name, getattr(Tensor, name)) for name in _METHODS]
+        compiled: Any = torch._C._dynamo.guards
+        originals += [(compiled, name, getattr(compiled, name)) for name in _COMPILED if hasattr(compiled, name)]
         for owner, name, original in originals:
             setattr(owner, name, guarding(original, "zeros" in name))
         try:
             yield
         finally:
+            ended = True
             for owner, name, original in originals:
                 if owner is Tensor:
                     delattr(Tensor, name)  # it was inherited
