@@ -63,6 +63,12 @@ def test_other_norms_differ_where_it_was_measured(choice, hidden, config) -> Non
     assert config in list(norm_space(ARCH, {"hidden": hidden}))
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
+def test_gradients_of_norms_have_one_block_before_hopper_where_two_would_spill(arch: str) -> None:
+    assert backward_config(parse_arch(arch), {"hidden": 4096}) == NormConfig(1, 1, 8)
+    assert backward_config(parse_arch(arch), {"hidden": 2048}) == NormConfig()
+
+
 @pytest.mark.parametrize("hidden", [1, 2, 3, 5, 64, 4096])
 def test_no_two_threads_hold_the_same_element(hidden) -> None:
     for config in norm_space(ARCH, {"hidden": hidden}):

@@ -1,6 +1,7 @@
 """Every call that `benchmarks/on_gpu.py` checks on a GPU, with its kernels played on the CPU, beside the references."""
 
 import sys
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from on_gpu import difference, outputs
 
 import opmux
 from opmux.plugin import takers
+from opmux.testing import run_case
+from opmux.testing.case import VALUES
+from opmux.testing.cases import cases_of
+from opmux.testing.execution import ops_of
 from opmux_cutile.attention.gathered.configs import WIDEST
 from opmux_cutile.paged import targets as paged
 from opmux_cutile.paged.targets import splits_of
@@ -120,11 +125,22 @@ def test_decoding_from_pages_of_codes_is_right_where_scores_are_found_ahead(stor
                     options | lengths))  # fmt: skip
 
 
+@pytest.mark.parametrize("op", ops_of("cutile"))
+def test_nan_and_infinite_numbers_go_where_the_reference_has_them(op: str) -> None:
+    """The conformance suite's own cases, all of them: an infinite number in each argument, of each sign, and NaN."""
+    options = {"approximate": "tanh"} if op.startswith("gelu") else {}
+    cases = [c for c in cases_of(op, "small") if c.probe != VALUES]
+    found = [run_case("cutile", op, replace(c, options={**c.options, **options}).id, "played.launches:on(sm_90)").status
+             for c in cases]  # fmt: skip
+    assert {c.probe for c in cases} >= {"nan", "inf", "-inf"}
+    assert "passed" in found
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("first", [0.0, 300.0])
 @pytest.mark.parametrize("width", [512, 1000])
 def test_gradients_around_a_mean_are_right_far_from_zero(width: int, first: float, dtype: torch.dtype) -> None:
-    """Sums are those of numbers less the row's first one, which may be far from all others."""
+    """The mean is no number of a row, and one number may be far from all others."""
 
     def make(device: str) -> list[torch.Tensor | None]:
         x, grad, w = (torch.randn(*size, generator=torch.Generator().manual_seed(7)).to(device) for size in

@@ -22,11 +22,9 @@ def weighed(g, weight, columns, offset):
     return g * (ct.gather(weight, (columns,)).astype(ct.float32) + offset)
 
 
-def first_of(x, place, CENTRED: ct.Constant[bool]):
-    """The first number of each row of a tile, where it is wanted."""
-    if CENTRED:
-        return ct.gather(x, (place[0], 0))
-    return ct.zeros((place[0].shape[0], 1), dtype=x.dtype)
+def joined(a, b, c, d):
+    """Two sums that are taken at once."""
+    return a + c, b + d
 
 
 @ct.kernel
@@ -38,13 +36,12 @@ def norm_backward(
 ):  # fmt: skip
     """Gradients of a norm of x; where ADDED, x is a sum, `more` its own gradient, and both summands get theirs.
 
-    The next tile is read before this one is computed. All sums of a row are taken at once: each alone passes through
-    shared memory, with barriers. Around a mean they are those of numbers less the row's first one. That is at most
-    sqrt(width) deviations from the mean, so the squares lose at most a factor of width, less than rounding to bfloat16
-    does; other numbers are summed around their mean.
+    The next tile is read before this one is computed. Sums of a row are taken two at once: each alone passes through
+    shared memory, with barriers. Around a mean there are four, in two steps, as two need the mean; with all four at
+    once these two are differences of sums, where one infinite number makes NaN of what is infinite. In float16, rows
+    of more than 4096 take them one by one, as pairs spill registers on sm_120; one by one, rows of 4096 do on Hopper.
     """
-    BRIEF = x.dtype == ct.bfloat16 and grad.dtype == ct.bfloat16 and weight.dtype == ct.bfloat16
-    AT_ONCE = CENTRED and (INPUT or MORE) and BRIEF
+    PAIRS = CENTRED and (INPUT or MORE) and (x.dtype != ct.float16 or COLUMNS <= 4096)
     columns = ct.arange(COLUMNS, dtype=ct.int32)[None, :]
     width = x.shape[1]
     share = 1.0 / width
@@ -52,24 +49,17 @@ def norm_backward(
     shifts = ct.zeros((ROWS, COLUMNS), dtype=ct.float32)
     place = place_of(ct.bid(0), columns, ROWS)
     next_x, next_grad = ct.gather(x, place), ct.gather(grad, place)
-    next_near = first_of(x, place, AT_ONCE)
     for tile in range(ct.bid(0), ct.cdiv(x.shape[0], ROWS), ct.num_blocks(0)):
-        value, g, near = next_x.astype(ct.float32), next_grad.astype(ct.float32), next_near.astype(ct.float32)
+        value, g = next_x.astype(ct.float32), next_grad.astype(ct.float32)
         place = place_of(tile + ct.num_blocks(0), columns, ROWS)
         next_x, next_grad = ct.gather(x, place), ct.gather(grad, place)
-        next_near = first_of(x, place, AT_ONCE)
         place = place_of(tile, columns, ROWS)
-        if AT_ONCE:
+        if PAIRS:
             h = weighed(g, weight, columns, offset)
-            value = ct.where(columns < width, value - near, 0.0)
-            far, squares, raised, products = ct.reduce(
-                (value, value * value, h, h * value), 1,
-                lambda a, b, c, d, e, f, g, h: (a + e, b + f, c + g, d + h),
-                (0.0, 0.0, 0.0, 0.0), keepdims=True,
-            )  # fmt: skip
-            mean = far * share
-            scale = ct.rsqrt(ct.maximum(squares * share - mean * mean, 0.0) + eps)
-            value, products = value - mean, products - mean * raised
+            mean, raised = ct.reduce((value, h), 1, joined, (0.0, 0.0), keepdims=True)
+            value = ct.where(columns < width, value - mean * share, 0.0)
+            squares, products = ct.reduce((value * value, h * value), 1, joined, (0.0, 0.0), keepdims=True)
+            scale = ct.rsqrt(squares * share + eps)
         elif CENTRED:
             mean = ct.sum(value, axis=1, keepdims=True) * share
             value = ct.where(columns < width, value - mean, 0.0)
@@ -79,8 +69,7 @@ def norm_backward(
                 raised, products = ct.sum(h, axis=1, keepdims=True), ct.sum(h * value, axis=1, keepdims=True)
         elif INPUT or MORE:
             h = weighed(g, weight, columns, offset)
-            squares, products = ct.reduce((value * value, h * value), 1, lambda a, b, c, d: (a + c, b + d), (0.0, 0.0),
-                                          keepdims=True)  # fmt: skip
+            squares, products = ct.reduce((value * value, h * value), 1, joined, (0.0, 0.0), keepdims=True)
             scale = ct.rsqrt(squares * share + eps)
         else:
             scale = ct.rsqrt(ct.sum(value * value, axis=1, keepdims=True) * share + eps)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opmux.plugin import Arch
+from opmux_cutile.archs import WITHOUT_COPY_ENGINE
 from opmux_cutile.tiles import power_of_two
 
 LONGEST = 16384
@@ -90,7 +91,11 @@ def norm_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[NormConfig]:
 
 
 def backward_config(arch: Arch, features: Mapping[str, Any]) -> NormConfig:
-    """As `norm_config`; of long rows a thread holds two, the next two and a row of sums: eight warps, in few blocks."""
+    """As `norm_config`; of long rows a thread holds two, the next two and a row of sums: eight warps, in few blocks.
+
+    Before Hopper rows of 4096 around their mean spill registers with room for two blocks.
+    """
     found = norm_config(arch, features)
     columns = power_of_two(features["hidden"])
-    return NormConfig(found.rows, {4096: 2, 8192: 1}.get(columns, 0), 8 if columns >= 4096 else 0)
+    blocks = {4096: 1 if arch.name in WITHOUT_COPY_ENGINE else 2, 8192: 1}
+    return NormConfig(found.rows, blocks.get(columns, 0), 8 if columns >= 4096 else 0)
