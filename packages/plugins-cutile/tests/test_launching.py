@@ -118,6 +118,15 @@ def test_a_gate_reads_the_halves_of_one_tensor() -> None:
     assert kernel.parameters[0] == Array("bfloat16", (None, 2048), (None, 1), True)
 
 
+@pytest.mark.parametrize(("rows", "columns", "blocks"), [(2, 512, 12), (1, 2048, 5)])
+def test_blocks_of_codes_of_a_row_follow_each_other(rows: int, columns: int, blocks: int) -> None:
+    options = {"dtype": torch.int8, "block": (1, 128), "scale_major": "k", "config": GatedConfig(rows, columns)}
+    with recording() as launches:
+        quantization.quantize(torch.zeros(5, 2048, dtype=BF16), **options)
+        quantization.silu_and_mul_quantize(torch.zeros(5, 4096, dtype=BF16), **options)
+    assert [grid for _, grid, _ in launches] == [(blocks, 1, 1)] * 2
+
+
 def test_a_product_is_one_kernel_for_all_sizes() -> None:
     config = LinearConfig(128, 256, 64, warps=8, ctas=2)
     x, w, bias = torch.zeros(2, 300, 512, dtype=BF16), torch.zeros(1000, 512, dtype=BF16), torch.zeros(1000, dtype=BF16)

@@ -100,8 +100,8 @@ def _run(
             name, op, config, dtypes, len(xs), len(vectors), len(numbers), columns, group, LARGEST[q.dtype],
             k if vectorised else None, *((bool(numbers[1]),) if numbers else ()),
         )  # fmt: skip
-        grid = -(-len(q_part) // config.rows), -(-k // columns), 1
-        launch(kernel, grid, *xs, *vectors, q_part, scale_part, *made, *numbers)
+        blocks = -(-len(q_part) // config.rows) * -(-k // columns)
+        launch(kernel, (blocks, 1, 1), *xs, *vectors, q_part, scale_part, *made, *numbers)
 
 
 def _parts(
