@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from cases import PAGED_LENGTHS, Example, checked, heads_of, paged_of
 from gradient_cases import checked as gradient_cases
 from on_gpu import difference, outputs
+from turned_on_gpu import kinds, one
 
 import opmux
 from opmux.plugin import takers
@@ -171,3 +172,11 @@ def test_products_of_codes_are_right_turned(text: str, kind: str) -> None:
         found = taker.bound(TURNED)(*tensors, **taker.call.options)
     (wanted,) = outputs(example, "reference", "cpu")
     assert not difference(example, found, wanted)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 9])
+def test_products_of_codes_are_right_turned_for_each_number_of_steps(steps: int) -> None:
+    """As `turned_on_gpu.py` asks for them: all of k, and less than its last block."""
+    for size, kind in zip([(192, 256, 128 * steps), (131, 264, 128 * steps - 112)] * 6, kinds(), strict=True):
+        with torch.no_grad(), on("sm_90"):
+            assert not one("cpu", size, kind)
