@@ -197,11 +197,12 @@ def edit_kernel(monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str) 
         ("          fence_async_shared();\n", "", "named barrier"),
         ("slice + swizzled<SLICE_WIDTH>(offset), pairs", "slice + offset, pairs", "wrong"),
         ("if (leader) store_wait_all();", "", "stores"),
-        ("STAGE_BYTES);\n", "STAGE_BYTES - 16);\n", "deadlock"),
+        ("- missing * 128);\n", "- missing * 128 - 16);\n", "deadlock"),
+        ("rows - BLOCK_M : 0;", "rows - BLOCK_M - 1 : 0;", "wrong"),
     ],
     ids=[
         "a stage is filled before it is free", "the wrong phase", "a stage is freed before it is read", "no fence",
-        "no swizzle", "stores left behind", "too few bytes announced",
+        "no swizzle", "stores left behind", "too few bytes announced", "the last row is left out",
     ],
 )  # fmt: skip
 def test_a_broken_kernel_fails(old, new, reason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The cost model: every config is legal, the choice follows the shape, and times are those that were measured."""
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -75,26 +76,35 @@ def test_few_tiles_of_up_to_256_rows_are_cut_along_k() -> None:
     assert scored(sizes(256, 4096, 7168, False))[0].config.kernel == "large"
 
 
-def test_tiles_with_many_rows_beyond_the_last_are_slow() -> None:
-    """On an H200 137 rows took 44.8 us in tiles of 128 and 27.5 in tiles of 64, 237 rows 28.6 in tiles of 128."""
-    tall, low = Config("large", 128, 80, 7, 2, group=8), Config("large", 64, 128, 8, 1, group=8)
-    few, many = Sizes(137, 5120, 8704, True), Sizes(237, 5120, 8704, True)
-    assert predict(few, tall) > 1.4 * predict(many, tall)
-    assert scored(few)[0].config.block_m == 64
-    assert model.empty_rows(few, tall) == 119 * 64 * 68
-    assert model.empty_rows(few, low) == 55 * 40 * 68
+def test_the_last_tile_of_a_product_reaches_beyond_no_row() -> None:
+    tall, many = Config("large", 128, 80, 7, 2, group=8), Sizes(237, 5120, 8704, True)
+    for rows in (71, 129, 137):
+        few = Sizes(rows, 5120, 8704, True)
+        assert model.empty_rows(few, tall) == 0
+        assert predict(few, tall) <= predict(many, tall)
+    assert model.empty_rows(Sizes(257, 5120, 8704, True), replace(tall, cluster=2)) == 0
     assert model.empty_rows(Sizes(137, 5120, 8704, True, groups=4), tall) == 0
+
+
+def test_tiles_with_many_rows_beyond_the_last_are_slow() -> None:
+    """On an H200 137 rows took 44.8 us in such tiles of 128 and 27.5 in tiles of 64, 237 rows 28.6 in tiles of 128."""
+    tall, copied = Config("large", 128, 80, 7, 2, group=8), Config("large", 128, 80, 6, 2, group=8, copied_scales=True)
+    few, many = (Sizes(rows, 5120, 8704, True) for rows in (137, 237))
+    assert predict(few, copied) > 1.4 * predict(many, copied)
+    assert model.empty_rows(few, copied) == 119 * 64 * 68
+    assert model.empty_rows(Sizes(137, 5120, 8704, True, added=True), tall) == 119 * 64 * 68
+    assert model.empty_rows(Sizes(137, 5120, 8704, False, x_across=True), tall) == 119 * 64 * 68
     shared = Config("large", 128, 80, 7, 2, 2, 8)
-    assert model.empty_rows(Sizes(257, 5120, 8704, True), shared) == 255 * 64 * 68
+    assert model.empty_rows(Sizes(257, 5120, 8704, True, added=True), shared) == 255 * 64 * 68
 
 
 def test_two_blocks_that_share_rows_of_x_save_no_empty_ones() -> None:
-    """On an H200 137 rows of 17472 x 8064 took 88.0 us in 128x160 by two blocks, 70.7 by four and 73.3 in 64x160."""
-    few = Sizes(137, 17472, 8064, True)
+    """On an H200 137 rows of 17472 x 8064 took 88.0 us in such tiles of 128x160 by two blocks, 70.7 by four."""
+    few = Sizes(71, 17472, 8064, True)
     two, four = (Config("large", 128, 160, 5, 2, blocks, 8, share_x=True) for blocks in (2, 4))
-    assert model.empty_rows(few, two) == 119 * 110 * 63
-    assert model.empty_rows(few, four) == 119 * 110 * 63 / 4
-    assert scored(few)[0].config.block_m == 64
+    assert model.empty_rows(few, two) == 57 * 110 * 63
+    assert model.empty_rows(few, four) == 57 * 110 * 63 / 4
+    assert model.empty_rows(Sizes(137, 17472, 8064, True), two) == 0
 
 
 def test_gradients_take_a_legal_config_and_more_of_them_more_time() -> None:
@@ -289,3 +299,14 @@ def test_a_product_that_is_added_takes_the_persistent_kernel_for_any_rows() -> N
     assert next(model.scaled_linear_accumulate_space(SM90, features)) == config
     for one in scored(Sizes(4096, 2112, 7168, True, added=True)):
         assert one.config.shared_bytes(4, row_scales=True) <= SHARED_BYTES
+
+
+def test_of_many_groups_no_more_than_the_rows_have_any() -> None:
+    shape = {"groups": 128, "n": 1536, "k": 2048}
+    wanted = scored(Sizes(8, 1536, 4096, False, 8))[0].config
+    assert model.grouped_linear(SM90, shape | {"bucket(m, 8)": 8}) == wanted
+    assert model.masked_grouped_linear(SM90, shape | {"bucket(expected_m, 8)": 1}) == wanted
+    every, of_all = scored(Sizes(256, 1536, 4096, False, 128))[0].config, shape | {"bucket(expected_m, 8)": 2}
+    assert model.masked_grouped_linear(SM90, of_all) == every != wanted
+    all_with_rows = Sizes(128, 1536, 4096, False, 128)
+    assert predict(all_with_rows, wanted) < 1.02 * scored(all_with_rows)[0].time

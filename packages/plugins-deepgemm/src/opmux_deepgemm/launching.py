@@ -303,8 +303,11 @@ def _prepared(
         return (0, 0, 0) if scale is None else (0,) * (3 - scale.dim()) + scale.stride()
 
     box = 128 // given.x.element_size()
+    x_box = config.block_m // config.x_share
+    if config.kernel == "large" and product.moves and config.x_share == 1:
+        x_box = min(x_box, rows)
     arguments: Arguments = [
-        MapOf(0, functools.partial(map_of, columns=k, box_rows=config.block_m // config.x_share, box_columns=box)),
+        MapOf(0, functools.partial(map_of, columns=k, box_rows=x_box, box_columns=box)),
         MapOf(1, functools.partial(map_of, columns=k, box_rows=config.block_n // config.w_share, box_columns=box)),
         Address(result),
     ]

@@ -106,6 +106,10 @@ MULTIPROCESSOR_BYTES = 233_472
 """Shared memory of a multiprocessor: 228 KB, of which a block takes 1 KB more than it asks for."""
 
 
+FEWEST_OF_GROUPS = 16
+"""Of so many masked groups one has rows, where one row is expected: a token goes to 8 of 128 experts."""
+
+
 class Scored(NamedTuple):
     """A config and its predicted time in microseconds."""
 
@@ -134,10 +138,15 @@ def memory_of(moved: float, added: float) -> float:
 def empty_rows(sizes: Sizes, config: Config) -> float:
     """Rows beyond the last one of x that are copied, each time that one is; there are none between groups.
 
-    Two blocks that share rows of x take as long as if each copied all of them, which was measured: 137 rows of 5120 x
-    8704 took 41.5 us in tiles of 128x80, 39.3 in clusters of two, and 158 rows of 5056 x 10368 took 45.9 and 45.4.
+    The last tile of a product ends with x where `Product.moves`, and a tile has no more rows than x but where blocks
+    share them. Two blocks that share rows of x take as long as if each copied all of them, which was measured: 137 rows
+    of 5120 x 8704 took 41.5 us in tiles of 128x80, 39.3 in clusters of two, and 158 rows of 5056 x 10368 took 45.9 and
+    45.4.
     """
     if sizes.groups:
+        return 0.0
+    moves = config.kernel == "large" and not (sizes.added or sizes.x_across or config.copied_scales)
+    if moves and (config.x_share == 1 or sizes.m >= config.block_m):
         return 0.0
     step = config.block_m * (config.w_share if config.kernel == "large" else 1)
     columns = -(-sizes.n // config.block_n)
@@ -265,13 +274,17 @@ def _ragged(features: Mapping[str, Any], scaled: bool) -> Sizes:
 
 
 def _masked(features: Mapping[str, Any], scaled: bool) -> Sizes:
-    return _grouped(features, int(features["bucket(expected_m, 8)"]) * features["groups"], scaled)
+    """A mixture expects one row also where most groups have none; tiles of a few groups are as fast for all of them."""
+    expected = int(features["bucket(expected_m, 8)"])
+    rows = expected * features["groups"] if expected > 1 else features["groups"] // FEWEST_OF_GROUPS
+    return _grouped(features, rows, scaled)
 
 
 def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
+    """No more groups have rows than there are rows."""
     k_bytes = features["k"] * (1 if scaled else 2)
     x_across, w_across = (features.get(f"lies({name})") == "across" for name in "xw")
-    groups, float32 = max(features["groups"], 1), _float32(features)
+    groups, float32 = max(min(features["groups"], rows), 1), _float32(features)
     return Sizes(max(rows, 1), features["n"], k_bytes, scaled, groups, False, x_across, w_across, float32)
 
 

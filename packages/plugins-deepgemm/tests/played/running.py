@@ -65,6 +65,7 @@ def build(product: Product, config: Config, operands: Operands, folder: Path) ->
             "#define SMALL\n" if config.kernel == "small" else "",
             f"#define {'SCALED_' * product.scaled}GRADIENTS\n" * product.gradient,
             "#define SCALES_COPIED\n" * bool(product.x_scales),
+            "#define LAST_TILE_MOVED\n" * product.moves,
             read("layouts.cuh"),
             body(product, config),
             f"constexpr long X_PITCH = {pitch(operands.x)}, W_PITCH = {pitch(operands.w)};\n",

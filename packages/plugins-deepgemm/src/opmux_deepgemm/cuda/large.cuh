@@ -78,6 +78,15 @@ DEVICE Place place_of(int tile, int units, int rank) {
   return {((first + inside % rows) * DOWN + down) * BLOCK_M, (inside / rows * ALONG + along) * BLOCK_N};
 }
 
+#ifdef LAST_TILE_MOVED
+// A tile's first row. The last tile begins so that it ends with x, and writes rows that the one before writes too, with
+// the same values: the copy engine takes longer for rows of zeros, beyond the last one of x, than for rows of x.
+DEVICE int moved(int row, int rows) {
+  const int last = rows > BLOCK_M ? rows - BLOCK_M : 0;
+  return row < last ? row : last;
+}
+
+#endif  // LAST_TILE_MOVED
 // Rows of tiles that are computed together, by the blocks of a cluster.
 DEVICE int units_of(int rows) { return ((rows + BLOCK_M - 1) / BLOCK_M + DOWN - 1) / DOWN; }
 
@@ -302,22 +311,22 @@ DEVICE void release(u32 empty, u32 lane) {
 }
 
 // Multiplies every block of k, AT_ONCE of them in a round of the loop, so that a block's place among them is constant.
-// The last round of large tiles has those that are left behind the loop: a branch to its end held up every round by 3
-// to 4 %. Small tiles have that branch: without it the compiler loads the next round's scales in the third block of
-// this one, for which tiles of few rows wait, up to 22 % of their time.
+// `whole` is K_BLOCKS, which the compiler does not know. Large tiles take the blocks that are left behind the loop, 2
+// to 4 % faster than with a branch to its end behind each block. Tiles of 64x48 to 128x160 are up to 10 % faster with
+// such a branch, which keeps the compiler from moving work from block to block. Others have it where blocks are left.
 template <typename Multiply>
-DEVICE void each_block(const Multiply& multiply_block) {
-  constexpr bool BEHIND = BLOCK_M * BLOCK_N >= 128 * 192;
-  constexpr int WHOLE = BEHIND ? K_BLOCKS / AT_ONCE * AT_ONCE : K_BLOCKS;
-  for (int block = 0; block < WHOLE; block += AT_ONCE) {
+DEVICE void each_block(const Multiply& multiply_block, int whole) {
+  constexpr bool BEHIND = BLOCK_M * BLOCK_N >= 128 * 192, APART = !BEHIND && !STAGED && BLOCK_N >= 48;
+  constexpr int ROUNDS = BEHIND ? K_BLOCKS / AT_ONCE * AT_ONCE : K_BLOCKS;
+  for (int block = 0; block < ROUNDS; block += AT_ONCE) {
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      if (!BEHIND && K_BLOCKS % AT_ONCE && block + i >= K_BLOCKS) break;
+      if (APART ? block + i >= whole : !BEHIND && K_BLOCKS % AT_ONCE && block + i >= K_BLOCKS) break;
       multiply_block(block + i, AT_ONCE == QUAD ? i : block % QUAD);
     }
   }
 #pragma unroll
-  for (int i = 0; i < K_BLOCKS - WHOLE; ++i) multiply_block(WHOLE + i, i);
+  for (int i = 0; i < K_BLOCKS - ROUNDS; ++i) multiply_block(ROUNDS + i, i);
 }
 
 DEVICE void add_bias(float (&total)[PARTS][VALUES], int column, const u16* bias) {
@@ -422,11 +431,20 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     if (thread == 128 * CONSUMERS) {
       for (TILES(walk)) {
         const Place place = place_of(walk.tile, walk.units, rank);
+#ifdef LAST_TILE_MOVED
+        const int x_row = moved(place.row, walk.rows), w_row = place.column;
+        // Where x has fewer rows than a tile, a box is as high as x; what the stage holds below is not used.
+        const u32 missing = !SHARE_X && walk.rows < BLOCK_M ? BLOCK_M - walk.rows : 0;
+#else   // LAST_TILE_MOVED
         const int x_row = walk.start + place.row, w_row = walk.group * N + place.column;
+#endif  // LAST_TILE_MOVED
 #ifdef GROUPS_X_ACROSS
 // The registers of the producer are few.
 #pragma unroll 1
 #endif  // GROUPS_X_ACROSS
+#ifdef LAST_TILE_MOVED
+#pragma unroll 1
+#endif  // LAST_TILE_MOVED
 #ifdef SCALES_COPIED
 #pragma unroll 1
 #endif  // SCALES_COPIED
@@ -439,8 +457,12 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
           if (brings)
             copy_scales(scales + stage * SCALES_BYTES, scales_map, full + 8 * stage, block,
                         MASKED_ROWS ? place.row : x_row, walk.group);
-#else   // SCALES_COPIED
+#else  // SCALES_COPIED
+#ifdef LAST_TILE_MOVED
+          barrier_expect(full + 8 * stage, STAGE_BYTES - missing * 128);
+#else   // LAST_TILE_MOVED
           barrier_expect(full + 8 * stage, STAGE_BYTES);
+#endif  // LAST_TILE_MOVED
 #endif  // SCALES_COPIED
           if constexpr (X_ACROSS) {
 #pragma unroll
@@ -521,7 +543,11 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
     if (ALTERNATE > 0 && group == 1) arrive_threads(TURNS, 256);  // the first turn is the other one's
     for (TILES(walk)) {
       const Place place = place_of(walk.tile, walk.units, rank);
+#ifdef LAST_TILE_MOVED
+      const int row = moved(place.row, walk.rows) + group * GROUP_ROWS;
+#else   // LAST_TILE_MOVED
       const int row = place.row + group * GROUP_ROWS;
+#endif  // LAST_TILE_MOVED
 
       if constexpr (SCALED) {
 #ifdef SCALES_LOADED
@@ -656,19 +682,21 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               release(empty + 8 * read, lane);
             }
           } else {
-            each_block([&](int block, int place) {
-              barrier_wait(full + 8 * stage, phase);
+            each_block(
+                [&](int block, int place) {
+                  barrier_wait(full + 8 * stage, phase);
 #pragma unroll
-              for (int run = 0; run < RUNS; ++run) {
-                start(run, 0, stage);
-                if (run == 0) find_factors(block, place);
-                products_wait<0>();
-                if (!W_BY_ROW && run == RUNS - 1) release(empty + 8 * stage, lane);
-                finish(run, 0, stage);
-              }
-              if constexpr (W_BY_ROW) release(empty + 8 * stage, lane);
-              if (++stage == STAGES) stage = 0, phase ^= 1;
-            });
+                  for (int run = 0; run < RUNS; ++run) {
+                    start(run, 0, stage);
+                    if (run == 0) find_factors(block, place);
+                    products_wait<0>();
+                    if (!W_BY_ROW && run == RUNS - 1) release(empty + 8 * stage, lane);
+                    finish(run, 0, stage);
+                  }
+                  if constexpr (W_BY_ROW) release(empty + 8 * stage, lane);
+                  if (++stage == STAGES) stage = 0, phase ^= 1;
+                },
+                m < 0 ? 0 : K_BLOCKS);
           }
         } else {
           const auto multiply_block = [&](int block, int turn) {
@@ -707,7 +735,7 @@ product(MAP x_map, MAP w_map, MAP y_map, const float* x_scale, const float* w_sc
               for (int p = 0; p < PARTS; ++p) add_scaled(total[p], part[p], factors.of[p], 0, border);
             }
           };
-          each_block(multiply_block);
+          each_block(multiply_block, m < 0 ? 0 : K_BLOCKS);
         }
       } else {
         u32 read = 0;  // the stage of the products that may not be done yet

@@ -11,7 +11,9 @@ from opmux_deepgemm.configs import MOST_VALUES, Config
 from opmux_deepgemm.generation.instructions import multiply
 
 FOLDER = Path(__file__).parents[1] / "cuda"
-PARTS = ("GROUPS_X_ACROSS", "GROUPS_W_ACROSS", "TURNED_OPERANDS", "SCALES_COPIED", "SCALES_LOADED")
+PARTS = (
+    "LAST_TILE_MOVED", "GROUPS_X_ACROSS", "GROUPS_W_ACROSS", "TURNED_OPERANDS", "SCALES_COPIED", "SCALES_LOADED"
+)  # fmt: skip
 """Parts of the files between ``#ifdef`` and ``#endif`` which are written for some products alone. The sources of other
 kernels have no trace of them, so that they stay as they were when they ran on a GPU."""
 BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
@@ -80,6 +82,11 @@ class Product:
     def groups_across(self) -> bool:
         """Whether the x or the w of groups lies across k."""
         return bool(self.groups) and (self.x_across or self.w_across)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the last tile of the kernel for many rows begins so that it ends with the last row of x."""
+        return not (self.groups or self.accumulate or self.x_across or self.x_scales)
 
     @property
     def out_bytes(self) -> int:
@@ -198,7 +205,14 @@ def body(product: Product, config: Config) -> str:
     if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
     of_groups, copied = bool(product.groups), bool(product.x_scales)
-    wanted = of_groups and product.x_across, of_groups and product.w_across, product.turned, copied, not copied
+    wanted = (
+        product.moves,
+        of_groups and product.x_across,
+        of_groups and product.w_across,
+        product.turned,
+        copied,
+        not copied,
+    )
     names = [name for name, taken in zip(PARTS, wanted, strict=True) if taken]
     return "\n".join(["", *lines, "", with_parts(read(f"{file}.cuh"), names)])
 
