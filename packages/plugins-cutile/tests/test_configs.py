@@ -27,7 +27,13 @@ from opmux_cutile.paged.gathered.configs import gathered_config as gathered_page
 from opmux_cutile.paged.gathered.configs import gathered_space as gathered_space_of_pages
 from opmux_cutile.products.configs import LinearConfig, linear_config, linear_space
 from opmux_cutile.products.gathered.configs import gathered_config, gathered_space
-from opmux_cutile.quantization.configs import groups_config, groups_space
+from opmux_cutile.quantization.configs import (
+    NormedConfig,
+    groups_config,
+    groups_space,
+    normed_config,
+    normed_space,
+)
 from opmux_cutile.quantization.configs import rows_config as quantised_rows_config
 from opmux_cutile.quantization.configs import rows_space as quantised_rows_space
 from opmux_cutile.rope.configs import RopeConfig, rope_config, rope_space
@@ -179,6 +185,7 @@ def test_the_space_has_the_choice_and_fits() -> None:
         (NormConfig, (3,), "rows expected 1, 2, 4, 8 or 16, got 3"),
         (NormConfig, (1, 0, 2), "warps expected 0, 4 or 8, got 2"),
         (NormConfig, (1, 33), "occupancy expected 0 to 32, got 33"),
+        (NormedConfig, (1, 0, 8, True), "occupancy expected 1 to 32 where rows are read ahead, got 0"),
         (GatedConfig, (3, 64), "rows expected a power of two up to 64, got 3"),
         (GatedConfig, (2, 8192), r"rows \* columns expected 8192 or less, got 16384"),
         (GatedConfig, (1, 64, -1), "occupancy expected 0 to 32, got -1"),
@@ -267,6 +274,22 @@ def test_a_block_of_a_quantised_norm_has_whole_rows() -> None:
         assert found in list(quantised_rows_space(ARCH, {"hidden": hidden, "block": (1, 128)}))
         few = {4096: NormConfig(1, 8), 8192: NormConfig(1, 4, 8)}
         assert found == few.get(hidden, norm_config(ARCH, {"hidden": hidden}))
+
+
+@pytest.mark.parametrize(
+    ("arch", "hidden", "block", "config"),
+    [
+        ("sm_90", 4096, (1, 128), NormedConfig(1, 4, 8, True)),
+        ("sm_90", 2560, (1, -1), NormedConfig(1, 5, 0, True)),
+        ("sm_90", 2048, (1, 128), NormedConfig(1)),
+        ("sm_90", 8192, (1, 128), NormedConfig(1, 4, 8)),
+        ("sm_100", 4096, (1, 128), NormedConfig(1, 8)),
+    ],
+)
+def test_rows_of_a_norm_are_read_ahead_where_it_was_measured(arch, hidden, block, config) -> None:
+    features = {"hidden": hidden, "block": block}
+    assert normed_config(parse_arch(arch), features) == config
+    assert config in list(normed_space(parse_arch(arch), features))
 
 
 def test_powers_of_two() -> None:

@@ -42,7 +42,8 @@ class FloatCodesByArch(Constraint):
 
 
 def _record(op: str, kind: str, width: str, tensors: tuple[str, ...], *wide: Constraint) -> Implementation:
-    schema = "norms.configs:NormConfig" if kind == "rows" else "gates.configs:GatedConfig"
+    schemas = {"rows": "norms.configs:NormConfig", "normed": "quantization.configs:NormedConfig"}
+    schema = schemas.get(kind, "gates.configs:GatedConfig")
     return Implementation(
         op=op,
         target=f"opmux_cutile.quantization.targets:{op}",
@@ -100,6 +101,6 @@ RECORDS = (
         AtMost("n", WIDEST),
         AnyOf(OneOf("block", *BLOCKS[:2]), AtMost("n", PARTS)),
     ),
-    _record("rms_norm_quantize", "rows", "hidden", ("x", "weight"), AtMost("hidden", LONGEST)),
+    _record("rms_norm_quantize", "normed", "hidden", ("x", "weight"), AtMost("hidden", LONGEST)),
     _record("add_rms_norm_quantize", "rows", "hidden", ("x", "residual", "weight"), AtMost("hidden", LONGEST)),
 )

@@ -77,28 +77,38 @@ def gain_of(weight, columns, offset, SHIFTED: ct.Constant[bool]):
     return gain + offset if SHIFTED else gain
 
 
+def encode_normed(value, weight, columns, eps, offset, q, scale, rows, LARGEST: ct.Constant[float],
+                  GROUP: ct.Constant[int], INTEGER: ct.Constant[bool], SHIFTED: ct.Constant[bool]):  # fmt: skip
+    """Write the codes and the scales of the norm of whole rows."""
+    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / q.shape[1])
+    # Past the row's end the value is 0, and so is the result, unless the offset is infinite.
+    value = value * gain_of(weight, columns, offset, SHIFTED)
+    encode(value, ct.rsqrt(square + eps), q, scale, rows, 0, LARGEST, GROUP, INTEGER)
+
+
 @ct.kernel
 def rms_norm_quantize(
     x, weight, q, scale, eps: float, offset: float,
     ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int], LARGEST: ct.Constant[float],
-    INTEGER: ct.Constant[bool], SHIFTED: ct.Constant[bool],
+    INTEGER: ct.Constant[bool], SHIFTED: ct.Constant[bool], AHEAD: ct.Constant[bool],
 ):  # fmt: skip
-    """Codes and scales of x / rms(x) * (weight + offset). A block has whole rows."""
-    rows, columns = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.arange(COLUMNS, dtype=ct.int32)
-    value = ct.gather(x, (rows[:, None], columns[None, :])).astype(ct.float32)
-    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
-    # Past the row's end the value is 0, and so is the result, unless the offset is infinite.
-    encode(
-        value * gain_of(weight, columns, offset, SHIFTED),
-        ct.rsqrt(square + eps),
-        q,
-        scale,
-        rows,
-        0,
-        LARGEST,
-        GROUP,
-        INTEGER,
-    )
+    """Codes and scales of x / rms(x) * (weight + offset). A block has whole rows.
+
+    Where AHEAD, blocks take turns at tiles of rows, and read the next one before they compute one.
+    """
+    columns = ct.arange(COLUMNS, dtype=ct.int32)
+    rows = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32)
+    following = ct.gather(x, (rows[:, None], columns[None, :]))
+    if AHEAD:
+        for tile in range(ct.bid(0), ct.cdiv(x.shape[0], ROWS), ct.num_blocks(0)):
+            value = following.astype(ct.float32)
+            rows = (tile + ct.num_blocks(0)) * ROWS + ct.arange(ROWS, dtype=ct.int32)
+            following = ct.gather(x, (rows[:, None], columns[None, :]))
+            rows = tile * ROWS + ct.arange(ROWS, dtype=ct.int32)
+            encode_normed(value, weight, columns, eps, offset, q, scale, rows, LARGEST, GROUP, INTEGER, SHIFTED)
+    else:
+        value = following.astype(ct.float32)
+        encode_normed(value, weight, columns, eps, offset, q, scale, rows, LARGEST, GROUP, INTEGER, SHIFTED)
 
 
 @ct.kernel
@@ -114,15 +124,4 @@ def add_rms_norm_quantize(
     rounded = added.astype(total.dtype)
     ct.scatter(total, place, rounded)
     value = rounded.astype(ct.float32)
-    square = ct.sum(value * value, axis=1, keepdims=True) * (1.0 / x.shape[1])
-    encode(
-        value * gain_of(weight, columns, offset, SHIFTED),
-        ct.rsqrt(square + eps),
-        q,
-        scale,
-        rows,
-        0,
-        LARGEST,
-        GROUP,
-        INTEGER,
-    )
+    encode_normed(value, weight, columns, eps, offset, q, scale, rows, LARGEST, GROUP, INTEGER, SHIFTED)

@@ -11,6 +11,8 @@ from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import MOST_BYTES, TileKernel, aligned, launch, rows_of
 from opmux_cutile.norms.configs import NormConfig
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
+from opmux_cutile.products.targets import units_of
+from opmux_cutile.quantization.configs import PLAIN, NormedConfig
 from opmux_cutile.replaying import kept
 from opmux_cutile.tiles import power_of_two, whole_vectors
 
@@ -45,7 +47,7 @@ def silu_and_mul_quantize(
 @kept
 def rms_norm_quantize(
     x: Tensor, weight: Tensor, *, dtype: torch.dtype, block: tuple[int, int], scale_major: str, eps: float,
-    weight_offset: float, config: NormConfig,
+    weight_offset: float, config: NormedConfig,
 ) -> Codes:  # fmt: skip
     """The op `rms_norm_quantize`."""
     q, scale = _empty(x, x.shape[-1], dtype, block, scale_major)
@@ -96,11 +98,19 @@ def _run(
     for xs, q_part, scale_part, made in _parts(given, q, scale, more):
         vectorised = whole_vectors(k) and aligned(*xs, *vectors, *made) and q_part.data_ptr() % 16 == 0
         dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in (*xs, *vectors, q_part, *made))
+        chosen, more_sizes = config, [bool(numbers[1])] if numbers else []
+        blocks = -(-len(q_part) // config.rows) * -(-k // columns)  # one across where rows are normed
+        if isinstance(config, NormedConfig):
+            ahead = config.ahead and vectorised and all(t.element_size() == 2 for t in (*xs, *vectors))
+            chosen = config if ahead or not config.ahead else PLAIN
+            more_sizes.append(ahead)
+            blocks = -(-len(q_part) // chosen.rows)
+            if ahead:
+                blocks = min(blocks, chosen.occupancy * units_of(q.get_device()))
         kernel = _kernel(
-            name, op, config, dtypes, len(xs), len(vectors), len(numbers), columns, group, LARGEST[q.dtype],
-            k if vectorised else None, *((bool(numbers[1]),) if numbers else ()),
+            name, op, chosen, dtypes, len(xs), len(vectors), len(numbers), columns, group, LARGEST[q.dtype],
+            k if vectorised else None, *more_sizes,
         )  # fmt: skip
-        blocks = -(-len(q_part) // config.rows) * -(-k // columns)
         launch(kernel, (blocks, 1, 1), *xs, *vectors, q_part, scale_part, *made, *numbers)
 
 
