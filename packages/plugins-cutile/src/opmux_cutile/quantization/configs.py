@@ -19,7 +19,7 @@ class NormedConfig(NormConfig):
 
     Attributes:
         ahead: whether as many blocks as the occupancy says take turns at the rows, and read the next ones before they
-            compute some; rows that are read number by number, and tensors of float32, are computed with `PLAIN` then.
+            compute some. Only in 16 bits and whole vectors.
 
     Raises:
         ValueError: where it is to be so without an occupancy.
@@ -31,10 +31,6 @@ class NormedConfig(NormConfig):
         super().__post_init__()
         if self.ahead and not self.occupancy:
             raise ValueError("occupancy expected 1 to 32 where rows are read ahead, got 0")
-
-
-PLAIN = NormedConfig(1, 4)
-"""Of rows of about 4096; in fewer registers those of float32 spill, and those that are read number by number."""
 
 
 def groups_config(arch: Arch, features: Mapping[str, Any]) -> GatedConfig:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -12,7 +13,7 @@ from opmux_cutile.launching import MOST_BYTES, TileKernel, aligned, launch, rows
 from opmux_cutile.norms.configs import NormConfig
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
 from opmux_cutile.products.targets import units_of
-from opmux_cutile.quantization.configs import PLAIN, NormedConfig
+from opmux_cutile.quantization.configs import NormedConfig
 from opmux_cutile.replaying import kept
 from opmux_cutile.tiles import power_of_two, whole_vectors
 
@@ -98,20 +99,24 @@ def _run(
     for xs, q_part, scale_part, made in _parts(given, q, scale, more):
         vectorised = whole_vectors(k) and aligned(*xs, *vectors, *made) and q_part.data_ptr() % 16 == 0
         dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in (*xs, *vectors, q_part, *made))
-        chosen, more_sizes = config, [bool(numbers[1])] if numbers else []
-        blocks = -(-len(q_part) // config.rows) * -(-k // columns)  # one across where rows are normed
-        if isinstance(config, NormedConfig):
-            ahead = config.ahead and vectorised and all(t.element_size() == 2 for t in (*xs, *vectors))
-            chosen = config if ahead or not config.ahead else PLAIN
-            more_sizes.append(ahead)
-            blocks = -(-len(q_part) // chosen.rows)
-            if ahead:
+        blocks, more_sizes = -(-len(q_part) // config.rows) * -(-k // columns), [bool(numbers[1])] if numbers else []
+        chosen = config if vectorised and all(t.element_size() == 2 for t in (*xs, *vectors)) else _roomier(config)
+        if isinstance(chosen, NormedConfig):
+            more_sizes.append(chosen.ahead)
+            if chosen.ahead:
                 blocks = min(blocks, chosen.occupancy * units_of(q.get_device()))
         kernel = _kernel(
             name, op, chosen, dtypes, len(xs), len(vectors), len(numbers), columns, group, LARGEST[q.dtype],
             k if vectorised else None, *more_sizes,
         )  # fmt: skip
         launch(kernel, (blocks, 1, 1), *xs, *vectors, q_part, scale_part, *made, *numbers)
+
+
+def _roomier(config: GatedConfig | NormConfig) -> GatedConfig | NormConfig:
+    """For whole rows of float32, or read number by number: with room for as many blocks, registers spill."""
+    if isinstance(config, NormedConfig):
+        return replace(config, occupancy=config.occupancy // 2, ahead=False)
+    return replace(config, occupancy=config.occupancy // 2) if isinstance(config, NormConfig) else config
 
 
 def _parts(
