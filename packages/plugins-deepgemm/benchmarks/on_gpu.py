@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,8 @@ LISTED = ((2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384),
 """n and k of the layers of a large mixture of experts."""
 ADDED = ((2112, 4096, 7168), (7168, 4096, 16384), (4096, 4096, 7168))
 """m, n and k of the gradients of weights."""
-SMALL_ADDED, TINY_ADDED = (300, 344, 528), (300, 136, 400)
+SMALL_ADDED, TINY_ADDED, TINY_COPIED = (300, 344, 528), (300, 136, 400), (300, 144, 656)
+EDGES_ADDED = ((1, 16, 512), (127, 336, 1040), (515, 1040, 2048), (130, 88, 6416), (1000, 2112, 1536))
 CUT = 2.0**-12
 """Of the sum of magnitudes, how far a product of codes may be off. The matrix unit cuts each sum of 32 products to 14
 bits of the largest, which in one of 81,600 elements of a product of 400 codes was 2**-12.9 of that sum."""
@@ -172,6 +173,17 @@ def tiny_added() -> list[Config]:
     ]
 
 
+def tiny_copied() -> list[Config]:
+    """Configs of `TINY_COPIED`, whose scales the copy engine brings where they lie so."""
+    return [
+        Config("large", 128, 64, 2, 2, 1, 8, copied_scales=True),
+        Config("large", 64, 96, 3, 1, 1, 8, copied_scales=True),
+        Config("large", 128, 192, 3, 2, 1, 8, copied_scales=True),
+        Config("large", 256, 96, 2, 2, 1, 8, copied_scales=True),
+        Config("large", 128, 256, 2, 2, 1, 8, pieces=2, copied_scales=True),
+    ]
+
+
 def timed(family: str) -> Iterator[tuple[int, int, int, list[Config]]]:
     """Products that are timed, each with the configs that the cost model likes best, of different kinds."""
     kind, dtype = family.split()
@@ -194,8 +206,14 @@ def product_of(family: str, n: int, k: int, out: str = "bfloat16", bias: bool = 
 
 def lying(product: Product, config: Config, m: int, by_columns: bool = False) -> tuple[Product, Config]:
     """The kernel for operands of m rows whose scales lie so, as the launch finds it."""
-    if not product.scaled or product.accumulate:
+    if not product.scaled or product.gradient:
         return product, config
+    if product.accumulate:
+        lie = "columns" if by_columns else "rows", "columns"
+        x_scale, w_scale = (
+            scales_of(rows, product.k, one, "meta") for rows, one in zip((m, product.n), lie, strict=True)
+        )
+        return with_scales(product, config, x_scale, w_scale), config
     blocks, matrices = -(-product.k // 128), (1,) * (product.groups == "masked")
     shape = (*matrices, blocks, m) if by_columns else (*matrices, m, blocks)
     x_scale = torch.empty(shape, device="meta")
@@ -371,15 +389,53 @@ def run_times(family: str) -> None:
         say(compare(family, m, n, k, configs, flush))
 
 
-def added_operands(m: int, n: int, k: int, device: str = "cuda") -> Operands:
-    """Operands with scales of each row of both."""
+def scales_of(rows: int, k: int, lie: str, device: str = "cuda", aligned: bool = False) -> Tensor:
+    """Scales of each row, with those of a row or of a block of k next to each other; in multiples of four, or not."""
+    shape = (rows, -(-k // 128)) if lie == "rows" else (-(-k // 128), rows)
+    room = torch.empty(shape[0], -(-shape[1] // 4) * 4 if aligned else shape[1], device=device)[:, : shape[1]]
+    if device != "meta":
+        room.copy_(torch.rand(shape, device=device) + 0.5)
+    return room if lie == "rows" else room.t()
+
+
+def added_operands(m: int, n: int, k: int, device: str = "cuda", lie: tuple[str, str] | None = None) -> Operands:
+    """Operands with scales of each row of both, which lie so where the copy engine can bring them."""
     given = operands("large fp8", m, n, k, device=device)
-    return given._replace(w_scale=torch.rand(-(-k // 128), n, device=device).t() + 0.5)
+    of_x, of_w = lie or ("rows", "columns")
+    w_scale = scales_of(n, k, of_w, device, bool(lie))
+    return given._replace(x_scale=scales_of(m, k, of_x, device, True) if lie else given.x_scale, w_scale=w_scale)
 
 
-def check_added(m: int, n: int, k: int, configs: list[Config], device: str = "cuda") -> None:
+LIE = (None, ("rows", "columns"), ("columns", "columns"), ("columns", "rows"))
+"""How the scales of x and of w lie; the first ones need not be copied."""
+
+
+def check_added(
+    m: int, n: int, k: int, configs: list[Config], device: str = "cuda", lies: Sequence[tuple[str, str] | None] = LIE
+) -> None:
     """Compare products that are added to float32 with float64; ends the process if one is wrong."""
-    given, before = added_operands(m, n, k, device), torch.randn(m, n, device=device)
+    for lie in lies:
+        taken = [config for config in configs if lie is None or config.copied_scales]
+        if taken:
+            _check_added(m, n, k, taken, device, lie)
+
+
+def of_added(
+    m: int, n: int, k: int, configs: list[Config], lies: Sequence[tuple[str, str] | None] = LIE
+) -> Iterator[tuple[Product, Config]]:
+    """The kernels that `check_added` launches."""
+    plain = Product("float8_e4m3fn", "float32", n, k, accumulate=True)
+    for lie in lies:
+        scales = [scales_of(rows, k, one, "meta", True) for rows, one in zip((m, n), lie or (), strict=False)]
+        for config in configs:
+            if lie is None:
+                yield lying(plain, config, m)
+            elif config.copied_scales:
+                yield with_scales(plain, config, *scales), config
+
+
+def _check_added(m: int, n: int, k: int, configs: list[Config], device: str, lie: tuple[str, str] | None) -> None:
+    given, before = added_operands(m, n, k, device, lie), torch.randn(m, n, device=device)
     x = given.x.double() * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
     w = given.w.double() * given.w_scale.double().repeat_interleave(128, 1)[:, :k]
     wanted, bound = before.double() + x @ w.t(), before.abs() * 2.0**-22 + x.abs() @ w.abs().t() * CUT
@@ -387,14 +443,21 @@ def check_added(m: int, n: int, k: int, configs: list[Config], device: str = "cu
         y = on_card(before.clone())
         launching.multiply(config, all_on_card(given), y, accumulate=True)
         if not bool(((y.to(device).double() - wanted).abs() <= bound).all()):
-            say(f"WRONG added {m} {n} {k} {short(config)}")
+            say(f"WRONG added {m} {n} {k} {short(config)} {lie}")
             raise SystemExit(1)
-    say(f"added: {len(configs)} configs right")
+    say(f"added: {m} {n} {k}, {len(configs)} configs right")
+
+
+def small_added() -> list[Config]:
+    """Configs of `SMALL_ADDED`: every one that is scored."""
+    return [one.config for one in scored(Sizes(*SMALL_ADDED, True, added=True))]
 
 
 def run_added(_: str, no_times: bool = False) -> None:
     """Products with scales of each row of both operands, added to float32: one is compared, the others are timed."""
-    check_added(*SMALL_ADDED, [one.config for one in scored(Sizes(*SMALL_ADDED, True, added=True))])
+    check_added(*SMALL_ADDED, small_added())
+    for shape in EDGES_ADDED:
+        check_added(*shape, tiny_copied(), lies=LIE[1:])
     flush = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
     for m, n, k in () if no_times else ADDED:
         given, y = added_operands(m, n, k), torch.zeros(m, n, device="cuda")
@@ -553,9 +616,7 @@ def say(line: str) -> None:
 
 def sanitized() -> list[tuple[Product, Config]]:
     """What is launched under a sanitizer."""
-    n, k = TINY_ADDED[1:]
-    added = Product("float8_e4m3fn", "float32", n, k, accumulate=True)
-    found = [(added, config) for config in tiny_added()]
+    found = [*of_added(*TINY_ADDED, tiny_added()), *of_added(*TINY_COPIED, tiny_copied(), LIE[1:])]
     for family in FAMILIES:
         found += [kernel for case in tiny(family) for kernel in of_case(family, case)[:1]]
     return found + [(case.product, case.config) for case in across(few=True)]
@@ -563,12 +624,13 @@ def sanitized() -> list[tuple[Product, Config]]:
 
 def kernels(no_times: bool = False) -> list[tuple[Product, Config]]:
     """Everything that is launched."""
-    found = {}
-    for m, n, k in (SMALL_ADDED,) if no_times else (SMALL_ADDED, *ADDED):
-        product = Product("float8_e4m3fn", "float32", n, k, accumulate=True)
-        for place, one in enumerate(scored(Sizes(m, n, k, True, added=True))):
-            if place < 16 or m == SMALL_ADDED[0]:
-                found[product, one.config] = None
+    found: dict[tuple[Product, Config], None] = {}
+    found.update(dict.fromkeys(of_added(*SMALL_ADDED, small_added())))
+    for shape in EDGES_ADDED:
+        found.update(dict.fromkeys(of_added(*shape, tiny_copied(), LIE[1:])))
+    for m, n, k in () if no_times else ADDED:
+        best = [one.config for one in scored(Sizes(m, n, k, True, added=True))[:16]]
+        found.update(dict.fromkeys(of_added(m, n, k, best, LIE[:1])))
     found.update(dict.fromkeys(sanitized()))
     for case in (*across(few=False), *(() if no_times else timed_across())):
         found[case.product, case.config] = None
@@ -644,6 +706,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.tiny == "added fp8":
         check_added(*TINY_ADDED, tiny_added(), "cpu")
+        check_added(*TINY_COPIED, tiny_copied(), "cpu", LIE[1:])
         return 0
     if given.tiny == "across bf16":
         run_across(given.tiny, few=True)

@@ -18,8 +18,9 @@ import scaled_gradients_on_gpu
 
 import opmux
 from opmux.plugin import takers
-from opmux_deepgemm.generation.source import text
+from opmux_deepgemm.generation.source import Product, text
 from opmux_deepgemm.implementations import RECORDS
+from opmux_deepgemm.operand_maps import with_scales
 
 
 def test_every_family_is_a_part_under_each_tool() -> None:
@@ -179,10 +180,24 @@ def test_added_products_under_a_sanitizer_are_compared(on_cpu, monkeypatch, caps
 
     monkeypatch.setattr(on_gpu.launching, "multiply", added)
     on_gpu.check_added(*on_gpu.TINY_ADDED, on_gpu.tiny_added(), "cpu")
-    assert "added: 5 configs right" in capsys.readouterr().out
+    on_gpu.check_added(*on_gpu.TINY_COPIED, on_gpu.tiny_copied(), "cpu", on_gpu.LIE[1:])
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["added: 300 136 400, 5 configs right", *["added: 300 144 656, 5 configs right"] * 3]
     monkeypatch.setattr(on_gpu.launching, "multiply", lambda *_, **__: None)
     with pytest.raises(SystemExit):
         on_gpu.check_added(*on_gpu.TINY_ADDED, on_gpu.tiny_added(), "cpu")
+
+
+def test_what_is_added_under_a_sanitizer_has_copied_scales_in_every_layout() -> None:
+    kernels = dict.fromkeys(on_gpu.of_added(*on_gpu.TINY_COPIED, on_gpu.tiny_copied(), on_gpu.LIE[1:]))
+    assert {(product.x_scales, product.w_scales) for product, _ in kernels} == set(on_gpu.LIE[1:])
+    assert set(kernels) <= set(on_gpu.sanitized())
+    for m, n, k in on_gpu.EDGES_ADDED:
+        for lie in on_gpu.LIE[1:]:
+            given = on_gpu.added_operands(m, n, k, "cpu", lie)
+            product = Product("float8_e4m3fn", "float32", n, k, accumulate=True)
+            found = with_scales(product, on_gpu.tiny_copied()[0], given.x_scale, given.w_scale)
+            assert (found.x_scales, found.w_scales) == lie
 
 
 def test_gradients_under_a_sanitizer_are_compared(on_cpu, monkeypatch) -> None:

@@ -1,10 +1,11 @@
 """Configs: what there is a kernel for, and what shared memory it takes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from opmux_deepgemm.configs import SHARED_BYTES, Config, most_stages
+from opmux_deepgemm.configs import SHARED_BYTES, Config, added_scales_bytes, most_stages
 
 LARGE = {"kernel": "large", "block_m": 128, "block_n": 128, "stages": 4, "consumers": 2}
 SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers": 1}
@@ -43,12 +44,11 @@ SMALL = {"kernel": "small", "block_m": 8, "block_n": 64, "stages": 4, "consumers
         *(
             (
                 given | {"copied_scales": True},
-                f"copied_scales expected the kernel 'large' without turns, in pieces that do not overlap, got {got}",
+                f"copied_scales expected the kernel 'large' without turns, got {got}",
             )
             for given, got in (
-                (SMALL, "'small', 8x64 in pieces = 0, alternate = 0"),
-                (LARGE | {"alternate": 3}, "'large', 128x128 in pieces = 0, alternate = 3"),
-                (LARGE | {"pieces": 2}, "'large', 128x128 in pieces = 2, alternate = 0"),
+                (SMALL, "'small', 8x64, alternate = 0"),
+                (LARGE | {"alternate": 3}, "'large', 128x128, alternate = 3"),
             )
         ),
         (LARGE | {"pieces": 5}, "pieces expected 0 or 1 or 2 or 3 or 4, got 5"),
@@ -95,6 +95,19 @@ def test_copied_scales_take_room_in_every_stage() -> None:
     assert Config(**LARGE | {"stages": most, "copied_scales": True}).shared_bytes(4) <= SHARED_BYTES
     with pytest.raises(ValueError, match=r"bytes of shared memory"):
         Config(**LARGE | {"stages": most + 1, "copied_scales": True})
+
+
+@pytest.mark.parametrize("tile", [(128, 128), (128, 192), (256, 96)])
+def test_copied_scales_of_both_take_room_in_slots_of_four_blocks(tile) -> None:
+    config = Config(**LARGE | {"block_m": tile[0], "block_n": tile[1], "stages": 3, "copied_scales": True})
+    plain = replace(config, copied_scales=False)
+    for stages, slots in ((2, 3), (3, 3), (4, 3)):
+        copied = replace(config, stages=stages).shared_bytes(4, row_scales=True)
+        assert copied - replace(plain, stages=stages).shared_bytes(4) == slots * 16 * sum(tile)
+    most = most_stages("large", *tile, config.consumers, row_scales=True, copied_scales=True)
+    assert replace(config, stages=most).shared_bytes(4, row_scales=True) <= SHARED_BYTES
+    more = added_scales_bytes(*tile, most + 1) + replace(plain, stages=2).stage_bytes
+    assert replace(config, stages=most).shared_bytes(4) - most * 16 * (tile[0] + 16) + more > SHARED_BYTES
 
 
 @pytest.mark.parametrize(

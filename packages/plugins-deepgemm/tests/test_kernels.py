@@ -257,6 +257,87 @@ def test_a_product_is_added_with_a_scale_for_each_row_of_both(m, n, k, config, t
         assert bool(((found - before.double() - x @ w.T).abs() <= bound).all())
 
 
+def added(m: int, n: int, k: int, x_lie: str, w_lie: str) -> Operands:
+    """Operands of a product that is added, whose scales the copy engine can bring."""
+    given, blocks = operands(m, n, k, fp8=True), -(-k // 128)
+
+    def lying(rows: int, lie: str) -> torch.Tensor:
+        long, short = (rows, blocks) if lie == "rows" else (blocks, rows)
+        room = torch.full((long, -(-short // 4) * 4), float("nan"))[:, :short].copy_(torch.rand(long, short) + 0.5)
+        return room if lie == "rows" else room.mT
+
+    return Operands(given.x, given.w, lying(m, x_lie), lying(n, w_lie), added_to=torch.randn(m, n))
+
+
+def right(given: Operands, found: torch.Tensor) -> bool:
+    """Whether the product was added to what there was."""
+    k, before = given.x.shape[1], given.added_to.double()
+    x = given.x.double() * given.x_scale.double().repeat_interleave(128, 1)[:, :k]
+    w = given.w.double() * given.w_scale.double().repeat_interleave(128, 1)[:, :k]
+    bound = before.abs() * 2.0**-22 + x.abs() @ w.abs().T * 2.0**-20
+    return bool(((found.double() - before - x @ w.T).abs() <= bound).all())
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "lie", "config"),
+    [
+        (300, 208, 1296, ("columns", "columns"), Config("large", 128, 128, 3, 2, 1, 8)),
+        (70, 136, 656, ("rows", "columns"), Config("large", 64, 64, 2, 1, 1, 1)),
+        (200, 96, 784, ("columns", "columns"), Config("large", 128, 192, 2, 2, 1, 8)),
+        (200, 280, 656, ("columns", "columns"), Config("large", 128, 256, 2, 2, 1, 8, 0, 2)),
+        (300, 112, 272, ("rows", "columns"), Config("large", 256, 128, 2, 2, 1, 8, 0, 1)),
+        (300, 208, 400, ("columns", "rows"), Config("large", 256, 96, 3, 2, 1, 2)),
+        (130, 144, 1040, ("columns", "columns"), Config("large", 128, 144, 5, 2, 1, 8)),
+        (200, 144, 1296, ("columns", "columns"), Config("large", 128, 128, 3, 2, 1, 8, 0, 1)),
+        (200, 208, 784, ("rows", "columns"), Config("large", 128, 192, 2, 2, 1, 8, 0, 2)),
+        (300, 112, 784, ("columns", "columns"), Config("large", 256, 96, 3, 2, 1, 8, 0, 1)),
+    ],
+    ids=[
+        "whole",
+        "one consumer",
+        "wide",
+        "in halves",
+        "rows one after the other",
+        "two parts at once",
+        "narrow slices",
+        "one block of k behind the other",
+        "halves that overlap",
+        "parts that overlap",
+    ],
+)
+def test_a_product_is_added_by_scales_that_are_copied(m, n, k, lie, config, tmp_path) -> None:
+    given, config = added(m, n, k, *lie), replace(config, copied_scales=True)
+    product = with_scales(given.product(F32), config, given.x_scale, given.w_scale)
+    assert (product.x_scales, product.w_scales) == lie
+    program = build(product, config, given, tmp_path)
+    for seed in SEEDS:
+        assert right(given, run(program, product, config, given, seed))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("STAGE_BYTES + (brings ? SLOT_BYTES : 0)", "STAGE_BYTES", "deadlock"),
+        ("SLOTS = 2 + (STAGES + 2) / QUAD", "SLOTS = 1", "wrong"),
+        ("8 * (i % 2), in_slot)", "8 * (i % 2), 0)", "wrong"),
+        ("if (run == RUNS - 1 && thread % 32 == 0)", "if (thread % 32 == 0)", "barrier"),
+    ],
+    ids=["bytes that are not announced", "one slot", "one block's scales", "a stage that is freed twice"],
+)
+def test_a_broken_kernel_of_added_products_fails(old, new, reason, tmp_path: Path, monkeypatch) -> None:
+    given = added(200, 112, 1296, "columns", "columns")
+    config = Config("large", 128, 64, 3, 2, 1, 8, 0, 2, copied_scales=True)
+    edit_kernel(monkeypatch, "added.cuh", old, new)
+    product = with_scales(given.product(F32), config, given.x_scale, given.w_scale)
+    program, found = build(product, config, given, tmp_path), []
+    for seed in SEEDS:
+        try:
+            found.append("right" if right(given, run(program, product, config, given, seed)) else "wrong")
+        except Stopped as stopped:
+            found.append(str(stopped).split(":")[0])
+    assert found.count(reason)
+
+
 def test_a_product_in_bfloat16_is_added(tmp_path) -> None:
     given, config = operands(130, 72, 200), Config("large", 128, 64, 2, 2, 1, 8)
     given = Operands(given.x, given.w, added_to=torch.randn(130, 72))

@@ -365,6 +365,39 @@ def test_other_scales_are_loaded_by_threads(x_scale, w_scale, wanted) -> None:
     assert found == replace(product, x_scales=wanted[0], w_together=wanted[1])
     assert operand_maps.with_scales(product, LARGE, x_scale, w_scale) == product
     assert operand_maps.with_scales(product, COPIED, None, None) == product
+    overlapping = replace(COPIED, pieces=2)
+    assert overlapping.overlaps
+    assert operand_maps.with_scales(product, overlapping, x_scale, w_scale) == product
+
+
+def test_scales_of_what_is_added_are_copied_where_both_lie_so(launched) -> None:
+    config, x, out = replace(COPIED, cluster=1), codes(150, 512), torch.zeros(150, 208)
+    plain = Product("float8_e4m3fn", "float32", 208, 512, accumulate=True)
+    x_rows, w_columns, w_rows, of_five = torch.zeros(150, 4), torch.zeros(4, 208).T, torch.zeros(208, 4), (208, 5)
+    for w_scale in (w_columns, w_rows, torch.zeros(of_five)[:, :4]):
+        targets.scaled_linear_accumulate(out, x, codes(208, 512), x_rows, w_scale, config=config)
+    scales = torch.zeros(4, 152)[:, :150].T, torch.zeros(4, 200).T
+    targets.scaled_linear_accumulate(torch.zeros(150, 200), x, codes(200, 512), *scales, config=config)
+    columns, rows, loaded, odd = launched
+    assert columns[0] == replace(plain, x_scales="rows", w_scales="columns")
+    assert rows[0] == replace(plain, x_scales="rows", w_scales="rows")
+    assert loaded[0] == plain
+    assert odd[0] == replace(plain, n=200, x_scales="columns", w_scales="columns")
+    assert [one[2][5] for one in (columns, rows, odd)] == [
+        (208, 512, 512, 1, 96, 128, "BYTES_128"), (208, 512, 512, 1, 96, 128, "BYTES_128"),
+        (200, 512, 512, 1, 96, 128, "BYTES_128"),
+    ]  # fmt: skip
+    assert columns[2][7:] == ((150, 4, 4, 1, 128, 4, "NONE"), (4, 208, 208, 1, 4, 96, "NONE"), 150)
+    assert rows[2][8] == (208, 4, 4, 1, 96, 4, "NONE")
+    assert odd[2][7:] == ((4, 150, 152, 1, 4, 128, "NONE"), (4, 200, 200, 1, 4, 96, "NONE"), 150)
+
+
+@pytest.mark.parametrize(("blocks", "stages", "copied"), [(4, 4, True), (5, 4, True), (3, 3, False), (5, 5, False)])
+def test_few_blocks_of_k_are_no_multiple_of_four_where_scales_are_copied(blocks, stages, copied) -> None:
+    product = Product("float8_e4m3fn", "float32", 208, 128 * blocks, accumulate=True)
+    scales = torch.zeros(150, 8)[:, :blocks], torch.zeros(blocks, 208).T
+    config = Config("large", 64, 64, stages, 1, copied_scales=True)
+    assert bool(operand_maps.with_scales(product, config, *scales).w_scales) == copied
 
 
 def test_a_kept_launch_does_not_copy_scales_that_are_not_aligned(launched) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from opmux_deepgemm.configs import Config
+from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
+from opmux_deepgemm.space import ADDED_TILES, OVERLAPPING_ADDED_TILES
 from opmux_jit import machine_code
 
 OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.x]+)", re.MULTILINE)
@@ -141,6 +142,30 @@ def test_scales_that_are_copied_are_read_from_shared_memory(groups, lie, togethe
     assert count(found, "STSM") == config.values // 8
     assert count(found, "LDL") == count(found, "STL") == 0
     assert sum(found.values()) < sum(loaded.values()) or not together
+
+
+@pytest.mark.parametrize("tile", ADDED_TILES + OVERLAPPING_ADDED_TILES)
+@pytest.mark.parametrize(("x_lie", "w_lie"), [("rows", "columns"), ("columns", "columns")])
+def test_what_is_added_by_copied_scales_reads_them_behind_the_products(tile, x_lie, w_lie, tmp_path) -> None:
+    block_m, block_n, pieces = tile
+    stages = most_stages("large", block_m, block_n, 2, row_scales=True, copied_scales=True)
+    config = Config("large", block_m, block_n, stages, 2, 1, 8, 0, pieces, copied_scales=True)
+    order = listing(replace(ADDED, x_scales=x_lie, w_scales=w_lie), config, tmp_path)
+    together = 1 if block_n > 200 or block_m * block_n > 30000 else 4
+    found, together = Counter(order), 8 if config.overlaps and config.runs == 1 else together
+    assert count(found, "QGMMA") == 4 * config.runs * together
+    assert count(found, "WARPGROUP.DEPBAR") == config.runs * together
+    assert count(found, "UTMALDG") == 4
+    assert count(found, "LDS.64") == config.values // 4 * together
+    assert found["FMUL"] == found["FFMA"] == config.values * together
+    assert count(found, "SHFL") == 1
+    assert count(found, "UTMAREDG") > 0
+    assert count(found, "LDL") == count(found, "STL") == 0
+    # The four products of a run follow each other: nothing is read or scaled between them.
+    first = [place for place, opcode in enumerate(order) if opcode.startswith("QGMMA")]
+    for place in range(0, len(first), 4):
+        between = order[first[place] : first[place + 3]]
+        assert not any(opcode.startswith(("LDS", "FMUL", "FFMA")) for opcode in between)
 
 
 def test_gradients_of_weights_are_multiplied_where_they_lie(tmp_path) -> None:

@@ -218,12 +218,42 @@ def test_scales_that_cannot_be_copied() -> None:
     config = replace(LARGE, copied_scales=True)
     with pytest.raises(ValueError, match=r"^x_scales expected a config with copied_scales, got 'rows' without$"):
         constants(replace(FP8, x_scales="rows"), LARGE)
+    with pytest.raises(ValueError, match=r"^x_scales expected pieces that do not overlap, got pieces = 2$"):
+        constants(replace(FP8, x_scales="rows"), replace(config, pieces=2))
     added = Product("float8_e4m3fn", "float32", 576, 512, accumulate=True)
-    for product in (BF16, added, replace(added, groups="ragged")):
+    for product in (BF16, replace(added, groups="ragged")):
         with pytest.raises(
-            ValueError, match=r"^copied_scales expected codes with scales of 128 rows of w, whose product is not added$"
+            ValueError, match=r"^copied_scales expected a product of codes, which is no gradient of weights$"
         ):
             constants(product, config)
+    for product in (replace(added, x_scales="rows"), replace(FP8, x_scales="rows", w_scales="rows")):
+        with pytest.raises(
+            ValueError,
+            match=r"^w_scales expected x_scales of a product that is added, and these expect it, got '\w*' and",
+        ):
+            constants(product, config)
+    with pytest.raises(
+        ValueError, match=r"^copied_scales of a product that is added expected no clusters, got 2; take a config of one"
+    ):
+        constants(replace(added, x_scales="rows", w_scales="rows"), replace(config, cluster=2))
+
+
+def test_what_is_added_by_copied_scales_is_a_kernel_of_its_own() -> None:
+    added, config = Product("float8_e4m3fn", "float32", 576, 512, accumulate=True), replace(LARGE, cluster=1)
+    copied = replace(config, copied_scales=True)
+    loaded = [replace(added, n=n) for n in (576, 584)]
+    for one in loaded:  # warps bring them, however they lie
+        assert text(one, copied) == text(one, config)
+    lie = {"x_scales": "columns", "w_scales": "columns"}
+    assert (
+        name(replace(added, **lie), copied)
+        == "fp8_float32_576x512_added_scales_in_columns_and_columns_large_128x160_4_2_1"
+    )
+    found = [
+        constants(replace(added, x_scales=x, w_scales=w), copied) for x, w in (("rows", "columns"), ("columns", "rows"))
+    ]
+    assert [(one["X_IN_ROWS"], one["W_IN_ROWS"]) for one in found] == [(1, 0), (0, 1)]
+    assert "load_scales" not in text(replace(added, **lie), copied)
 
 
 def test_what_is_added_is_a_kernel_of_its_own() -> None:

@@ -43,8 +43,9 @@ class Config:
         staged: whether shared memory has room for the whole results of a tile of ``large``, of 2 bytes each, instead of
             two slices for each consumer. Results of 4 bytes are not staged.
         copied_scales: whether shared memory has room for the scales of x of each stage of ``large``, of four blocks of
-            k, so that the copy engine brings them, for products of codes that are not added, whose pieces do not
-            overlap. Scales that it cannot copy as they lie are loaded by the threads as without it.
+            k, so that the copy engine brings them, for products of codes whose pieces do not overlap; where the product
+            is added, for those of w too, in any pieces. Scales that it cannot copy as they lie are loaded by the
+            threads as without.
 
     Raises:
         ValueError: where there is no such kernel.
@@ -94,11 +95,10 @@ class Config:
             raise ValueError("share_x expected the kernel 'large' in clusters")
         if self.staged and self.kernel == "small":
             raise ValueError("staged expected the kernel 'large'")
-        if self.copied_scales and not self.takes_copied_scales:
+        if self.copied_scales and (self.kernel == "small" or self.alternate):
             raise ValueError(
-                "copied_scales expected the kernel 'large' without turns, in pieces that do not overlap, got "
-                f"{self.kernel!r}, {self.block_m}x{self.block_n} in pieces = {self.pieces}, "
-                f"alternate = {self.alternate}"
+                "copied_scales expected the kernel 'large' without turns, got "
+                f"{self.kernel!r}, {self.block_m}x{self.block_n}, alternate = {self.alternate}"
             )
         if self.values > MOST_VALUES:
             raise ValueError(f"a thread would hold {self.values} values of the tile, more than {MOST_VALUES}")
@@ -129,7 +129,7 @@ class Config:
 
     @property
     def takes_copied_scales(self) -> bool:
-        """Whether the copy engine can bring the scales of x: each consumer scales one block of k after the other."""
+        """Whether the copy engine can bring the scales of x where a product is not added: pieces do not overlap."""
         return self.kernel == "large" and not self.alternate and not self.overlaps
 
     @property
@@ -163,8 +163,11 @@ class Config:
             out_bytes: of an element of the result.
             row_scales: whether a stage has scales of each row of w.
         """
-        stage = self.stage_bytes + BARRIER_BYTES + 4 * self.block_n * row_scales
-        stage += scales_bytes(self.block_m) * self.copied_scales
+        stage = self.stage_bytes + BARRIER_BYTES
+        if row_scales and self.copied_scales:
+            slots = added_scales_bytes(self.block_m, self.block_n, self.stages)
+            return ALIGNMENT_BYTES + self.stages * stage + slots + self._result_bytes(out_bytes)
+        stage += 4 * self.block_n * row_scales + scales_bytes(self.block_m) * self.copied_scales
         return ALIGNMENT_BYTES + self.stages * stage + self._result_bytes(out_bytes)
 
     def _result_bytes(self, out_bytes: int) -> int:
@@ -180,6 +183,11 @@ def scales_bytes(block_m: int) -> int:
     return 4 * COPIED_BLOCKS * (block_m + 16)
 
 
+def added_scales_bytes(block_m: int, block_n: int, stages: int) -> int:
+    """Shared memory for the scales of both operands that the copy engine brings: slots of four blocks of k each."""
+    return (2 + (stages + 2) // COPIED_BLOCKS) * 4 * COPIED_BLOCKS * (block_m + block_n)
+
+
 def most_stages(
     kernel: str, block_m: int, block_n: int, consumers: int, row_scales: bool = False, staged: bool = False,
     copied_scales: bool = False,
@@ -187,6 +195,9 @@ def most_stages(
     """The stages that shared memory has room for; it may be fewer than a config must have."""
     result = 2 * consumers * 64 * 128 if kernel == "large" else 4 * block_m * block_n
     result = max(result, 2 * block_m * block_n * staged)
+    if row_scales and copied_scales:
+        stage, room = (block_m + block_n) * ROW_BYTES + BARRIER_BYTES, SHARED_BYTES - ALIGNMENT_BYTES - result
+        return max(n for n in range(17) if n * stage + added_scales_bytes(block_m, block_n, n) <= room or not n)
     return (SHARED_BYTES - ALIGNMENT_BYTES - result) // (
         (block_m + block_n) * ROW_BYTES
         + BARRIER_BYTES

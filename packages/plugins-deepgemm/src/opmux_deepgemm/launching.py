@@ -19,7 +19,15 @@ from opmux_deepgemm.configs import Config
 from opmux_deepgemm.generation.source import Layout, Product, name, text
 from opmux_deepgemm.grids import grid_of
 from opmux_deepgemm.implementations import BACKEND
-from opmux_deepgemm.operand_maps import across_map, lies_across, map_of, matrix, scales_map, with_scales
+from opmux_deepgemm.operand_maps import (
+    across_map,
+    lies_across,
+    map_of,
+    matrix,
+    row_scales_map,
+    scales_map,
+    with_scales,
+)
 from opmux_jit import Kernel, Source, load
 from opmux_jit.launching import Address, MapOf
 from opmux_jit.launching.devices import current_stream
@@ -120,7 +128,7 @@ def kernel_of(product: Product, config: Config) -> Kernel:
             shared=config.shared_bytes(product.out_bytes, product.scaled),
         )  # fmt: skip
     maps = "mmp" if config.kernel == "small" else "mmm" + "m" * bool(product.x_scales)
-    signature = maps + ARGUMENTS + OF_GROUPS * bool(product.groups)
+    signature = "mmmmmi" if product.w_scales else maps + ARGUMENTS + OF_GROUPS * bool(product.groups)
     return load(
         source(product, config), entry(product), signature, block=config.threads, cluster=config.cluster,
         dependent=True, shared=config.shared_bytes(product.out_bytes, product.accumulate),
@@ -318,14 +326,20 @@ def _prepared(
         width = config.slice_width(out_bytes)
         in_slices = functools.partial(map_of, columns=n, box_rows=64, box_columns=width // out_bytes, width=width)
         arguments[2] = MapOf(result, in_slices)
+    units = most_units(given.x.get_device())
+    grid = grid_of(config, m, n, units, layout, groups)
+    if product.w_scales:
+        of_rows = ("x_scale", product.x_scales, config.block_m), ("w_scale", product.w_scales, config.block_n)
+        for field, lie, block in of_rows:
+            arguments.append(MapOf(place[field], functools.partial(row_scales_map, lie=lie, block=block)))
+        return product, grid, [*arguments, m]
     if product.x_scales:
         arguments.append(MapOf(place["x_scale"], functools.partial(scales_map, product=product, config=config)))
     (x_group, *of_x), (w_group, *of_w) = strides(given.x_scale), strides(given.w_scale)
     arguments += [address("x_scale"), address("w_scale"), address("bias"), *of_x, *of_w, m]
     if layout:
         arguments += [Address(result), address("offsets"), address("sizes"), x_group, w_group, groups]
-    units = most_units(given.x.get_device())
-    return product, grid_of(config, m, n, units, layout, groups), arguments
+    return product, grid, arguments
 
 
 def _value(argument: Address | MapOf | int | None, tensors: Sequence[Tensor]) -> Any:

@@ -44,10 +44,18 @@ def with_scales(product: Product, config: Config, x_scale: Tensor | None, w_scal
     """
     if not config.copied_scales or x_scale is None or w_scale is None:
         return product
+    if not (config.takes_copied_scales or product.accumulate):
+        return product
     rows = _rows_of_scales(x_scale, product.groups)
     lie: Scales = "rows" if _is_copied(rows) else "columns" if _is_copied(rows.mT) else ""
     if not lie:
         return product
+    if product.accumulate:
+        blocks = w_scale.shape[-1]
+        if blocks % COPIED_BLOCKS and blocks <= config.stages:  # a slot would be filled again too early
+            return product
+        of_w: Scales = "rows" if _is_copied(w_scale) else "columns" if _is_copied(w_scale.mT) else ""
+        return replace(product, x_scales=lie, w_scales=of_w) if of_w else product
     together = w_scale.shape[-1] % COPIED_BLOCKS == 0 and _is_copied(w_scale)
     return replace(product, x_scales=lie, w_together=together)
 
@@ -74,6 +82,13 @@ def scales_map(scales: Tensor, product: Product, config: Config) -> bytes:
     if product.groups == "ragged":  # groups begin anywhere, copies at multiples of four rows; a box has 256 at most
         box_rows = (box_rows if box_rows < 256 else box_rows // 2) + COPIED_BLOCKS
     return tensor_map(rows.mT, (*matrices, COPIED_BLOCKS, box_rows))
+
+
+def row_scales_map(scales: Tensor, lie: Scales, block: int) -> bytes:
+    """The tensor map of scales of rows, by which boxes of four blocks of k of so many rows are copied."""
+    return (
+        tensor_map(scales, (block, COPIED_BLOCKS)) if lie == "rows" else tensor_map(scales.mT, (COPIED_BLOCKS, block))
+    )
 
 
 def map_of(tensor: Tensor, columns: int, box_rows: int, box_columns: int, width: int = 128) -> bytes:

@@ -1,7 +1,7 @@
 """Which configs a product can have: every one that is legal and worth a time. Imports no toolchain."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,6 +31,11 @@ FEWEST_ROWS = {False: 16, True: 32}
 on an H200, and of 17 to 32 rows of codes the persistent one was not timed."""
 FEWEST_TRIED_ROWS = 16
 """Rows up to which tuning does not try anything else, and that a tile has more than where there are several."""
+ADDED_TILES = ((128, 128, 0), (128, 176, 0), (128, 192, 0), (128, 208, 0), (256, 128, 1), (128, 256, 2))
+"""Rows of x and of w, and pieces, of tiles with copied scales of products that are added: of those that an H200 has
+timed the ones that were among the fastest."""
+OVERLAPPING_ADDED_TILES = ((128, 128, 1), (128, 160, 2), (128, 192, 2), (256, 96, 1))
+"""Likewise those whose pieces overlap, for tuning alone: no GPU has timed them."""
 MOST_CUT_ROWS = 256
 """Rows up to which the kernel for few rows is scored, in one to four tiles of rows: it cuts k, where the persistent one
 has few tiles."""
@@ -77,17 +82,21 @@ def configs(sizes: Sizes) -> Iterator[Config]:
     if not small or sizes.m > FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
         yield from _copied_scales(sizes)
+        yield from _added_by_copied_scales(sizes, ADDED_TILES)
     if small:
         yield from _in_tiles(sizes)
 
 
 def untimed(sizes: Sizes) -> Iterator[Config]:
-    """Further configs that are legal, for tuning alone: of 17 to 32 rows of codes the persistent kernel.
+    """Further configs that are legal, for tuning alone.
+
+    They are the persistent kernel of 17 to 32 rows of codes, and pieces that overlap of products that are added.
 
     No GPU has timed their like, so the model does not take them.
     """
     if _takes_small(sizes) and FEWEST_TRIED_ROWS < sizes.m <= FEWEST_ROWS[sizes.scaled]:
         yield from _large(sizes)
+    yield from _added_by_copied_scales(sizes, OVERLAPPING_ADDED_TILES)
 
 
 def _takes_small(sizes: Sizes) -> bool:
@@ -150,6 +159,16 @@ def _copied_scales(sizes: Sizes) -> Iterator[Config]:
         if config.takes_copied_scales and fit >= FEWEST_STAGED:
             group = 16 if config.block_n == 2 * config.block_m and not sizes.groups else config.group
             yield replace(config, stages=min(fit, config.stages), group=group, copied_scales=True)
+
+
+def _added_by_copied_scales(sizes: Sizes, tiles: Iterable[tuple[int, int, int]]) -> Iterator[Config]:
+    """Configs of products of many rows that are added, whose scales of both operands the copy engine brings."""
+    if not sizes.added or sizes.m <= MOST_CUT_ROWS:
+        return
+    for block_m, block_n, pieces in tiles:
+        stages = most_stages("large", block_m, block_n, 2, row_scales=True, copied_scales=True)
+        if block_n < 2 * max(sizes.n, 17) and (sizes.blocks % COPIED_BLOCKS == 0 or sizes.blocks > stages):
+            yield Config("large", block_m, block_n, stages, 2, group=8, pieces=pieces, copied_scales=True)
 
 
 def _in_pieces(config: Config) -> Iterator[Config]:

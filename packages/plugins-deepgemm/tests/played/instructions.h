@@ -573,6 +573,12 @@ DEVICE Four load_constant_four(const float* pointer) {
   return found;
 }
 
+DEVICE void load_shared_pair(u32 address, float& first, float& second) {
+  if (address % 8) model::fail("ld.shared.v2: not aligned to 8 bytes");
+  first = load_shared(address);
+  second = load_shared(address + 4);
+}
+
 DEVICE float load_constant(const float* pointer) { return *pointer; }
 DEVICE u16 load_constant(const u16* pointer) { return *pointer; }
 DEVICE void start_next() {}

@@ -47,6 +47,8 @@ class Product:
         x_scales: how the scales of x lie which the copy engine brings: those of a row of x next to each other,
             ``rows``, or those of a block of k, ``columns``; empty where threads load them, however they lie.
         w_together: whether the scales of w of four blocks of k can then be loaded at once.
+        w_scales: of a product of codes that is added, how the scales of w lie, which the copy engine brings with those
+            of x; empty where warps bring them, however they lie.
     """
 
     dtype: str
@@ -62,6 +64,7 @@ class Product:
     x_turned: bool = False
     x_scales: Scales = ""
     w_together: bool = False
+    w_scales: Scales = ""
 
     @property
     def scaled(self) -> bool:
@@ -123,10 +126,17 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         "STAGES": config.stages,
         "CONSUMERS": config.consumers,
     }
-    if config.copied_scales and (not product.scaled or product.accumulate):
-        raise ValueError("copied_scales expected codes with scales of 128 rows of w, whose product is not added")
+    if config.copied_scales and (not product.scaled or product.gradient):
+        raise ValueError("copied_scales expected a product of codes, which is no gradient of weights")
     if product.x_scales and not config.copied_scales:
         raise ValueError(f"x_scales expected a config with copied_scales, got {product.x_scales!r} without")
+    if product.x_scales and config.overlaps and not product.accumulate:
+        raise ValueError(f"x_scales expected pieces that do not overlap, got pieces = {config.pieces}")
+    if bool(product.w_scales) != (bool(product.x_scales) and product.accumulate):
+        raise ValueError(
+            f"w_scales expected x_scales of a product that is added, and these expect it, got {product.w_scales!r} and "
+            f"{product.x_scales!r}"
+        )
     if product.gradient:
         return found | _of_gradient(product, config)
     by_blocks = product.scaled and not product.accumulate
@@ -145,6 +155,8 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         _check_across(product, config)
     if config.kernel == "small":
         return found | {"SPLIT": config.cluster}
+    if product.w_scales:
+        return found | _of_added(product, config)
     if product.x_scales:
         found |= {"X_IN_ROWS": int(product.x_scales == "rows"), "W_TOGETHER": int(product.w_together)}
     return found | {
@@ -186,6 +198,23 @@ def _of_gradient(product: Product, config: Config) -> dict[str, int]:
     return {"DY_TURNED": int(product.dy_turned), "X_TURNED": int(product.x_turned)} if product.turned else {}
 
 
+def _of_added(product: Product, config: Config) -> dict[str, int]:
+    """Further constants of a product that is added, whose scales the copy engine brings."""
+    if config.cluster != 1:
+        raise ValueError(
+            f"copied_scales of a product that is added expected no clusters, got {config.cluster}; take a config of one"
+        )
+    return {
+        "CLUSTER": 1,
+        "GROUP": config.group,
+        "SLICE_WIDTH": config.slice_width(product.out_bytes),
+        "PIECES": config.pieces,
+        "OVERLAP": int(config.overlaps),
+        "X_IN_ROWS": int(product.x_scales == "rows"),
+        "W_IN_ROWS": int(product.w_scales == "rows"),
+    }
+
+
 def _check_across(product: Product, config: Config) -> None:
     if product.dtype != "bfloat16":
         raise ValueError("operands that lie across k expected bfloat16")
@@ -201,6 +230,7 @@ def _check_across(product: Product, config: Config) -> None:
 def body(product: Product, config: Config) -> str:
     """Constants and the kernel, on top of the instructions and the function ``multiply``."""
     file = "scaled_" * product.scaled + "gradients" if product.gradient else config.kernel
+    file = "added" if product.w_scales else file
     lines = [f"constexpr int {name} = {value};" for name, value in constants(product, config).items()]
     if product.groups and not product.gradient:
         lines += ["constexpr int RAGGED = 1, MASKED = 2;", f"#define GROUPS {product.groups.upper()}"]
@@ -238,6 +268,7 @@ def text(product: Product, config: Config) -> str:
             read("instructions.cuh"),
             read("matrix_copies.cuh") if product.groups_across or (product.x_scales and product.groups) else "",
             read("scale_copies.cuh") if product.x_scales else "",
+            read("row_scales.cuh") if product.w_scales else "",
             read("layouts.cuh"),
             *(multiply(product.dtype, width, *across) for width in sorted(widths)),
             body(product, config),
@@ -251,6 +282,7 @@ def name(product: Product, config: Config) -> str:
     groups = f"_{product.groups}" * bool(product.groups) + "_added" * product.accumulate
     groups += "_x_across" * product.x_across + "_w_across" * product.w_across
     groups += f"_scales_in_{product.x_scales}" * bool(product.x_scales) + "_together" * product.w_together
+    groups += f"_and_{product.w_scales}" * bool(product.w_scales)
     groups += "_dy_turned" * product.dy_turned + "_x_turned" * product.x_turned
     tile = f"{config.kernel}_{config.block_m}x{config.block_n}_{config.stages}_{config.consumers}_{config.cluster}"
     if config.share_x:
