@@ -47,7 +47,7 @@ def poison_freed(forms: Sequence[tuple[tuple[int, ...], torch.dtype]], device: t
 _FUNCTIONS = ("empty", "empty_like", "empty_strided", "zeros", "zeros_like")
 _METHODS = ("new_empty", "new_empty_strided", "new_zeros")
 _COMPILED = ("_empty_strided_cpu", "_empty_strided_cuda")
-"""By these allocates code that torch has compiled, and backends that save the host time; they heed no deterministic mode."""
+"""What compiled code allocates by, and backends that save the host time; these heed no deterministic mode."""
 _lock = threading.RLock()
 
 
