@@ -327,14 +327,3 @@ def test_a_product_that_is_added_takes_the_persistent_kernel_for_any_rows() -> N
     assert next(model.scaled_linear_accumulate_space(SM90, features)) == config
     for one in scored(Sizes(4096, 2112, 7168, True, added=True)):
         assert one.config.shared_bytes(4, row_scales=True) <= SHARED_BYTES
-
-
-def test_of_many_groups_no_more_than_the_rows_have_any() -> None:
-    shape = {"groups": 128, "n": 1536, "k": 2048}
-    wanted = scored(Sizes(8, 1536, 4096, False, 8))[0].config
-    assert model.grouped_linear(SM90, shape | {"bucket(m, 8)": 8}) == wanted
-    assert model.masked_grouped_linear(SM90, shape | {"bucket(expected_m, 8)": 1}) == wanted
-    every, of_all = scored(Sizes(256, 1536, 4096, False, 128))[0].config, shape | {"bucket(expected_m, 8)": 2}
-    assert model.masked_grouped_linear(SM90, of_all) == every != wanted
-    all_with_rows = Sizes(128, 1536, 4096, False, 128)
-    assert predict(all_with_rows, wanted) < 1.02 * scored(all_with_rows)[0].time

@@ -109,10 +109,6 @@ MULTIPROCESSOR_BYTES = 233_472
 """Shared memory of a multiprocessor: 228 KB, of which a block takes 1 KB more than it asks for."""
 
 
-FEWEST_OF_GROUPS = 16
-"""Of so many masked groups one has rows, where one row is expected: a token goes to 8 of 128 experts."""
-
-
 class Scored(NamedTuple):
     """A config and its predicted time in microseconds."""
 
@@ -279,17 +275,13 @@ def _ragged(features: Mapping[str, Any], scaled: bool) -> Sizes:
 
 
 def _masked(features: Mapping[str, Any], scaled: bool) -> Sizes:
-    """A mixture expects one row also where most groups have none; tiles of a few groups are as fast for all of them."""
-    expected = int(features["bucket(expected_m, 8)"])
-    rows = expected * features["groups"] if expected > 1 else features["groups"] // FEWEST_OF_GROUPS
-    return _grouped(features, rows, scaled)
+    return _grouped(features, int(features["bucket(expected_m, 8)"]) * features["groups"], scaled)
 
 
 def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
-    """No more groups have rows than there are rows."""
     k_bytes = features["k"] * (1 if scaled else 2)
     x_across, w_across = (features.get(f"lies({name})") == "across" for name in "xw")
-    groups, float32 = max(min(features["groups"], rows), 1), _float32(features)
+    groups, float32 = max(features["groups"], 1), _float32(features)
     return Sizes(max(rows, 1), features["n"], k_bytes, scaled, groups, False, x_across, w_across, float32)
 
 
