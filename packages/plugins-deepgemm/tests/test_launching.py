@@ -365,9 +365,6 @@ def test_other_scales_are_loaded_by_threads(x_scale, w_scale, wanted) -> None:
     assert found == replace(product, x_scales=wanted[0], w_together=wanted[1])
     assert operand_maps.with_scales(product, LARGE, x_scale, w_scale) == product
     assert operand_maps.with_scales(product, COPIED, None, None) == product
-    overlapping = replace(COPIED, pieces=2)
-    assert overlapping.overlaps
-    assert operand_maps.with_scales(product, overlapping, x_scale, w_scale) == product
 
 
 def test_scales_of_what_is_added_are_copied_where_both_lie_so(launched) -> None:

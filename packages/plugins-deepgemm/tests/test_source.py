@@ -218,8 +218,13 @@ def test_scales_that_cannot_be_copied() -> None:
     config = replace(LARGE, copied_scales=True)
     with pytest.raises(ValueError, match=r"^x_scales expected a config with copied_scales, got 'rows' without$"):
         constants(replace(FP8, x_scales="rows"), LARGE)
-    with pytest.raises(ValueError, match=r"^x_scales expected pieces that do not overlap, got pieces = 2$"):
-        constants(replace(FP8, x_scales="rows"), replace(config, pieces=2))
+    for product in (FP8, replace(FP8, x_scales="rows")):
+        with pytest.raises(
+            ValueError,
+            match=r"^copied_scales of a product that is not added expected pieces that do not overlap, got 128x160 in "
+            r"pieces = 2; take other pieces or a config without$",
+        ):
+            constants(product, replace(config, pieces=2))
     added = Product("float8_e4m3fn", "float32", 576, 512, accumulate=True)
     for product in (BF16, replace(added, groups="ragged")):
         with pytest.raises(

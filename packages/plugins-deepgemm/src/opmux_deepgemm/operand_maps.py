@@ -44,8 +44,6 @@ def with_scales(product: Product, config: Config, x_scale: Tensor | None, w_scal
     """
     if not config.copied_scales or x_scale is None or w_scale is None:
         return product
-    if not (config.takes_copied_scales or product.accumulate):
-        return product
     rows = _rows_of_scales(x_scale, product.groups)
     lie: Scales = "rows" if _is_copied(rows) else "columns" if _is_copied(rows.mT) else ""
     if not lie:

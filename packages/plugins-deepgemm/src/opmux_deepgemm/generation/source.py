@@ -130,8 +130,11 @@ def constants(product: Product, config: Config) -> dict[str, int]:
         raise ValueError("copied_scales expected a product of codes, which is no gradient of weights")
     if product.x_scales and not config.copied_scales:
         raise ValueError(f"x_scales expected a config with copied_scales, got {product.x_scales!r} without")
-    if product.x_scales and config.overlaps and not product.accumulate:
-        raise ValueError(f"x_scales expected pieces that do not overlap, got pieces = {config.pieces}")
+    if config.copied_scales and config.overlaps and not product.accumulate:
+        raise ValueError(
+            "copied_scales of a product that is not added expected pieces that do not overlap, got "
+            f"{config.block_m}x{config.block_n} in pieces = {config.pieces}; take other pieces or a config without"
+        )
     if bool(product.w_scales) != (bool(product.x_scales) and product.accumulate):
         raise ValueError(
             f"w_scales expected x_scales of a product that is added, and these expect it, got {product.w_scales!r} and "
