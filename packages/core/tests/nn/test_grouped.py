@@ -11,6 +11,7 @@ from torch import Tensor
 import opmux
 from opmux import nn
 from opmux.errors import InvalidArgument
+from opmux.nn import mixture
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 16, 12, 5, 2
 
@@ -57,8 +58,20 @@ def test_a_mixture_is_the_sum_of_its_experts(tokens: int, few: int, activation: 
     with torch.no_grad(), opmux.trace() as traced:
         found = moe(x, ids, weights)
     torch.testing.assert_close(found, Loop(moe)(x, ids, weights), **EXACT)
-    product = "masked_grouped_linear" if few and tokens else "grouped_linear"
+    product = "masked_grouped_linear" if few and ids.numel() > EXPERTS else "grouped_linear"
     assert {row.op: row.calls for row in traced.rows} == {product: 2, f"{activation}_and_mul": 1}
+
+
+@pytest.mark.parametrize("tokens", [1, 40])
+@pytest.mark.parametrize("compared", [0, 512])
+def test_rows_are_sorted_by_comparing_them_or_by_torch(
+    compared: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixture, "COMPARED", compared)
+    moe = randomise(nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, few=0, dtype=torch.float64))
+    x, (ids, weights) = inputs(tokens, HIDDEN, dtype=torch.float64), routed(tokens)
+    with torch.no_grad():
+        torch.testing.assert_close(moe(x, ids, weights), Loop(moe)(x, ids, weights), **EXACT)
 
 
 @pytest.mark.parametrize("few", [0, 64])

@@ -77,14 +77,15 @@ class MoE(nn.Module):
     gate's rows first, and ``down_proj (experts, hidden, intermediate)``, as the experts of Hugging Face's models do.
 
     The products are those of `mix_experts`: `opmux.grouped_linear`, and `opmux.masked_grouped_linear` for up to ``few``
-    tokens where no gradient is due. Neither way reads ids on the host, so that a graph can be captured.
+    tokens where no gradient is due and they name more experts than there are (tokens * top_k > experts). Neither way
+    reads ids on the host, so that a graph can be captured.
 
     Args:
         hidden: The size of x's last dim.
         intermediate: The size of an expert's gate.
         experts: How many experts there are.
         activation: As in `GatedMLP`.
-        few: Up to how many tokens the masked product is taken; 0 never takes it.
+        few: Up to how many tokens the masked product may be taken; 0 never takes it.
         device: The device of the weights.
         dtype: The dtype of the weights.
         backend: Passed to the ops.

@@ -14,6 +14,9 @@ from opmux.nn.expert_weights import GroupedCodes, PlainWeights, Prepared
 
 _Weights = PlainWeights | GroupedCodes
 
+COMPARED = 512
+"""Up to how many rows are sorted by comparing all pairs: two small kernels, where torch's sort takes several."""
+
 
 def mix_experts(
     x: Tensor,
@@ -37,8 +40,9 @@ def mix_experts(
 
     Many tokens are sorted by expert for `opmux.grouped_linear`. Up to ``few`` tokens, where no gradient is due (nor for
     what ``between`` returns), each expert gets room for all of them, for `opmux.masked_grouped_linear`: then nothing is
-    sorted. Neither way reads ids on the host, so that a graph can be captured. Under autocast x, weights and biases are
-    cast, as in torch.
+    sorted. So few that they name no more experts than there are (tokens * top_k <= experts) are sorted all the same:
+    most experts have none of them, and room for each would be many times their number. Neither way reads ids on the
+    host, so that a graph can be captured. Under autocast x, weights and biases are cast, as in torch.
 
     Weights may be 8-bit codes. Under ``torch.no_grad()`` the tokens are quantised once then, before they are sorted,
     and `opmux.silu_and_mul` in the pass that computes it; otherwise rows are quantised after they are sorted.
@@ -54,7 +58,8 @@ def mix_experts(
         up_bias: ``(experts, width)`` in x's dtype, or None.
         down_bias: ``(experts, hidden)`` in x's dtype, or None.
         after: What is applied to each expert's result, ``(rows, hidden)``, before it is weighted; None for nothing.
-        few: Up to how many tokens the masked product is taken; 0 never takes it.
+        few: Up to how many tokens the masked product is taken, where they name more experts than there are; 0 never
+            takes it.
         backend: Passed to the ops.
 
     Returns:
@@ -81,7 +86,7 @@ def mix_experts(
         _check_range(ids, len(first))
     both = (_weights(up), up_bias), (_weights(down), down_bias)
     found: Tensor | None = None
-    if not recorded and 0 < len(x) <= few:
+    if not recorded and len(x) <= few and ids.numel() > len(first):
         found = _masked(x, ids.long(), *both, between, backend)
     if found is None:
         found = _sorted(x, ids.long(), *both, between, backend)
@@ -104,14 +109,9 @@ def _sorted(
     backend: str | None,
 ) -> Tensor:
     """Each expert's result for each token, ``(tokens, top_k, hidden)``, with the rows sorted by expert."""
-    experts, flat = len(up[0].weight), ids.reshape(-1)
-    of_row, order = flat.sort(stable=True)
-    # `torch.bincount` would read the largest id on the host
-    counts = torch.zeros(experts, dtype=torch.int32, device=x.device)
-    counts = counts.scatter_add(0, flat, torch.ones_like(flat, dtype=torch.int32))
-    offsets = torch.zeros(experts + 1, dtype=torch.int32, device=x.device)
-    offsets[1:] = counts.cumsum(0)
-    of_token = order // max(1, ids.shape[1])
+    flat = ids.reshape(-1)
+    order, places, offsets = _order(flat, len(up[0].weight))
+    of_row, of_token = flat[order], order // max(1, ids.shape[1])
 
     how: Any = (x.dtype, backend)
     (first, up_bias), (second, down_bias) = up, down
@@ -123,7 +123,24 @@ def _sorted(
         both = _biased(first.of_sorted(rows, offsets, *how), up_bias, of_row)
         out = second.of_sorted(_between(second, both, between, backend), offsets, *how)
     out = _biased(out, down_bias, of_row)
-    return out[order.argsort()].view(*ids.shape, out.shape[1])
+    return out[places].view(*ids.shape, out.shape[1])
+
+
+def _order(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The stable order of rows by their experts, the place of each row in it, and where each expert's rows start."""
+    rows = torch.arange(len(ids), device=ids.device)
+    if len(ids) <= COMPARED:
+        keys = ids * len(ids) + rows
+        places = (keys.unsqueeze(1) > keys).sum(1)
+        starts = torch.arange(experts + 1, device=ids.device).unsqueeze(1)
+        return torch.zeros_like(places).scatter(0, places, rows), places, (ids < starts).sum(1, dtype=torch.int32)
+    order = ids.argsort(stable=True)
+    # `torch.bincount` would read the largest id on the host
+    counts = torch.zeros(experts, dtype=torch.int32, device=ids.device)
+    counts = counts.scatter_add(0, ids, torch.ones_like(ids, dtype=torch.int32))
+    offsets = torch.zeros(experts + 1, dtype=torch.int32, device=ids.device)
+    offsets[1:] = counts.cumsum(0)
+    return order, torch.zeros_like(order).scatter(0, order, rows), offsets
 
 
 def _masked(
