@@ -70,6 +70,8 @@ def groups(small: bool) -> tuple[Group, ...]:
         made.append(Group(f"scaled_grouped-{blocks}", _grouped("scaled_grouped_linear", blocks, small), True))
     for op in ("grouped_linear", "grouped_weight_grad", "masked_grouped_linear"):
         made.append(Group(op, _grouped(op, "", small), named_only=True))
+    for op, blocks in (("grouped_linear", ""), ("scaled_grouped_linear", "square")):
+        made.append(Group(f"{op}-sparse", _grouped(op, blocks, small, sparse=True), named_only=True))
     masked = _grouped("scaled_masked_grouped_linear", "square", small)
     made.append(Group("scaled_masked", masked, named_only=True))
     for blocks in ("token", "tensor"):
@@ -149,7 +151,9 @@ def _scaled(op: str, blocks: str, small: bool, codes: torch.dtype | None = None)
     return draw
 
 
-def _grouped(op: str, blocks: str, small: bool) -> Draw:
+def _grouped(op: str, blocks: str, small: bool, sparse: bool = False) -> Draw:
+    """Grouped products; ``sparse`` ones have no more rows than groups, as decoding a few sequences has."""
+
     def draw(source: random.Random) -> tuple[str, Sizes]:
         count = source.choice((2, 4) if small else (4, 8, 16, 32, 64, 128))
         rows = _between(source, (1, 4) if small else (1, 4096))
@@ -158,7 +162,7 @@ def _grouped(op: str, blocks: str, small: bool) -> Draw:
         if "masked" in op:
             sizes |= {"max_m": rows * source.choice((1, 2, 4)), "expected_m": rows}
         else:
-            sizes["m"] = count * rows
+            sizes["m"] = _between(source, (1, count)) if sparse else count * rows
         if blocks:
             m = sizes.get("m", sizes.get("max_m"))
             sizes |= {**_scales(blocks, m, sizes["n"], sizes["k"]), "out_dtype": torch.bfloat16}
