@@ -2,7 +2,8 @@
 
 ``models_fp8.json`` and ``mixture.json`` in ``data/quantised`` are what jobs ``llama-8b-fp8``, ``qwen3-4b-fp8`` and
 ``mixture`` of .ci/figures wrote: packages/transformers/benchmarks/models.py does the work. ``models_fp8_own.json`` is
-of a run that had the kernels of transformers' own fp8, by ``--hf-path``, and has rows in fp8 alone.
+of a run that had the kernels of transformers' own fp8, by ``--hf-path``, and has rows in fp8 alone; ``models_codes.json``
+of one whose rows keep 8-bit codes in the cache, or do not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from models_page import Work
 from page_parts import number, ratio, table
 
-FILES = {"models_fp8": 2048, "models_fp8_own": 2048, "mixture": 4096}
+FILES = {"models_fp8": 2048, "models_fp8_own": 2048, "mixture": 4096, "models_codes": 2048}
 """The files that this section shows, where they are there, and the tokens of a prompt in each."""
 OURS, FP8, THEIRS = "opmux", "opmux fp8", "hf fp8"
 """How the names of rows begin: patched ones, patched ones in fp8, and fp8 as transformers calls it."""
@@ -32,6 +33,8 @@ def measured(data: Mapping[str, Any]) -> list[str]:
 def targets(data: Mapping[str, Any]) -> Iterator[Wanted]:
     """Each figure that can be made of what was measured."""
     for name in measured(data):
+        if name == "models_codes":
+            continue  # the targets are those of the models with a cache of 16 bits
         for model, works in data[name]["models"].items():
             for work in (Work(model, work, rows) for work, rows in works.items()):
                 found = f"{model}, {_words(name, work.work, data[name])}"

@@ -31,7 +31,7 @@ def page(program: ModuleType, tmp_path: Path) -> Callable[..., str]:
 
     def made(**others: Any) -> str:
         shutil.copytree(FIGURES / "data", tmp_path / "data")
-        for models in ("models_fp8", "models_fp8_own", "mixture"):
+        for models in ("models_fp8", "models_fp8_own", "mixture", "models_codes"):
             (tmp_path / "data" / "quantised" / f"{models}.json").unlink(missing_ok=True)
         for name, content in others.items():
             (tmp_path / "data" / "quantised" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
@@ -255,6 +255,13 @@ def test_a_patched_mixture_is_compared_with_the_best_experts_function(page: Call
     assert section.count("- a-model") == 1
     assert "| 0.62 | a-model | prefill 4096 | eager | 50 | 2.2 |  |" in section
     assert "| - | a-model | prefill 4096 | compiled | - | - | left out: `no compiler` |" in section
+
+
+def test_models_with_codes_in_the_cache_have_rows_and_no_targets(page: Callable[..., str]) -> None:
+    decode = {"opmux graph": 100.0, "opmux codes graph": 106.0, "opmux fp8 codes graph": 150.0}
+    section = page(models_codes=models(decode_64=decode)).partition("## Models\n")[2]
+    assert "- a-model" not in section
+    assert "| - | a-model | decode 256, batch 64 | opmux codes graph | 106 | 2.2 |  |" in section
 
 
 def test_without_models_there_is_no_section(page: Callable[..., str]) -> None:
