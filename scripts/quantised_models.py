@@ -2,8 +2,8 @@
 
 ``models_fp8.json`` and ``mixture.json`` in ``data/quantised`` are what jobs ``llama-8b-fp8``, ``qwen3-4b-fp8`` and
 ``mixture`` of .ci/figures wrote: packages/transformers/benchmarks/models.py does the work. ``models_fp8_own.json`` is
-of a run that had the kernels of transformers' own fp8, by ``--hf-path``, and has rows in fp8 alone; ``models_codes.json``
-of one whose rows keep 8-bit codes in the cache, or do not.
+of a run that had the kernels of transformers' own fp8, by ``--hf-path``, and has rows in fp8 alone.
+``models_codes.json`` is of one whose rows keep 8-bit codes in the cache, or do not.
 """
 
 from collections.abc import Iterator, Mapping
