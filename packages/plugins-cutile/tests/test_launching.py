@@ -119,13 +119,16 @@ def test_a_gate_reads_the_halves_of_one_tensor() -> None:
     assert kernel.parameters[0] == Array("bfloat16", (None, 2048), (None, 1), True)
 
 
-@pytest.mark.parametrize(("rows", "columns", "blocks"), [(2, 512, 12), (1, 2048, 5)])
-def test_blocks_of_codes_of_a_row_follow_each_other(rows: int, columns: int, blocks: int) -> None:
-    options = {"dtype": torch.int8, "block": (1, 128), "scale_major": "k", "config": GatedConfig(rows, columns)}
+@pytest.mark.parametrize(
+    ("rows", "columns", "group", "grid"),
+    [(2, 512, 128, (12, 1, 1)), (1, 2048, 128, (5, 1, 1)), (2, 2048, -1, (3, 1, 1)), (2, 512, 512, (3, 4, 1))],
+)  # fmt: skip
+def test_blocks_of_several_groups_follow_each_other_along_a_row(rows: int, columns: int, group: int, grid) -> None:
+    options = {"dtype": torch.int8, "block": (1, group), "scale_major": "k", "config": GatedConfig(rows, columns)}
     with recording() as launches:
         quantization.quantize(torch.zeros(5, 2048, dtype=BF16), **options)
         quantization.silu_and_mul_quantize(torch.zeros(5, 4096, dtype=BF16), **options)
-    assert [grid for _, grid, _ in launches] == [(blocks, 1, 1)] * 2
+    assert [found for _, found, _ in launches] == [grid] * 2
 
 
 def test_normed_rows_are_read_ahead_by_as_many_blocks_as_fit() -> None:

@@ -23,8 +23,10 @@ from opmux.testing.case import VALUES
 from opmux.testing.cases import cases_of
 from opmux.testing.execution import ops_of
 from opmux_cutile.attention.gathered.configs import WIDEST
+from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.paged import targets as paged
 from opmux_cutile.paged.targets import splits_of
+from opmux_cutile.quantization import targets as quantization
 from opmux_cutile.scaled.configs import TURNED
 
 MOST_ELEMENTS = 1 << 20
@@ -159,6 +161,38 @@ def test_keys_of_paged_caches_are_split_where_blocks_are_few(monkeypatch: pytest
     for example in CALLS["paged_attention_lse"][::2]:
         compare(example)
     assert max(counted) == 2  # of at least 256 keys each
+
+
+@pytest.mark.parametrize("group", [-1, 128, 32])
+@pytest.mark.parametrize("op", ["quantize", "silu_and_mul_quantize"])
+def test_codes_of_every_tile_are_right(op: str, group: int) -> None:
+    """The kernel and the grid of its launch agree on where a block is: in a tile of one group, and of several."""
+
+    def make(device: str) -> list[torch.Tensor | None]:
+        width = 1152 if op == "quantize" else 2304
+        return [torch.randn(17, width, generator=torch.Generator().manual_seed(5)).to(device, torch.bfloat16)]
+
+    example = Example(op, f"17x1152 {group}", make, {"dtype": torch.int8, "block": (1, group)})
+    tensors, wanted = example.make("cpu"), outputs(example, "reference", "cpu")
+    with torch.no_grad(), on("sm_90"):
+        (taker,) = takers(getattr(opmux, op), *tensors, arch="sm_90", backend="cutile", **example.options)
+        tiles = {(config.rows, config.columns): config for config in (taker.config(), *taker.space())}
+        for tile, config in tiles.items():
+            found = taker.bound(config)(*tensors, **taker.call.options)
+            assert not any(difference(example, f, w) for f, w in zip(found, wanted, strict=True)), tile
+    assert len(tiles) > 2
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_codes_of_tiles_of_one_group_are_right_where_rows_are_wider(rows: int) -> None:
+    """A group is a row of another view of the tensor."""
+    x = torch.randn(17, 2048, generator=torch.Generator().manual_seed(5)).to(torch.bfloat16)
+    options = {"dtype": torch.int8, "scale_major": "k"}
+    with torch.no_grad(), on("sm_90"):
+        found = quantization.quantize(x, block=(1, 512), config=GatedConfig(rows, 512), **options)
+    wanted = opmux.quantize(x.view(68, 512), block=(1, -1), backend="reference", **options)
+    example = Example("quantize", str(rows), lambda d: [x], {})
+    assert not any(difference(example, f, w.view_as(f)) for f, w in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["blocks", "groups"])

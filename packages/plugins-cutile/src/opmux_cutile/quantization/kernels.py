@@ -34,10 +34,18 @@ def encode(value, factor, q, scale, rows, begin, LARGEST: ct.Constant[float], GR
     ct.scatter(scale, (rows[:, None], blocks[None, :]), ct.reshape(unit, (height, width // GROUP)))
 
 
-def place_of(x, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int]):
-    """The rows of a block and its first column: blocks follow each other along a row."""
-    across = ct.cdiv(x.shape[1], COLUMNS)
-    return ct.bid(0) // across * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.bid(0) % across * COLUMNS
+def place_of(x, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], GROUP: ct.Constant[int]):
+    """The rows of a block and its first column.
+
+    Blocks of several groups follow each other along a row. Those of one group, as whole rows, have their place along it
+    from the grid: with a quotient the kernel of gated rows of 8192 was 0.93 times as fast on an H200.
+    """
+    if GROUP == COLUMNS:
+        rows, begin = ct.bid(0) * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.bid(1) * COLUMNS
+    else:
+        across = ct.cdiv(x.shape[1], COLUMNS)
+        rows, begin = ct.bid(0) // across * ROWS + ct.arange(ROWS, dtype=ct.int32), ct.bid(0) % across * COLUMNS
+    return rows, begin
 
 
 @ct.kernel
@@ -47,7 +55,7 @@ def quantize(
     INTEGER: ct.Constant[bool],
 ):  # fmt: skip
     """Codes and scales of x."""
-    rows, begin = place_of(x, ROWS, COLUMNS)
+    rows, begin = place_of(x, ROWS, COLUMNS, GROUP)
     columns = begin + ct.arange(COLUMNS, dtype=ct.int32)
     value = ct.gather(x, (rows[:, None], columns[None, :])).astype(ct.float32)
     encode(value, ct.full((ROWS, 1), 1.0, dtype=ct.float32), q, scale, rows, begin, LARGEST, GROUP, INTEGER)
@@ -60,7 +68,7 @@ def silu_mul_quantize(
     INTEGER: ct.Constant[bool],
 ):  # fmt: skip
     """Codes and scales of gate * sigmoid(gate) * up."""
-    rows, begin = place_of(gate, ROWS, COLUMNS)
+    rows, begin = place_of(gate, ROWS, COLUMNS, GROUP)
     columns = begin + ct.arange(COLUMNS, dtype=ct.int32)
     place = rows[:, None], columns[None, :]
     x = ct.gather(gate, place).astype(ct.float32)

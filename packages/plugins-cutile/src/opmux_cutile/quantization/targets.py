@@ -99,17 +99,23 @@ def _run(
     for xs, q_part, scale_part, made in _parts(given, q, scale, more):
         vectorised = whole_vectors(k) and aligned(*xs, *vectors, *made) and q_part.data_ptr() % 16 == 0
         dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in (*xs, *vectors, q_part, *made))
-        blocks, more_sizes = -(-len(q_part) // config.rows) * -(-k // columns), [bool(numbers[1])] if numbers else []
+        grid, more_sizes = _grid(len(q_part), k, config.rows, columns, group), [bool(numbers[1])] if numbers else []
         chosen = config if vectorised and all(t.element_size() == 2 for t in (*xs, *vectors)) else _roomier(config)
         if isinstance(chosen, NormedConfig):
             more_sizes.append(chosen.ahead)
             if chosen.ahead:
-                blocks = min(blocks, chosen.occupancy * units_of(q.get_device()))
+                grid = min(grid[0], chosen.occupancy * units_of(q.get_device())), 1, 1
         kernel = _kernel(
             name, op, chosen, dtypes, len(xs), len(vectors), len(numbers), columns, group, LARGEST[q.dtype],
             k if vectorised else None, *more_sizes,
         )  # fmt: skip
-        launch(kernel, (blocks, 1, 1), *xs, *vectors, q_part, scale_part, *made, *numbers)
+        launch(kernel, grid, *xs, *vectors, q_part, scale_part, *made, *numbers)
+
+
+def _grid(rows: int, k: int, height: int, columns: int, group: int) -> tuple[int, int, int]:
+    """The blocks of a launch, as `place_of` of the kernels reads them."""
+    down, across = -(-rows // height), -(-k // columns)
+    return (down, across, 1) if group == columns else (down * across, 1, 1)
 
 
 def _roomier(config: GatedConfig | NormConfig) -> GatedConfig | NormConfig:
