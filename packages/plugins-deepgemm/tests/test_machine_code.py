@@ -13,7 +13,7 @@ import pytest
 from opmux_deepgemm.configs import Config, most_stages
 from opmux_deepgemm.generation.source import Product
 from opmux_deepgemm.launching import source
-from opmux_deepgemm.space import ADDED_TILES, OVERLAPPING_ADDED_TILES
+from opmux_deepgemm.space import ADDED_TILES, TRIED_ADDED_TILES
 from opmux_jit import machine_code
 
 OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.x]+)", re.MULTILINE)
@@ -144,7 +144,7 @@ def test_scales_that_are_copied_are_read_from_shared_memory(groups, lie, togethe
     assert sum(found.values()) < sum(loaded.values()) or not together
 
 
-@pytest.mark.parametrize("tile", ADDED_TILES + OVERLAPPING_ADDED_TILES)
+@pytest.mark.parametrize("tile", ADDED_TILES + TRIED_ADDED_TILES)
 @pytest.mark.parametrize(("x_lie", "w_lie"), [("rows", "columns"), ("columns", "columns")])
 def test_what_is_added_by_copied_scales_reads_them_behind_the_products(tile, x_lie, w_lie, tmp_path) -> None:
     block_m, block_n, pieces = tile

@@ -60,6 +60,10 @@ COPIED, COPIED_IN_PIECES, COPIED_IN_GROUPS = 0.99, 0.96, 0.95
 """By how much shorter a block of k takes where the copy engine brings the scales of x: of a tile without two pieces of
 its columns, with them, and with them in groups without staged results; with these they took as long as where threads
 load scales. Fitted to 29 products of many rows."""
+ADDED_TILES = {(128, 128, 1): 0.935, (128, 192, 0): 0.925}
+"""By how much shorter it takes where products are added with copied scales, by the rows of x and of w of a tile and its
+pieces; others take what the rest of the model says. Fitted to ten products on an H100. Why tiles of 192 columns are
+faster than those of 176 and 208 is not known."""
 EMPTY_RATE = 10.5e3
 """Rows of zeros that all multiprocessors together copy in a microsecond, for those of a tile beyond the last row of x;
 fitted. Why these are slow is not known: 119 of 128 rows took 1.6 times as long as none."""
@@ -76,8 +80,9 @@ CHOICE = 0.008
 fitted."""
 SCALED_RATE = 1980.0
 """Sums of each of its threads that a consumer scales and adds in a microsecond: one a clock."""
-SCALED_BY_ROW_RATE = 156.0
-"""The same where each row of w has scales of its own, which come from shared memory; fitted."""
+SCALED_BY_ROW_RATE, LEAST_SCALED_BY_ROW = 156.0, 0.6
+"""The same where each row of w has scales of its own, which come from shared memory, and the microseconds that a block
+of k takes for it at least; fitted, the second one to tiles of 96, 128 and 160 columns of seven products on an H100."""
 COPIED_BY_ROW_RATE, COPIED_BY_ROW = 200.0, 0.05
 """The same where the copy engine brings them and they are multiplied while products are made, and microseconds of each
 block of k besides. Fitted to nine tiles of seven products on an H100, whose times it has within 6 %."""
@@ -164,8 +169,10 @@ def _large_work(sizes: Sizes, config: Config) -> float:
 
 def _copying(sizes: Sizes, config: Config) -> float:
     """By how much a block of k takes longer or shorter for where the scales of x come from."""
-    if not config.copied_scales or sizes.added:
+    if not config.copied_scales:
         return 1.0
+    if sizes.added:
+        return ADDED_TILES.get((config.block_m, config.block_n, config.pieces), 1.0)
     if config.pieces < 2:
         return COPIED
     return COPIED_IN_PIECES if not sizes.groups else 1.0 if config.staged else COPIED_IN_GROUPS
@@ -204,7 +211,9 @@ def _chain(sizes: Sizes, config: Config, multiply: float) -> float:
     waits = (config.runs if config.pieces else 1) * WAIT[config.consumers]
     if sizes.added and config.copied_scales:
         return alone + waits + COPIED_BY_ROW + config.values / COPIED_BY_ROW_RATE
-    return alone + waits + config.values / (SCALED_BY_ROW_RATE if sizes.added else SCALED_RATE)
+    if sizes.added:
+        return alone + waits + max(config.values / SCALED_BY_ROW_RATE, LEAST_SCALED_BY_ROW)
+    return alone + waits + config.values / SCALED_RATE
 
 
 def _parts(sizes: Sizes, config: Config) -> int:
@@ -271,18 +280,20 @@ def _added(features: Mapping[str, Any]) -> Sizes:
 
 
 def _ragged(features: Mapping[str, Any], scaled: bool) -> Sizes:
-    return _grouped(features, int(features["bucket(m, 8)"]), scaled)
+    """No more groups have rows than there are rows."""
+    rows = int(features["bucket(m, 8)"])
+    return _grouped(features, rows, min(features["groups"], rows), scaled)
 
 
 def _masked(features: Mapping[str, Any], scaled: bool) -> Sizes:
-    return _grouped(features, int(features["bucket(expected_m, 8)"]) * features["groups"], scaled)
+    return _grouped(features, int(features["bucket(expected_m, 8)"]) * features["groups"], features["groups"], scaled)
 
 
-def _grouped(features: Mapping[str, Any], rows: int, scaled: bool) -> Sizes:
+def _grouped(features: Mapping[str, Any], rows: int, groups: int, scaled: bool) -> Sizes:
     k_bytes = features["k"] * (1 if scaled else 2)
     x_across, w_across = (features.get(f"lies({name})") == "across" for name in "xw")
-    groups, float32 = max(features["groups"], 1), _float32(features)
-    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, groups, False, x_across, w_across, float32)
+    float32 = _float32(features)
+    return Sizes(max(rows, 1), features["n"], k_bytes, scaled, max(groups, 1), False, x_across, w_across, float32)
 
 
 def _float32(features: Mapping[str, Any]) -> bool:
