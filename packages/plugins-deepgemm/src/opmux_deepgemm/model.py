@@ -60,10 +60,9 @@ COPIED, COPIED_IN_PIECES, COPIED_IN_GROUPS = 0.99, 0.96, 0.95
 """By how much shorter a block of k takes where the copy engine brings the scales of x: of a tile without two pieces of
 its columns, with them, and with them in groups without staged results; with these they took as long as where threads
 load scales. Fitted to 29 products of many rows."""
-ADDED_TILES = {(128, 128, 1): 0.935, (128, 192, 0): 0.925}
-"""By how much shorter it takes where products are added with copied scales, by the rows of x and of w of a tile and its
-pieces; others take what the rest of the model says. Fitted to ten products on an H100. Why tiles of 192 columns are
-faster than those of 176 and 208 is not known."""
+WIDE_ADDED = 0.925
+"""By how much shorter it takes in tiles of 128x192 where products are added with copied scales; fitted to ten products
+on an H100. Why these tiles are faster than those of 176 and 208 columns is not known."""
 EMPTY_RATE = 10.5e3
 """Rows of zeros that all multiprocessors together copy in a microsecond, for those of a tile beyond the last row of x;
 fitted. Why these are slow is not known: 119 of 128 rows took 1.6 times as long as none."""
@@ -85,7 +84,8 @@ SCALED_BY_ROW_RATE, LEAST_SCALED_BY_ROW = 156.0, 0.6
 of k takes for it at least; fitted, the second one to tiles of 96, 128 and 160 columns of seven products on an H100."""
 COPIED_BY_ROW_RATE, COPIED_BY_ROW = 200.0, 0.05
 """The same where the copy engine brings them and they are multiplied while products are made, and microseconds of each
-block of k besides. Fitted to nine tiles of seven products on an H100, whose times it has within 6 %."""
+block of k besides, where no pieces overlap. Fitted to nine tiles of seven products on an H100, whose times it has
+within 6 %, and to one whose pieces overlap."""
 START = 2.24
 """Microseconds of a kernel's start, its first copies and its last store; fitted."""
 EPILOGUE = 0.7
@@ -172,7 +172,7 @@ def _copying(sizes: Sizes, config: Config) -> float:
     if not config.copied_scales:
         return 1.0
     if sizes.added:
-        return ADDED_TILES.get((config.block_m, config.block_n, config.pieces), 1.0)
+        return WIDE_ADDED if (config.block_m, config.block_n, config.pieces) == (128, 192, 0) else 1.0
     if config.pieces < 2:
         return COPIED
     return COPIED_IN_PIECES if not sizes.groups else 1.0 if config.staged else COPIED_IN_GROUPS
@@ -210,7 +210,7 @@ def _chain(sizes: Sizes, config: Config, multiply: float) -> float:
             return alone + config.runs * TURNED[config.consumers]
     waits = (config.runs if config.pieces else 1) * WAIT[config.consumers]
     if sizes.added and config.copied_scales:
-        return alone + waits + COPIED_BY_ROW + config.values / COPIED_BY_ROW_RATE
+        return alone + (0.0 if config.overlaps else waits + COPIED_BY_ROW) + config.values / COPIED_BY_ROW_RATE
     if sizes.added:
         return alone + waits + max(config.values / SCALED_BY_ROW_RATE, LEAST_SCALED_BY_ROW)
     return alone + waits + config.values / SCALED_RATE
