@@ -79,9 +79,10 @@ CHOICE = 0.008
 fitted."""
 SCALED_RATE = 1980.0
 """Sums of each of its threads that a consumer scales and adds in a microsecond: one a clock."""
-SCALED_BY_ROW_RATE, LEAST_SCALED_BY_ROW = 156.0, 0.6
-"""The same where each row of w has scales of its own, which come from shared memory, and the microseconds that a block
-of k takes for it at least; fitted, the second one to tiles of 96, 128 and 160 columns of seven products on an H100."""
+SCALED_BY_ROW_RATE, SCALED_BY_ROW, LEAST_SCALED_BY_ROW = 156.0, 0.17, 0.6
+"""The same where each row of w has scales of its own, which come from shared memory; microseconds of each block of k
+besides, and what it takes at least where there are enough sums for that. Fitted, the last two to tiles of 32 to 160
+columns of nine products on an H100 and an H200."""
 COPIED_BY_ROW_RATE, COPIED_BY_ROW = 200.0, 0.05
 """The same where the copy engine brings them and they are multiplied while products are made, and microseconds of each
 block of k besides, where no pieces overlap. Fitted to nine tiles of seven products on an H100, whose times it has
@@ -212,7 +213,8 @@ def _chain(sizes: Sizes, config: Config, multiply: float) -> float:
     if sizes.added and config.copied_scales:
         return alone + (0.0 if config.overlaps else waits + COPIED_BY_ROW) + config.values / COPIED_BY_ROW_RATE
     if sizes.added:
-        return alone + waits + max(config.values / SCALED_BY_ROW_RATE, LEAST_SCALED_BY_ROW)
+        scaling = config.values / SCALED_BY_ROW_RATE
+        return alone + waits + max(scaling, min(scaling + SCALED_BY_ROW, LEAST_SCALED_BY_ROW))
     return alone + waits + config.values / SCALED_RATE
 
 

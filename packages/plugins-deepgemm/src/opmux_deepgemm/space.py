@@ -19,6 +19,9 @@ FEWEST_STAGED = 3
 FEWEST_COPIED = 128
 """Rows of x that one w is multiplied by, above which copied scales are scored: of fewer they were no faster than
 those that threads load, and sometimes slower."""
+FEWEST_GROUPED = 32
+"""Columns of a tile where rows come in groups: of 16 columns it was 1.06 to 1.25 times as slow on an H200, in three of
+three products with fewer rows than groups."""
 MOST_PIECES = 4
 """Of narrower ones the matrix unit is slower."""
 SMALL_ROWS = {False: 128, True: 64}
@@ -120,6 +123,8 @@ def _large(sizes: Sizes, copied_scales: bool = False) -> Iterator[Config]:
             continue
         if sizes.w_across and block_n % 64:
             continue  # it comes in chunks of 64 rows
+        if sizes.groups and block_n < min(FEWEST_GROUPED, sizes.n):
+            continue  # of few rows the copies of x, whose 64 rows each tile has, took longer than w's
         if sizes.scaled and ((block_n % 32 and block_n > 96) or (not sizes.added and blocks_touched(block_n) > 2)):
             continue
         if block_m == 256 and sizes.scaled and (sizes.groups or sizes.added) and not copied_scales:
