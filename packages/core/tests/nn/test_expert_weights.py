@@ -150,6 +150,10 @@ def test_codes_compile_whole() -> None:
             {"scale": torch.ones(2, 3, 1)},
             "`scale` expected shape (2, 1, 1) or (2, 1, 2) or (2, 8, 1), got (2, 3, 1); quantise it again",
         ),
+        (
+            {"weight": torch.ones(2, 8, 256)},
+            "`weight` expected codes of 8 bits, got float32; quantise it with `opmux.quantize`",
+        ),
         ({"weight": torch.ones(8, 256)}, "`weight` expected 3 dims, got 2; give (experts, n, k)"),
         (
             {"original": torch.ones(2, 8, 255)},

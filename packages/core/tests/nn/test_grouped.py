@@ -194,6 +194,10 @@ def test_a_grouped_layer_is_a_linear_for_each_group() -> None:
         ),
         (lambda: nn.GroupedLinear(0, 8, 8), "GroupedLinear: `groups` expected a whole number, 1 or more, got 0"),
         (
+            lambda: nn.MoE(16, 8, 4)(inputs(3, 16), torch.zeros(3, 0).long(), torch.ones(3, 0)),
+            "MoE: `ids` expected one expert or more for each token, got top_k = 0; give the router's choice",
+        ),
+        (
             lambda: nn.MoE(16, 8, 4)(inputs(3, 16), torch.zeros(2, 1).long(), torch.ones(2, 1)),
             "MoE: `ids` expected shape (3, top_k), got [2, 1]",
         ),
@@ -263,11 +267,13 @@ def test_experts_that_do_not_fit_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [EXPERTS, -1])
 @pytest.mark.parametrize("few", [0, 64])
-def test_under_check_ids_of_no_expert_are_refused(wrong: int, few: int) -> None:
-    moe, (ids, weights) = nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, few=few), routed(3)
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("tokens", [2, 3])
+def test_ids_of_no_expert_are_refused(tokens: int, check: bool, few: int, wrong: int) -> None:
+    moe, (ids, weights) = nn.MoE(HIDDEN, INTERMEDIATE, EXPERTS, few=few), routed(tokens)
     ids[1, 0] = wrong
-    with opmux.policy.override(check=True), pytest.raises(InvalidArgument) as raised:
-        moe(inputs(3, HIDDEN), ids, weights)
+    with opmux.policy.override(check=check), torch.no_grad(), pytest.raises(InvalidArgument) as raised:
+        moe(inputs(tokens, HIDDEN), ids, weights)
     assert str(raised.value) == (
         f"mix_experts: `ids` expected numbers from 0 to below experts = {EXPERTS}, got {wrong}; "
         "check the router that gave them"

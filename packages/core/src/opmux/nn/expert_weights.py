@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 import opmux
+from opmux.dtypes import name_of
 from opmux.errors import invalid
+from opmux.nn.quantizable import CODES
 from opmux.nn.quantized_product import ACTIVATIONS
 
 Prepared = tuple[Tensor, ...]
@@ -63,7 +65,7 @@ class GroupedCodes:
         original: What the codes were made of, ``(experts, n, k)``, to get its gradient; or None.
 
     Raises:
-        InvalidArgument: If shapes do not fit each other, or activations name nothing.
+        InvalidArgument: If weight has no codes, shapes do not fit each other, or activations name nothing.
     """
 
     weight: Tensor
@@ -77,6 +79,9 @@ class GroupedCodes:
             raise invalid("GroupedCodes", "activations", expected, repr(self.activations), "choose one of them")
         if self.weight.dim() != 3:
             raise invalid("GroupedCodes", "weight", "3 dims", f"{self.weight.dim()}", "give (experts, n, k)")
+        if self.weight.dtype not in CODES:
+            got, remedy = name_of(self.weight.dtype), "quantise it with `opmux.quantize`"
+            raise invalid("GroupedCodes", "weight", "codes of 8 bits", got, remedy)
         experts, n, k = self.weight.shape
         allowed = {(experts, 1, 1), (experts, n, 1), (experts, -(-n // 128), -(-k // 128))}
         shapes = " or ".join(map(str, sorted(allowed)))

@@ -142,8 +142,8 @@ class MoE(nn.Module):
             ``(*tokens, hidden)`` in the dtype of the weights' products: x's, or autocast's.
 
         Raises:
-            InvalidArgument: If x has another last dim than hidden, or ids or weights have other leading dims than x, or
-                differ in shape.
+            InvalidArgument: If x has another last dim than hidden, ids or weights have other leading dims than x or
+                differ in shape, or a token has no expert; and what `mix_experts` refuses.
         """
         self._check(x, ids, weights)
         mixed = mix_experts(
@@ -163,6 +163,8 @@ class MoE(nn.Module):
         if ids.shape[:-1] != x.shape[:-1]:
             expected = f"shape ({', '.join(map(str, (*x.shape[:-1], 'top_k')))})"
             raise invalid("MoE", "ids", expected, str(list(ids.shape)), "give the experts of every token of `x`")
+        if not ids.shape[-1]:
+            raise invalid("MoE", "ids", "one expert or more for each token", "top_k = 0", "give the router's choice")
         if weights.shape != ids.shape:
             raise invalid("MoE", "weights", f"shape {list(ids.shape)}", str(list(weights.shape)), "as `ids` has it")
 

@@ -67,7 +67,7 @@ def mix_experts(
 
     Raises:
         InvalidArgument: If a tensor's shape or dtype does not fit the others, ids are no integers, or few is negative;
-            under `opmux.policy.check`, which reads ids, also if one is no expert's.
+            also if an id is no expert's, on the CPU and elsewhere under `opmux.policy.check`, which reads ids.
     """
     check_few("mix_experts", few)
     first, second = (w.weight if isinstance(w, GroupedCodes) else w for w in (up, down))
@@ -82,7 +82,8 @@ def mix_experts(
         up, down = (w if isinstance(w, GroupedCodes) else w.to(dtype) for w in (up, down))
         up_bias, down_bias = (None if bias is None else bias.to(dtype) for bias in (up_bias, down_bias))
     _check_dtypes(ids, x.dtype if isinstance(up, GroupedCodes) else up.dtype, up_bias, down_bias)
-    if not torch.compiler.is_compiling() and opmux.policy.current().check:
+    on_cpu = type(ids) is Tensor and ids.is_cpu  # where reading them waits for nothing
+    if not torch.compiler.is_compiling() and (on_cpu or opmux.policy.current().check):
         _check_range(ids, len(first))
     both = (_weights(up), up_bias), (_weights(down), down_bias)
     found: Tensor | None = None
@@ -242,7 +243,7 @@ def _check_dtypes(ids: Tensor, dtype: torch.dtype, up_bias: Tensor | None, down_
 
 
 def _check_range(ids: Tensor, experts: int) -> None:
-    """Read the ids, as the policy asks for it, and refuse those that are no expert's."""
+    """Read the ids, and refuse those that are no expert's."""
     wrong = ids[(ids < 0) | (ids >= experts)]
     if len(wrong):
         expected = f"numbers from 0 to below experts = {experts}"
