@@ -84,4 +84,4 @@ def test_parts_of_an_earlier_run_have_its_f_and_count_for_no_target(page: Any) -
     assert "a median f of 0.500. They count for no target." in text
     assert "| masked 32 x 20; 6144, 7168 | GB/s | 4023 | - | - | 2012 | 4000 | 1.99 | `l64` | 4000 `l64` |" in text
     assert "- fp8 of 4096 and 128 rows and groups, geometric mean: not measured" in text
-    assert "- the model's choice, shapes that no tuning saw: not measured" in text
+    assert "- the model's choice, shapes drawn: not measured" in text

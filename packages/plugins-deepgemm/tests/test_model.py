@@ -283,6 +283,14 @@ def test_fewer_rows_than_groups_are_in_as_many_groups() -> None:
     assert scored(Sizes(8, 1536, 4096, False, 8))[0].config != scored(Sizes(8, 1536, 4096, False, 128))[0].config
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_groups_have_no_narrow_tiles(scaled: bool) -> None:
+    """But where w has no more rows than a narrow one."""
+    for n, least in ((512, 32), (24, 32), (16, 16), (8, 16)):
+        assert min(one.config.block_n for one in scored(Sizes(3, n, 4096, scaled, 3))) == least
+    assert min(one.config.block_n for one in scored(Sizes(40, 512, 4096, scaled))) == 16
+
+
 def test_features_of_groups_become_sizes() -> None:
     shape = {"groups": 8, "n": 2112, "k": 7168}
     of_ragged, of_masked = shape | {"bucket(m, 8)": 4096}, shape | {"bucket(expected_m, 8)": 512}
