@@ -154,6 +154,8 @@ def targets(lines: Sequence[Line], host: Sequence[Mapping[str, Any]]) -> Iterato
     yield Target("attention, of TileGym's own", 2.0, least("tilegym", "attention"))
     yield Target("decoding from paged caches of bfloat16, of a copy", 0.85,
                  least("copy", "decode", lambda line: line.call.endswith("bfloat16")))  # fmt: skip
+    yield Target("decoding from paged caches of 8-bit codes, of a copy", 0.85,
+                 least("copy", "decode", lambda line: not line.call.endswith("bfloat16")))  # fmt: skip
     ratios = [h["microseconds"]["triton"] / h["microseconds"]["cutile"] for h in host]
     yield Target("host time: Triton's over this backend's", 1.0, min(ratios, default=None))
 
